@@ -1,0 +1,105 @@
+//! How the control path tells the poller of queues that came and went, without a lock on the data path.
+
+use crate::sync::{AtomicBool, Mutex, Ordering, lock};
+
+/// Messages to the poller. Sending takes a lock; looking whether there are any is one atomic load.
+#[derive(Debug)]
+pub(crate) struct Mailbox<M> {
+    /// Set after a message was put in, cleared before they are taken: a message is never overlooked.
+    any: AtomicBool,
+    messages: Mutex<Vec<M>>,
+}
+
+impl<M> Mailbox<M> {
+    pub(crate) fn new() -> Self {
+        Self { any: AtomicBool::new(false), messages: Mutex::new(Vec::new()) }
+    }
+
+    pub(crate) fn send(&self, message: M) {
+        lock(&self.messages).push(message);
+        self.any.store(true, Ordering::Release);
+    }
+
+    /// Whether [`take`](Self::take) would find something.
+    #[inline(always)]
+    pub(crate) fn has_mail(&self) -> bool {
+        self.any.load(Ordering::Acquire)
+    }
+
+    /// All messages, in the order in which they were sent.
+    pub(crate) fn take(&self) -> Vec<M> {
+        self.any.store(false, Ordering::Release);
+        std::mem::take(&mut *lock(&self.messages))
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    //! Every interleaving of the program destroying a pair on one thread and polling on another.
+    use super::*;
+    use crate::queue::ledger::{Retirer, ledger};
+    use crate::sync::{Arc, AtomicU32};
+    use loom::thread;
+
+    #[test]
+    fn no_message_is_lost_or_read_twice() {
+        loom::model(|| {
+            let mailbox = Arc::new(Mailbox::new());
+            let sender = Arc::clone(&mailbox);
+            let sending = thread::spawn(move || {
+                sender.send(1);
+                sender.send(2);
+            });
+            let mut seen = Vec::new();
+            while seen.len() < 2 {
+                if mailbox.has_mail() {
+                    seen.extend(mailbox.take());
+                }
+                thread::yield_now();
+            }
+            sending.join().unwrap();
+            assert_eq!(seen, [1, 2]);
+            assert!(!mailbox.has_mail());
+        });
+    }
+
+    /// A pair is destroyed while its completion may be in the queue already: the value comes out once, whether by its completion
+    /// or by the destroy.
+    #[test]
+    fn an_orphaned_ledger_gives_each_value_out_once() {
+        loom::model(|| {
+            let mailbox = Arc::new(Mailbox::new());
+            let completions = Arc::new(AtomicU32::new(0));
+            let (mut poster, mut retirer): (_, Retirer<u32>) = ledger(2);
+            let (orphanage, device) = (Arc::clone(&mailbox), Arc::clone(&completions));
+            let program = thread::spawn(move || {
+                poster.push(0).unwrap();
+                // The device completes the first request, then the pair is destroyed with the second in flight.
+                device.fetch_add(1, Ordering::Release);
+                poster.push(1).unwrap();
+                drop(poster);
+                orphanage.send(());
+            });
+            let (mut out, mut polled, mut orphaned) = (Vec::new(), 0, false);
+            while !orphaned {
+                // What was destroyed before this poll ...
+                let destroyed_before = mailbox.has_mail() && !mailbox.take().is_empty();
+                // ... has all its completions in the queue, which is now seen empty.
+                if completions.load(Ordering::Acquire) > polled {
+                    assert_eq!(retirer.up_to(polled), Some(1));
+                    out.extend(retirer.take());
+                    polled += 1;
+                }
+                if destroyed_before {
+                    while let Some(value) = retirer.take() {
+                        out.push(value);
+                    }
+                    orphaned = true;
+                }
+                thread::yield_now();
+            }
+            program.join().unwrap();
+            assert_eq!(out, [0, 1]);
+        });
+    }
+}

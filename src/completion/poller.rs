@@ -1,0 +1,370 @@
+//! Polling: the only place where memory leaves the ledgers.
+#![allow(unsafe_code, reason = "polls and arms the raw queue")]
+
+use super::entry::{Completion, End, RawCompletion, Status};
+use super::queue::{Attached, CqInner, Message, Orphan};
+use crate::error::VerbError;
+use crate::queue::{Entry, WorkId};
+use crate::sys;
+use std::marker::PhantomData;
+use std::mem::{self, ManuallyDrop};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+use std::{fmt, io};
+
+/// How many completions are taken from the device at once.
+const BATCH: usize = 16;
+
+/// Polls one completion queue of domain `B`. There is one, so `&mut` means that nobody else polls.
+///
+/// It may go to another thread. Dropping it loses nothing: [`CompletionQueue::take_poller`](super::CompletionQueue::take_poller)
+/// gives the next one, and memory that nobody polls for is freed with the queue.
+#[doc(alias = "ibv_poll_cq")]
+pub struct Poller<B> {
+    /// Taken out only when this is dropped.
+    desk: ManuallyDrop<Box<Desk>>,
+    queue: Arc<CqInner>,
+    brand: PhantomData<fn(B) -> B>,
+}
+
+/// What a poller works on; outlives it.
+pub(crate) struct Desk {
+    /// The work queues, by slot.
+    attached: Vec<Option<Attached>>,
+    /// What was taken from the device and not given out yet: from `next` to `filled`.
+    polled: [sys::ibv_wc; BATCH],
+    next: usize,
+    filled: usize,
+    /// Requests that the completion at `next` retires before itself.
+    implied: u32,
+    /// Work queues that were gone before the last look at the device; to be emptied once that look's completions are out.
+    leaving: Vec<Orphan>,
+    /// Work queues that went since.
+    left: Vec<Orphan>,
+    /// Completions for requests that are not in flight.
+    unknown: u64,
+    poisoned: bool,
+}
+
+// SAFETY: completions hold numbers only; the rest is `Send`.
+unsafe impl Send for Desk {}
+// SAFETY: shared access reads numbers only.
+unsafe impl Sync for Desk {}
+
+impl Desk {
+    pub(super) fn new() -> Self {
+        Self {
+            attached: Vec::new(),
+            // SAFETY: a struct of numbers, for which zero is a value. (A device need not write all of them.)
+            polled: unsafe { mem::zeroed() },
+            next: 0,
+            filled: 0,
+            implied: 0,
+            leaving: Vec::new(),
+            left: Vec::new(),
+            unknown: 0,
+            poisoned: false,
+        }
+    }
+
+    pub(super) fn into_attached(self) -> Vec<Attached> {
+        self.attached.into_iter().flatten().collect()
+    }
+
+    /// Reads what the control path sent.
+    #[cold]
+    fn read_mail(&mut self, queue: &CqInner) {
+        for message in queue.mailbox.take() {
+            match message {
+                Message::Attach(attached) => {
+                    let slot = attached.key.slot();
+                    if self.attached.len() <= slot {
+                        self.attached.resize_with(slot + 1, || None);
+                    }
+                    self.attached[slot] = Some(attached);
+                }
+                Message::Orphan(orphan) => self.left.push(orphan),
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn find(&mut self, id: WorkId) -> Option<&mut Attached> {
+        let key = id.key();
+        match self.attached.get_mut(key.slot()) {
+            Some(Some(attached)) if attached.key == key => Some(attached),
+            _ => None,
+        }
+    }
+
+    /// The next completion of those taken from the device.
+    #[inline(always)]
+    fn from_polled(&mut self, queue: &CqInner) -> Option<RawCompletion> {
+        while self.next < self.filled {
+            let wc = &self.polled[self.next];
+            let (id, status) = (WorkId::from_raw(wc.wr_id), wc.status.0);
+            if self.implied == 0 {
+                let up_to = match self.find(id) {
+                    Some(attached) => attached.retirer.up_to(id.index()),
+                    None => self.find_late(queue, id),
+                };
+                match up_to {
+                    Some(count) => self.implied = count,
+                    None => {
+                        self.unknown += 1;
+                        self.next += 1;
+                        continue;
+                    }
+                }
+            }
+            self.implied -= 1;
+            let itself = self.implied == 0;
+            let Some(entry) = self.find(id).and_then(|attached| attached.retirer.take()) else {
+                // Cannot be: so many were in flight just now.
+                (self.next, self.implied) = (self.next + 1, 0);
+                continue;
+            };
+            let behind = self.implied;
+            let id = id.key().id(id.index().wrapping_sub(behind) & 0xff_ffff);
+            let status = if itself { Some(Status::from_raw(status)) } else { None };
+            return Some(self.complete(id, entry, status));
+        }
+        None
+    }
+
+    /// A completion whose work queue is not known: perhaps it came since the last look at the mail.
+    #[cold]
+    fn find_late(&mut self, queue: &CqInner, id: WorkId) -> Option<u32> {
+        self.read_mail(queue);
+        self.find(id)?.retirer.up_to(id.index())
+    }
+
+    /// Puts together the completion of `entry`; with a status it is the device's own, at `next`.
+    #[inline(always)]
+    fn complete(&mut self, id: WorkId, entry: Entry, status: Option<Status>) -> RawCompletion {
+        let (mut qpn, mut first_failure) = (0, None);
+        let failed = status.filter(|&status| status != Status::Success);
+        if let Some(attached) = self.find(id) {
+            qpn = attached.status.qpn;
+            if let Some(failed) = failed {
+                first_failure = note_failure(attached, failed);
+            }
+        }
+        let end = match status {
+            None => End::Implied,
+            Some(status) => {
+                let wc = &self.polled[self.next];
+                self.next += 1;
+                // SAFETY: the members of the union are numbers of 4 bytes.
+                let immediate_be = unsafe { wc.__bindgen_anon_1.imm_data };
+                End::Reported {
+                    status,
+                    vendor_error: wc.vendor_err,
+                    opcode: wc.opcode.0,
+                    byte_len: wc.byte_len,
+                    flags: wc.wc_flags,
+                    immediate_be,
+                }
+            }
+        };
+        RawCompletion { id, entry, qpn, end, first_failure }
+    }
+
+    /// The next request of a work queue that is gone. All completions of before it went have been given out.
+    #[cold]
+    fn from_leaving(&mut self, queue: &CqInner) -> Option<RawCompletion> {
+        while let Some(orphan) = self.leaving.last() {
+            let slot = orphan.place.key.slot();
+            if let Some(Some(attached)) = self.attached.get_mut(slot) {
+                if let Some(entry) = attached.retirer.take() {
+                    let qpn = attached.status.qpn;
+                    // Its index is not needed to find it any more; the queue tells the caller whose it was.
+                    let id = attached.key.id(attached.retirer.last_index());
+                    return Some(RawCompletion { id, entry, qpn, end: End::Destroyed, first_failure: None });
+                }
+                self.attached[slot] = None;
+            }
+            if let Some(Orphan { place, keeps_lease }) = self.leaving.pop() {
+                queue.release(place, keeps_lease.is_none());
+                if let Some(unsettled) = keeps_lease {
+                    unsettled.fetch_sub(1, Ordering::Release);
+                }
+            }
+        }
+        None
+    }
+}
+
+/// Notes the first failure of a pair; gives the one there was before.
+#[cold]
+fn note_failure(attached: &Attached, failed: Status) -> Option<Status> {
+    let status = &attached.status;
+    status.broken.store(true, Ordering::Relaxed);
+    // 0 is "none", so codes are kept plus 1.
+    let code = failed.code().unwrap_or(u32::MAX - 1).wrapping_add(1);
+    match status.first_failure.compare_exchange(0, code, Ordering::Relaxed, Ordering::Relaxed) {
+        Ok(_) => None,
+        Err(first) => Some(Status::from_raw(first.wrapping_sub(1))),
+    }
+}
+
+/// Why nothing was polled.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PollError {
+    /// `ibv_poll_cq` failed, which is neither an empty queue nor a completion. The queue is of no use any more; what
+    /// is in flight on it comes back when the queue pairs and the queue are dropped.
+    #[error("the completion queue failed (overrun, or its device is gone): destroy its queue pairs")]
+    Failed,
+}
+
+/// Why there is no completion.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WaitError {
+    /// None came in time.
+    #[error("no completion within {0:?}")]
+    TimedOut(Duration),
+    /// See [`PollError`].
+    #[error(transparent)]
+    Poll(#[from] PollError),
+    /// Arming the queue or reading its channel failed.
+    #[error(transparent)]
+    Verb(#[from] VerbError),
+    /// Waiting for the channel failed.
+    #[error("cannot wait for the completion channel")]
+    Io(#[from] io::Error),
+}
+
+impl<B> Poller<B> {
+    pub(super) fn new(queue: Arc<CqInner>, desk: Box<Desk>) -> Self {
+        Self { desk: ManuallyDrop::new(desk), queue, brand: PhantomData }
+    }
+
+    /// The next completion; `None` if there is none now.
+    ///
+    /// `ibv_poll_cq(3)`, which takes up to 16 at once. Each posted request comes out exactly once: with the status that the
+    /// device reported; as a success where it was unsignalled and a later one completed; or, after its queue pair was
+    /// destroyed or reset, as a [`Failure`](super::Failure) with [`Status::Destroyed`].
+    ///
+    /// # Errors
+    ///
+    /// [`PollError::Failed`], from then on always.
+    #[inline]
+    pub fn poll(&mut self) -> Result<Option<Completion<B>>, PollError> {
+        let desk = &mut **self.desk;
+        loop {
+            if let Some(raw) = desk.from_polled(&self.queue) {
+                return Ok(Some(Completion::new(raw)));
+            }
+            if !desk.leaving.is_empty() {
+                if let Some(raw) = desk.from_leaving(&self.queue) {
+                    return Ok(Some(Completion::new(raw)));
+                }
+            }
+            if !refill(desk, &self.queue)? {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Waits for the next completion, at most for `timeout`.
+    ///
+    /// Arms the queue, looks again, then sleeps on the completion channel: `ibv_req_notify_cq(3)`,
+    /// `ibv_get_cq_event(3)`. To spin instead, call [`poll`](Self::poll).
+    ///
+    /// # Errors
+    ///
+    /// [`WaitError`].
+    pub fn wait(&mut self, timeout: Duration) -> Result<Completion<B>, WaitError> {
+        let deadline = Instant::now().checked_add(timeout);
+        loop {
+            if let Some(completion) = self.poll()? {
+                return Ok(completion);
+            }
+            self.arm()?;
+            // What came before the queue was armed raises no event.
+            if let Some(completion) = self.poll()? {
+                return Ok(completion);
+            }
+            let left = deadline.map_or(timeout, |deadline| deadline.saturating_duration_since(Instant::now()));
+            if left.is_zero() {
+                return Err(WaitError::TimedOut(timeout));
+            }
+            self.sleep(left)?;
+        }
+    }
+
+    /// Completions that named no request in flight, and were dropped. Not 0 means that the provider is at fault, or that
+    /// another program wrote to this one's memory.
+    pub fn unknown_completions(&self) -> u64 {
+        self.desk.unknown
+    }
+
+    fn arm(&self) -> Result<(), VerbError> {
+        // SAFETY: alive as long as we hold it; we are its only poller.
+        match unsafe { (self.queue.request_notify)(self.queue.raw.as_ptr(), 0) } {
+            0 => Ok(()),
+            errno => Err(VerbError::new("ibv_req_notify_cq", errno.abs())),
+        }
+    }
+
+    /// Sleeps until an event, or a timer of the device, or for `left`; takes what events there are.
+    fn sleep(&self, left: Duration) -> Result<(), WaitError> {
+        let left = self.queue.context.next_timer().map_or(left, |timer| timer.min(left));
+        // SAFETY: alive as long as the queue.
+        let fd = unsafe { (*self.queue.channel.as_ptr()).fd };
+        let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        // Rounded up, so as not to spin through the last millisecond.
+        let millis = i32::try_from(left.as_micros().div_ceil(1000)).unwrap_or(i32::MAX);
+        // SAFETY: one entry, which may be written.
+        if unsafe { libc::poll(&mut poll, 1, millis) } < 0 {
+            let error = io::Error::last_os_error();
+            if error.kind() != io::ErrorKind::Interrupted {
+                return Err(error.into());
+            }
+        }
+        // SAFETY: alive as long as the queue.
+        while unsafe { self.queue.context.provider.take_cq_event(self.queue.channel) }? {}
+        Ok(())
+    }
+}
+
+/// Looks at the device, once all that it gave earlier is out. False if there is nothing to give out.
+#[inline]
+fn refill(desk: &mut Desk, queue: &CqInner) -> Result<bool, PollError> {
+    if desk.poisoned {
+        return Err(PollError::Failed);
+    }
+    if queue.mailbox.has_mail() {
+        desk.read_mail(queue);
+    }
+    // These were gone before this look, so once it finds the end of the queue, it has found all completions of theirs.
+    let gone = desk.left.len();
+    // SAFETY: alive as long as we hold it; we are its only poller; there is room for `BATCH` entries.
+    let count = unsafe { (queue.poll)(queue.raw.as_ptr(), BATCH as i32, desk.polled.as_mut_ptr()) };
+    (desk.next, desk.filled, desk.implied) = (0, 0, 0);
+    let Ok(count) = usize::try_from(count) else {
+        desk.poisoned = true;
+        return Err(PollError::Failed);
+    };
+    desk.filled = count.min(BATCH);
+    if gone != 0 && count < BATCH {
+        desk.leaving.extend(desk.left.drain(..gone));
+    }
+    Ok(count != 0 || !desk.leaving.is_empty())
+}
+
+impl<B> Drop for Poller<B> {
+    fn drop(&mut self) {
+        // SAFETY: taken once, here.
+        self.queue.park(unsafe { ManuallyDrop::take(&mut self.desk) });
+    }
+}
+
+impl<B> fmt::Debug for Poller<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Poller").field("unknown_completions", &self.unknown_completions()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,289 @@
+//! A completion queue, and the room on it that work queues lease.
+//!
+//! Every attached work queue has a *place*: a slot number with a generation, which its work ids carry, and a lease of
+//! room for its full depth. Both are given back only when, after the queue pair was destroyed, the completion queue was
+//! seen empty: until then old completions of the pair may be in it.
+#![allow(unsafe_code, reason = "owns the raw queue and channel")]
+
+use super::mailbox::Mailbox;
+use super::poller::Desk;
+use super::{Poller, Status};
+use crate::device::ContextInner;
+use crate::error::{VerbError, note_leak};
+use crate::queue::ledger::Retirer;
+use crate::queue::{Entry, MAX_SLOTS, QueueKey, QueueKind};
+use crate::sys::{
+    self,
+    inline::{PollCq, RequestNotify},
+};
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{fmt, mem, ptr::NonNull};
+
+/// A completion queue of domain `B`: what queue pairs are made with. A handle; clones name the same queue.
+///
+/// Its [`Poller`] came with it.
+#[doc(alias = "ibv_cq")]
+pub struct CompletionQueue<B> {
+    pub(crate) inner: Arc<CqInner>,
+    brand: PhantomData<fn(B) -> B>,
+}
+
+impl<B> CompletionQueue<B> {
+    /// Room for this many completions.
+    pub fn capacity(&self) -> u32 {
+        self.inner.capacity
+    }
+
+    /// How much of the room no queue pair has leased.
+    pub fn free(&self) -> u32 {
+        self.inner.capacity - self.inner.control().leased
+    }
+
+    /// The poller again, if the one there was has been dropped.
+    pub fn take_poller(&self) -> Option<Poller<B>> {
+        let desk = self.inner.control().parked.take()?;
+        Some(Poller::new(Arc::clone(&self.inner), desk))
+    }
+}
+
+impl<B> Clone for CompletionQueue<B> {
+    fn clone(&self) -> Self {
+        Self { inner: Arc::clone(&self.inner), brand: PhantomData }
+    }
+}
+
+impl<B> fmt::Debug for CompletionQueue<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CompletionQueue")
+            .field("capacity", &self.capacity())
+            .field("free", &self.free())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A completion queue has no room for the full depth of a queue pair's work queues.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error(
+    "the completion queue has room for {free} more completions, {needed} are needed (a queue pair leases the depth of \
+     its queues until it is destroyed and the completion queue was polled empty)"
+)]
+pub struct NoRoom {
+    /// What the queue pair asked for.
+    pub needed: u32,
+    /// What is free.
+    pub free: u32,
+}
+
+/// What a work queue and its poller tell each other besides the ledger. One for both queues of a pair.
+#[derive(Debug)]
+pub(crate) struct QueueStatus {
+    /// Set at the first failure that the poller saw; posts are refused from then on.
+    pub(crate) broken: AtomicBool,
+    /// That failure's status, plus 1; 0 for none.
+    pub(crate) first_failure: AtomicU32,
+    pub(crate) qpn: u32,
+}
+
+impl QueueStatus {
+    pub(crate) fn new(qpn: u32) -> Arc<Self> {
+        Arc::new(Self { broken: AtomicBool::new(false), first_failure: AtomicU32::new(0), qpn })
+    }
+
+    /// What broke the pair.
+    pub(crate) fn first_failure(&self) -> Option<Status> {
+        match self.first_failure.load(Ordering::Relaxed) {
+            0 => None,
+            kept => Some(Status::from_raw(kept.wrapping_sub(1))),
+        }
+    }
+
+    /// Forgets the failures of an earlier life; nothing of it is in flight.
+    pub(crate) fn renew(&self) {
+        self.first_failure.store(0, Ordering::Relaxed);
+        self.broken.store(false, Ordering::Relaxed);
+    }
+}
+
+/// A work queue as its poller sees it.
+pub(crate) struct Attached {
+    pub(crate) key: QueueKey,
+    pub(crate) retirer: Retirer<Entry>,
+    pub(crate) status: Arc<QueueStatus>,
+}
+
+/// What the control path tells the poller.
+pub(crate) enum Message {
+    /// A work queue has come.
+    Attach(Attached),
+    /// The device is done with a work queue: its pair was destroyed, or reset.
+    Orphan(Orphan),
+}
+
+pub(crate) struct Orphan {
+    pub(crate) place: Place,
+    /// A pair that was reset keeps its lease, and counts here until its old completions have been seen.
+    pub(crate) keeps_lease: Option<Arc<AtomicU32>>,
+}
+
+/// The place of a work queue on a completion queue. Not `Copy`: it is given back once.
+#[derive(Debug)]
+pub(crate) struct Place {
+    pub(crate) key: QueueKey,
+    generation: u32,
+    depth: u32,
+}
+
+struct Control {
+    leased: u32,
+    /// Slots that were used before, with the generation that their next user gets.
+    free: Vec<(u32, u32)>,
+    /// The lowest slot that was never used.
+    fresh: u32,
+    /// The desk of a poller that was dropped.
+    parked: Option<Box<Desk>>,
+}
+
+pub(crate) struct CqInner {
+    /// # Invariants
+    ///
+    /// 0. Both came from the context's provider and are alive until this is dropped; the queue uses the channel.
+    pub(crate) raw: NonNull<sys::ibv_cq>,
+    pub(crate) channel: NonNull<sys::ibv_comp_channel>,
+    /// The function table's own, looked up once.
+    pub(crate) poll: PollCq,
+    pub(crate) request_notify: RequestNotify,
+    capacity: u32,
+    pub(crate) mailbox: Mailbox<Message>,
+    control: Mutex<Control>,
+    pub(crate) context: Arc<ContextInner>,
+}
+
+// SAFETY: control verbs may be called from any thread; polling and arming are the poller's alone, of which there is one.
+unsafe impl Send for CqInner {}
+// SAFETY: as above.
+unsafe impl Sync for CqInner {}
+
+impl CqInner {
+    fn control(&self) -> MutexGuard<'_, Control> {
+        self.control.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Leases room for `depth` completions, and takes a slot.
+    pub(crate) fn lease(&self, kind: QueueKind, depth: u32) -> Result<Place, NoRoom> {
+        let mut control = self.control();
+        let free = self.capacity - control.leased;
+        if depth > free {
+            return Err(NoRoom { needed: depth, free });
+        }
+        let place = control.place(kind, depth).ok_or(NoRoom { needed: depth, free: 0 })?;
+        control.leased += depth;
+        Ok(place)
+    }
+
+    /// A further place on the lease of `old`, whose completions may still be in the queue.
+    pub(crate) fn renew(&self, kind: QueueKind, old: &Place) -> Option<Place> {
+        self.control().place(kind, old.depth)
+    }
+
+    /// Gives a place back, with its lease or without.
+    pub(crate) fn release(&self, place: Place, ends_lease: bool) {
+        let mut control = self.control();
+        control.free.push((place.key.slot() as u32, place.generation.wrapping_add(1)));
+        if ends_lease {
+            control.leased -= place.depth;
+        }
+    }
+
+    /// Keeps the desk of a dropped poller for the next one, or for the end of the queue.
+    pub(crate) fn park(&self, desk: Box<Desk>) {
+        self.control().parked = Some(desk);
+    }
+}
+
+impl Control {
+    fn place(&mut self, kind: QueueKind, depth: u32) -> Option<Place> {
+        let (slot, generation) = match self.free.pop() {
+            Some(used) => used,
+            None if self.fresh < MAX_SLOTS => {
+                self.fresh += 1;
+                (self.fresh - 1, 0)
+            }
+            None => return None,
+        };
+        Some(Place { key: QueueKey::new(kind, slot, generation), generation, depth })
+    }
+}
+
+impl Drop for CqInner {
+    fn drop(&mut self) {
+        let provider = self.context.provider;
+        // SAFETY: alive (0); no queue pair uses it, since each holds a reference to this.
+        let gone = match unsafe { provider.destroy_cq(self.raw) } {
+            // SAFETY: alive (0), and its only queue is gone.
+            Ok(()) => unsafe { provider.destroy_comp_channel(self.channel) },
+            Err(error) => Err(error),
+        };
+        if let Err(error) = gone {
+            note_leak("a completion queue", error);
+            mem::forget(Arc::clone(&self.context));
+        }
+        // Every pair that was attached has been destroyed (one that could not be would keep this alive), so the
+        // device is done with whatever the ledgers still hold.
+        let parked = self.control().parked.take();
+        let unread = self.mailbox.take();
+        let mut ledgers: Vec<Attached> = parked.map(|desk| desk.into_attached()).unwrap_or_default();
+        ledgers.extend(unread.into_iter().filter_map(|message| match message {
+            Message::Attach(attached) => Some(attached),
+            Message::Orphan(_) => None,
+        }));
+        for mut attached in ledgers {
+            while let Some(entry) = attached.retirer.take() {
+                drop(entry);
+            }
+        }
+    }
+}
+
+/// Makes a completion queue and its poller.
+pub(crate) fn create<B>(
+    context: &Arc<ContextInner>,
+    entries: u32,
+) -> Result<(CompletionQueue<B>, Poller<B>), VerbError> {
+    if entries == 0 {
+        return Err(VerbError::new("ibv_create_cq", libc::EINVAL));
+    }
+    // SAFETY: an open context has its function table filled.
+    let operations = unsafe { (*context.raw.as_ptr()).ops };
+    let (Some(poll), Some(request_notify)) = (operations.poll_cq, operations.req_notify_cq) else {
+        return Err(VerbError::new("ibv_poll_cq", libc::EOPNOTSUPP));
+    };
+    let provider = context.provider;
+    // SAFETY: the context is open as long as we hold it.
+    let channel = unsafe { provider.create_comp_channel(context.raw) }?;
+    // SAFETY: as above; the channel was made just now.
+    let raw = match unsafe { provider.create_cq(context.raw, entries, channel) } {
+        Ok(raw) => raw,
+        Err(error) => {
+            // SAFETY: made just now, and nothing uses it.
+            if let Err(error) = unsafe { provider.destroy_comp_channel(channel) } {
+                note_leak("a completion channel", error);
+                mem::forget(Arc::clone(context));
+            }
+            return Err(error);
+        }
+    };
+    let inner = Arc::new(CqInner {
+        raw,
+        channel,
+        poll,
+        request_notify,
+        capacity: entries,
+        mailbox: Mailbox::new(),
+        control: Mutex::new(Control { leased: 0, free: Vec::new(), fresh: 0, parked: None }),
+        context: Arc::clone(context),
+    });
+    let poller = Poller::new(Arc::clone(&inner), Box::new(Desk::new()));
+    Ok((CompletionQueue { inner, brand: PhantomData }, poller))
+}

@@ -1,0 +1,274 @@
+//! An open device.
+#![allow(unsafe_code, reason = "owns the raw context")]
+
+use super::{Port, devices, hardware};
+use crate::error::{VerbError, note_leak};
+use crate::provider::{Provider, soft};
+use crate::sys;
+use crate::types::PortNumber;
+use std::{env, fmt, ptr::NonNull, sync::Arc, time::Duration};
+
+/// Names in the environment under which libibverbs or a provider reports failed destroys as success, or leaves out
+/// locks. Either would make a proof of quiescence worthless.
+const FORBIDDEN_ENVIRONMENT: [&str; 4] =
+    ["RDMAV_ALLOW_DISASSOC_DESTROY", "MLX4_DEVICE_FATAL_CLEANUP", "MLX5_SINGLE_THREADED", "MLX4_SINGLE_THREADED"];
+
+/// Why a device was not opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// No device has that name.
+    #[error("there is no RDMA device {name:?}; there are: {}", available.join(", "))]
+    NoSuchDevice {
+        /// The name that was asked for.
+        name: String,
+        /// The names of those that there are.
+        available: Vec<String>,
+    },
+    /// A variable is set under which failed destroys look like success, or locks are left out.
+    #[error("the environment variable {variable} makes a provider unsafe to rely on; unset it")]
+    ForbiddenEnvironment {
+        /// Its name.
+        variable: &'static str,
+    },
+    /// The device answered with an error.
+    #[error(transparent)]
+    Verb(#[from] VerbError),
+}
+
+/// An open device, from which all else is made.
+///
+/// A handle: clones name the same open device, which is closed when the last object made from it is gone.
+#[derive(Clone)]
+#[doc(alias = "ibv_context")]
+pub struct Context(pub(crate) Arc<ContextInner>);
+
+pub(crate) struct ContextInner {
+    /// # Invariants
+    ///
+    /// 0. Came from `provider` and is open until this is dropped.
+    pub(crate) raw: NonNull<sys::ibv_context>,
+    pub(crate) provider: &'static dyn Provider,
+    name: String,
+}
+
+// SAFETY: libibverbs may be called from any thread on one context (`ibv_open_device(3)` and the kernel's
+// `Documentation/infiniband/user_verbs`: verbs are thread-safe but for a destroy that races with a use, which
+// ownership rules out); the soft device takes a lock.
+unsafe impl Send for ContextInner {}
+// SAFETY: as above.
+unsafe impl Sync for ContextInner {}
+
+impl ContextInner {
+    pub(crate) fn next_timer(&self) -> Option<Duration> {
+        self.provider.next_timer(self.raw)
+    }
+}
+
+impl Drop for ContextInner {
+    fn drop(&mut self) {
+        // SAFETY: open (0); nothing that was made from it is left, since all of it holds a reference to this.
+        if let Err(error) = unsafe { self.provider.close_device(self.raw) } {
+            note_leak("a device context", error);
+        }
+    }
+}
+
+impl Context {
+    /// Opens the device of that name: one of this machine, or `soft0` or `soft1`, the soft devices of this process.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError`]: no such device, a forbidden environment variable, or what the device answered (`EACCES` and
+    /// `EPERM`: no right to open `/dev/infiniband/uverbs*`).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// let context = interlock::Context::open("soft0")?;
+    /// assert_eq!(context.name(), "soft0");
+    /// # Ok::<(), interlock::OpenError>(())
+    /// ```
+    #[doc(alias = "ibv_open_device")]
+    pub fn open(name: &str) -> Result<Self, OpenError> {
+        if let Some(variable) = FORBIDDEN_ENVIRONMENT.into_iter().find(|name| env::var_os(name).is_some()) {
+            return Err(OpenError::ForbiddenEnvironment { variable });
+        }
+        #[cfg(feature = "rdma-core")]
+        if let Some(raw) = crate::provider::rdma_core::open(name)? {
+            return Ok(Self::from_raw(raw, &crate::provider::rdma_core::RdmaCore, name));
+        }
+        if soft::devices().iter().any(|soft| soft.name == name) {
+            return Self::open_on(&soft::Fabric::process(), name);
+        }
+        let available = devices()?.iter().map(|device| device.name().to_owned()).collect();
+        Err(OpenError::NoSuchDevice { name: name.to_owned(), available })
+    }
+
+    /// Opens the device that the environment variable `INTERLOCK_DEVICE` names; where it is not set, the first
+    /// RDMA device that has an active port; where there is none, the soft device `soft0`.
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](Self::open).
+    pub fn open_default() -> Result<Self, OpenError> {
+        if let Some(name) = env::var_os("INTERLOCK_DEVICE").filter(|name| !name.is_empty()) {
+            return Self::open(&name.to_string_lossy());
+        }
+        for device in hardware()? {
+            let context = device.open()?;
+            if context.ports()?.iter().any(Port::is_active) {
+                return Ok(context);
+            }
+        }
+        Self::open("soft0")
+    }
+
+    /// Opens a device of a soft fabric of the program's own, made at its first use.
+    ///
+    /// # Errors
+    ///
+    /// What the fabric was told to answer.
+    pub fn open_on(fabric: &soft::Fabric, name: &str) -> Result<Self, OpenError> {
+        Ok(Self::from_raw(fabric.open(name)?, &soft::Soft, name))
+    }
+
+    fn from_raw(raw: NonNull<sys::ibv_context>, provider: &'static dyn Provider, name: &str) -> Self {
+        Self(Arc::new(ContextInner { raw, provider, name: name.to_owned() }))
+    }
+
+    /// The name of the device.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// What the device can do.
+    ///
+    /// # Errors
+    ///
+    /// The device is gone (`EIO`).
+    #[doc(alias = "ibv_query_device")]
+    pub fn attributes(&self) -> Result<DeviceAttributes, VerbError> {
+        // SAFETY: open (0).
+        unsafe { self.0.provider.query_device(self.0.raw) }.map(DeviceAttributes)
+    }
+
+    /// One port, with the GID that RoCE traffic usually wants already chosen (see [`Port`]).
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: the device has no such port.
+    #[doc(alias = "ibv_query_port")]
+    pub fn port(&self, number: PortNumber) -> Result<Port, VerbError> {
+        // SAFETY: open (0).
+        let attributes = unsafe { self.0.provider.query_port(self.0.raw, number.value()) }?;
+        // SAFETY: open (0).
+        let table = unsafe { self.0.provider.query_gid_table(self.0.raw) }?;
+        Ok(Port::new(number, attributes, &table))
+    }
+
+    /// All ports of the device.
+    ///
+    /// # Errors
+    ///
+    /// The device is gone (`EIO`).
+    pub fn ports(&self) -> Result<Vec<Port>, VerbError> {
+        let count = self.attributes()?.port_count();
+        (1..=count).filter_map(|number| PortNumber::new(number).ok()).map(|number| self.port(number)).collect()
+    }
+
+    /// The first port that is active.
+    ///
+    /// # Errors
+    ///
+    /// `ENODEV`: the device has none; [`ports`](Self::ports) tells what state they are in.
+    pub fn active_port(&self) -> Result<Port, VerbError> {
+        let active = self.ports()?.into_iter().find(Port::is_active);
+        active.ok_or_else(|| VerbError::new("looking for an active port", libc::ENODEV))
+    }
+}
+
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Context").field(&self.0.name).finish()
+    }
+}
+
+/// What a device can do: limits, each of them the most of one thing.
+#[derive(Clone, Copy)]
+#[doc(alias = "ibv_device_attr")]
+pub struct DeviceAttributes(sys::ibv_device_attr);
+
+/// A limit that C has as an `int` that is never negative.
+fn limit(value: i32) -> u32 {
+    value.try_into().unwrap_or(0)
+}
+
+impl DeviceAttributes {
+    /// Ports, numbered from 1.
+    pub fn port_count(&self) -> u8 {
+        self.0.phys_port_cnt
+    }
+
+    /// Queue pairs.
+    pub fn max_queue_pairs(&self) -> u32 {
+        limit(self.0.max_qp)
+    }
+
+    /// Outstanding requests of one work queue.
+    pub fn max_queue_depth(&self) -> u32 {
+        limit(self.0.max_qp_wr)
+    }
+
+    /// Entries of one completion queue.
+    pub fn max_completion_entries(&self) -> u32 {
+        limit(self.0.max_cqe)
+    }
+
+    /// Bytes of one memory region.
+    pub fn max_region_bytes(&self) -> u64 {
+        self.0.max_mr_size
+    }
+
+    /// Memory regions.
+    pub fn max_regions(&self) -> u32 {
+        limit(self.0.max_mr)
+    }
+
+    /// Reads and atomics that a queue pair serves at once as the responder.
+    pub fn max_responder_reads(&self) -> u32 {
+        limit(self.0.max_qp_rd_atom)
+    }
+
+    /// Reads and atomics that a queue pair has outstanding at once as the requester.
+    pub fn max_initiator_reads(&self) -> u32 {
+        limit(self.0.max_qp_init_rd_atom)
+    }
+
+    /// Whether atomics are there at all, and thus atomic among the accesses through this device.
+    pub fn has_atomics(&self) -> bool {
+        self.0.atomic_cap != sys::ibv_atomic_cap::IBV_ATOMIC_NONE
+    }
+
+    /// The version of its firmware, as the device spells it.
+    pub fn firmware(&self) -> String {
+        let bytes: Vec<u8> = self.0.fw_ver.iter().take_while(|&&c| c != 0).map(|&c| c as u8).collect();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+}
+
+impl fmt::Debug for DeviceAttributes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DeviceAttributes")
+            .field("firmware", &self.firmware())
+            .field("ports", &self.port_count())
+            .field("max_queue_pairs", &self.max_queue_pairs())
+            .field("max_queue_depth", &self.max_queue_depth())
+            .field("max_completion_entries", &self.max_completion_entries())
+            .field("max_regions", &self.max_regions())
+            .field("max_responder_reads", &self.max_responder_reads())
+            .field("max_initiator_reads", &self.max_initiator_reads())
+            .field("has_atomics", &self.has_atomics())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,98 @@
+//! Devices: what there is, opening one, and what it and its ports say of themselves.
+
+mod context;
+mod port;
+
+pub(crate) use context::ContextInner;
+pub use context::{Context, DeviceAttributes, OpenError};
+pub use port::{GidEntry, GidKind, LinkLayer, NoGid, Port, PortState};
+
+use crate::error::VerbError;
+use crate::provider;
+use std::fmt;
+
+/// A device that could be opened.
+#[derive(Clone, PartialEq, Eq)]
+#[doc(alias = "ibv_device")]
+pub struct Device {
+    name: String,
+    guid: u64,
+    soft: bool,
+}
+
+impl Device {
+    /// The name, such as `mlx5_0`, `rxe0` or `soft0`.
+    #[doc(alias = "ibv_get_device_name")]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The globally unique identifier, host byte order.
+    #[doc(alias = "ibv_get_device_guid")]
+    pub fn guid(&self) -> u64 {
+        self.guid
+    }
+
+    /// Whether this is the soft device of this process rather than one of the machine.
+    pub fn is_soft(&self) -> bool {
+        self.soft
+    }
+
+    /// Opens it.
+    ///
+    /// # Errors
+    ///
+    /// See [`OpenError`].
+    #[doc(alias = "ibv_open_device")]
+    pub fn open(&self) -> Result<Context, OpenError> {
+        Context::open(&self.name)
+    }
+}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Device")
+            .field("name", &self.name)
+            .field("guid", &format_args!("{:#018x}", self.guid))
+            .finish_non_exhaustive()
+    }
+}
+
+/// The RDMA devices of this machine, then the soft devices of this process.
+///
+/// `ibv_get_device_list(3)`. A machine without RDMA has only the soft ones.
+///
+/// # Errors
+///
+/// libibverbs could not look (rare: out of memory, or no right to read sysfs).
+///
+/// # Examples
+///
+/// ```
+/// for device in interlock::devices()? {
+///     println!("{} {:#018x}", device.name(), device.guid());
+/// }
+/// # Ok::<(), interlock::VerbError>(())
+/// ```
+#[doc(alias = "ibv_get_device_list")]
+pub fn devices() -> Result<Vec<Device>, VerbError> {
+    let mut all = hardware()?;
+    all.extend(provider::soft::devices().into_iter().map(|d| Device {
+        name: d.name,
+        guid: u64::from_be(d.guid_be),
+        soft: true,
+    }));
+    Ok(all)
+}
+
+/// The devices that are not soft.
+#[cfg(feature = "rdma-core")]
+fn hardware() -> Result<Vec<Device>, VerbError> {
+    let listed = provider::rdma_core::devices()?;
+    Ok(listed.into_iter().map(|d| Device { name: d.name, guid: u64::from_be(d.guid_be), soft: false }).collect())
+}
+
+#[cfg(not(feature = "rdma-core"))]
+fn hardware() -> Result<Vec<Device>, VerbError> {
+    Ok(Vec::new())
+}

@@ -1,0 +1,258 @@
+//! A port of a device, and its table of GIDs.
+
+use crate::sys;
+use crate::types::{Gid, Mtu, PortNumber};
+use std::fmt;
+
+/// The logical state of a port.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+#[doc(alias = "ibv_port_state")]
+pub enum PortState {
+    /// No link.
+    #[doc(alias = "IBV_PORT_DOWN")]
+    Down,
+    /// A link, not yet configured by a subnet manager.
+    #[doc(alias = "IBV_PORT_INIT")]
+    Init,
+    /// Configured, not yet switched on.
+    #[doc(alias = "IBV_PORT_ARMED")]
+    Armed,
+    /// Carries traffic.
+    #[doc(alias = "IBV_PORT_ACTIVE")]
+    Active,
+    /// Lost its link a moment ago and may get it back.
+    #[doc(alias = "IBV_PORT_ACTIVE_DEFER")]
+    ActiveDefer,
+    /// A state that the specification does not name.
+    Unknown(u32),
+}
+
+/// What carries the packets of a port.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum LinkLayer {
+    /// InfiniBand: peers are addressed by LID, beyond the subnet by GID.
+    #[doc(alias = "IBV_LINK_LAYER_INFINIBAND")]
+    InfiniBand,
+    /// Ethernet (RoCE): peers are addressed by GID.
+    #[doc(alias = "IBV_LINK_LAYER_ETHERNET")]
+    Ethernet,
+    /// Not said.
+    Unspecified,
+}
+
+/// What a GID stands for on the wire.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+#[doc(alias = "ibv_gid_type")]
+pub enum GidKind {
+    /// InfiniBand.
+    #[doc(alias = "IBV_GID_TYPE_IB")]
+    InfiniBand,
+    /// RoCE version 1: Ethernet frames, one link only.
+    #[doc(alias = "IBV_GID_TYPE_ROCE_V1")]
+    RoceV1,
+    /// RoCE version 2: UDP packets, routable.
+    #[doc(alias = "IBV_GID_TYPE_ROCE_V2")]
+    RoceV2,
+    /// A kind that this library does not know.
+    Unknown(u32),
+}
+
+/// A filled row of a port's GID table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[doc(alias = "ibv_gid_entry")]
+pub struct GidEntry {
+    /// The address.
+    pub gid: Gid,
+    /// What it stands for on the wire.
+    pub kind: GidKind,
+    /// The index of the network interface that it belongs to (`if_indextoname(3)`); 0 if there is none.
+    pub interface: u32,
+    /// The row. Rows come and go with addresses: choose by content, never by this number.
+    pub(crate) index: u8,
+}
+
+impl GidEntry {
+    /// The row, for printing and for programs that are told a number.
+    pub fn index(&self) -> u8 {
+        self.index
+    }
+
+    /// The name of the network interface that it belongs to, if it has one and that still exists.
+    pub fn interface_name(&self) -> Option<String> {
+        interface_name(self.interface)
+    }
+
+    /// How well the row serves when nothing more is known: RoCE v2 over IPv4 first, link-local last.
+    fn rank(&self) -> u8 {
+        match self.kind {
+            GidKind::RoceV2 if self.gid.address().is_ipv4() => 0,
+            GidKind::RoceV2 if !self.gid.is_link_local() => 1,
+            GidKind::InfiniBand => 2,
+            GidKind::RoceV2 => 3,
+            GidKind::RoceV1 if !self.gid.is_link_local() => 4,
+            _ => 5,
+        }
+    }
+}
+
+#[allow(unsafe_code, reason = "if_indextoname(3)")]
+fn interface_name(index: u32) -> Option<String> {
+    let mut name = [0_u8; libc::IF_NAMESIZE];
+    // SAFETY: the buffer has the size that `if_indextoname(3)` asks for.
+    let found = unsafe { libc::if_indextoname(index, name.as_mut_ptr().cast()) };
+    let end = name.iter().position(|&byte| byte == 0)?;
+    (!found.is_null()).then(|| String::from_utf8_lossy(&name[..end]).into_owned())
+}
+
+/// No row of the GID table is as was asked; the rows that there are.
+#[derive(Debug, thiserror::Error)]
+#[error("no GID of port {port} is as asked for; its table has: {}", list(candidates))]
+pub struct NoGid {
+    /// The port.
+    pub port: PortNumber,
+    /// Its filled rows.
+    pub candidates: Vec<GidEntry>,
+}
+
+fn list(entries: &[GidEntry]) -> String {
+    if entries.is_empty() {
+        return "nothing (has its network interface an address?)".to_owned();
+    }
+    entries.iter().map(|entry| format!("{} ({:?})", entry.gid, entry.kind)).collect::<Vec<_>>().join(", ")
+}
+
+/// A port as it was when it was queried, and the GID by which peers shall reach it.
+///
+/// The GID is chosen by what it is: at first RoCE v2 over IPv4, then over IPv6, then InfiniBand;
+/// [`with_gid`](Self::with_gid) takes another.
+#[derive(Clone)]
+#[doc(alias = "ibv_port_attr")]
+pub struct Port {
+    number: PortNumber,
+    attributes: sys::ibv_port_attr,
+    gids: Vec<GidEntry>,
+    chosen: Option<GidEntry>,
+}
+
+impl Port {
+    pub(crate) fn new(number: PortNumber, attributes: sys::ibv_port_attr, table: &[sys::ibv_gid_entry]) -> Self {
+        let of_this_port = table.iter().filter(|row| row.port_num == u32::from(number.value()));
+        let gids: Vec<GidEntry> = of_this_port.filter_map(entry).collect();
+        let chosen = gids.iter().copied().min_by_key(GidEntry::rank);
+        Self { number, attributes, gids, chosen }
+    }
+
+    /// Chooses the first GID for which `wanted` holds.
+    ///
+    /// # Errors
+    ///
+    /// [`NoGid`] lists the rows that there are.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use interlock::{Context, GidKind};
+    /// let port = Context::open("soft0")?.active_port()?;
+    /// let port = port.with_gid(|row| row.kind == GidKind::RoceV2 && !row.gid.is_link_local())?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn with_gid(mut self, wanted: impl FnMut(&&GidEntry) -> bool) -> Result<Self, NoGid> {
+        match self.gids.iter().find(wanted) {
+            Some(&row) => {
+                self.chosen = Some(row);
+                Ok(self)
+            }
+            None => Err(NoGid { port: self.number, candidates: self.gids }),
+        }
+    }
+
+    /// Its number.
+    pub fn number(&self) -> PortNumber {
+        self.number
+    }
+
+    /// The GID that is chosen, if the port has any.
+    pub fn gid(&self) -> Option<GidEntry> {
+        self.chosen
+    }
+
+    /// The filled rows of its GID table.
+    #[doc(alias = "ibv_query_gid_table")]
+    pub fn gids(&self) -> &[GidEntry] {
+        &self.gids
+    }
+
+    /// Its logical state.
+    pub fn state(&self) -> PortState {
+        match self.attributes.state {
+            sys::ibv_port_state::IBV_PORT_DOWN => PortState::Down,
+            sys::ibv_port_state::IBV_PORT_INIT => PortState::Init,
+            sys::ibv_port_state::IBV_PORT_ARMED => PortState::Armed,
+            sys::ibv_port_state::IBV_PORT_ACTIVE => PortState::Active,
+            sys::ibv_port_state::IBV_PORT_ACTIVE_DEFER => PortState::ActiveDefer,
+            other => PortState::Unknown(other.0),
+        }
+    }
+
+    /// Whether it carries traffic.
+    pub fn is_active(&self) -> bool {
+        self.state() == PortState::Active
+    }
+
+    /// What carries its packets.
+    pub fn link_layer(&self) -> LinkLayer {
+        match self.attributes.link_layer {
+            1 => LinkLayer::InfiniBand,
+            2 => LinkLayer::Ethernet,
+            _ => LinkLayer::Unspecified,
+        }
+    }
+
+    /// The greatest MTU that its link carries now.
+    pub fn active_mtu(&self) -> Mtu {
+        // A port that says nothing sensible still carries the least.
+        Mtu::from_code(self.attributes.active_mtu.0).unwrap_or(Mtu::Bytes256)
+    }
+
+    /// Its local identifier; 0 on Ethernet.
+    pub fn lid(&self) -> u16 {
+        self.attributes.lid
+    }
+
+    /// The longest message, in bytes.
+    pub fn max_message_bytes(&self) -> u32 {
+        self.attributes.max_msg_sz
+    }
+}
+
+/// Reads one row; `None` for an empty one.
+#[allow(unsafe_code, reason = "ibv_gid is a union")]
+fn entry(row: &sys::ibv_gid_entry) -> Option<GidEntry> {
+    // SAFETY: both members of the union are 16 bytes, for which any value is valid.
+    let gid = Gid(unsafe { row.gid.raw });
+    let kind = match row.gid_type {
+        0 => GidKind::InfiniBand,
+        1 => GidKind::RoceV1,
+        2 => GidKind::RoceV2,
+        other => GidKind::Unknown(other),
+    };
+    // An address vector has one byte for the row, so a row beyond cannot be used.
+    let index = u8::try_from(row.gid_index).ok()?;
+    (!gid.is_empty()).then_some(GidEntry { gid, kind, interface: row.ndev_ifindex, index })
+}
+
+impl fmt::Debug for Port {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Port")
+            .field("number", &self.number.value())
+            .field("state", &self.state())
+            .field("link_layer", &self.link_layer())
+            .field("active_mtu", &self.active_mtu())
+            .field("lid", &self.lid())
+            .field("gid", &self.chosen)
+            .finish_non_exhaustive()
+    }
+}

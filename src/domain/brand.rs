@@ -1,0 +1,98 @@
+//! Brands: types that name one protection domain each.
+//!
+//! Everything of a domain bears its brand, invariantly, so that objects of two domains do not fit together. A brand
+//! is one of two kinds:
+//!
+//! | brand | made by | lives | a mismatch reads |
+//! |---|---|---|---|
+//! | named | [`domain!`](crate::domain!) and [`Context::named_domain`](crate::Context::named_domain) | `'static` | ``expected `Buffer<Storage>`, found `Buffer<Scratch>` `` |
+//! | [`Scoped`] | [`Context::with_domain`](crate::Context::with_domain) | for one closure | `lifetime may not live long enough` |
+
+use std::any::TypeId;
+use std::collections::BTreeSet;
+use std::marker::PhantomData;
+use std::sync::{Mutex, PoisonError};
+
+/// A type that names one protection domain. Sealed: [`Scoped`] and the types made by [`domain!`](crate::domain!).
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not name a protection domain",
+    label = "not a brand",
+    note = "declare a brand with `interlock::domain! {{ struct Name; }}`, or use the one that `Context::with_domain` lends"
+)]
+pub trait Brand: Sized + sealed::Sealed {}
+
+mod sealed {
+    #[allow(unnameable_types, reason = "seals `Brand`")]
+    pub trait Sealed {}
+}
+
+/// The brand of a domain that exists for one closure; equals no other brand.
+///
+/// The compiler reports a mix-up of two scoped domains as ``lifetime may not live long enough``, at the line where an
+/// object of one meets an object of the other: each closure has its own `'pd`, and neither may become the other.
+#[derive(Clone, Copy, Debug)]
+pub struct Scoped<'pd>(PhantomData<fn(&'pd ()) -> &'pd ()>);
+
+impl sealed::Sealed for Scoped<'_> {}
+impl Brand for Scoped<'_> {}
+
+/// What [`domain!`](crate::domain!) implements. Implementing it by hand gives nothing that the macro does not: which domain has
+/// the name is decided by a registry at run time.
+#[doc(hidden)]
+pub trait Named: 'static + Sized {
+    const NAME: &'static str;
+}
+
+impl<N: Named> sealed::Sealed for N {}
+impl<N: Named> Brand for N {}
+
+/// Declares types that name protection domains.
+///
+/// Each stands for at most one domain of the process at a time: see
+/// [`Context::named_domain`](crate::Context::named_domain).
+///
+/// # Examples
+///
+/// ```
+/// interlock::domain! {
+///     /// Where the blocks live.
+///     pub struct Storage;
+///     struct Scratch;
+/// }
+/// let storage = interlock::Context::open("soft0")?.named_domain(Storage)?;
+/// let scratch = interlock::Context::open("soft0")?.named_domain(Scratch)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[macro_export]
+macro_rules! domain {
+    ($($(#[$attribute:meta])* $visibility:vis struct $name:ident;)+) => {$(
+        $(#[$attribute])*
+        #[derive(Clone, Copy, Debug)]
+        $visibility struct $name;
+
+        impl $crate::__private::Named for $name {
+            const NAME: &'static str = stringify!($name);
+        }
+    )+};
+}
+
+/// The names that are taken.
+static TAKEN: Mutex<BTreeSet<TypeId>> = Mutex::new(BTreeSet::new());
+
+/// The right of one domain to a name, from before `ibv_alloc_pd` until after `ibv_dealloc_pd` returned 0.
+#[derive(Debug)]
+pub(crate) struct Claim(TypeId);
+
+impl Claim {
+    /// Takes the name; `None` if a domain has it.
+    pub(crate) fn take<N: Named>() -> Option<Self> {
+        let name = TypeId::of::<N>();
+        TAKEN.lock().unwrap_or_else(PoisonError::into_inner).insert(name).then_some(Self(name))
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        TAKEN.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.0);
+    }
+}

@@ -1,0 +1,223 @@
+//! Protection domains, and the brands that name them.
+#![allow(unsafe_code, reason = "owns the raw protection domain")]
+
+pub(crate) mod brand;
+
+pub use brand::{Brand, Scoped};
+
+use crate::completion::{CompletionQueue, Poller};
+use crate::device::{Context, ContextInner};
+use crate::error::{VerbError, note_leak};
+use crate::memory::{Access, Buffer, LocalWrite, Memory, MemoryRegion, Pages, RegisterError, RegisterFailure};
+use crate::queue::{CreateError, Limits, QueuePair, ReliableConnection, Reset};
+use crate::sys;
+use brand::{Claim, Named};
+use std::{fmt, marker::PhantomData, mem, ptr::NonNull, sync::Arc};
+
+/// A protection domain: memory, queue pairs and completion queues that may be used together.
+///
+/// A handle: clones name the same domain, which goes away with the last object that bears its brand.
+#[doc(alias = "ibv_pd")]
+pub struct ProtectionDomain<B> {
+    pub(crate) inner: Arc<DomainInner>,
+    brand: PhantomData<fn(B) -> B>,
+}
+
+pub(crate) struct DomainInner {
+    /// # Invariants
+    ///
+    /// 0. Came from the context's provider, and is alive until this is dropped.
+    pub(crate) raw: NonNull<sys::ibv_pd>,
+    /// The name, freed only after the domain is.
+    claim: Option<Claim>,
+    pub(crate) context: Arc<ContextInner>,
+}
+
+// SAFETY: verbs on one protection domain may be called from any thread (see `ContextInner`).
+unsafe impl Send for DomainInner {}
+// SAFETY: as above.
+unsafe impl Sync for DomainInner {}
+
+impl DomainInner {
+    fn new(context: &Arc<ContextInner>, claim: Option<Claim>) -> Result<Arc<Self>, VerbError> {
+        // SAFETY: the context is open as long as we hold it.
+        let raw = unsafe { context.provider.alloc_pd(context.raw) }?;
+        Ok(Arc::new(Self { raw, claim, context: Arc::clone(context) }))
+    }
+}
+
+impl Drop for DomainInner {
+    fn drop(&mut self) {
+        // SAFETY: alive (0); all that was made in it holds a reference to this, so nothing is left.
+        if let Err(error) = unsafe { self.context.provider.dealloc_pd(self.raw) } {
+            note_leak("a protection domain", error);
+            // The device still knows the domain: its name stays taken and its device open.
+            mem::forget(self.claim.take());
+            mem::forget(Arc::clone(&self.context));
+        }
+    }
+}
+
+/// Why there is no domain of that name.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NamedDomainError {
+    /// Another domain of this process has it, or an object of one: a name stands for one domain at a time.
+    #[error("the domain name `{name}` is taken until every object of the domain that has it is dropped")]
+    Taken {
+        /// The name.
+        name: &'static str,
+    },
+    /// The device answered with an error.
+    #[error(transparent)]
+    Verb(#[from] VerbError),
+}
+
+impl Context {
+    /// A protection domain with a name declared by [`domain!`](crate::domain!).
+    ///
+    /// `ibv_alloc_pd(3)`. The name is free again once the last object of the domain is dropped.
+    ///
+    /// # Errors
+    ///
+    /// [`NamedDomainError::Taken`], or what the device answered.
+    #[doc(alias = "ibv_alloc_pd")]
+    pub fn named_domain<N: Named>(&self, name: N) -> Result<ProtectionDomain<N>, NamedDomainError> {
+        let _ = name;
+        let claim = Claim::take::<N>().ok_or(NamedDomainError::Taken { name: N::NAME })?;
+        Ok(ProtectionDomain { inner: DomainInner::new(&self.0, Some(claim))?, brand: PhantomData })
+    }
+
+    /// Lends `f` a new domain. Its objects fit with no other domain's, and none of them leaves `f`.
+    ///
+    /// `ibv_alloc_pd(3)`.
+    ///
+    /// # Errors
+    ///
+    /// What the device answered.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// let context = interlock::Context::open("soft0")?;
+    /// let length = context.with_domain(|domain| domain.buffer(64).map(|buffer| buffer.len()))??;
+    /// assert_eq!(length, 64);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn with_domain<R>(&self, f: impl for<'pd> FnOnce(ProtectionDomain<Scoped<'pd>>) -> R) -> Result<R, VerbError> {
+        Ok(f(ProtectionDomain { inner: DomainInner::new(&self.0, None)?, brand: PhantomData }))
+    }
+}
+
+impl<B: Brand> ProtectionDomain<B> {
+    /// The device that it belongs to.
+    pub fn context(&self) -> Context {
+        Context(Arc::clone(&self.inner.context))
+    }
+
+    /// Registers memory with the rights `A`, and owns it until it is deregistered.
+    ///
+    /// `ibv_reg_mr(3)`. Pins the pages. `memory` is a `Box<[T]>`, a `Vec<T>` (its length, not its capacity), a
+    /// `&'static mut [T]` or [`Pages`], where any bytes are a `T` and a `T` has no padding. Rights that let a peer in
+    /// ask for memory that is 8-byte aligned and a multiple of 8 bytes long, as [`Pages`] and `Box<[u64]>` are.
+    ///
+    /// # Errors
+    ///
+    /// [`RegisterError`] gives the memory back, with the reason: empty, not aligned for the rights, or what the
+    /// device answered (`ENOMEM` is often the locked-memory limit, `ulimit -l`).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use interlock::{Context, LocalWrite, RemoteRead};
+    /// interlock::domain! { struct Docs; }
+    /// let domain = Context::open("soft0")?.named_domain(Docs)?;
+    /// let private = domain.register::<LocalWrite, _>(vec![0_u8; 4096])?;
+    /// let readable = domain.register::<RemoteRead, _>(vec![7_u64; 512])?;
+    /// let bytes: Vec<u8> = private.deregister()?;
+    /// assert_eq!(bytes.len(), 4096);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[doc(alias = "ibv_reg_mr")]
+    pub fn register<A: Access, M: Memory>(&self, memory: M) -> Result<MemoryRegion<B, A, M>, RegisterError<M>> {
+        MemoryRegion::register(&self.inner, memory)
+    }
+
+    /// A buffer of zeroed memory of its own, private to this program and its device.
+    ///
+    /// Takes a registration and at least a page each: for many buffers use [`buffers`](Self::buffers).
+    ///
+    /// # Errors
+    ///
+    /// As [`register`](Self::register).
+    pub fn buffer(&self, len_bytes: usize) -> Result<Buffer<B>, RegisterFailure> {
+        Ok(self.register::<LocalWrite, _>(Pages::new(len_bytes)?)?.split().1)
+    }
+
+    /// `count` buffers of `len_bytes` each, zeroed, out of one registration.
+    ///
+    /// # Errors
+    ///
+    /// As [`register`](Self::register).
+    pub fn buffers(&self, count: usize, len_bytes: usize) -> Result<Vec<Buffer<B>>, RegisterFailure> {
+        // A product that overflows is more than there is, which the allocation then says.
+        Ok(self.buffer(len_bytes.saturating_mul(count))?.chunks(len_bytes))
+    }
+
+    /// A completion queue for `entries` completions, and the one poller of it.
+    ///
+    /// `ibv_create_cq(3)`. Each queue pair leases room for the full depth of its work queues, so it never overflows.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: none, or more than the device has
+    /// ([`max_completion_entries`](crate::DeviceAttributes::max_completion_entries)).
+    #[doc(alias = "ibv_create_cq")]
+    pub fn completion_queue(&self, entries: u32) -> Result<(CompletionQueue<B>, Poller<B>), VerbError> {
+        crate::completion::create(&self.inner.context, entries)
+    }
+
+    /// A queue pair for reliable connections, whose sends and receives complete on `queue`.
+    ///
+    /// `ibv_create_qp(3)`. It starts in Reset.
+    ///
+    /// # Errors
+    ///
+    /// [`CreateError`]: limits that the device does not have, or no room left on the completion queue.
+    #[doc(alias = "ibv_create_qp")]
+    #[doc(alias = "IBV_QPT_RC")]
+    pub fn reliable(
+        &self,
+        queue: &CompletionQueue<B>,
+        limits: &Limits,
+    ) -> Result<QueuePair<B, Reset, ReliableConnection>, CreateError> {
+        self.reliable_on(queue, queue, limits)
+    }
+
+    /// As [`reliable`](Self::reliable), with sends and receives completing on different queues.
+    ///
+    /// # Errors
+    ///
+    /// As [`reliable`](Self::reliable).
+    pub fn reliable_on(
+        &self,
+        sends: &CompletionQueue<B>,
+        receives: &CompletionQueue<B>,
+        limits: &Limits,
+    ) -> Result<QueuePair<B, Reset, ReliableConnection>, CreateError> {
+        QueuePair::create(&self.inner, &sends.inner, &receives.inner, limits)
+    }
+}
+
+impl<B> Clone for ProtectionDomain<B> {
+    fn clone(&self) -> Self {
+        Self { inner: Arc::clone(&self.inner), brand: PhantomData }
+    }
+}
+
+impl<B> fmt::Debug for ProtectionDomain<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let brand = std::any::type_name::<B>();
+        f.debug_struct("ProtectionDomain").field("brand", &brand).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,47 @@
+//! What a verb reports when it fails. Errors that carry a queue pair or a request back stand beside those types.
+
+use std::io;
+
+/// A verb that failed: which one, and the `errno` that it gave.
+///
+/// The text names both; [`kind`](Self::errno) is the number for programs.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
+#[error("{verb} failed: {}", describe(*.errno))]
+pub struct VerbError {
+    verb: &'static str,
+    errno: i32,
+}
+
+impl VerbError {
+    /// A failure of `verb` with a positive `errno`.
+    pub(crate) fn new(verb: &'static str, errno: i32) -> Self {
+        Self { verb, errno }
+    }
+
+    /// The C name of the verb, such as `ibv_modify_qp`.
+    pub fn verb(&self) -> &'static str {
+        self.verb
+    }
+
+    /// The positive `errno` that it gave, such as `EINVAL` (22).
+    pub fn errno(&self) -> i32 {
+        self.errno
+    }
+}
+
+impl From<VerbError> for io::Error {
+    fn from(error: VerbError) -> Self {
+        Self::new(io::Error::from_raw_os_error(error.errno).kind(), error)
+    }
+}
+
+fn describe(errno: i32) -> io::Error {
+    io::Error::from_raw_os_error(errno)
+}
+
+/// Says on standard error that an object stays alive because the device would not let go of it.
+///
+/// Leaking is the only sound answer then, but a silent leak would be a riddle.
+pub(crate) fn note_leak(what: &'static str, error: VerbError) {
+    eprintln!("interlock: {what} stays allocated for the life of the process: {error}");
+}

@@ -1,0 +1,191 @@
+//! The memory behind a region, with its type erased while the device may reach it.
+//!
+//! A `Box`, `Vec` or `&mut` promises that nobody else writes behind it, and moving one asserts that promise again. So
+//! none is kept of registered memory: it enters as a raw pointer with exposed provenance, and is rebuilt after
+//! deregistration.
+#![allow(unsafe_code, reason = "takes owners apart and rebuilds them")]
+
+use crate::seal::Key;
+use std::alloc::{self, Layout};
+use std::ops::{Deref, DerefMut};
+use std::{fmt, mem, ptr, slice};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+/// Types that registered memory may hold: any bytes are a value (a device writes them), no padding (a device sends it),
+/// no interior mutability.
+pub trait Plain: FromBytes + IntoBytes + Immutable + Send + Sync + 'static {}
+impl<T: FromBytes + IntoBytes + Immutable + Send + Sync + 'static> Plain for T {}
+
+/// Memory that can be registered. Sealed: `Box<[T]>`, `Vec<T>`, `&'static mut [T]`, [`Pages`].
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not memory that a device may write to",
+    label = "cannot be registered",
+    note = "give a `Box<[T]>`, `Vec<T>`, `&'static mut [T]` or `Pages`, of a type `T` for which any bytes are a value"
+)]
+pub trait Memory: Sized + sealed::Sealed {}
+
+mod sealed {
+    #[allow(unnameable_types, reason = "seals `Memory`")]
+    pub trait Sealed {
+        fn into_raw(self, key: super::Key) -> super::RawMemory;
+        /// # Safety
+        ///
+        /// `raw` came from `into_raw` of this type, and nobody else uses it any more.
+        unsafe fn from_raw(raw: super::RawMemory) -> Self;
+    }
+}
+use sealed::Sealed;
+
+/// An owner of memory, taken apart.
+#[derive(Clone, Copy, Debug)]
+#[allow(unnameable_types, reason = "in a sealed trait")]
+pub struct RawMemory {
+    /// The first byte, with exposed provenance over all of them.
+    pub(crate) addr: *mut u8,
+    pub(crate) len_bytes: usize,
+    /// Elements, and how many of them fit: what the owner needs to be rebuilt.
+    count: usize,
+    capacity: usize,
+}
+
+impl RawMemory {
+    fn of_slice<T>(slice: *mut [T], capacity: usize) -> Self {
+        let addr = slice.cast::<u8>();
+        addr.expose_provenance();
+        Self { addr, len_bytes: slice.len() * mem::size_of::<T>(), count: slice.len(), capacity }
+    }
+
+    fn as_slice_of<T>(&self) -> *mut [T] {
+        ptr::slice_from_raw_parts_mut(self.addr.cast(), self.count)
+    }
+}
+
+impl<T: Plain> Memory for Box<[T]> {}
+impl<T: Plain> Sealed for Box<[T]> {
+    fn into_raw(self, _: Key) -> RawMemory {
+        let count = self.len();
+        RawMemory::of_slice(Box::into_raw(self), count)
+    }
+
+    unsafe fn from_raw(raw: RawMemory) -> Self {
+        // SAFETY: this slice came out of `Box::into_raw` (caller); any bytes are a `T`.
+        unsafe { Box::from_raw(raw.as_slice_of()) }
+    }
+}
+
+impl<T: Plain> Memory for Vec<T> {}
+impl<T: Plain> Sealed for Vec<T> {
+    fn into_raw(self, _: Key) -> RawMemory {
+        let mut this = mem::ManuallyDrop::new(self);
+        let capacity = this.capacity();
+        RawMemory::of_slice(ptr::slice_from_raw_parts_mut(this.as_mut_ptr(), this.len()), capacity)
+    }
+
+    unsafe fn from_raw(raw: RawMemory) -> Self {
+        // SAFETY: pointer, length and capacity of a vector that was taken apart (caller); any bytes are a `T`.
+        unsafe { Vec::from_raw_parts(raw.addr.cast(), raw.count, raw.capacity) }
+    }
+}
+
+impl<T: Plain> Memory for &'static mut [T] {}
+impl<T: Plain> Sealed for &'static mut [T] {
+    fn into_raw(self, _: Key) -> RawMemory {
+        let count = self.len();
+        RawMemory::of_slice(ptr::from_mut(self), count)
+    }
+
+    unsafe fn from_raw(raw: RawMemory) -> Self {
+        // SAFETY: came from a `&'static mut` (caller), whose memory is never freed; any bytes are a `T`.
+        unsafe { &mut *raw.as_slice_of() }
+    }
+}
+
+/// Zeroed memory in whole pages of its own.
+///
+/// Registering pins whole pages, and a fork may treat pinned pages apart; sharing none of them with other data avoids
+/// both surprises.
+pub struct Pages {
+    /// # Invariants
+    ///
+    /// 0. Allocated by the global allocator with `layout(len)`, and ours alone; empty (dangling) if `len` is 0.
+    addr: ptr::NonNull<u8>,
+    len: usize,
+}
+
+/// Why there are no pages: more bytes were asked for than the allocator has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("cannot allocate {len_bytes} bytes")]
+pub struct NoPages {
+    len_bytes: usize,
+}
+
+// SAFETY: an owner of plain bytes (0), as `Box<[u8]>` is.
+unsafe impl Send for Pages {}
+// SAFETY: as above.
+unsafe impl Sync for Pages {}
+
+impl Pages {
+    const SIZE: usize = 4096;
+
+    /// `len_bytes` zeroed bytes.
+    ///
+    /// # Errors
+    ///
+    /// There is not so much memory.
+    pub fn new(len_bytes: usize) -> Result<Self, NoPages> {
+        if len_bytes == 0 {
+            return Ok(Self { addr: ptr::NonNull::dangling(), len: 0 });
+        }
+        let layout = Self::layout(len_bytes).ok_or(NoPages { len_bytes })?;
+        // SAFETY: the layout is not of size 0.
+        let addr = unsafe { alloc::alloc_zeroed(layout) };
+        Ok(Self { addr: ptr::NonNull::new(addr).ok_or(NoPages { len_bytes })?, len: len_bytes })
+    }
+
+    fn layout(len: usize) -> Option<Layout> {
+        Layout::from_size_align(len.checked_next_multiple_of(Self::SIZE)?, Self::SIZE).ok()
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        if let Some(layout) = Self::layout(self.len).filter(|_| self.len != 0) {
+            // SAFETY: allocated with this layout (0).
+            unsafe { alloc::dealloc(self.addr.as_ptr(), layout) };
+        }
+    }
+}
+
+impl Deref for Pages {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        // SAFETY: ours alone, zeroed at first and so never uninitialised (0).
+        unsafe { slice::from_raw_parts(self.addr.as_ptr(), self.len) }
+    }
+}
+
+impl DerefMut for Pages {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above.
+        unsafe { slice::from_raw_parts_mut(self.addr.as_ptr(), self.len) }
+    }
+}
+
+impl fmt::Debug for Pages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pages").field("len", &self.len).finish_non_exhaustive()
+    }
+}
+
+impl Memory for Pages {}
+impl Sealed for Pages {
+    fn into_raw(self, _: Key) -> RawMemory {
+        let this = mem::ManuallyDrop::new(self);
+        RawMemory::of_slice(ptr::slice_from_raw_parts_mut(this.addr.as_ptr(), this.len), this.len)
+    }
+
+    unsafe fn from_raw(raw: RawMemory) -> Self {
+        // SAFETY: the pointer of pages that were taken apart is not null.
+        Self { addr: unsafe { ptr::NonNull::new_unchecked(raw.addr) }, len: raw.count }
+    }
+}

@@ -1,0 +1,397 @@
+//! Buffers: disjoint parts of a region that no peer can write, posted by move.
+#![allow(unsafe_code, reason = "slices over a part of a region")]
+
+use super::{MAX_MESSAGE_BYTES, RegionInner};
+use crate::types::Lkey;
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::{fmt, mem, ptr, slice, sync::Arc};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// A part of a region: what a buffer points to, so that a buffer is one word.
+///
+/// Made when a region is split, never on the data path. The alignment leaves room for the ledger's tag.
+#[repr(align(16))]
+#[allow(unnameable_types, reason = "in a sealed trait")]
+pub struct Descriptor {
+    /// # Invariants
+    ///
+    /// 0. `capacity` bytes from here are inside `region`, and inside no other exclusive descriptor.
+    addr: *mut u8,
+    capacity: u32,
+    /// 1. How many bytes are filled; at most `capacity`. Written by the one owner only.
+    filled: AtomicU32,
+    lkey: Lkey,
+    /// 2. Whether a unique owner may write: the region's rights and its other owners allow it.
+    exclusive: bool,
+    region: Arc<RegionInner>,
+}
+
+// SAFETY: an address of plain bytes; who may touch them is decided by the handle that owns the descriptor.
+unsafe impl Send for Descriptor {}
+// SAFETY: as above.
+unsafe impl Sync for Descriptor {}
+
+impl Descriptor {
+    /// All of `region`, or as much as a message can be.
+    pub(super) fn whole(region: Arc<RegionInner>, exclusive: bool) -> Arc<Self> {
+        let len = region.len_bytes().min(MAX_MESSAGE_BYTES) as u32;
+        Self::part(region.addr(), len, exclusive, region)
+    }
+
+    fn part(addr: *mut u8, capacity: u32, exclusive: bool, region: Arc<RegionInner>) -> Arc<Self> {
+        let lkey = region.lkey();
+        Arc::new(Self { addr, capacity, filled: AtomicU32::new(capacity), lkey, exclusive, region })
+    }
+
+    /// The address as the device names it.
+    #[inline(always)]
+    pub(crate) fn device_addr(&self) -> u64 {
+        self.addr.addr() as u64
+    }
+
+    #[inline(always)]
+    pub(crate) fn lkey(&self) -> Lkey {
+        self.lkey
+    }
+
+    #[inline(always)]
+    pub(crate) fn capacity(&self) -> u32 {
+        self.capacity
+    }
+
+    #[inline(always)]
+    pub(crate) fn filled(&self) -> u32 {
+        self.filled.load(Ordering::Relaxed)
+    }
+
+    /// Notes how much is filled; more than fits counts as all.
+    #[inline(always)]
+    pub(crate) fn set_filled(&self, len_bytes: u32) {
+        self.filled.store(len_bytes.min(self.capacity), Ordering::Relaxed);
+    }
+
+    /// The filled bytes.
+    ///
+    /// # Safety
+    ///
+    /// Nobody writes them meanwhile.
+    unsafe fn bytes(&self) -> &[u8] {
+        // SAFETY: inside the region (0, 1), whose memory is initialised; not written meanwhile (caller).
+        unsafe { slice::from_raw_parts(self.addr, self.filled() as usize) }
+    }
+}
+
+impl fmt::Debug for Descriptor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Buffer").field("len", &self.filled()).field("capacity", &self.capacity).finish_non_exhaustive()
+    }
+}
+
+/// A part of a region of domain `B` that this program owns alone. One word.
+///
+/// It has a capacity, and of that a filled part at the front: what [`Deref`] gives, what a send sends, what a receive
+/// fills. Posting moves it away; the completion gives it back.
+///
+/// Dropping it gives its bytes up; the region is deregistered and freed with its last buffer.
+pub struct Buffer<B> {
+    /// # Invariants
+    ///
+    /// 0. The only reference, to an exclusive descriptor; no request names it.
+    part: Arc<Descriptor>,
+    brand: PhantomData<fn(B) -> B>,
+}
+
+impl<B> Buffer<B> {
+    pub(crate) fn new(part: Arc<Descriptor>) -> Self {
+        Self { part, brand: PhantomData }
+    }
+
+    pub(crate) fn into_part(self) -> Arc<Descriptor> {
+        self.part
+    }
+
+    pub(crate) fn part(&self) -> &Descriptor {
+        &self.part
+    }
+
+    /// How many bytes fit.
+    pub fn capacity(&self) -> usize {
+        self.part.capacity as usize
+    }
+
+    /// How many bytes at the front are filled.
+    pub fn len(&self) -> usize {
+        self.part.filled() as usize
+    }
+
+    /// Whether nothing is filled.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Sets how much counts as filled. What was not written before is zero or what was there earlier.
+    ///
+    /// # Errors
+    ///
+    /// More than the capacity; nothing changes.
+    pub fn set_len(&mut self, len_bytes: usize) -> Result<(), TooLong> {
+        let fits = len_bytes <= self.capacity();
+        fits.then(|| self.part.set_filled(len_bytes as u32)).ok_or(TooLong { len_bytes, capacity: self.capacity() })
+    }
+
+    /// Replaces what is filled by `bytes`.
+    ///
+    /// # Errors
+    ///
+    /// More than the capacity; nothing changes.
+    pub fn write(&mut self, bytes: &[u8]) -> Result<(), TooLong> {
+        self.set_len(bytes.len())?;
+        self.copy_from_slice(bytes);
+        Ok(())
+    }
+
+    /// Cuts it in two at `mid` of its capacity; both parts come out filled.
+    ///
+    /// # Errors
+    ///
+    /// `mid` is not inside; the buffer comes back.
+    pub fn split_at(self, mid: usize) -> Result<(Self, Self), SplitError<Self>> {
+        if mid == 0 || mid >= self.capacity() {
+            return Err(SplitError { mid, buffer: self });
+        }
+        let Descriptor { addr, capacity, region, .. } = &*self.part;
+        let right = Descriptor::part(addr.wrapping_add(mid), capacity - mid as u32, true, Arc::clone(region));
+        let left = Descriptor::part(*addr, mid as u32, true, Arc::clone(region));
+        Ok((Self::new(left), Self::new(right)))
+    }
+
+    /// Cuts it in parts of `len_bytes`; what is left over at the end is the last part.
+    ///
+    /// A length of 0 leaves it whole.
+    pub fn chunks(self, len_bytes: usize) -> Vec<Self> {
+        let mut parts = Vec::new();
+        let mut rest = self;
+        loop {
+            match rest.split_at(len_bytes) {
+                Ok((part, after)) => {
+                    parts.push(part);
+                    rest = after;
+                }
+                Err(last) => {
+                    parts.push(last.buffer);
+                    return parts;
+                }
+            }
+        }
+    }
+
+    /// Puts two neighbours together; the result is filled.
+    ///
+    /// # Errors
+    ///
+    /// `next` does not start where this ends, or together they are longer than a message; both come back.
+    pub fn join(self, next: Self) -> Result<Self, JoinError<Self>> {
+        let (left, right) = (&*self.part, &*next.part);
+        let adjacent = left.addr.wrapping_add(left.capacity as usize) == right.addr;
+        let capacity = left.capacity as usize + right.capacity as usize;
+        if !adjacent || !Arc::ptr_eq(&left.region, &right.region) || capacity > MAX_MESSAGE_BYTES {
+            return Err(JoinError { left: self, right: next });
+        }
+        Ok(Self::new(Descriptor::part(left.addr, capacity as u32, true, Arc::clone(&left.region))))
+    }
+
+    /// Makes it read-only and clonable; [`SharedBuffer::try_into_unique`] is the way back.
+    pub fn share(self) -> SharedBuffer<B> {
+        SharedBuffer::new(self.part)
+    }
+
+    /// Whether this is all of `region`.
+    pub(super) fn covers(&self, region: &Arc<RegionInner>) -> bool {
+        Arc::ptr_eq(&self.part.region, region) && self.capacity() == region.len_bytes()
+    }
+
+    /// The filled bytes as one `T`.
+    ///
+    /// # Errors
+    ///
+    /// The length or the alignment is not that of a `T`.
+    pub fn view<T: FromBytes + KnownLayout + Immutable>(&self) -> Result<&T, ViewError> {
+        T::ref_from_bytes(self).map_err(|_| ViewError::of::<T>(self))
+    }
+
+    /// The filled bytes as one `T`, to write.
+    ///
+    /// # Errors
+    ///
+    /// As [`view`](Self::view).
+    pub fn view_mut<T: FromBytes + IntoBytes + KnownLayout + Immutable>(&mut self) -> Result<&mut T, ViewError> {
+        let error = ViewError::of::<T>(self);
+        T::mut_from_bytes(self).map_err(|_| error)
+    }
+
+    /// The filled bytes as `T`s.
+    ///
+    /// # Errors
+    ///
+    /// The length is not a multiple of a `T`'s, or the alignment is not that of a `T`.
+    pub fn view_slice<T: FromBytes + Immutable>(&self) -> Result<&[T], ViewError> {
+        <[T]>::ref_from_bytes(self).map_err(|_| ViewError::of::<T>(self))
+    }
+
+    /// The filled bytes as `T`s, to write.
+    ///
+    /// # Errors
+    ///
+    /// As [`view_slice`](Self::view_slice).
+    pub fn view_slice_mut<T: FromBytes + IntoBytes + Immutable>(&mut self) -> Result<&mut [T], ViewError> {
+        let error = ViewError::of::<T>(self);
+        <[T]>::mut_from_bytes(self).map_err(|_| error)
+    }
+}
+
+impl<B> Deref for Buffer<B> {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        // SAFETY: ours alone, and no request names it (0); no peer may write to the region of an exclusive descriptor.
+        unsafe { self.part.bytes() }
+    }
+}
+
+impl<B> DerefMut for Buffer<B> {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: inside the region, initialised; ours alone and borrowed to write (0).
+        unsafe { slice::from_raw_parts_mut(self.part.addr, self.part.filled() as usize) }
+    }
+}
+
+impl<B> fmt::Debug for Buffer<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.part.fmt(f)
+    }
+}
+
+/// A read-only part of a region, clonable, and in flight as often as one likes: what is broadcast. One word.
+pub struct SharedBuffer<B> {
+    /// # Invariants
+    ///
+    /// 0. Nobody writes the part while any clone is around.
+    part: Arc<Descriptor>,
+    brand: PhantomData<fn(B) -> B>,
+}
+
+impl<B> SharedBuffer<B> {
+    pub(crate) fn new(part: Arc<Descriptor>) -> Self {
+        Self { part, brand: PhantomData }
+    }
+
+    pub(crate) fn into_part(self) -> Arc<Descriptor> {
+        self.part
+    }
+
+    pub(crate) fn part(&self) -> &Descriptor {
+        &self.part
+    }
+
+    /// The unique buffer again.
+    ///
+    /// # Errors
+    ///
+    /// Clones are around or in flight, or it was shared out of a region that the device may not write to or that
+    /// peers may read; it comes back.
+    pub fn try_into_unique(mut self) -> Result<Buffer<B>, Self> {
+        if self.part.exclusive && Arc::get_mut(&mut self.part).is_some() {
+            return Ok(Buffer::new(self.part));
+        }
+        Err(self)
+    }
+}
+
+impl<B> Clone for SharedBuffer<B> {
+    fn clone(&self) -> Self {
+        Self::new(Arc::clone(&self.part))
+    }
+}
+
+impl<B> Deref for SharedBuffer<B> {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        // SAFETY: nobody writes it (0).
+        unsafe { self.part.bytes() }
+    }
+}
+
+impl<B> fmt::Debug for SharedBuffer<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.part.fmt(f)
+    }
+}
+
+static_assertions::assert_eq_size!(Buffer<()>, Option<Buffer<()>>, SharedBuffer<()>, *const ());
+static_assertions::assert_impl_all!(Buffer<()>: Send, Sync);
+static_assertions::assert_not_impl_any!(Buffer<()>: Clone, Copy);
+
+/// More bytes than the buffer holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{len_bytes} bytes do not fit in a buffer of {capacity}")]
+pub struct TooLong {
+    /// What was asked for.
+    pub len_bytes: usize,
+    /// What the buffer holds.
+    pub capacity: usize,
+}
+
+/// A buffer that cannot be cut there. It comes back.
+#[derive(thiserror::Error)]
+#[error("{mid} is not inside the buffer")]
+pub struct SplitError<P> {
+    mid: usize,
+    /// The buffer.
+    pub buffer: P,
+}
+
+impl<P> fmt::Debug for SplitError<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SplitError").field("mid", &self.mid).finish_non_exhaustive()
+    }
+}
+
+/// Two buffers that are not neighbours. Both come back.
+#[derive(thiserror::Error)]
+#[error("the second buffer does not start where the first ends")]
+pub struct JoinError<P> {
+    /// The one that should come first.
+    pub left: P,
+    /// The one that should follow.
+    pub right: P,
+}
+
+impl<P> fmt::Debug for JoinError<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JoinError").finish_non_exhaustive()
+    }
+}
+
+/// Bytes that are not of the shape of the type asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{len_bytes} bytes at {address:#x} cannot be seen as {wanted} (size {size}, alignment {align})")]
+pub struct ViewError {
+    len_bytes: usize,
+    address: usize,
+    wanted: &'static str,
+    size: usize,
+    align: usize,
+}
+
+impl ViewError {
+    fn of<T>(bytes: &[u8]) -> Self {
+        Self {
+            len_bytes: bytes.len(),
+            address: ptr::from_ref(bytes).addr(),
+            wanted: std::any::type_name::<T>(),
+            size: mem::size_of::<T>(),
+            align: mem::align_of::<T>(),
+        }
+    }
+}

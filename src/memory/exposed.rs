@@ -1,0 +1,164 @@
+//! Access of the program to memory that peers reach.
+//!
+//! A peer may read or write it at any moment, so nothing is ever borrowed: all access is by relaxed atomic loads and
+//! stores of aligned 8-byte words, of one size only (mixed sizes would race). A copy of several words may therefore
+//! mix older and newer ones; what must be seen together needs a protocol, such as a completion or a version number.
+//!
+//! ASSUMPTION: a device's access to host memory does not interfere with such loads and stores otherwise than another
+//! thread's relaxed atomic ones would. No specification of Rust speaks of devices.
+#![allow(unsafe_code, reason = "words of a region by address")]
+
+use super::region::RegionInner;
+use super::{Access, Exposed, Memory, MemoryRegion, PeerCannotWrite};
+use crate::domain::Brand;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const WORD: usize = 8;
+
+/// A range that is not inside the memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{len_bytes} bytes at offset {offset} are not inside {within} bytes")]
+pub struct OutOfBounds {
+    /// Where it starts.
+    pub offset: u64,
+    /// How long it is.
+    pub len_bytes: u64,
+    /// What there is.
+    pub within: u64,
+}
+
+impl OutOfBounds {
+    /// Checks that `len_bytes` at `offset` are inside `within`.
+    pub(super) fn check(offset: u64, len_bytes: u64, within: u64) -> Result<(), Self> {
+        let inside = offset.checked_add(len_bytes).is_some_and(|end| end <= within);
+        if inside { Ok(()) } else { Err(Self { offset, len_bytes, within }) }
+    }
+}
+
+/// The word with this number. Exposed regions are made of whole words, so `index` is checked against the length only.
+fn word(region: &RegionInner, index: usize) -> &AtomicU64 {
+    debug_assert!(index < region.len_bytes() / WORD);
+    let address = region.addr().cast::<u64>().wrapping_add(index);
+    // SAFETY: inside the region (callers check), 8-byte aligned (checked when it was registered); everybody, the soft
+    // device included, uses whole atomic words while peers may write.
+    unsafe { AtomicU64::from_ptr(address) }
+}
+
+fn check(region: &RegionInner, offset: usize, len_bytes: usize) -> Result<(), OutOfBounds> {
+    OutOfBounds::check(offset as u64, len_bytes as u64, region.len_bytes() as u64)
+}
+
+/// Calls `each` with the part of `len_bytes` at `offset` that is in each word: its number, the bytes of the word, and those of
+/// the range.
+fn for_each_word(
+    offset: usize,
+    len_bytes: usize,
+    mut each: impl FnMut(usize, std::ops::Range<usize>, std::ops::Range<usize>),
+) {
+    let mut done = 0;
+    while done < len_bytes {
+        let at = offset + done;
+        let within = at % WORD;
+        let take = (WORD - within).min(len_bytes - done);
+        each(at / WORD, within..within + take, done..done + take);
+        done += take;
+    }
+}
+
+fn copy_in(region: &RegionInner, offset: usize, bytes: &[u8]) -> Result<(), OutOfBounds> {
+    check(region, offset, bytes.len())?;
+    for_each_word(offset, bytes.len(), |index, inside, range| {
+        let word = word(region, index);
+        if inside.len() == WORD {
+            let mut whole = [0; WORD];
+            whole.copy_from_slice(&bytes[range]);
+            word.store(u64::from_ne_bytes(whole), Ordering::Relaxed);
+        } else {
+            let _ = word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |old| {
+                let mut old = old.to_ne_bytes();
+                old[inside.clone()].copy_from_slice(&bytes[range.clone()]);
+                Some(u64::from_ne_bytes(old))
+            });
+        }
+    });
+    Ok(())
+}
+
+impl<B: Brand, A: Access, M: Memory> MemoryRegion<B, A, M> {
+    /// Copies the bytes at `offset` out, word by word.
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfBounds`]; nothing is copied.
+    pub fn read_into(&self, offset: usize, bytes: &mut [u8]) -> Result<(), OutOfBounds>
+    where
+        A: Exposed,
+    {
+        check(self.inner(), offset, bytes.len())?;
+        for_each_word(offset, bytes.len(), |index, inside, range| {
+            let whole = word(self.inner(), index).load(Ordering::Relaxed).to_ne_bytes();
+            bytes[range].copy_from_slice(&whole[inside]);
+        });
+        Ok(())
+    }
+
+    /// Copies `bytes` in at `offset`, word by word.
+    ///
+    /// Where the range starts or ends inside a word, the rest of that word keeps its value; a peer that writes to that
+    /// rest at the same time may lose its write. Whole words are free of that.
+    ///
+    /// It takes `&mut self` so that no `&[u8]` of a region that peers may only read is around.
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfBounds`]; nothing is copied.
+    pub fn write_from(&mut self, offset: usize, bytes: &[u8]) -> Result<(), OutOfBounds>
+    where
+        A: Exposed,
+    {
+        copy_in(self.inner(), offset, bytes)
+    }
+
+    /// Loads the word at `offset`, a multiple of 8; native byte order.
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfBounds`], also where `offset` is not a multiple of 8.
+    pub fn load(&self, offset: usize) -> Result<u64, OutOfBounds>
+    where
+        A: Exposed,
+    {
+        Ok(self.whole_word(offset)?.load(Ordering::Relaxed))
+    }
+
+    /// Stores the word at `offset`, a multiple of 8; native byte order.
+    ///
+    /// # Errors
+    ///
+    /// As [`load`](Self::load).
+    pub fn store(&mut self, offset: usize, value: u64) -> Result<(), OutOfBounds>
+    where
+        A: Exposed,
+    {
+        self.whole_word(offset)?.store(value, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn whole_word(&self, offset: usize) -> Result<&AtomicU64, OutOfBounds> {
+        check(self.inner(), offset, WORD)?;
+        if offset % WORD != 0 {
+            return Err(OutOfBounds {
+                offset: offset as u64,
+                len_bytes: WORD as u64,
+                within: self.inner().len_bytes() as u64,
+            });
+        }
+        Ok(word(self.inner(), offset / WORD))
+    }
+}
+
+/// `as_bytes` of a region that peers may only read coexists with their reads, not with `write_from`, which is `&mut`.
+const _: () = {
+    const fn reads_only<A: PeerCannotWrite>() {}
+    reads_only::<super::RemoteRead>();
+};

@@ -1,0 +1,368 @@
+//! Memory regions: registered memory that a program owns as a whole.
+#![allow(unsafe_code, reason = "owns the raw region and the memory behind it")]
+
+use super::access::Access;
+use super::backing::{Memory, NoPages, RawMemory};
+use super::buffer::{Buffer, Descriptor, SharedBuffer};
+use super::{Exposed, LocalWrite, MAX_MESSAGE_BYTES, Pages, PeerCannotWrite, RemoteRegion, Unexposed};
+use crate::domain::{Brand, DomainInner};
+use crate::error::{VerbError, note_leak};
+use crate::seal::Key;
+use crate::sys;
+use crate::types::{Lkey, Rkey};
+use std::marker::PhantomData;
+use std::{fmt, mem, ptr::NonNull, slice, sync::Arc};
+
+/// A registration and the memory behind it. Reference-counted: buffers of a region keep it.
+pub(crate) struct RegionInner {
+    /// # Invariants
+    ///
+    /// 0. Came from `reg_mr` of the domain's provider, over all of `memory`, and is registered while `Some`.
+    raw: Option<NonNull<sys::ibv_mr>>,
+    /// 1. Ours alone; freed by `free` only once (0) has ended: until then the device may write it.
+    memory: RawMemory,
+    /// 2. Rebuilds the owner of `memory` and drops it.
+    free: unsafe fn(RawMemory),
+    lkey: Lkey,
+    rkey: Rkey,
+    domain: Arc<DomainInner>,
+}
+
+// SAFETY: the memory is plain bytes that are ours alone (1); verbs may be called from any thread.
+unsafe impl Send for RegionInner {}
+// SAFETY: shared access gives out an address only; what may be done there is up to the types that own its parts.
+unsafe impl Sync for RegionInner {}
+
+impl RegionInner {
+    pub(crate) fn addr(&self) -> *mut u8 {
+        self.memory.addr
+    }
+
+    pub(crate) fn len_bytes(&self) -> usize {
+        self.memory.len_bytes
+    }
+
+    pub(crate) fn lkey(&self) -> Lkey {
+        self.lkey
+    }
+
+    fn deregister(&mut self) -> Result<(), VerbError> {
+        if let Some(raw) = self.raw {
+            // SAFETY: registered (0).
+            unsafe { self.domain.context.provider.dereg_mr(raw) }?;
+            self.raw = None;
+        }
+        Ok(())
+    }
+
+    /// Ends the registration; the memory is the caller's.
+    fn end(&mut self) -> Result<RawMemory, VerbError> {
+        self.deregister()?;
+        self.free = |_| ();
+        Ok(self.memory)
+    }
+}
+
+impl Drop for RegionInner {
+    fn drop(&mut self) {
+        match self.deregister() {
+            // SAFETY: not registered any more, so the device is done with it (1, 2).
+            Ok(()) => unsafe { (self.free)(self.memory) },
+            Err(error) => {
+                note_leak("a memory region", error);
+                mem::forget(Arc::clone(&self.domain));
+            }
+        }
+    }
+}
+
+/// Why memory was not registered. The memory comes back.
+#[derive(thiserror::Error)]
+#[error("the memory was not registered")]
+pub struct RegisterError<M> {
+    /// The memory, unchanged.
+    pub memory: M,
+    /// The reason.
+    pub source: RegisterFailure,
+}
+
+impl<M> fmt::Debug for RegisterError<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RegisterError").field("source", &self.source).finish_non_exhaustive()
+    }
+}
+
+impl<M> From<RegisterError<M>> for RegisterFailure {
+    fn from(error: RegisterError<M>) -> Self {
+        error.source
+    }
+}
+
+/// The reason why memory was not registered.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RegisterFailure {
+    /// There is nothing to register: no bytes.
+    #[error("a memory region has at least one byte")]
+    Empty,
+    /// Peers reach memory in words, so it must be made of words.
+    #[error(
+        "memory that peers reach is 8-byte aligned and a multiple of 8 bytes long; \
+         this is {len_bytes} bytes at {address:#x} (take `Pages` or a `Box<[u64]>`)"
+    )]
+    NotInWords {
+        /// The address of its first byte.
+        address: usize,
+        /// Its length.
+        len_bytes: usize,
+    },
+    /// The process may not lock so much memory.
+    #[error(
+        "{needed_bytes} bytes do not fit in the locked-memory limit of {limit_bytes} bytes: raise it \
+         (`ulimit -l`, or `LimitMEMLOCK=` of a systemd unit)"
+    )]
+    LockedMemoryLimit {
+        /// What was asked for.
+        needed_bytes: usize,
+        /// `RLIMIT_MEMLOCK`, of which other registrations may have taken a part.
+        limit_bytes: u64,
+        /// What the device answered.
+        source: VerbError,
+    },
+    /// There is not so much memory.
+    #[error(transparent)]
+    NoPages(#[from] NoPages),
+    /// The device answered with an error.
+    #[error(transparent)]
+    Verb(VerbError),
+}
+
+impl RegisterFailure {
+    fn of(error: VerbError, needed_bytes: usize) -> Self {
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: the struct may be written.
+        let known = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit) } == 0;
+        if error.errno() == libc::ENOMEM && known && limit.rlim_cur != libc::RLIM_INFINITY {
+            return Self::LockedMemoryLimit { needed_bytes, limit_bytes: limit.rlim_cur, source: error };
+        }
+        Self::Verb(error)
+    }
+}
+
+/// Registered memory with the rights `A` in the domain `B`, as a whole. `M` is the owner that comes back.
+///
+/// Dropping it deregisters and frees; what could not be deregistered is leaked, never freed. What the program may do
+/// with its bytes depends on `A`: see the table of the [rights](Access).
+#[doc(alias = "ibv_mr")]
+pub struct MemoryRegion<B, A, M = Pages> {
+    /// # Invariants
+    ///
+    /// 0. The only reference: no buffer of the region is left.
+    inner: Arc<RegionInner>,
+    types: PhantomData<(fn(B) -> B, fn() -> (A, M))>,
+}
+
+impl<B: Brand, A: Access, M: Memory> MemoryRegion<B, A, M> {
+    pub(crate) fn register(domain: &Arc<DomainInner>, memory: M) -> Result<Self, RegisterError<M>> {
+        let raw_memory = memory.into_raw(Key(()));
+        let rights = A::FLAGS;
+        let exposed = rights.0 & !sys::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0 != 0;
+        let (address, len_bytes) = (raw_memory.addr.addr(), raw_memory.len_bytes);
+        let registered = if len_bytes == 0 {
+            Err(RegisterFailure::Empty)
+        } else if exposed && (address % 8 != 0 || len_bytes % 8 != 0) {
+            Err(RegisterFailure::NotInWords { address, len_bytes })
+        } else {
+            // SAFETY: the domain is alive; the memory is ours until `RegionInner` gives it up.
+            unsafe { domain.context.provider.reg_mr(domain.raw, raw_memory.addr, len_bytes, rights) }
+                .map_err(|error| RegisterFailure::of(error, len_bytes))
+        };
+        let raw = match registered {
+            Ok(raw) => raw,
+            // SAFETY: taken apart above, and no device knows it.
+            Err(source) => return Err(RegisterError { memory: unsafe { M::from_raw(raw_memory) }, source }),
+        };
+        // SAFETY: registered just now, so the struct is there.
+        let lkey = unsafe { (*raw.as_ptr()).lkey };
+        // SAFETY: as above.
+        let rkey = unsafe { (*raw.as_ptr()).rkey };
+        let inner = RegionInner {
+            raw: Some(raw),
+            memory: raw_memory,
+            // SAFETY: `memory` came from `M::into_raw`; called once, when nobody uses it any more.
+            free: |raw| drop(unsafe { M::from_raw(raw) }),
+            lkey: Lkey(lkey),
+            rkey: Rkey(rkey),
+            domain: Arc::clone(domain),
+        };
+        Ok(Self { inner: Arc::new(inner), types: PhantomData })
+    }
+
+    /// Its length in bytes, at least 1.
+    #[allow(clippy::len_without_is_empty, reason = "never empty")]
+    pub fn len(&self) -> usize {
+        self.inner.len_bytes()
+    }
+
+    /// Ends the registration and gives the memory back.
+    ///
+    /// `ibv_dereg_mr(3)`. Afterwards no peer reaches the memory: its requests fail with a remote access error.
+    ///
+    /// # Errors
+    ///
+    /// The device would not let go of it; the region comes back, still registered.
+    #[doc(alias = "ibv_dereg_mr")]
+    pub fn deregister(mut self) -> Result<M, DeregisterError<Self>> {
+        let ended = match Arc::get_mut(&mut self.inner) {
+            Some(inner) => inner.end(),
+            // Cannot be: no buffer is left (0).
+            None => Err(VerbError::new("ibv_dereg_mr", libc::EBUSY)),
+        };
+        match ended {
+            // SAFETY: came from `M::into_raw`; not registered any more, and no buffer is left (0).
+            Ok(memory) => Ok(unsafe { M::from_raw(memory) }),
+            Err(source) => Err(DeregisterError { region: self, source }),
+        }
+    }
+
+    pub(super) fn inner(&self) -> &RegionInner {
+        &self.inner
+    }
+}
+
+impl<B: Brand, A: Access, M: Memory> MemoryRegion<B, A, M> {
+    /// Its bytes. No peer can change them while they are borrowed.
+    pub fn as_bytes(&self) -> &[u8]
+    where
+        A: PeerCannotWrite,
+    {
+        // SAFETY: initialised, ours (0), and neither peer nor device writes: no peer may, and no request names it.
+        unsafe { slice::from_raw_parts(self.inner.addr(), self.inner.len_bytes()) }
+    }
+
+    /// Its bytes, to write.
+    pub fn as_bytes_mut(&mut self) -> &mut [u8]
+    where
+        A: Unexposed,
+    {
+        // SAFETY: initialised, ours alone (0), and neither peer nor device reaches it: no peer may, no request names it.
+        unsafe { slice::from_raw_parts_mut(self.inner.addr(), self.inner.len_bytes()) }
+    }
+
+    /// Makes it read-only for as long as shares of it are around, and gives the first.
+    ///
+    /// # Errors
+    ///
+    /// Longer than a message can be ([`MAX_MESSAGE_BYTES`](super::MAX_MESSAGE_BYTES)); the region comes back.
+    pub fn share(self) -> Result<SharedBuffer<B>, Self>
+    where
+        A: PeerCannotWrite,
+    {
+        if self.inner.len_bytes() > MAX_MESSAGE_BYTES {
+            return Err(self);
+        }
+        Ok(SharedBuffer::new(Descriptor::whole(self.inner, false)))
+    }
+
+    /// What a peer needs to reach it: address, key, length and rights. Send it the bytes of this record.
+    ///
+    /// Peers can use it until the region is deregistered; afterwards their requests fail.
+    pub fn remote(&self) -> RemoteRegion<A>
+    where
+        A: Exposed,
+    {
+        RemoteRegion::of(self.inner.addr().addr() as u64, self.inner.len_bytes() as u64, self.inner.rkey)
+    }
+}
+
+impl<B: Brand, M: Memory> MemoryRegion<B, LocalWrite, M> {
+    /// Turns the region into one buffer over all of it, which can be split further.
+    ///
+    /// The other part takes the whole buffer back and becomes the region again. It may be dropped at any time: the memory
+    /// is freed when the last buffer is gone.
+    ///
+    /// # Panics
+    ///
+    /// Never: a region of more than [`MAX_MESSAGE_BYTES`](super::MAX_MESSAGE_BYTES) gives a buffer over its first 2^31 bytes.
+    pub fn split(self) -> (SplitRegion<B, LocalWrite, M>, Buffer<B>) {
+        let descriptor = Descriptor::whole(Arc::clone(&self.inner), true);
+        (SplitRegion { inner: self.inner, types: PhantomData }, Buffer::new(descriptor))
+    }
+}
+
+impl<B, A, M> fmt::Debug for MemoryRegion<B, A, M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryRegion")
+            .field("len", &self.inner.len_bytes())
+            .field("rights", &std::any::type_name::<A>())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A region that the device would not let go of: it comes back, still registered.
+#[derive(thiserror::Error)]
+#[error("the region is still registered")]
+pub struct DeregisterError<R> {
+    /// The region.
+    pub region: R,
+    /// What the device answered.
+    pub source: VerbError,
+}
+
+impl<R> fmt::Debug for DeregisterError<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DeregisterError").field("source", &self.source).finish_non_exhaustive()
+    }
+}
+
+impl<R> From<DeregisterError<R>> for VerbError {
+    fn from(error: DeregisterError<R>) -> Self {
+        error.source
+    }
+}
+
+/// What is left of a region whose bytes are out as buffers.
+///
+/// It cannot be deregistered: [`rejoin`](Self::rejoin) needs the whole buffer back first.
+pub struct SplitRegion<B, A, M = Pages> {
+    inner: Arc<RegionInner>,
+    types: PhantomData<(fn(B) -> B, fn() -> (A, M))>,
+}
+
+impl<B: Brand, M: Memory> SplitRegion<B, LocalWrite, M> {
+    /// Makes the region whole again from a buffer over all of it.
+    ///
+    /// # Errors
+    ///
+    /// The buffer is of another region or a part only ([`Buffer::join`] puts parts together); both come back.
+    pub fn rejoin(self, whole: Buffer<B>) -> Result<MemoryRegion<B, LocalWrite, M>, RejoinError<Self, Buffer<B>>> {
+        if !whole.covers(&self.inner) {
+            return Err(RejoinError { region: self, buffer: whole });
+        }
+        // The buffer was the only one, for it covers every byte and buffers do not overlap.
+        drop(whole);
+        Ok(MemoryRegion { inner: self.inner, types: PhantomData })
+    }
+}
+
+impl<B, A, M> fmt::Debug for SplitRegion<B, A, M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SplitRegion").field("len", &self.inner.len_bytes()).finish_non_exhaustive()
+    }
+}
+
+/// A buffer that is not the whole of the region. Both come back.
+#[derive(thiserror::Error)]
+#[error("the buffer is not all of this region: join its parts first")]
+pub struct RejoinError<R, P> {
+    /// What is left of the region.
+    pub region: R,
+    /// The buffer.
+    pub buffer: P,
+}
+
+impl<R, P> fmt::Debug for RejoinError<R, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RejoinError").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,255 @@
+//! What a peer granted.
+
+use super::Exposed;
+use super::access::Access;
+use super::exposed::OutOfBounds;
+use crate::sys::ibv_access_flags as flags;
+use crate::types::Rkey;
+use std::{fmt, marker::PhantomData, ops::Range};
+use zerocopy::byteorder::network_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// Memory of a peer: address, length and remote key, with the rights `A` that the peer gave.
+///
+/// It comes from the peer as a [record](Self::to_bytes). Having one tells you what the peer said; whether it still
+/// holds, the peer's device decides with each request: where it does not, the request fails with a remote access error.
+pub struct RemoteRegion<A> {
+    address: u64,
+    len_bytes: u64,
+    rkey: Rkey,
+    rights: PhantomData<fn() -> A>,
+}
+
+/// The wire form: 24 bytes, network byte order.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Record {
+    /// `b"IR"`.
+    magic: [u8; 2],
+    version: u8,
+    /// The remote ones of `ibv_access_flags`.
+    rights: u8,
+    rkey: U32,
+    address: U64,
+    len_bytes: U64,
+}
+static_assertions::const_assert_eq!(size_of::<Record>(), 24);
+
+const MAGIC: [u8; 2] = *b"IR";
+const VERSION: u8 = 1;
+const REMOTE: u8 =
+    (flags::IBV_ACCESS_REMOTE_READ.0 | flags::IBV_ACCESS_REMOTE_WRITE.0 | flags::IBV_ACCESS_REMOTE_ATOMIC.0) as u8;
+
+/// Why bytes are not a record of remote memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RecordError {
+    /// Not the length of a record.
+    #[error("a record has {expected} bytes, not {found}")]
+    Length {
+        /// What it has.
+        expected: usize,
+        /// What was given.
+        found: usize,
+    },
+    /// Not a record of this kind.
+    #[error("the record starts with {0:#06x}: it is not of this kind")]
+    Magic(u16),
+    /// A later version of it.
+    #[error("the record has version {found}; this side knows {known}")]
+    Version {
+        /// What this side knows.
+        known: u8,
+        /// What the record has.
+        found: u8,
+    },
+    /// A field has a value that the specification does not have.
+    #[error("the record's {0} is out of range")]
+    Field(&'static str),
+    /// The peer granted less than is asked for.
+    #[error("the peer did not grant all of {wanted}")]
+    Rights {
+        /// The rights asked for.
+        wanted: &'static str,
+    },
+}
+
+impl RecordError {
+    pub(crate) fn check_head(found: [u8; 2], magic: [u8; 2], version: u8, known: u8) -> Result<(), Self> {
+        if found != magic {
+            return Err(Self::Magic(U16::from(found).get()));
+        }
+        if version != known {
+            return Err(Self::Version { known, found: version });
+        }
+        Ok(())
+    }
+}
+
+impl<A: Exposed> RemoteRegion<A> {
+    /// The length of a record in bytes.
+    pub const RECORD_BYTES: usize = size_of::<Record>();
+
+    pub(super) fn of(address: u64, len_bytes: u64, rkey: Rkey) -> Self {
+        Self { address, len_bytes, rkey, rights: PhantomData }
+    }
+
+    fn rights() -> u8 {
+        (A::FLAGS.0 as u8) & REMOTE
+    }
+
+    /// The record to send to the peer that shall use the memory: 24 bytes, version 1, network byte order.
+    pub fn to_bytes(&self) -> [u8; 24] {
+        zerocopy::transmute!(Record {
+            magic: MAGIC,
+            version: VERSION,
+            rights: Self::rights(),
+            rkey: self.rkey.0.into(),
+            address: self.address.into(),
+            len_bytes: self.len_bytes.into(),
+        })
+    }
+
+    /// Reads a record that a peer sent. It may grant more than `A`.
+    ///
+    /// # Errors
+    ///
+    /// [`RecordError`], for any bytes that are not a record or grant less than `A`.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use interlock::{Context, RemoteRead, RemoteRegion, RemoteWrite};
+    /// interlock::domain! { struct Docs; }
+    /// let domain = Context::open("soft0")?.named_domain(Docs)?;
+    /// let mine = domain.register::<RemoteRead, _>(vec![0_u64; 8])?;
+    /// let record = mine.remote().to_bytes();
+    /// let theirs = RemoteRegion::<RemoteRead>::from_bytes(&record)?;
+    /// assert_eq!(theirs.len(), 64);
+    /// assert!(RemoteRegion::<RemoteWrite>::from_bytes(&record).is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, RecordError> {
+        let length = RecordError::Length { expected: size_of::<Record>(), found: bytes.len() };
+        let record = Record::ref_from_bytes(bytes).map_err(|_| length)?;
+        RecordError::check_head(record.magic, MAGIC, record.version, VERSION)?;
+        let (address, len_bytes) = (record.address.get(), record.len_bytes.get());
+        if record.rights & !REMOTE != 0 || record.rights == 0 {
+            return Err(RecordError::Field("rights"));
+        }
+        if len_bytes == 0 || address.checked_add(len_bytes).is_none() {
+            return Err(RecordError::Field("length"));
+        }
+        if record.rights & Self::rights() != Self::rights() {
+            return Err(RecordError::Rights { wanted: std::any::type_name::<A>() });
+        }
+        Ok(Self::of(address, len_bytes, Rkey(record.rkey.get())))
+    }
+
+    /// The part of it in `range`, in bytes from its start.
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfBounds`].
+    pub fn slice(&self, range: Range<u64>) -> Result<Self, OutOfBounds> {
+        let len_bytes = range.end.saturating_sub(range.start);
+        if range.start > range.end {
+            return Err(OutOfBounds { offset: range.start, len_bytes: 0, within: self.len_bytes });
+        }
+        OutOfBounds::check(range.start, len_bytes, self.len_bytes)?;
+        Ok(Self::of(self.address + range.start, len_bytes, self.rkey))
+    }
+
+    /// The same memory with fewer rights, for a part of the program that needs no more.
+    ///
+    /// # Errors
+    ///
+    /// [`RecordError::Rights`]: `Fewer` has a right that this has not.
+    pub fn restrict<Fewer: Exposed>(&self) -> Result<RemoteRegion<Fewer>, RecordError> {
+        let (has, wanted) = (Self::rights(), RemoteRegion::<Fewer>::rights());
+        if wanted & !has != 0 {
+            return Err(RecordError::Rights { wanted: std::any::type_name::<Fewer>() });
+        }
+        Ok(RemoteRegion::of(self.address, self.len_bytes, self.rkey))
+    }
+}
+
+impl<A> RemoteRegion<A> {
+    /// Its length in bytes.
+    pub fn len(&self) -> u64 {
+        self.len_bytes
+    }
+
+    /// Whether it is an empty slice.
+    pub fn is_empty(&self) -> bool {
+        self.len_bytes == 0
+    }
+
+    /// Its address in the peer's memory.
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// The key that the peer's device asks for.
+    pub fn rkey(&self) -> Rkey {
+        self.rkey
+    }
+}
+
+impl<A> Clone for RemoteRegion<A> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<A> Copy for RemoteRegion<A> {}
+
+impl<A: Access> fmt::Debug for RemoteRegion<A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RemoteRegion")
+            .field("address", &format_args!("{:#x}", self.address))
+            .field("len_bytes", &self.len_bytes)
+            .field("rkey", &format_args!("{:#x}", self.rkey.0))
+            .field("rights", &std::any::type_name::<A>())
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::{RemoteAll, RemoteRead, RemoteWrite};
+
+    fn record(edit: impl FnOnce(&mut [u8; 24])) -> Result<RemoteRegion<RemoteRead>, RecordError> {
+        let mut bytes = RemoteRegion::<RemoteAll>::of(0x1000, 64, Rkey(7)).to_bytes();
+        edit(&mut bytes);
+        RemoteRegion::from_bytes(&bytes)
+    }
+
+    #[test]
+    fn a_record_says_the_same_on_the_other_side() {
+        let region = record(|_| ()).unwrap();
+        assert_eq!((region.address(), region.len(), region.rkey().value()), (0x1000, 64, 7));
+    }
+
+    #[test]
+    fn each_damaged_field_is_refused() {
+        assert_eq!(record(|b| b[0] = b'X').unwrap_err(), RecordError::Magic(0x5852));
+        assert_eq!(record(|b| b[2] = 9).unwrap_err(), RecordError::Version { known: 1, found: 9 });
+        assert_eq!(record(|b| b[3] = 0x81).unwrap_err(), RecordError::Field("rights"));
+        assert_eq!(record(|b| b[16..].fill(0)).unwrap_err(), RecordError::Field("length"));
+        assert_eq!(record(|b| b[16..].fill(0xff)).unwrap_err(), RecordError::Field("length"));
+        assert!(matches!(record(|b| b[3] = 2).unwrap_err(), RecordError::Rights { .. }));
+        assert!(matches!(RemoteRegion::<RemoteRead>::from_bytes(&[0; 23]), Err(RecordError::Length { .. })));
+    }
+
+    #[test]
+    fn a_slice_stays_inside_and_rights_only_shrink() {
+        let region = RemoteRegion::<RemoteRead>::of(0x1000, 64, Rkey(7));
+        assert_eq!(region.slice(8..16).unwrap().address(), 0x1008);
+        assert!(region.slice(60..65).is_err());
+        #[allow(clippy::reversed_empty_ranges, reason = "that is the case")]
+        let backwards = region.slice(9..8);
+        assert!(backwards.is_err());
+        assert!(region.restrict::<RemoteWrite>().is_err());
+    }
+}

@@ -1,0 +1,299 @@
+//! Completion queues, channels, and what a completion holds.
+#![allow(unsafe_code, reason = "the event file descriptor of a channel")]
+
+use super::{fabric::State, objects::Table, pair::Pair};
+use crate::sys::{ibv_wc, ibv_wc__bindgen_ty_1, ibv_wc_flags, ibv_wc_opcode, ibv_wc_status};
+use libc::c_int;
+use std::{
+    collections::VecDeque,
+    fs::File,
+    io::{self, Read, Write},
+    os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd},
+};
+
+/// What fields hold that a completion leaves undefined: conspicuous, and wrong in every use.
+const JUNK: u32 = 0xbad0_bad0;
+const JUNK_SHORT: u16 = 0xbad0;
+const JUNK_BYTE: u8 = 0xba;
+/// Entries for which a new queue has room at once.
+const RESERVED: usize = 4096;
+
+/// Which queue of a pair a completion is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    Send,
+    Receive,
+}
+
+/// A completion that has not been polled.
+pub(super) struct Entry {
+    pub(super) wc: ibv_wc,
+    pub(super) side: Side,
+    /// The pair, and the life of it (creation or reset) in which the request was posted.
+    pub(super) pair: usize,
+    pub(super) epoch: u64,
+    /// Requests posted in that life up to and with this one: polling this completion frees their slots.
+    pub(super) end: u64,
+    pub(super) solicited: bool,
+}
+
+/// What the next completion must be to make an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Arm {
+    No,
+    Solicited,
+    Any,
+}
+
+/// A completion queue.
+pub(super) struct Cq {
+    context: usize,
+    pub(super) device: usize,
+    channel: usize,
+    depth: usize,
+    entries: VecDeque<Entry>,
+    arm: Arm,
+    /// Overrun.
+    failed: bool,
+    /// Queue pairs' queues that complete here.
+    pub(super) users: u32,
+}
+
+/// A completion channel.
+pub(super) struct Channel {
+    context: usize,
+    pub(super) device: usize,
+    event: File,
+    /// Whether `event` is readable.
+    raised: bool,
+    /// The queues whose events have not been taken.
+    waiting: VecDeque<usize>,
+    users: u32,
+}
+
+impl Channel {
+    fn raise(&mut self) {
+        if !self.raised {
+            // Cannot fail: the counter is 0.
+            self.raised = self.event.write(&1_u64.to_ne_bytes()).is_ok();
+        }
+    }
+
+    fn lower(&mut self) {
+        if self.raised {
+            // Cannot fail: the counter is 1.
+            self.raised = self.event.read(&mut [0; 8]).is_err();
+        }
+    }
+}
+
+/// An eventfd that does not block.
+fn event() -> Result<File, c_int> {
+    // SAFETY: takes two numbers.
+    let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error().raw_os_error().unwrap_or(libc::EMFILE));
+    }
+    // SAFETY: created just now, owned by nobody else.
+    Ok(File::from(unsafe { OwnedFd::from_raw_fd(fd) }))
+}
+
+impl State {
+    pub(super) fn create_channel(&mut self, context: usize) -> Result<(usize, RawFd), c_int> {
+        let info = self.contexts.get_mut(context).ok_or(libc::EINVAL)?;
+        let event = event()?;
+        let fd = event.as_raw_fd();
+        info.children += 1;
+        let device = info.device;
+        let channel = Channel { context, device, event, raised: false, waiting: VecDeque::new(), users: 0 };
+        Ok((self.channels.insert(channel), fd))
+    }
+
+    pub(super) fn destroy_channel(&mut self, index: usize) -> Result<(), c_int> {
+        let channel = self.channels.get(index).ok_or(libc::EINVAL)?;
+        if channel.users > 0 {
+            return Err(libc::EBUSY);
+        }
+        let context = channel.context;
+        self.channels.remove(index);
+        self.release_context(context);
+        Ok(())
+    }
+
+    /// Takes one event.
+    pub(super) fn take_event(&mut self, index: usize) -> Result<bool, c_int> {
+        let channel = self.channels.get_mut(index).ok_or(libc::EINVAL)?;
+        let taken = channel.waiting.pop_front().is_some();
+        if channel.waiting.is_empty() {
+            channel.lower();
+        }
+        Ok(taken)
+    }
+
+    pub(super) fn create_cq(&mut self, context: usize, depth: u32, channel: usize) -> Result<usize, c_int> {
+        let info = self.contexts.get_mut(context).ok_or(libc::EINVAL)?;
+        let owner = self.channels.get_mut(channel).filter(|owner| owner.context == context).ok_or(libc::EINVAL)?;
+        if depth == 0 || depth > super::device::MAX_CQE {
+            return Err(libc::EINVAL);
+        }
+        let depth = usize::try_from(depth).map_err(|_| libc::EINVAL)?;
+        info.children += 1;
+        owner.users += 1;
+        let entries = VecDeque::with_capacity(depth.min(RESERVED));
+        let device = info.device;
+        let cq = Cq { context, device, channel, depth, entries, arm: Arm::No, failed: false, users: 0 };
+        Ok(self.cqs.insert(cq))
+    }
+
+    pub(super) fn destroy_cq(&mut self, index: usize) -> Result<(), c_int> {
+        let cq = self.cqs.get(index).ok_or(libc::EINVAL)?;
+        if cq.users > 0 {
+            return Err(libc::EBUSY);
+        }
+        let (context, channel) = (cq.context, cq.channel);
+        self.cqs.remove(index);
+        self.release_context(context);
+        if let Some(channel) = self.channels.get_mut(channel) {
+            channel.users = channel.users.saturating_sub(1);
+            channel.waiting.retain(|&waiting| waiting != index);
+            if channel.waiting.is_empty() {
+                channel.lower();
+            }
+        }
+        Ok(())
+    }
+
+    /// Arms a queue; "any" after "solicited" widens, the reverse changes nothing.
+    pub(super) fn arm(&mut self, index: usize, solicited_only: bool) -> Result<(), c_int> {
+        let cq = self.cqs.get_mut(index).ok_or(libc::EINVAL)?;
+        if !(solicited_only && cq.arm == Arm::Any) {
+            cq.arm = if solicited_only { Arm::Solicited } else { Arm::Any };
+        }
+        Ok(())
+    }
+
+    /// Takes the oldest completion and frees the slots that it proves done. `Err` after an overrun.
+    pub(super) fn poll(&mut self, index: usize) -> Result<Option<ibv_wc>, c_int> {
+        let cq = self.cqs.get_mut(index).ok_or(libc::EINVAL)?;
+        let Some(entry) = cq.entries.pop_front() else { return if cq.failed { Err(libc::EIO) } else { Ok(None) } };
+        if let Some(pair) = self.pairs.get_mut(entry.pair).filter(|pair| pair.epoch == entry.epoch) {
+            match entry.side {
+                Side::Send => pair.send.free_to(entry.end),
+                Side::Receive => pair.receive.free_to(entry.end),
+            }
+        }
+        Ok(Some(entry.wc))
+    }
+
+    /// Adds a completion, and makes an event if the queue was armed for it.
+    pub(super) fn complete(&mut self, index: usize, entry: Entry) {
+        let Some(cq) = self.cqs.get_mut(index) else { return };
+        if cq.failed {
+            return;
+        }
+        if cq.entries.len() >= cq.depth {
+            cq.failed = true;
+            self.notify(index, true);
+            self.overrun(index);
+            return;
+        }
+        let urgent = entry.solicited || entry.wc.status != ibv_wc_status::IBV_WC_SUCCESS;
+        cq.entries.push_back(entry);
+        self.notify(index, urgent);
+    }
+
+    /// Makes an event if the queue was armed for it.
+    fn notify(&mut self, index: usize, urgent: bool) {
+        let Some(cq) = self.cqs.get_mut(index) else { return };
+        if cq.arm == Arm::Any || cq.arm == Arm::Solicited && urgent {
+            cq.arm = Arm::No;
+            if let Some(channel) = self.channels.get_mut(cq.channel) {
+                channel.waiting.push_back(index);
+                channel.raise();
+            }
+        }
+    }
+
+    /// Makes an event for each armed queue of a device: what they wait for does not come any more.
+    pub(super) fn notify_all(&mut self, device: usize) {
+        let of_device: Vec<usize> =
+            self.cqs.iter().filter(|(_, cq)| cq.device == device).map(|(index, _)| index).collect();
+        for index in of_device {
+            self.notify(index, true);
+        }
+    }
+
+    /// A completion queue that lost a completion is of no use any more, and neither are its queue pairs.
+    fn overrun(&mut self, index: usize) {
+        let attached = |pair: &Pair| pair.send_cq == index || pair.receive_cq == index;
+        let pairs: Vec<usize> =
+            self.pairs.iter().filter(|(_, pair)| attached(pair)).map(|(number, _)| number).collect();
+        for pair in pairs {
+            self.enter_error(pair);
+        }
+    }
+
+    /// Wakes those who wait for an event, so that they learn of a new timer. No event is there for them.
+    pub(super) fn wake_waiting(&mut self) {
+        for (_, cq) in self.cqs.iter().filter(|(_, cq)| cq.arm != Arm::No) {
+            if let Some(channel) = self.channels.get_mut(cq.channel) {
+                channel.raise();
+            }
+        }
+    }
+}
+
+/// Completion queues.
+pub(super) type Cqs = Table<Cq>;
+/// Completion channels.
+pub(super) type Channels = Table<Channel>;
+
+/// A completion with junk in all that its status leaves undefined.
+fn wc(id: u64, status: ibv_wc_status, qpn: u32) -> ibv_wc {
+    ibv_wc {
+        wr_id: id,
+        status,
+        opcode: ibv_wc_opcode(JUNK),
+        vendor_err: JUNK,
+        byte_len: JUNK,
+        __bindgen_anon_1: ibv_wc__bindgen_ty_1 { imm_data: JUNK },
+        qp_num: qpn,
+        src_qp: JUNK,
+        wc_flags: JUNK,
+        pkey_index: JUNK_SHORT,
+        slid: JUNK_SHORT,
+        sl: JUNK_BYTE,
+        dlid_path_bits: JUNK_BYTE,
+    }
+}
+
+/// A request that failed. The vendor's number repeats the status.
+pub(super) fn failed(id: u64, status: ibv_wc_status, qpn: u32) -> ibv_wc {
+    let mut wc = wc(id, status, qpn);
+    wc.vendor_err = 0x5000 | status.0;
+    wc
+}
+
+/// A send-side request that succeeded; `len` where it is defined (reads and atomics).
+pub(super) fn sent(id: u64, opcode: ibv_wc_opcode, qpn: u32, len: Option<u32>) -> ibv_wc {
+    let mut wc = wc(id, ibv_wc_status::IBV_WC_SUCCESS, qpn);
+    wc.opcode = opcode;
+    wc.wc_flags = 0;
+    if let Some(len) = len {
+        wc.byte_len = len;
+    }
+    wc
+}
+
+/// A receive that a message filled. `immediate` as it was in the request, in network byte order.
+pub(super) fn received(id: u64, opcode: ibv_wc_opcode, qpn: u32, len: u32, immediate: Option<u32>) -> ibv_wc {
+    let mut wc = wc(id, ibv_wc_status::IBV_WC_SUCCESS, qpn);
+    wc.opcode = opcode;
+    wc.byte_len = len;
+    wc.wc_flags = 0;
+    if let Some(immediate) = immediate {
+        wc.wc_flags = ibv_wc_flags::IBV_WC_WITH_IMM.0;
+        wc.__bindgen_anon_1 = ibv_wc__bindgen_ty_1 { imm_data: immediate };
+    }
+    wc
+}

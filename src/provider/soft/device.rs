@@ -1,0 +1,204 @@
+//! Addresses and limits of a soft device.
+#![allow(unsafe_code, reason = "unions of the C interface")]
+
+use super::objects::Table;
+use crate::sys::{
+    ibv_atomic_cap, ibv_device_attr, ibv_gid, ibv_gid_entry, ibv_gid_type, ibv_mtu, ibv_port_attr, ibv_port_state,
+};
+use libc::c_int;
+use std::collections::HashMap;
+
+/// The one port.
+pub(super) const PORT: u8 = 1;
+/// Payload of a packet: 4096 bytes.
+pub(super) const ACTIVE_MTU: ibv_mtu = ibv_mtu::IBV_MTU_4096;
+/// The longest message.
+pub(super) const MAX_MESSAGE: u32 = 1 << 31;
+/// Requests in one queue.
+pub(super) const MAX_QP_WR: u32 = 1 << 20;
+/// Scatter or gather entries of one request.
+pub(super) const MAX_SGE: u32 = 32;
+/// Bytes of inline data in one request.
+pub(super) const MAX_INLINE: u32 = 512;
+/// Entries of one completion queue.
+pub(super) const MAX_CQE: u32 = (1 << 22) - 1;
+/// Reads and atomics at a time, in either direction.
+pub(super) const MAX_RD_ATOMIC: u8 = 128;
+/// Objects of a kind.
+const MAX_OBJECTS: c_int = 1 << 20;
+/// Rows of the GID table, of which two are filled.
+const GID_ROWS: c_int = 1024;
+/// Devices of a fabric; the last two bytes of each address count them.
+pub(super) const MAX_DEVICES: usize = 0xfffe;
+
+/// `IBV_PORT_CM_SUP` and `IBV_PORT_IP_BASED_GIDS`.
+const PORT_CAP_FLAGS: u32 = 1 << 16 | 1 << 26;
+/// `IBV_LINK_LAYER_ETHERNET`.
+const ETHERNET: u8 = 2;
+/// "Link up".
+const PHYS_LINK_UP: u8 = 5;
+/// One lane; 2.5 Gb/s. As Linux soft-RoCE says of itself.
+const WIDTH_1X: u8 = 1;
+const SPEED_SDR: u8 = 1;
+
+/// A device of a fabric.
+pub(super) struct Device {
+    pub(super) name: String,
+    /// In network byte order.
+    guid: [u8; 8],
+    gids: [[u8; 16]; 2],
+    /// The queue pairs by number.
+    pub(super) qpns: HashMap<u32, usize, Numbers>,
+    next_qpn: u32,
+    pub(super) removed: bool,
+}
+
+impl Device {
+    /// The device number `index` of a fabric.
+    pub(super) fn new(name: &str, index: usize) -> Self {
+        let [.., high, low] = (index + 1).to_be_bytes();
+        // A locally administered MAC address 02:49:4c:4b:hh:ll, as modified EUI-64.
+        let guid = [0x00, 0x49, 0x4c, 0xff, 0xfe, 0x4b, high, low];
+        let link_local = u128::from_be_bytes([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0])
+            | u128::from(u64::from_be_bytes(guid));
+        let ipv4 = u32::from_be_bytes([10, 0, high, low]);
+        let mapped = 0xffff_0000_0000 | u128::from(ipv4);
+        Self {
+            name: name.to_owned(),
+            guid,
+            gids: [link_local.to_be_bytes(), mapped.to_be_bytes()],
+            qpns: HashMap::default(),
+            next_qpn: 17,
+            removed: false,
+        }
+    }
+
+    /// As `ibv_get_device_guid` has it.
+    pub(super) fn guid_be(&self) -> u64 {
+        u64::from_ne_bytes(self.guid)
+    }
+
+    pub(super) fn gid(&self, index: u8) -> Option<[u8; 16]> {
+        self.gids.get(usize::from(index)).copied()
+    }
+
+    pub(super) fn has_gid(&self, gid: &[u8; 16]) -> bool {
+        self.gids.contains(gid)
+    }
+
+    /// A number for a new queue pair: 24 bits, the special ones left out, as long as possible not one used before.
+    pub(super) fn take_qpn(&mut self, index: usize) -> Option<u32> {
+        const FIRST: u32 = 17;
+        const LAST: u32 = 0xff_fffe;
+        for _ in 0..=self.qpns.len() {
+            let qpn = self.next_qpn;
+            self.next_qpn = if qpn >= LAST { FIRST } else { qpn + 1 };
+            if let std::collections::hash_map::Entry::Vacant(entry) = self.qpns.entry(qpn) {
+                entry.insert(index);
+                return Some(qpn);
+            }
+        }
+        None
+    }
+
+    pub(super) fn attributes(&self) -> ibv_device_attr {
+        let mut attributes = ibv_device_attr::default();
+        for (to, from) in attributes.fw_ver.iter_mut().zip(*b"interlock-soft") {
+            *to = from.cast_signed();
+        }
+        attributes.node_guid = self.guid_be();
+        attributes.sys_image_guid = self.guid_be();
+        attributes.max_mr_size = u64::MAX;
+        attributes.page_size_cap = 0xffff_f000;
+        attributes.max_qp = MAX_OBJECTS;
+        attributes.max_qp_wr = MAX_QP_WR.cast_signed();
+        attributes.max_sge = MAX_SGE.cast_signed();
+        attributes.max_sge_rd = MAX_SGE.cast_signed();
+        attributes.max_cq = MAX_OBJECTS;
+        attributes.max_cqe = MAX_CQE.cast_signed();
+        attributes.max_mr = MAX_OBJECTS;
+        attributes.max_pd = MAX_OBJECTS;
+        attributes.max_qp_rd_atom = c_int::from(MAX_RD_ATOMIC);
+        attributes.max_qp_init_rd_atom = c_int::from(MAX_RD_ATOMIC);
+        attributes.max_res_rd_atom = MAX_OBJECTS;
+        attributes.atomic_cap = ibv_atomic_cap::IBV_ATOMIC_HCA;
+        attributes.max_pkeys = 1;
+        attributes.local_ca_ack_delay = 15;
+        attributes.phys_port_cnt = PORT;
+        attributes
+    }
+
+    pub(super) fn port() -> ibv_port_attr {
+        ibv_port_attr {
+            state: ibv_port_state::IBV_PORT_ACTIVE,
+            max_mtu: ACTIVE_MTU,
+            active_mtu: ACTIVE_MTU,
+            gid_tbl_len: GID_ROWS,
+            port_cap_flags: PORT_CAP_FLAGS,
+            max_msg_sz: MAX_MESSAGE,
+            pkey_tbl_len: 1,
+            max_vl_num: 1,
+            active_width: WIDTH_1X,
+            active_speed: SPEED_SDR,
+            phys_state: PHYS_LINK_UP,
+            link_layer: ETHERNET,
+            ..ibv_port_attr::default()
+        }
+    }
+
+    pub(super) fn gid_table(&self) -> Vec<ibv_gid_entry> {
+        let row = |(index, raw): (u32, &[u8; 16])| ibv_gid_entry {
+            gid: ibv_gid { raw: *raw },
+            gid_index: index,
+            port_num: u32::from(PORT),
+            gid_type: ibv_gid_type::IBV_GID_TYPE_ROCE_V2.0,
+            ndev_ifindex: 0,
+        };
+        (0..).zip(&self.gids).map(row).collect()
+    }
+}
+
+/// The bytes of a GID.
+pub(super) fn raw_gid(gid: &ibv_gid) -> [u8; 16] {
+    // SAFETY: every bit pattern is a value of either member.
+    unsafe { gid.raw }
+}
+
+/// What is known of an open context.
+pub(super) struct ContextInfo {
+    pub(super) device: usize,
+    /// Protection domains, channels and completion queues.
+    pub(super) children: u32,
+}
+
+/// Open contexts.
+pub(super) type Contexts = Table<ContextInfo>;
+
+/// Hashes numbers that are well spread already.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Numbers;
+
+impl std::hash::BuildHasher for Numbers {
+    type Hasher = NumberHasher;
+    fn build_hasher(&self) -> NumberHasher {
+        NumberHasher(0)
+    }
+}
+
+pub(super) struct NumberHasher(u64);
+
+impl std::hash::Hasher for NumberHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u32(u32::from(byte));
+        }
+    }
+    fn write_u32(&mut self, number: u32) {
+        // Fibonacci hashing: the table looks at the highest bits and at the lowest.
+        let spread = (self.0 ^ u64::from(number)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = spread ^ spread >> 32;
+    }
+}

@@ -1,0 +1,387 @@
+//! The fabric: the lock, the clock, the queue of runnable pairs, the timers.
+
+use super::{
+    completion::{Channels, Cqs},
+    device::{ContextInfo, Contexts, Device, MAX_DEVICES, MAX_SGE},
+    fault::{Fault, Faults, Verb},
+    memory::Span,
+    objects::{Pd, Regions, Table},
+    pair::Pairs,
+    verbs,
+};
+use crate::{error::VerbError, sys};
+use libc::c_int;
+use std::{
+    cmp::Reverse,
+    collections::{BinaryHeap, VecDeque},
+    fmt,
+    ptr::NonNull,
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    time::{Duration, Instant},
+};
+
+/// A network of soft devices.
+///
+/// Devices come to be when they are opened by name. All contexts of one fabric reach each other; two fabrics are two
+/// worlds. A clone is the same fabric. It lives as long as a clone or an open context of it does.
+#[derive(Clone)]
+pub struct Fabric(Arc<Mutex<State>>);
+
+/// What `ibv_get_device_list` would say of a device.
+#[derive(Clone, Debug)]
+pub(crate) struct Listed {
+    pub(crate) name: String,
+    /// Network byte order, as `ibv_get_device_guid` has it.
+    pub(crate) guid_be: u64,
+}
+
+impl Default for Fabric {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Fabric {
+    /// An automatic fabric: each post, poll and transition does all work that can be done, before it returns and in the
+    /// thread that calls.
+    ///
+    /// Timers (retries, receiver not ready) follow the real clock and are looked at in each call. There is no thread
+    /// behind the scenes; who waits for an event without polling should do so no longer than until the next timer.
+    pub fn new() -> Self {
+        Self::with_clock(Clock::Automatic { start: Instant::now(), ahead: Duration::ZERO })
+    }
+
+    /// A manual fabric: nothing moves but by [`step`](Self::step) and [`run`](Self::run), and the clock stands still but
+    /// for [`advance`](Self::advance).
+    ///
+    /// The same calls give the same results each time, and a request stays in flight for as long as a test wants.
+    pub fn manual() -> Self {
+        Self::with_clock(Clock::Manual(Duration::ZERO))
+    }
+
+    /// The automatic fabric that the process has for everybody, with the devices `soft0` and `soft1`.
+    ///
+    /// It is common property: inject faults into fabrics of your own.
+    pub fn process() -> &'static Self {
+        static PROCESS: OnceLock<Fabric> = OnceLock::new();
+        PROCESS.get_or_init(|| {
+            let fabric = Self::new();
+            let mut state = fabric.lock();
+            _ = state.device("soft0");
+            _ = state.device("soft1");
+            drop(state);
+            fabric
+        })
+    }
+
+    fn with_clock(clock: Clock) -> Self {
+        Self(Arc::new(Mutex::new(State {
+            clock,
+            now: None,
+            devices: Vec::new(),
+            contexts: Table::default(),
+            pds: Table::default(),
+            regions: Regions::default(),
+            channels: Table::default(),
+            cqs: Table::default(),
+            pairs: Table::default(),
+            ready: VecDeque::with_capacity(64),
+            timers: BinaryHeap::with_capacity(64),
+            last_timer: 0,
+            last_epoch: 0,
+            faults: Faults::default(),
+            local_scratch: Vec::with_capacity(MAX_SGE as usize),
+            target_scratch: Vec::with_capacity(MAX_SGE as usize),
+        })))
+    }
+
+    /// Does one unit of work, if there is any: carries one request to its peer, brings one answer back, flushes one
+    /// request, or lets one timer that is due go off. Whether it did.
+    pub fn step(&self) -> bool {
+        let mut state = self.lock();
+        state.run_one() || state.fire_due()
+    }
+
+    /// Does all work that can be done now; how many units it was.
+    ///
+    /// Timers that are set meanwhile wait for the next call, so that this ends even if they are set again and again.
+    pub fn run(&self) -> usize {
+        self.lock().run_all()
+    }
+
+    /// Moves the clock of a manual fabric; that of an automatic one, which then runs ahead of the real one by as much.
+    ///
+    /// On a manual fabric the timers that become due wait for [`step`](Self::step).
+    pub fn advance(&self, time: Duration) {
+        let mut state = self.lock();
+        match &mut state.clock {
+            Clock::Manual(now) => *now = now.saturating_add(time),
+            Clock::Automatic { ahead, .. } => *ahead = ahead.saturating_add(time),
+        }
+        state.settle();
+    }
+
+    /// How long until the next timer goes off; `None` if there is none.
+    pub fn next_timer(&self) -> Option<Duration> {
+        self.lock().next_timer()
+    }
+
+    /// Lets something go wrong.
+    pub fn inject(&self, fault: Fault) {
+        let mut state = self.lock();
+        state.faults.add(&fault);
+        if let Fault::DeviceRemoved { device } = &fault
+            && let Ok(device) = state.device(device)
+        {
+            state.remove_device(device);
+        }
+        state.settle();
+    }
+
+    /// Ends all faults, those that have not happened yet included.
+    ///
+    /// What was withheld comes now; what was lost stays lost until it is retried.
+    pub fn heal(&self) {
+        let mut state = self.lock();
+        state.heal();
+        state.settle();
+    }
+
+    /// Opens the device of that name, which is made if there is none.
+    pub(crate) fn open(&self, device: &str) -> Result<NonNull<sys::ibv_context>, VerbError> {
+        let failed = |errno| VerbError::new(Verb::OpenDevice.name(), errno);
+        let mut state = self.lock();
+        if let Some(errno) = state.faults.verb(Verb::OpenDevice) {
+            return Err(failed(errno));
+        }
+        let number = state.device(device).map_err(failed)?;
+        if state.devices.get(number).is_none_or(|found| found.removed) {
+            return Err(failed(libc::EIO));
+        }
+        let index = state.contexts.insert(ContextInfo { device: number, children: 0 });
+        drop(state);
+        Ok(verbs::new_context(self.clone(), index, device))
+    }
+
+    /// The devices so far.
+    pub(crate) fn devices(&self) -> Vec<Listed> {
+        let list = |device: &Device| Listed { name: device.name.clone(), guid_be: device.guid_be() };
+        self.lock().devices.iter().map(list).collect()
+    }
+
+    /// The lock. A panic of another holder cannot have been in the middle of a change: nothing here panics.
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        state.now = None;
+        state
+    }
+}
+
+impl fmt::Debug for Fabric {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut out = f.debug_struct("Fabric");
+        // Not to wait for a lock that this very thread may hold.
+        match self.0.try_lock() {
+            Ok(state) => {
+                let names: Vec<&str> = state.devices.iter().map(|device| device.name.as_str()).collect();
+                out.field("manual", &state.is_manual())
+                    .field("devices", &names)
+                    .field("regions", &state.regions.len())
+                    .field("completion_queues", &state.cqs.len())
+                    .field("queue_pairs", &state.pairs.len())
+                    .finish()
+            }
+            Err(_) => out.finish_non_exhaustive(),
+        }
+    }
+}
+
+enum Clock {
+    Automatic { start: Instant, ahead: Duration },
+    Manual(Duration),
+}
+
+/// A timer of a pair.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Timer {
+    due: Duration,
+    /// Counts timers, so that those due at the same time go off in the order in which they were set.
+    number: u64,
+    pair: usize,
+}
+
+/// All that the lock guards.
+pub(super) struct State {
+    clock: Clock,
+    /// The time, once it was looked at since the lock was taken.
+    now: Option<Duration>,
+    pub(super) devices: Vec<Device>,
+    pub(super) contexts: Contexts,
+    pub(super) pds: Table<Pd>,
+    pub(super) regions: Regions,
+    pub(super) channels: Channels,
+    pub(super) cqs: Cqs,
+    pub(super) pairs: Pairs,
+    /// Pairs that may be runnable, in turn.
+    ready: VecDeque<usize>,
+    timers: BinaryHeap<Reverse<Timer>>,
+    last_timer: u64,
+    last_epoch: u64,
+    pub(super) faults: Faults,
+    /// For lists of spans, so that no message allocates.
+    pub(super) local_scratch: Vec<Span>,
+    pub(super) target_scratch: Vec<Span>,
+}
+
+impl State {
+    fn is_manual(&self) -> bool {
+        matches!(self.clock, Clock::Manual(_))
+    }
+
+    fn now(&mut self) -> Duration {
+        let clock = &self.clock;
+        *self.now.get_or_insert_with(|| match clock {
+            Clock::Automatic { start, ahead } => start.elapsed().saturating_add(*ahead),
+            Clock::Manual(now) => *now,
+        })
+    }
+
+    pub(super) fn next_epoch(&mut self) -> u64 {
+        self.last_epoch += 1;
+        self.last_epoch
+    }
+
+    /// The number of the device of that name, a new one if there is none.
+    fn device(&mut self, name: &str) -> Result<usize, c_int> {
+        let number = self.devices.len();
+        if let Some(found) = self.devices.iter().position(|device| device.name == name) {
+            return Ok(found);
+        }
+        if number >= MAX_DEVICES {
+            return Err(libc::ENOMEM);
+        }
+        self.devices.push(Device::new(name, number));
+        Ok(number)
+    }
+
+    fn remove_device(&mut self, number: usize) {
+        if let Some(device) = self.devices.get_mut(number) {
+            device.removed = true;
+        }
+        for index in self.pairs_where(|pair| pair.device == number) {
+            self.enter_error(index);
+            if let Some(pair) = self.pairs.get_mut(index) {
+                pair.flush_withheld = true;
+            }
+        }
+        self.notify_all(number);
+    }
+
+    fn heal(&mut self) {
+        self.faults = Faults::default();
+        for device in &mut self.devices {
+            device.removed = false;
+        }
+        for index in self.pairs_where(|pair| pair.flush_withheld) {
+            if let Some(pair) = self.pairs.get_mut(index) {
+                pair.flush_withheld = false;
+            }
+            self.schedule(index);
+        }
+    }
+
+    pub(super) fn pairs_where(&self, f: impl Fn(&super::pair::Pair) -> bool) -> Vec<usize> {
+        self.pairs.iter().filter(|(_, pair)| f(pair)).map(|(index, _)| index).collect()
+    }
+
+    /// Puts a pair in the queue of runnable ones, if it is one.
+    pub(super) fn schedule(&mut self, index: usize) {
+        if let Some(pair) = self.pairs.get_mut(index)
+            && !pair.scheduled
+            && pair.runnable()
+        {
+            pair.scheduled = true;
+            self.ready.push_back(index);
+        }
+    }
+
+    /// Does one unit for the first runnable pair.
+    fn run_one(&mut self) -> bool {
+        while let Some(index) = self.ready.pop_front() {
+            let Some(pair) = self.pairs.get_mut(index) else { continue };
+            pair.scheduled = false;
+            if pair.runnable() {
+                self.work(index);
+                self.schedule(index);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Lets one timer go off that was due when the lock was taken.
+    fn fire_due(&mut self) -> bool {
+        while let Some(&Reverse(timer)) = self.timers.peek() {
+            if self.is_stale(timer) {
+                self.timers.pop();
+            } else if timer.due <= self.now() {
+                self.timers.pop();
+                self.expire(timer.pair);
+                self.schedule(timer.pair);
+                return true;
+            } else {
+                break;
+            }
+        }
+        false
+    }
+
+    fn run_all(&mut self) -> usize {
+        let mut units = 0;
+        while self.run_one() || self.fire_due() {
+            units += 1;
+        }
+        units
+    }
+
+    /// At the end of each verb, and before polling: an automatic fabric does what can be done.
+    pub(super) fn settle(&mut self) {
+        if !self.is_manual() {
+            self.run_all();
+        }
+    }
+
+    fn is_stale(&self, timer: Timer) -> bool {
+        self.pairs.get(timer.pair).is_none_or(|pair| pair.timer != timer.number)
+    }
+
+    /// Starts the timer of a pair; an earlier one of it counts no more.
+    pub(super) fn start_timer(&mut self, index: usize, delay: Duration) {
+        let first = self.next_timer().is_none_or(|left| delay < left);
+        let due = self.now().saturating_add(delay);
+        self.last_timer += 1;
+        let number = self.last_timer;
+        let Some(pair) = self.pairs.get_mut(index) else { return };
+        pair.timer = number;
+        self.timers.push(Reverse(Timer { due, number, pair: index }));
+        // Who waits without a timeout would not come to fire it.
+        if first && !self.is_manual() {
+            self.wake_waiting();
+        }
+    }
+
+    fn next_timer(&mut self) -> Option<Duration> {
+        while let Some(&Reverse(timer)) = self.timers.peek() {
+            if !self.is_stale(timer) {
+                return Some(timer.due.saturating_sub(self.now()));
+            }
+            self.timers.pop();
+        }
+        None
+    }
+
+    /// As a waiter needs it: a manual fabric has no time of its own to wait for.
+    pub(super) fn next_wakeup(&mut self) -> Option<Duration> {
+        if self.is_manual() { None } else { self.next_timer() }
+    }
+}

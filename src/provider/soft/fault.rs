@@ -1,0 +1,233 @@
+//! Failures on demand.
+
+use libc::c_int;
+
+/// A verb that a [`Fault`] can make fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Verb {
+    /// `ibv_open_device`
+    OpenDevice,
+    /// `ibv_close_device`
+    CloseDevice,
+    /// `ibv_query_device`
+    QueryDevice,
+    /// `ibv_query_port`
+    QueryPort,
+    /// `ibv_query_gid_table`
+    QueryGidTable,
+    /// `ibv_alloc_pd`
+    AllocPd,
+    /// `ibv_dealloc_pd`
+    DeallocPd,
+    /// `ibv_reg_mr`
+    RegMr,
+    /// `ibv_dereg_mr`
+    DeregMr,
+    /// `ibv_create_comp_channel`
+    CreateCompChannel,
+    /// `ibv_destroy_comp_channel`
+    DestroyCompChannel,
+    /// `ibv_get_cq_event`
+    GetCqEvent,
+    /// `ibv_create_cq`
+    CreateCq,
+    /// `ibv_destroy_cq`
+    DestroyCq,
+    /// `ibv_create_qp`
+    CreateQp,
+    /// `ibv_modify_qp`
+    ModifyQp,
+    /// `ibv_query_qp`
+    QueryQp,
+    /// `ibv_destroy_qp`
+    DestroyQp,
+    /// `ibv_post_send`: refused as a whole, `bad_wr` names the first request
+    PostSend,
+    /// `ibv_post_recv`: refused as a whole, `bad_wr` names the first request
+    PostRecv,
+    /// `ibv_poll_cq`: gives the negative number
+    PollCq,
+    /// `ibv_req_notify_cq`
+    ReqNotifyCq,
+}
+
+impl Verb {
+    /// The C name.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::OpenDevice => "ibv_open_device",
+            Self::CloseDevice => "ibv_close_device",
+            Self::QueryDevice => "ibv_query_device",
+            Self::QueryPort => "ibv_query_port",
+            Self::QueryGidTable => "ibv_query_gid_table",
+            Self::AllocPd => "ibv_alloc_pd",
+            Self::DeallocPd => "ibv_dealloc_pd",
+            Self::RegMr => "ibv_reg_mr",
+            Self::DeregMr => "ibv_dereg_mr",
+            Self::CreateCompChannel => "ibv_create_comp_channel",
+            Self::DestroyCompChannel => "ibv_destroy_comp_channel",
+            Self::GetCqEvent => "ibv_get_cq_event",
+            Self::CreateCq => "ibv_create_cq",
+            Self::DestroyCq => "ibv_destroy_cq",
+            Self::CreateQp => "ibv_create_qp",
+            Self::ModifyQp => "ibv_modify_qp",
+            Self::QueryQp => "ibv_query_qp",
+            Self::DestroyQp => "ibv_destroy_qp",
+            Self::PostSend => "ibv_post_send",
+            Self::PostRecv => "ibv_post_recv",
+            Self::PollCq => "ibv_poll_cq",
+            Self::ReqNotifyCq => "ibv_req_notify_cq",
+        }
+    }
+}
+
+/// Something that goes wrong, for [`Fabric::inject`](super::Fabric::inject).
+///
+/// A fault acts on the whole fabric. Counts of `u32::MAX` last until [`Fabric::heal`](super::Fabric::heal).
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Fault {
+    /// Of the calls of `verb` from now on, `after` pass, then `count` fail with the positive `errno` and do nothing.
+    ///
+    /// Models a kernel that is out of memory, a driver that cannot let go of an object, a broken device. `after: 0,
+    /// count: 1` is the next call alone; a count of 0 does nothing.
+    VerbFails {
+        /// Which verb.
+        verb: Verb,
+        /// How many calls pass first.
+        after: u32,
+        /// How many calls fail then.
+        count: u32,
+        /// With what; 0 and negative numbers become `EIO`.
+        errno: i32,
+    },
+    /// The next `ibv_post_send` answers `errno` and leaves `bad_wr` alone, but its requests are in the queue.
+    ///
+    /// They run with the next post, transition or timer of that queue pair, in any state from Ready To Send on. Models
+    /// Linux soft-RoCE below Ready To Send.
+    SendKept {
+        /// What the post answers.
+        errno: i32,
+    },
+    /// The next `ibv_post_recv` answers `errno` and leaves `bad_wr` alone, but its requests are in the queue.
+    ///
+    /// Models Linux soft-RoCE in Reset.
+    ReceiveKept {
+        /// What the post answers.
+        errno: i32,
+    },
+    /// The next `count` requests (retransmissions included) never arrive.
+    ///
+    /// Models a dead peer, a broken link, a full switch. The requester retries by its timer.
+    RequestsLost {
+        /// How many.
+        count: u32,
+    },
+    /// The next `count` answers (acknowledgements, refusals, data read) never come back.
+    ///
+    /// The responder has done its part, each request once: a retransmission is recognized. Models the half of link
+    /// failures in which a request that failed has nevertheless been executed.
+    AnswersLost {
+        /// How many.
+        count: u32,
+    },
+    /// Queue pairs that enter Error from now on, and requests posted to them there, are not flushed until `heal` or a
+    /// further modify to Error.
+    ///
+    /// Models a device that flushes late, and Linux soft-RoCE, which flushes receives posted in Error only when kicked.
+    FlushWithheld,
+    /// The device is gone: its verbs answer `EIO` (only closing a context without objects works), its queue pairs are
+    /// in Error and make no completions.
+    ///
+    /// Models surprise removal and `IBV_EVENT_DEVICE_FATAL`. `heal` brings the device back, its pairs stay in Error.
+    DeviceRemoved {
+        /// Its name.
+        device: String,
+    },
+}
+
+/// The faults that are waiting or lasting.
+#[derive(Debug, Default)]
+pub(super) struct Faults {
+    verbs: Vec<VerbFault>,
+    send_kept: Option<c_int>,
+    receive_kept: Option<c_int>,
+    requests_lost: u32,
+    answers_lost: u32,
+    pub(super) flush_withheld: bool,
+}
+
+#[derive(Debug)]
+struct VerbFault {
+    verb: Verb,
+    after: u32,
+    count: u32,
+    errno: c_int,
+}
+
+impl Faults {
+    /// Takes note of `fault`; one that names a device is for the fabric.
+    pub(super) fn add(&mut self, fault: &Fault) {
+        let positive = |errno: i32| if errno > 0 { errno } else { libc::EIO };
+        match *fault {
+            Fault::VerbFails { verb, after, count, errno } => {
+                self.verbs.push(VerbFault { verb, after, count, errno: positive(errno) });
+            }
+            Fault::SendKept { errno } => self.send_kept = Some(positive(errno)),
+            Fault::ReceiveKept { errno } => self.receive_kept = Some(positive(errno)),
+            Fault::RequestsLost { count } => self.requests_lost = count,
+            Fault::AnswersLost { count } => self.answers_lost = count,
+            Fault::FlushWithheld => self.flush_withheld = true,
+            Fault::DeviceRemoved { .. } => {}
+        }
+    }
+
+    /// Counts a call of `verb`: the errno if it is to fail.
+    pub(super) fn verb(&mut self, verb: Verb) -> Option<c_int> {
+        if self.verbs.is_empty() {
+            return None;
+        }
+        let mut errno = None;
+        for fault in self.verbs.iter_mut().filter(|fault| fault.verb == verb) {
+            if fault.after > 0 {
+                fault.after -= 1;
+            } else if fault.count > 0 && errno.is_none() {
+                errno = Some(fault.errno);
+                spend(&mut fault.count);
+            }
+        }
+        self.verbs.retain(|fault| fault.count > 0);
+        errno
+    }
+
+    pub(super) fn send_kept(&mut self) -> Option<c_int> {
+        self.send_kept.take()
+    }
+
+    pub(super) fn receive_kept(&mut self) -> Option<c_int> {
+        self.receive_kept.take()
+    }
+
+    /// Whether the request that is under way gets lost.
+    pub(super) fn loses_request(&mut self) -> bool {
+        spend(&mut self.requests_lost)
+    }
+
+    /// Whether the answer that is to come gets lost.
+    pub(super) fn loses_answer(&mut self) -> bool {
+        spend(&mut self.answers_lost)
+    }
+}
+
+/// Takes one of `count`, if there is one; `u32::MAX` never ends.
+fn spend(count: &mut u32) -> bool {
+    match *count {
+        0 => false,
+        u32::MAX => true,
+        _ => {
+            *count -= 1;
+            true
+        }
+    }
+}

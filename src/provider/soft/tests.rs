@@ -1,0 +1,582 @@
+//! The rules of the device, on the raw verbs. This file has the helpers; each test is named by what holds.
+#![allow(unsafe_code, reason = "raw verbs")]
+
+mod errors;
+mod events;
+mod faults;
+mod manual;
+mod queues;
+mod states;
+mod transfer;
+
+use super::{Fabric, Soft};
+use crate::{provider::Provider, sys::*};
+use std::{
+    cell::{Cell, RefCell},
+    ptr::{self, NonNull},
+    time::{Duration, Instant},
+};
+
+type Errno = i32;
+
+const LOCAL: u32 = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0;
+const READ: u32 = ibv_access_flags::IBV_ACCESS_REMOTE_READ.0;
+const WRITE: u32 = ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0;
+const ATOMIC: u32 = ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0;
+const ALL: u32 = LOCAL | READ | WRITE | ATOMIC;
+
+const SUCCESS: ibv_wc_status = ibv_wc_status::IBV_WC_SUCCESS;
+const FLUSHED: ibv_wc_status = ibv_wc_status::IBV_WC_WR_FLUSH_ERR;
+
+const RESET: ibv_qp_state = ibv_qp_state::IBV_QPS_RESET;
+const INIT: ibv_qp_state = ibv_qp_state::IBV_QPS_INIT;
+const RTR: ibv_qp_state = ibv_qp_state::IBV_QPS_RTR;
+const RTS: ibv_qp_state = ibv_qp_state::IBV_QPS_RTS;
+const SQD: ibv_qp_state = ibv_qp_state::IBV_QPS_SQD;
+const ERR: ibv_qp_state = ibv_qp_state::IBV_QPS_ERR;
+
+/// A context with one protection domain, channel and completion queue; destroys all that it made.
+struct Node {
+    context: NonNull<ibv_context>,
+    domain: NonNull<ibv_pd>,
+    channel: NonNull<ibv_comp_channel>,
+    cq: NonNull<ibv_cq>,
+    pairs: RefCell<Vec<NonNull<ibv_qp>>>,
+    regions: RefCell<Vec<Region>>,
+}
+
+/// A pair of a node. Knows the settings with which it goes up.
+#[derive(Clone, Copy)]
+struct Pair {
+    qp: NonNull<ibv_qp>,
+    gid: [u8; 16],
+    settings: Settings,
+}
+
+#[derive(Clone, Copy)]
+struct Settings {
+    access: u32,
+    mtu: ibv_mtu,
+    rq_psn: u32,
+    sq_psn: u32,
+    max_rd_atomic: u8,
+    max_dest_rd_atomic: u8,
+    min_rnr_timer: u8,
+    timeout: u8,
+    retry_cnt: u8,
+    rnr_retry: u8,
+}
+
+const SETTINGS: Settings = Settings {
+    access: ALL,
+    mtu: ibv_mtu::IBV_MTU_1024,
+    rq_psn: 0xff_fffe,
+    sq_psn: 0xff_fffe,
+    max_rd_atomic: 4,
+    max_dest_rd_atomic: 4,
+    min_rnr_timer: 1,
+    timeout: 8,
+    retry_cnt: 3,
+    rnr_retry: 3,
+};
+
+const CAP: ibv_qp_cap =
+    ibv_qp_cap { max_send_wr: 8, max_recv_wr: 8, max_send_sge: 6, max_recv_sge: 6, max_inline_data: 64 };
+
+/// Words of registered memory.
+#[derive(Clone, Copy)]
+struct Region {
+    mr: NonNull<ibv_mr>,
+    words: *mut [u64],
+    live: bool,
+}
+
+impl Region {
+    fn addr(&self) -> u64 {
+        self.words.cast::<u8>().expose_provenance() as u64
+    }
+
+    fn lkey(&self) -> u32 {
+        // SAFETY: alive.
+        unsafe { (*self.mr.as_ptr()).lkey }
+    }
+
+    fn rkey(&self) -> u32 {
+        // SAFETY: alive.
+        unsafe { (*self.mr.as_ptr()).rkey }
+    }
+
+    fn sge(&self, offset: u64, length: u32) -> ibv_sge {
+        ibv_sge { addr: self.addr().wrapping_add(offset), length, lkey: self.lkey() }
+    }
+
+    fn set(&self, bytes: &[u8]) {
+        assert!(bytes.len() <= self.words.len() * 8);
+        // SAFETY: inside the memory, and the device is not at work.
+        unsafe { ptr::copy(bytes.as_ptr(), self.words.cast(), bytes.len()) };
+    }
+
+    fn get(&self, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        assert!(len <= self.words.len() * 8);
+        // SAFETY: as above.
+        unsafe { ptr::copy(self.words.cast(), bytes.as_mut_ptr(), len) };
+        bytes
+    }
+}
+
+impl Node {
+    fn new(fabric: &Fabric, name: &str) -> Self {
+        Self::with_depth(fabric, name, 64)
+    }
+
+    fn with_depth(fabric: &Fabric, name: &str, depth: u32) -> Self {
+        let context = fabric.open(name).unwrap();
+        // SAFETY: open.
+        let domain = unsafe { Soft.alloc_pd(context) }.unwrap();
+        // SAFETY: open.
+        let channel = unsafe { Soft.create_comp_channel(context) }.unwrap();
+        // SAFETY: open, of this context.
+        let cq = unsafe { Soft.create_cq(context, depth, channel) }.unwrap();
+        Self { context, domain, channel, cq, pairs: RefCell::default(), regions: RefCell::default() }
+    }
+
+    fn init_attributes(&self) -> ibv_qp_init_attr {
+        ibv_qp_init_attr {
+            send_cq: self.cq.as_ptr(),
+            recv_cq: self.cq.as_ptr(),
+            cap: CAP,
+            qp_type: ibv_qp_type::IBV_QPT_RC,
+            ..ibv_qp_init_attr::default()
+        }
+    }
+
+    fn create(&self, mut attributes: ibv_qp_init_attr) -> Result<NonNull<ibv_qp>, Errno> {
+        // SAFETY: alive, with queues that are alive.
+        let qp = unsafe { Soft.create_qp(self.domain, &mut attributes) }.map_err(|error| error.errno())?;
+        self.pairs.borrow_mut().push(qp);
+        Ok(qp)
+    }
+
+    fn pair_with(&self, settings: Settings) -> Pair {
+        let qp = self.create(self.init_attributes()).unwrap();
+        // SAFETY: open.
+        let table = unsafe { Soft.query_gid_table(self.context) }.unwrap();
+        // SAFETY: all bytes are values.
+        Pair { qp, gid: unsafe { table[1].gid.raw }, settings }
+    }
+
+    fn pair(&self) -> Pair {
+        self.pair_with(SETTINGS)
+    }
+
+    fn try_register(&self, words: usize, access: u32) -> Result<Region, Errno> {
+        self.register_in(self.domain, words, access)
+    }
+
+    fn register_in(&self, domain: NonNull<ibv_pd>, words: usize, access: u32) -> Result<Region, Errno> {
+        let words = Box::into_raw(vec![0_u64; words].into_boxed_slice());
+        // SAFETY: alive; the memory is given to the device.
+        match unsafe { Soft.reg_mr(domain, words.cast(), words.len() * 8, ibv_access_flags(access)) } {
+            Ok(mr) => {
+                let region = Region { mr, words, live: true };
+                self.regions.borrow_mut().push(region);
+                Ok(region)
+            }
+            Err(error) => {
+                // SAFETY: was not given away.
+                drop(unsafe { Box::from_raw(words) });
+                Err(error.errno())
+            }
+        }
+    }
+
+    fn memory(&self, words: usize, access: u32) -> Region {
+        self.try_register(words, access).unwrap()
+    }
+
+    fn deregister(&self, region: &Region) -> Result<(), Errno> {
+        // SAFETY: alive, as the list says.
+        unsafe { Soft.dereg_mr(region.mr) }.map_err(|error| error.errno())?;
+        self.regions.borrow_mut().iter_mut().filter(|other| other.mr == region.mr).for_each(|other| other.live = false);
+        Ok(())
+    }
+
+    fn destroy(&self, pair: Pair) -> Result<(), Errno> {
+        // SAFETY: alive, as the list says.
+        unsafe { Soft.destroy_qp(pair.qp) }.map_err(|error| error.errno())?;
+        self.pairs.borrow_mut().retain(|qp| *qp != pair.qp);
+        Ok(())
+    }
+
+    fn poll_raw(&self, room: usize) -> Result<Vec<ibv_wc>, Errno> {
+        let mut wcs = vec![ibv_wc::default(); room];
+        let poll = self.ops().poll_cq.unwrap();
+        // SAFETY: alive; room for as many.
+        let found = unsafe { poll(self.cq.as_ptr(), room as i32, wcs.as_mut_ptr()) };
+        if found < 0 {
+            return Err(-found);
+        }
+        wcs.truncate(found as usize);
+        Ok(wcs)
+    }
+
+    fn poll(&self) -> Vec<ibv_wc> {
+        self.poll_raw(64).unwrap()
+    }
+
+    /// Number and status of what has completed.
+    fn completed(&self) -> Vec<(u64, ibv_wc_status)> {
+        self.poll().iter().map(|wc| (wc.wr_id, wc.status)).collect()
+    }
+
+    /// Polls until something has completed.
+    fn wait(&self) -> Vec<(u64, ibv_wc_status)> {
+        let start = Instant::now();
+        loop {
+            let completed = self.completed();
+            if !completed.is_empty() || start.elapsed() > Duration::from_secs(20) {
+                return completed;
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    fn arm(&self, solicited_only: bool) {
+        let arm = self.ops().req_notify_cq.unwrap();
+        // SAFETY: alive.
+        assert_eq!(unsafe { arm(self.cq.as_ptr(), i32::from(solicited_only)) }, 0);
+    }
+
+    fn take_event(&self) -> bool {
+        // SAFETY: alive.
+        unsafe { Soft.take_cq_event(self.channel) }.unwrap()
+    }
+
+    fn ops(&self) -> ibv_context_ops {
+        // SAFETY: open.
+        unsafe { (*self.context.as_ptr()).ops }
+    }
+
+    /// What `ibv_post_send` answers, and which request it names.
+    fn post_send(&self, pair: Pair, wrs: &mut [ibv_send_wr]) -> (Errno, Option<u64>) {
+        let mut next = ptr::null_mut();
+        for wr in wrs.iter_mut().rev() {
+            wr.next = next;
+            next = wr;
+        }
+        let mut bad = ptr::null_mut::<ibv_send_wr>();
+        let post = self.ops().post_send.unwrap();
+        // SAFETY: alive; a list; the memory that it names is the device's until the node ends.
+        let errno = unsafe { post(pair.qp.as_ptr(), next, &mut bad) };
+        // SAFETY: null or one of the list.
+        (errno, unsafe { bad.as_ref() }.map(|bad| bad.wr_id))
+    }
+
+    fn post_receives(&self, pair: Pair, wrs: &mut [ibv_recv_wr]) -> (Errno, Option<u64>) {
+        let mut next = ptr::null_mut();
+        for wr in wrs.iter_mut().rev() {
+            wr.next = next;
+            next = wr;
+        }
+        let mut bad = ptr::null_mut::<ibv_recv_wr>();
+        let post = self.ops().post_recv.unwrap();
+        // SAFETY: as above.
+        let errno = unsafe { post(pair.qp.as_ptr(), next, &mut bad) };
+        // SAFETY: as above.
+        (errno, unsafe { bad.as_ref() }.map(|bad| bad.wr_id))
+    }
+
+    /// Posts one request.
+    fn send(&self, pair: Pair, wr: Request) {
+        assert_eq!(self.try_send(pair, wr), 0);
+    }
+
+    fn try_send(&self, pair: Pair, wr: Request) -> Errno {
+        let mut sges = wr.sges.clone();
+        self.post_send(pair, &mut [wr.raw(&mut sges)]).0
+    }
+
+    /// Posts one receive.
+    fn receive(&self, pair: Pair, id: u64, sges: &[ibv_sge]) {
+        assert_eq!(self.try_receive(pair, id, sges), 0);
+    }
+
+    fn try_receive(&self, pair: Pair, id: u64, sges: &[ibv_sge]) -> Errno {
+        let mut sges = sges.to_vec();
+        let wr = receive_wr(id, &mut sges);
+        self.post_receives(pair, &mut [wr]).0
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            return;
+        }
+        for qp in self.pairs.take() {
+            // SAFETY: alive.
+            unsafe { Soft.destroy_qp(qp) }.unwrap();
+        }
+        for region in self.regions.take() {
+            if region.live {
+                // SAFETY: alive.
+                unsafe { Soft.dereg_mr(region.mr) }.unwrap();
+            }
+            // SAFETY: not registered any more.
+            drop(unsafe { Box::from_raw(region.words) });
+        }
+        // SAFETY: alive, nobody uses it.
+        unsafe { Soft.destroy_cq(self.cq) }.unwrap();
+        // SAFETY: as above.
+        unsafe { Soft.destroy_comp_channel(self.channel) }.unwrap();
+        // SAFETY: as above.
+        unsafe { Soft.dealloc_pd(self.domain) }.unwrap();
+        // SAFETY: as above.
+        unsafe { Soft.close_device(self.context) }.unwrap();
+    }
+}
+
+fn receive_wr(id: u64, sges: &mut [ibv_sge]) -> ibv_recv_wr {
+    ibv_recv_wr { wr_id: id, sg_list: sges.as_mut_ptr(), num_sge: sges.len() as i32, ..ibv_recv_wr::default() }
+}
+
+/// A send-side request.
+#[derive(Clone)]
+struct Request {
+    id: u64,
+    opcode: ibv_wr_opcode,
+    flags: u32,
+    sges: Vec<ibv_sge>,
+    immediate: u32,
+    remote: (u64, u32),
+    compare_add: u64,
+    swap: u64,
+}
+
+impl Request {
+    fn new(id: u64, opcode: ibv_wr_opcode, sges: &[ibv_sge]) -> Self {
+        let flags = ibv_send_flags::IBV_SEND_SIGNALED.0;
+        Self { id, opcode, flags, sges: sges.to_vec(), immediate: 0, remote: (0, 0), compare_add: 0, swap: 0 }
+    }
+
+    fn send(id: u64, sges: &[ibv_sge]) -> Self {
+        Self::new(id, ibv_wr_opcode::IBV_WR_SEND, sges)
+    }
+
+    fn write(id: u64, sges: &[ibv_sge], to: &Region, offset: u64) -> Self {
+        Self::new(id, ibv_wr_opcode::IBV_WR_RDMA_WRITE, sges).at(to.addr().wrapping_add(offset), to.rkey())
+    }
+
+    fn read(id: u64, sges: &[ibv_sge], from: &Region, offset: u64) -> Self {
+        Self::new(id, ibv_wr_opcode::IBV_WR_RDMA_READ, sges).at(from.addr().wrapping_add(offset), from.rkey())
+    }
+
+    fn add(id: u64, sges: &[ibv_sge], to: &Region, offset: u64, value: u64) -> Self {
+        let request = Self::new(id, ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD, sges);
+        Self { compare_add: value, ..request.at(to.addr().wrapping_add(offset), to.rkey()) }
+    }
+
+    fn swap(id: u64, sges: &[ibv_sge], to: &Region, compare: u64, swap: u64) -> Self {
+        let request = Self::new(id, ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP, sges);
+        Self { compare_add: compare, swap, ..request.at(to.addr(), to.rkey()) }
+    }
+
+    fn at(self, addr: u64, rkey: u32) -> Self {
+        Self { remote: (addr, rkey), ..self }
+    }
+
+    fn immediate(self, immediate: u32) -> Self {
+        let opcode = if self.opcode == ibv_wr_opcode::IBV_WR_SEND {
+            ibv_wr_opcode::IBV_WR_SEND_WITH_IMM
+        } else {
+            ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM
+        };
+        Self { opcode, immediate: immediate.to_be(), ..self }
+    }
+
+    fn flag(self, flag: ibv_send_flags) -> Self {
+        Self { flags: self.flags | flag.0, ..self }
+    }
+
+    fn unsignaled(self) -> Self {
+        Self { flags: self.flags & !ibv_send_flags::IBV_SEND_SIGNALED.0, ..self }
+    }
+
+    fn raw(&self, sges: &mut [ibv_sge]) -> ibv_send_wr {
+        let mut wr = ibv_send_wr {
+            wr_id: self.id,
+            sg_list: sges.as_mut_ptr(),
+            num_sge: sges.len() as i32,
+            opcode: self.opcode,
+            send_flags: self.flags,
+            ..ibv_send_wr::default()
+        };
+        wr.__bindgen_anon_1.imm_data = self.immediate;
+        let (remote_addr, rkey) = self.remote;
+        match self.opcode {
+            ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP | ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD => {
+                let (compare_add, swap) = (self.compare_add, self.swap);
+                wr.wr.atomic = ibv_send_wr__bindgen_ty_2__bindgen_ty_2 { remote_addr, compare_add, swap, rkey };
+            }
+            _ => wr.wr.rdma = ibv_send_wr__bindgen_ty_2__bindgen_ty_1 { remote_addr, rkey },
+        }
+        wr
+    }
+}
+
+impl Pair {
+    fn qpn(self) -> u32 {
+        // SAFETY: alive.
+        unsafe { (*self.qp.as_ptr()).qp_num }
+    }
+
+    fn modify(self, mut attributes: ibv_qp_attr, mask: u32) -> Result<(), Errno> {
+        // SAFETY: alive.
+        unsafe { Soft.modify_qp(self.qp, &mut attributes, ibv_qp_attr_mask(mask)) }.map_err(|error| error.errno())
+    }
+
+    /// A transition that needs nothing but the state.
+    fn enter(self, state: ibv_qp_state) -> Result<(), Errno> {
+        let attributes = ibv_qp_attr { qp_state: state, ..ibv_qp_attr::default() };
+        self.modify(attributes, ibv_qp_attr_mask::IBV_QP_STATE.0)
+    }
+
+    fn query(self) -> ibv_qp_attr {
+        // SAFETY: alive.
+        unsafe { Soft.query_qp(self.qp, ibv_qp_attr_mask(0x1f_ffff)) }.unwrap()
+    }
+
+    fn state(self) -> ibv_qp_state {
+        self.query().qp_state
+    }
+
+    fn init(self) -> Result<(), Errno> {
+        let (attributes, mask) = self.init_with();
+        self.modify(attributes, mask)
+    }
+
+    fn init_with(self) -> (ibv_qp_attr, u32) {
+        use ibv_qp_attr_mask as M;
+        let attributes = ibv_qp_attr {
+            qp_state: INIT,
+            port_num: 1,
+            qp_access_flags: self.settings.access,
+            ..ibv_qp_attr::default()
+        };
+        (attributes, (M::IBV_QP_STATE | M::IBV_QP_PKEY_INDEX | M::IBV_QP_PORT | M::IBV_QP_ACCESS_FLAGS).0)
+    }
+
+    fn rtr_with(self, peer: Pair) -> (ibv_qp_attr, u32) {
+        use ibv_qp_attr_mask as M;
+        let mut attributes = ibv_qp_attr {
+            qp_state: RTR,
+            path_mtu: self.settings.mtu,
+            dest_qp_num: peer.qpn(),
+            rq_psn: self.settings.rq_psn,
+            max_dest_rd_atomic: self.settings.max_dest_rd_atomic,
+            min_rnr_timer: self.settings.min_rnr_timer,
+            ..ibv_qp_attr::default()
+        };
+        attributes.ah_attr.is_global = 1;
+        attributes.ah_attr.port_num = 1;
+        attributes.ah_attr.grh.sgid_index = 1;
+        attributes.ah_attr.grh.hop_limit = 64;
+        attributes.ah_attr.grh.dgid = ibv_gid { raw: peer.gid };
+        let mask = M::IBV_QP_STATE
+            | M::IBV_QP_AV
+            | M::IBV_QP_PATH_MTU
+            | M::IBV_QP_DEST_QPN
+            | M::IBV_QP_RQ_PSN
+            | M::IBV_QP_MAX_DEST_RD_ATOMIC
+            | M::IBV_QP_MIN_RNR_TIMER;
+        (attributes, mask.0)
+    }
+
+    fn rtr(self, peer: Pair) -> Result<(), Errno> {
+        let (attributes, mask) = self.rtr_with(peer);
+        self.modify(attributes, mask)
+    }
+
+    fn rts_with(self) -> (ibv_qp_attr, u32) {
+        use ibv_qp_attr_mask as M;
+        let attributes = ibv_qp_attr {
+            qp_state: RTS,
+            sq_psn: self.settings.sq_psn,
+            timeout: self.settings.timeout,
+            retry_cnt: self.settings.retry_cnt,
+            rnr_retry: self.settings.rnr_retry,
+            max_rd_atomic: self.settings.max_rd_atomic,
+            ..ibv_qp_attr::default()
+        };
+        let mask = M::IBV_QP_STATE
+            | M::IBV_QP_SQ_PSN
+            | M::IBV_QP_TIMEOUT
+            | M::IBV_QP_RETRY_CNT
+            | M::IBV_QP_RNR_RETRY
+            | M::IBV_QP_MAX_QP_RD_ATOMIC;
+        (attributes, mask.0)
+    }
+
+    fn rts(self) -> Result<(), Errno> {
+        let (attributes, mask) = self.rts_with();
+        self.modify(attributes, mask)
+    }
+
+    fn connect(self, peer: Pair) {
+        self.init().unwrap();
+        self.rtr(peer).unwrap();
+        self.rts().unwrap();
+    }
+}
+
+/// Two nodes with a connected pair each.
+struct Link {
+    fabric: Fabric,
+    left: Node,
+    right: Node,
+    a: Pair,
+    b: Pair,
+    /// Alternates, so that ids are easy to give.
+    next: Cell<u64>,
+}
+
+impl Link {
+    fn new(fabric: Fabric) -> Self {
+        Self::with(fabric, SETTINGS, SETTINGS)
+    }
+
+    fn automatic() -> Self {
+        Self::new(Fabric::new())
+    }
+
+    fn manual() -> Self {
+        Self::new(Fabric::manual())
+    }
+
+    fn with(fabric: Fabric, a: Settings, b: Settings) -> Self {
+        let (left, right) = (Node::new(&fabric, "left"), Node::new(&fabric, "right"));
+        let (a, b) = (left.pair_with(a), right.pair_with(b));
+        a.connect(b);
+        b.connect(a);
+        Self { fabric, left, right, a, b, next: Cell::new(100) }
+    }
+
+    /// Posts `request` on the left and gives its status; works off all timers.
+    fn status(&self, request: Request) -> ibv_wc_status {
+        let id = request.id;
+        self.left.send(self.a, request);
+        let completed = self.left.wait();
+        assert_eq!(completed.first().map(|(first, _)| *first), Some(id));
+        completed[0].1
+    }
+
+    /// Whether a message still passes from left to right.
+    fn works(&self) -> bool {
+        let id = self.next.replace(self.next.get() + 1);
+        self.right.try_receive(self.b, id, &[]) == 0 && self.left.try_send(self.a, Request::send(id, &[])) == 0 && {
+            self.fabric.run();
+            self.left.wait().contains(&(id, SUCCESS)) && self.right.completed().contains(&(id, SUCCESS))
+        }
+    }
+}

@@ -1,0 +1,124 @@
+use super::*;
+
+/// Whether the channel's descriptor is readable within `timeout` milliseconds.
+fn readable(node: &Node, timeout: i32) -> bool {
+    // SAFETY: alive.
+    let fd = unsafe { (*node.channel.as_ptr()).fd };
+    let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    // SAFETY: one entry.
+    unsafe { libc::poll(&mut poll, 1, timeout) == 1 }
+}
+
+fn deliver(link: &Link, request: Request) {
+    link.right.receive(link.b, 1, &[]);
+    assert_eq!(link.status(request), SUCCESS);
+}
+
+#[test]
+fn an_armed_queue_makes_one_event() {
+    let link = Link::automatic();
+    deliver(&link, Request::send(1, &[]));
+    assert!(!link.right.take_event(), "not armed");
+    link.right.arm(false);
+    assert!(!link.right.take_event(), "what is there already makes no event");
+    deliver(&link, Request::send(2, &[]));
+    deliver(&link, Request::send(3, &[]));
+    assert!(link.right.take_event());
+    assert!(!link.right.take_event(), "one arm, one event");
+    link.right.arm(false);
+    deliver(&link, Request::send(4, &[]));
+    assert!(link.right.take_event());
+    assert_eq!(link.right.poll().len(), 4);
+}
+
+#[test]
+fn a_solicited_arm_waits_for_solicited_or_failed() {
+    let link = Link::automatic();
+    link.right.arm(true);
+    deliver(&link, Request::send(1, &[]));
+    assert!(!link.right.take_event());
+    deliver(&link, Request::send(2, &[]).flag(ibv_send_flags::IBV_SEND_SOLICITED));
+    assert!(link.right.take_event());
+    link.right.arm(true);
+    link.right.arm(false);
+    link.right.arm(true);
+    deliver(&link, Request::send(3, &[]));
+    assert!(link.right.take_event(), "any is wider, and stays");
+    link.right.arm(true);
+    link.right.receive(link.b, 1, &[]);
+    link.b.enter(ERR).unwrap();
+    assert!(link.right.take_event());
+}
+
+#[test]
+fn events_of_a_destroyed_queue_vanish() {
+    let link = Link::automatic();
+    let node = &link.left;
+    // SAFETY: open.
+    let cq = unsafe { Soft.create_cq(node.context, 4, node.channel) }.unwrap();
+    let other = cq.as_ptr();
+    let qp = node.create(ibv_qp_init_attr { send_cq: other, recv_cq: other, ..node.init_attributes() }).unwrap();
+    let pair = Pair { qp, ..link.a };
+    pair.init().unwrap();
+    node.receive(pair, 1, &[]);
+    // SAFETY: alive.
+    assert_eq!(unsafe { node.ops().req_notify_cq.unwrap()(other, 0) }, 0);
+    pair.enter(ERR).unwrap();
+    node.destroy(pair).unwrap();
+    // SAFETY: nobody uses it.
+    unsafe { Soft.destroy_cq(cq) }.unwrap();
+    assert!(!node.take_event());
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "poll(2)")]
+fn the_descriptor_is_readable_while_events_wait() {
+    let link = Link::automatic();
+    assert!(!readable(&link.right, 0));
+    link.right.arm(false);
+    deliver(&link, Request::send(1, &[]));
+    assert!(readable(&link.right, 0));
+    assert!(readable(&link.right, 0));
+    assert!(link.right.take_event());
+    assert!(!readable(&link.right, 0));
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "poll(2)")]
+fn another_thread_wakes_a_waiter() {
+    struct Both(Link);
+    // SAFETY: below, the other thread uses the left node and this one the right.
+    unsafe impl Sync for Both {}
+    let both = &Both(Link::automatic());
+    let Link { right, b, .. } = &both.0;
+    right.receive(*b, 1, &[]);
+    right.arm(false);
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let Link { left, a, .. } = &both.0;
+            left.send(*a, Request::send(2, &[]));
+        });
+        assert!(readable(right, 20_000));
+    });
+    assert!(right.take_event());
+    assert_eq!(right.completed(), [(1, SUCCESS)]);
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "poll(2)")]
+fn a_waiter_learns_of_a_new_timer() {
+    let link = Link::automatic();
+    link.left.arm(false);
+    // SAFETY: open.
+    assert_eq!(Soft.next_timer(link.left.context), None);
+    link.left.send(link.a, Request::send(1, &[]));
+    assert!(readable(&link.left, 0), "there is no event, but a timer to wait for");
+    assert!(!link.left.take_event());
+    assert!(!readable(&link.left, 0));
+    let next = Soft.next_timer(link.left.context).unwrap();
+    assert!(next <= Duration::from_micros(10));
+    link.right.receive(link.b, 2, &[]);
+    assert_eq!(link.left.wait(), [(1, SUCCESS)]);
+    assert!(link.left.take_event());
+    assert_eq!(Soft.next_timer(link.left.context), None);
+}

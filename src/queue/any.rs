@@ -1,0 +1,159 @@
+//! A queue pair whose state is a value: for struct fields and collections.
+
+use super::pair::{QueuePair, TransitionError, TransitionFailure};
+use super::state::{Error, Init, ReadyToReceive, ReadyToSend, Reset, SendQueueDrain};
+use super::transport::{ReliableConnection, Transport};
+use crate::domain::Brand;
+use std::{error, fmt, mem};
+
+/// A queue pair in any state.
+///
+/// # Examples
+///
+/// A connection that comes back after a failure, in a field:
+///
+/// ```no_run
+/// use interlock::{AdvanceError, AnyQueuePair, Endpoint, Port};
+/// interlock::domain! { struct Storage; }
+///
+/// struct Connection {
+///     pair: AnyQueuePair<Storage>,
+/// }
+///
+/// impl Connection {
+///     fn recover(&mut self, port: &Port, peer: &Endpoint) -> Result<(), AdvanceError> {
+///         self.pair.advance(|pair| match pair {
+///             AnyQueuePair::Error(pair) => Ok(pair.into_reset()?.into_init(port)?.connect(peer)?.into()),
+///             other => Ok(other),
+///         })
+///     }
+/// }
+/// ```
+#[derive(Default)]
+#[non_exhaustive]
+pub enum AnyQueuePair<B, T = ReliableConnection> {
+    /// Reset.
+    Reset(QueuePair<B, Reset, T>),
+    /// Init.
+    Init(QueuePair<B, Init, T>),
+    /// Ready To Receive.
+    ReadyToReceive(QueuePair<B, ReadyToReceive, T>),
+    /// Ready To Send.
+    ReadyToSend(QueuePair<B, ReadyToSend, T>),
+    /// Send Queue Drain.
+    SendQueueDrain(QueuePair<B, SendQueueDrain, T>),
+    /// Error.
+    Error(QueuePair<B, Error, T>),
+    /// No pair: taken out, or lost to a panic in [`advance`](Self::advance).
+    #[default]
+    Vacant,
+}
+
+macro_rules! from_states {
+    ($($state:ident),+) => {
+        $(impl<B, T> From<QueuePair<B, $state, T>> for AnyQueuePair<B, T> {
+            fn from(pair: QueuePair<B, $state, T>) -> Self {
+                Self::$state(pair)
+            }
+        })+
+
+        impl<B, T> AnyQueuePair<B, T> {
+            /// The name of the state.
+            pub fn state(&self) -> &'static str {
+                match self {
+                    $(Self::$state(_) => stringify!($state),)+
+                    Self::Vacant => "Vacant",
+                }
+            }
+        }
+
+        $(impl<B, T> From<TransitionError<QueuePair<B, $state, T>>> for Halted<B, T> {
+            fn from(error: TransitionError<QueuePair<B, $state, T>>) -> Self {
+                Self { pair: error.queue_pair.into(), source: error.source }
+            }
+        })+
+    };
+}
+from_states!(Reset, Init, ReadyToReceive, ReadyToSend, SendQueueDrain, Error);
+
+/// Where a series of transitions came to a halt, inside the closure of [`AnyQueuePair::advance`]; made by `?`.
+pub struct Halted<B, T = ReliableConnection> {
+    pair: AnyQueuePair<B, T>,
+    source: TransitionFailure,
+}
+
+impl<B, T> From<TransitionError<AnyQueuePair<B, T>>> for Halted<B, T> {
+    fn from(error: TransitionError<AnyQueuePair<B, T>>) -> Self {
+        Self { pair: error.queue_pair, source: error.source }
+    }
+}
+
+/// A transition that did not happen; the pair stays where it got to.
+#[derive(Clone, Debug)]
+pub struct AdvanceError {
+    /// The state in which the pair is now.
+    pub state: &'static str,
+    /// Why it did not go on.
+    pub source: TransitionFailure,
+}
+
+impl fmt::Display for AdvanceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (it is in {})", self.source, self.state)
+    }
+}
+
+impl error::Error for AdvanceError {
+    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
+        error::Error::source(&self.source)
+    }
+}
+
+impl<B: Brand, T: Transport> AnyQueuePair<B, T> {
+    /// Takes the pair through transitions in place. In `f`, `?` after a transition keeps the pair where it got to.
+    ///
+    /// # Errors
+    ///
+    /// [`AdvanceError`]: a transition did not happen.
+    pub fn advance(&mut self, f: impl FnOnce(Self) -> Result<Self, Halted<B, T>>) -> Result<(), AdvanceError> {
+        match f(mem::take(self)) {
+            Ok(pair) => {
+                *self = pair;
+                Ok(())
+            }
+            Err(Halted { pair, source }) => {
+                *self = pair;
+                Err(AdvanceError { state: self.state(), source })
+            }
+        }
+    }
+
+    /// The pair, if it is in Ready To Send: to post.
+    #[inline]
+    pub fn ready(&mut self) -> Option<&mut QueuePair<B, ReadyToSend, T>> {
+        match self {
+            Self::ReadyToSend(pair) => Some(pair),
+            _ => None,
+        }
+    }
+}
+
+impl<B, T> fmt::Debug for AnyQueuePair<B, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Reset(pair) => pair.fmt(f),
+            Self::Init(pair) => pair.fmt(f),
+            Self::ReadyToReceive(pair) => pair.fmt(f),
+            Self::ReadyToSend(pair) => pair.fmt(f),
+            Self::SendQueueDrain(pair) => pair.fmt(f),
+            Self::Error(pair) => pair.fmt(f),
+            Self::Vacant => f.write_str("Vacant"),
+        }
+    }
+}
+
+impl<B, T> fmt::Debug for Halted<B, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Halted").field("pair", &self.pair).field("source", &self.source).finish()
+    }
+}

@@ -1,0 +1,236 @@
+//! What a queue pair is created with, and what each transition takes: exactly what `ibv_modify_qp(3)` requires.
+
+use crate::device::Port;
+use crate::sys::{self, ibv_access_flags, ibv_qp_attr_mask as mask};
+use crate::types::{AckTimeout, Gid, Mtu, PortNumber, Psn, Qpn, ReadDepth, RetryCount, RnrRetry, RnrTimer};
+
+/// How many requests a queue pair may have in flight.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[doc(alias = "ibv_qp_cap")]
+pub struct Limits {
+    /// Sends, writes, reads and atomics; 1 to the device's
+    /// [`max_queue_depth`](crate::DeviceAttributes::max_queue_depth).
+    #[doc(alias = "max_send_wr")]
+    pub sends: u32,
+    /// Receives; likewise.
+    #[doc(alias = "max_recv_wr")]
+    pub receives: u32,
+}
+
+impl Default for Limits {
+    /// Four of each: enough for a first program.
+    fn default() -> Self {
+        Self { sends: 4, receives: 4 }
+    }
+}
+
+/// What the peer may do through this queue pair, besides sending. A region's own rights count as well.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[doc(alias = "qp_access_flags")]
+pub struct PeerRights {
+    /// Remote reads.
+    pub read: bool,
+    /// Remote writes.
+    pub write: bool,
+    /// Remote atomics.
+    pub atomic: bool,
+}
+
+impl PeerRights {
+    /// Nothing but sending.
+    pub const NONE: Self = Self { read: false, write: false, atomic: false };
+    /// Everything; what is then reached is up to the rights of each region.
+    pub const ALL: Self = Self { read: true, write: true, atomic: true };
+
+    fn to_sys(self) -> u32 {
+        let flag = |on: bool, flag: ibv_access_flags| if on { flag.0 } else { 0 };
+        flag(self.read, ibv_access_flags::IBV_ACCESS_REMOTE_READ)
+            | flag(self.write, ibv_access_flags::IBV_ACCESS_REMOTE_WRITE)
+            | flag(self.atomic, ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC)
+    }
+}
+
+/// For Reset to Init.
+#[derive(Clone, Debug)]
+pub struct InitAttributes {
+    /// The port, and the GID by which peers reach it.
+    pub port: Port,
+    /// The row of the partition key; 0 is the default partition.
+    pub pkey_index: u16,
+    /// What the peer may do.
+    pub peer_rights: PeerRights,
+}
+
+impl From<&Port> for InitAttributes {
+    /// The default partition, and all rights of the peer: each region has its own.
+    fn from(port: &Port) -> Self {
+        Self { port: port.clone(), pkey_index: 0, peer_rights: PeerRights::ALL }
+    }
+}
+
+/// How packets reach the peer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[doc(alias = "ibv_ah_attr")]
+pub struct Path {
+    /// The peer's GID; needed on Ethernet and between subnets.
+    pub gid: Option<Gid>,
+    /// The peer's local identifier; 0 on Ethernet.
+    pub lid: u16,
+    /// Routers that a packet may pass, 1 to 255.
+    pub hop_limit: u8,
+    /// The traffic class (on RoCE v2 the DSCP and ECN byte of the IP header).
+    pub traffic_class: u8,
+    /// The flow label, 20 bits (on RoCE v2 it may choose the UDP source port).
+    pub flow_label: u32,
+    /// The service level, 0 to 15 (on Ethernet the priority).
+    pub service_level: u8,
+}
+
+impl Path {
+    /// To a GID, through up to 64 routers.
+    pub fn to(gid: Gid) -> Self {
+        Self { gid: Some(gid), lid: 0, hop_limit: 64, traffic_class: 0, flow_label: 0, service_level: 0 }
+    }
+}
+
+/// For Init to Ready To Receive, reliable connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ReadyToReceiveAttributes {
+    /// How packets reach the peer.
+    pub path: Path,
+    /// The MTU: at most the port's active one, and the same on both sides.
+    pub path_mtu: Mtu,
+    /// The peer's queue pair.
+    pub destination: Qpn,
+    /// The first packet sequence number that the peer sends.
+    pub receive_psn: Psn,
+    /// Reads and atomics of the peer that are served at once; 0 serves none.
+    #[doc(alias = "max_dest_rd_atomic")]
+    pub responder_depth: ReadDepth,
+    /// How long the peer waits when no receive is posted.
+    pub min_rnr_timer: RnrTimer,
+}
+
+/// For Ready To Receive to Ready To Send, reliable connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ReadyToSendAttributes {
+    /// The first packet sequence number that this side sends.
+    pub send_psn: Psn,
+    /// How long to wait for an acknowledgement.
+    pub timeout: AckTimeout,
+    /// How often to send again then.
+    pub retry_count: RetryCount,
+    /// How often to send again when the peer has no receive posted.
+    pub rnr_retry: RnrRetry,
+    /// Own reads and atomics that are outstanding at once; at most the peer's responder depth.
+    #[doc(alias = "max_rd_atomic")]
+    pub initiator_depth: ReadDepth,
+}
+
+/// What [`connect`](crate::QueuePair::connect) chooses where the peer's endpoint does not say.
+///
+/// By default: a path MTU of the lesser of both sides' ports; a timeout of 67 ms with 6 retries, so that a silent peer
+/// is given up after about half a second; receiver-not-ready retries for ever, 0.64 ms apart; up to 16 reads and atomics
+/// at once, or what the device has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ConnectAttributes {
+    /// How long to wait for an acknowledgement.
+    pub timeout: AckTimeout,
+    /// How often to send again then.
+    pub retry_count: RetryCount,
+    /// How often to send again when the peer has no receive posted.
+    pub rnr_retry: RnrRetry,
+    /// How long the peer waits when no receive is posted here.
+    pub min_rnr_timer: RnrTimer,
+    /// Reads and atomics at once, in both directions; lowered to what the device has.
+    pub read_depth: ReadDepth,
+}
+
+impl Default for ConnectAttributes {
+    fn default() -> Self {
+        // In range, as the constants say themselves.
+        const fn in_range<T: Copy>(checked: Result<T, crate::types::OutOfRange>) -> T {
+            match checked {
+                Ok(value) => value,
+                Err(_) => panic!("a default out of range"),
+            }
+        }
+        const DEFAULT: ConnectAttributes = ConnectAttributes {
+            timeout: in_range(AckTimeout::new(14)),
+            retry_count: in_range(RetryCount::new(6)),
+            rnr_retry: RnrRetry::FOREVER,
+            min_rnr_timer: in_range(RnrTimer::new(12)),
+            read_depth: in_range(ReadDepth::new(16)),
+        };
+        DEFAULT
+    }
+}
+
+/// The attributes of one `ibv_modify_qp`, and which of them count.
+pub(super) struct Modify {
+    pub(super) attributes: sys::ibv_qp_attr,
+    pub(super) mask: mask,
+}
+
+impl Modify {
+    /// Only the state.
+    pub(super) fn to(state: sys::ibv_qp_state) -> Self {
+        Self { attributes: sys::ibv_qp_attr { qp_state: state, ..Default::default() }, mask: mask::IBV_QP_STATE }
+    }
+
+    pub(super) fn init(attr: &InitAttributes) -> Self {
+        let mut this = Self::to(sys::ibv_qp_state::IBV_QPS_INIT);
+        this.attributes.port_num = attr.port.number().value();
+        this.attributes.pkey_index = attr.pkey_index;
+        this.attributes.qp_access_flags = attr.peer_rights.to_sys();
+        this.mask = this.mask | mask::IBV_QP_PORT | mask::IBV_QP_PKEY_INDEX | mask::IBV_QP_ACCESS_FLAGS;
+        this
+    }
+
+    pub(super) fn ready_to_receive(attr: &ReadyToReceiveAttributes, port: PortNumber, source_row: u8) -> Self {
+        let mut this = Self::to(sys::ibv_qp_state::IBV_QPS_RTR);
+        let path = &attr.path;
+        this.attributes.ah_attr.dlid = path.lid;
+        this.attributes.ah_attr.sl = path.service_level;
+        this.attributes.ah_attr.port_num = port.value();
+        if let Some(gid) = path.gid {
+            this.attributes.ah_attr.is_global = 1;
+            this.attributes.ah_attr.grh = sys::ibv_global_route {
+                dgid: sys::ibv_gid { raw: gid.0 },
+                flow_label: path.flow_label,
+                sgid_index: source_row,
+                hop_limit: path.hop_limit,
+                traffic_class: path.traffic_class,
+            };
+        }
+        this.attributes.path_mtu = attr.path_mtu.to_sys();
+        this.attributes.dest_qp_num = attr.destination.value();
+        this.attributes.rq_psn = attr.receive_psn.value();
+        this.attributes.max_dest_rd_atomic = attr.responder_depth.value();
+        this.attributes.min_rnr_timer = attr.min_rnr_timer.value();
+        this.mask = this.mask
+            | mask::IBV_QP_AV
+            | mask::IBV_QP_PATH_MTU
+            | mask::IBV_QP_DEST_QPN
+            | mask::IBV_QP_RQ_PSN
+            | mask::IBV_QP_MAX_DEST_RD_ATOMIC
+            | mask::IBV_QP_MIN_RNR_TIMER;
+        this
+    }
+
+    pub(super) fn ready_to_send(attr: &ReadyToSendAttributes) -> Self {
+        let mut this = Self::to(sys::ibv_qp_state::IBV_QPS_RTS);
+        this.attributes.sq_psn = attr.send_psn.value();
+        this.attributes.timeout = attr.timeout.value();
+        this.attributes.retry_cnt = attr.retry_count.value();
+        this.attributes.rnr_retry = attr.rnr_retry.value();
+        this.attributes.max_rd_atomic = attr.initiator_depth.value();
+        this.mask = this.mask
+            | mask::IBV_QP_SQ_PSN
+            | mask::IBV_QP_TIMEOUT
+            | mask::IBV_QP_RETRY_CNT
+            | mask::IBV_QP_RNR_RETRY
+            | mask::IBV_QP_MAX_QP_RD_ATOMIC;
+        this
+    }
+}

@@ -1,0 +1,147 @@
+//! A pair taken apart for two threads.
+
+use super::pair::{Core, Inner, QueuePair};
+use super::post::{Batch, BatchError, PostError, ReceiveQueue, SendQueue};
+use super::request::{SendMemory, WorkRequest};
+use super::state::ReadyToSend;
+use super::transport::{ReliableConnection, Transport};
+use super::work::WorkId;
+use crate::completion::Status;
+use crate::domain::Brand;
+use crate::memory::Buffer;
+use crate::types::Qpn;
+use std::{fmt, marker::PhantomData, sync::Arc};
+
+/// The half of a pair that sends. The pair is destroyed when both halves are dropped.
+///
+/// For transitions [`join`](Self::join) it with the other half.
+pub struct SendHalf<B, T = ReliableConnection> {
+    half: Box<(SendQueue, Arc<Core>)>,
+    types: PhantomData<(fn(B) -> B, fn() -> T)>,
+}
+
+/// The half of a pair that receives.
+pub struct ReceiveHalf<B, T = ReliableConnection> {
+    half: Box<(ReceiveQueue, Arc<Core>)>,
+    types: PhantomData<(fn(B) -> B, fn() -> T)>,
+}
+static_assertions::assert_impl_all!(SendHalf<()>: Send);
+static_assertions::assert_impl_all!(ReceiveHalf<()>: Send);
+static_assertions::assert_not_impl_any!(SendHalf<()>: Clone, Copy);
+static_assertions::assert_not_impl_any!(ReceiveHalf<()>: Clone, Copy);
+
+/// Two halves that are not of one pair. Both come back.
+#[derive(thiserror::Error)]
+#[error("the halves are of different queue pairs")]
+pub struct JoinHalvesError<B, T> {
+    /// The half that sends.
+    pub send: SendHalf<B, T>,
+    /// The half that receives.
+    pub receive: ReceiveHalf<B, T>,
+}
+
+impl<B, T> fmt::Debug for JoinHalvesError<B, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JoinHalvesError").finish_non_exhaustive()
+    }
+}
+
+impl<B: Brand, T: Transport> SendHalf<B, T> {
+    pub(super) fn new(queue: SendQueue, core: Arc<Core>) -> Self {
+        Self { half: Box::new((queue, core)), types: PhantomData }
+    }
+
+    /// Posts a request: see [`QueuePair::post`].
+    ///
+    /// # Errors
+    ///
+    /// As [`QueuePair::post`].
+    #[inline]
+    pub fn post<M: SendMemory<B>, K>(
+        &mut self,
+        request: WorkRequest<M, K>,
+    ) -> Result<WorkId, PostError<WorkRequest<M, K>>> {
+        self.half.0.post(request)
+    }
+
+    /// Sends what is filled of `memory`: see [`QueuePair::post_send`].
+    ///
+    /// # Errors
+    ///
+    /// As [`QueuePair::post_send`].
+    #[inline]
+    pub fn post_send<M: SendMemory<B>>(&mut self, memory: M) -> Result<WorkId, PostError<M>> {
+        self.post(WorkRequest::send(memory)).map_err(|error| error.map(WorkRequest::into_memory))
+    }
+
+    /// Lends `f` a batch: see [`QueuePair::batch`].
+    ///
+    /// # Errors
+    ///
+    /// As [`QueuePair::batch`].
+    #[inline]
+    pub fn batch<R>(&mut self, f: impl for<'batch> FnOnce(&mut Batch<'batch, B>) -> R) -> Result<R, BatchError<B>> {
+        let mut batch = Batch::new(&mut self.half.0);
+        let result = f(&mut batch);
+        batch.finish().map(|()| result)
+    }
+
+    /// The number of the pair.
+    pub fn number(&self) -> Qpn {
+        self.half.1.qpn()
+    }
+
+    /// The first failure of the pair that the poller saw.
+    pub fn first_failure(&self) -> Option<Status> {
+        self.half.1.first_failure()
+    }
+
+    /// The whole pair again.
+    ///
+    /// # Errors
+    ///
+    /// `receive` is of another pair; both come back.
+    pub fn join(self, receive: ReceiveHalf<B, T>) -> Result<QueuePair<B, ReadyToSend, T>, JoinHalvesError<B, T>> {
+        if !Arc::ptr_eq(&self.half.1, &receive.half.1) {
+            return Err(JoinHalvesError { send: self, receive });
+        }
+        let (send, core) = *self.half;
+        let (receive, other) = *receive.half;
+        // The pair holds the only reference.
+        drop(other);
+        Ok(QueuePair::assume_state(Box::new(Inner { send, receive, core })))
+    }
+}
+
+impl<B: Brand, T: Transport> ReceiveHalf<B, T> {
+    pub(super) fn new(queue: ReceiveQueue, core: Arc<Core>) -> Self {
+        Self { half: Box::new((queue, core)), types: PhantomData }
+    }
+
+    /// Posts a receive: see [`QueuePair::post_receive`].
+    ///
+    /// # Errors
+    ///
+    /// As [`QueuePair::post_receive`].
+    #[inline]
+    pub fn post_receive(&mut self, buffer: Buffer<B>) -> Result<WorkId, PostError<Buffer<B>>> {
+        self.half.0.post(buffer)
+    }
+
+    /// The number of the pair.
+    pub fn number(&self) -> Qpn {
+        self.half.1.qpn()
+    }
+}
+
+impl<B, T> fmt::Debug for SendHalf<B, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SendHalf").field("number", &self.half.1.qpn()).finish_non_exhaustive()
+    }
+}
+
+impl<B, T> fmt::Debug for ReceiveHalf<B, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReceiveHalf").field("number", &self.half.1.qpn()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,314 @@
+//! The ledger: who owns what a work queue has in flight.
+//!
+//! One ring per work queue, made with the queue's depth. The [`Poster`] (with the queue pair) puts a value in when it posts;
+//! the [`Retirer`] (with the poller of the completion queue) takes it out when its completion came, or when the queue
+//! was proved quiescent. The two may be on two threads; neither locks nor allocates.
+//!
+//! ```text
+//!            retired                 posted
+//!               |                       |
+//!   ....free....|....in flight..........|....free....      both counters only grow (mod 2^32)
+//!               ^ Retirer takes here    ^ Poster puts here
+//! ```
+//!
+//! A value that nobody takes out is leaked with the ledger, never dropped: only completion or quiescence proves that
+//! the device is done with it, and only the retirer learns of either.
+#![allow(unsafe_code, reason = "a ring of cells with two owners")]
+
+use crate::sync::{Arc, AtomicU32, Ordering, UnsafeCell};
+use core::mem::MaybeUninit;
+
+/// The most requests that one work queue may have in flight: an index must not come round within the 24 bits that a
+/// work id has for it.
+pub(crate) const MAX_DEPTH: u32 = 1 << 22;
+const INDEX_MASK: u32 = (1 << 24) - 1;
+
+/// The ring. Each side touches its own line.
+pub(crate) struct Ledger<T> {
+    /// # Invariants
+    ///
+    /// 0. A power of two of them. Those from `retired` to `posted` hold a value; the retirer alone touches them, the
+    ///    poster all others. (A poster that takes its newest value back lowers `posted` first.)
+    slots: Box<[UnsafeCell<MaybeUninit<T>>]>,
+    posted: Line<AtomicU32>,
+    retired: Line<AtomicU32>,
+}
+
+#[repr(align(64))]
+struct Line<T>(T);
+
+// SAFETY: a slot is touched by one side at a time (0), and counters hand it over with release and acquire.
+unsafe impl<T: Send> Send for Ledger<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send> Sync for Ledger<T> {}
+
+impl<T> Ledger<T> {
+    #[inline(always)]
+    fn slot(&self, number: u32) -> &UnsafeCell<MaybeUninit<T>> {
+        let at = number as usize & (self.slots.len() - 1);
+        // SAFETY: the length is a power of two (0), so the masked number is below it.
+        unsafe { self.slots.get_unchecked(at) }
+    }
+}
+
+/// A ledger for `depth` requests in flight, 1 to [`MAX_DEPTH`], as its two ends.
+pub(crate) fn ledger<T>(depth: u32) -> (Poster<T>, Retirer<T>) {
+    let depth = depth.clamp(1, MAX_DEPTH);
+    let slots = (0..depth.next_power_of_two()).map(|_| UnsafeCell::new(MaybeUninit::uninit())).collect();
+    let ledger = Arc::new(Ledger { slots, posted: Line(AtomicU32::new(0)), retired: Line(AtomicU32::new(0)) });
+    let poster = Poster { ledger: Arc::clone(&ledger), depth, posted: 0, retired_seen: 0 };
+    (poster, Retirer { ledger, retired: 0, posted_seen: 0 })
+}
+
+/// The end of a ledger that posts.
+pub(crate) struct Poster<T> {
+    ledger: Arc<Ledger<T>>,
+    depth: u32,
+    /// # Invariants
+    ///
+    /// 0. The ledger's `posted`, which nobody else writes.
+    posted: u32,
+    /// At most the ledger's `retired`: looked up again only when the queue seems full.
+    retired_seen: u32,
+}
+
+impl<T> Poster<T> {
+    /// How many requests fit now.
+    #[inline(always)]
+    pub(crate) fn free(&mut self) -> u32 {
+        let free = self.depth - self.posted.wrapping_sub(self.retired_seen);
+        if free != 0 { free } else { self.free_now() }
+    }
+
+    #[inline(never)]
+    fn free_now(&mut self) -> u32 {
+        self.depth - self.outstanding()
+    }
+
+    /// How many values are in flight.
+    pub(crate) fn outstanding(&mut self) -> u32 {
+        self.retired_seen = self.ledger.retired.0.load(Ordering::Acquire);
+        self.posted.wrapping_sub(self.retired_seen)
+    }
+
+    /// Whether the next value takes the last free slot, as far as is known.
+    #[inline(always)]
+    pub(crate) fn is_last(&self) -> bool {
+        self.depth - self.posted.wrapping_sub(self.retired_seen) <= 1
+    }
+
+    /// The index that the next value gets.
+    #[inline(always)]
+    pub(crate) fn next_index(&self) -> u32 {
+        self.posted & INDEX_MASK
+    }
+
+    /// Puts `value` in; it belongs to the device from here on. A full ledger gives it back.
+    #[inline(always)]
+    pub(crate) fn push(&mut self, value: T) -> Result<(), T> {
+        if self.free() == 0 {
+            return Err(value);
+        }
+        self.ledger.slot(self.posted).with_mut(|slot| {
+            // SAFETY: free, so ours to write (ledger 0); the retirer left it before the `retired` that we acquired.
+            unsafe { (*slot).write(value) };
+        });
+        self.posted = self.posted.wrapping_add(1);
+        // Before the verb: the completion may be polled before the verb returns.
+        self.ledger.posted.0.store(self.posted, Ordering::Release);
+        Ok(())
+    }
+
+    /// Takes the newest value back.
+    ///
+    /// # Safety
+    ///
+    /// The device was not given the request, so neither it nor a later one completes: the retirer does not reach it.
+    pub(crate) unsafe fn take_back(&mut self) -> Option<T> {
+        if self.outstanding() == 0 {
+            return None;
+        }
+        self.posted = self.posted.wrapping_sub(1);
+        self.ledger.posted.0.store(self.posted, Ordering::Release);
+        // SAFETY: was in flight, so it holds a value; the retirer does not reach it (caller).
+        Some(self.ledger.slot(self.posted).with_mut(|slot| unsafe { (*slot).assume_init_read() }))
+    }
+}
+
+/// The end of a ledger that takes values out.
+pub(crate) struct Retirer<T> {
+    ledger: Arc<Ledger<T>>,
+    /// # Invariants
+    ///
+    /// 0. The ledger's `retired`, which nobody else writes.
+    retired: u32,
+    posted_seen: u32,
+}
+
+impl<T> Retirer<T> {
+    /// How many values a completion with `index` retires, itself included; `None` if no such request is in flight.
+    #[inline(always)]
+    pub(crate) fn up_to(&mut self, index: u32) -> Option<u32> {
+        let ahead = index.wrapping_sub(self.retired) & INDEX_MASK;
+        if ahead >= self.posted_seen.wrapping_sub(self.retired) {
+            self.posted_seen = self.ledger.posted.0.load(Ordering::Acquire);
+        }
+        (ahead < self.posted_seen.wrapping_sub(self.retired)).then_some(ahead + 1)
+    }
+
+    /// Takes the oldest value out: its request completed, or the queue is quiescent.
+    #[inline(always)]
+    pub(crate) fn take(&mut self) -> Option<T> {
+        if self.posted_seen == self.retired {
+            self.posted_seen = self.ledger.posted.0.load(Ordering::Acquire);
+            if self.posted_seen == self.retired {
+                return None;
+            }
+        }
+        // SAFETY: in flight, so it holds a value that is ours to take (ledger 0), written before the `posted` that we
+        // acquired.
+        let value = self.ledger.slot(self.retired).with_mut(|slot| unsafe { (*slot).assume_init_read() });
+        self.retired = self.retired.wrapping_add(1);
+        self.ledger.retired.0.store(self.retired, Ordering::Release);
+        Some(value)
+    }
+
+    /// The index of the value that was taken out last.
+    #[inline(always)]
+    pub(crate) fn last_index(&self) -> u32 {
+        self.retired.wrapping_sub(1) & INDEX_MASK
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_come_out_in_the_order_in_which_they_went_in() {
+        let (mut poster, mut retirer) = ledger(3);
+        for value in 0..3 {
+            poster.push(value).unwrap();
+        }
+        assert_eq!(poster.push(9), Err(9));
+        assert_eq!(retirer.up_to(1), Some(2));
+        assert_eq!((retirer.take(), retirer.take()), (Some(0), Some(1)));
+        assert_eq!(poster.outstanding(), 1);
+        poster.push(3).unwrap();
+        assert_eq!(retirer.up_to(1), None, "retired already");
+        assert_eq!(retirer.up_to(4), None, "not posted yet");
+        assert_eq!((retirer.take(), retirer.take(), retirer.take()), (Some(2), Some(3), None));
+    }
+
+    #[test]
+    fn a_value_that_the_device_never_got_is_taken_back() {
+        let (mut poster, mut retirer) = ledger(2);
+        poster.push("kept").unwrap();
+        poster.push("refused").unwrap();
+        // SAFETY: there is no device.
+        assert_eq!(unsafe { poster.take_back() }, Some("refused"));
+        assert_eq!((retirer.take(), retirer.take()), (Some("kept"), None));
+        // SAFETY: there is no device.
+        assert_eq!(unsafe { poster.take_back() }, None);
+    }
+
+    #[test]
+    fn indices_come_round_without_confusion() {
+        let (mut poster, mut retirer) = ledger(4);
+        for round in 0..(1_u32 << 24) + 100 {
+            if cfg!(miri) && round == 200 {
+                return;
+            }
+            let index = poster.next_index();
+            poster.push(round).unwrap();
+            assert_eq!(retirer.up_to(index), Some(1));
+            assert_eq!(retirer.take(), Some(round));
+            assert_eq!(retirer.up_to(index), None);
+        }
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    //! Every interleaving of a poster and a retirer on two threads.
+    use super::*;
+    use loom::thread;
+
+    /// Polls until `wanted` values are out, and checks that they come in order.
+    fn retire(retirer: &mut Retirer<u32>, wanted: u32) {
+        let mut next = 0;
+        while next < wanted {
+            match retirer.take() {
+                Some(value) => {
+                    assert_eq!(value, next);
+                    next += 1;
+                }
+                None => thread::yield_now(),
+            }
+        }
+    }
+
+    #[test]
+    fn no_value_is_lost_or_taken_twice() {
+        loom::model(|| {
+            let (mut poster, mut retirer) = ledger(2);
+            let posting = thread::spawn(move || {
+                for value in 0..3 {
+                    while poster.push(value).is_err() {
+                        thread::yield_now();
+                    }
+                }
+            });
+            retire(&mut retirer, 3);
+            posting.join().unwrap();
+            assert_eq!(retirer.take(), None);
+        });
+    }
+
+    #[test]
+    fn a_value_taken_back_is_never_seen_by_the_retirer() {
+        loom::model(|| {
+            let (mut poster, mut retirer) = ledger(2);
+            let (sent, completed) = (Arc::new(AtomicU32::new(0)), ());
+            let device = Arc::clone(&sent);
+            let posting = thread::spawn(move || {
+                let () = completed;
+                poster.push(0).unwrap();
+                device.store(1, Ordering::Release);
+                poster.push(7).unwrap();
+                // SAFETY: this model's device completes the first request only.
+                assert_eq!(unsafe { poster.take_back() }, Some(7));
+                poster.push(1).unwrap();
+                device.store(2, Ordering::Release);
+            });
+            for (count, index) in [(1, 0), (2, 1)] {
+                while sent.load(Ordering::Acquire) < count {
+                    thread::yield_now();
+                }
+                assert_eq!(retirer.up_to(index), Some(1));
+                assert_eq!(retirer.take(), Some(index));
+            }
+            posting.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn a_completion_retires_the_unsignalled_before_it() {
+        loom::model(|| {
+            let (mut poster, mut retirer) = ledger(2);
+            let rung = Arc::new(AtomicU32::new(0));
+            let bell = Arc::clone(&rung);
+            let posting = thread::spawn(move || {
+                poster.push(0).unwrap();
+                poster.push(1).unwrap();
+                bell.store(1, Ordering::Release);
+            });
+            while rung.load(Ordering::Acquire) == 0 {
+                thread::yield_now();
+            }
+            assert_eq!(retirer.up_to(1), Some(2));
+            retire(&mut retirer, 2);
+            posting.join().unwrap();
+        });
+    }
+}

@@ -1,0 +1,27 @@
+//! Queue pairs: their states, their transitions, and posting.
+
+mod any;
+mod attr;
+mod half;
+pub(crate) mod ledger;
+mod pair;
+mod post;
+pub mod request;
+mod state;
+mod transport;
+mod work;
+
+pub use any::{AdvanceError, AnyQueuePair, Halted};
+pub use attr::{
+    ConnectAttributes, InitAttributes, Limits, Path, PeerRights, ReadyToReceiveAttributes, ReadyToSendAttributes,
+};
+pub use half::{JoinHalvesError, ReceiveHalf, SendHalf};
+pub use pair::{CreateError, DestroyError, DrainFailure, QueuePair, TransitionError, TransitionFailure, Undrained};
+pub use post::{Batch, BatchError, PostError};
+pub use request::{CarriesImmediate, RequestFlaw, SendMemory, WorkRequest};
+pub use state::{
+    Error, Init, MayFail, PostReceive, PostSend, ReadyToReceive, ReadyToSend, Reset, SendQueueDrain, State,
+};
+pub use transport::{ReliableConnection, Transport};
+pub(crate) use work::{Entry, MAX_SLOTS, QueueKey, QueueKind};
+pub use work::{Operation, PostedMemory, WorkId};

@@ -1,0 +1,1013 @@
+//! The queue pair.
+#![allow(unsafe_code, reason = "owns the raw queue pair")]
+
+use super::AnyQueuePair;
+use super::attr::{
+    ConnectAttributes, InitAttributes, Limits, Modify, Path, ReadyToReceiveAttributes, ReadyToSendAttributes,
+};
+use super::half::{ReceiveHalf, SendHalf};
+use super::ledger::{MAX_DEPTH, ledger};
+use super::post::{Batch, BatchError, PostError, ReceiveQueue, SendQueue};
+use super::request::{self, SendMemory, WorkRequest};
+use super::state::{
+    Error, Init, MayFail, PostReceive, PostSend, ReadyToReceive, ReadyToSend, Reset, SendQueueDrain, State,
+};
+use super::transport::{ReliableConnection, Transport, code};
+use super::work::{QueueKind, WorkId};
+use crate::completion::{
+    Attached, Completion, CqInner, Message, NoRoom, Orphan, Place, PollError, Poller, QueueStatus, Status,
+};
+use crate::connection::Endpoint;
+use crate::device::{GidEntry, LinkLayer, Port};
+use crate::domain::{Brand, DomainInner};
+use crate::error::{VerbError, note_leak};
+use crate::memory::{Buffer, PeerMayAtomic, PeerMayRead, PeerMayWrite, RemoteRegion};
+use crate::sys::{self, ibv_qp_attr_mask as Mask, ibv_qp_state as raw_state};
+use crate::types::{Mtu, PortNumber, Psn, Qpn, ReadDepth};
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+use std::{error, fmt, mem, ptr::NonNull, thread};
+
+/// A queue pair of domain `B`, in state `S`, of transport `T`. One word.
+///
+/// A transition takes the pair and gives one of the next type, or the error with the pair as it was; see
+/// [the states](State). Posting moves memory into the pair; it comes back from the poller of its completion queue.
+///
+/// Dropping it destroys it, `ibv_destroy_qp(3)`. What was in flight comes out of the poller as failures with
+/// [`Status::Destroyed`]. Where the device refuses to destroy it, everything that it could still touch stays allocated for
+/// the life of the process.
+#[doc(alias = "ibv_qp")]
+pub struct QueuePair<B, S = ReadyToSend, T = ReliableConnection> {
+    pub(super) inner: Box<Inner>,
+    types: PhantomData<(fn(B) -> B, fn() -> (S, T))>,
+}
+static_assertions::assert_eq_size!(QueuePair<()>, Option<QueuePair<()>>, usize);
+static_assertions::assert_impl_all!(QueuePair<()>: Send, Sync);
+static_assertions::assert_not_impl_any!(QueuePair<()>: Clone, Copy);
+
+pub(super) struct Inner {
+    pub(super) send: SendQueue,
+    pub(super) receive: ReceiveQueue,
+    /// # Invariants
+    ///
+    /// 0. The only reference: halves are made from these parts, and become them again.
+    pub(super) core: Arc<Core>,
+}
+
+/// What both halves of a pair need, and what ends with the last of them.
+pub(super) struct Core {
+    /// # Invariants
+    ///
+    /// 0. Came from the domain's provider, and is alive while `places` is `Some`.
+    raw: NonNull<sys::ibv_qp>,
+    places: Option<Places>,
+    status: Arc<QueueStatus>,
+    /// How many ledgers of an earlier life may still have completions in a queue.
+    unsettled: Arc<AtomicU32>,
+    limits: Limits,
+    local: Local,
+    // Dropped in this order, after the pair is destroyed.
+    send_queue: Arc<CqInner>,
+    receive_queue: Arc<CqInner>,
+    domain: Arc<DomainInner>,
+}
+
+struct Places {
+    send: Place,
+    receive: Place,
+}
+
+/// How peers reach the pair; set when it enters Init.
+#[derive(Clone, Copy)]
+struct Local {
+    port: PortNumber,
+    gid: Option<GidEntry>,
+    lid: u16,
+    mtu: Mtu,
+    link_layer: LinkLayer,
+    psn: Psn,
+}
+
+// SAFETY: control verbs on a pair may be called from any thread.
+unsafe impl Send for Core {}
+// SAFETY: as above; what changes the pair takes `&mut`.
+unsafe impl Sync for Core {}
+
+/// Why there is no queue pair.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CreateError {
+    /// The completion queue cannot take all the completions that the pair could cause.
+    #[error(transparent)]
+    NoRoom(#[from] NoRoom),
+    /// A depth that no queue pair has.
+    #[error("a work queue holds 1 to {most} requests, not {asked}")]
+    Depth {
+        /// What was asked for.
+        asked: u32,
+        /// The most that this library keeps account of.
+        most: u32,
+    },
+    /// The device answered with an error. `EINVAL` and `ENOMEM`: often more than it has.
+    #[error(transparent)]
+    Verb(#[from] VerbError),
+}
+
+/// A transition that did not happen. The pair is as it was.
+pub struct TransitionError<Q> {
+    /// The queue pair, in the state that it had.
+    pub queue_pair: Q,
+    /// Why not.
+    pub source: TransitionFailure,
+}
+
+/// Why a transition did not happen.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TransitionFailure {
+    /// The device refused.
+    #[error("{}", explain(.to, .source))]
+    Verb {
+        /// The state that was asked for.
+        to: &'static str,
+        /// What the device answered.
+        source: VerbError,
+    },
+    /// The pair was reset with requests in flight, and their completions may still be in the completion queue.
+    #[error(
+        "completions of before the reset may still be in the completion queue: poll it until it is empty, then try again"
+    )]
+    Unsettled,
+    /// The port has no GID, without which peers cannot reach it on Ethernet.
+    #[error("port {port} has no GID: has its network interface an address, and is it up?")]
+    NoGid {
+        /// The port.
+        port: PortNumber,
+    },
+    /// The peer has no GID, without which it cannot be reached on Ethernet.
+    #[error("the peer's endpoint has no GID, without which it cannot be reached on Ethernet")]
+    NoPeerGid,
+    /// The peer's endpoint has no queue pair number.
+    #[error("the completion queue has no slot left for another life of the pair")]
+    NoSlot,
+}
+
+/// The cause in words, as far as the number tells.
+fn explain(to: &str, source: &VerbError) -> String {
+    let hint = match (to, source.errno()) {
+        ("ReadyToReceive", libc::ENODATA) => {
+            ": the row of the GID table is empty (did the address of the port change?)"
+        }
+        ("ReadyToReceive", libc::EHOSTUNREACH | libc::ENETUNREACH | libc::ETIMEDOUT) => {
+            ": no route to the peer's GID, or no answer from the next hop"
+        }
+        ("ReadyToReceive", libc::EINVAL) => {
+            ": the device does not take an attribute (a GID on Ethernet, an MTU of at most the port's, a responder \
+             depth that it has)"
+        }
+        ("ReadyToSend", libc::EINVAL) => {
+            ": the device does not take an attribute (an initiator depth that it has?), or the send queue is still draining"
+        }
+        (_, libc::EIO) => ": the device is gone",
+        _ => "",
+    };
+    format!("the queue pair does not go to {to}: {source}{hint}")
+}
+
+impl<Q> fmt::Display for TransitionError<Q> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.source.fmt(f)
+    }
+}
+
+impl<Q> fmt::Debug for TransitionError<Q> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TransitionError").field("source", &self.source).finish_non_exhaustive()
+    }
+}
+
+impl<Q> error::Error for TransitionError<Q> {
+    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
+        error::Error::source(&self.source)
+    }
+}
+
+impl<Q> From<TransitionError<Q>> for TransitionFailure {
+    /// Drops the pair, so that `?` works where the brand is not `'static`.
+    fn from(error: TransitionError<Q>) -> Self {
+        error.source
+    }
+}
+
+/// A pair that the device did not destroy. It comes back.
+#[derive(thiserror::Error)]
+#[error("the queue pair is still there")]
+pub struct DestroyError<Q> {
+    /// The queue pair.
+    pub queue_pair: Q,
+    /// What the device answered.
+    pub source: VerbError,
+}
+
+impl<Q> fmt::Debug for DestroyError<Q> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DestroyError").field("source", &self.source).finish_non_exhaustive()
+    }
+}
+
+/// Requests were still in flight when the time was over. What brings their memory back is
+/// [`into_reset`](QueuePair::into_reset) or [`destroy`](QueuePair::destroy).
+#[derive(Debug, thiserror::Error)]
+#[error("{sends} sends and {receives} receives were not flushed within {timeout:?}: reset or destroy the queue pair")]
+pub struct Undrained {
+    /// Sends, writes, reads and atomics in flight.
+    pub sends: u32,
+    /// Receives in flight.
+    pub receives: u32,
+    /// The time that there was.
+    pub timeout: Duration,
+    /// What polling or the device answered, if that was the reason.
+    pub source: Option<DrainFailure>,
+}
+
+/// What kept a pair from being drained.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DrainFailure {
+    /// The completion queue failed.
+    #[error(transparent)]
+    Poll(#[from] PollError),
+    /// The device answered with an error.
+    #[error(transparent)]
+    Verb(#[from] VerbError),
+}
+
+impl Core {
+    fn modify(&self, mut modify: Modify) -> Result<(), VerbError> {
+        // SAFETY: alive (0).
+        unsafe { self.domain.context.provider.modify_qp(self.raw, &mut modify.attributes, modify.mask) }
+    }
+
+    fn query(&self, mask: Mask) -> Result<sys::ibv_qp_attr, VerbError> {
+        // SAFETY: alive (0).
+        unsafe { self.domain.context.provider.query_qp(self.raw, mask) }
+    }
+
+    fn destroy(&mut self) -> Result<(), VerbError> {
+        if self.places.is_none() {
+            return Ok(());
+        }
+        // SAFETY: alive (0).
+        unsafe { self.domain.context.provider.destroy_qp(self.raw) }?;
+        if let Some(Places { send, receive }) = self.places.take() {
+            self.orphan(send, receive, None);
+        }
+        Ok(())
+    }
+
+    /// Tells the pollers that the device is done with what these places have in flight.
+    fn orphan(&self, send: Place, receive: Place, keeps_lease: Option<&Arc<AtomicU32>>) {
+        for (queue, place) in [(&self.send_queue, send), (&self.receive_queue, receive)] {
+            queue.mailbox.send(Message::Orphan(Orphan { place, keeps_lease: keeps_lease.cloned() }));
+        }
+    }
+
+    pub(super) fn qpn(&self) -> Qpn {
+        Qpn::from_device(self.status.qpn)
+    }
+
+    pub(super) fn first_failure(&self) -> Option<Status> {
+        self.status.first_failure()
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        if let Err(error) = self.destroy() {
+            note_leak("a queue pair", error);
+            // The device may go on with what is in flight: nothing that it needs may end.
+            mem::forget(Arc::clone(&self.send_queue));
+            mem::forget(Arc::clone(&self.receive_queue));
+            mem::forget(Arc::clone(&self.domain));
+        }
+    }
+}
+
+/// Leases a place on each queue; both or none.
+fn lease(sends: &CqInner, receives: &CqInner, limits: &Limits) -> Result<Places, NoRoom> {
+    let send = sends.lease(QueueKind::Send, limits.sends)?;
+    match receives.lease(QueueKind::Receive, limits.receives) {
+        Ok(receive) => Ok(Places { send, receive }),
+        Err(error) => {
+            sends.release(send, true);
+            Err(error)
+        }
+    }
+}
+
+impl<B: Brand, T: Transport> QueuePair<B, Reset, T> {
+    pub(crate) fn create(
+        domain: &Arc<DomainInner>,
+        sends: &Arc<CqInner>,
+        receives: &Arc<CqInner>,
+        limits: &Limits,
+    ) -> Result<Self, CreateError> {
+        for asked in [limits.sends, limits.receives] {
+            if asked == 0 || asked > MAX_DEPTH {
+                return Err(CreateError::Depth { asked, most: MAX_DEPTH });
+            }
+        }
+        // SAFETY: an open context has its function table filled.
+        let operations = unsafe { (*domain.context.raw.as_ptr()).ops };
+        let (Some(post_send), Some(post_receive)) = (operations.post_send, operations.post_recv) else {
+            return Err(VerbError::new("ibv_post_send", libc::EOPNOTSUPP).into());
+        };
+        let places = lease(sends, receives, limits)?;
+        let mut attributes = sys::ibv_qp_init_attr {
+            send_cq: sends.raw.as_ptr(),
+            recv_cq: receives.raw.as_ptr(),
+            cap: sys::ibv_qp_cap {
+                max_send_wr: limits.sends,
+                max_recv_wr: limits.receives,
+                max_send_sge: 1,
+                max_recv_sge: 1,
+                max_inline_data: 0,
+            },
+            qp_type: code::<T>(),
+            ..Default::default()
+        };
+        // SAFETY: domain and queues are alive; the queues belong to the same device, since they bear the same brand.
+        let raw = match unsafe { domain.context.provider.create_qp(domain.raw, &mut attributes) } {
+            Ok(raw) => raw,
+            Err(error) => {
+                sends.release(places.send, true);
+                receives.release(places.receive, true);
+                return Err(error.into());
+            }
+        };
+        // SAFETY: created just now.
+        let status = QueueStatus::new(unsafe { (*raw.as_ptr()).qp_num });
+        let (send_poster, send_retirer) = ledger(limits.sends);
+        let (receive_poster, receive_retirer) = ledger(limits.receives);
+        let (send_key, receive_key) = (places.send.key, places.receive.key);
+        for (queue, key, retirer) in [(sends, send_key, send_retirer), (receives, receive_key, receive_retirer)] {
+            queue.mailbox.send(Message::Attach(Attached { key, retirer, status: Arc::clone(&status) }));
+        }
+        let core = Core {
+            raw,
+            places: Some(places),
+            status: Arc::clone(&status),
+            unsettled: Arc::new(AtomicU32::new(0)),
+            limits: *limits,
+            local: Local::UNKNOWN,
+            send_queue: Arc::clone(sends),
+            receive_queue: Arc::clone(receives),
+            domain: Arc::clone(domain),
+        };
+        Ok(Self::assume_state(Box::new(Inner {
+            send: SendQueue::new(send_poster, send_key, raw, post_send, Arc::clone(&status)),
+            receive: ReceiveQueue::new(receive_poster, receive_key, raw, post_receive, status),
+            core: Arc::new(core),
+        })))
+    }
+}
+
+impl Local {
+    /// Before Init, when nobody asks.
+    const UNKNOWN: Self = Self {
+        port: match PortNumber::new(1) {
+            Ok(port) => port,
+            Err(_) => panic!("1 is a port"),
+        },
+        gid: None,
+        lid: 0,
+        mtu: Mtu::Bytes256,
+        link_layer: LinkLayer::Unspecified,
+        psn: match Psn::new(0) {
+            Ok(psn) => psn,
+            Err(_) => panic!("0 is a PSN"),
+        },
+    };
+
+    fn of(port: &Port) -> Self {
+        Self {
+            port: port.number(),
+            gid: port.gid(),
+            lid: port.lid(),
+            mtu: port.active_mtu(),
+            link_layer: port.link_layer(),
+            psn: Psn::random(),
+        }
+    }
+}
+
+impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
+    /// The state is what the caller has just seen a `modify` arrive at, or what it was.
+    pub(super) fn assume_state(inner: Box<Inner>) -> Self {
+        Self { inner, types: PhantomData }
+    }
+
+    /// Calls `ibv_modify_qp`, and gives the pair in the new state or as it was.
+    fn transition<S2: State>(self, modify: Modify) -> Result<QueuePair<B, S2, T>, TransitionError<Self>> {
+        match self.inner.core.modify(modify) {
+            Ok(()) => Ok(QueuePair::assume_state(self.inner)),
+            Err(source) => self.fail(TransitionFailure::Verb { to: S2::NAME, source }),
+        }
+    }
+
+    fn fail<Q>(self, source: TransitionFailure) -> Result<Q, TransitionError<Self>> {
+        Err(TransitionError { queue_pair: self, source })
+    }
+
+    /// Its number, unique on its device.
+    #[doc(alias = "qp_num")]
+    pub fn number(&self) -> Qpn {
+        self.inner.core.qpn()
+    }
+
+    /// How many requests it may have in flight.
+    pub fn limits(&self) -> Limits {
+        self.inner.core.limits
+    }
+
+    /// How many sends, writes, reads and atomics are in flight: posted, and not yet out of the poller.
+    pub fn sends_in_flight(&mut self) -> u32 {
+        self.inner.send.outstanding()
+    }
+
+    /// How many receives are in flight.
+    pub fn receives_in_flight(&mut self) -> u32 {
+        self.inner.receive.outstanding()
+    }
+
+    /// The first failure that the poller saw, if any: then the device has left the state of the type for Error.
+    pub fn first_failure(&self) -> Option<Status> {
+        self.inner.core.first_failure()
+    }
+
+    /// The state that the device says the pair is in: 0 Reset, 1 Init, 2 RTR, 3 RTS, 4 SQD, 5 SQE, 6 Error.
+    ///
+    /// The device may enter Error by itself at any time.
+    ///
+    /// # Errors
+    ///
+    /// The device is gone.
+    #[doc(alias = "ibv_query_qp")]
+    pub fn query_state(&self) -> Result<u32, VerbError> {
+        Ok(self.inner.core.query(Mask::IBV_QP_STATE)?.qp_state.0)
+    }
+
+    /// To Error: every request is flushed, each with a completion of [`Status::Flushed`].
+    ///
+    /// `ibv_modify_qp(3)`.
+    ///
+    /// # Errors
+    ///
+    /// The device refused.
+    #[doc(alias = "ibv_modify_qp")]
+    pub fn into_error(self) -> Result<QueuePair<B, Error, T>, TransitionError<Self>>
+    where
+        S: MayFail,
+    {
+        self.transition(Modify::to(raw_state::IBV_QPS_ERR))
+    }
+
+    /// To Reset: the device drops every request. What was in flight comes out of the poller as failures with
+    /// [`Status::Destroyed`].
+    ///
+    /// `ibv_modify_qp(3)`. The pair keeps its number. Where requests were in flight, it goes to Init only after the
+    /// completion queue was polled empty.
+    ///
+    /// # Errors
+    ///
+    /// The device refused.
+    #[doc(alias = "ibv_modify_qp")]
+    pub fn into_reset(mut self) -> Result<QueuePair<B, Reset, T>, TransitionError<Self>> {
+        match self.inner.reset() {
+            Ok(()) => Ok(QueuePair::assume_state(self.inner)),
+            Err(source) => self.fail(source),
+        }
+    }
+
+    /// Destroys the pair, as dropping it does, and says if that fails.
+    ///
+    /// `ibv_destroy_qp(3)`. What was in flight comes out of the poller as failures with [`Status::Destroyed`]: poll until
+    /// it gives nothing more.
+    ///
+    /// # Errors
+    ///
+    /// The device refused: the pair comes back, and what is in flight stays there.
+    #[doc(alias = "ibv_destroy_qp")]
+    pub fn destroy(mut self) -> Result<(), DestroyError<Self>> {
+        match self.inner.unsplit().map(Core::destroy) {
+            Some(Ok(())) => Ok(()),
+            Some(Err(source)) => Err(DestroyError { queue_pair: self, source }),
+            None => Err(DestroyError { queue_pair: self, source: VerbError::new("ibv_destroy_qp", libc::EBUSY) }),
+        }
+    }
+
+    /// Posts a receive: `buffer` takes the next message, all of its capacity.
+    ///
+    /// `ibv_post_recv(3)`. The buffer is the device's until its completion.
+    ///
+    /// # Errors
+    ///
+    /// [`PostError`] gives the buffer back, but for [`PostError::Uncertain`].
+    #[doc(alias = "ibv_post_recv")]
+    #[inline]
+    pub fn post_receive(&mut self, buffer: Buffer<B>) -> Result<WorkId, PostError<Buffer<B>>>
+    where
+        S: PostReceive,
+    {
+        self.inner.receive.post(buffer)
+    }
+
+    /// Posts a request.
+    ///
+    /// `ibv_post_send(3)`. Its memory is the device's until its completion.
+    ///
+    /// # Errors
+    ///
+    /// [`PostError`] gives the request back, but for [`PostError::Uncertain`].
+    #[doc(alias = "ibv_post_send")]
+    #[inline]
+    pub fn post<M: SendMemory<B>, K>(
+        &mut self,
+        request: WorkRequest<M, K>,
+    ) -> Result<WorkId, PostError<WorkRequest<M, K>>>
+    where
+        S: PostSend,
+    {
+        self.inner.send.post(request)
+    }
+
+    /// Sends what is filled of `memory`: [`post`](Self::post) of [`WorkRequest::send`].
+    ///
+    /// # Errors
+    ///
+    /// [`PostError`] gives the memory back, but for [`PostError::Uncertain`].
+    #[doc(alias = "ibv_post_send")]
+    #[inline]
+    pub fn post_send<M: SendMemory<B>>(&mut self, memory: M) -> Result<WorkId, PostError<M>>
+    where
+        S: PostSend,
+    {
+        self.inner.send.post(WorkRequest::send(memory)).map_err(|error| error.map(WorkRequest::into_memory))
+    }
+
+    /// Writes what is filled of `memory` to the peer: [`post`](Self::post) of [`WorkRequest::write`].
+    ///
+    /// # Errors
+    ///
+    /// As [`post_send`](Self::post_send).
+    #[doc(alias = "IBV_WR_RDMA_WRITE")]
+    #[inline]
+    pub fn post_write<M: SendMemory<B>, A: PeerMayWrite>(
+        &mut self,
+        memory: M,
+        target: &RemoteRegion<A>,
+    ) -> Result<WorkId, PostError<M>>
+    where
+        S: PostSend,
+    {
+        self.inner.send.post(WorkRequest::write(memory, target)).map_err(|error| error.map(WorkRequest::into_memory))
+    }
+
+    /// Reads all of `source` into `buffer`: [`post`](Self::post) of [`WorkRequest::read`].
+    ///
+    /// # Errors
+    ///
+    /// As [`post_send`](Self::post_send).
+    #[doc(alias = "IBV_WR_RDMA_READ")]
+    #[inline]
+    pub fn post_read<A: PeerMayRead>(
+        &mut self,
+        buffer: Buffer<B>,
+        source: &RemoteRegion<A>,
+    ) -> Result<WorkId, PostError<Buffer<B>>>
+    where
+        S: PostSend,
+    {
+        self.post_and_unwrap(WorkRequest::read(buffer, source))
+    }
+
+    /// Compares and swaps a word of the peer: [`post`](Self::post) of [`WorkRequest::compare_and_swap`].
+    ///
+    /// # Errors
+    ///
+    /// As [`post_send`](Self::post_send).
+    #[doc(alias = "IBV_WR_ATOMIC_CMP_AND_SWP")]
+    #[inline]
+    pub fn post_compare_and_swap<A: PeerMayAtomic>(
+        &mut self,
+        result: Buffer<B>,
+        target: &RemoteRegion<A>,
+        compare: u64,
+        swap: u64,
+    ) -> Result<WorkId, PostError<Buffer<B>>>
+    where
+        S: PostSend,
+    {
+        self.post_and_unwrap(WorkRequest::compare_and_swap(result, target, compare, swap))
+    }
+
+    /// Adds to a word of the peer: [`post`](Self::post) of [`WorkRequest::fetch_and_add`].
+    ///
+    /// # Errors
+    ///
+    /// As [`post_send`](Self::post_send).
+    #[doc(alias = "IBV_WR_ATOMIC_FETCH_AND_ADD")]
+    #[inline]
+    pub fn post_fetch_and_add<A: PeerMayAtomic>(
+        &mut self,
+        result: Buffer<B>,
+        target: &RemoteRegion<A>,
+        addend: u64,
+    ) -> Result<WorkId, PostError<Buffer<B>>>
+    where
+        S: PostSend,
+    {
+        self.post_and_unwrap(WorkRequest::fetch_and_add(result, target, addend))
+    }
+
+    #[inline(always)]
+    fn post_and_unwrap<K>(&mut self, request: WorkRequest<Buffer<B>, K>) -> Result<WorkId, PostError<Buffer<B>>> {
+        self.inner.send.post(request).map_err(|error| error.map(WorkRequest::into_memory))
+    }
+
+    /// Lends `f` a batch: what it posts there is handed to the device together, with one doorbell for each 32.
+    ///
+    /// When `f` returns, whatever it returns, the rest is handed over; when it panics, the rest is taken back and dropped.
+    ///
+    /// # Errors
+    ///
+    /// [`BatchError`]: the provider refused a request. What the device surely does not have comes back.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # interlock::domain! { struct Docs; }
+    /// # let (mut pair, buffers): (interlock::QueuePair<Docs>, Vec<interlock::Buffer<Docs>>) = todo!();
+    /// use interlock::WorkRequest;
+    /// pair.batch(|batch| {
+    ///     for buffer in buffers {
+    ///         batch.post(WorkRequest::send(buffer).unsignalled())?;
+    ///     }
+    ///     Ok::<_, interlock::PostError<_>>(())
+    /// })??;
+    /// # Ok(()) }
+    /// ```
+    #[inline]
+    pub fn batch<R>(&mut self, f: impl for<'batch> FnOnce(&mut Batch<'batch, B>) -> R) -> Result<R, BatchError<B>>
+    where
+        S: PostSend,
+    {
+        let mut batch = Batch::new(&mut self.inner.send);
+        let result = f(&mut batch);
+        batch.finish().map(|()| result)
+    }
+}
+
+impl Inner {
+    /// The core, if no half of the pair is around; there is none whose pair is whole (0).
+    fn unsplit(&mut self) -> Option<&mut Core> {
+        Arc::get_mut(&mut self.core)
+    }
+
+    fn reset(&mut self) -> Result<(), TransitionFailure> {
+        let verb = |source| TransitionFailure::Verb { to: Reset::NAME, source };
+        let drained = self.send.outstanding() == 0 && self.receive.outstanding() == 0;
+        let Some(core) = Arc::get_mut(&mut self.core) else {
+            return Err(verb(VerbError::new("ibv_modify_qp", libc::EBUSY)));
+        };
+        if drained {
+            // Every request has come out, so no completion of this life is left in a queue.
+            core.modify(Modify::to(raw_state::IBV_QPS_RESET)).map_err(verb)?;
+            core.status.renew();
+            return Ok(());
+        }
+        // A new life has new places, so that no completion of the old one is taken for its own.
+        let Some(old) = &core.places else { return Err(TransitionFailure::NoSlot) };
+        let Some(send) = core.send_queue.renew(QueueKind::Send, &old.send) else {
+            return Err(TransitionFailure::NoSlot);
+        };
+        let Some(receive) = core.receive_queue.renew(QueueKind::Receive, &old.receive) else {
+            core.send_queue.release(send, false);
+            return Err(TransitionFailure::NoSlot);
+        };
+        if let Err(error) = core.modify(Modify::to(raw_state::IBV_QPS_RESET)) {
+            core.send_queue.release(send, false);
+            core.receive_queue.release(receive, false);
+            return Err(verb(error));
+        }
+        core.status = QueueStatus::new(core.status.qpn);
+        let (poster, retirer) = ledger(core.limits.sends);
+        let (key, status) = (send.key, Arc::clone(&core.status));
+        core.send_queue.mailbox.send(Message::Attach(Attached { key, retirer, status: Arc::clone(&status) }));
+        self.send.renew(poster, key, status);
+        let (poster, retirer) = ledger(core.limits.receives);
+        let (key, status) = (receive.key, Arc::clone(&core.status));
+        core.receive_queue.mailbox.send(Message::Attach(Attached { key, retirer, status: Arc::clone(&status) }));
+        self.receive.renew(poster, key, status);
+        core.unsettled.fetch_add(2, Ordering::Relaxed);
+        if let Some(old) = core.places.replace(Places { send, receive }) {
+            core.orphan(old.send, old.receive, Some(&core.unsettled));
+        }
+        Ok(())
+    }
+}
+
+/// In Reset: nothing may be posted.
+impl<B: Brand, T: Transport> QueuePair<B, Reset, T> {
+    /// To Init, on a port: a `&Port` for the usual, or [`InitAttributes`].
+    ///
+    /// `ibv_modify_qp(3)`. Chooses a random first packet sequence number.
+    ///
+    /// # Errors
+    ///
+    /// [`TransitionFailure::Unsettled`] after a reset with requests in flight; [`TransitionFailure::NoGid`]; or the device
+    /// refused.
+    #[doc(alias = "ibv_modify_qp")]
+    pub fn into_init(
+        mut self,
+        attr: impl Into<InitAttributes>,
+    ) -> Result<QueuePair<B, Init, T>, TransitionError<Self>> {
+        let attr = attr.into();
+        let Some(core) = self.inner.unsplit() else { return self.fail(TransitionFailure::NoSlot) };
+        if core.unsettled.load(Ordering::Acquire) != 0 {
+            return self.fail(TransitionFailure::Unsettled);
+        }
+        if attr.port.link_layer() == LinkLayer::Ethernet && attr.port.gid().is_none() {
+            return self.fail(TransitionFailure::NoGid { port: attr.port.number() });
+        }
+        core.local = Local::of(&attr.port);
+        self.transition(Modify::init(&attr))
+    }
+}
+
+/// In Init: receives may be posted; nothing moves yet.
+impl<B: Brand> QueuePair<B, Init, ReliableConnection> {
+    /// To Ready To Receive.
+    ///
+    /// `ibv_modify_qp(3)`.
+    ///
+    /// # Errors
+    ///
+    /// The device refused.
+    #[doc(alias = "ibv_modify_qp")]
+    pub fn into_ready_to_receive(
+        self,
+        attr: &ReadyToReceiveAttributes,
+    ) -> Result<QueuePair<B, ReadyToReceive, ReliableConnection>, TransitionError<Self>> {
+        let local = &self.inner.core.local;
+        let modify = Modify::ready_to_receive(attr, local.port, local.gid.map_or(0, |row| row.index()));
+        self.transition(modify)
+    }
+
+    /// To Ready To Send, connected to `peer`, with [the usual attributes](ConnectAttributes).
+    ///
+    /// Both sides do this, in any order. A receive that must be there for the peer's first message is posted before.
+    ///
+    /// # Errors
+    ///
+    /// The device refused one of the two transitions; the pair comes back in the state that it reached.
+    #[allow(clippy::type_complexity, reason = "a pair of two states")]
+    pub fn connect(
+        self,
+        peer: &Endpoint,
+    ) -> Result<QueuePair<B, ReadyToSend, ReliableConnection>, TransitionError<AnyQueuePair<B, ReliableConnection>>>
+    {
+        self.connect_with(peer, &ConnectAttributes::default())
+    }
+
+    /// As [`connect`](Self::connect), with attributes of your own.
+    ///
+    /// # Errors
+    ///
+    /// As [`connect`](Self::connect).
+    #[allow(clippy::type_complexity, reason = "a pair of two states")]
+    pub fn connect_with(
+        self,
+        peer: &Endpoint,
+        attr: &ConnectAttributes,
+    ) -> Result<QueuePair<B, ReadyToSend, ReliableConnection>, TransitionError<AnyQueuePair<B, ReliableConnection>>>
+    {
+        let any = |error: TransitionError<Self>| TransitionError {
+            queue_pair: error.queue_pair.into(),
+            source: error.source,
+        };
+        let local = self.inner.core.local;
+        if local.link_layer == LinkLayer::Ethernet && peer.gid().is_none() {
+            return self.fail(TransitionFailure::NoPeerGid).map_err(any);
+        }
+        let context = &self.inner.core.domain.context;
+        // SAFETY: the context is open as long as we hold it.
+        let device = match unsafe { context.provider.query_device(context.raw) } {
+            Ok(device) => device,
+            Err(source) => {
+                return self.fail(TransitionFailure::Verb { to: ReadyToReceive::NAME, source }).map_err(any);
+            }
+        };
+        let at_most = |limit: i32| attr.read_depth.min(ReadDepth::saturating(limit));
+        let receive = ReadyToReceiveAttributes {
+            path: Path { gid: peer.gid(), lid: peer.lid(), ..Path::to(Default::default()) },
+            path_mtu: local.mtu.min(peer.mtu()),
+            destination: peer.queue_pair(),
+            receive_psn: peer.psn(),
+            responder_depth: at_most(device.max_qp_rd_atom),
+            min_rnr_timer: attr.min_rnr_timer,
+        };
+        let send = ReadyToSendAttributes {
+            send_psn: local.psn,
+            timeout: attr.timeout,
+            retry_count: attr.retry_count,
+            rnr_retry: attr.rnr_retry,
+            initiator_depth: at_most(device.max_qp_init_rd_atom),
+        };
+        self.into_ready_to_receive(&receive)
+            .map_err(any)?
+            .into_ready_to_send(&send)
+            .map_err(|error| TransitionError { queue_pair: error.queue_pair.into(), source: error.source })
+    }
+}
+
+impl<B: Brand, S: State + MayFail, T: Transport> QueuePair<B, S, T> {
+    /// What a peer needs to connect to this pair: send it the bytes of this record.
+    pub fn endpoint(&self) -> Endpoint {
+        let Local { gid, lid, mtu, psn, .. } = self.inner.core.local;
+        Endpoint::new(self.number(), psn, gid.map(|row| row.gid), lid, mtu)
+    }
+}
+
+/// In RTR: receives, and may post receives.
+impl<B: Brand> QueuePair<B, ReadyToReceive, ReliableConnection> {
+    /// To Ready To Send.
+    ///
+    /// `ibv_modify_qp(3)`.
+    ///
+    /// # Errors
+    ///
+    /// The device refused.
+    #[doc(alias = "ibv_modify_qp")]
+    pub fn into_ready_to_send(
+        self,
+        attr: &ReadyToSendAttributes,
+    ) -> Result<QueuePair<B, ReadyToSend, ReliableConnection>, TransitionError<Self>> {
+        self.transition(Modify::ready_to_send(attr))
+    }
+}
+
+/// In RTS: receives and sends.
+impl<B: Brand, T: Transport> QueuePair<B, ReadyToSend, T> {
+    /// To Send Queue Drain: begun requests go on to their end, later ones wait.
+    ///
+    /// `ibv_modify_qp(3)`.
+    ///
+    /// # Errors
+    ///
+    /// The device refused.
+    #[doc(alias = "ibv_modify_qp")]
+    pub fn into_send_queue_drain(self) -> Result<QueuePair<B, SendQueueDrain, T>, TransitionError<Self>> {
+        self.transition(Modify::to(raw_state::IBV_QPS_SQD))
+    }
+
+    /// Takes the pair apart for two threads, one that sends and one that receives.
+    pub fn split(self) -> (SendHalf<B, T>, ReceiveHalf<B, T>) {
+        let Inner { send, receive, core } = *self.inner;
+        (SendHalf::new(send, Arc::clone(&core)), ReceiveHalf::new(receive, core))
+    }
+}
+
+/// In SQD: the send queue is draining; receives go on.
+impl<B: Brand, T: Transport> QueuePair<B, SendQueueDrain, T> {
+    /// Waits until the device says that the send queue is drained, at most for `timeout`; false if it is not.
+    ///
+    /// `ibv_query_qp(3)`, `sq_draining`. A drained queue brings no buffer back: completions do.
+    ///
+    /// # Errors
+    ///
+    /// The device is gone.
+    pub fn drained(&self, timeout: Duration) -> Result<bool, VerbError> {
+        let deadline = Instant::now() + timeout;
+        let core = &self.inner.core;
+        loop {
+            if core.query(Mask(Mask::IBV_QP_STATE.0 | Mask::IBV_QP_EN_SQD_ASYNC_NOTIFY.0))?.sq_draining == 0 {
+                return Ok(true);
+            }
+            if Instant::now() >= deadline {
+                return Ok(false);
+            }
+            thread::sleep(core.domain.context.next_timer().map_or(PAUSE, |timer| timer.min(PAUSE)));
+        }
+    }
+
+    /// Back to Ready To Send.
+    ///
+    /// `ibv_modify_qp(3)`.
+    ///
+    /// # Errors
+    ///
+    /// The device refused: `EINVAL` while the queue is not drained.
+    #[doc(alias = "ibv_modify_qp")]
+    pub fn into_ready_to_send(self) -> Result<QueuePair<B, ReadyToSend, T>, TransitionError<Self>> {
+        self.transition(Modify::to(raw_state::IBV_QPS_RTS))
+    }
+}
+
+/// Between two looks at a device that has nothing to wait on.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// In Error: everything is being flushed. The ways on are [`into_reset`](QueuePair::into_reset) and
+/// [`destroy`](QueuePair::destroy), best after [`drain`](QueuePair::drain).
+impl<B: Brand, T: Transport> QueuePair<B, Error, T> {
+    /// Polls until every request of this pair has come out, and gives each completion to `sink`, those of other
+    /// pairs too.
+    ///
+    /// Moves the pair to Error again now and then, which is legal, and which devices need that flush only when they are told to.
+    /// Where sends and receives complete on different queues, the other one must be polled meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// [`Undrained`]: the time was over. The pair is still in Error.
+    pub fn drain(
+        &mut self,
+        poller: &mut Poller<B>,
+        timeout: Duration,
+        mut sink: impl FnMut(Completion<B>),
+    ) -> Result<(), Undrained> {
+        let deadline = Instant::now() + timeout;
+        let mut kick = Instant::now();
+        let source = loop {
+            match poller.poll() {
+                Ok(Some(completion)) => {
+                    sink(completion);
+                    continue;
+                }
+                Ok(None) => {}
+                Err(error) => break Some(error.into()),
+            }
+            if self.sends_in_flight() == 0 && self.receives_in_flight() == 0 {
+                return Ok(());
+            }
+            let now = Instant::now();
+            if now >= deadline {
+                break None;
+            }
+            if now >= kick {
+                if let Err(error) = self.inner.core.modify(Modify::to(raw_state::IBV_QPS_ERR)) {
+                    break Some(error.into());
+                }
+                kick = now + 20 * PAUSE;
+                continue;
+            }
+            thread::sleep(PAUSE);
+        };
+        Err(Undrained { sends: self.sends_in_flight(), receives: self.receives_in_flight(), timeout, source })
+    }
+}
+
+impl<B, S: State, T> fmt::Debug for QueuePair<B, S, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("QueuePair")
+            .field("number", &self.inner.core.qpn())
+            .field("state", &S::NAME)
+            .field("first_failure", &self.inner.core.first_failure())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<B: Brand> QueuePair<B, ReadyToSend, ReliableConnection> {
+    /// Sends what is filled of `memory`, with 4 bytes more in host byte order.
+    ///
+    /// # Errors
+    ///
+    /// As [`post_send`](Self::post_send).
+    #[doc(alias = "IBV_WR_SEND_WITH_IMM")]
+    pub fn post_send_with_immediate<M: SendMemory<B>>(
+        &mut self,
+        memory: M,
+        immediate: u32,
+    ) -> Result<WorkId, PostError<M>> {
+        let request: WorkRequest<M, request::Send> = WorkRequest::send(memory).with_immediate(immediate);
+        self.inner.send.post(request).map_err(|error| error.map(WorkRequest::into_memory))
+    }
+
+    /// Writes what is filled of `memory` to the peer, and takes one of its receives to tell it, with 4 bytes.
+    ///
+    /// # Errors
+    ///
+    /// As [`post_send`](Self::post_send).
+    #[doc(alias = "IBV_WR_RDMA_WRITE_WITH_IMM")]
+    pub fn post_write_with_immediate<M: SendMemory<B>, A: PeerMayWrite>(
+        &mut self,
+        memory: M,
+        target: &RemoteRegion<A>,
+        immediate: u32,
+    ) -> Result<WorkId, PostError<M>> {
+        let request = WorkRequest::write(memory, target).with_immediate(immediate);
+        self.inner.send.post(request).map_err(|error| error.map(WorkRequest::into_memory))
+    }
+}

@@ -1,0 +1,509 @@
+//! Posting: the one place where memory enters a ledger and a request reaches the provider.
+#![allow(unsafe_code, reason = "calls the provider's post functions")]
+
+use super::ledger::Poster;
+use super::request::{Action, RequestFlaw, SendMemory, WorkRequest};
+use super::work::{Entry, Operation, PostedMemory, QueueKey, WorkId};
+use crate::completion::{QueueStatus, Status};
+use crate::error::VerbError;
+use crate::memory::Buffer;
+use crate::seal::Key;
+use crate::sys::{
+    self, ibv_send_flags,
+    inline::{PostReceive as PostReceiveVerb, PostSend as PostSendVerb},
+};
+use std::mem::MaybeUninit;
+use std::sync::atomic::Ordering;
+use std::{error, fmt, marker::PhantomData, ptr, ptr::NonNull, sync::Arc};
+
+const KEY: Key = Key(());
+
+/// A request that was not posted, or of which that is not known. `R` is what comes back.
+#[non_exhaustive]
+pub enum PostError<R> {
+    /// As many requests as the queue holds are in flight. Poll, then post again.
+    QueueFull(R),
+    /// The pair has failed: a completion said so, or a post that may have been half done. Reset or destroy it.
+    Broken {
+        /// What was to be posted.
+        request: R,
+        /// What broke it, if a completion said.
+        first_failure: Option<Status>,
+    },
+    /// The request's parts do not go together.
+    Flawed {
+        /// What was to be posted.
+        request: R,
+        /// Why not.
+        flaw: RequestFlaw,
+    },
+    /// The provider refused it.
+    Refused {
+        /// What was to be posted.
+        request: R,
+        /// What the provider answered.
+        source: VerbError,
+    },
+    /// The provider answered with an error but not with which request was at fault, so the device may still execute it.
+    ///
+    /// Its memory stays with the device: it comes back with a completion, or once the pair was reset or destroyed. The
+    /// pair is broken.
+    Uncertain {
+        /// The id of the request.
+        id: WorkId,
+        /// What the provider answered.
+        source: VerbError,
+    },
+}
+
+impl<R> PostError<R> {
+    /// What was to be posted, unless the device may have it.
+    pub fn into_request(self) -> Option<R> {
+        match self {
+            Self::QueueFull(request)
+            | Self::Broken { request, .. }
+            | Self::Flawed { request, .. }
+            | Self::Refused { request, .. } => Some(request),
+            Self::Uncertain { .. } => None,
+        }
+    }
+
+    /// The same error about a part of what was to be posted.
+    pub(super) fn map<P>(self, f: impl FnOnce(R) -> P) -> PostError<P> {
+        match self {
+            Self::QueueFull(request) => PostError::QueueFull(f(request)),
+            Self::Broken { request, first_failure } => PostError::Broken { request: f(request), first_failure },
+            Self::Flawed { request, flaw } => PostError::Flawed { request: f(request), flaw },
+            Self::Refused { request, source } => PostError::Refused { request: f(request), source },
+            Self::Uncertain { id, source } => PostError::Uncertain { id, source },
+        }
+    }
+}
+
+impl<R> fmt::Display for PostError<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::QueueFull(_) => f.write_str("the work queue is full: poll completions, then post again"),
+            Self::Broken { first_failure: Some(first), .. } => write!(f, "the queue pair has failed: {first}"),
+            Self::Broken { first_failure: None, .. } => f.write_str("the queue pair has failed: reset or destroy it"),
+            Self::Flawed { flaw, .. } => flaw.fmt(f),
+            Self::Refused { .. } => f.write_str("the provider refused the request"),
+            Self::Uncertain { .. } => f.write_str("the provider failed with the request possibly posted"),
+        }
+    }
+}
+
+impl<R> fmt::Debug for PostError<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = match self {
+            Self::QueueFull(_) => "QueueFull",
+            Self::Broken { .. } => "Broken",
+            Self::Flawed { .. } => "Flawed",
+            Self::Refused { .. } => "Refused",
+            Self::Uncertain { .. } => "Uncertain",
+        };
+        let mut debug = f.debug_struct(name);
+        match self {
+            Self::Broken { first_failure, .. } => debug.field("first_failure", first_failure),
+            Self::Flawed { flaw, .. } => debug.field("flaw", flaw),
+            Self::Refused { source, .. } | Self::Uncertain { source, .. } => debug.field("source", source),
+            Self::QueueFull(_) => &mut debug,
+        };
+        debug.finish_non_exhaustive()
+    }
+}
+
+impl<R> error::Error for PostError<R> {
+    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
+        match self {
+            Self::Refused { source, .. } | Self::Uncertain { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}
+
+/// The send queue of a pair. Whoever holds it `&mut` is the only one who posts to it.
+pub(super) struct SendQueue {
+    poster: Poster<Entry>,
+    key: QueueKey,
+    /// # Invariants
+    ///
+    /// 0. Alive while this is reachable through a pair or its half; at or above RTS while those let a post through.
+    raw: NonNull<sys::ibv_qp>,
+    /// The function of the provider's table, looked up once.
+    verb: PostSendVerb,
+    status: Arc<QueueStatus>,
+}
+
+/// The receive queue of a pair. Likewise.
+pub(super) struct ReceiveQueue {
+    poster: Poster<Entry>,
+    key: QueueKey,
+    /// # Invariants
+    ///
+    /// 0. Alive while this is reachable through a pair or its half; at or above Init while those let a post through.
+    raw: NonNull<sys::ibv_qp>,
+    verb: PostReceiveVerb,
+    status: Arc<QueueStatus>,
+}
+
+// SAFETY: the raw pair may be used from any thread; send and receive queue are independent (`ibv_post_send(3)`: the
+// provider locks each, or was told that nobody shares them).
+unsafe impl std::marker::Send for SendQueue {}
+// SAFETY: shared access reads numbers only.
+unsafe impl Sync for SendQueue {}
+// SAFETY: as for `SendQueue`.
+unsafe impl std::marker::Send for ReceiveQueue {}
+// SAFETY: as for `SendQueue`.
+unsafe impl Sync for ReceiveQueue {}
+
+/// A request as the provider reads it, with its one scatter/gather element.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct Staged {
+    wr: sys::ibv_send_wr,
+    sge: sys::ibv_sge,
+}
+
+impl SendQueue {
+    pub(super) fn new(
+        poster: Poster<Entry>,
+        key: QueueKey,
+        raw: NonNull<sys::ibv_qp>,
+        verb: PostSendVerb,
+        status: Arc<QueueStatus>,
+    ) -> Self {
+        Self { poster, key, raw, verb, status }
+    }
+
+    pub(super) fn renew(&mut self, poster: Poster<Entry>, key: QueueKey, status: Arc<QueueStatus>) {
+        (self.poster, self.key, self.status) = (poster, key, status);
+    }
+
+    pub(super) fn outstanding(&mut self) -> u32 {
+        self.poster.outstanding()
+    }
+
+    /// Moves the request into the ledger and into `staged`; the device does not know it yet.
+    #[inline(always)]
+    pub(super) fn stage<B, M: SendMemory<B>, K>(
+        &mut self,
+        request: WorkRequest<M, K>,
+        staged: &mut MaybeUninit<Staged>,
+    ) -> Result<WorkId, PostError<WorkRequest<M, K>>> {
+        if self.status.broken.load(Ordering::Relaxed) {
+            return Err(PostError::Broken { request, first_failure: self.status.first_failure() });
+        }
+        let length = match request.action.length(request.memory.part(KEY)) {
+            Ok(length) => length,
+            Err(flaw) => return Err(PostError::Flawed { request, flaw }),
+        };
+        if self.poster.free() == 0 {
+            return Err(PostError::QueueFull(request));
+        }
+        let WorkRequest { memory, action, .. } = request;
+        let (operation, last) = (action.operation, self.poster.is_last());
+        let sge = sys::ibv_sge { addr: memory.part(KEY).device_addr(), length, lkey: memory.part(KEY).lkey().0 };
+        if operation != Operation::Send && operation != Operation::Write {
+            memory.part(KEY).set_filled(length);
+        }
+        let id = self.key.id(self.poster.next_index());
+        if let Err(entry) = self.poster.push(memory.into_entry(operation, KEY)) {
+            // Cannot be: there was room just now.
+            return match M::from_entry(entry, KEY) {
+                Some(memory) => Err(PostError::QueueFull(WorkRequest::new(memory, action))),
+                None => Err(PostError::Uncertain { id, source: VerbError::new("ibv_post_send", libc::EINVAL) }),
+            };
+        }
+        fill(staged.as_mut_ptr(), id, sge, &action, last);
+        Ok(id)
+    }
+
+    /// Hands the list that starts at `first` to the device.
+    #[inline(always)]
+    pub(super) fn ring(&mut self, first: *mut Staged) -> Result<(), (VerbError, *mut sys::ibv_send_wr)> {
+        let mut bad = ptr::null_mut();
+        // SAFETY: alive, in a state that sends (0), and nobody else posts (`&mut`); `first` starts a list of filled
+        // requests, whose memory the ledger owns from now on.
+        let result = unsafe { (self.verb)(self.raw.as_ptr(), first.cast(), &mut bad) };
+        if result == 0 { Ok(()) } else { Err((VerbError::new("ibv_post_send", result.abs()), bad)) }
+    }
+
+    /// Takes back the newest entry, which the device was not given.
+    pub(super) fn take_back(&mut self) -> Option<Entry> {
+        // SAFETY: callers take back only what was not rung, or what the provider named as refused.
+        unsafe { self.poster.take_back() }
+    }
+
+    /// The device may have what the provider did not account for: nothing more is posted.
+    pub(super) fn poison(&self) {
+        self.status.broken.store(true, Ordering::Relaxed);
+    }
+
+    #[inline(always)]
+    pub(super) fn post<B, M: SendMemory<B>, K>(
+        &mut self,
+        request: WorkRequest<M, K>,
+    ) -> Result<WorkId, PostError<WorkRequest<M, K>>> {
+        let action = request.action;
+        let before = request.memory.part(KEY).filled();
+        let mut staged = MaybeUninit::uninit();
+        let id = self.stage(request, &mut staged)?;
+        match self.ring(staged.as_mut_ptr()) {
+            Ok(()) => Ok(id),
+            Err((source, bad)) => {
+                let ours = bad.cast::<Staged>() == staged.as_mut_ptr();
+                Err(self.refused(ours, source, id, action, before))
+            }
+        }
+    }
+
+    #[cold]
+    fn refused<B, M: SendMemory<B>, K>(
+        &mut self,
+        ours: bool,
+        source: VerbError,
+        id: WorkId,
+        action: Action,
+        before: u32,
+    ) -> PostError<WorkRequest<M, K>> {
+        // Only a provider that names our request as the bad one has surely not queued it.
+        match if ours { self.take_back().and_then(|entry| M::from_entry(entry, KEY)) } else { None } {
+            Some(memory) => {
+                memory.part(KEY).set_filled(before);
+                PostError::Refused { request: WorkRequest::new(memory, action), source }
+            }
+            None => {
+                self.poison();
+                PostError::Uncertain { id, source }
+            }
+        }
+    }
+}
+
+/// Writes the request as C has it. Members that the opcode does not use are left alone.
+#[inline(always)]
+fn fill(staged: *mut Staged, id: WorkId, sge: sys::ibv_sge, action: &Action, last: bool) {
+    let flags = if last { action.flags | ibv_send_flags::IBV_SEND_SIGNALED.0 } else { action.flags };
+    #[allow(clippy::multiple_unsafe_ops_per_block, reason = "one struct, member by member")]
+    // SAFETY: `staged` may be written (all callers pass their own storage); each member is written in place.
+    unsafe {
+        let wr = &raw mut (*staged).wr;
+        (&raw mut (*staged).sge).write(sge);
+        (&raw mut (*wr).wr_id).write(id.raw());
+        (&raw mut (*wr).next).write(ptr::null_mut());
+        (&raw mut (*wr).sg_list).write(&raw mut (*staged).sge);
+        // An element of length 0 means 2^31 bytes to some devices.
+        (&raw mut (*wr).num_sge).write(i32::from(sge.length != 0));
+        (&raw mut (*wr).opcode).write(action.opcode);
+        (&raw mut (*wr).send_flags).write(flags);
+        (&raw mut (*wr).__bindgen_anon_1.imm_data).write(action.immediate_be);
+        match action.operation {
+            Operation::Write | Operation::Read => {
+                (&raw mut (*wr).wr.rdma.remote_addr).write(action.remote_addr);
+                (&raw mut (*wr).wr.rdma.rkey).write(action.rkey);
+            }
+            Operation::CompareAndSwap | Operation::FetchAndAdd => {
+                (&raw mut (*wr).wr.atomic.remote_addr).write(action.remote_addr);
+                (&raw mut (*wr).wr.atomic.rkey).write(action.rkey);
+                (&raw mut (*wr).wr.atomic.compare_add).write(action.compare_add);
+                (&raw mut (*wr).wr.atomic.swap).write(action.swap);
+            }
+            Operation::Send | Operation::Receive => {}
+        }
+    }
+}
+
+impl ReceiveQueue {
+    pub(super) fn new(
+        poster: Poster<Entry>,
+        key: QueueKey,
+        raw: NonNull<sys::ibv_qp>,
+        verb: PostReceiveVerb,
+        status: Arc<QueueStatus>,
+    ) -> Self {
+        Self { poster, key, raw, verb, status }
+    }
+
+    pub(super) fn renew(&mut self, poster: Poster<Entry>, key: QueueKey, status: Arc<QueueStatus>) {
+        (self.poster, self.key, self.status) = (poster, key, status);
+    }
+
+    pub(super) fn outstanding(&mut self) -> u32 {
+        self.poster.outstanding()
+    }
+
+    #[inline(always)]
+    pub(super) fn post<B>(&mut self, buffer: Buffer<B>) -> Result<WorkId, PostError<Buffer<B>>> {
+        if self.status.broken.load(Ordering::Relaxed) {
+            return Err(PostError::Broken { request: buffer, first_failure: self.status.first_failure() });
+        }
+        let part = buffer.part();
+        let mut sge = sys::ibv_sge { addr: part.device_addr(), length: part.capacity(), lkey: part.lkey().0 };
+        let id = self.key.id(self.poster.next_index());
+        if self.poster.free() == 0 {
+            return Err(PostError::QueueFull(buffer));
+        }
+        if let Err(entry) = self.poster.push(Entry::unique(Operation::Receive, buffer)) {
+            // Cannot be: there was room just now.
+            drop(entry);
+            return Err(PostError::Uncertain { id, source: VerbError::new("ibv_post_recv", libc::EINVAL) });
+        }
+        let mut wr = sys::ibv_recv_wr { wr_id: id.raw(), next: ptr::null_mut(), sg_list: &mut sge, num_sge: 1 };
+        let mut bad = ptr::null_mut();
+        // SAFETY: alive, at or above Init (0), and nobody else posts (`&mut`); the ledger owns the buffer.
+        let result = unsafe { (self.verb)(self.raw.as_ptr(), &mut wr, &mut bad) };
+        if result == 0 {
+            return Ok(id);
+        }
+        let ours = ptr::eq(bad, &wr);
+        Err(self.refused(ours, VerbError::new("ibv_post_recv", result.abs()), id))
+    }
+
+    #[cold]
+    fn refused<B>(&mut self, ours: bool, source: VerbError, id: WorkId) -> PostError<Buffer<B>> {
+        // SAFETY: the provider named this request as the bad one, so it is not queued.
+        let taken = if ours { unsafe { self.poster.take_back() } } else { None };
+        match taken.and_then(|entry| entry.into_memory().into_buffer()) {
+            Some(request) => PostError::Refused { request, source },
+            None => {
+                self.status.broken.store(true, Ordering::Relaxed);
+                PostError::Uncertain { id, source }
+            }
+        }
+    }
+}
+
+/// How many requests a batch hands to the device at once.
+const STAGED: usize = 32;
+
+/// Requests that are handed to the device together, with one doorbell. Lent by [`QueuePair::batch`](crate::QueuePair::batch).
+///
+/// `'batch` is new for each batch, so that two batches cannot be swapped.
+pub struct Batch<'batch, B> {
+    queue: &'batch mut SendQueue,
+    staged: [MaybeUninit<Staged>; STAGED],
+    /// Those of `staged` that are filled; the device knows none of them yet.
+    count: usize,
+    posted: usize,
+    fault: Option<(VerbError, Vec<PostedMemory<B>>)>,
+    brand: PhantomData<(fn(B) -> B, fn(&'batch ()) -> &'batch ())>,
+}
+
+/// A batch of which not all was posted. What the device surely does not have comes back.
+pub struct BatchError<B> {
+    /// How many requests were posted before the one that was refused.
+    pub posted: usize,
+    /// The memory of the refused request and of those after it, in the order of posting. Empty where the provider did not say
+    /// which request was at fault: then the device may have all of them, and the pair is broken.
+    pub refused: Vec<PostedMemory<B>>,
+    /// What the provider answered.
+    pub source: VerbError,
+}
+
+impl<B> fmt::Display for BatchError<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the provider refused {} requests after {} of the batch", self.refused.len(), self.posted)
+    }
+}
+
+impl<B> fmt::Debug for BatchError<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BatchError")
+            .field("posted", &self.posted)
+            .field("refused", &self.refused.len())
+            .field("source", &self.source)
+            .finish()
+    }
+}
+
+impl<B> error::Error for BatchError<B> {
+    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
+        Some(&self.source)
+    }
+}
+
+impl<'batch, B> Batch<'batch, B> {
+    pub(super) fn new(queue: &'batch mut SendQueue) -> Self {
+        let staged = [const { MaybeUninit::uninit() }; STAGED];
+        Self { queue, staged, count: 0, posted: 0, fault: None, brand: PhantomData }
+    }
+
+    /// Adds a request. It is handed to the device at the end of the batch, or when 32 have come together.
+    ///
+    /// # Errors
+    ///
+    /// As [`QueuePair::post`](crate::QueuePair::post); the rest of the batch is not touched.
+    #[inline(always)]
+    pub fn post<M: SendMemory<B>, K>(
+        &mut self,
+        request: WorkRequest<M, K>,
+    ) -> Result<WorkId, PostError<WorkRequest<M, K>>> {
+        if self.count == STAGED {
+            self.ring();
+        }
+        if let Some((source, _)) = &self.fault {
+            return Err(PostError::Refused { request, source: *source });
+        }
+        let id = self.queue.stage(request, &mut self.staged[self.count])?;
+        if let Some(before) = self.count.checked_sub(1) {
+            let next = self.staged[self.count].as_mut_ptr().cast();
+            let wr = self.staged[before].as_mut_ptr().cast::<sys::ibv_send_wr>();
+            // SAFETY: filled by `stage`, since it is below `count`.
+            unsafe { (&raw mut (*wr).next).write(next) };
+        }
+        self.count += 1;
+        Ok(id)
+    }
+
+    /// Hands what is staged to the device.
+    fn ring(&mut self) {
+        let count = std::mem::take(&mut self.count);
+        if count == 0 || self.fault.is_some() {
+            return;
+        }
+        match self.queue.ring(self.staged[0].as_mut_ptr()) {
+            Ok(()) => self.posted += count,
+            Err((source, bad)) => self.refused(count, source, bad.cast()),
+        }
+    }
+
+    #[cold]
+    fn refused(&mut self, count: usize, source: VerbError, bad: *mut Staged) {
+        let at = (0..count).find(|&at| self.staged[at].as_mut_ptr() == bad);
+        let mut refused = Vec::new();
+        match at {
+            Some(at) => {
+                self.posted += at;
+                refused.extend((at..count).filter_map(|_| self.queue.take_back()).map(Entry::into_memory));
+                refused.reverse();
+            }
+            None => self.queue.poison(),
+        }
+        self.fault = Some((source, refused));
+    }
+
+    /// Ends the batch in order.
+    pub(super) fn finish(mut self) -> Result<(), BatchError<B>> {
+        self.ring();
+        match self.fault.take() {
+            None => Ok(()),
+            Some((source, refused)) => Err(BatchError { posted: self.posted, refused, source }),
+        }
+    }
+}
+
+impl<B> Drop for Batch<'_, B> {
+    /// Ends a batch whose closure panicked: the device was not given what is staged, so it is the program's again.
+    fn drop(&mut self) {
+        for _ in 0..self.count {
+            drop(self.queue.take_back());
+        }
+    }
+}
+
+impl<B> fmt::Debug for Batch<'_, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Batch").field("staged", &self.count).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,325 @@
+//! Work requests: what is asked of the device, with the memory that it works on.
+
+use super::work::{Entry, Operation};
+use crate::memory::{Buffer, Descriptor, PeerMayAtomic, PeerMayRead, PeerMayWrite, RemoteRegion, SharedBuffer};
+use crate::seal::Key;
+use crate::sys::{ibv_send_flags, ibv_wr_opcode};
+use std::{fmt, marker::PhantomData};
+
+/// Kind of a [`WorkRequest`]: sends a message.
+#[derive(Debug)]
+pub enum Send {}
+/// Kind of a [`WorkRequest`]: writes to memory of the peer.
+#[derive(Debug)]
+pub enum Write {}
+/// Kind of a [`WorkRequest`]: reads memory of the peer.
+#[derive(Debug)]
+pub enum Read {}
+/// Kind of a [`WorkRequest`]: an atomic on a word of the peer.
+#[derive(Debug)]
+pub enum Atomic {}
+
+mod sealed {
+    #[allow(unnameable_types, reason = "seals `SendMemory`")]
+    pub trait Sealed<B>: Sized {
+        fn part(&self, key: super::Key) -> &super::Descriptor;
+        fn into_entry(self, operation: super::Operation, key: super::Key) -> super::Entry;
+        /// The handle that was made into the entry.
+        fn from_entry(entry: super::Entry, key: super::Key) -> Option<Self>;
+    }
+    #[allow(unnameable_types, reason = "seals `CarriesImmediate`")]
+    pub trait Carries {
+        const WITH_IMMEDIATE: crate::sys::ibv_wr_opcode;
+    }
+}
+
+/// Memory that can be sent or written from: [`Buffer`] and [`SharedBuffer`] of the queue pair's own domain. Sealed.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not memory of the protection domain `{B}`",
+    label = "not a buffer of this queue pair's domain",
+    note = "post a `Buffer<{B}>` or a `SharedBuffer<{B}>`: memory of another domain, or that a peer may write, cannot be posted"
+)]
+pub trait SendMemory<B>: sealed::Sealed<B> {}
+
+impl<B> SendMemory<B> for Buffer<B> {}
+impl<B> sealed::Sealed<B> for Buffer<B> {
+    #[inline(always)]
+    fn part(&self, _: Key) -> &Descriptor {
+        self.part()
+    }
+    #[inline(always)]
+    fn into_entry(self, operation: Operation, _: Key) -> Entry {
+        Entry::unique(operation, self)
+    }
+    fn from_entry(entry: Entry, _: Key) -> Option<Self> {
+        entry.into_memory().into_buffer()
+    }
+}
+
+impl<B> SendMemory<B> for SharedBuffer<B> {}
+impl<B> sealed::Sealed<B> for SharedBuffer<B> {
+    #[inline(always)]
+    fn part(&self, _: Key) -> &Descriptor {
+        self.part()
+    }
+    #[inline(always)]
+    fn into_entry(self, operation: Operation, _: Key) -> Entry {
+        Entry::shared(operation, self)
+    }
+    fn from_entry(entry: Entry, _: Key) -> Option<Self> {
+        entry.into_memory().into_shared()
+    }
+}
+
+/// Kinds that may carry an immediate: sends and writes. Sealed.
+#[diagnostic::on_unimplemented(
+    message = "a request of kind `{Self}` carries no immediate",
+    label = "only sends and writes do"
+)]
+pub trait CarriesImmediate: sealed::Carries {}
+impl CarriesImmediate for Send {}
+impl sealed::Carries for Send {
+    const WITH_IMMEDIATE: ibv_wr_opcode = ibv_wr_opcode::IBV_WR_SEND_WITH_IMM;
+}
+impl CarriesImmediate for Write {}
+impl sealed::Carries for Write {
+    const WITH_IMMEDIATE: ibv_wr_opcode = ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM;
+}
+
+/// A request of kind `K` with its memory `M`, to be [posted](crate::QueuePair::post).
+///
+/// # Examples
+///
+/// ```no_run
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # interlock::domain! { struct Docs; }
+/// # let (mut pair, buffer, other): (interlock::QueuePair<Docs>, interlock::Buffer<Docs>, interlock::Buffer<Docs>) = todo!();
+/// use interlock::WorkRequest;
+/// pair.post(WorkRequest::send(buffer).with_immediate(7).solicited())?;
+/// pair.post(WorkRequest::send(other).unsignalled())?;
+/// # Ok(()) }
+/// ```
+#[doc(alias = "ibv_send_wr")]
+#[must_use = "it does nothing until it is posted"]
+pub struct WorkRequest<M, K> {
+    pub(super) memory: M,
+    pub(super) action: Action,
+    kind: PhantomData<fn() -> K>,
+}
+
+/// What a request asks for, besides its memory.
+#[derive(Clone, Copy)]
+pub(super) struct Action {
+    pub(super) operation: Operation,
+    pub(super) opcode: ibv_wr_opcode,
+    pub(super) flags: u32,
+    pub(super) immediate_be: u32,
+    pub(super) remote_addr: u64,
+    pub(super) remote_len: u64,
+    pub(super) rkey: u32,
+    pub(super) compare_add: u64,
+    pub(super) swap: u64,
+}
+
+const SIGNALED: u32 = ibv_send_flags::IBV_SEND_SIGNALED.0;
+
+impl Action {
+    #[inline(always)]
+    fn new(operation: Operation, opcode: ibv_wr_opcode) -> Self {
+        Self {
+            operation,
+            opcode,
+            flags: SIGNALED,
+            immediate_be: 0,
+            remote_addr: 0,
+            remote_len: 0,
+            rkey: 0,
+            compare_add: 0,
+            swap: 0,
+        }
+    }
+
+    #[inline(always)]
+    fn at<A>(mut self, remote: &RemoteRegion<A>) -> Self {
+        (self.remote_addr, self.remote_len, self.rkey) = (remote.address(), remote.len(), remote.rkey().0);
+        self
+    }
+
+    /// How many bytes the request moves from or to `part`; or why they do not go together.
+    #[inline(always)]
+    pub(super) fn length(&self, part: &Descriptor) -> Result<u32, RequestFlaw> {
+        match self.operation {
+            Operation::Send | Operation::Receive => Ok(part.filled()),
+            Operation::Write => {
+                let len = part.filled();
+                if u64::from(len) <= self.remote_len {
+                    Ok(len)
+                } else {
+                    Err(RequestFlaw::of(len.into(), self.remote_len))
+                }
+            }
+            Operation::Read => match u32::try_from(self.remote_len) {
+                Ok(len) if len <= part.capacity() => Ok(len),
+                _ => Err(RequestFlaw::of(self.remote_len, part.capacity().into())),
+            },
+            Operation::CompareAndSwap | Operation::FetchAndAdd => {
+                if self.remote_len < 8 || self.remote_addr % 8 != 0 {
+                    return Err(RequestFlaw::NotAWord { address: self.remote_addr, len_bytes: self.remote_len });
+                }
+                if part.capacity() < 8 || part.device_addr() % 8 != 0 {
+                    return Err(RequestFlaw::NotAWord {
+                        address: part.device_addr(),
+                        len_bytes: part.capacity().into(),
+                    });
+                }
+                Ok(8)
+            }
+        }
+    }
+}
+
+/// A request whose parts do not go together. Nothing reached the device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RequestFlaw {
+    /// More bytes than fit at the target: the peer's memory for a write, the buffer for a read.
+    #[error("{len_bytes} bytes do not fit in {within}")]
+    TooLong {
+        /// What would be moved.
+        len_bytes: u64,
+        /// What there is.
+        within: u64,
+    },
+    /// An atomic works on 8 bytes at an address that is a multiple of 8, on both sides.
+    #[error("an atomic needs 8 bytes at a multiple of 8; there are {len_bytes} at {address:#x}")]
+    NotAWord {
+        /// Where.
+        address: u64,
+        /// How many bytes there are.
+        len_bytes: u64,
+    },
+}
+
+impl RequestFlaw {
+    #[cold]
+    fn of(len_bytes: u64, within: u64) -> Self {
+        Self::TooLong { len_bytes, within }
+    }
+}
+
+impl<M> WorkRequest<M, Send> {
+    /// Sends what is filled of `memory` to the next receive of the peer.
+    #[doc(alias = "IBV_WR_SEND")]
+    #[inline(always)]
+    pub fn send(memory: M) -> Self {
+        Self::new(memory, Action::new(Operation::Send, ibv_wr_opcode::IBV_WR_SEND))
+    }
+}
+
+impl<M> WorkRequest<M, Write> {
+    /// Writes what is filled of `memory` to the start of `target`.
+    #[doc(alias = "IBV_WR_RDMA_WRITE")]
+    #[inline(always)]
+    pub fn write<A: PeerMayWrite>(memory: M, target: &RemoteRegion<A>) -> Self {
+        Self::new(memory, Action::new(Operation::Write, ibv_wr_opcode::IBV_WR_RDMA_WRITE).at(target))
+    }
+}
+
+impl<B> WorkRequest<Buffer<B>, Read> {
+    /// Reads all of `source` into `buffer`.
+    #[doc(alias = "IBV_WR_RDMA_READ")]
+    #[inline(always)]
+    pub fn read<A: PeerMayRead>(buffer: Buffer<B>, source: &RemoteRegion<A>) -> Self {
+        Self::new(buffer, Action::new(Operation::Read, ibv_wr_opcode::IBV_WR_RDMA_READ).at(source))
+    }
+}
+
+impl<B> WorkRequest<Buffer<B>, Atomic> {
+    /// Replaces the word at the start of `target` by `swap` if it is `compare`. What it was comes into `result`.
+    #[doc(alias = "IBV_WR_ATOMIC_CMP_AND_SWP")]
+    #[inline(always)]
+    pub fn compare_and_swap<A: PeerMayAtomic>(
+        result: Buffer<B>,
+        target: &RemoteRegion<A>,
+        compare: u64,
+        swap: u64,
+    ) -> Self {
+        let opcode = ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP;
+        let mut action = Action::new(Operation::CompareAndSwap, opcode).at(target);
+        (action.compare_add, action.swap) = (compare, swap);
+        Self::new(result, action)
+    }
+
+    /// Adds `addend` to the word at the start of `target`, wrapping. What it was comes into `result`.
+    #[doc(alias = "IBV_WR_ATOMIC_FETCH_AND_ADD")]
+    #[inline(always)]
+    pub fn fetch_and_add<A: PeerMayAtomic>(result: Buffer<B>, target: &RemoteRegion<A>, addend: u64) -> Self {
+        let opcode = ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD;
+        let mut action = Action::new(Operation::FetchAndAdd, opcode).at(target);
+        action.compare_add = addend;
+        Self::new(result, action)
+    }
+}
+
+impl<M, K> WorkRequest<M, K> {
+    #[inline(always)]
+    pub(super) fn new(memory: M, action: Action) -> Self {
+        Self { memory, action, kind: PhantomData }
+    }
+
+    /// Without a completion of its own on success: it comes out before that of a later signalled request of the queue.
+    ///
+    /// The request that takes the last free slot is signalled all the same, so that the queue cannot lock up.
+    #[doc(alias = "IBV_SEND_SIGNALED")]
+    #[inline(always)]
+    pub fn unsignalled(mut self) -> Self {
+        self.action.flags &= !SIGNALED;
+        self
+    }
+
+    /// Begins only when all earlier reads and atomics of the queue are done.
+    #[doc(alias = "IBV_SEND_FENCE")]
+    #[inline(always)]
+    pub fn fenced(mut self) -> Self {
+        self.action.flags |= ibv_send_flags::IBV_SEND_FENCE.0;
+        self
+    }
+
+    /// With 4 bytes more, in host byte order. A write with an immediate takes a receive of the peer.
+    #[doc(alias = "IBV_WR_SEND_WITH_IMM")]
+    #[doc(alias = "IBV_WR_RDMA_WRITE_WITH_IMM")]
+    #[inline(always)]
+    pub fn with_immediate(mut self, immediate: u32) -> Self
+    where
+        K: CarriesImmediate,
+    {
+        self.action.opcode = K::WITH_IMMEDIATE;
+        self.action.immediate_be = immediate.to_be();
+        self
+    }
+
+    /// Wakes a peer that waits for solicited completions only.
+    #[doc(alias = "IBV_SEND_SOLICITED")]
+    #[inline(always)]
+    pub fn solicited(mut self) -> Self
+    where
+        K: CarriesImmediate,
+    {
+        self.action.flags |= ibv_send_flags::IBV_SEND_SOLICITED.0;
+        self
+    }
+
+    /// The memory again.
+    pub fn into_memory(self) -> M {
+        self.memory
+    }
+}
+
+impl<M: fmt::Debug, K> fmt::Debug for WorkRequest<M, K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WorkRequest")
+            .field("operation", &self.action.operation)
+            .field("memory", &self.memory)
+            .finish_non_exhaustive()
+    }
+}

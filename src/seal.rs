@@ -1,0 +1,9 @@
+//! The key to methods of sealed traits.
+//!
+//! A bound on a sealed trait makes the methods of its supertraits callable by anybody. So those take a [`Key`], which
+//! only this crate can make.
+
+/// Shows that the caller is inside this crate.
+#[derive(Clone, Copy, Debug)]
+#[allow(unnameable_types, reason = "in signatures of sealed traits only")]
+pub struct Key(pub(crate) ());

@@ -1,0 +1,2 @@
+/* What bindgen reads: the headers a C program includes. */
+#include <infiniband/verbs.h>

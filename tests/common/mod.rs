@@ -1,0 +1,48 @@
+//! What the tests of data exchange share. They run on the soft device, or on the one that `INTERLOCK_DEVICE` names.
+#![allow(dead_code, reason = "each test file uses a part")]
+
+use interlock::{
+    Brand, CompletionQueue, ConnectAttributes, Context, Limits, Poller, Port, ProtectionDomain, QueuePair, ReadyToSend,
+};
+use std::time::Duration;
+
+/// More than any exchange here takes, on the slowest machine.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The device to test on.
+pub fn context() -> Context {
+    Context::open_default().expect("a device to test on")
+}
+
+/// Whether the device is not the soft one.
+pub fn on_hardware() -> bool {
+    !context().name().starts_with("soft")
+}
+
+/// Two connected pairs on one completion queue.
+pub struct Link<B> {
+    pub domain: ProtectionDomain<B>,
+    pub port: Port,
+    pub queue: CompletionQueue<B>,
+    pub poller: Poller<B>,
+    pub left: QueuePair<B, ReadyToSend>,
+    pub right: QueuePair<B, ReadyToSend>,
+}
+
+impl<B: Brand> Link<B> {
+    pub fn new(domain: ProtectionDomain<B>, depth: u32) -> Self {
+        Self::with(domain, depth, &ConnectAttributes::default())
+    }
+
+    pub fn with(domain: ProtectionDomain<B>, depth: u32, attr: &ConnectAttributes) -> Self {
+        let limits = Limits { sends: depth, receives: depth };
+        let port = domain.context().active_port().unwrap();
+        let (queue, poller) = domain.completion_queue(4 * depth).unwrap();
+        let left = domain.reliable(&queue, &limits).unwrap().into_init(&port).unwrap();
+        let right = domain.reliable(&queue, &limits).unwrap().into_init(&port).unwrap();
+        let (to_left, to_right) = (left.endpoint(), right.endpoint());
+        let left = left.connect_with(&to_right, attr).unwrap();
+        let right = right.connect_with(&to_left, attr).unwrap();
+        Self { domain, port, queue, poller, left, right }
+    }
+}
