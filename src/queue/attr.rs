@@ -95,7 +95,7 @@ impl Path {
 
 /// For Init to Ready To Receive, reliable connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ReadyToReceiveAttributes {
+pub struct RtrAttributes {
     /// How packets reach the peer.
     pub path: Path,
     /// The MTU: at most the port's active one, and the same on both sides.
@@ -113,7 +113,7 @@ pub struct ReadyToReceiveAttributes {
 
 /// For Ready To Receive to Ready To Send, reliable connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ReadyToSendAttributes {
+pub struct RtsAttributes {
     /// The first packet sequence number that this side sends.
     pub send_psn: Psn,
     /// How long to wait for an acknowledgement.
@@ -187,7 +187,7 @@ impl Modify {
         this
     }
 
-    pub(super) fn ready_to_receive(attr: &ReadyToReceiveAttributes, port: PortNumber, source_row: u8) -> Self {
+    pub(super) fn ready_to_receive(attr: &RtrAttributes, port: PortNumber, source_row: u8) -> Self {
         let mut this = Self::to(sys::ibv_qp_state::IBV_QPS_RTR);
         let path = &attr.path;
         this.attributes.ah_attr.dlid = path.lid;
@@ -218,7 +218,7 @@ impl Modify {
         this
     }
 
-    pub(super) fn ready_to_send(attr: &ReadyToSendAttributes) -> Self {
+    pub(super) fn ready_to_send(attr: &RtsAttributes) -> Self {
         let mut this = Self::to(sys::ibv_qp_state::IBV_QPS_RTS);
         this.attributes.sq_psn = attr.send_psn.value();
         this.attributes.timeout = attr.timeout.value();

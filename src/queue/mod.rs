@@ -12,9 +12,7 @@ mod transport;
 mod work;
 
 pub use any::{AdvanceError, AnyQueuePair, Halted};
-pub use attr::{
-    ConnectAttributes, InitAttributes, Limits, Path, PeerRights, ReadyToReceiveAttributes, ReadyToSendAttributes,
-};
+pub use attr::{ConnectAttributes, InitAttributes, Limits, Path, PeerRights, RtrAttributes, RtsAttributes};
 pub use half::{JoinHalvesError, ReceiveHalf, SendHalf};
 pub use pair::{CreateError, DestroyError, DrainFailure, QueuePair, TransitionError, TransitionFailure, Undrained};
 pub use post::{Batch, BatchError, PostError};

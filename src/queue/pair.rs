@@ -2,13 +2,11 @@
 #![allow(unsafe_code, reason = "owns the raw queue pair")]
 
 use super::AnyQueuePair;
-use super::attr::{
-    ConnectAttributes, InitAttributes, Limits, Modify, Path, ReadyToReceiveAttributes, ReadyToSendAttributes,
-};
+use super::attr::{ConnectAttributes, InitAttributes, Limits, Modify, Path, RtrAttributes, RtsAttributes};
 use super::half::{ReceiveHalf, SendHalf};
 use super::ledger::{MAX_DEPTH, ledger};
 use super::post::{Batch, BatchError, PostError, ReceiveQueue, SendQueue};
-use super::request::{self, SendMemory, WorkRequest};
+use super::request::{SendMemory, WorkRequest};
 use super::state::{
     Error, Init, MayFail, PostReceive, PostSend, ReadyToReceive, ReadyToSend, Reset, SendQueueDrain, State,
 };
@@ -575,6 +573,45 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         self.inner.send.post(WorkRequest::write(memory, target)).map_err(|error| error.map(WorkRequest::into_memory))
     }
 
+    /// Sends what is filled of `memory`, with 4 bytes more in host byte order.
+    ///
+    /// # Errors
+    ///
+    /// As [`post_send`](Self::post_send).
+    #[doc(alias = "IBV_WR_SEND_WITH_IMM")]
+    #[inline]
+    pub fn post_send_with_immediate<M: SendMemory<B>>(
+        &mut self,
+        memory: M,
+        immediate: u32,
+    ) -> Result<WorkId, PostError<M>>
+    where
+        S: PostSend,
+    {
+        let request = WorkRequest::send(memory).with_immediate(immediate);
+        self.inner.send.post(request).map_err(|error| error.map(WorkRequest::into_memory))
+    }
+
+    /// Writes what is filled of `memory` to the peer, and takes one of its receives to tell it, with 4 bytes.
+    ///
+    /// # Errors
+    ///
+    /// As [`post_send`](Self::post_send).
+    #[doc(alias = "IBV_WR_RDMA_WRITE_WITH_IMM")]
+    #[inline]
+    pub fn post_write_with_immediate<M: SendMemory<B>, A: PeerMayWrite>(
+        &mut self,
+        memory: M,
+        target: &RemoteRegion<A>,
+        immediate: u32,
+    ) -> Result<WorkId, PostError<M>>
+    where
+        S: PostSend,
+    {
+        let request = WorkRequest::write(memory, target).with_immediate(immediate);
+        self.inner.send.post(request).map_err(|error| error.map(WorkRequest::into_memory))
+    }
+
     /// Reads all of `source` into `buffer`: [`post`](Self::post) of [`WorkRequest::read`].
     ///
     /// # Errors
@@ -758,9 +795,9 @@ impl<B: Brand> QueuePair<B, Init, ReliableConnection> {
     ///
     /// The device refused.
     #[doc(alias = "ibv_modify_qp")]
-    pub fn into_ready_to_receive(
+    pub fn into_rtr(
         self,
-        attr: &ReadyToReceiveAttributes,
+        attr: &RtrAttributes,
     ) -> Result<QueuePair<B, ReadyToReceive, ReliableConnection>, TransitionError<Self>> {
         let local = &self.inner.core.local;
         let modify = Modify::ready_to_receive(attr, local.port, local.gid.map_or(0, |row| row.index()));
@@ -812,7 +849,7 @@ impl<B: Brand> QueuePair<B, Init, ReliableConnection> {
             }
         };
         let at_most = |limit: i32| attr.read_depth.min(ReadDepth::saturating(limit));
-        let receive = ReadyToReceiveAttributes {
+        let receive = RtrAttributes {
             path: Path { gid: peer.gid(), lid: peer.lid(), ..Path::to(Default::default()) },
             path_mtu: local.mtu.min(peer.mtu()),
             destination: peer.queue_pair(),
@@ -820,16 +857,16 @@ impl<B: Brand> QueuePair<B, Init, ReliableConnection> {
             responder_depth: at_most(device.max_qp_rd_atom),
             min_rnr_timer: attr.min_rnr_timer,
         };
-        let send = ReadyToSendAttributes {
+        let send = RtsAttributes {
             send_psn: local.psn,
             timeout: attr.timeout,
             retry_count: attr.retry_count,
             rnr_retry: attr.rnr_retry,
             initiator_depth: at_most(device.max_qp_init_rd_atom),
         };
-        self.into_ready_to_receive(&receive)
+        self.into_rtr(&receive)
             .map_err(any)?
-            .into_ready_to_send(&send)
+            .into_rts(&send)
             .map_err(|error| TransitionError { queue_pair: error.queue_pair.into(), source: error.source })
     }
 }
@@ -852,9 +889,9 @@ impl<B: Brand> QueuePair<B, ReadyToReceive, ReliableConnection> {
     ///
     /// The device refused.
     #[doc(alias = "ibv_modify_qp")]
-    pub fn into_ready_to_send(
+    pub fn into_rts(
         self,
-        attr: &ReadyToSendAttributes,
+        attr: &RtsAttributes,
     ) -> Result<QueuePair<B, ReadyToSend, ReliableConnection>, TransitionError<Self>> {
         self.transition(Modify::ready_to_send(attr))
     }
@@ -870,7 +907,7 @@ impl<B: Brand, T: Transport> QueuePair<B, ReadyToSend, T> {
     ///
     /// The device refused.
     #[doc(alias = "ibv_modify_qp")]
-    pub fn into_send_queue_drain(self) -> Result<QueuePair<B, SendQueueDrain, T>, TransitionError<Self>> {
+    pub fn into_sqd(self) -> Result<QueuePair<B, SendQueueDrain, T>, TransitionError<Self>> {
         self.transition(Modify::to(raw_state::IBV_QPS_SQD))
     }
 
@@ -912,7 +949,7 @@ impl<B: Brand, T: Transport> QueuePair<B, SendQueueDrain, T> {
     ///
     /// The device refused: `EINVAL` while the queue is not drained.
     #[doc(alias = "ibv_modify_qp")]
-    pub fn into_ready_to_send(self) -> Result<QueuePair<B, ReadyToSend, T>, TransitionError<Self>> {
+    pub fn into_rts(self) -> Result<QueuePair<B, ReadyToSend, T>, TransitionError<Self>> {
         self.transition(Modify::to(raw_state::IBV_QPS_RTS))
     }
 }
@@ -976,38 +1013,5 @@ impl<B, S: State, T> fmt::Debug for QueuePair<B, S, T> {
             .field("state", &S::NAME)
             .field("first_failure", &self.inner.core.first_failure())
             .finish_non_exhaustive()
-    }
-}
-
-impl<B: Brand> QueuePair<B, ReadyToSend, ReliableConnection> {
-    /// Sends what is filled of `memory`, with 4 bytes more in host byte order.
-    ///
-    /// # Errors
-    ///
-    /// As [`post_send`](Self::post_send).
-    #[doc(alias = "IBV_WR_SEND_WITH_IMM")]
-    pub fn post_send_with_immediate<M: SendMemory<B>>(
-        &mut self,
-        memory: M,
-        immediate: u32,
-    ) -> Result<WorkId, PostError<M>> {
-        let request: WorkRequest<M, request::Send> = WorkRequest::send(memory).with_immediate(immediate);
-        self.inner.send.post(request).map_err(|error| error.map(WorkRequest::into_memory))
-    }
-
-    /// Writes what is filled of `memory` to the peer, and takes one of its receives to tell it, with 4 bytes.
-    ///
-    /// # Errors
-    ///
-    /// As [`post_send`](Self::post_send).
-    #[doc(alias = "IBV_WR_RDMA_WRITE_WITH_IMM")]
-    pub fn post_write_with_immediate<M: SendMemory<B>, A: PeerMayWrite>(
-        &mut self,
-        memory: M,
-        target: &RemoteRegion<A>,
-        immediate: u32,
-    ) -> Result<WorkId, PostError<M>> {
-        let request = WorkRequest::write(memory, target).with_immediate(immediate);
-        self.inner.send.post(request).map_err(|error| error.map(WorkRequest::into_memory))
     }
 }

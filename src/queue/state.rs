@@ -1,16 +1,14 @@
 //! The states of a queue pair, and what each allows.
 //!
 //! ```text
-//!            into_init            into_ready_to_receive           into_ready_to_send
-//!   Reset ───────────────▶ Init ───────────────────────▶ ReadyToReceive ───────────────▶ ReadyToSend
-//!     ▲                      │                                 │                            │    ▲
-//!     │                      │                                 │    into_send_queue_drain   │    │ into_ready_to_send
-//!     │                      │                                 │                            ▼    │
-//!     │                      │                                 │                         SendQueueDrain
-//!     │                      │ into_error                      │ into_error                 │ into_error
-//!     │                      ▼                                 ▼                            ▼
-//!     └─────────────────── Error ◀──────────────────────────────────────────────────────────┘
-//!       into_reset (from every state)
+//!           into_init        into_rtr                   into_rts
+//!   Reset ────────────▶ Init ──────────▶ ReadyToReceive ──────────▶ ReadyToSend
+//!     ▲                  │                      │                    │       ▲
+//!     │                  │ into_error           │ into_error         │ into_sqd / into_rts
+//!     │                  │                      │                    ▼       │
+//!     │ into_reset       ▼                      ▼      into_error   SendQueueDrain
+//!     └─────────────── Error ◀──────────────────────────────────────────┘
+//!       (from every state)
 //! ```
 //!
 //! | state | post receives | receives messages | post sends |
@@ -55,7 +53,7 @@ pub trait PostReceive: State {}
 #[diagnostic::on_unimplemented(
     message = "cannot post a send, write, read or atomic in state `{Self}`",
     label = "needs a queue pair in `ReadyToSend`",
-    note = "bring the queue pair up with `.connect(..)`, or with `.into_ready_to_receive(..)` and `.into_ready_to_send(..)`"
+    note = "bring the queue pair up with `.connect(..)`, or with `.into_rtr(..)` and then `.into_rts(..)`"
 )]
 pub trait PostSend: State {}
 
