@@ -1,27 +1,478 @@
-//! Data goes from one pair to another, by every operation.
+//! Data goes from one pair to another, by every operation; the same tests on every device.
 
 mod common;
 
 use common::{Link, PATIENCE, context};
-use interlock::Work;
+use interlock::{
+    Brand, Buffer, Completion, LocalRead, Poller, PostError, PostedMemory, RemoteAll, RemoteAtomic, RemoteRead,
+    RemoteReadWrite, RemoteRegion, RemoteWrite, Status, Success, Work, WorkId, WorkRequest,
+};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// The next completion, a success.
+fn next<B: Brand>(poller: &mut Poller<B>) -> Success<B> {
+    poller.wait(PATIENCE).unwrap().check().unwrap()
+}
+
+/// The completion of `id`; others are dropped.
+fn completion_of<B: Brand>(poller: &mut Poller<B>, id: WorkId) -> Completion<B> {
+    loop {
+        let completion = poller.wait(PATIENCE).unwrap();
+        if completion.id() == id {
+            return completion;
+        }
+    }
+}
+
+fn filled<B: Brand>(mut buffer: Buffer<B>, seed: u8) -> Buffer<B> {
+    for (at, byte) in buffer.iter_mut().enumerate() {
+        *byte = (at as u8).wrapping_mul(31).wrapping_add(seed);
+    }
+    buffer
+}
 
 #[test]
-fn a_message_arrives_as_it_was_sent() {
+fn messages_of_many_lengths_arrive_as_they_were_sent() {
     interlock::domain! { struct Test; }
     let mut link = Link::new(context().named_domain(Test).unwrap(), 4);
-    link.right.post_receive(link.domain.buffer(64).unwrap()).unwrap();
-    let mut greeting = link.domain.buffer(64).unwrap();
-    greeting.write(b"hello").unwrap();
-    link.left.post_send(greeting).unwrap();
-    let mut seen = (false, false);
-    while seen != (true, true) {
-        match link.poller.wait(PATIENCE).unwrap().check().unwrap().work {
-            Work::Sent(_) => seen.0 = true,
-            Work::Received(received) => {
-                assert_eq!(&received.buffer[..], b"hello");
-                seen.1 = true;
+    let longest = if cfg!(miri) { 10_000 } else { 1 << 20 };
+    for (round, len) in [0, 1, 63, 64, 4095, 4096, 4097, longest].into_iter().enumerate() {
+        let receive = link.right.post_receive(link.domain.buffer(longest).unwrap()).unwrap();
+        let mut message = filled(link.domain.buffer(longest).unwrap(), round as u8);
+        message.set_len(len).unwrap();
+        let expected = message.to_vec();
+        link.left.post_send(message).unwrap();
+        let received = completion_of(&mut link.poller, receive).check().unwrap().received().unwrap();
+        assert_eq!(received.len(), len);
+        assert!(received[..] == expected[..], "{len} bytes");
+    }
+}
+
+#[test]
+fn an_immediate_arrives_in_host_byte_order() {
+    interlock::domain! { struct Test; }
+    let mut link = Link::new(context().named_domain(Test).unwrap(), 4);
+    let receive = link.right.post_receive(link.domain.buffer(8).unwrap()).unwrap();
+    link.left.post_send_with_immediate(link.domain.buffer(8).unwrap(), 0x0102_0304).unwrap();
+    match completion_of(&mut link.poller, receive).check().unwrap().work {
+        Work::Received(received) => assert_eq!(received.immediate, Some(0x0102_0304)),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_write_arrives_and_takes_no_receive() {
+    interlock::domain! { struct Test; }
+    let mut link = Link::new(context().named_domain(Test).unwrap(), 4);
+    let region = link.domain.register::<RemoteWrite, _>(vec![0_u64; 512]).unwrap();
+    let target = RemoteRegion::<RemoteWrite>::from_bytes(&region.remote().to_bytes()).unwrap();
+    let message = filled(link.domain.buffer(1000).unwrap(), 3);
+    let expected = message.to_vec();
+    link.left.post_write(message, &target.slice(24..2000).unwrap()).unwrap();
+    let Work::Written(PostedMemory::Unique(back)) = next(&mut link.poller).work else { panic!("a write") };
+    assert_eq!(back[..], expected[..]);
+    let mut seen = vec![0; 1000];
+    region.read_into(24, &mut seen).unwrap();
+    assert_eq!(seen, expected);
+    assert_eq!(region.load(16).unwrap(), 0, "before the target");
+    // The memory comes back as what it was.
+    let words: Vec<u64> = region.deregister().unwrap();
+    assert_eq!(&words.as_bytes()[24..1024], expected);
+}
+
+#[test]
+fn a_write_with_immediate_gives_the_receive_back_unfilled() {
+    interlock::domain! { struct Test; }
+    let mut link = Link::new(context().named_domain(Test).unwrap(), 4);
+    let region = link.domain.register::<RemoteWrite, _>(vec![0_u64; 8]).unwrap();
+    let receive = link.right.post_receive(link.domain.buffer(16).unwrap()).unwrap();
+    let message = filled(link.domain.buffer(40).unwrap(), 9);
+    link.left.post_write_with_immediate(message, &region.remote(), 77).unwrap();
+    match completion_of(&mut link.poller, receive).check().unwrap().work {
+        Work::WrittenWithImmediate(written) => {
+            assert_eq!((written.immediate, written.written_bytes), (77, 40));
+            assert!(written.buffer.is_empty());
+            assert_eq!(written.buffer.capacity(), 16);
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_read_brings_what_the_peer_has() {
+    interlock::domain! { struct Test; }
+    let mut link = Link::new(context().named_domain(Test).unwrap(), 4);
+    let mut region = link.domain.register::<RemoteRead, _>(vec![0_u64; 16]).unwrap();
+    region.write_from(3, b"what the peer has").unwrap();
+    assert_eq!(&region.as_bytes()[3..20], b"what the peer has");
+    let source = region.remote().slice(3..20).unwrap();
+    link.left.post_read(link.domain.buffer(64).unwrap(), &source).unwrap();
+    let Work::Read(buffer) = next(&mut link.poller).work else { panic!("a read") };
+    assert_eq!(&buffer[..], b"what the peer has");
+}
+
+#[test]
+fn atomics_give_the_original_and_change_the_word() {
+    interlock::domain! { struct Test; }
+    let mut link = Link::new(context().named_domain(Test).unwrap(), 4);
+    let mut region = link.domain.register::<RemoteAtomic, _>(vec![0_u64; 2]).unwrap();
+    region.store(8, 41).unwrap();
+    let word = region.remote().slice(8..16).unwrap();
+    let mut result = link.domain.buffer(8).unwrap();
+    let mut original = |link: &mut Link<Test>, post: &mut dyn FnMut(&mut Link<Test>, Buffer<Test>)| {
+        let buffer = std::mem::replace(&mut result, link.domain.buffer(8).unwrap());
+        post(link, buffer);
+        match next(&mut link.poller).work {
+            Work::Atomic { original, buffer } => {
+                assert_eq!(buffer.len(), 8);
+                original
+            }
+            other => panic!("{other:?}"),
+        }
+    };
+    let mut add = |link: &mut Link<Test>, by| {
+        original(link, &mut |link, buffer| {
+            link.left.post_fetch_and_add(buffer, &word, by).unwrap();
+        })
+    };
+    assert_eq!(add(&mut link, 1), 41);
+    assert_eq!(add(&mut link, u64::MAX), 42, "wraps");
+    let mut swap = |link: &mut Link<Test>, compare, swap| {
+        original(link, &mut |link, buffer| {
+            link.left.post_compare_and_swap(buffer, &word, compare, swap).unwrap();
+        })
+    };
+    assert_eq!(swap(&mut link, 41, 7), 41, "equal");
+    assert_eq!(swap(&mut link, 41, 9), 7, "not equal");
+    assert_eq!(region.load(8).unwrap(), 7);
+    assert_eq!(region.load(0).unwrap(), 0, "the word before");
+}
+
+#[test]
+fn a_pair_may_be_connected_to_itself() {
+    interlock::domain! { struct Test; }
+    let domain = context().named_domain(Test).unwrap();
+    let port = domain.context().active_port().unwrap();
+    let (queue, mut poller) = domain.completion_queue(16).unwrap();
+    let pair = domain.reliable(&queue, &Default::default()).unwrap().into_init(&port).unwrap();
+    let myself = pair.endpoint();
+    let mut pair = pair.connect(&myself).unwrap();
+    let receive = pair.post_receive(domain.buffer(8).unwrap()).unwrap();
+    let mut message = domain.buffer(8).unwrap();
+    message.write(b"echo").unwrap();
+    pair.post_send(message).unwrap();
+    let received = completion_of(&mut poller, receive).check().unwrap().received().unwrap();
+    assert_eq!(&received[..], b"echo");
+}
+
+#[test]
+fn a_share_is_in_flight_many_times_and_unique_again_after() {
+    interlock::domain! { struct Test; }
+    let mut link = Link::new(context().named_domain(Test).unwrap(), 4);
+    let mut news = link.domain.buffer(16).unwrap();
+    news.write(b"to all").unwrap();
+    let news = news.share();
+    for _ in 0..3 {
+        link.right.post_receive(link.domain.buffer(16).unwrap()).unwrap();
+        link.left.post_send(news.clone()).unwrap();
+    }
+    let news = news.try_into_unique().expect_err("clones are in flight");
+    let (mut sent, mut received) = (0, 0);
+    while (sent, received) != (3, 3) {
+        match next(&mut link.poller).work {
+            Work::Sent(PostedMemory::Shared(share)) => {
+                assert_eq!(&share[..], b"to all");
+                sent += 1;
+            }
+            Work::Received(message) => {
+                assert_eq!(&message.buffer[..], b"to all");
+                received += 1;
             }
             other => panic!("{other:?}"),
         }
     }
+    let mut news = news.try_into_unique().expect("the clones are gone");
+    news.write(b"mine again").unwrap();
+}
+
+#[test]
+fn memory_without_local_write_can_be_sent_from() {
+    interlock::domain! { struct Test; }
+    let mut link = Link::new(context().named_domain(Test).unwrap(), 4);
+    let share = link.domain.register::<LocalRead, _>(b"fixed".to_vec()).unwrap().share().unwrap();
+    let receive = link.right.post_receive(link.domain.buffer(16).unwrap()).unwrap();
+    link.left.post_send(share.clone()).unwrap();
+    let received = completion_of(&mut link.poller, receive).check().unwrap().received().unwrap();
+    assert_eq!(&received[..], b"fixed");
+    assert!(share.try_into_unique().is_err(), "the device may not write there");
+}
+
+#[test]
+fn unsignalled_requests_come_out_in_order_before_the_signalled_one() {
+    interlock::domain! { struct Test; }
+    let mut link = Link::new(context().named_domain(Test).unwrap(), 8);
+    let region = link.domain.register::<RemoteWrite, _>(vec![0_u64; 8]).unwrap();
+    let buffers = link.domain.buffers(4, 8).unwrap();
+    let mut ids = Vec::new();
+    for (number, buffer) in buffers.into_iter().enumerate() {
+        let request = WorkRequest::write(buffer, &region.remote());
+        let request = if number < 3 { request.unsignalled() } else { request };
+        ids.push(link.left.post(request).unwrap());
+    }
+    let out: Vec<WorkId> = (0..4).map(|_| next(&mut link.poller).id).collect();
+    assert_eq!(out, ids);
+    assert!(link.poller.poll().unwrap().is_none());
+}
+
+#[test]
+fn the_last_free_slot_is_signalled_so_that_the_queue_cannot_lock_up() {
+    interlock::domain! { struct Test; }
+    let mut link = Link::new(context().named_domain(Test).unwrap(), 4);
+    let region = link.domain.register::<RemoteWrite, _>(vec![0_u64; 8]).unwrap();
+    for round in 0..5 {
+        for _ in 0..4 {
+            let request = WorkRequest::write(link.domain.buffer(8).unwrap(), &region.remote()).unsignalled();
+            link.left.post(request).unwrap_or_else(|error| panic!("round {round}: {error}"));
+        }
+        for _ in 0..4 {
+            next(&mut link.poller);
+        }
+    }
+}
+
+#[test]
+fn a_full_queue_gives_the_request_back() {
+    interlock::domain! { struct Test; }
+    let mut link = Link::new(context().named_domain(Test).unwrap(), 2);
+    for _ in 0..2 {
+        link.right.post_receive(link.domain.buffer(8).unwrap()).unwrap();
+    }
+    let mut third = link.domain.buffer(8).unwrap();
+    third.write(b"third").unwrap();
+    let Err(PostError::QueueFull(third)) = link.right.post_receive(third) else { panic!("a full queue") };
+    assert_eq!(&third[..], b"third");
+    let region = link.domain.register::<RemoteWrite, _>(vec![0_u64; 8]).unwrap();
+    for _ in 0..2 {
+        link.left.post_write(link.domain.buffer(8).unwrap(), &region.remote()).unwrap();
+    }
+    let Err(PostError::QueueFull(third)) = link.left.post_write(third, &region.remote()) else {
+        panic!("a full queue")
+    };
+    next(&mut link.poller);
+    link.left.post_write(third, &region.remote()).unwrap();
+}
+
+#[test]
+fn a_flawed_request_comes_back_before_the_verb() {
+    interlock::domain! { struct Test; }
+    let mut link = Link::new(context().named_domain(Test).unwrap(), 4);
+    let region = link.domain.register::<RemoteAll, _>(vec![0_u64; 8]).unwrap();
+    let remote = region.remote();
+    let buffer = link.domain.buffer(65).unwrap();
+    let Err(PostError::Flawed { request: buffer, .. }) = link.left.post_write(buffer, &remote) else {
+        panic!("too long")
+    };
+    let short = link.domain.buffer(63).unwrap();
+    assert!(matches!(link.left.post_read(short, &remote), Err(PostError::Flawed { .. })), "too short");
+    let odd = remote.slice(4..12).unwrap();
+    let Err(PostError::Flawed { request, .. }) = link.left.post_fetch_and_add(buffer, &odd, 1) else { panic!("odd") };
+    assert_eq!(request.len(), 65);
+    assert!(link.poller.poll().unwrap().is_none());
+}
+
+#[test]
+fn a_batch_rings_once_and_all_of_it_arrives() {
+    interlock::domain! { struct Test; }
+    let mut link = Link::new(context().named_domain(Test).unwrap(), 64);
+    let region = link.domain.register::<RemoteWrite, _>(vec![0_u64; 64]).unwrap();
+    let mut buffers = link.domain.buffers(64, 8).unwrap();
+    let posted = link
+        .left
+        .batch(|batch| {
+            for (at, mut buffer) in buffers.drain(..).enumerate() {
+                buffer.copy_from_slice(&(at as u64 + 1).to_ne_bytes());
+                let target = region.remote().slice(8 * at as u64..8 * at as u64 + 8).unwrap();
+                batch.post(WorkRequest::write(buffer, &target).unsignalled()).unwrap();
+            }
+            64
+        })
+        .unwrap();
+    for _ in 0..posted {
+        next(&mut link.poller);
+    }
+    for at in 0..64 {
+        assert_eq!(region.load(8 * at).unwrap(), at as u64 + 1);
+    }
+}
+
+#[test]
+fn typed_views_are_the_bytes_that_arrived() {
+    #[derive(Clone, Copy, PartialEq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+    #[repr(C)]
+    struct Reading {
+        sensor: u32,
+        value: u32,
+    }
+    interlock::domain! { struct Test; }
+    let mut link = Link::new(context().named_domain(Test).unwrap(), 4);
+    let sent = Reading { sensor: 3, value: 99 };
+    let receive = link.right.post_receive(link.domain.buffer(64).unwrap()).unwrap();
+    let mut message = link.domain.buffer(8).unwrap();
+    *message.view_mut::<Reading>().unwrap() = sent;
+    link.left.post_send(message).unwrap();
+    let received = completion_of(&mut link.poller, receive).check().unwrap().received().unwrap();
+    assert_eq!(received.view::<Reading>().unwrap(), &sent);
+    assert_eq!(received.view_slice::<u32>().unwrap(), [3, 99]);
+    assert!(received.view::<u64>().is_ok() && received.view::<[u8; 9]>().is_err());
+}
+
+#[test]
+fn two_halves_of_a_pair_work_on_two_threads() {
+    interlock::domain! { struct Test; }
+    let messages: u32 = if cfg!(miri) { 20 } else { 500 };
+    let link = Link::new(context().named_domain(Test).unwrap(), 8);
+    let Link { domain, mut poller, left, right, .. } = link;
+    let (mut sender, left_receiver) = left.split();
+    let (right_sender, mut receiver) = right.split();
+    let mut spare = domain.buffers(8, 4).unwrap();
+    for buffer in domain.buffers(8, 4).unwrap() {
+        receiver.post_receive(buffer).unwrap();
+    }
+    std::thread::scope(|scope| {
+        let (free, pool) = std::sync::mpsc::channel();
+        spare.drain(..).for_each(|buffer| free.send(buffer).unwrap());
+        let sending = scope.spawn(move || {
+            for number in 0..messages {
+                let mut buffer: Buffer<Test> = pool.recv().unwrap();
+                buffer.copy_from_slice(&number.to_ne_bytes());
+                let mut buffer = Some(buffer);
+                while let Some(again) = buffer.take() {
+                    // The poller hands the buffer over before it counts the slot as free.
+                    match sender.post_send(again) {
+                        Ok(_) => {}
+                        Err(PostError::QueueFull(back)) => buffer = Some(back),
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+            }
+            sender
+        });
+        let mut expected = 0_u32;
+        let mut sent = 0;
+        while expected < messages || sent < messages {
+            match poller.wait(PATIENCE).unwrap().check().unwrap().work {
+                Work::Sent(memory) => {
+                    sent += 1;
+                    // The sender may have finished already.
+                    let _ = free.send(memory.into_buffer().unwrap());
+                }
+                Work::Received(message) => {
+                    assert_eq!(message.buffer[..], expected.to_ne_bytes());
+                    expected += 1;
+                    receiver.post_receive(message.buffer).unwrap();
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        let sender = sending.join().unwrap();
+        let pair = sender.join(left_receiver).unwrap();
+        assert!(pair.first_failure().is_none());
+        assert!(right_sender.join(receiver).is_ok());
+    });
+}
+
+#[test]
+fn one_queue_serves_many_pairs() {
+    interlock::domain! { struct Test; }
+    let domain = context().named_domain(Test).unwrap();
+    let port = domain.context().active_port().unwrap();
+    let pairs = if cfg!(miri) { 4 } else { 32 };
+    let (queue, mut poller) = domain.completion_queue(pairs * 4).unwrap();
+    let limits = interlock::Limits { sends: 1, receives: 1 };
+    let mut links = Vec::new();
+    for _ in 0..pairs {
+        let left = domain.reliable(&queue, &limits).unwrap().into_init(&port).unwrap();
+        let right = domain.reliable(&queue, &limits).unwrap().into_init(&port).unwrap();
+        let (l, r) = (left.endpoint(), right.endpoint());
+        links.push((left.connect(&r).unwrap(), right.connect(&l).unwrap()));
+    }
+    assert_eq!(queue.free(), 0);
+    assert!(matches!(domain.reliable(&queue, &limits), Err(interlock::CreateError::NoRoom(_))));
+    for (number, (left, right)) in links.iter_mut().enumerate() {
+        right.post_receive(domain.buffer(8).unwrap()).unwrap();
+        let mut message = domain.buffer(8).unwrap();
+        message.write(&(number as u64).to_ne_bytes()).unwrap();
+        left.post_send(message).unwrap();
+    }
+    let mut seen = vec![false; links.len()];
+    for _ in 0..2 * pairs {
+        let success = next(&mut poller);
+        let Work::Received(message) = success.work else { continue };
+        let number = u64::from_ne_bytes(message.buffer[..].try_into().unwrap()) as usize;
+        assert_eq!(success.queue_pair, links[number].1.number());
+        assert!(!std::mem::replace(&mut seen[number], true), "{number} came twice");
+    }
+    assert!(seen.iter().all(|&seen| seen));
+}
+
+#[test]
+fn a_write_beyond_what_was_granted_fails_and_changes_nothing() {
+    interlock::domain! { struct Test; }
+    let mut link = Link::new(context().named_domain(Test).unwrap(), 4);
+    let region = link.domain.register::<RemoteReadWrite, _>(vec![0_u64; 4]).unwrap();
+    // A record that says more than the truth: 40 bytes of a region of 32.
+    let mut record = region.remote().to_bytes();
+    record[23] = 40;
+    let lie = RemoteRegion::<RemoteWrite>::from_bytes(&record).unwrap();
+    let receive = link.right.post_receive(link.domain.buffer(8).unwrap()).unwrap();
+    link.left.post_write(filled(link.domain.buffer(40).unwrap(), 1), &lie).unwrap();
+    // The peer's pair breaks too: its receive is flushed.
+    for _ in 0..2 {
+        let failure = poll_failure(&mut link.poller);
+        if failure.id == receive {
+            assert_eq!(failure.status, Status::Flushed);
+        } else {
+            assert_eq!(failure.status, Status::RemoteAccess, "{failure}");
+            assert!(failure.to_string().contains("remote access error"));
+            assert_eq!(failure.into_buffer().unwrap().len(), 40);
+        }
+    }
+    for at in [0, 8, 16, 24] {
+        assert_eq!(region.load(at).unwrap(), 0);
+    }
+    assert!(matches!(link.left.post_send(link.domain.buffer(8).unwrap()), Err(PostError::Broken { .. })));
+}
+
+fn poll_failure<B: Brand>(poller: &mut Poller<B>) -> interlock::Failure<B> {
+    poller.wait(PATIENCE).unwrap().check().unwrap_err()
+}
+
+#[test]
+fn a_deregistered_region_is_beyond_the_peers_reach() {
+    interlock::domain! { struct Test; }
+    let mut link = Link::new(context().named_domain(Test).unwrap(), 4);
+    let region = link.domain.register::<RemoteAll, _>(vec![5_u64; 4]).unwrap();
+    let stale = region.remote();
+    let memory = region.deregister().unwrap();
+    link.left.post_write(filled(link.domain.buffer(8).unwrap(), 1), &stale).unwrap();
+    assert_eq!(poll_failure(&mut link.poller).status, Status::RemoteAccess);
+    assert_eq!(memory, [5; 4]);
+}
+
+#[test]
+fn a_message_too_long_for_its_receive_fails_on_both_sides() {
+    interlock::domain! { struct Test; }
+    let mut link = Link::new(context().named_domain(Test).unwrap(), 4);
+    let receive = link.right.post_receive(link.domain.buffer(8).unwrap()).unwrap();
+    let send = link.left.post_send(link.domain.buffer(9).unwrap()).unwrap();
+    let mut statuses = [None, None];
+    for _ in 0..2 {
+        let failure = poll_failure(&mut link.poller);
+        let at = usize::from(failure.id == send);
+        assert!(failure.id == send || failure.id == receive);
+        statuses[at] = Some(failure.status);
+    }
+    // Soft-RoCE reports it as the receiver's queue pair operation error and the sender's remote operation error.
+    assert!(matches!(statuses[0], Some(Status::LocalLength | Status::LocalQueuePairOperation)), "{statuses:?}");
+    assert!(matches!(statuses[1], Some(Status::RemoteInvalidRequest | Status::RemoteOperation)), "{statuses:?}");
 }

@@ -1,7 +1,7 @@
 //! A pair taken apart for two threads.
 
 use super::pair::{Core, Inner, QueuePair};
-use super::post::{Batch, BatchError, PostError, ReceiveQueue, SendQueue};
+use super::post::{Batch, BatchError, PostError, ReceiveQueue, SendQueue, Stage};
 use super::request::{SendMemory, WorkRequest};
 use super::state::ReadyToSend;
 use super::transport::{ReliableConnection, Transport};
@@ -81,7 +81,8 @@ impl<B: Brand, T: Transport> SendHalf<B, T> {
     /// As [`QueuePair::batch`].
     #[inline]
     pub fn batch<R>(&mut self, f: impl for<'batch> FnOnce(&mut Batch<'batch, B>) -> R) -> Result<R, BatchError<B>> {
-        let mut batch = Batch::new(&mut self.half.0);
+        let mut stage = Stage::uninit();
+        let mut batch = Batch::new(&mut self.half.0, &mut stage);
         let result = f(&mut batch);
         batch.finish().map(|()| result)
     }

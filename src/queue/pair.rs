@@ -5,7 +5,7 @@ use super::AnyQueuePair;
 use super::attr::{ConnectAttributes, InitAttributes, Limits, Modify, Path, RtrAttributes, RtsAttributes};
 use super::half::{ReceiveHalf, SendHalf};
 use super::ledger::{MAX_DEPTH, ledger};
-use super::post::{Batch, BatchError, PostError, ReceiveQueue, SendQueue};
+use super::post::{Batch, BatchError, PostError, ReceiveQueue, SendQueue, Stage};
 use super::request::{SendMemory, WorkRequest};
 use super::state::{
     Error, Init, MayFail, PostReceive, PostSend, ReadyToReceive, ReadyToSend, Reset, SendQueueDrain, State,
@@ -702,7 +702,8 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     where
         S: PostSend,
     {
-        let mut batch = Batch::new(&mut self.inner.send);
+        let mut stage = Stage::uninit();
+        let mut batch = Batch::new(&mut self.inner.send, &mut stage);
         let result = f(&mut batch);
         batch.finish().map(|()| result)
     }

@@ -185,11 +185,15 @@ impl SendQueue {
     }
 
     /// Moves the request into the ledger and into `staged`; the device does not know it yet.
+    ///
+    /// # Safety
+    ///
+    /// `staged` may be written, and stays where it is until it was rung: the request points to its own element there.
     #[inline(always)]
-    pub(super) fn stage<B, M: SendMemory<B>, K>(
+    pub(super) unsafe fn stage<B, M: SendMemory<B>, K>(
         &mut self,
         request: WorkRequest<M, K>,
-        staged: &mut MaybeUninit<Staged>,
+        staged: *mut Staged,
     ) -> Result<WorkId, PostError<WorkRequest<M, K>>> {
         if self.status.broken.load(Ordering::Relaxed) {
             return Err(PostError::Broken { request, first_failure: self.status.first_failure() });
@@ -215,7 +219,8 @@ impl SendQueue {
                 None => Err(PostError::Uncertain { id, source: VerbError::new("ibv_post_send", libc::EINVAL) }),
             };
         }
-        fill(staged.as_mut_ptr(), id, sge, &action, last);
+        // SAFETY: the caller's.
+        unsafe { fill(staged, id, sge, &action, last) };
         Ok(id)
     }
 
@@ -248,11 +253,14 @@ impl SendQueue {
         let action = request.action;
         let before = request.memory.part(KEY).filled();
         let mut staged = MaybeUninit::uninit();
-        let id = self.stage(request, &mut staged)?;
-        match self.ring(staged.as_mut_ptr()) {
+        // One pointer for all: the request points into itself.
+        let staged: *mut Staged = staged.as_mut_ptr();
+        // SAFETY: our own, until the end of this function.
+        let id = unsafe { self.stage(request, staged) }?;
+        match self.ring(staged) {
             Ok(()) => Ok(id),
             Err((source, bad)) => {
-                let ours = bad.cast::<Staged>() == staged.as_mut_ptr();
+                let ours = bad.cast::<Staged>() == staged;
                 Err(self.refused(ours, source, id, action, before))
             }
         }
@@ -282,11 +290,15 @@ impl SendQueue {
 }
 
 /// Writes the request as C has it. Members that the opcode does not use are left alone.
+///
+/// # Safety
+///
+/// As [`SendQueue::stage`].
 #[inline(always)]
-fn fill(staged: *mut Staged, id: WorkId, sge: sys::ibv_sge, action: &Action, last: bool) {
+unsafe fn fill(staged: *mut Staged, id: WorkId, sge: sys::ibv_sge, action: &Action, last: bool) {
     let flags = if last { action.flags | ibv_send_flags::IBV_SEND_SIGNALED.0 } else { action.flags };
     #[allow(clippy::multiple_unsafe_ops_per_block, reason = "one struct, member by member")]
-    // SAFETY: `staged` may be written (all callers pass their own storage); each member is written in place.
+    // SAFETY: `staged` may be written (caller); each member is written in place.
     unsafe {
         let wr = &raw mut (*staged).wr;
         (&raw mut (*staged).sge).write(sge);
@@ -375,15 +387,21 @@ impl ReceiveQueue {
 }
 
 /// How many requests a batch hands to the device at once.
-const STAGED: usize = 32;
+pub(super) const STAGED: usize = 32;
+
+/// Where a batch keeps its requests until it rings. It belongs to the function that lends the batch, and stays there.
+pub(super) type Stage = MaybeUninit<[Staged; STAGED]>;
 
 /// Requests that are handed to the device together, with one doorbell. Lent by [`QueuePair::batch`](crate::QueuePair::batch).
 ///
 /// `'batch` is new for each batch, so that two batches cannot be swapped.
 pub struct Batch<'batch, B> {
     queue: &'batch mut SendQueue,
-    staged: [MaybeUninit<Staged>; STAGED],
-    /// Those of `staged` that are filled; the device knows none of them yet.
+    /// # Invariants
+    ///
+    /// 0. Room for `STAGED` requests, which nobody else uses for as long as this is around; the first `count` are filled.
+    staged: *mut Staged,
+    /// The device knows none of these yet.
     count: usize,
     posted: usize,
     fault: Option<(VerbError, Vec<PostedMemory<B>>)>,
@@ -424,8 +442,8 @@ impl<B> error::Error for BatchError<B> {
 }
 
 impl<'batch, B> Batch<'batch, B> {
-    pub(super) fn new(queue: &'batch mut SendQueue) -> Self {
-        let staged = [const { MaybeUninit::uninit() }; STAGED];
+    pub(super) fn new(queue: &'batch mut SendQueue, stage: &'batch mut Stage) -> Self {
+        let staged = stage.as_mut_ptr().cast();
         Self { queue, staged, count: 0, posted: 0, fault: None, brand: PhantomData }
     }
 
@@ -445,15 +463,20 @@ impl<'batch, B> Batch<'batch, B> {
         if let Some((source, _)) = &self.fault {
             return Err(PostError::Refused { request, source: *source });
         }
-        let id = self.queue.stage(request, &mut self.staged[self.count])?;
+        let staged = self.at(self.count);
+        // SAFETY: room (0), since `count` is below `STAGED`; it stays where it is until it was rung.
+        let id = unsafe { self.queue.stage(request, staged) }?;
         if let Some(before) = self.count.checked_sub(1) {
-            let next = self.staged[self.count].as_mut_ptr().cast();
-            let wr = self.staged[before].as_mut_ptr().cast::<sys::ibv_send_wr>();
-            // SAFETY: filled by `stage`, since it is below `count`.
-            unsafe { (&raw mut (*wr).next).write(next) };
+            let before = self.at(before);
+            // SAFETY: filled (0).
+            unsafe { (&raw mut (*before).wr.next).write(staged.cast()) };
         }
         self.count += 1;
         Ok(id)
+    }
+
+    fn at(&self, number: usize) -> *mut Staged {
+        self.staged.wrapping_add(number)
     }
 
     /// Hands what is staged to the device.
@@ -462,7 +485,7 @@ impl<'batch, B> Batch<'batch, B> {
         if count == 0 || self.fault.is_some() {
             return;
         }
-        match self.queue.ring(self.staged[0].as_mut_ptr()) {
+        match self.queue.ring(self.staged) {
             Ok(()) => self.posted += count,
             Err((source, bad)) => self.refused(count, source, bad.cast()),
         }
@@ -470,7 +493,7 @@ impl<'batch, B> Batch<'batch, B> {
 
     #[cold]
     fn refused(&mut self, count: usize, source: VerbError, bad: *mut Staged) {
-        let at = (0..count).find(|&at| self.staged[at].as_mut_ptr() == bad);
+        let at = (0..count).find(|&at| self.at(at) == bad);
         let mut refused = Vec::new();
         match at {
             Some(at) => {

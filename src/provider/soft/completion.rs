@@ -62,7 +62,6 @@ pub(super) struct Cq {
 /// A completion channel.
 pub(super) struct Channel {
     context: usize,
-    pub(super) device: usize,
     event: File,
     /// Whether `event` is readable.
     raised: bool,
@@ -104,8 +103,7 @@ impl State {
         let event = event()?;
         let fd = event.as_raw_fd();
         info.children += 1;
-        let device = info.device;
-        let channel = Channel { context, device, event, raised: false, waiting: VecDeque::new(), users: 0 };
+        let channel = Channel { context, event, raised: false, waiting: VecDeque::new(), users: 0 };
         Ok((self.channels.insert(channel), fd))
     }
 

@@ -15,12 +15,14 @@
 //! | `memory` | how the device touches memory |
 //! | `completion` | completion queues, channels, what a completion holds |
 //! | `pair` | the state machine of a queue pair |
-//! | `work` | posting |
+//! | `work` | the queues of a pair, and posting |
 //! | `engine` | requester and responder |
 //! | `fault` | failures on demand |
-//! | `verbs` | the verbs, as `Provider` and as C functions |
+//! | `verbs` | the control path, as `Provider` |
+//! | `data_path` | the data path, as C functions |
 
 mod completion;
+mod data_path;
 mod device;
 mod engine;
 mod fabric;

@@ -8,11 +8,10 @@ use super::{
     device::{self, raw_gid},
     fabric::State,
     objects::Table,
-    work::{ReceiveWork, SendWork},
+    work::{Queue, ReceiveWork, SendWork},
 };
 use crate::sys::{ibv_ah_attr, ibv_mtu, ibv_qp_attr, ibv_qp_attr_mask as Mask, ibv_qp_cap, ibv_qp_state};
 use libc::c_int;
-use std::collections::VecDeque;
 
 /// Queue pairs.
 pub(super) type Pairs = Table<Pair>;
@@ -108,64 +107,6 @@ fn masks(from: PairState, to: PairState) -> Option<(Mask, Mask)> {
         ),
         _ => return None,
     })
-}
-
-/// Requests for which a new queue has room at once.
-const RESERVED: usize = 64;
-
-/// One of the two work queues.
-pub(super) struct Queue<W> {
-    work: VecDeque<W>,
-    depth: u64,
-    posted: u64,
-    /// Of those posted, the ones whose slots were given back: by a polled completion of theirs, or of a later one.
-    freed: u64,
-}
-
-impl<W> Queue<W> {
-    fn new(depth: u32) -> Self {
-        // Larger ones grow when used: most pairs of a large set are idle.
-        let room = usize::try_from(depth).map_or(RESERVED, |depth| depth.min(RESERVED));
-        Self { work: VecDeque::with_capacity(room), depth: u64::from(depth), posted: 0, freed: 0 }
-    }
-
-    pub(super) fn is_full(&self) -> bool {
-        self.posted - self.freed >= self.depth
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.work.is_empty()
-    }
-
-    pub(super) fn push(&mut self, work: W) {
-        self.work.push_back(work);
-        self.posted += 1;
-    }
-
-    /// Takes the oldest request out; its slot stays taken. With it, what a completion of it gives to `free_to`.
-    pub(super) fn pop(&mut self) -> Option<(W, u64)> {
-        let work = self.work.pop_front()?;
-        Some((work, self.posted - self.work.len() as u64))
-    }
-
-    /// Undoes `pop`.
-    pub(super) fn put_back(&mut self, work: W) {
-        self.work.push_front(work);
-    }
-
-    pub(super) fn front(&self) -> Option<&W> {
-        self.work.front()
-    }
-
-    pub(super) fn free_to(&mut self, end: u64) {
-        self.freed = self.freed.max(end.min(self.posted));
-    }
-
-    fn reset(&mut self) {
-        self.work.clear();
-        self.posted = 0;
-        self.freed = 0;
-    }
 }
 
 /// What modify sets.

@@ -6,6 +6,7 @@ mod events;
 mod faults;
 mod manual;
 mod queues;
+mod random;
 mod states;
 mod transfer;
 

@@ -1,15 +1,15 @@
-//! The verbs: the control path as [`Provider`], the data path as the C functions of the context.
+//! The verbs of the control path.
 //!
 //! The structs of the C interface hold numbers; everything else is in tables under the fabric's lock. Only contexts and
 //! channels are longer than their C structs.
 #![allow(unsafe_code, reason = "verbs on raw objects")]
 
 use super::{
+    data_path,
     device::{Device, PORT},
     fabric::{Fabric, State},
     fault::Verb,
     pair::Creation,
-    work::Refused,
 };
 use crate::{
     error::VerbError,
@@ -17,14 +17,11 @@ use crate::{
     sys::{
         ibv_access_flags, ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_device_attr, ibv_gid_entry, ibv_mr,
         ibv_node_type, ibv_pd, ibv_port_attr, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_init_attr, ibv_qp_state,
-        ibv_qp_type, ibv_recv_wr, ibv_send_wr, ibv_transport_type, ibv_wc,
+        ibv_qp_type, ibv_transport_type,
     },
 };
 use libc::c_int;
-use std::{
-    ptr::{self, NonNull},
-    time::Duration,
-};
+use std::{ptr::NonNull, time::Duration};
 
 /// The soft device. Its objects know their fabric.
 #[derive(Clone, Copy, Debug)]
@@ -59,10 +56,7 @@ pub(super) fn new_context(fabric: Fabric, index: usize, name: &str) -> NonNull<i
         *also = *to;
     }
     let mut base = ibv_context::default();
-    base.ops.post_send = Some(post_send);
-    base.ops.post_recv = Some(post_recv);
-    base.ops.poll_cq = Some(poll_cq);
-    base.ops.req_notify_cq = Some(req_notify_cq);
+    data_path::fill(&mut base.ops);
     base.cmd_fd = -1;
     base.async_fd = -1;
     base.num_comp_vectors = 1;
@@ -80,7 +74,7 @@ pub(super) fn new_context(fabric: Fabric, index: usize, name: &str) -> NonNull<i
 /// # Safety
 ///
 /// `context` came from [`Fabric::open`] and is open for as long as the result is used.
-unsafe fn fabric_of<'a>(context: *mut ibv_context) -> &'a Fabric {
+pub(super) unsafe fn fabric_of<'a>(context: *mut ibv_context) -> &'a Fabric {
     // SAFETY: every context of this provider is the beginning of a `SoftContext` (caller).
     unsafe { &(*context.cast::<SoftContext>()).fabric }
 }
@@ -363,7 +357,7 @@ impl Provider for Soft {
 /// # Safety
 ///
 /// A live queue pair of this provider.
-unsafe fn qp_parts(qp: *mut ibv_qp) -> (*mut ibv_context, usize) {
+pub(super) unsafe fn qp_parts(qp: *mut ibv_qp) -> (*mut ibv_context, usize) {
     // SAFETY: alive (caller).
     let context = unsafe { (*qp).context };
     // SAFETY: alive (caller).
@@ -376,7 +370,7 @@ unsafe fn qp_parts(qp: *mut ibv_qp) -> (*mut ibv_context, usize) {
 /// # Safety
 ///
 /// A live completion queue of this provider.
-unsafe fn cq_parts(cq: *mut ibv_cq) -> (*mut ibv_context, usize) {
+pub(super) unsafe fn cq_parts(cq: *mut ibv_cq) -> (*mut ibv_context, usize) {
     // SAFETY: alive (caller).
     let context = unsafe { (*cq).context };
     // SAFETY: alive (caller).
@@ -396,132 +390,4 @@ unsafe fn cq_in(cq: *mut ibv_cq, context: *mut ibv_context) -> Option<usize> {
     // SAFETY: not null, so alive (caller).
     let (owner, index) = unsafe { cq_parts(cq) };
     (owner == context).then_some(index)
-}
-
-/// What a data-path verb is to answer instead of doing its work.
-fn failure(state: &mut State, device: Option<usize>, verb: Verb) -> Option<c_int> {
-    if let Some(errno) = state.faults.verb(verb) {
-        return Some(errno);
-    }
-    match device.and_then(|device| state.devices.get(device)) {
-        Some(device) if !device.removed => None,
-        Some(_) => Some(libc::EIO),
-        None => Some(libc::EINVAL),
-    }
-}
-
-/// Reports a refused post in the way of C.
-///
-/// # Safety
-///
-/// `bad` is null or may be written.
-unsafe fn answer<W>(result: Result<(), Refused<W>>, bad: *mut *mut W) -> c_int {
-    let Err(Refused { errno, at }) = result else { return 0 };
-    if !at.is_null() && !bad.is_null() {
-        // SAFETY: the caller's promise.
-        unsafe { bad.write(at) };
-    }
-    errno
-}
-
-/// `ibv_post_send`.
-///
-/// # Safety
-///
-/// `ibv_post_send(3)`, on a live queue pair of this provider.
-unsafe extern "C" fn post_send(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *mut *mut ibv_send_wr) -> c_int {
-    // SAFETY: alive (caller).
-    let (context, index) = unsafe { qp_parts(qp) };
-    // SAFETY: its context is open.
-    let mut state = unsafe { fabric_of(context) }.lock();
-    let device = state.pairs.get(index).map(|pair| pair.device);
-    let result = match failure(&mut state, device, Verb::PostSend) {
-        Some(errno) => Err(Refused { errno, at: wr }),
-        None => {
-            let kept = state.faults.send_kept();
-            // SAFETY: the caller's promise.
-            unsafe { state.post_send(index, wr, kept) }
-        }
-    };
-    state.settle();
-    // SAFETY: the caller's promise.
-    unsafe { answer(result, bad) }
-}
-
-/// `ibv_post_recv`.
-///
-/// # Safety
-///
-/// `ibv_post_recv(3)`, on a live queue pair of this provider.
-unsafe extern "C" fn post_recv(qp: *mut ibv_qp, wr: *mut ibv_recv_wr, bad: *mut *mut ibv_recv_wr) -> c_int {
-    // SAFETY: alive (caller).
-    let (context, index) = unsafe { qp_parts(qp) };
-    // SAFETY: its context is open.
-    let mut state = unsafe { fabric_of(context) }.lock();
-    let device = state.pairs.get(index).map(|pair| pair.device);
-    let result = match failure(&mut state, device, Verb::PostRecv) {
-        Some(errno) => Err(Refused { errno, at: wr }),
-        None => {
-            let kept = state.faults.receive_kept();
-            // SAFETY: the caller's promise.
-            unsafe { state.post_receive(index, wr, kept) }
-        }
-    };
-    state.settle();
-    // SAFETY: the caller's promise.
-    unsafe { answer(result, bad) }
-}
-
-/// `ibv_poll_cq`.
-///
-/// # Safety
-///
-/// `ibv_poll_cq(3)`, on a live completion queue of this provider.
-unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, entries: c_int, to: *mut ibv_wc) -> c_int {
-    // SAFETY: alive (caller).
-    let (context, index) = unsafe { cq_parts(cq) };
-    // SAFETY: its context is open.
-    let mut state = unsafe { fabric_of(context) }.lock();
-    let device = state.cqs.get(index).map(|cq| cq.device);
-    if let Some(errno) = failure(&mut state, device, Verb::PollCq) {
-        return -errno;
-    }
-    let Ok(room) = usize::try_from(entries) else { return -libc::EINVAL };
-    state.settle();
-    let mut found = 0;
-    while found < room {
-        match state.poll(index) {
-            Ok(Some(wc)) => {
-                // SAFETY: `found` is less than `entries`.
-                let place = unsafe { to.add(found) };
-                // SAFETY: an element of the caller's array.
-                unsafe { ptr::write(place, wc) };
-                found += 1;
-            }
-            Ok(None) => break,
-            Err(errno) if found == 0 => return -errno,
-            Err(_) => break,
-        }
-    }
-    // At most `entries`, which fits.
-    c_int::try_from(found).unwrap_or(c_int::MAX)
-}
-
-/// `ibv_req_notify_cq`.
-///
-/// # Safety
-///
-/// `ibv_req_notify_cq(3)`, on a live completion queue of this provider.
-unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
-    // SAFETY: alive (caller).
-    let (context, index) = unsafe { cq_parts(cq) };
-    // SAFETY: its context is open.
-    let mut state = unsafe { fabric_of(context) }.lock();
-    let device = state.cqs.get(index).map(|cq| cq.device);
-    if let Some(errno) = failure(&mut state, device, Verb::ReqNotifyCq) {
-        return errno;
-    }
-    let armed = state.arm(index, solicited_only != 0);
-    state.settle();
-    armed.err().unwrap_or(0)
 }

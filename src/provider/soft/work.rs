@@ -1,4 +1,4 @@
-//! Posting: from the lists of the C interface to the queues.
+//! Posting: the queues of a pair, and the way into them from the lists of the C interface.
 #![allow(unsafe_code, reason = "lists, pointers and unions of the C interface")]
 
 use super::{
@@ -9,7 +9,7 @@ use super::{
 };
 use crate::sys::{ibv_recv_wr, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wc_opcode, ibv_wr_opcode};
 use libc::c_int;
-use std::{ptr, slice};
+use std::{collections::VecDeque, ptr, slice};
 
 /// Entries that need no allocation of their own.
 const FEW: usize = 4;
@@ -85,6 +85,64 @@ pub(super) struct SendWork {
 pub(super) struct ReceiveWork {
     pub(super) id: u64,
     pub(super) sges: Sges,
+}
+
+/// Requests for which a new queue has room at once.
+const RESERVED: usize = 64;
+
+/// One of the two work queues.
+pub(super) struct Queue<W> {
+    work: VecDeque<W>,
+    depth: u64,
+    posted: u64,
+    /// Of those posted, the ones whose slots were given back: by a polled completion of theirs, or of a later one.
+    freed: u64,
+}
+
+impl<W> Queue<W> {
+    pub(super) fn new(depth: u32) -> Self {
+        // Larger ones grow when used: most pairs of a large set are idle.
+        let room = usize::try_from(depth).map_or(RESERVED, |depth| depth.min(RESERVED));
+        Self { work: VecDeque::with_capacity(room), depth: u64::from(depth), posted: 0, freed: 0 }
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.posted - self.freed >= self.depth
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.work.is_empty()
+    }
+
+    pub(super) fn push(&mut self, work: W) {
+        self.work.push_back(work);
+        self.posted += 1;
+    }
+
+    /// Takes the oldest request out; its slot stays taken. With it, what a completion of it gives to `free_to`.
+    pub(super) fn pop(&mut self) -> Option<(W, u64)> {
+        let work = self.work.pop_front()?;
+        Some((work, self.posted - self.work.len() as u64))
+    }
+
+    /// Undoes `pop`.
+    pub(super) fn put_back(&mut self, work: W) {
+        self.work.push_front(work);
+    }
+
+    pub(super) fn front(&self) -> Option<&W> {
+        self.work.front()
+    }
+
+    pub(super) fn free_to(&mut self, end: u64) {
+        self.freed = self.freed.max(end.min(self.posted));
+    }
+
+    pub(super) fn reset(&mut self) {
+        self.work.clear();
+        self.posted = 0;
+        self.freed = 0;
+    }
 }
 
 /// A post that was refused: all requests before `at` are posted. `at` is null where the device says nothing of it.

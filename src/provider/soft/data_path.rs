@@ -1,0 +1,148 @@
+//! The verbs of the data path: the C functions of the context. They never unwind, since nothing here panics.
+#![allow(unsafe_code, reason = "verbs on raw objects")]
+
+use super::{
+    fabric::State,
+    fault::Verb,
+    verbs::{cq_parts, fabric_of, qp_parts},
+    work::Refused,
+};
+use crate::sys::{ibv_context_ops, ibv_cq, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_wc};
+use libc::c_int;
+use std::ptr;
+
+/// Puts the functions into the table of a context.
+pub(super) fn fill(ops: &mut ibv_context_ops) {
+    ops.post_send = Some(post_send);
+    ops.post_recv = Some(post_recv);
+    ops.poll_cq = Some(poll_cq);
+    ops.req_notify_cq = Some(req_notify_cq);
+}
+
+/// What a data-path verb is to answer instead of doing its work.
+fn failure(state: &mut State, device: Option<usize>, verb: Verb) -> Option<c_int> {
+    if let Some(errno) = state.faults.verb(verb) {
+        return Some(errno);
+    }
+    match device.and_then(|device| state.devices.get(device)) {
+        Some(device) if !device.removed => None,
+        Some(_) => Some(libc::EIO),
+        None => Some(libc::EINVAL),
+    }
+}
+
+/// Reports a refused post in the way of C.
+///
+/// # Safety
+///
+/// `bad` is null or may be written.
+unsafe fn answer<W>(result: Result<(), Refused<W>>, bad: *mut *mut W) -> c_int {
+    let Err(Refused { errno, at }) = result else { return 0 };
+    if !at.is_null() && !bad.is_null() {
+        // SAFETY: the caller's promise.
+        unsafe { bad.write(at) };
+    }
+    errno
+}
+
+/// `ibv_post_send`.
+///
+/// # Safety
+///
+/// `ibv_post_send(3)`, on a live queue pair of this provider.
+unsafe extern "C" fn post_send(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *mut *mut ibv_send_wr) -> c_int {
+    // SAFETY: alive (caller).
+    let (context, index) = unsafe { qp_parts(qp) };
+    // SAFETY: its context is open.
+    let mut state = unsafe { fabric_of(context) }.lock();
+    let device = state.pairs.get(index).map(|pair| pair.device);
+    let result = match failure(&mut state, device, Verb::PostSend) {
+        Some(errno) => Err(Refused { errno, at: wr }),
+        None => {
+            let kept = state.faults.send_kept();
+            // SAFETY: the caller's promise.
+            unsafe { state.post_send(index, wr, kept) }
+        }
+    };
+    state.settle();
+    // SAFETY: the caller's promise.
+    unsafe { answer(result, bad) }
+}
+
+/// `ibv_post_recv`.
+///
+/// # Safety
+///
+/// `ibv_post_recv(3)`, on a live queue pair of this provider.
+unsafe extern "C" fn post_recv(qp: *mut ibv_qp, wr: *mut ibv_recv_wr, bad: *mut *mut ibv_recv_wr) -> c_int {
+    // SAFETY: alive (caller).
+    let (context, index) = unsafe { qp_parts(qp) };
+    // SAFETY: its context is open.
+    let mut state = unsafe { fabric_of(context) }.lock();
+    let device = state.pairs.get(index).map(|pair| pair.device);
+    let result = match failure(&mut state, device, Verb::PostRecv) {
+        Some(errno) => Err(Refused { errno, at: wr }),
+        None => {
+            let kept = state.faults.receive_kept();
+            // SAFETY: the caller's promise.
+            unsafe { state.post_receive(index, wr, kept) }
+        }
+    };
+    state.settle();
+    // SAFETY: the caller's promise.
+    unsafe { answer(result, bad) }
+}
+
+/// `ibv_poll_cq`.
+///
+/// # Safety
+///
+/// `ibv_poll_cq(3)`, on a live completion queue of this provider.
+unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, entries: c_int, to: *mut ibv_wc) -> c_int {
+    // SAFETY: alive (caller).
+    let (context, index) = unsafe { cq_parts(cq) };
+    // SAFETY: its context is open.
+    let mut state = unsafe { fabric_of(context) }.lock();
+    let device = state.cqs.get(index).map(|cq| cq.device);
+    if let Some(errno) = failure(&mut state, device, Verb::PollCq) {
+        return -errno;
+    }
+    let Ok(room) = usize::try_from(entries) else { return -libc::EINVAL };
+    state.settle();
+    let mut found = 0;
+    while found < room {
+        match state.poll(index) {
+            Ok(Some(wc)) => {
+                // SAFETY: `found` is less than `entries`.
+                let place = unsafe { to.add(found) };
+                // SAFETY: an element of the caller's array.
+                unsafe { ptr::write(place, wc) };
+                found += 1;
+            }
+            Ok(None) => break,
+            Err(errno) if found == 0 => return -errno,
+            Err(_) => break,
+        }
+    }
+    // At most `entries`, which fits.
+    c_int::try_from(found).unwrap_or(c_int::MAX)
+}
+
+/// `ibv_req_notify_cq`.
+///
+/// # Safety
+///
+/// `ibv_req_notify_cq(3)`, on a live completion queue of this provider.
+unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
+    // SAFETY: alive (caller).
+    let (context, index) = unsafe { cq_parts(cq) };
+    // SAFETY: its context is open.
+    let mut state = unsafe { fabric_of(context) }.lock();
+    let device = state.cqs.get(index).map(|cq| cq.device);
+    if let Some(errno) = failure(&mut state, device, Verb::ReqNotifyCq) {
+        return errno;
+    }
+    let armed = state.arm(index, solicited_only != 0);
+    state.settle();
+    armed.err().unwrap_or(0)
+}
