@@ -87,7 +87,9 @@ impl Claim {
     /// Takes the name; `None` if a domain has it.
     pub(crate) fn take<N: Named>() -> Option<Self> {
         let name = TypeId::of::<N>();
-        TAKEN.lock().unwrap_or_else(PoisonError::into_inner).insert(name).then_some(Self(name))
+        let fresh = TAKEN.lock().unwrap_or_else(PoisonError::into_inner).insert(name);
+        // Not `then_some`: a claim that was not taken must not exist, for its drop would free the name.
+        fresh.then(|| Self(name))
     }
 }
 

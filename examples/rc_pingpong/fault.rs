@@ -1,0 +1,44 @@
+//! What went wrong, in one line.
+
+use std::error::Error;
+use std::fmt;
+
+/// What was being done, then the causes, from the outer to the inner.
+#[derive(Debug)]
+pub(crate) struct Fault(String);
+
+impl Fault {
+    pub(crate) fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Any error becomes a fault with `?`, its causes included.
+impl<E: Error> From<E> for Fault {
+    fn from(error: E) -> Self {
+        let mut text = error.to_string();
+        let mut cause = error.source();
+        while let Some(inner) = cause {
+            text += &format!(": {inner}");
+            cause = inner.source();
+        }
+        Self(text)
+    }
+}
+
+/// Says what was being done when an error came.
+pub(crate) trait Doing<T> {
+    fn doing(self, what: impl fmt::Display) -> Result<T, Fault>;
+}
+
+impl<T, E: Into<Fault>> Doing<T> for Result<T, E> {
+    fn doing(self, what: impl fmt::Display) -> Result<T, Fault> {
+        self.map_err(|error| Fault(format!("{what}: {}", error.into())))
+    }
+}

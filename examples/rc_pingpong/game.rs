@@ -1,0 +1,283 @@
+//! The game: each side answers a message by its own next one, until both have sent all of theirs.
+
+use crate::PingPong;
+use crate::fault::{Doing, Fault};
+use crate::options::Options;
+use interlock::{
+    AckTimeout, Buffer, Completion, CompletionQueue, Endpoint, Init, InitAttributes, Limits, LinkLayer, Mtu, Path,
+    PeerRights, Poller, Port, ProtectionDomain, QueuePair, ReadDepth, Received, RetryCount, RnrRetry, RnrTimer,
+    RtrAttributes, RtsAttributes, Work,
+};
+use std::hint;
+use std::time::{Duration, Instant};
+
+/// The client sends first.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Side {
+    Client,
+    Server,
+}
+
+impl Side {
+    fn other(self) -> Self {
+        match self {
+            Self::Client => Self::Server,
+            Self::Server => Self::Client,
+        }
+    }
+}
+
+/// How many completions one player can cause at once.
+pub(crate) fn completions(options: &Options) -> u32 {
+    options.receives + 1
+}
+
+/// A player before it is connected. Its receives are posted, so that no message comes too early.
+pub(crate) struct Seat {
+    pair: QueuePair<PingPong, Init>,
+    idle: Buffer<PingPong>,
+    port: Port,
+}
+
+impl Seat {
+    pub(crate) fn new(
+        domain: &ProtectionDomain<PingPong>,
+        queue: &CompletionQueue<PingPong>,
+        port: &Port,
+        options: &Options,
+    ) -> Result<Self, Fault> {
+        let size = options.size as usize;
+        let limits = Limits { sends: 1, receives: options.receives };
+        let pair = domain.reliable(queue, &limits).doing("cannot make a queue pair")?;
+        // The peer sends; it has no business in this side's memory.
+        let init = InitAttributes { port: port.clone(), pkey_index: 0, peer_rights: PeerRights::NONE };
+        let mut pair = pair.into_init(init)?;
+        let what = format!("cannot register {} buffers of {size} bytes", options.receives);
+        for buffer in domain.buffers(options.receives as usize, size).doing(what)? {
+            pair.post_receive(buffer).doing("cannot post a receive")?;
+        }
+        let idle = domain.buffer(size).doing("cannot register a buffer to send from")?;
+        Ok(Self { pair, idle, port: port.clone() })
+    }
+
+    pub(crate) fn endpoint(&self) -> Endpoint {
+        self.pair.endpoint()
+    }
+
+    /// Connects to the peer, with what `ibv_rc_pingpong` takes, but for the retries.
+    pub(crate) fn connect(self, peer: &Endpoint, mtu: Mtu, side: Side, options: &Options) -> Result<Player, Fault> {
+        if peer.gid().is_none() && self.port.link_layer() == LinkLayer::Ethernet {
+            return Err(Fault::new(
+                "the peer named no GID, without which Ethernet does not reach it: start it with -g",
+            ));
+        }
+        let gid = peer.gid().unwrap_or_default();
+        let path = Path { gid: peer.gid(), lid: peer.lid(), service_level: options.service_level, ..Path::to(gid) };
+        let receive = RtrAttributes {
+            path,
+            path_mtu: mtu,
+            destination: peer.queue_pair(),
+            receive_psn: peer.psn(),
+            responder_depth: ReadDepth::new(1)?,
+            min_rnr_timer: RnrTimer::new(12)?,
+        };
+        // A peer that is gone is given up after about two seconds; 7 retries would be "for ever" on soft-RoCE.
+        let send = RtsAttributes {
+            send_psn: self.pair.endpoint().psn(),
+            timeout: AckTimeout::new(16)?,
+            retry_count: RetryCount::new(6)?,
+            rnr_retry: RnrRetry::FOREVER,
+            initiator_depth: ReadDepth::new(1)?,
+        };
+        let pair = self.pair.into_rtr(&receive)?.into_rts(&send)?;
+        Ok(Player {
+            side,
+            pair,
+            idle: Some(self.idle),
+            iterations: options.iterations,
+            zero_page_starts: options.zero_page_starts,
+            sent: 0,
+            received: 0,
+            peer: Peer { plays: true, echoes: true },
+            expected: vec![0; options.size as usize],
+        })
+    }
+}
+
+/// What the peer may be, as far as its messages tell: they are all that it says of itself.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Peer {
+    /// Another of this program: sends a pattern of its own.
+    pub(crate) plays: bool,
+    /// `ibv_rc_pingpong`: sends from the buffer that it receives into, so what it got last; at first bytes of 0x7b.
+    pub(crate) echoes: bool,
+}
+
+pub(crate) struct Player {
+    side: Side,
+    pair: QueuePair<PingPong>,
+    /// The buffer to send from, unless the device has it.
+    idle: Option<Buffer<PingPong>>,
+    iterations: u32,
+    zero_page_starts: bool,
+    sent: u32,
+    received: u32,
+    peer: Peer,
+    expected: Vec<u8>,
+}
+
+impl Player {
+    /// What its peer turned out to be.
+    pub(crate) fn peer(&self) -> Peer {
+        self.peer
+    }
+
+    fn is_done(&self) -> bool {
+        self.sent == self.iterations && self.received == self.iterations && self.idle.is_some()
+    }
+
+    /// Sends the next message, if it is this side's turn and the last one is out.
+    fn send_if_due(&mut self) -> Result<(), Fault> {
+        let due = self.received + u32::from(self.side == Side::Client);
+        if self.sent == due.min(self.iterations) {
+            return Ok(());
+        }
+        let Some(mut message) = self.idle.take() else { return Ok(()) };
+        write_pattern(&mut message, self.side, self.sent, self.zero_page_starts);
+        self.pair.post_send(message).doing("cannot post a send")?;
+        self.sent += 1;
+        Ok(())
+    }
+
+    fn take(&mut self, work: Work<PingPong>) -> Result<(), Fault> {
+        match work {
+            Work::Sent(memory) => self.idle = memory.into_buffer(),
+            Work::Received(Received { buffer, .. }) => {
+                self.check(&buffer)?;
+                self.received += 1;
+                self.pair.post_receive(buffer).doing("cannot post a receive")?;
+            }
+            other => return Err(Fault::new(format!("nobody asked for this: {other:?}"))),
+        }
+        Ok(())
+    }
+
+    /// Compares a message with what the peer may have sent, and notes what that says about the peer.
+    fn check(&mut self, message: &[u8]) -> Result<(), Fault> {
+        let number = self.received;
+        if message.len() != self.expected.len() {
+            let (is, should) = (message.len(), self.expected.len());
+            return Err(Fault::new(format!(
+                "message {number} of the peer has {is} bytes instead of {should}: give both sides the same -s"
+            )));
+        }
+        let before = self.peer;
+        if before.plays {
+            write_pattern(&mut self.expected, self.side.other(), number, self.zero_page_starts);
+            self.peer.plays = message == self.expected;
+        }
+        if before.echoes {
+            self.write_echo(number);
+            self.peer.echoes = message == self.expected;
+        }
+        if self.peer.plays || self.peer.echoes {
+            return Ok(());
+        }
+        // `expected` is what was compared last.
+        let wrong = message.iter().zip(&self.expected).position(|(is, should)| is != should).unwrap_or(0);
+        let (is, should) = (message[wrong], self.expected[wrong]);
+        Err(Fault::new(format!(
+            "message {number} of the peer is not what was sent: byte {wrong} is {is:#04x} instead of {should:#04x}"
+        )))
+    }
+
+    /// What message `number` of a peer is that echoes.
+    fn write_echo(&mut self, number: u32) {
+        let echoed = match self.side {
+            Side::Client => Some(number),
+            Side::Server => number.checked_sub(1),
+        };
+        match echoed {
+            Some(own) => write_pattern(&mut self.expected, self.side, own, self.zero_page_starts),
+            None => {
+                self.expected.fill(0x7b);
+                zero_page_starts(&mut self.expected, self.zero_page_starts);
+            }
+        }
+    }
+
+    fn waits_for(&self) -> String {
+        let of = self.iterations;
+        match self.idle {
+            None => format!("the acknowledgement of message {} of {of}", self.sent - 1),
+            Some(_) => format!("message {} of {of} from the peer", self.received),
+        }
+    }
+}
+
+/// What `sender` sends as its message `number`. No two messages of a game are the same, unless they are very short.
+fn write_pattern(message: &mut [u8], sender: Side, number: u32, zeros: bool) {
+    let seed = (u64::from(number) << 1 | u64::from(sender == Side::Server)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    for (at, word) in (0_u64..).zip(message.chunks_mut(8)) {
+        let bits = (seed ^ at).wrapping_mul(0xff51_afd7_ed55_8ccd);
+        word.copy_from_slice(&bits.to_le_bytes()[..word.len()]);
+    }
+    zero_page_starts(message, zeros);
+}
+
+/// What `ibv_rc_pingpong -c` looks at.
+fn zero_page_starts(message: &mut [u8], zeros: bool) {
+    if zeros {
+        for page in message.chunks_mut(4096) {
+            page[0] = 0;
+        }
+    }
+}
+
+/// Plays to the end; how long it took.
+pub(crate) fn play(
+    players: &mut [Player],
+    poller: &mut Poller<PingPong>,
+    events: bool,
+    patience: Duration,
+) -> Result<Duration, Fault> {
+    let start = Instant::now();
+    for player in &mut *players {
+        player.send_if_due()?;
+    }
+    while !players.iter().all(Player::is_done) {
+        let Some(completion) = next(poller, events, patience)? else {
+            let waiting = players.iter().find(|player| !player.is_done()).map(Player::waits_for).unwrap_or_default();
+            return Err(Fault::new(format!("nothing happened for {patience:?}, while waiting for {waiting}")));
+        };
+        let success = completion.check()?;
+        let Some(player) = players.iter_mut().find(|player| player.pair.number() == success.queue_pair) else {
+            return Err(Fault::new(format!("a completion of a stranger: {success:?}")));
+        };
+        player.take(success.work)?;
+        player.send_if_due()?;
+    }
+    Ok(start.elapsed())
+}
+
+/// The next completion, by polling or by sleeping; `None` if there is none for a while.
+fn next(
+    poller: &mut Poller<PingPong>,
+    events: bool,
+    patience: Duration,
+) -> Result<Option<Completion<PingPong>>, Fault> {
+    if events {
+        return match poller.wait(patience) {
+            Ok(completion) => Ok(Some(completion)),
+            Err(interlock::WaitError::TimedOut(_)) => Ok(None),
+            Err(error) => Err(error.into()),
+        };
+    }
+    let deadline = Instant::now() + patience;
+    loop {
+        match poller.poll()? {
+            None if Instant::now() < deadline => hint::spin_loop(),
+            completion => return Ok(completion),
+        }
+    }
+}

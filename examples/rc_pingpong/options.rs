@@ -1,0 +1,127 @@
+//! What the command line asks for.
+
+use crate::fault::{Doing, Fault};
+use interlock::{MAX_MESSAGE_BYTES, Mtu, PortNumber};
+use lexopt::prelude::*;
+use std::ops::RangeInclusive;
+use std::str::FromStr;
+use std::time::Duration;
+
+pub(crate) const HELP: &str = "\
+Two queue pairs send each other messages in turn, and every byte is checked.
+
+  rc_pingpong                 both ends in this process
+  rc_pingpong -d DEVICE       a server: waits for one client, until it is interrupted
+  rc_pingpong HOST            a client of the server on HOST
+The peer is another rc_pingpong or the ibv_rc_pingpong of rdma-core, which needs -g on RoCE.
+
+  -d, --ib-dev DEVICE    the RDMA device (default: the first with an active port, or else a soft one)
+  -i, --ib-port PORT     its port (default: the first that is active)
+  -g, --gid-idx ROW      the row of its GID table (default: the one that suits RoCE v2 best)
+  -p, --port PORT        TCP port to meet at (default 18515); without HOST: a server
+  -s, --size BYTES       length of a message (default 4096)
+  -n, --iters COUNT      messages each way (default 1000)
+  -m, --mtu BYTES        path MTU, the same on both sides (default 1024; both ends here: what the port has)
+  -r, --rx-depth COUNT   receives that are posted, each with a buffer of its own (default 32)
+  -l, --sl LEVEL         service level (default 0)
+  -e, --events           sleep until there is a completion (default: poll)
+  -c, --chk              for a peer with -c, which wants the first byte of each page to be 0
+  -b, --both             both ends in this process, with -d and -p too
+      --patience SECONDS give up when nothing happens for so long (default 10)
+  -h, --help             this
+";
+
+/// Who takes part.
+pub(crate) enum Mode {
+    Both,
+    Server,
+    Client(String),
+}
+
+pub(crate) struct Options {
+    pub(crate) mode: Mode,
+    pub(crate) device: Option<String>,
+    pub(crate) device_port: Option<PortNumber>,
+    pub(crate) gid_row: Option<u8>,
+    pub(crate) tcp_port: u16,
+    pub(crate) size: u32,
+    pub(crate) iterations: u32,
+    pub(crate) mtu: Option<Mtu>,
+    pub(crate) receives: u32,
+    pub(crate) service_level: u8,
+    pub(crate) events: bool,
+    pub(crate) zero_page_starts: bool,
+    pub(crate) patience: Duration,
+}
+
+/// Reads the command line; `None` if it asks for help.
+pub(crate) fn parse() -> Result<Option<Options>, Fault> {
+    let mut options = Options {
+        mode: Mode::Both,
+        device: None,
+        device_port: None,
+        gid_row: None,
+        tcp_port: 18515,
+        size: 4096,
+        iterations: 1000,
+        mtu: None,
+        receives: 32,
+        service_level: 0,
+        events: false,
+        zero_page_starts: false,
+        patience: Duration::from_secs(10),
+    };
+    let (mut host, mut server, mut both) = (None, false, false);
+    let mut parser = lexopt::Parser::from_env();
+    while let Some(argument) = parser.next()? {
+        match argument {
+            Short('d') | Long("ib-dev") => (options.device, server) = (Some(parser.value()?.string()?), true),
+            Short('i') | Long("ib-port") => {
+                options.device_port = Some(PortNumber::new(number(&mut parser, "-i", 1..=254)?)?);
+            }
+            Short('g') | Long("gid-idx") => options.gid_row = Some(number(&mut parser, "-g", 0..=255)?),
+            Short('p') | Long("port") => (options.tcp_port, server) = (number(&mut parser, "-p", 1..=65535)?, true),
+            Short('s') | Long("size") => options.size = number(&mut parser, "-s", 1..=MAX_MESSAGE_BYTES as u32)?,
+            Short('n') | Long("iters") => options.iterations = number(&mut parser, "-n", 1..=u32::MAX)?,
+            Short('m') | Long("mtu") => options.mtu = Some(mtu(number(&mut parser, "-m", 256..=4096)?)?),
+            Short('r') | Long("rx-depth") => options.receives = number(&mut parser, "-r", 1..=1 << 20)?,
+            Short('l') | Long("sl") => options.service_level = number(&mut parser, "-l", 0..=15)?,
+            Short('e') | Long("events") => options.events = true,
+            Short('c') | Long("chk") => options.zero_page_starts = true,
+            Short('b') | Long("both") => both = true,
+            Long("patience") => {
+                options.patience = Duration::from_secs(number(&mut parser, "--patience", 1..=86400)?);
+            }
+            Short('h') | Long("help") => return Ok(None),
+            Value(name) if host.is_none() => host = Some(name.string()?),
+            other => return Err(other.unexpected()).doing("-h lists the arguments"),
+        }
+    }
+    options.mode = match host {
+        Some(_) if both => return Err(Fault::new("--both takes no host: both ends are here")),
+        Some(host) => Mode::Client(host),
+        None if server && !both => Mode::Server,
+        None => Mode::Both,
+    };
+    Ok(Some(options))
+}
+
+fn number<T>(parser: &mut lexopt::Parser, option: &str, range: RangeInclusive<T>) -> Result<T, Fault>
+where
+    T: FromStr + PartialOrd + std::fmt::Display,
+{
+    let text = parser.value()?.string()?;
+    match text.parse() {
+        Ok(number) if range.contains(&number) => Ok(number),
+        _ => {
+            let (least, most) = (range.start(), range.end());
+            Err(Fault::new(format!("{option} takes a number from {least} to {most}, not {text:?}")))
+        }
+    }
+}
+
+fn mtu(bytes: u32) -> Result<Mtu, Fault> {
+    let mut all = (1..=5).filter_map(|code| Mtu::from_code(code).ok());
+    let found = all.find(|mtu| mtu.bytes() == bytes);
+    found.ok_or_else(|| Fault::new(format!("-m takes 256, 512, 1024, 2048 or 4096, not {bytes}")))
+}

@@ -1,0 +1,499 @@
+//! Pairs, queues, memory and domains come and go in any order, and each buffer comes back once.
+
+mod common;
+
+use common::{Link, PATIENCE, context, on_hardware};
+use interlock::{
+    AnyQueuePair, Brand, Completion, ConnectAttributes, Context, InitAttributes, Limits, LocalWrite, PeerRights,
+    Poller, PostError, QueuePair, ReadyToSend, RemoteRead, RetryCount, Status, TransitionFailure, WaitError, Work,
+};
+use std::mem;
+use std::time::Duration;
+
+/// All that the poller gives, until it gives nothing more.
+fn all<B: Brand>(poller: &mut Poller<B>) -> Vec<Completion<B>> {
+    let mut all = Vec::new();
+    while let Some(completion) = poller.poll().unwrap() {
+        all.push(completion);
+    }
+    all
+}
+
+#[test]
+fn a_destroyed_pair_gives_its_buffers_back_once() {
+    interlock::domain! { struct Test; }
+    let mut link = Link::new(context().named_domain(Test).unwrap(), 4);
+    let mut ids: Vec<_> = (0..4).map(|_| link.right.post_receive(link.domain.buffer(8).unwrap()).unwrap()).collect();
+    link.right.destroy().unwrap();
+    for completion in all(&mut link.poller) {
+        let failure = completion.check().unwrap_err();
+        assert!(matches!(failure.status, Status::Destroyed | Status::Flushed), "{failure}");
+        let at = ids.iter().position(|&id| id == failure.id).expect("posted, and not seen before");
+        ids.remove(at);
+        assert_eq!(failure.into_buffer().unwrap().capacity(), 8);
+    }
+    assert!(ids.is_empty());
+    assert_eq!(link.poller.unknown_completions(), 0);
+}
+
+#[test]
+fn completions_of_before_the_destroy_keep_their_status() {
+    interlock::domain! { struct Test; }
+    let mut link = Link::new(context().named_domain(Test).unwrap(), 4);
+    link.right.post_receive(link.domain.buffer(8).unwrap()).unwrap();
+    link.left.post_send(link.domain.buffer(8).unwrap()).unwrap();
+    // Wait for the send, so that the receive is complete too, and not polled yet.
+    let first = link.poller.wait(PATIENCE).unwrap().check().unwrap();
+    let mut received = matches!(first.work, Work::Received(_));
+    link.right.post_receive(link.domain.buffer(8).unwrap()).unwrap();
+    drop(link.right);
+    let mut destroyed = 0;
+    while let Ok(completion) = link.poller.wait(Duration::from_millis(300)) {
+        match completion.check() {
+            Ok(success) => received |= matches!(success.work, Work::Received(_)),
+            Err(failure) => {
+                assert_eq!(failure.status, Status::Destroyed);
+                destroyed += 1;
+            }
+        }
+    }
+    // A provider may drop the completions of a pair that it destroys; then the buffer comes out as destroyed.
+    assert!((received && destroyed == 1) || (!received && destroyed == 2));
+}
+
+#[test]
+fn room_on_the_queue_comes_back_only_after_it_was_seen_empty() {
+    interlock::domain! { struct Test; }
+    let mut link = Link::new(context().named_domain(Test).unwrap(), 4);
+    assert_eq!(link.queue.free(), 0);
+    drop(link.right);
+    assert_eq!(link.queue.free(), 0);
+    all(&mut link.poller);
+    assert_eq!(link.queue.free(), 8);
+    assert!(link.domain.reliable(&link.queue, &Limits { sends: 4, receives: 4 }).is_ok());
+}
+
+#[test]
+fn a_pair_in_error_is_drained_reset_and_connected_again() {
+    interlock::domain! { struct Test; }
+    let Link { domain, port, mut poller, mut left, mut right, .. } =
+        Link::new(context().named_domain(Test).unwrap(), 4);
+    for round in 0..3 {
+        for _ in 0..3 {
+            right.post_receive(domain.buffer(8).unwrap()).unwrap();
+        }
+        let mut flushed = 0;
+        let mut broken = right.into_error().unwrap();
+        broken
+            .drain(&mut poller, PATIENCE, |completion| {
+                assert_eq!(completion.check().unwrap_err().status, Status::Flushed);
+                flushed += 1;
+            })
+            .unwrap();
+        assert_eq!((flushed, broken.receives_in_flight()), (3, 0));
+        let (fresh_left, fresh_right) = (left.into_reset().unwrap(), broken.into_reset().unwrap());
+        let fresh_left = fresh_left.into_init(&port).unwrap();
+        let fresh_right = fresh_right.into_init(&port).unwrap();
+        let (to_left, to_right) = (fresh_left.endpoint(), fresh_right.endpoint());
+        left = fresh_left.connect(&to_right).unwrap();
+        right = fresh_right.connect(&to_left).unwrap();
+        right.post_receive(domain.buffer(8).unwrap()).unwrap();
+        left.post_send(domain.buffer(8).unwrap()).unwrap();
+        for _ in 0..2 {
+            poller.wait(PATIENCE).unwrap().check().unwrap_or_else(|failure| panic!("round {round}: {failure}"));
+        }
+    }
+}
+
+#[test]
+fn a_reset_with_requests_in_flight_gives_them_back_and_waits_for_an_empty_queue() {
+    interlock::domain! { struct Test; }
+    let Link { domain, port, mut poller, left, mut right, .. } = Link::new(context().named_domain(Test).unwrap(), 4);
+    for _ in 0..4 {
+        right.post_receive(domain.buffer(8).unwrap()).unwrap();
+    }
+    let right = right.into_reset().unwrap();
+    let error = right.into_init(&port).unwrap_err();
+    assert!(matches!(error.source, TransitionFailure::Unsettled), "{error}");
+    let out = all(&mut poller);
+    assert_eq!(out.len(), 4);
+    for completion in out {
+        assert_eq!(completion.check().unwrap_err().status, Status::Destroyed);
+    }
+    // And the pair works again, with its full depth.
+    let left = left.into_reset().unwrap().into_init(&port).unwrap();
+    let right = error.queue_pair.into_init(&port).unwrap();
+    let (to_left, to_right) = (left.endpoint(), right.endpoint());
+    let (mut left, mut right) = (left.connect(&to_right).unwrap(), right.connect(&to_left).unwrap());
+    for _ in 0..4 {
+        right.post_receive(domain.buffer(8).unwrap()).unwrap();
+    }
+    for _ in 0..4 {
+        left.post_send(domain.buffer(8).unwrap()).unwrap();
+    }
+    for _ in 0..8 {
+        poller.wait(PATIENCE).unwrap().check().unwrap();
+    }
+    assert_eq!(poller.unknown_completions(), 0);
+}
+
+#[test]
+fn receives_posted_in_init_take_the_first_message() {
+    interlock::domain! { struct Test; }
+    let domain = context().named_domain(Test).unwrap();
+    let port = domain.context().active_port().unwrap();
+    let (queue, mut poller) = domain.completion_queue(16).unwrap();
+    let left = domain.reliable(&queue, &Limits::default()).unwrap().into_init(&port).unwrap();
+    let mut right = domain.reliable(&queue, &Limits::default()).unwrap().into_init(&port).unwrap();
+    right.post_receive(domain.buffer(8).unwrap()).unwrap();
+    let (to_left, to_right) = (left.endpoint(), right.endpoint());
+    let (mut left, _right) = (left.connect(&to_right).unwrap(), right.connect(&to_left).unwrap());
+    left.post_send(domain.buffer(8).unwrap()).unwrap();
+    for _ in 0..2 {
+        poller.wait(PATIENCE).unwrap().check().unwrap();
+    }
+}
+
+#[test]
+fn a_drained_send_queue_goes_on() {
+    interlock::domain! { struct Test; }
+    let Link { domain, mut poller, mut left, mut right, .. } = Link::new(context().named_domain(Test).unwrap(), 4);
+    right.post_receive(domain.buffer(8).unwrap()).unwrap();
+    let mut draining = left.into_sqd().unwrap();
+    assert_eq!(draining.query_state().unwrap(), 4);
+    assert!(draining.drained(PATIENCE).unwrap());
+    // Receives go on in SQD.
+    draining.post_receive(domain.buffer(8).unwrap()).unwrap();
+    right.post_send(domain.buffer(8).unwrap()).unwrap();
+    for _ in 0..2 {
+        poller.wait(PATIENCE).unwrap().check().unwrap();
+    }
+    left = draining.into_rts().unwrap();
+    left.post_send(domain.buffer(8).unwrap()).unwrap();
+    for _ in 0..2 {
+        poller.wait(PATIENCE).unwrap().check().unwrap();
+    }
+}
+
+#[test]
+fn every_state_that_the_type_says_is_the_devices_too() {
+    interlock::domain! { struct Test; }
+    let domain = context().named_domain(Test).unwrap();
+    let port = domain.context().active_port().unwrap();
+    let (queue, _poller) = domain.completion_queue(8).unwrap();
+    let pair = domain.reliable(&queue, &Limits::default()).unwrap();
+    assert_eq!(pair.query_state().unwrap(), 0);
+    let pair = pair.into_init(&port).unwrap();
+    assert_eq!(pair.query_state().unwrap(), 1);
+    let myself = pair.endpoint();
+    let pair = pair.connect(&myself).unwrap();
+    assert_eq!(pair.query_state().unwrap(), 3);
+    let pair = pair.into_sqd().unwrap();
+    assert!(pair.drained(PATIENCE).unwrap());
+    assert_eq!(pair.query_state().unwrap(), 4);
+    let pair = pair.into_error().unwrap();
+    assert_eq!(pair.query_state().unwrap(), 6);
+    let pair = pair.into_reset().unwrap();
+    assert_eq!(pair.query_state().unwrap(), 0);
+    assert_eq!(format!("{pair:?}").split_whitespace().next(), Some("QueuePair"));
+}
+
+#[test]
+fn a_refused_transition_gives_the_pair_back_as_it_was() {
+    interlock::domain! { struct Test; }
+    let domain = context().named_domain(Test).unwrap();
+    let port = domain.context().active_port().unwrap();
+    let (queue, _poller) = domain.completion_queue(8).unwrap();
+    let pair = domain.reliable(&queue, &Limits::default()).unwrap().into_init(&port).unwrap();
+    let peer = pair.endpoint();
+    let too_deep = ConnectAttributes { read_depth: 255.try_into().unwrap(), ..Default::default() };
+    // `connect` lowers it to what the device has; the bare transitions say what the device answers.
+    let pair = pair.into_rtr(&interlock::RtrAttributes {
+        path: interlock::Path::to(peer.gid().unwrap_or_default()),
+        path_mtu: peer.mtu(),
+        destination: peer.queue_pair(),
+        receive_psn: peer.psn(),
+        responder_depth: 1.try_into().unwrap(),
+        min_rnr_timer: too_deep.min_rnr_timer,
+    });
+    let pair = pair.unwrap();
+    let error = pair
+        .into_rts(&interlock::RtsAttributes {
+            send_psn: peer.psn(),
+            timeout: too_deep.timeout,
+            retry_count: too_deep.retry_count,
+            rnr_retry: too_deep.rnr_retry,
+            initiator_depth: too_deep.read_depth,
+        })
+        .unwrap_err();
+    assert!(error.to_string().contains("initiator depth"), "{error}");
+    assert_eq!(error.queue_pair.query_state().unwrap(), 2);
+}
+
+#[test]
+fn a_field_goes_from_error_to_ready_in_one_advance() {
+    interlock::domain! { struct Test; }
+    let Link { domain, port, mut poller, left, right, .. } = Link::new(context().named_domain(Test).unwrap(), 4);
+    let mut field: AnyQueuePair<Test> = left.into_error().unwrap().into();
+    assert_eq!(field.state(), "Error");
+    let right = right.into_reset().unwrap().into_init(&port).unwrap();
+    let peer = right.endpoint();
+    field
+        .advance(|pair| match pair {
+            AnyQueuePair::Error(pair) => Ok(pair.into_reset()?.into_init(&port)?.into()),
+            other => Ok(other),
+        })
+        .unwrap();
+    let AnyQueuePair::Init(pair) = mem::take(&mut field) else { panic!("in Init") };
+    let mut right = right.connect(&pair.endpoint()).unwrap();
+    field = pair.connect(&peer).unwrap().into();
+    right.post_receive(domain.buffer(8).unwrap()).unwrap();
+    field.ready().unwrap().post_send(domain.buffer(8).unwrap()).unwrap();
+    for _ in 0..2 {
+        poller.wait(PATIENCE).unwrap().check().unwrap();
+    }
+}
+
+#[test]
+fn an_advance_that_halts_keeps_the_pair_where_it_got_to() {
+    interlock::domain! { struct Test; }
+    let Link { mut right, domain, port, poller, .. } = Link::new(context().named_domain(Test).unwrap(), 4);
+    right.post_receive(domain.buffer(8).unwrap()).unwrap();
+    let mut field: AnyQueuePair<Test> = right.into();
+    let error = field
+        .advance(|pair| match pair {
+            AnyQueuePair::ReadyToSend(pair) => Ok(pair.into_reset()?.into_init(&port)?.into()),
+            other => Ok(other),
+        })
+        .unwrap_err();
+    assert_eq!((error.state, field.state()), ("Reset", "Reset"));
+    assert!(error.to_string().contains("poll"), "{error}");
+    drop(poller);
+}
+
+#[test]
+fn dropping_everything_in_any_order_ends_everything() {
+    interlock::domain! { struct Test; }
+    for order in 0..6 {
+        let mut link = Link::new(context().named_domain(Test).unwrap(), 4);
+        for _ in 0..4 {
+            link.right.post_receive(link.domain.buffer(8).unwrap()).unwrap();
+        }
+        link.left.post_send(link.domain.buffer(8).unwrap()).unwrap();
+        let kept = link.domain.buffer(8).unwrap();
+        let Link { domain, queue, poller, left, right, .. } = link;
+        match order {
+            0 => drop((domain, queue, poller, left, right, kept)),
+            1 => drop((right, left, poller, queue, domain, kept)),
+            2 => drop((poller, right, domain, kept, left, queue)),
+            3 => drop((kept, domain, left, queue, right, poller)),
+            4 => drop((queue, domain, kept, right, poller, left)),
+            _ => drop((left, right, kept, domain, queue, poller)),
+        }
+        // The name is free again only once the last of them is gone: the next round takes it.
+    }
+}
+
+#[test]
+fn a_name_is_taken_until_the_last_object_is_gone() {
+    interlock::domain! { struct Test; }
+    let context = context();
+    let domain = context.named_domain(Test).unwrap();
+    let buffer = domain.buffer(8).unwrap();
+    drop(domain);
+    let error = context.named_domain(Test).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "the domain name `Test` is taken until every object of the domain that has it is dropped"
+    );
+    drop(buffer);
+    drop(context.named_domain(Test).unwrap());
+}
+
+#[test]
+fn a_dropped_poller_can_be_taken_again_and_nothing_is_lost() {
+    interlock::domain! { struct Test; }
+    let mut link = Link::new(context().named_domain(Test).unwrap(), 4);
+    assert!(link.queue.take_poller().is_none());
+    link.right.post_receive(link.domain.buffer(8).unwrap()).unwrap();
+    link.left.post_send(link.domain.buffer(8).unwrap()).unwrap();
+    let first = link.poller.wait(PATIENCE).unwrap();
+    drop(link.poller);
+    let mut poller = link.queue.take_poller().unwrap();
+    let second = poller.wait(PATIENCE).unwrap();
+    assert_ne!(first.id(), second.id());
+    assert!(first.check().is_ok() && second.check().is_ok());
+}
+
+#[test]
+fn leaked_objects_leak_memory_and_nothing_else() {
+    interlock::domain! { struct Test; }
+    let mut link = Link::new(context().named_domain(Test).unwrap(), 4);
+    for _ in 0..2 {
+        link.right.post_receive(link.domain.buffer(64).unwrap()).unwrap();
+    }
+    // The receiving pair goes on taking messages although the program has lost it.
+    mem::forget(link.right);
+    let mut message = link.domain.buffer(64).unwrap();
+    message.write(b"into the void").unwrap();
+    link.left.post_send(message).unwrap();
+    let mut received = false;
+    for _ in 0..2 {
+        if let Some(buffer) = link.poller.wait(PATIENCE).unwrap().check().unwrap().received() {
+            assert_eq!(&buffer[..], b"into the void");
+            received = true;
+        }
+    }
+    assert!(received);
+    drop(link.left);
+    mem::forget(link.poller);
+    assert!(context().named_domain(Test).is_err(), "the forgotten pair keeps its domain");
+}
+
+#[test]
+fn a_wait_that_nothing_ends_times_out() {
+    interlock::domain! { struct Test; }
+    let mut link = Link::new(context().named_domain(Test).unwrap(), 4);
+    let error = link.poller.wait(Duration::from_millis(20)).unwrap_err();
+    assert!(matches!(error, WaitError::TimedOut(_)), "{error}");
+}
+
+#[test]
+fn a_peer_that_is_gone_is_given_up_after_the_retries() {
+    interlock::domain! { struct Test; }
+    let attr = ConnectAttributes { retry_count: RetryCount::new(1).unwrap(), ..Default::default() };
+    let mut link = Link::with(context().named_domain(Test).unwrap(), 4, &attr);
+    drop(link.right);
+    let mut message = link.domain.buffer(8).unwrap();
+    message.write(b"anyone?").unwrap();
+    let id = link.left.post_send(message).unwrap();
+    let failure = link.poller.wait(PATIENCE).unwrap().check().unwrap_err();
+    assert_eq!((failure.id, failure.status), (id, Status::RetryExceeded));
+    assert_eq!(&failure.into_buffer().unwrap()[..], b"anyone?");
+    assert_eq!(link.left.first_failure(), Some(Status::RetryExceeded));
+    let refused = link.left.post_send(link.domain.buffer(8).unwrap()).unwrap_err();
+    assert!(matches!(refused, PostError::Broken { first_failure: Some(Status::RetryExceeded), .. }));
+    assert!(refused.into_request().is_some());
+}
+
+#[test]
+fn what_the_first_failure_was_is_told_apart_from_the_flush() {
+    interlock::domain! { struct Test; }
+    let attr = ConnectAttributes { retry_count: RetryCount::new(0).unwrap(), ..Default::default() };
+    let mut link = Link::with(context().named_domain(Test).unwrap(), 4, &attr);
+    drop(link.right);
+    for _ in 0..3 {
+        link.left.post_send(link.domain.buffer(8).unwrap()).unwrap();
+    }
+    let first = link.poller.wait(PATIENCE).unwrap().check().unwrap_err();
+    assert_eq!((first.status, first.first_failure), (Status::RetryExceeded, None));
+    for _ in 0..2 {
+        let noise = link.poller.wait(PATIENCE).unwrap().check().unwrap_err();
+        assert_eq!((noise.status, noise.first_failure), (Status::Flushed, Some(Status::RetryExceeded)));
+    }
+}
+
+#[test]
+fn a_pair_refuses_what_its_own_rights_do_not_give() {
+    interlock::domain! { struct Test; }
+    let domain = context().named_domain(Test).unwrap();
+    let port = domain.context().active_port().unwrap();
+    let (queue, mut poller) = domain.completion_queue(16).unwrap();
+    let closed = InitAttributes { peer_rights: PeerRights::NONE, ..InitAttributes::from(&port) };
+    let left = domain.reliable(&queue, &Limits::default()).unwrap().into_init(&port).unwrap();
+    let right = domain.reliable(&queue, &Limits::default()).unwrap().into_init(closed).unwrap();
+    let (to_left, to_right) = (left.endpoint(), right.endpoint());
+    let (mut left, _right) = (left.connect(&to_right).unwrap(), right.connect(&to_left).unwrap());
+    let region = domain.register::<RemoteRead, _>(vec![0_u64; 8]).unwrap();
+    left.post_read(domain.buffer(64).unwrap(), &region.remote()).unwrap();
+    let status = poller.wait(PATIENCE).unwrap().check().unwrap_err().status;
+    assert!(matches!(status, Status::RemoteInvalidRequest | Status::RemoteAccess), "{status}");
+}
+
+#[test]
+fn a_split_region_becomes_whole_again_and_gives_its_memory_back() {
+    interlock::domain! { struct Test; }
+    let domain = context().named_domain(Test).unwrap();
+    let region = domain.register::<LocalWrite, _>(vec![7_u8; 100].into_boxed_slice()).unwrap();
+    let (rest, whole) = region.split();
+    let (left, right) = whole.split_at(30).unwrap();
+    let error = rest.rejoin(left).unwrap_err();
+    let (rest, left) = (error.region, error.buffer);
+    let error = right.join(left).unwrap_err();
+    let mut whole = error.right.join(error.left).unwrap();
+    whole[99] = 1;
+    let memory: Box<[u8]> = rest.rejoin(whole).unwrap().deregister().unwrap();
+    assert_eq!((memory[0], memory[99], memory.len()), (7, 1, 100));
+}
+
+#[test]
+fn memory_that_cannot_be_registered_comes_back() {
+    interlock::domain! { struct Test; }
+    let domain = context().named_domain(Test).unwrap();
+    let error = domain.register::<LocalWrite, _>(Vec::<u8>::with_capacity(10)).unwrap_err();
+    assert_eq!(
+        (error.memory.capacity(), error.source.to_string().as_str()),
+        (10, "a memory region has at least one byte")
+    );
+    let error = domain.register::<RemoteRead, _>(vec![1_u8; 7]).unwrap_err();
+    assert_eq!(error.memory, [1; 7]);
+    assert!(error.source.to_string().contains("multiple of 8"), "{}", error.source);
+}
+
+#[test]
+fn a_scoped_domain_does_what_a_named_one_does() {
+    let context: Context = context();
+    context
+        .with_domain(|domain| {
+            let mut link = Link::new(domain, 4);
+            link.right.post_receive(link.domain.buffer(8).unwrap()).unwrap();
+            link.left.post_send(link.domain.buffer(8).unwrap()).unwrap();
+            for _ in 0..2 {
+                link.poller.wait(PATIENCE).unwrap().check().unwrap();
+            }
+        })
+        .unwrap();
+}
+
+#[test]
+fn pairs_on_their_own_threads_share_nothing() {
+    let threads = if cfg!(miri) || on_hardware() { 2 } else { 8 };
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                context()
+                    .with_domain(|domain| {
+                        let mut link = Link::new(domain, 4);
+                        for _ in 0..if cfg!(miri) { 3 } else { 50 } {
+                            link.right.post_receive(link.domain.buffer(8).unwrap()).unwrap();
+                            link.left.post_send(link.domain.buffer(8).unwrap()).unwrap();
+                            for _ in 0..2 {
+                                link.poller.wait(PATIENCE).unwrap().check().unwrap();
+                            }
+                        }
+                    })
+                    .unwrap();
+            });
+        }
+    });
+}
+
+#[test]
+fn a_pair_may_be_destroyed_on_one_thread_while_another_polls() {
+    interlock::domain! { struct Test; }
+    let Link { domain, mut poller, left, mut right, .. } = Link::new(context().named_domain(Test).unwrap(), 4);
+    for _ in 0..4 {
+        right.post_receive(domain.buffer(8).unwrap()).unwrap();
+    }
+    let destroying = std::thread::spawn(move || drop::<(QueuePair<_, ReadyToSend>, QueuePair<_>)>((left, right)));
+    let mut out = 0;
+    while out < 4 {
+        if let Some(completion) = poller.poll().unwrap() {
+            assert_eq!(completion.check().unwrap_err().status, Status::Destroyed);
+            out += 1;
+        }
+        std::thread::yield_now();
+    }
+    destroying.join().unwrap();
+    assert!(poller.poll().unwrap().is_none());
+}
