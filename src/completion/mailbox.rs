@@ -59,7 +59,8 @@ mod models {
             }
             sending.join().unwrap();
             assert_eq!(seen, [1, 2]);
-            assert!(!mailbox.has_mail());
+            // The flag may have been set after its message was taken: then there is one look too many.
+            assert!(mailbox.take().is_empty());
         });
     }
 

@@ -1,0 +1,328 @@
+//! What the library does when verbs fail, on a soft device that was told to fail them.
+
+mod common;
+
+use common::Link;
+use interlock::soft::{Fabric, Fault, Verb};
+use interlock::{
+    Context, CreateError, Limits, LocalWrite, NamedDomainError, OpenError, PollError, PostError, ProtectionDomain,
+    RemoteWrite, Status, WaitError, Work, WorkRequest,
+};
+use std::time::Duration;
+
+const SHORT: Duration = Duration::from_millis(50);
+
+fn fails(verb: Verb, errno: i32) -> Fault {
+    Fault::VerbFails { verb, after: 0, count: 1, errno }
+}
+
+fn always(verb: Verb, errno: i32) -> Fault {
+    Fault::VerbFails { verb, after: 0, count: u32::MAX, errno }
+}
+
+/// A fabric, a device on it, and its domain.
+macro_rules! device {
+    ($fabric:expr) => {{
+        interlock::domain! { struct Test; }
+        let fabric: Fabric = $fabric;
+        let domain: ProtectionDomain<Test> = Context::open_on(&fabric, "dev0").unwrap().named_domain(Test).unwrap();
+        (fabric, domain)
+    }};
+}
+
+#[test]
+fn a_failed_destroy_gives_the_pair_back_and_its_buffers_stay_away() {
+    let (fabric, domain) = device!(Fabric::new());
+    let mut link = Link::new(domain, 2);
+    link.right.post_receive(link.domain.buffer(8).unwrap()).unwrap();
+    fabric.inject(fails(Verb::DestroyQp, libc::EBUSY));
+    let error = link.right.destroy().unwrap_err();
+    assert_eq!((error.source.verb(), error.source.errno()), ("ibv_destroy_qp", libc::EBUSY));
+    assert!(link.poller.poll().unwrap().is_none(), "nothing comes back: the device may still write to it");
+    // It still works, and the second attempt succeeds.
+    link.left.post_send(link.domain.buffer(8).unwrap()).unwrap();
+    for _ in 0..2 {
+        link.poller.wait(SHORT).unwrap().check().unwrap();
+    }
+    error.queue_pair.destroy().unwrap();
+}
+
+#[test]
+fn a_drop_that_cannot_destroy_leaks_the_pair_with_all_that_it_needs() {
+    let (fabric, domain) = device!(Fabric::new());
+    let mut link = Link::new(domain, 2);
+    link.right.post_receive(link.domain.buffer(8).unwrap()).unwrap();
+    fabric.inject(fails(Verb::DestroyQp, libc::EBUSY));
+    drop(link.right);
+    all_gone_but_the_leak(&mut link.poller);
+    // The leaked pair still receives; its buffer comes back through its completion, not before.
+    link.left.post_send(link.domain.buffer(8).unwrap()).unwrap();
+    let mut received = 0;
+    for _ in 0..2 {
+        received += usize::from(matches!(link.poller.wait(SHORT).unwrap().check().unwrap().work, Work::Received(_)));
+    }
+    assert_eq!(received, 1);
+    let context = link.domain.context();
+    let before = link.queue.free();
+    drop((link.left, link.domain));
+    while link.poller.poll().unwrap().is_some() {}
+    assert_eq!(link.queue.free(), before + 4, "the lease of the leaked pair stays");
+    drop((link.poller, link.queue));
+    drop(context);
+}
+
+fn all_gone_but_the_leak<B: interlock::Brand>(poller: &mut interlock::Poller<B>) {
+    assert!(poller.poll().unwrap().is_none());
+}
+
+#[test]
+fn a_region_that_cannot_be_deregistered_comes_back_and_a_dropped_one_leaks() {
+    let (fabric, domain) = device!(Fabric::new());
+    let region = domain.register::<LocalWrite, _>(vec![3_u8; 16]).unwrap();
+    fabric.inject(fails(Verb::DeregMr, libc::EBUSY));
+    let error = region.deregister().unwrap_err();
+    assert_eq!(error.source.errno(), libc::EBUSY);
+    assert_eq!(error.region.deregister().unwrap(), [3; 16]);
+    let region = domain.register::<RemoteWrite, _>(vec![3_u64; 16]).unwrap();
+    fabric.inject(fails(Verb::DeregMr, libc::EBUSY));
+    drop(region);
+    // The leaked region keeps its domain, and so the domain keeps its name: nothing may be made under it again.
+    let context = domain.context();
+    drop(domain);
+    interlock::domain! { struct Other; }
+    assert!(context.named_domain(Other).is_ok());
+}
+
+#[test]
+fn a_domain_that_cannot_be_freed_keeps_its_name() {
+    interlock::domain! { struct Kept; }
+    let fabric = Fabric::new();
+    let context = Context::open_on(&fabric, "dev0").unwrap();
+    let domain = context.named_domain(Kept).unwrap();
+    fabric.inject(fails(Verb::DeallocPd, libc::EBUSY));
+    drop(domain);
+    assert!(matches!(context.named_domain(Kept), Err(NamedDomainError::Taken { name: "Kept" })));
+}
+
+#[test]
+fn a_name_is_free_when_its_domain_could_not_be_made() {
+    interlock::domain! { struct Free; }
+    let fabric = Fabric::new();
+    let context = Context::open_on(&fabric, "dev0").unwrap();
+    fabric.inject(fails(Verb::AllocPd, libc::ENOMEM));
+    assert!(matches!(context.named_domain(Free), Err(NamedDomainError::Verb(_))));
+    assert!(context.named_domain(Free).is_ok());
+}
+
+#[test]
+fn a_half_built_object_is_taken_down_again() {
+    let (fabric, domain) = device!(Fabric::new());
+    let (queue, _poller) = domain.completion_queue(8).unwrap();
+    fabric.inject(fails(Verb::CreateQp, libc::ENOMEM));
+    assert!(matches!(domain.reliable(&queue, &Limits::default()), Err(CreateError::Verb(_))));
+    assert_eq!(queue.free(), 8, "the lease went back");
+    fabric.inject(fails(Verb::CreateCq, libc::ENOMEM));
+    assert!(domain.completion_queue(8).is_err());
+    fabric.inject(fails(Verb::CreateCompChannel, libc::EMFILE));
+    assert!(domain.completion_queue(8).is_err());
+    fabric.inject(fails(Verb::RegMr, libc::ENOMEM));
+    let error = domain.register::<LocalWrite, _>(vec![1_u8, 2]).unwrap_err();
+    assert_eq!(error.memory, [1, 2]);
+}
+
+#[test]
+fn a_refused_post_that_names_itself_gives_its_buffer_back() {
+    let (fabric, domain) = device!(Fabric::new());
+    let mut link = Link::new(domain, 2);
+    let mut message = link.domain.buffer(8).unwrap();
+    message.write(b"back").unwrap();
+    fabric.inject(fails(Verb::PostSend, libc::ENOMEM));
+    let Err(PostError::Refused { request, source }) = link.left.post_send(message) else { panic!("refused") };
+    assert_eq!((&request[..], source.errno()), (&b"back"[..], libc::ENOMEM));
+    fabric.inject(fails(Verb::PostRecv, libc::ENOMEM));
+    let Err(PostError::Refused { request, .. }) = link.right.post_receive(request) else { panic!("refused") };
+    // Nothing is broken by that.
+    link.right.post_receive(request).unwrap();
+    link.left.post_send(link.domain.buffer(8).unwrap()).unwrap();
+    for _ in 0..2 {
+        link.poller.wait(SHORT).unwrap().check().unwrap();
+    }
+}
+
+#[test]
+fn a_refused_post_that_may_be_queued_keeps_its_buffer_until_it_completes() {
+    let (fabric, domain) = device!(Fabric::new());
+    let mut link = Link::new(domain, 4);
+    link.right.post_receive(link.domain.buffer(8).unwrap()).unwrap();
+    link.right.post_receive(link.domain.buffer(8).unwrap()).unwrap();
+    fabric.inject(Fault::SendKept { errno: libc::EINVAL });
+    let error = link.left.post_send(link.domain.buffer(8).unwrap()).unwrap_err();
+    assert!(matches!(error, PostError::Uncertain { .. }), "{error:?}");
+    assert!(error.into_request().is_none());
+    let next = link.left.post_send(link.domain.buffer(8).unwrap()).unwrap_err();
+    assert!(matches!(next, PostError::Broken { first_failure: None, .. }), "{next:?}");
+    drop(next);
+    link.left.destroy().unwrap();
+    let mut out = 0;
+    while let Some(completion) = link.poller.poll().unwrap() {
+        out += 1;
+        drop(completion);
+    }
+    assert!(out >= 1, "the buffer came out, completed or destroyed");
+}
+
+#[test]
+fn a_refused_receive_that_may_be_queued_keeps_its_buffer() {
+    let (fabric, domain) = device!(Fabric::new());
+    let mut link = Link::new(domain, 4);
+    fabric.inject(Fault::ReceiveKept { errno: libc::EINVAL });
+    let error = link.right.post_receive(link.domain.buffer(8).unwrap()).unwrap_err();
+    assert!(matches!(error, PostError::Uncertain { .. }), "{error:?}");
+    link.right.destroy().unwrap();
+    assert_eq!(link.poller.poll().unwrap().unwrap().check().unwrap_err().status, Status::Destroyed);
+}
+
+#[test]
+fn a_partly_refused_batch_says_what_was_posted_and_gives_back_the_rest() {
+    let (fabric, domain) = device!(Fabric::new());
+    let mut link = Link::new(domain, 4);
+    let region = link.domain.register::<RemoteWrite, _>(vec![0_u64; 4]).unwrap();
+    fabric.inject(fails(Verb::PostSend, libc::ENOMEM));
+    let buffers = link.domain.buffers(3, 8).unwrap();
+    let error = link
+        .left
+        .batch(|batch| {
+            for (at, mut buffer) in buffers.into_iter().enumerate() {
+                buffer.fill(at as u8);
+                batch.post(WorkRequest::write(buffer, &region.remote())).unwrap();
+            }
+        })
+        .unwrap_err();
+    let back: Vec<u8> = error.refused.into_iter().map(|memory| memory.into_buffer().unwrap()[0]).collect();
+    assert_eq!((error.posted, back), (0, vec![0, 1, 2]));
+    assert_eq!(link.left.sends_in_flight(), 0);
+    link.left.post_write(link.domain.buffer(8).unwrap(), &region.remote()).unwrap();
+    link.poller.wait(SHORT).unwrap().check().unwrap();
+}
+
+#[test]
+fn a_batch_whose_closure_panics_posts_nothing_of_what_it_staged() {
+    let (_fabric, domain) = device!(Fabric::new());
+    let mut link = Link::new(domain, 4);
+    let region = link.domain.register::<RemoteWrite, _>(vec![0_u64; 4]).unwrap();
+    let buffer = link.domain.buffer(8).unwrap();
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        link.left.batch(|batch| {
+            batch.post(WorkRequest::write(buffer, &region.remote())).unwrap();
+            panic!("in the closure");
+        })
+    }));
+    assert!(panicked.is_err());
+    assert_eq!(link.left.sends_in_flight(), 0);
+    assert!(link.poller.poll().unwrap().is_none());
+    link.left.post_write(link.domain.buffer(8).unwrap(), &region.remote()).unwrap();
+    link.poller.wait(SHORT).unwrap().check().unwrap();
+}
+
+#[test]
+fn a_withheld_flush_comes_with_the_next_kick_of_the_drain() {
+    let (fabric, domain) = device!(Fabric::new());
+    let mut link = Link::new(domain, 4);
+    link.right.post_receive(link.domain.buffer(8).unwrap()).unwrap();
+    fabric.inject(Fault::FlushWithheld);
+    let mut broken = link.right.into_error().unwrap();
+    assert!(link.poller.poll().unwrap().is_none());
+    let mut flushed = 0;
+    broken
+        .drain(&mut link.poller, Duration::from_secs(5), |completion| {
+            assert_eq!(completion.check().unwrap_err().status, Status::Flushed);
+            flushed += 1;
+        })
+        .unwrap();
+    assert_eq!(flushed, 1);
+}
+
+#[test]
+fn a_drain_that_does_not_end_says_what_is_left_and_reset_brings_it_back() {
+    let (_fabric, domain) = device!(Fabric::manual());
+    let mut link = Link::new(domain, 4);
+    link.right.post_receive(link.domain.buffer(8).unwrap()).unwrap();
+    let mut broken = link.right.into_error().unwrap();
+    // Nobody steps the fabric, so nothing is flushed.
+    let error = broken.drain(&mut link.poller, SHORT, drop).unwrap_err();
+    assert_eq!((error.sends, error.receives), (0, 1));
+    let _reset = broken.into_reset().unwrap();
+    assert_eq!(link.poller.poll().unwrap().unwrap().check().unwrap_err().status, Status::Destroyed);
+}
+
+#[test]
+fn a_failed_poll_is_neither_empty_nor_a_completion() {
+    let (fabric, domain) = device!(Fabric::new());
+    let mut link = Link::new(domain, 4);
+    link.right.post_receive(link.domain.buffer(8).unwrap()).unwrap();
+    fabric.inject(fails(Verb::PollCq, libc::EIO));
+    assert_eq!(link.poller.poll().unwrap_err(), PollError::Failed);
+    // From then on always, for what came before may be lost.
+    assert_eq!(link.poller.poll().unwrap_err(), PollError::Failed);
+    assert!(matches!(link.poller.wait(SHORT), Err(WaitError::Poll(PollError::Failed))));
+}
+
+#[test]
+fn in_flight_memory_is_freed_neither_by_drops_nor_by_forgetting() {
+    let (fabric, domain) = device!(Fabric::manual());
+    let mut link = Link::new(domain, 4);
+    link.right.post_receive(link.domain.buffer(64).unwrap()).unwrap();
+    let mut message = link.domain.buffer(64).unwrap();
+    message.write(b"late").unwrap();
+    link.left.post_send(message).unwrap();
+    // The program loses everything but the fabric, with both requests in flight; then the device moves.
+    std::mem::forget(link.left);
+    std::mem::forget(link.right);
+    drop((link.domain, link.queue));
+    fabric.run();
+    let mut received = None;
+    while let Some(completion) = link.poller.poll().unwrap() {
+        received = received.or(completion.check().unwrap().received());
+    }
+    assert_eq!(&received.unwrap()[..], b"late");
+}
+
+#[test]
+fn a_destroyed_pair_is_out_of_the_devices_reach() {
+    let (fabric, domain) = device!(Fabric::manual());
+    let mut link = Link::new(domain, 4);
+    link.right.post_receive(link.domain.buffer(64).unwrap()).unwrap();
+    let mut message = link.domain.buffer(64).unwrap();
+    message.write(b"too late").unwrap();
+    link.left.post_send(message).unwrap();
+    link.right.destroy().unwrap();
+    let mut mine = link.poller.poll().unwrap().unwrap().check().unwrap_err().into_buffer().unwrap();
+    mine.fill(7);
+    fabric.run();
+    assert!(mine.iter().all(|&byte| byte == 7));
+}
+
+#[test]
+fn a_removed_device_ends_in_errors_and_not_in_panics() {
+    let (fabric, domain) = device!(Fabric::new());
+    let mut link = Link::new(domain, 4);
+    link.right.post_receive(link.domain.buffer(8).unwrap()).unwrap();
+    let spare = link.domain.buffer(8).unwrap();
+    fabric.inject(Fault::DeviceRemoved { device: "dev0".to_owned() });
+    assert!(link.domain.context().attributes().is_err());
+    let posted = link.left.post_send(spare);
+    assert!(posted.is_err(), "{posted:?}");
+    assert!(link.poller.poll().is_err());
+    drop(link);
+}
+
+#[test]
+fn a_device_that_does_not_open_says_why() {
+    let fabric = Fabric::new();
+    fabric.inject(always(Verb::OpenDevice, libc::EACCES));
+    let error = Context::open_on(&fabric, "dev0").unwrap_err();
+    assert!(matches!(&error, OpenError::Verb(verb) if verb.errno() == libc::EACCES), "{error}");
+    let error = Context::open("mlx9_9").unwrap_err();
+    assert!(error.to_string().starts_with("there is no RDMA device \"mlx9_9\"; there are: "), "{error}");
+    assert!(error.to_string().contains("soft0"), "{error}");
+}
