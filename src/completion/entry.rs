@@ -1,5 +1,6 @@
 //! What the poller gives back: completions, each either a success or a failure.
 
+use crate::domain::brand::Branded;
 use crate::memory::{Buffer, SharedBuffer};
 use crate::queue::{Entry, Operation, PostedMemory, WorkId};
 use crate::sys;
@@ -14,7 +15,7 @@ use std::{error, fmt, marker::PhantomData};
 #[must_use = "it holds the buffer of the request"]
 pub struct Completion<B> {
     raw: RawCompletion,
-    brand: PhantomData<fn(B) -> B>,
+    brand: Branded<B>,
 }
 
 /// What is known of a completion, before its status is looked at.

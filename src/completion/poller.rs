@@ -3,6 +3,7 @@
 
 use super::entry::{Completion, End, RawCompletion, Status};
 use super::queue::{Attached, CqInner, Message, Orphan};
+use crate::domain::brand::Branded;
 use crate::error::VerbError;
 use crate::queue::{Entry, WorkId};
 use crate::sys;
@@ -25,7 +26,7 @@ pub struct Poller<B> {
     /// Taken out only when this is dropped.
     desk: ManuallyDrop<Box<Desk>>,
     queue: Arc<CqInner>,
-    brand: PhantomData<fn(B) -> B>,
+    brand: Branded<B>,
 }
 
 /// What a poller works on; outlives it.
@@ -100,7 +101,7 @@ impl Desk {
 
     /// The next completion of those taken from the device.
     #[inline(always)]
-    fn from_polled(&mut self, queue: &CqInner) -> Option<RawCompletion> {
+    fn next_polled(&mut self, queue: &CqInner) -> Option<RawCompletion> {
         while self.next < self.filled {
             let wc = &self.polled[self.next];
             let (id, status) = (WorkId::from_raw(wc.wr_id), wc.status.0);
@@ -173,7 +174,7 @@ impl Desk {
 
     /// The next request of a work queue that is gone. All completions of before it went have been given out.
     #[cold]
-    fn from_leaving(&mut self, queue: &CqInner) -> Option<RawCompletion> {
+    fn next_destroyed(&mut self, queue: &CqInner) -> Option<RawCompletion> {
         while let Some(orphan) = self.leaving.last() {
             let slot = orphan.place.key.slot();
             if let Some(Some(attached)) = self.attached.get_mut(slot) {
@@ -255,13 +256,13 @@ impl<B> Poller<B> {
     pub fn poll(&mut self) -> Result<Option<Completion<B>>, PollError> {
         let desk = &mut **self.desk;
         loop {
-            if let Some(raw) = desk.from_polled(&self.queue) {
+            if let Some(raw) = desk.next_polled(&self.queue) {
                 return Ok(Some(Completion::new(raw)));
             }
-            if !desk.leaving.is_empty() {
-                if let Some(raw) = desk.from_leaving(&self.queue) {
-                    return Ok(Some(Completion::new(raw)));
-                }
+            if !desk.leaving.is_empty()
+                && let Some(raw) = desk.next_destroyed(&self.queue)
+            {
+                return Ok(Some(Completion::new(raw)));
             }
             if !refill(desk, &self.queue)? {
                 return Ok(None);

@@ -9,6 +9,7 @@ use super::mailbox::Mailbox;
 use super::poller::Desk;
 use super::{Poller, Status};
 use crate::device::ContextInner;
+use crate::domain::brand::Branded;
 use crate::error::{VerbError, note_leak};
 use crate::queue::ledger::Retirer;
 use crate::queue::{Entry, MAX_SLOTS, QueueKey, QueueKind};
@@ -27,7 +28,7 @@ use std::{fmt, mem, ptr::NonNull};
 #[doc(alias = "ibv_cq")]
 pub struct CompletionQueue<B> {
     pub(crate) inner: Arc<CqInner>,
-    brand: PhantomData<fn(B) -> B>,
+    brand: Branded<B>,
 }
 
 impl<B> CompletionQueue<B> {

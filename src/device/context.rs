@@ -99,7 +99,7 @@ impl Context {
             return Ok(Self::from_raw(raw, &crate::provider::rdma_core::RdmaCore, name));
         }
         if soft::devices().iter().any(|soft| soft.name == name) {
-            return Self::open_on(&soft::Fabric::process(), name);
+            return Self::open_on(soft::Fabric::process(), name);
         }
         let available = devices()?.iter().map(|device| device.name().to_owned()).collect();
         Err(OpenError::NoSuchDevice { name: name.to_owned(), available })

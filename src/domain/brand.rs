@@ -13,6 +13,9 @@ use std::collections::BTreeSet;
 use std::marker::PhantomData;
 use std::sync::{Mutex, PoisonError};
 
+/// The mark of whatever belongs to the domain that `B` names: invariant in `B`, so that no brand becomes another.
+pub(crate) type Branded<B> = PhantomData<fn(B) -> B>;
+
 /// A type that names one protection domain. Sealed: [`Scoped`] and the types made by [`domain!`](crate::domain!).
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not name a protection domain",

@@ -11,7 +11,7 @@ use crate::error::{VerbError, note_leak};
 use crate::memory::{Access, Buffer, LocalWrite, Memory, MemoryRegion, Pages, RegisterError, RegisterFailure};
 use crate::queue::{CreateError, Limits, QueuePair, ReliableConnection, Reset};
 use crate::sys;
-use brand::{Claim, Named};
+use brand::{Branded, Claim, Named};
 use std::{fmt, marker::PhantomData, mem, ptr::NonNull, sync::Arc};
 
 /// A protection domain: memory, queue pairs and completion queues that may be used together.
@@ -20,7 +20,7 @@ use std::{fmt, marker::PhantomData, mem, ptr::NonNull, sync::Arc};
 #[doc(alias = "ibv_pd")]
 pub struct ProtectionDomain<B> {
     pub(crate) inner: Arc<DomainInner>,
-    brand: PhantomData<fn(B) -> B>,
+    brand: Branded<B>,
 }
 
 pub(crate) struct DomainInner {

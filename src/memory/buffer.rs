@@ -2,6 +2,7 @@
 #![allow(unsafe_code, reason = "slices over a part of a region")]
 
 use super::{MAX_MESSAGE_BYTES, RegionInner};
+use crate::domain::brand::Branded;
 use crate::types::Lkey;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
@@ -100,7 +101,7 @@ pub struct Buffer<B> {
     ///
     /// 0. The only reference, to an exclusive descriptor; no request names it.
     part: Arc<Descriptor>,
-    brand: PhantomData<fn(B) -> B>,
+    brand: Branded<B>,
 }
 
 impl<B> Buffer<B> {
@@ -278,7 +279,7 @@ pub struct SharedBuffer<B> {
     ///
     /// 0. Nobody writes the part while any clone is around.
     part: Arc<Descriptor>,
-    brand: PhantomData<fn(B) -> B>,
+    brand: Branded<B>,
 }
 
 impl<B> SharedBuffer<B> {

@@ -146,7 +146,7 @@ impl<B: Brand, A: Access, M: Memory> MemoryRegion<B, A, M> {
 
     fn whole_word(&self, offset: usize) -> Result<&AtomicU64, OutOfBounds> {
         check(self.inner(), offset, WORD)?;
-        if offset % WORD != 0 {
+        if !offset.is_multiple_of(WORD) {
             return Err(OutOfBounds {
                 offset: offset as u64,
                 len_bytes: WORD as u64,

@@ -5,6 +5,7 @@ use super::access::Access;
 use super::backing::{Memory, NoPages, RawMemory};
 use super::buffer::{Buffer, Descriptor, SharedBuffer};
 use super::{Exposed, LocalWrite, MAX_MESSAGE_BYTES, Pages, PeerCannotWrite, RemoteRegion, Unexposed};
+use crate::domain::brand::Branded;
 use crate::domain::{Brand, DomainInner};
 use crate::error::{VerbError, note_leak};
 use crate::seal::Key;
@@ -159,7 +160,8 @@ pub struct MemoryRegion<B, A, M = Pages> {
     ///
     /// 0. The only reference: no buffer of the region is left.
     inner: Arc<RegionInner>,
-    types: PhantomData<(fn(B) -> B, fn() -> (A, M))>,
+    brand: Branded<B>,
+    types: PhantomData<fn() -> (A, M)>,
 }
 
 impl<B: Brand, A: Access, M: Memory> MemoryRegion<B, A, M> {
@@ -195,7 +197,7 @@ impl<B: Brand, A: Access, M: Memory> MemoryRegion<B, A, M> {
             rkey: Rkey(rkey),
             domain: Arc::clone(domain),
         };
-        Ok(Self { inner: Arc::new(inner), types: PhantomData })
+        Ok(Self { inner: Arc::new(inner), brand: PhantomData, types: PhantomData })
     }
 
     /// Its length in bytes, at least 1.
@@ -286,7 +288,7 @@ impl<B: Brand, M: Memory> MemoryRegion<B, LocalWrite, M> {
     /// Never: a region of more than [`MAX_MESSAGE_BYTES`](super::MAX_MESSAGE_BYTES) gives a buffer over its first 2^31 bytes.
     pub fn split(self) -> (SplitRegion<B, LocalWrite, M>, Buffer<B>) {
         let descriptor = Descriptor::whole(Arc::clone(&self.inner), true);
-        (SplitRegion { inner: self.inner, types: PhantomData }, Buffer::new(descriptor))
+        (SplitRegion { inner: self.inner, brand: PhantomData, types: PhantomData }, Buffer::new(descriptor))
     }
 }
 
@@ -326,7 +328,8 @@ impl<R> From<DeregisterError<R>> for VerbError {
 /// It cannot be deregistered: [`rejoin`](Self::rejoin) needs the whole buffer back first.
 pub struct SplitRegion<B, A, M = Pages> {
     inner: Arc<RegionInner>,
-    types: PhantomData<(fn(B) -> B, fn() -> (A, M))>,
+    brand: Branded<B>,
+    types: PhantomData<fn() -> (A, M)>,
 }
 
 impl<B: Brand, M: Memory> SplitRegion<B, LocalWrite, M> {
@@ -341,7 +344,7 @@ impl<B: Brand, M: Memory> SplitRegion<B, LocalWrite, M> {
         }
         // The buffer was the only one, for it covers every byte and buffers do not overlap.
         drop(whole);
-        Ok(MemoryRegion { inner: self.inner, types: PhantomData })
+        Ok(MemoryRegion { inner: self.inner, brand: PhantomData, types: PhantomData })
     }
 }
 

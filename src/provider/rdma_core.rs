@@ -49,7 +49,7 @@ fn find<R>(mut f: impl FnMut(*mut sys::ibv_device) -> Option<R>) -> Result<Optio
     let mut found = None;
     for index in 0..usize::try_from(count).unwrap_or(0) {
         // SAFETY: the list has `count` entries.
-        let device = unsafe { *list.as_ptr().add(index) };
+        let device = unsafe { list.as_ptr().wrapping_add(index).read() };
         found = f(device);
         if found.is_some() {
             break;

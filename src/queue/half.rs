@@ -8,6 +8,7 @@ use super::transport::{ReliableConnection, Transport};
 use super::work::WorkId;
 use crate::completion::Status;
 use crate::domain::Brand;
+use crate::domain::brand::Branded;
 use crate::memory::Buffer;
 use crate::types::Qpn;
 use std::{fmt, marker::PhantomData, sync::Arc};
@@ -17,13 +18,15 @@ use std::{fmt, marker::PhantomData, sync::Arc};
 /// For transitions [`join`](Self::join) it with the other half.
 pub struct SendHalf<B, T = ReliableConnection> {
     half: Box<(SendQueue, Arc<Core>)>,
-    types: PhantomData<(fn(B) -> B, fn() -> T)>,
+    brand: Branded<B>,
+    transport: PhantomData<fn() -> T>,
 }
 
 /// The half of a pair that receives.
 pub struct ReceiveHalf<B, T = ReliableConnection> {
     half: Box<(ReceiveQueue, Arc<Core>)>,
-    types: PhantomData<(fn(B) -> B, fn() -> T)>,
+    brand: Branded<B>,
+    transport: PhantomData<fn() -> T>,
 }
 static_assertions::assert_impl_all!(SendHalf<()>: Send);
 static_assertions::assert_impl_all!(ReceiveHalf<()>: Send);
@@ -48,7 +51,7 @@ impl<B, T> fmt::Debug for JoinHalvesError<B, T> {
 
 impl<B: Brand, T: Transport> SendHalf<B, T> {
     pub(super) fn new(queue: SendQueue, core: Arc<Core>) -> Self {
-        Self { half: Box::new((queue, core)), types: PhantomData }
+        Self { half: Box::new((queue, core)), brand: PhantomData, transport: PhantomData }
     }
 
     /// Posts a request: see [`QueuePair::post`].
@@ -116,7 +119,7 @@ impl<B: Brand, T: Transport> SendHalf<B, T> {
 
 impl<B: Brand, T: Transport> ReceiveHalf<B, T> {
     pub(super) fn new(queue: ReceiveQueue, core: Arc<Core>) -> Self {
-        Self { half: Box::new((queue, core)), types: PhantomData }
+        Self { half: Box::new((queue, core)), brand: PhantomData, transport: PhantomData }
     }
 
     /// Posts a receive: see [`QueuePair::post_receive`].

@@ -49,6 +49,17 @@ impl<T> Ledger<T> {
         // SAFETY: the length is a power of two (0), so the masked number is below it.
         unsafe { self.slots.get_unchecked(at) }
     }
+
+    /// Moves the value out of a slot.
+    ///
+    /// # Safety
+    ///
+    /// It holds one, which is the caller's (0), and is not used there any more.
+    #[inline(always)]
+    unsafe fn read(&self, number: u32) -> T {
+        // SAFETY: the caller's promise; `MaybeUninit<T>` and `T` have one layout.
+        self.slot(number).with_mut(|slot| unsafe { slot.cast::<T>().read() })
+    }
 }
 
 /// A ledger for `depth` requests in flight, 1 to [`MAX_DEPTH`], as its two ends.
@@ -111,7 +122,7 @@ impl<T> Poster<T> {
         }
         self.ledger.slot(self.posted).with_mut(|slot| {
             // SAFETY: free, so ours to write (ledger 0); the retirer left it before the `retired` that we acquired.
-            unsafe { (*slot).write(value) };
+            unsafe { slot.cast::<T>().write(value) };
         });
         self.posted = self.posted.wrapping_add(1);
         // Before the verb: the completion may be polled before the verb returns.
@@ -131,7 +142,7 @@ impl<T> Poster<T> {
         self.posted = self.posted.wrapping_sub(1);
         self.ledger.posted.0.store(self.posted, Ordering::Release);
         // SAFETY: was in flight, so it holds a value; the retirer does not reach it (caller).
-        Some(self.ledger.slot(self.posted).with_mut(|slot| unsafe { (*slot).assume_init_read() }))
+        Some(unsafe { self.ledger.read(self.posted) })
     }
 }
 
@@ -167,7 +178,7 @@ impl<T> Retirer<T> {
         }
         // SAFETY: in flight, so it holds a value that is ours to take (ledger 0), written before the `posted` that we
         // acquired.
-        let value = self.ledger.slot(self.retired).with_mut(|slot| unsafe { (*slot).assume_init_read() });
+        let value = unsafe { self.ledger.read(self.retired) };
         self.retired = self.retired.wrapping_add(1);
         self.ledger.retired.0.store(self.retired, Ordering::Release);
         Some(value)

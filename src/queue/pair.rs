@@ -17,6 +17,7 @@ use crate::completion::{
 };
 use crate::connection::Endpoint;
 use crate::device::{GidEntry, LinkLayer, Port};
+use crate::domain::brand::Branded;
 use crate::domain::{Brand, DomainInner};
 use crate::error::{VerbError, note_leak};
 use crate::memory::{Buffer, PeerMayAtomic, PeerMayRead, PeerMayWrite, RemoteRegion};
@@ -39,7 +40,8 @@ use std::{error, fmt, mem, ptr::NonNull, thread};
 #[doc(alias = "ibv_qp")]
 pub struct QueuePair<B, S = ReadyToSend, T = ReliableConnection> {
     pub(super) inner: Box<Inner>,
-    types: PhantomData<(fn(B) -> B, fn() -> (S, T))>,
+    brand: Branded<B>,
+    types: PhantomData<fn() -> (S, T)>,
 }
 static_assertions::assert_eq_size!(QueuePair<()>, Option<QueuePair<()>>, usize);
 static_assertions::assert_impl_all!(QueuePair<()>: Send, Sync);
@@ -404,7 +406,7 @@ impl Local {
 impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     /// The state is what the caller has just seen a `modify` arrive at, or what it was.
     pub(super) fn assume_state(inner: Box<Inner>) -> Self {
-        Self { inner, types: PhantomData }
+        Self { inner, brand: PhantomData, types: PhantomData }
     }
 
     /// Calls `ibv_modify_qp`, and gives the pair in the new state or as it was.

@@ -5,6 +5,7 @@ use super::ledger::Poster;
 use super::request::{Action, RequestFlaw, SendMemory, WorkRequest};
 use super::work::{Entry, Operation, PostedMemory, QueueKey, WorkId};
 use crate::completion::{QueueStatus, Status};
+use crate::domain::brand::Branded;
 use crate::error::VerbError;
 use crate::memory::Buffer;
 use crate::seal::Key;
@@ -405,7 +406,8 @@ pub struct Batch<'batch, B> {
     count: usize,
     posted: usize,
     fault: Option<(VerbError, Vec<PostedMemory<B>>)>,
-    brand: PhantomData<(fn(B) -> B, fn(&'batch ()) -> &'batch ())>,
+    brand: Branded<B>,
+    section: PhantomData<fn(&'batch ()) -> &'batch ()>,
 }
 
 /// A batch of which not all was posted. What the device surely does not have comes back.
@@ -444,7 +446,7 @@ impl<B> error::Error for BatchError<B> {
 impl<'batch, B> Batch<'batch, B> {
     pub(super) fn new(queue: &'batch mut SendQueue, stage: &'batch mut Stage) -> Self {
         let staged = stage.as_mut_ptr().cast();
-        Self { queue, staged, count: 0, posted: 0, fault: None, brand: PhantomData }
+        Self { queue, staged, count: 0, posted: 0, fault: None, brand: PhantomData, section: PhantomData }
     }
 
     /// Adds a request. It is handed to the device at the end of the batch, or when 32 have come together.
@@ -469,7 +471,7 @@ impl<'batch, B> Batch<'batch, B> {
         if let Some(before) = self.count.checked_sub(1) {
             let before = self.at(before);
             // SAFETY: filled (0).
-            unsafe { (&raw mut (*before).wr.next).write(staged.cast()) };
+            unsafe { (*before).wr.next = staged.cast() };
         }
         self.count += 1;
         Ok(id)

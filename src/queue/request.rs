@@ -163,10 +163,10 @@ impl Action {
                 _ => Err(RequestFlaw::of(self.remote_len, part.capacity().into())),
             },
             Operation::CompareAndSwap | Operation::FetchAndAdd => {
-                if self.remote_len < 8 || self.remote_addr % 8 != 0 {
+                if self.remote_len < 8 || !self.remote_addr.is_multiple_of(8) {
                     return Err(RequestFlaw::NotAWord { address: self.remote_addr, len_bytes: self.remote_len });
                 }
-                if part.capacity() < 8 || part.device_addr() % 8 != 0 {
+                if part.capacity() < 8 || !part.device_addr().is_multiple_of(8) {
                     return Err(RequestFlaw::NotAWord {
                         address: part.device_addr(),
                         len_bytes: part.capacity().into(),
