@@ -86,6 +86,7 @@ mod rdma_core {
             // libc has these; a second copy would be another type.
             .blocklist_type("pthread_.*|__pthread.*|timespec|__u?int.*_t|u_int.*")
             .raw_line("use libc::{pthread_cond_t, pthread_mutex_t, timespec};")
+            .raw_line(format!("// libibverbs {}", library.version))
             .derive_default(true)
             .generate_comments(false)
             .layout_tests(true)

@@ -1,5 +1,157 @@
-//! front page
+//! RDMA verbs whose misuse does not compile.
+//!
+//! RDMA lets a network card move bytes between the memories of two machines without the kernel. Its C interface, the
+//! *verbs* of InfiniBand, puts every rule on the programmer. This library puts them into types:
+//!
+//! - what the verbs forbid does not compile;
+//! - what only the device can know comes back as a typed value;
+//! - what the program hands to the device nobody can touch until the device has handed it back.
+//!
+//! All of it is safe Rust: there is no `unsafe` function in this interface.
+//!
+//! # A first program
+//!
+//! Two queue pairs of one process greet each other. `soft0` is a device inside the process, so this runs everywhere;
+//! [`Context::open_default`] takes the RDMA device of the machine instead, if it has one.
+//!
+//! ```
+//! use interlock::{Context, Limits};
+//! use std::time::Duration;
+//!
+//! interlock::domain! { struct Hello; } // a type that names one protection domain
+//!
+//! fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     let context = Context::open("soft0")?;
+//!     let port = context.active_port()?;
+//!     let domain = context.named_domain(Hello)?;
+//!     let (queue, mut poller) = domain.completion_queue(16)?;
+//!
+//!     let left = domain.reliable(&queue, &Limits::default())?.into_init(&port)?;
+//!     let mut right = domain.reliable(&queue, &Limits::default())?.into_init(&port)?;
+//!     right.post_receive(domain.buffer(64)?)?; // moved: the device owns it now
+//!
+//!     // Between two machines, the bytes of `Endpoint::to_bytes` cross by a socket of your own.
+//!     let (to_left, to_right) = (left.endpoint(), right.endpoint());
+//!     let (mut left, _right) = (left.connect(&to_right)?, right.connect(&to_left)?);
+//!
+//!     let mut greeting = domain.buffer(64)?;
+//!     greeting.write(b"hello")?;
+//!     left.post_send(greeting)?; // moved as well
+//!
+//!     let message = loop {
+//!         // The send and the receive complete, each once. `check` tells success from failure.
+//!         let success = poller.wait(Duration::from_secs(1))?.check()?;
+//!         if let Some(buffer) = success.received() {
+//!             break buffer; // here it is again, with what came in
+//!         }
+//!     };
+//!     assert_eq!(&message[..], b"hello");
+//!     Ok(())
+//! }
+//! ```
+//!
+//! # Which type for which noun
+//!
+//! | the verbs say | here | what it is |
+//! |---|---|---|
+//! | device, `ibv_device` | [`Device`], from [`devices`] | one that could be opened |
+//! | context, `ibv_context` | [`Context`], [`DeviceAttributes`] | an open device, and its limits |
+//! | port, GID | [`Port`], [`GidEntry`], [`Gid`] | where peers reach it |
+//! | protection domain, `ibv_pd` | [`ProtectionDomain`] | what may be used together; the rest is made from it |
+//! | | [`Brand`], [`domain!`], [`Scoped`] | the type that names one domain |
+//! | memory region, `ibv_mr` | [`MemoryRegion`], [`Access`] | registered memory, and the rights to it as a type |
+//! | scatter/gather element, `ibv_sge` | [`Buffer`], [`SharedBuffer`] | a part of a region: to write alone, or to read many times |
+//! | remote address and rkey | [`RemoteRegion`] | memory that a peer granted |
+//! | completion queue, `ibv_cq` | [`CompletionQueue`], [`Poller`] | to make pairs with, and to poll |
+//! | work completion, `ibv_wc` | [`Completion`], then [`Success`] or [`Failure`] | the end of one request, with its memory |
+//! | queue pair, `ibv_qp` | [`QueuePair`], [`State`], [`Transport`] | one end of a connection |
+//! | | [`AnyQueuePair`] | a pair in any state, for a struct field |
+//! | | [`SendHalf`], [`ReceiveHalf`] | a pair taken apart for two threads |
+//! | work request, `ibv_send_wr` | [`WorkRequest`], [`Batch`] | what is posted: one at a time, or many with one doorbell |
+//! | `wr_id` | [`WorkId`] | the name of a posted request |
+//! | what goes out of band | [`Endpoint`], [`RemoteRegion`] | records of fixed length, with a version |
+//!
+//! The C names are aliases: search this documentation for `ibv_post_send` or `IBV_QPS_RTR`.
+//!
+//! A pair goes through its states by methods that consume it: `into_init`, [`connect`](QueuePair::connect) (or
+//! `into_rtr` and `into_rts` one by one), `into_sqd`, `into_error`, `into_reset`. The diagram is at [`State`]'s page.
+//! The type says what the program asked for last. The device can enter the Error state by itself at any time: completions
+//! tell, and posts are then refused as [`PostError::Broken`].
+//!
+//! # Who owns memory
+//!
+//! At any moment registered memory has one of three owners, and the type says which:
+//!
+//! | owner | type | the program may |
+//! |---|---|---|
+//! | the program | [`Buffer`], [`SharedBuffer`], a [`MemoryRegion`] without rights of peers | read it as `&[u8]`, and write it if it is not shared |
+//! | the device | none: the buffer was moved into the queue pair | nothing; the [`Completion`] gives it back |
+//! | a peer | a [`MemoryRegion`] that peers may write | copy bytes and load words, never borrow |
+//!
+//! Posting *moves* the buffer. Nothing rests on a destructor: whatever is forgotten or dropped, memory that the device
+//! may still write is leaked, never freed. It comes back by the request's own completion, or once the device has
+//! destroyed or reset the pair or ended the registration, and said so.
+//!
+//! Memory that a peer may write is never a `&[u8]`, because it can change while one looks.
+//! [`deregister`](MemoryRegion::deregister) ends the peer's access and gives the memory back as what it was.
+//!
+//! Everything of a protection domain bears the domain's brand `B`. Objects of two domains do not fit together:
+//! ``expected `Buffer<Storage>`, found `Buffer<Scratch>` ``.
+//!
+//! # Errors
+//!
+//! Whatever takes an object and fails gives the object back inside the error: [`TransitionError`] the pair as it was,
+//! [`PostError`] the request and its buffer, [`RegisterError`] the memory, [`DestroyError`] the pair.
+//!
+//! - [`VerbError`] is a verb that failed: its C name, and the `errno`.
+//! - [`PostError`] is a request that was not posted: full queue, broken pair, request at fault, refused. One of its
+//!   variants, [`Uncertain`](PostError::Uncertain), keeps the buffer: the provider did not say whether it took it.
+//! - [`Failure`] is a request that was posted and did not succeed: which, why ([`Status`], explained in words), and what
+//!   broke the pair first, if this one was only flushed.
+//! - [`PollError`], [`WaitError`] and [`Undrained`] are about completion queues.
+//!
+//! `?` works with all of them into a `Box<dyn Error>` where the brand is a named one. In the closure of
+//! [`Context::with_domain`] turn a [`TransitionError`] into its [`TransitionFailure`] first. Nothing here panics, and no
+//! destructor fails silently: what had to be leaked is said on standard error.
+//!
+//! # The soft device
+//!
+//! [`soft`] is an RDMA device inside the process, for tests and for the first run: no hardware, no kernel module, no
+//! package. It keeps to the specification and checks what hardware checks. The devices `soft0` and `soft1` are always
+//! there; a [`soft::Fabric`] of your own can be stepped by hand and told to fail ([`soft::Fault`]), and
+//! [`Context::open_on`] opens its devices. It is a test device, never a transport between processes.
+//!
+//! # Features
+//!
+//! | feature | default | what |
+//! |---|---|---|
+//! | `rdma-core` | yes | real devices, through libibverbs; needs its headers and libclang to build |
+//!
+//! With `default-features = false` nothing is linked and only the soft device exists.
+//!
+//! The environment variable `INTERLOCK_DEVICE` names the device that [`Context::open_default`] takes.
+//!
+//! # What is not here yet
+//!
+//! Transports other than reliable connection, shared receive queues, memory windows, scatter and gather lists of more
+//! than one element, inline data, `rdma_cm`, asynchronous events and futures.
+//!
+//! # More
+//!
+//! In the repository: `docs/architecture.md` (how it is built), `docs/trust-model.md` (what is assumed, and why a
+//! program cannot corrupt memory), `docs/hazards.md` (each known way to get RDMA wrong, and what stops it),
+//! `docs/peer-holes.md` (soundness holes of earlier libraries, and why they are not here), `examples/`.
+
 #![deny(unsafe_code)]
+#![warn(
+    missing_docs,
+    missing_debug_implementations,
+    unreachable_pub,
+    rustdoc::broken_intra_doc_links,
+    rustdoc::private_intra_doc_links,
+    rustdoc::invalid_rust_codeblocks,
+    rustdoc::bare_urls
+)]
 
 mod completion;
 mod connection;
@@ -24,9 +176,21 @@ pub use device::{
 };
 pub use domain::{Brand, NamedDomainError, ProtectionDomain, Scoped};
 pub use error::VerbError;
-pub use memory::*;
+pub use memory::{
+    Access, Buffer, DeregisterError, DeviceMayWrite, Exposed, JoinError, LocalRead, LocalWrite, MAX_MESSAGE_BYTES,
+    Memory, MemoryRegion, OutOfBounds, Pages, PeerCannotWrite, PeerMayAtomic, PeerMayRead, PeerMayWrite, Plain,
+    RecordError, RegisterError, RegisterFailure, RejoinError, RemoteAll, RemoteAtomic, RemoteRead, RemoteReadWrite,
+    RemoteRegion, RemoteWrite, SharedBuffer, SplitError, SplitRegion, TooLong, Unexposed, ViewError,
+};
 pub use provider::soft;
-pub use queue::*;
+pub use queue::request;
+pub use queue::{
+    AdvanceError, AnyQueuePair, Batch, BatchError, CarriesImmediate, ConnectAttributes, CreateError, DestroyError,
+    DrainFailure, Error, Halted, Init, InitAttributes, JoinHalvesError, Limits, MayFail, Operation, Path, PeerRights,
+    PostError, PostReceive, PostSend, PostedMemory, QueuePair, ReadyToReceive, ReadyToSend, ReceiveHalf,
+    ReliableConnection, RequestFlaw, Reset, RtrAttributes, RtsAttributes, SendHalf, SendMemory, SendQueueDrain, State,
+    TransitionError, TransitionFailure, Transport, Undrained, WorkId, WorkRequest,
+};
 pub use types::{
     AckTimeout, Gid, Lkey, Mtu, OutOfRange, PortNumber, Psn, Qpn, ReadDepth, RetryCount, Rkey, RnrRetry, RnrTimer,
 };
@@ -35,3 +199,7 @@ pub use types::{
 pub mod __private {
     pub use crate::domain::brand::Named;
 }
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,1 +1,150 @@
-//! ui
+//! Illegal programs do not compile, for the right reason; their legal twins do.
+//!
+//! Each `ui-tests/<module>/<rule>.rs` breaks one rule, which its first line names; its second line names the compiler's
+//! error: a code, or the text where there is no code. `ui-tests/pass/<module>/<rule>.rs` is its legal twin, the same
+//! but for the offending lines. The twins are modules of this program.
+//!
+//! What the compiler says to a case is kept beside it, as `.stderr`, for one version of the compiler. After a change of the
+//! messages, `TRYBUILD=overwrite cargo test --test ui` writes them anew: read the difference as a user would. On other versions
+//! only the pinned error is compared.
+
+#[path = "../ui-tests/pass/mod.rs"]
+#[allow(dead_code, reason = "they need only compile")]
+mod pass;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{env, fs};
+
+/// The compiler that the messages are of.
+const PINNED_COMPILER: &str = "rustc 1.95.";
+
+/// A twin differs from its case by no more lines than this, on either side.
+const MOST_CHANGED_LINES: usize = 4;
+
+/// Where the cases are, if not in `ui-tests`: set by this program when it runs itself.
+const ELSEWHERE: &str = "INTERLOCK_UI_TESTS";
+
+fn root() -> PathBuf {
+    env::var_os(ELSEWHERE).map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("ui-tests"), PathBuf::from)
+}
+
+/// The files `<module>/<name>.<extension>` below `folder`, without their extension.
+fn files(folder: &Path, extension: &str) -> BTreeSet<PathBuf> {
+    let entries = |folder: &Path| fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect::<Vec<_>>();
+    entries(folder)
+        .iter()
+        .filter(|module| module.is_dir() && !module.ends_with("pass"))
+        .flat_map(|module| entries(module))
+        .filter(|file| file.extension().is_some_and(|found| found == extension) && !file.ends_with("mod.rs"))
+        .map(|file| file.strip_prefix(folder).unwrap().with_extension(""))
+        .collect()
+}
+
+fn text(folder: &Path, name: &Path, extension: &str) -> String {
+    let file = folder.join(name).with_extension(extension);
+    fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()))
+}
+
+/// What the second line of a case says that the compiler says.
+fn pinned_error(case: &str) -> String {
+    let error =
+        case.lines().nth(1).and_then(|line| line.strip_prefix("//! Error: ")).expect("a second line `//! Error: `");
+    let is_code = error.len() == 5 && error.starts_with('E') && error[1..].bytes().all(|byte| byte.is_ascii_digit());
+    if is_code { format!("error[{error}]: ") } else { format!("error: {error}\n") }
+}
+
+/// The cases of `folder` whose kept message has not the pinned error.
+fn cases_with_another_error(folder: &Path) -> Vec<PathBuf> {
+    let differs = |name: &PathBuf| {
+        let error = pinned_error(&text(folder, name, "rs"));
+        !text(folder, name, "stderr").contains(&error)
+    };
+    files(folder, "rs").into_iter().filter(differs).collect()
+}
+
+#[test]
+fn illegal_programs_do_not_compile() {
+    let compiler = Command::new("rustc").arg("--version").output().expect("a compiler").stdout;
+    let compiler = String::from_utf8(compiler).unwrap();
+    if compiler.starts_with(PINNED_COMPILER) || env::var_os(ELSEWHERE).is_some() {
+        let cases = trybuild::TestCases::new();
+        for name in files(&root(), "rs") {
+            cases.compile_fail(root().join(name).with_extension("rs"));
+        }
+        return;
+    }
+    println!("the whole messages are compared on {PINNED_COMPILER}x only, and this is {compiler}");
+    // Copied without their messages, which trybuild then writes.
+    let copies = Path::new(env!("CARGO_TARGET_TMPDIR")).join("ui-tests");
+    let _ = fs::remove_dir_all(&copies);
+    for name in files(&root(), "rs") {
+        let copy = copies.join(&name).with_extension("rs");
+        fs::create_dir_all(copy.parent().unwrap()).unwrap();
+        fs::write(copy, text(&root(), &name, "rs")).unwrap();
+    }
+    let status = Command::new(env::current_exe().unwrap())
+        .args(["--exact", "illegal_programs_do_not_compile", "--nocapture"])
+        .envs([(ELSEWHERE, copies.as_os_str()), ("TRYBUILD".as_ref(), "overwrite".as_ref())])
+        .status()
+        .unwrap();
+    assert!(status.success(), "a case compiles");
+    assert_eq!(cases_with_another_error(&copies), <Vec<PathBuf>>::new(), "fail with another error");
+}
+
+#[test]
+fn each_case_fails_with_the_error_that_it_names() {
+    assert_eq!(cases_with_another_error(&root()), <Vec<PathBuf>>::new());
+}
+
+#[test]
+fn each_case_has_a_twin_and_a_message() {
+    let cases = files(&root(), "rs");
+    let twins = files(&root().join("pass"), "rs");
+    assert!(cases.len() >= 45, "{} cases", cases.len());
+    assert_eq!(cases.symmetric_difference(&twins).collect::<Vec<_>>(), <Vec<&PathBuf>>::new(), "without a twin");
+    let messages = files(&root(), "stderr");
+    assert_eq!(cases.symmetric_difference(&messages).collect::<Vec<_>>(), <Vec<&PathBuf>>::new(), "without a message");
+}
+
+#[test]
+fn each_twin_is_compiled() {
+    let pass = root().join("pass");
+    let listed = |list: PathBuf, name: &str| {
+        fs::read_to_string(&list).unwrap().lines().any(|line| line == format!("mod {name};"))
+    };
+    for twin in files(&pass, "rs") {
+        let (module, name) = (twin.parent().unwrap().to_str().unwrap(), twin.file_name().unwrap().to_str().unwrap());
+        assert!(listed(pass.join("mod.rs"), module), "`mod {module};` is missing");
+        assert!(listed(pass.join(module).join("mod.rs"), name), "`mod {name};` is missing in {module}");
+    }
+}
+
+#[test]
+fn a_twin_differs_by_the_offending_lines() {
+    for name in files(&root(), "rs") {
+        let (case, twin) = (text(&root(), &name, "rs"), text(&root().join("pass"), &name, "rs"));
+        assert!(case.starts_with("//! Rule ") || case.starts_with("//! Hole "), "{}: no rule", name.display());
+        assert_eq!(case.lines().next(), twin.lines().next(), "{}: another rule", name.display());
+        assert!(!case.contains("unsafe"), "{}: only safe programs count", name.display());
+        let (removed, added) = (only_in(&case, &twin), only_in(&twin, &case));
+        assert!(removed.len() + added.len() > 0, "{}: the twin is the same", name.display());
+        for lines in [removed, added] {
+            assert!(lines.len() <= MOST_CHANGED_LINES, "{}: too many changed lines: {lines:#?}", name.display());
+        }
+    }
+}
+
+/// The lines of code in `one` but not in `other`; `use` lists are not counted.
+fn only_in<'text>(one: &'text str, other: &str) -> Vec<&'text str> {
+    let mut others: Vec<&str> = other.lines().collect();
+    let is_new = |line: &&str| match others.iter().position(|other| other == line) {
+        Some(at) => {
+            others.swap_remove(at);
+            false
+        }
+        None => true,
+    };
+    one.lines().filter(is_new).filter(|line| !line.starts_with("//!") && !line.starts_with("use ")).collect()
+}

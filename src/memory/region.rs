@@ -140,14 +140,19 @@ pub enum RegisterFailure {
 
 impl RegisterFailure {
     fn of(error: VerbError, needed_bytes: usize) -> Self {
-        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        // SAFETY: the struct may be written.
-        let known = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit) } == 0;
-        if error.errno() == libc::ENOMEM && known && limit.rlim_cur != libc::RLIM_INFINITY {
-            return Self::LockedMemoryLimit { needed_bytes, limit_bytes: limit.rlim_cur, source: error };
+        match memlock_limit().filter(|_| error.errno() == libc::ENOMEM) {
+            Some(limit_bytes) => Self::LockedMemoryLimit { needed_bytes, limit_bytes, source: error },
+            None => Self::Verb(error),
         }
-        Self::Verb(error)
     }
+}
+
+/// How much memory the process may lock; `None` for no limit. (Miri does not know the call.)
+fn memlock_limit() -> Option<u64> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the struct may be written.
+    let known = !cfg!(miri) && unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit) } == 0;
+    (known && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
 }
 
 /// Registered memory with the rights `A` in the domain `B`, as a whole. `M` is the owner that comes back.

@@ -7,34 +7,34 @@ use interlock::{
 use std::time::Duration;
 
 /// More than any exchange here takes, on the slowest machine.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The device to test on.
-pub fn context() -> Context {
+pub(crate) fn context() -> Context {
     Context::open_default().expect("a device to test on")
 }
 
 /// Whether the device is not the soft one.
-pub fn on_hardware() -> bool {
+pub(crate) fn on_hardware() -> bool {
     !context().name().starts_with("soft")
 }
 
 /// Two connected pairs on one completion queue.
-pub struct Link<B> {
-    pub domain: ProtectionDomain<B>,
-    pub port: Port,
-    pub queue: CompletionQueue<B>,
-    pub poller: Poller<B>,
-    pub left: QueuePair<B, ReadyToSend>,
-    pub right: QueuePair<B, ReadyToSend>,
+pub(crate) struct Link<B> {
+    pub(crate) domain: ProtectionDomain<B>,
+    pub(crate) port: Port,
+    pub(crate) queue: CompletionQueue<B>,
+    pub(crate) poller: Poller<B>,
+    pub(crate) left: QueuePair<B, ReadyToSend>,
+    pub(crate) right: QueuePair<B, ReadyToSend>,
 }
 
 impl<B: Brand> Link<B> {
-    pub fn new(domain: ProtectionDomain<B>, depth: u32) -> Self {
+    pub(crate) fn new(domain: ProtectionDomain<B>, depth: u32) -> Self {
         Self::with(domain, depth, &ConnectAttributes::default())
     }
 
-    pub fn with(domain: ProtectionDomain<B>, depth: u32, attr: &ConnectAttributes) -> Self {
+    pub(crate) fn with(domain: ProtectionDomain<B>, depth: u32, attr: &ConnectAttributes) -> Self {
         let limits = Limits { sends: depth, receives: depth };
         let port = domain.context().active_port().unwrap();
         let (queue, poller) = domain.completion_queue(4 * depth).unwrap();

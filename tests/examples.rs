@@ -1,0 +1,231 @@
+//! The examples as programs: what they do, and how they fail. They use the device that the other tests use.
+
+mod common;
+#[path = "common/program.rs"]
+mod program;
+
+use common::{context, on_hardware};
+use program::{Ended, Program, example, free_port};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+
+fn pingpong(arguments: &[&str]) -> Ended {
+    Program::run(example("rc_pingpong"), arguments)
+}
+
+#[test]
+fn pingpong_without_arguments_plays_on_the_device_there_is() {
+    let name = context().name().to_owned();
+    pingpong(&[])
+        .succeeded()
+        .says(&format!("{name} port 1, GID "))
+        .says("8192000 bytes in ")
+        .says("every byte checked");
+}
+
+#[test]
+fn pingpong_takes_any_size_and_sleeps_if_told() {
+    for size in ["1", "7", "64", "4095", "100000"] {
+        pingpong(&["-b", "-e", "-n", "5", "-r", "3", "-s", size]).succeeded().says("every byte checked");
+    }
+    pingpong(&["-b", "-c", "-n", "5", "-r", "1", "-m", "256", "-l", "3"]).succeeded().says("path MTU 256");
+}
+
+#[test]
+fn help_is_no_error() {
+    pingpong(&["-h"]).succeeded().says("--gid-idx");
+    Program::run(example("devices"), &["--help"]).succeeded().says("--verbose");
+}
+
+#[test]
+fn a_bad_argument_is_one_line() {
+    for (arguments, why) in [
+        (&["-z"] as &[&str], "invalid option '-z' (-h"),
+        (&["--quick"], "invalid option '--quick' (-h"),
+        (&["one", "two"], "unexpected argument \"two\" (-h"),
+        (&["-d"], "missing argument for option '-d'"),
+        (&["-s", "many"], "-s takes a number from 1 to 2147483648, not \"many\""),
+        (&["-s", "0"], "-s takes a number from 1"),
+        (&["-n", "0"], "-n takes a number from 1"),
+        (&["-p", "65536"], "-p takes a number from 1 to 65535"),
+        (&["-i", "0"], "-i takes a number from 1"),
+        (&["-g", "-1"], "-g takes a number from 0 to 255"),
+        (&["-l", "16"], "-l takes a number from 0 to 15"),
+        (&["-m", "1000"], "-m takes 256, 512, 1024, 2048 or 4096, not 1000"),
+        (&["-b", "somewhere"], "--both takes no host"),
+    ] {
+        pingpong(arguments).failed(&format!("rc_pingpong: {why}"));
+    }
+    Program::run(example("devices"), &["-z"]).failed("devices: invalid option '-z'");
+}
+
+#[test]
+fn what_the_device_does_not_have_is_one_line() {
+    let name = context().name().to_owned();
+    pingpong(&["-d", "mlx9_9"]).failed("there is no RDMA device \"mlx9_9\"; there are: ").failed("soft0");
+    pingpong(&["-b", "-g", "251"]).failed("no row 251: no GID of port 1 is as asked for; its table has: ");
+    pingpong(&["-b", "-i", "77"]).failed(&format!("port 77 of {name}: ibv_query_port failed"));
+    pingpong(&["-b", "-r", "1000000", "-s", "1"]).failed_or_succeeded("completion queue");
+}
+
+impl Ended {
+    /// A device may have so much.
+    fn failed_or_succeeded(self, why: &str) {
+        if !self.status.success() {
+            self.failed(why);
+        }
+    }
+}
+
+#[test]
+fn a_soft_device_has_no_peer_elsewhere() {
+    for arguments in [&["-d", "soft0"] as &[&str], &["-d", "soft0", "127.0.0.1"]] {
+        pingpong(arguments).failed("soft0 is a soft device, which no other process reaches");
+    }
+}
+
+#[test]
+fn devices_shows_the_one_that_is_used() {
+    let name = context().name().to_owned();
+    for arguments in [&[] as &[&str], &["-v"]] {
+        let ended =
+            Program::run(example("devices"), arguments).succeeded().says(&format!("{name}  GUID 0x")).says("soft1 ");
+        assert_eq!(on_hardware(), !ended.stdout.contains("rdma link add"), "{ended:#?}");
+        assert_eq!(arguments.contains(&"-v"), ended.stdout.contains("GID row "), "{ended:#?}");
+    }
+}
+
+/// What follows needs a device that other processes reach.
+fn another_process_reaches_it() -> bool {
+    if !on_hardware() {
+        println!("not covered here: needs an RDMA device (./x rxe)");
+    }
+    on_hardware()
+}
+
+/// A server, and its client, which is this test.
+fn server_and_stream() -> (Program, TcpStream) {
+    let (name, port) = (context().name().to_owned(), free_port());
+    let arguments = ["-d", &name, "-p", &port.to_string(), "--patience", "1"];
+    let server = Program::start(example("rc_pingpong"), &arguments).listens(port);
+    (server, TcpStream::connect(("127.0.0.1", port)).unwrap())
+}
+
+/// A client, and its server, which is this test.
+fn client_and_stream(patience: &str) -> (Program, TcpStream) {
+    let (name, listener) = (context().name().to_owned(), TcpListener::bind(("127.0.0.1", 0)).unwrap());
+    let port = listener.local_addr().unwrap().port().to_string();
+    let arguments = ["-d", &name, "-p", &port, "--patience", patience, "127.0.0.1"];
+    let client = Program::start(example("rc_pingpong"), &arguments);
+    (client, listener.accept().unwrap().0)
+}
+
+/// How to reach a queue pair that there is not, behind a port that there is.
+fn address_of_nobody() -> String {
+    let port = context().active_port().unwrap();
+    let gid = u128::from_be_bytes(port.gid().unwrap().gid.0);
+    format!("{:04x}:{:06x}:{:06x}:{gid:032x}\0", port.lid(), 0xff_0000, 1)
+}
+
+/// Reads what the other side says until it ends or has said an address.
+fn hear_address(stream: &mut TcpStream) -> String {
+    let mut bytes = [0; 52];
+    stream.read_exact(&mut bytes).unwrap();
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+#[test]
+fn no_server_is_one_line() {
+    if another_process_reaches_it() {
+        let (name, port) = (context().name().to_owned(), free_port().to_string());
+        pingpong(&["-d", &name, "-p", &port, "127.0.0.1"])
+            .failed(&format!("cannot reach 127.0.0.1 on TCP port {port}: Connection refused"));
+        pingpong(&["-d", &name, "-p", &port, "no such host"]).failed("cannot reach no such host on TCP port");
+    }
+}
+
+#[test]
+fn a_taken_tcp_port_is_one_line() {
+    if another_process_reaches_it() {
+        let listener = TcpListener::bind(("0.0.0.0", 0)).unwrap();
+        let port = listener.local_addr().unwrap().port().to_string();
+        // The second of the two addresses that it tries is the one that is taken here.
+        let name = context().name().to_owned();
+        pingpong(&["-d", &name, "-p", &port])
+            .failed(&format!("cannot listen on TCP port {port}: Address already in use"));
+    }
+}
+
+#[test]
+fn a_peer_that_sends_rubbish_is_one_line() {
+    if another_process_reaches_it() {
+        let rubbish =
+            ["GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nUser-Agent: none at all", &"0".repeat(52), &":".repeat(52)];
+        for rubbish in rubbish {
+            let (server, mut stream) = server_and_stream();
+            stream.write_all(&rubbish.as_bytes()[..52]).unwrap();
+            server.end().failed("the peer sent no address of a queue pair, but \"");
+            let (client, mut stream) = client_and_stream("1");
+            hear_address(&mut stream);
+            stream.write_all(&rubbish.as_bytes()[..52]).unwrap();
+            client.end().failed("the peer sent no address of a queue pair, but \"");
+        }
+        // A GID of zeros is what a peer without -g sends.
+        let (server, mut stream) = server_and_stream();
+        stream.write_all(format!("0000:000011:000001:{:032x}\0", 0).as_bytes()).unwrap();
+        server.end().failed("the peer named no GID");
+    }
+}
+
+#[test]
+fn a_peer_that_goes_away_is_one_line() {
+    if another_process_reaches_it() {
+        let (server, mut stream) = server_and_stream();
+        stream.write_all(b"0000:0000").unwrap();
+        drop(stream);
+        server.end().failed("waited for the peer's address: the peer closed the connection");
+
+        let (server, mut stream) = server_and_stream();
+        stream.write_all(address_of_nobody().as_bytes()).unwrap();
+        hear_address(&mut stream);
+        drop(stream);
+        server.end().failed("waited for the peer to say that it is connected: ");
+
+        let (client, stream) = client_and_stream("1");
+        drop(stream);
+        client.end().failed("waited for the peer's address: ");
+    }
+}
+
+#[test]
+fn a_peer_that_says_nothing_is_one_line() {
+    if another_process_reaches_it() {
+        let (server, stream) = server_and_stream();
+        server.end().failed("waited for the peer's address: the peer says nothing");
+        drop(stream);
+        let (client, stream) = client_and_stream("1");
+        client.end().failed("waited for the peer's address: the peer says nothing");
+        drop(stream);
+    }
+}
+
+#[test]
+fn a_peer_that_does_not_play_is_one_line() {
+    if another_process_reaches_it() {
+        let (server, mut stream) = server_and_stream();
+        stream.write_all(address_of_nobody().as_bytes()).unwrap();
+        hear_address(&mut stream);
+        stream.write_all(b"done\0").unwrap();
+        server.end().failed("nothing happened for 1s, while waiting for message 0 of 1000 from the peer");
+
+        let (client, mut stream) = client_and_stream("60");
+        hear_address(&mut stream);
+        stream.write_all(address_of_nobody().as_bytes()).unwrap();
+        client.end().failed("retry count exceeded: the peer does not answer");
+
+        let (client, mut stream) = client_and_stream("1");
+        hear_address(&mut stream);
+        stream.write_all(address_of_nobody().as_bytes()).unwrap();
+        client.end().failed("nothing happened for 1s, while waiting for the acknowledgement of message 0 of 1000");
+    }
+}

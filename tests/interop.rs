@@ -1,0 +1,171 @@
+//! Against a program that nobody here wrote: `ibv_rc_pingpong` of rdma-core. And between two processes of our own.
+//!
+//! It sends from the buffer that it receives into, so it echoes. Our side compares every byte of what comes back.
+
+mod common;
+#[path = "common/program.rs"]
+mod program;
+
+use common::{context, on_hardware};
+use interlock::Context;
+use program::{Ended, Program, example, free_port};
+use std::path::PathBuf;
+use std::time::Duration;
+use std::{env, thread};
+
+const ECHOED: &str = "every byte checked; the peer echoed";
+const PLAYED: &str = "every byte checked; the peer sent the pattern of this program";
+
+/// The devices of the two sides, each with the row of its GID, as arguments of both programs.
+struct Devices {
+    server: [String; 4],
+    client: [String; 4],
+}
+
+/// The devices, or `None` where no other process reaches the one there is.
+fn devices() -> Option<Devices> {
+    let required = env::var("INTERLOCK_RXE").is_ok_and(|value| value == "1");
+    if !on_hardware() || !c_program().exists() {
+        assert!(!required, "INTERLOCK_RXE=1, but there is no RDMA device or no {}", c_program().display());
+        println!("not covered here: needs an RDMA device (./x rxe), and ibv_rc_pingpong");
+        return None;
+    }
+    let here = context();
+    // The two that tests/rxe/devices makes face each other; any other device plays with itself.
+    let there =
+        if here.name() == "rxe0" { Context::open("rxe1").unwrap_or_else(|_| here.clone()) } else { here.clone() };
+    Some(Devices { server: arguments(&here), client: arguments(&there) })
+}
+
+fn arguments(context: &Context) -> [String; 4] {
+    let row = context.active_port().unwrap().gid().expect("a port with a GID").index();
+    ["-d".to_owned(), context.name().to_owned(), "-g".to_owned(), row.to_string()]
+}
+
+fn c_program() -> PathBuf {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let found = env::split_paths(&path).map(|folder| folder.join("ibv_rc_pingpong")).find(|path| path.exists());
+    found.unwrap_or_else(|| "ibv_rc_pingpong".into())
+}
+
+fn our_program() -> PathBuf {
+    example("rc_pingpong")
+}
+
+/// Starts a server, waits until it listens, and starts a client.
+fn start(devices: &Devices, server: (PathBuf, &[&str]), client: (PathBuf, &[&str])) -> (Program, Program) {
+    let port = free_port();
+    let number = port.to_string();
+    let common = |device: &[String; 4], own: &[&str]| {
+        let mut all = device.to_vec();
+        all.extend(["-p", &number].iter().chain(own).map(|&argument| argument.to_owned()));
+        all
+    };
+    let as_strs = |all: &[String]| all.iter().map(String::clone).collect::<Vec<_>>();
+    let server_arguments = as_strs(&common(&devices.server, server.1));
+    let mut client_arguments = as_strs(&common(&devices.client, client.1));
+    client_arguments.push("127.0.0.1".to_owned());
+    let server =
+        Program::start(server.0, &server_arguments.iter().map(String::as_str).collect::<Vec<_>>()).listens(port);
+    let client = Program::start(client.0, &client_arguments.iter().map(String::as_str).collect::<Vec<_>>());
+    (server, client)
+}
+
+/// Lets both play to the end.
+fn play(server: (PathBuf, &[&str]), client: (PathBuf, &[&str])) -> Option<(Ended, Ended)> {
+    let (server, client) = start(&devices()?, server, client);
+    let (client, server) = (client.end(), server.end());
+    print!("{}\n{}\n{}\n{}", server.line, server.stdout, client.line, client.stdout);
+    let (server, client) = (server.shown_with(&client), client);
+    Some((server.succeeded(), client.succeeded()))
+}
+
+impl Ended {
+    /// Shows the other side too, if either failed: its stderr may tell why.
+    fn shown_with(self, other: &Ended) -> Self {
+        if !(self.status.success() && other.status.success()) {
+            eprintln!("{self:#?}\n{other:#?}");
+        }
+        self
+    }
+}
+
+#[test]
+fn our_server_plays_with_the_c_client() {
+    if let Some((server, client)) = play((our_program(), &[]), (c_program(), &[])) {
+        server.says("1000 iterations of 4096 bytes each way").says(ECHOED);
+        client.says("1000 iters in ").says("8192000 bytes in ");
+    }
+}
+
+#[test]
+fn our_client_plays_with_the_c_server() {
+    if let Some((server, client)) = play((c_program(), &[]), (our_program(), &[])) {
+        server.says("1000 iters in ").says("8192000 bytes in ");
+        client.says("1000 iterations of 4096 bytes each way").says(ECHOED);
+    }
+}
+
+#[test]
+fn the_c_server_finds_our_data_valid() {
+    let arguments = ["-c", "-n", "100", "-s", "20000"];
+    if let Some((server, client)) = play((c_program(), &arguments), (our_program(), &arguments)) {
+        assert!(!server.stdout.contains("invalid data"), "{server:#?}");
+        client.says(ECHOED);
+    }
+    if let Some((server, client)) = play((our_program(), &arguments), (c_program(), &arguments)) {
+        server.says(ECHOED);
+        client.says("100 iters in ");
+    }
+}
+
+#[test]
+fn long_messages_and_short_ones_go_to_the_c_program_and_back() {
+    for (size, mtu) in [("100001", "4096"), ("4097", "256"), ("64", "1024")] {
+        let arguments = ["-n", "50", "-e", "-r", "500", "-s", size, "-m", mtu];
+        if let Some((_, client)) = play((c_program(), &arguments), (our_program(), &arguments)) {
+            client.says(ECHOED);
+        }
+        if let Some((server, _)) = play((our_program(), &arguments), (c_program(), &arguments)) {
+            server.says(ECHOED);
+        }
+    }
+}
+
+#[test]
+fn two_processes_of_ours_play() {
+    for arguments in [&[] as &[&str], &["-e"]] {
+        if let Some((server, client)) = play((our_program(), arguments), (our_program(), arguments)) {
+            server.says("1000 iterations of 4096 bytes each way").says(PLAYED);
+            client.says("1000 iterations of 4096 bytes each way").says(PLAYED);
+        }
+    }
+}
+
+#[test]
+fn sides_that_disagree_about_the_size_say_so() {
+    let Some(devices) = devices() else { return };
+    let (server, client) = start(&devices, (our_program(), &["-s", "64"]), (our_program(), &["-s", "65"]));
+    server.end().failed("local length error: the message does not fit");
+    client.end().failed("remote ");
+
+    let (server, client) = start(&devices, (our_program(), &["-s", "65"]), (our_program(), &["-s", "64"]));
+    server.end().failed("message 0 of the peer has 64 bytes instead of 65: give both sides the same -s");
+    client.end().failed("");
+
+    let (server, client) = start(&devices, (our_program(), &["-s", "65"]), (c_program(), &["-s", "64"]));
+    server.end().failed("message 0 of the peer has 64 bytes instead of 65: give both sides the same -s");
+    drop(client);
+}
+
+#[test]
+fn a_peer_that_is_killed_is_noticed() {
+    let Some(devices) = devices() else { return };
+    for (server, why) in [(our_program(), "retry count exceeded"), (c_program(), "retry count exceeded")] {
+        let arguments = ["-n", "1000000000"];
+        let (server, client) = start(&devices, (server, &arguments), (our_program(), &arguments));
+        thread::sleep(Duration::from_secs(2));
+        server.kill();
+        client.end().failed(why);
+    }
+}
