@@ -120,11 +120,11 @@ mod rdma_core {
     /// Ends the build with one message that says what to install, or how to do without.
     fn stop(what: &str, debian: &str, fedora: &str, cause: &dyn std::fmt::Display) -> ! {
         eprintln!(
-            "rdma-interlock needs {what}.\n\
+            "cause: {cause}\n\
+             \nrdma-interlock needs {what}.\n\
              \n    Debian, Ubuntu:  apt-get install pkg-config {debian}\
              \n    Fedora, RHEL:    dnf install pkgconf {fedora}\n\
-             \nWithout RDMA hardware, build with `default-features = false`: the soft device needs no package.\n\
-             \ncause: {cause}"
+             \nWithout RDMA hardware, build with `default-features = false`: the soft device needs no package."
         );
         exit(1)
     }

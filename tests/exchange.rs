@@ -476,3 +476,34 @@ fn a_message_too_long_for_its_receive_fails_on_both_sides() {
     assert!(matches!(statuses[0], Some(Status::LocalLength | Status::LocalQueuePairOperation)), "{statuses:?}");
     assert!(matches!(statuses[1], Some(Status::RemoteInvalidRequest | Status::RemoteOperation)), "{statuses:?}");
 }
+
+#[test]
+fn two_devices_reach_each_other() {
+    interlock::domain! {
+        struct Here;
+        struct There;
+    }
+    let here = context();
+    // `soft0` and `soft1`, `rxe0` and `rxe1`: one network each.
+    let name = here.name().replace('0', "1");
+    let Ok(there) = interlock::Context::open(&name) else {
+        println!("not covered here: there is no second device {name}");
+        assert!(std::env::var_os("INTERLOCK_RXE").is_none(), "the rxe lane has two devices");
+        return;
+    };
+    let (here, there) = (here.named_domain(Here).unwrap(), there.named_domain(There).unwrap());
+    let (here_port, there_port) = (here.context().active_port().unwrap(), there.context().active_port().unwrap());
+    assert_ne!(here_port.gid().unwrap().gid, there_port.gid().unwrap().gid);
+    let (here_queue, mut here_poller) = here.completion_queue(8).unwrap();
+    let (there_queue, mut there_poller) = there.completion_queue(8).unwrap();
+    let left = here.reliable(&here_queue, &Default::default()).unwrap().into_init(&here_port).unwrap();
+    let right = there.reliable(&there_queue, &Default::default()).unwrap().into_init(&there_port).unwrap();
+    let (to_left, to_right) = (left.endpoint(), right.endpoint());
+    let (mut left, mut right) = (left.connect(&to_right).unwrap(), right.connect(&to_left).unwrap());
+    right.post_receive(there.buffer(64).unwrap()).unwrap();
+    let mut message = here.buffer(64).unwrap();
+    message.write(b"over there").unwrap();
+    left.post_send(message).unwrap();
+    assert_eq!(&next(&mut there_poller).received().unwrap()[..], b"over there");
+    assert!(matches!(next(&mut here_poller).work, Work::Sent(_)));
+}

@@ -18,25 +18,69 @@ pub struct Completion<B> {
     brand: Branded<B>,
 }
 
-/// What is known of a completion, before its status is looked at.
+/// What is known of a completion, before its status is looked at. Flat, so that it moves cheaply.
 pub(super) struct RawCompletion {
-    pub(super) id: WorkId,
-    pub(super) entry: Entry,
-    pub(super) qpn: u32,
-    pub(super) end: End,
-    /// The first failure that the pair had, if this is not it.
-    pub(super) first_failure: Option<Status>,
+    id: WorkId,
+    entry: Entry,
+    qpn: u32,
+    /// The device's status, or one of the library's own: `IMPLIED`, `DESTROYED`.
+    status: u32,
+    /// On success of a receive its length, else the provider's code.
+    byte_len_or_vendor: u32,
+    /// On success the immediate, big-endian; else the first failure of the pair plus 1, or 0.
+    immediate_or_first: u32,
+    /// The `wc_flags`, of which only the immediate's is looked at, and [`WITH_WRITE`].
+    flags: u32,
 }
 
-/// How a request ended.
-#[derive(Clone, Copy)]
-pub(super) enum End {
-    /// The device said so.
-    Reported { status: Status, vendor_error: u32, opcode: u32, byte_len: u32, flags: u32, immediate_be: u32 },
-    /// A later request of its queue completed, so this unsignalled one has succeeded before it.
-    Implied,
-    /// Its queue pair was destroyed or reset.
-    Destroyed,
+/// A later request of the queue completed, so this unsignalled one has succeeded before it.
+const IMPLIED: u32 = u32::MAX;
+/// The queue pair was destroyed or reset.
+const DESTROYED: u32 = u32::MAX - 1;
+/// A receive was taken by a write with immediate.
+const WITH_WRITE: u32 = 1 << 31;
+
+impl RawCompletion {
+    #[inline(always)]
+    pub(super) fn implied(id: WorkId, entry: Entry, qpn: u32) -> Self {
+        Self { id, entry, qpn, status: IMPLIED, byte_len_or_vendor: 0, immediate_or_first: 0, flags: 0 }
+    }
+
+    #[inline(always)]
+    pub(super) fn destroyed(id: WorkId, entry: Entry, qpn: u32) -> Self {
+        Self { id, entry, qpn, status: DESTROYED, byte_len_or_vendor: 0, immediate_or_first: 0, flags: 0 }
+    }
+
+    #[inline(always)]
+    #[allow(unsafe_code, reason = "the immediate is in a union")]
+    pub(super) fn succeeded(id: WorkId, entry: Entry, qpn: u32, wc: &sys::ibv_wc) -> Self {
+        let with_write = wc.opcode == sys::ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM;
+        Self {
+            id,
+            entry,
+            qpn,
+            status: 0,
+            byte_len_or_vendor: wc.byte_len,
+            // SAFETY: the members of the union are numbers of 4 bytes.
+            immediate_or_first: unsafe { wc.__bindgen_anon_1.imm_data },
+            flags: (wc.wc_flags & !WITH_WRITE) | if with_write { WITH_WRITE } else { 0 },
+        }
+    }
+
+    #[cold]
+    pub(super) fn failed(id: WorkId, entry: Entry, qpn: u32, wc: &sys::ibv_wc, first: Option<Status>) -> Self {
+        let immediate_or_first = first.and_then(Status::code).map_or(0, |code| code.wrapping_add(1));
+        Self {
+            id,
+            entry,
+            qpn,
+            // The library's own are no device's.
+            status: wc.status.0.min(DESTROYED - 1),
+            byte_len_or_vendor: wc.vendor_err,
+            immediate_or_first,
+            flags: 0,
+        }
+    }
 }
 
 impl<B> Completion<B> {
@@ -57,63 +101,67 @@ impl<B> Completion<B> {
     /// [`Failure`]: the request failed, was flushed, or its queue pair was destroyed.
     #[inline]
     pub fn check(self) -> Result<Success<B>, Failure<B>> {
-        let RawCompletion { id, entry, qpn, end, first_failure } = self.raw;
-        let queue_pair = Qpn::from_device(qpn);
-        let operation = entry.operation();
-        let (status, vendor_error) = match end {
-            End::Reported { status: Status::Success, opcode, byte_len, flags, immediate_be, .. } => {
-                match succeed(entry, opcode, byte_len, flags, immediate_be) {
-                    Ok(work) => return Ok(Success { id, queue_pair, work }),
-                    Err(entry) => {
-                        let memory = entry.into_memory();
-                        let status = Status::ProviderFault;
-                        return Err(Failure {
-                            id,
-                            queue_pair,
-                            operation,
-                            status,
-                            vendor_error: 0,
-                            first_failure,
-                            memory,
-                        });
-                    }
-                }
-            }
-            End::Implied => {
-                // Only sends, writes, reads and atomics are ever unsignalled.
-                return Ok(Success { id, queue_pair, work: Work::of(operation, entry.into_memory()) });
-            }
-            End::Reported { status, vendor_error, .. } => (status, vendor_error),
-            End::Destroyed => (Status::Destroyed, 0),
-        };
-        let memory = entry.into_memory();
-        Err(Failure { id, queue_pair, operation, status, vendor_error, first_failure, memory })
+        let raw = self.raw;
+        let queue_pair = Qpn::from_device(raw.qpn);
+        let id = raw.id;
+        match raw.succeed() {
+            Ok(work) => Ok(Success { id, queue_pair, work }),
+            Err(raw) => Err(raw.fail()),
+        }
     }
 }
 
-/// What a request that succeeded did. A receive of more bytes than its buffer has is no success: the entry comes back.
-#[inline(always)]
-fn succeed<B>(entry: Entry, opcode: u32, byte_len: u32, flags: u32, immediate_be: u32) -> Result<Work<B>, Entry> {
-    let operation = entry.operation();
-    if operation != Operation::Receive {
-        return Ok(Work::of(operation, entry.into_memory()));
+impl RawCompletion {
+    /// What a request that succeeded did. A receive of more bytes than its buffer has is no success.
+    #[inline(always)]
+    fn succeed<B>(self) -> Result<Work<B>, Self> {
+        if self.status != 0 && self.status != IMPLIED {
+            return Err(self);
+        }
+        let operation = self.entry.operation();
+        if operation != Operation::Receive {
+            return Ok(Work::of(operation, self.entry.into_memory()));
+        }
+        let with_write = self.flags & WITH_WRITE != 0;
+        let byte_len = self.byte_len_or_vendor;
+        if !with_write && byte_len > self.entry.part().capacity() {
+            return Err(self);
+        }
+        let has_immediate = self.flags & sys::ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0;
+        let immediate = has_immediate.then_some(u32::from_be(self.immediate_or_first));
+        self.entry.part().set_filled(if with_write { 0 } else { byte_len });
+        Ok(match self.entry.into_memory() {
+            PostedMemory::Unique(buffer) if with_write => Work::WrittenWithImmediate(WrittenWithImmediate {
+                buffer,
+                written_bytes: byte_len,
+                immediate: immediate.unwrap_or(0),
+            }),
+            PostedMemory::Unique(buffer) => Work::Received(Received { buffer, immediate }),
+            // Cannot be: only unique buffers are received into.
+            shared @ PostedMemory::Shared(_) => Work::Sent(shared),
+        })
     }
-    let immediate = (flags & sys::ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0).then_some(u32::from_be(immediate_be));
-    let with_write = opcode == sys::ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM.0;
-    if !with_write && byte_len > entry.part().capacity() {
-        return Err(entry);
+
+    #[cold]
+    fn fail<B>(self) -> Failure<B> {
+        let status = match self.status {
+            // A success that cannot be.
+            0 | IMPLIED => Status::ProviderFault,
+            DESTROYED => Status::Destroyed,
+            raw => Status::from_raw(raw),
+        };
+        let by_device = status.code().is_some();
+        let first = Some(self.immediate_or_first).filter(|&first| by_device && first != 0);
+        Failure {
+            id: self.id,
+            queue_pair: Qpn::from_device(self.qpn),
+            operation: self.entry.operation(),
+            status,
+            vendor_error: if by_device { self.byte_len_or_vendor } else { 0 },
+            first_failure: first.map(|first| Status::from_raw(first.wrapping_sub(1))),
+            memory: self.entry.into_memory(),
+        }
     }
-    entry.part().set_filled(if with_write { 0 } else { byte_len });
-    Ok(match entry.into_memory() {
-        PostedMemory::Unique(buffer) if with_write => Work::WrittenWithImmediate(WrittenWithImmediate {
-            buffer,
-            written_bytes: byte_len,
-            immediate: immediate.unwrap_or(0),
-        }),
-        PostedMemory::Unique(buffer) => Work::Received(Received { buffer, immediate }),
-        // Cannot be: only unique buffers are received into.
-        shared @ PostedMemory::Shared(_) => Work::Sent(shared),
-    })
 }
 
 impl<B> fmt::Debug for Completion<B> {

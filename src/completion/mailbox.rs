@@ -87,8 +87,9 @@ mod models {
                 let destroyed_before = mailbox.has_mail() && !mailbox.take().is_empty();
                 // ... has all its completions in the queue, which is now seen empty.
                 if completions.load(Ordering::Acquire) > polled {
-                    assert_eq!(retirer.up_to(polled), Some(1));
-                    out.extend(retirer.take());
+                    let (value, ahead) = retirer.retire(polled).unwrap();
+                    assert_eq!(ahead, 0);
+                    out.push(value);
                     polled += 1;
                 }
                 if destroyed_before {

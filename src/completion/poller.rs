@@ -1,11 +1,11 @@
 //! Polling: the only place where memory leaves the ledgers.
 #![allow(unsafe_code, reason = "polls and arms the raw queue")]
 
-use super::entry::{Completion, End, RawCompletion, Status};
+use super::entry::{Completion, RawCompletion, Status};
 use super::queue::{Attached, CqInner, Message, Orphan};
 use crate::domain::brand::Branded;
 use crate::error::VerbError;
-use crate::queue::{Entry, WorkId};
+use crate::queue::WorkId;
 use crate::sys;
 use std::marker::PhantomData;
 use std::mem::{self, ManuallyDrop};
@@ -37,8 +37,6 @@ pub(crate) struct Desk {
     polled: [sys::ibv_wc; BATCH],
     next: usize,
     filled: usize,
-    /// Requests that the completion at `next` retires before itself.
-    implied: u32,
     /// Work queues that were gone before the last look at the device; to be emptied once that look's completions are out.
     leaving: Vec<Orphan>,
     /// Work queues that went since.
@@ -61,7 +59,6 @@ impl Desk {
             polled: unsafe { mem::zeroed() },
             next: 0,
             filled: 0,
-            implied: 0,
             leaving: Vec::new(),
             left: Vec::new(),
             unknown: 0,
@@ -90,86 +87,45 @@ impl Desk {
         }
     }
 
-    #[inline(always)]
-    fn find(&mut self, id: WorkId) -> Option<&mut Attached> {
-        let key = id.key();
-        match self.attached.get_mut(key.slot()) {
-            Some(Some(attached)) if attached.key == key => Some(attached),
-            _ => None,
-        }
-    }
-
     /// The next completion of those taken from the device.
     #[inline(always)]
     fn next_polled(&mut self, queue: &CqInner) -> Option<RawCompletion> {
-        while self.next < self.filled {
-            let wc = &self.polled[self.next];
-            let (id, status) = (WorkId::from_raw(wc.wr_id), wc.status.0);
-            if self.implied == 0 {
-                let up_to = match self.find(id) {
-                    Some(attached) => attached.retirer.up_to(id.index()),
-                    None => self.find_late(queue, id),
-                };
-                match up_to {
-                    Some(count) => self.implied = count,
-                    None => {
-                        self.unknown += 1;
-                        self.next += 1;
-                        continue;
-                    }
+        while let Some(wc) = self.polled[..self.filled.min(BATCH)].get(self.next) {
+            let id = WorkId::from_raw(wc.wr_id);
+            let attached = match self.attached.get_mut(id.key().slot()) {
+                Some(Some(attached)) if attached.key == id.key() => attached,
+                _ if queue.mailbox.has_mail() => {
+                    // Perhaps its work queue came since the last look at the mail.
+                    self.read_mail(queue);
+                    continue;
                 }
-            }
-            self.implied -= 1;
-            let itself = self.implied == 0;
-            let Some(entry) = self.find(id).and_then(|attached| attached.retirer.take()) else {
-                // Cannot be: so many were in flight just now.
-                (self.next, self.implied) = (self.next + 1, 0);
+                _ => {
+                    self.skip_unknown();
+                    continue;
+                }
+            };
+            let Some((entry, ahead)) = attached.retirer.retire(id.index()) else {
+                self.skip_unknown();
                 continue;
             };
-            let behind = self.implied;
-            let id = id.key().id(id.index().wrapping_sub(behind) & 0xff_ffff);
-            let status = if itself { Some(Status::from_raw(status)) } else { None };
-            return Some(self.complete(id, entry, status));
+            let qpn = attached.status.qpn;
+            if ahead != 0 {
+                return Some(RawCompletion::implied(id.before(ahead), entry, qpn));
+            }
+            self.next += 1;
+            if wc.status != sys::ibv_wc_status::IBV_WC_SUCCESS {
+                let first = note_failure(attached, Status::from_raw(wc.status.0));
+                return Some(RawCompletion::failed(id, entry, qpn, wc, first));
+            }
+            return Some(RawCompletion::succeeded(id, entry, qpn, wc));
         }
         None
     }
 
-    /// A completion whose work queue is not known: perhaps it came since the last look at the mail.
     #[cold]
-    fn find_late(&mut self, queue: &CqInner, id: WorkId) -> Option<u32> {
-        self.read_mail(queue);
-        self.find(id)?.retirer.up_to(id.index())
-    }
-
-    /// Puts together the completion of `entry`; with a status it is the device's own, at `next`.
-    #[inline(always)]
-    fn complete(&mut self, id: WorkId, entry: Entry, status: Option<Status>) -> RawCompletion {
-        let (mut qpn, mut first_failure) = (0, None);
-        let failed = status.filter(|&status| status != Status::Success);
-        if let Some(attached) = self.find(id) {
-            qpn = attached.status.qpn;
-            if let Some(failed) = failed {
-                first_failure = note_failure(attached, failed);
-            }
-        }
-        let end = match status {
-            None => End::Implied,
-            Some(status) => {
-                let wc = &self.polled[self.next];
-                self.next += 1;
-                // SAFETY: the members of the union are numbers of 4 bytes.
-                let immediate_be = unsafe { wc.__bindgen_anon_1.imm_data };
-                End::Reported {
-                    status,
-                    vendor_error: wc.vendor_err,
-                    opcode: wc.opcode.0,
-                    byte_len: wc.byte_len,
-                    flags: wc.wc_flags,
-                    immediate_be,
-                }
-            }
-        };
-        RawCompletion { id, entry, qpn, end, first_failure }
+    fn skip_unknown(&mut self) {
+        self.unknown += 1;
+        self.next += 1;
     }
 
     /// The next request of a work queue that is gone. All completions of before it went have been given out.
@@ -182,7 +138,7 @@ impl Desk {
                     let qpn = attached.status.qpn;
                     // Its index is not needed to find it any more; the queue tells the caller whose it was.
                     let id = attached.key.id(attached.retirer.last_index());
-                    return Some(RawCompletion { id, entry, qpn, end: End::Destroyed, first_failure: None });
+                    return Some(RawCompletion::destroyed(id, entry, qpn));
                 }
                 self.attached[slot] = None;
             }
@@ -200,14 +156,11 @@ impl Desk {
 /// Notes the first failure of a pair; gives the one there was before.
 #[cold]
 fn note_failure(attached: &Attached, failed: Status) -> Option<Status> {
-    let status = &attached.status;
-    status.broken.store(true, Ordering::Relaxed);
-    // 0 is "none", so codes are kept plus 1.
-    let code = failed.code().unwrap_or(u32::MAX - 1).wrapping_add(1);
-    match status.first_failure.compare_exchange(0, code, Ordering::Relaxed, Ordering::Relaxed) {
-        Ok(_) => None,
-        Err(first) => Some(Status::from_raw(first.wrapping_sub(1))),
+    let first = attached.status.first_failure();
+    if first.is_none() {
+        attached.status.note_failure(failed);
     }
+    first
 }
 
 /// Why nothing was polled.
@@ -358,7 +311,7 @@ fn refill(desk: &mut Desk, queue: &CqInner) -> Result<bool, PollError> {
     let gone = desk.left.len();
     // SAFETY: alive as long as we hold it; we are its only poller; there is room for `BATCH` entries.
     let count = unsafe { (queue.poll)(queue.raw.as_ptr(), BATCH as i32, desk.polled.as_mut_ptr()) };
-    (desk.next, desk.filled, desk.implied) = (0, 0, 0);
+    (desk.next, desk.filled) = (0, 0);
     let Ok(count) = usize::try_from(count) else {
         desk.poisoned = true;
         return Err(PollError::Failed);

@@ -100,6 +100,14 @@ impl QueueStatus {
         }
     }
 
+    /// Notes what broke the pair.
+    pub(crate) fn note_failure(&self, failed: Status) {
+        // 0 is "none", so codes are kept plus 1.
+        let kept = failed.code().unwrap_or(u32::MAX - 1).wrapping_add(1);
+        self.first_failure.store(kept, Ordering::Relaxed);
+        self.broken.store(true, Ordering::Relaxed);
+    }
+
     /// Forgets the failures of an earlier life; nothing of it is in flight.
     pub(crate) fn renew(&self) {
         self.first_failure.store(0, Ordering::Relaxed);

@@ -42,23 +42,47 @@ unsafe impl<T: Send> Send for Ledger<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send> Sync for Ledger<T> {}
 
-impl<T> Ledger<T> {
-    #[inline(always)]
-    fn slot(&self, number: u32) -> &UnsafeCell<MaybeUninit<T>> {
-        let at = number as usize & (self.slots.len() - 1);
-        // SAFETY: the length is a power of two (0), so the masked number is below it.
-        unsafe { self.slots.get_unchecked(at) }
+/// The cells of a ledger, looked up without going through the ledger.
+struct Cells<T> {
+    /// # Invariants
+    ///
+    /// 0. The first of `mask + 1` cells, a power of two, of a ledger that whoever holds this keeps alive.
+    first: *const UnsafeCell<MaybeUninit<T>>,
+    mask: u32,
+}
+
+impl<T> Cells<T> {
+    fn of(ledger: &Ledger<T>) -> Self {
+        Self { first: ledger.slots.as_ptr(), mask: ledger.slots.len() as u32 - 1 }
     }
 
-    /// Moves the value out of a slot.
+    #[inline(always)]
+    fn cell(&self, number: u32) -> &UnsafeCell<MaybeUninit<T>> {
+        let cell = self.first.wrapping_add((number & self.mask) as usize);
+        // SAFETY: masked, so one of the cells, which are alive (0).
+        unsafe { &*cell }
+    }
+
+    /// Moves the value out of a cell.
     ///
     /// # Safety
     ///
-    /// It holds one, which is the caller's (0), and is not used there any more.
+    /// It holds one, which is the caller's (ledger 0), and is not used there any more.
     #[inline(always)]
     unsafe fn read(&self, number: u32) -> T {
         // SAFETY: the caller's promise; `MaybeUninit<T>` and `T` have one layout.
-        self.slot(number).with_mut(|slot| unsafe { slot.cast::<T>().read() })
+        self.cell(number).with_mut(|slot| unsafe { slot.cast::<T>().read() })
+    }
+
+    /// Moves a value into a cell.
+    ///
+    /// # Safety
+    ///
+    /// It holds none, and is the caller's (ledger 0).
+    #[inline(always)]
+    unsafe fn write(&self, number: u32, value: T) {
+        // SAFETY: as above.
+        self.cell(number).with_mut(|slot| unsafe { slot.cast::<T>().write(value) });
     }
 }
 
@@ -67,13 +91,13 @@ pub(crate) fn ledger<T>(depth: u32) -> (Poster<T>, Retirer<T>) {
     let depth = depth.clamp(1, MAX_DEPTH);
     let slots = (0..depth.next_power_of_two()).map(|_| UnsafeCell::new(MaybeUninit::uninit())).collect();
     let ledger = Arc::new(Ledger { slots, posted: Line(AtomicU32::new(0)), retired: Line(AtomicU32::new(0)) });
-    let poster = Poster { ledger: Arc::clone(&ledger), depth, posted: 0, retired_seen: 0 };
-    (poster, Retirer { ledger, retired: 0, posted_seen: 0 })
+    let poster = Poster { cells: Cells::of(&ledger), depth, posted: 0, retired_seen: 0, ledger: Arc::clone(&ledger) };
+    (poster, Retirer { cells: Cells::of(&ledger), retired: 0, posted_seen: 0, ledger })
 }
 
 /// The end of a ledger that posts.
 pub(crate) struct Poster<T> {
-    ledger: Arc<Ledger<T>>,
+    cells: Cells<T>,
     depth: u32,
     /// # Invariants
     ///
@@ -81,7 +105,13 @@ pub(crate) struct Poster<T> {
     posted: u32,
     /// At most the ledger's `retired`: looked up again only when the queue seems full.
     retired_seen: u32,
+    ledger: Arc<Ledger<T>>,
 }
+
+// SAFETY: the cells are the ledger's, which may be used from any thread.
+unsafe impl<T: Send> Send for Poster<T> {}
+// SAFETY: shared access reads numbers only.
+unsafe impl<T: Send> Sync for Poster<T> {}
 
 impl<T> Poster<T> {
     /// How many requests fit now.
@@ -120,10 +150,8 @@ impl<T> Poster<T> {
         if self.free() == 0 {
             return Err(value);
         }
-        self.ledger.slot(self.posted).with_mut(|slot| {
-            // SAFETY: free, so ours to write (ledger 0); the retirer left it before the `retired` that we acquired.
-            unsafe { slot.cast::<T>().write(value) };
-        });
+        // SAFETY: free, so it holds nothing and is ours (ledger 0); the retirer left it before the `retired` that we acquired.
+        unsafe { self.cells.write(self.posted, value) };
         self.posted = self.posted.wrapping_add(1);
         // Before the verb: the completion may be polled before the verb returns.
         self.ledger.posted.0.store(self.posted, Ordering::Release);
@@ -142,46 +170,64 @@ impl<T> Poster<T> {
         self.posted = self.posted.wrapping_sub(1);
         self.ledger.posted.0.store(self.posted, Ordering::Release);
         // SAFETY: was in flight, so it holds a value; the retirer does not reach it (caller).
-        Some(unsafe { self.ledger.read(self.posted) })
+        Some(unsafe { self.cells.read(self.posted) })
     }
 }
 
 /// The end of a ledger that takes values out.
 pub(crate) struct Retirer<T> {
-    ledger: Arc<Ledger<T>>,
+    cells: Cells<T>,
     /// # Invariants
     ///
     /// 0. The ledger's `retired`, which nobody else writes.
     retired: u32,
+    /// At most the ledger's `posted`: looked up again only when that does not suffice.
     posted_seen: u32,
+    ledger: Arc<Ledger<T>>,
 }
 
+// SAFETY: the cells are the ledger's, which may be used from any thread.
+unsafe impl<T: Send> Send for Retirer<T> {}
+// SAFETY: shared access reads numbers only.
+unsafe impl<T: Send> Sync for Retirer<T> {}
+
 impl<T> Retirer<T> {
-    /// How many values a completion with `index` retires, itself included; `None` if no such request is in flight.
+    /// Whether more than `ahead` values are in flight.
     #[inline(always)]
-    pub(crate) fn up_to(&mut self, index: u32) -> Option<u32> {
-        let ahead = index.wrapping_sub(self.retired) & INDEX_MASK;
-        if ahead >= self.posted_seen.wrapping_sub(self.retired) {
+    fn reaches(&mut self, ahead: u32) -> bool {
+        ahead < self.posted_seen.wrapping_sub(self.retired) || {
             self.posted_seen = self.ledger.posted.0.load(Ordering::Acquire);
+            ahead < self.posted_seen.wrapping_sub(self.retired)
         }
-        (ahead < self.posted_seen.wrapping_sub(self.retired)).then_some(ahead + 1)
     }
 
-    /// Takes the oldest value out: its request completed, or the queue is quiescent.
+    /// Takes the oldest value out, for the completion of the request with `index`. With it comes how many requests were
+    /// ahead of that one, and so completed before it: 0 if the value is its own.
+    ///
+    /// `None` if no such request is in flight.
     #[inline(always)]
-    pub(crate) fn take(&mut self) -> Option<T> {
-        if self.posted_seen == self.retired {
-            self.posted_seen = self.ledger.posted.0.load(Ordering::Acquire);
-            if self.posted_seen == self.retired {
-                return None;
-            }
+    pub(crate) fn retire(&mut self, index: u32) -> Option<(T, u32)> {
+        let ahead = index.wrapping_sub(self.retired) & INDEX_MASK;
+        if !self.reaches(ahead) {
+            return None;
         }
+        Some((self.take_one(), ahead))
+    }
+
+    /// Takes the oldest value out of a queue that is quiescent.
+    pub(crate) fn take(&mut self) -> Option<T> {
+        self.reaches(0).then(|| self.take_one())
+    }
+
+    /// At least one value is in flight.
+    #[inline(always)]
+    fn take_one(&mut self) -> T {
         // SAFETY: in flight, so it holds a value that is ours to take (ledger 0), written before the `posted` that we
         // acquired.
-        let value = unsafe { self.ledger.read(self.retired) };
+        let value = unsafe { self.cells.read(self.retired) };
         self.retired = self.retired.wrapping_add(1);
         self.ledger.retired.0.store(self.retired, Ordering::Release);
-        Some(value)
+        value
     }
 
     /// The index of the value that was taken out last.
@@ -202,12 +248,11 @@ mod tests {
             poster.push(value).unwrap();
         }
         assert_eq!(poster.push(9), Err(9));
-        assert_eq!(retirer.up_to(1), Some(2));
-        assert_eq!((retirer.take(), retirer.take()), (Some(0), Some(1)));
+        assert_eq!((retirer.retire(1), retirer.retire(1)), (Some((0, 1)), Some((1, 0))));
         assert_eq!(poster.outstanding(), 1);
         poster.push(3).unwrap();
-        assert_eq!(retirer.up_to(1), None, "retired already");
-        assert_eq!(retirer.up_to(4), None, "not posted yet");
+        assert_eq!(retirer.retire(1), None, "retired already");
+        assert_eq!(retirer.retire(4), None, "not posted yet");
         assert_eq!((retirer.take(), retirer.take(), retirer.take()), (Some(2), Some(3), None));
     }
 
@@ -232,9 +277,8 @@ mod tests {
             }
             let index = poster.next_index();
             poster.push(round).unwrap();
-            assert_eq!(retirer.up_to(index), Some(1));
-            assert_eq!(retirer.take(), Some(round));
-            assert_eq!(retirer.up_to(index), None);
+            assert_eq!(retirer.retire(index), Some((round, 0)));
+            assert_eq!(retirer.retire(index), None);
         }
     }
 }
@@ -296,8 +340,7 @@ mod models {
                 while sent.load(Ordering::Acquire) < count {
                     thread::yield_now();
                 }
-                assert_eq!(retirer.up_to(index), Some(1));
-                assert_eq!(retirer.take(), Some(index));
+                assert_eq!(retirer.retire(index), Some((index, 0)));
             }
             posting.join().unwrap();
         });
@@ -317,8 +360,7 @@ mod models {
             while rung.load(Ordering::Acquire) == 0 {
                 thread::yield_now();
             }
-            assert_eq!(retirer.up_to(1), Some(2));
-            retire(&mut retirer, 2);
+            assert_eq!((retirer.retire(1), retirer.retire(1)), (Some((0, 1)), Some((1, 0))));
             posting.join().unwrap();
         });
     }

@@ -2,7 +2,7 @@
 #![allow(unsafe_code, reason = "a tagged pointer to a descriptor")]
 
 use crate::memory::{Buffer, Descriptor, SharedBuffer};
-use std::{fmt, mem, sync::Arc};
+use std::{fmt, mem, ptr::NonNull, sync::Arc};
 
 /// Names a posted work request.
 ///
@@ -63,6 +63,12 @@ impl WorkId {
     #[inline(always)]
     pub(crate) fn key(self) -> QueueKey {
         QueueKey(self.0 >> INDEX_BITS)
+    }
+
+    /// The id of the request that was posted `count` before this one, to the same queue.
+    #[inline(always)]
+    pub(crate) fn before(self, count: u32) -> Self {
+        self.key().id(self.index().wrapping_sub(count) & ((1 << INDEX_BITS) - 1))
     }
 
     #[inline(always)]
@@ -145,14 +151,14 @@ pub struct Entry {
     ///
     /// 0. From `Arc::into_raw`, with the operation in the low 3 bits and `SHARED` where the handle was a
     ///    [`SharedBuffer`]; the alignment of a descriptor keeps these bits free. Owns that reference.
-    tagged: *const Descriptor,
+    tagged: NonNull<Descriptor>,
 }
 
 const OPERATION: usize = 0b0111;
 const SHARED: usize = 0b1000;
 const TAG: usize = OPERATION | SHARED;
 static_assertions::const_assert!(mem::align_of::<Descriptor>() > TAG);
-static_assertions::assert_eq_size!(Entry, u64);
+static_assertions::assert_eq_size!(Entry, Option<Entry>, u64);
 
 // SAFETY: an `Arc` of a descriptor, which is `Send` and `Sync`.
 unsafe impl Send for Entry {}
@@ -170,12 +176,14 @@ impl Entry {
 
     #[inline(always)]
     fn tag(part: Arc<Descriptor>, tag: usize) -> Self {
-        Self { tagged: Arc::into_raw(part).map_addr(|address| address | tag) }
+        let part = Arc::into_raw(part).cast_mut().map_addr(|address| address | tag);
+        // SAFETY: not null, since it points into an `Arc`.
+        Self { tagged: unsafe { NonNull::new_unchecked(part) } }
     }
 
     #[inline(always)]
     fn part_ptr(&self) -> *const Descriptor {
-        self.tagged.map_addr(|address| address & !TAG)
+        self.tagged.as_ptr().cast_const().map_addr(|address| address & !TAG)
     }
 
     #[inline(always)]
@@ -186,7 +194,7 @@ impl Entry {
 
     #[inline(always)]
     pub(crate) fn operation(&self) -> Operation {
-        match self.tagged.addr() & OPERATION {
+        match self.tagged.addr().get() & OPERATION {
             0 => Operation::Send,
             1 => Operation::Write,
             2 => Operation::Read,
@@ -199,7 +207,7 @@ impl Entry {
     /// The memory. `B` is the brand of the queue that the request was posted to, and so of what was posted.
     #[inline(always)]
     pub(crate) fn into_memory<B>(self) -> PostedMemory<B> {
-        let shared = self.tagged.addr() & SHARED != 0;
+        let shared = self.tagged.addr().get() & SHARED != 0;
         // SAFETY: from `Arc::into_raw` (0); given up here.
         let part = unsafe { Arc::from_raw(mem::ManuallyDrop::new(self).part_ptr()) };
         if shared { PostedMemory::Shared(SharedBuffer::new(part)) } else { PostedMemory::Unique(Buffer::new(part)) }

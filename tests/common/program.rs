@@ -1,5 +1,5 @@
 //! Programs that tests start. None of them outlives its test or its time.
-#![allow(dead_code, unreachable_pub, reason = "each test file uses a part")]
+#![allow(dead_code, reason = "each test file uses a part")]
 
 use std::env;
 use std::fs;
@@ -7,6 +7,7 @@ use std::io::Read;
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,7 @@ use std::time::{Duration, Instant};
 const LIMIT: Duration = Duration::from_secs(180);
 
 /// An example that was built with the tests.
-pub fn example(name: &str) -> PathBuf {
+pub(crate) fn example(name: &str) -> PathBuf {
     let test = env::current_exe().unwrap();
     let path = test.parent().and_then(|deps| deps.parent()).unwrap().join("examples").join(name);
     assert!(path.exists(), "{} is not there: cargo build --examples", path.display());
@@ -22,41 +23,47 @@ pub fn example(name: &str) -> PathBuf {
 }
 
 /// A program that runs.
-pub struct Program {
+pub(crate) struct Program {
     child: Child,
     line: String,
-    stdout: Option<JoinHandle<String>>,
-    stderr: Option<JoinHandle<String>>,
+    stdout: Pipe,
+    stderr: Pipe,
+}
+
+/// What a program has said so far, and who listens to the rest.
+struct Pipe {
+    said: Arc<Mutex<Vec<u8>>>,
+    listener: Option<JoinHandle<()>>,
 }
 
 /// A program that has ended.
 #[derive(Debug)]
-pub struct Ended {
-    pub line: String,
-    pub status: ExitStatus,
-    pub stdout: String,
-    pub stderr: String,
+pub(crate) struct Ended {
+    pub(crate) line: String,
+    pub(crate) status: ExitStatus,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
 }
 
 impl Program {
-    pub fn start(program: impl Into<PathBuf>, arguments: &[&str]) -> Self {
+    pub(crate) fn start(program: impl Into<PathBuf>, arguments: &[&str]) -> Self {
         let program = program.into();
         let line = format!("{} {}", program.display(), arguments.join(" "));
         let mut command = Command::new(&program);
         command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap_or_else(|error| panic!("{line}: {error}"));
-        let stdout = child.stdout.take().map(collect);
-        let stderr = child.stderr.take().map(collect);
+        let stdout = Pipe::new(child.stdout.take().unwrap());
+        let stderr = Pipe::new(child.stderr.take().unwrap());
         Self { child, line, stdout, stderr }
     }
 
     /// Runs it to its end.
-    pub fn run(program: impl Into<PathBuf>, arguments: &[&str]) -> Ended {
+    pub(crate) fn run(program: impl Into<PathBuf>, arguments: &[&str]) -> Ended {
         Self::start(program, arguments).end()
     }
 
     /// Waits for its end.
-    pub fn end(mut self) -> Ended {
+    pub(crate) fn end(mut self) -> Ended {
         let deadline = Instant::now() + LIMIT;
         while self.child.try_wait().unwrap().is_none() && Instant::now() < deadline {
             thread::sleep(Duration::from_millis(5));
@@ -68,23 +75,56 @@ impl Program {
     }
 
     /// Ends it, as if its machine had gone.
-    pub fn kill(mut self) -> Ended {
+    pub(crate) fn kill(mut self) -> Ended {
         _ = self.child.kill();
         let status = self.child.wait().unwrap();
-        let text = |collector: &mut Option<JoinHandle<String>>| collector.take().unwrap().join().unwrap();
-        Ended { line: self.line.clone(), status, stdout: text(&mut self.stdout), stderr: text(&mut self.stderr) }
+        Ended { line: self.line.clone(), status, stdout: self.stdout.rest(), stderr: self.stderr.rest() }
     }
 
     /// Waits until it listens on a TCP port.
-    pub fn listens(mut self, port: u16) -> Self {
+    pub(crate) fn listens(self, port: u16) -> Self {
+        self.until(&format!("listen on port {port}"), |_| is_listened_on(port))
+    }
+
+    /// Waits until it has said something on stdout.
+    pub(crate) fn has_said(self, what: &str) -> Self {
+        self.until(&format!("say {what:?}"), |this| this.stdout.so_far().contains(what))
+    }
+
+    fn until(mut self, what: &str, mut is_so: impl FnMut(&Self) -> bool) -> Self {
         let deadline = Instant::now() + LIMIT;
-        while !is_listened_on(port) {
+        while !is_so(&self) {
             if self.child.try_wait().unwrap().is_some() || Instant::now() > deadline {
-                panic!("does not listen on port {port}: {:#?}", self.kill());
+                panic!("it does not {what}: {:#?}", self.kill());
             }
             thread::sleep(Duration::from_millis(5));
         }
         self
+    }
+}
+
+impl Pipe {
+    fn new(mut pipe: impl Read + Send + 'static) -> Self {
+        let said = Arc::new(Mutex::new(Vec::new()));
+        let ours = Arc::clone(&said);
+        let listener = thread::spawn(move || {
+            let mut chunk = [0; 4096];
+            while let Ok(count @ 1..) = pipe.read(&mut chunk) {
+                ours.lock().unwrap().extend_from_slice(&chunk[..count]);
+            }
+        });
+        Self { said, listener: Some(listener) }
+    }
+
+    fn so_far(&self) -> String {
+        String::from_utf8_lossy(&self.said.lock().unwrap()).into_owned()
+    }
+
+    fn rest(&mut self) -> String {
+        if let Some(listener) = self.listener.take() {
+            listener.join().unwrap();
+        }
+        self.so_far()
     }
 }
 
@@ -97,37 +137,36 @@ impl Drop for Program {
 
 impl Ended {
     #[track_caller]
-    pub fn succeeded(self) -> Self {
+    pub(crate) fn succeeded(self) -> Self {
         assert!(self.status.success() && self.stderr.is_empty(), "{self:#?}");
         self
     }
 
     /// It failed as it should: with one line on stderr that says `why`.
     #[track_caller]
-    pub fn failed(self, why: &str) -> Self {
+    pub(crate) fn failed(self, why: &str) -> Self {
+        self.failed_for_one_of(&[why])
+    }
+
+    /// As [`failed`](Self::failed), where it depends on the moment or the device which of the reasons comes first.
+    #[track_caller]
+    pub(crate) fn failed_for_one_of(self, reasons: &[&str]) -> Self {
         let is_one_line = self.stderr.lines().count() == 1 && self.stderr.ends_with('\n');
         let is_error = self.status.code() == Some(1) && !self.stderr.contains("panicked");
-        assert!(is_one_line && is_error && self.stderr.contains(why), "no line that says {why:?}: {self:#?}");
+        let has_reason = reasons.iter().any(|why| self.stderr.contains(why));
+        assert!(is_one_line && is_error && has_reason, "no line that says {reasons:?}: {self:#?}");
         self
     }
 
     #[track_caller]
-    pub fn says(self, what: &str) -> Self {
+    pub(crate) fn says(self, what: &str) -> Self {
         assert!(self.stdout.contains(what), "does not say {what:?}: {self:#?}");
         self
     }
 }
 
-fn collect(mut pipe: impl Read + Send + 'static) -> JoinHandle<String> {
-    thread::spawn(move || {
-        let mut bytes = Vec::new();
-        _ = pipe.read_to_end(&mut bytes);
-        String::from_utf8_lossy(&bytes).into_owned()
-    })
-}
-
 /// A TCP port that nobody uses.
-pub fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port()
 }
 

@@ -1,0 +1,205 @@
+//! What the documents say of this project is so: the tests that they name exist, and nothing is left out.
+//!
+//! A test is named in backticks, as `tests/faults.rs::name`; a program that must not compile by its file in `ui-tests`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The ids of the hazard log.
+const HAZARDS: [(&str, usize); 2] = [("HZ", 25), ("AH", 5)];
+
+/// The soundness holes of earlier libraries.
+const HOLES: [&str; 28] = [
+    "J-1", "J-2", "J-3", "J-4", "J-5", "R-1", "R-2", "R-3", "R-4", "R-5", "R-6", "R-7", "S-1", "S-2", "S-3", "S-4",
+    "S-5", "S-6", "S-7", "A-1", "A-2", "A-3", "A-4", "rdma-io", "rrddmma", "Nugine", "ruapc-1", "ruapc-2",
+];
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn text(path: &str) -> String {
+    fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+fn documents() -> Vec<String> {
+    let docs = fs::read_dir(root().join("docs")).unwrap().map(|entry| entry.unwrap().file_name());
+    let mut all: Vec<String> = docs.map(|name| format!("docs/{}", name.to_str().unwrap())).collect();
+    all.extend(["README.md", "CHANGELOG.md"].map(str::to_owned));
+    all
+}
+
+/// What stands in backticks, outside of blocks of code.
+fn quoted(document: &str) -> Vec<&str> {
+    let prose = document.split("\n```").step_by(2);
+    prose.flat_map(|part| part.split('`').skip(1).step_by(2)).collect()
+}
+
+/// Those of `quoted` that name a test or a program that must not compile.
+fn named_tests(document: &str) -> Vec<&str> {
+    let is_test = |name: &&str| name.contains(".rs::") || (name.starts_with("ui-tests/") && name.ends_with(".rs"));
+    quoted(document).into_iter().filter(is_test).collect()
+}
+
+/// Why `name` shows nothing, if so.
+fn flaw(name: &str) -> Option<String> {
+    let Some((file, function)) = name.split_once("::") else {
+        let case = root().join(name);
+        let kept = case.with_extension("stderr");
+        return (!case.is_file() || !kept.is_file()).then(|| format!("{name}: no such case, or no message of it"));
+    };
+    let Ok(source) = fs::read_to_string(root().join(file)) else { return Some(format!("{name}: no such file")) };
+    let lines: Vec<&str> = source.lines().map(str::trim).collect();
+    let Some(at) = lines.iter().position(|line| line.starts_with(&format!("fn {function}("))) else {
+        return Some(format!("{name}: no such test"));
+    };
+    let attributes: Vec<&&str> = lines[..at].iter().rev().take_while(|line| line.starts_with("#[")).collect();
+    let says = |start: &str| attributes.iter().any(|attribute| attribute.starts_with(start));
+    (!says("#[test]") || says("#[ignore")).then(|| format!("{name}: not a test, or an ignored one"))
+}
+
+/// The sections of the hazard log: id, status, text.
+fn hazards() -> Vec<(String, String, String)> {
+    let log = text("docs/hazards.md");
+    let sections = log.split("\n## ").skip(1).map(|section| {
+        let id = section.split_once(' ').unwrap().0.to_owned();
+        let status = section.lines().find_map(|line| line.strip_prefix("Status: "));
+        (id.clone(), status.unwrap_or_else(|| panic!("{id} has no status")).to_owned(), section.to_owned())
+    });
+    sections.collect()
+}
+
+/// Whether a file of `src` is for tests only.
+fn is_unit_test(file: &str) -> bool {
+    file.ends_with("/tests.rs") || file.contains("/tests/")
+}
+
+/// All files of `src` with their text.
+fn sources() -> BTreeMap<String, String> {
+    let (mut folders, mut all) = (vec![PathBuf::from("src")], BTreeMap::new());
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(root().join(&folder)).unwrap() {
+            let path = folder.join(entry.unwrap().file_name());
+            if root().join(&path).is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|found| found == "rs") {
+                let name = path.to_str().unwrap().to_owned();
+                all.insert(name.clone(), text(&name));
+            }
+        }
+    }
+    all
+}
+
+#[test]
+fn each_hazard_is_listed_once() {
+    let expected: Vec<String> =
+        HAZARDS.iter().flat_map(|(kind, count)| (1..=*count).map(move |number| format!("{kind}-{number}"))).collect();
+    let listed: Vec<String> = hazards().into_iter().map(|(id, ..)| id.replace("-0", "-")).collect();
+    assert_eq!(listed, expected);
+}
+
+#[test]
+fn each_status_has_what_it_needs() {
+    let mut summary: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (id, status, section) in hazards() {
+        let (tests, missing) = (named_tests(&section).len(), section.contains("\nMissing: "));
+        match status.as_str() {
+            "covered" => assert!(tests > 0 && !missing, "{id} is not covered"),
+            "partly" => assert!(tests > 0 && missing, "{id}: which tests, and what is missing?"),
+            "not yet" => assert!(missing, "{id}: what is missing?"),
+            "integrator" => assert!(section.contains("Duty: "), "{id}: what is the duty?"),
+            other => panic!("{id} has the status {other:?}"),
+        }
+        summary.entry(status).or_default().push(id);
+    }
+    let log = text("docs/hazards.md");
+    for (status, ids) in summary {
+        let row = format!("| {status} | {} |", ids.join(", "));
+        assert!(log.contains(&row), "the table at the top should say: {row}");
+    }
+}
+
+#[test]
+fn each_hole_of_earlier_libraries_is_listed_once() {
+    let list = text("docs/peer-holes.md");
+    for hole in HOLES {
+        let rows: Vec<&str> = list.lines().filter(|line| line.starts_with(&format!("| {hole} |"))).collect();
+        let [row] = rows[..] else { panic!("{hole} has {} rows", rows.len()) };
+        assert!(!named_tests(row).is_empty() || row.contains("| does not apply: "), "{hole}: refused by what?");
+    }
+}
+
+#[test]
+fn each_named_test_exists_and_is_not_ignored() {
+    let mut flaws = Vec::new();
+    for document in documents() {
+        let text = text(&document);
+        flaws.extend(named_tests(&text).into_iter().filter_map(flaw).map(|flaw| format!("{document}: {flaw}")));
+    }
+    assert_eq!(flaws, <Vec<String>>::new());
+}
+
+#[test]
+fn each_named_file_exists() {
+    for document in documents() {
+        let text = text(&document);
+        let folder = root().join(&document).parent().unwrap().to_owned();
+        for link in text.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(link, _)| link) {
+            let local = !link.contains("://") && !link.starts_with('#');
+            assert!(!local || folder.join(link).exists(), "{document}: {link}");
+        }
+        let parts = ["src/", "tests/", "docs/", "examples/"];
+        for name in quoted(&text).into_iter().filter(|name| parts.iter().any(|part| name.starts_with(part))) {
+            let file = name.split("::").next().unwrap();
+            assert!(root().join(file).exists(), "{document}: {file}");
+        }
+    }
+}
+
+#[test]
+fn unsafe_code_is_where_the_architecture_says() {
+    let document = text("docs/architecture.md");
+    let section = document.split("## Where `unsafe` lives").nth(1).expect("a list");
+    let listed: BTreeSet<String> =
+        quoted(section).into_iter().filter(|name| name.starts_with("src/")).map(str::to_owned).collect();
+    let has_unsafe = |line: &str| {
+        let line = line.trim();
+        let starts = ["unsafe {", "unsafe fn", "unsafe impl", "unsafe extern", "unsafe trait", "allow(unsafe_code"];
+        !line.starts_with("//") && starts.iter().any(|start| line.contains(start))
+    };
+    let found: BTreeSet<String> = sources()
+        .into_iter()
+        .filter(|(file, source)| !is_unit_test(file) && source.lines().any(has_unsafe))
+        .map(|(file, _)| file)
+        .collect();
+    assert_eq!(listed, found);
+}
+
+#[test]
+fn each_assumption_in_the_code_is_in_the_trust_model() {
+    let model = text("docs/trust-model.md");
+    for (file, source) in sources() {
+        assert!(!source.contains("ASSUMPTION") || model.contains(&format!("`{file}`")), "{file} assumes something");
+    }
+}
+
+#[test]
+fn the_readme_shows_what_the_compiler_says_of_its_program() {
+    let readme = text("README.md");
+    let blocks: Vec<&str> = readme.split("```").skip(1).step_by(2).collect();
+    let at = blocks.iter().position(|block| block.starts_with("rust,compile_fail")).expect("a program that does not compile");
+    let (head, program) = blocks[at].split_once('\n').unwrap();
+    let message = blocks[at + 1].strip_prefix("text\n").expect("the message, as text");
+    let code = head.rsplit(',').next().unwrap();
+    assert!(message.starts_with(&format!("error[{code}]: ")), "another error than {code}");
+    let program: Vec<&str> = program.lines().collect();
+    let mut shown = 0;
+    for (number, line) in message.lines().filter_map(|line| line.split_once(" | ")) {
+        let Ok(number) = number.trim().parse::<usize>() else { continue };
+        assert_eq!(program.get(number - 1), Some(&line), "line {number} of the program");
+        shown += 1;
+    }
+    assert!(shown > 0, "the message shows no line of the program");
+}

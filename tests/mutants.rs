@@ -1,0 +1,345 @@
+//! Each type-level mechanism is what refuses its illegal programs: without it, they compile.
+//!
+//! A mutant is a copy of the library with one mechanism taken out. The cases of `ui-tests` that rest on the mechanism must
+//! compile against it; a case that does not is refused for some other reason than the one that it claims.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{env, fs, os::unix};
+
+struct Mutant {
+    without: &'static str,
+    /// File, text, and what takes the text's place, everywhere in the file.
+    changes: &'static [(&'static str, &'static str, &'static str)],
+    /// The cases that compile then.
+    cases: &'static [&'static str],
+}
+
+const MUTANTS: &[Mutant] = &[
+    Mutant {
+        without: "invariance: brands may shrink",
+        changes: &[
+            ("domain/brand.rs", "PhantomData<fn(B) -> B>", "PhantomData<fn() -> B>"),
+            ("domain/brand.rs", "PhantomData<fn(&'pd ()) -> &'pd ()>", "PhantomData<fn() -> &'pd ()>"),
+        ],
+        cases: &[
+            "domain/a_buffer_is_invariant_in_its_brand",
+            "domain/a_queue_pair_is_invariant_in_its_brand",
+            "domain/all_other_objects_are_invariant_in_their_brand",
+            "domain/a_brand_of_a_longer_life_is_no_subtype",
+        ],
+    },
+    Mutant {
+        without: "invariance: brands may grow",
+        changes: &[
+            ("domain/brand.rs", "PhantomData<fn(B) -> B>", "PhantomData<fn(B)>"),
+            ("domain/brand.rs", "PhantomData<fn(&'pd ()) -> &'pd ()>", "PhantomData<fn() -> &'pd ()>"),
+        ],
+        cases: &["domain/a_buffer_is_not_contravariant_in_its_brand"],
+    },
+    Mutant {
+        without: "a new brand for each closure",
+        changes: &[(
+            "domain/mod.rs",
+            "with_domain<R>(&self, f: impl for<'pd> FnOnce(",
+            "with_domain<'pd, R>(&self, f: impl FnOnce(",
+        )],
+        cases: &[
+            "domain/scoped_brands_do_not_unify_before_a_loop",
+            "domain/scoped_brands_do_not_unify_before_a_panic",
+            "domain/scoped_brands_do_not_unify_before_a_return",
+            "domain/code_that_never_runs_does_not_unify_scoped_brands",
+            "domain/a_scoped_receive_takes_memory_of_its_own_domain",
+            "domain/a_scoped_domain_is_not_returned",
+            "domain/a_scoped_buffer_is_not_kept_outside",
+            "domain/a_scoped_domain_does_not_go_to_a_free_thread",
+            "domain/a_scoped_domain_is_not_of_static_life",
+        ],
+    },
+    Mutant {
+        without: "the brand in what can be sent",
+        changes: &[
+            ("queue/request.rs", "impl<B> SendMemory<B> for Buffer<B>", "impl<A, B> SendMemory<B> for Buffer<A>"),
+            (
+                "queue/request.rs",
+                "impl<B> sealed::Sealed<B> for Buffer<B>",
+                "impl<A, B> sealed::Sealed<B> for Buffer<A>",
+            ),
+            // The compiler then cannot tell which brand is meant.
+            ("queue/pair.rs", "self.inner.send.post(request)", "self.inner.send.post::<B, _, _>(request)"),
+        ],
+        cases: &[
+            "domain/a_send_takes_memory_of_its_own_domain",
+            "domain/a_batch_takes_memory_of_its_own_domain",
+            "domain/a_scoped_send_takes_memory_of_its_own_domain",
+            "domain/a_scoped_and_a_named_domain_do_not_mix",
+            "completion/a_completed_buffer_keeps_its_domain",
+            "peer_holes/r_3_memory_of_another_domain",
+        ],
+    },
+    Mutant {
+        without: "the seal of brands",
+        changes: &[("domain/brand.rs", "pub trait Brand: Sized + sealed::Sealed", "pub trait Brand: Sized")],
+        cases: &["domain/a_brand_is_sealed"],
+    },
+    Mutant {
+        without: "the state that sends",
+        changes: &[("queue/pair.rs", "        S: PostSend,\n", "        S: State,\n")],
+        cases: &[
+            "queue/a_send_is_not_posted_in_reset",
+            "queue/a_send_is_not_posted_in_init",
+            "queue/a_send_is_not_posted_in_ready_to_receive",
+            "queue/a_send_is_not_posted_in_send_queue_drain",
+            "queue/a_send_is_not_posted_in_error",
+            "queue/a_write_is_not_posted_before_ready_to_send",
+            "queue/a_read_is_not_posted_before_ready_to_send",
+            "queue/an_atomic_is_not_posted_before_ready_to_send",
+            "queue/a_request_is_not_posted_before_ready_to_send",
+            "queue/a_batch_is_not_begun_before_ready_to_send",
+            "queue/a_state_bound_alone_does_not_send",
+            "peer_holes/s_6_a_post_in_reset",
+        ],
+    },
+    Mutant {
+        without: "the states that receive",
+        changes: &[("queue/pair.rs", "        S: PostReceive,\n", "        S: State,\n")],
+        cases: &["queue/a_receive_is_not_posted_in_reset", "queue/a_receive_is_not_posted_in_error"],
+    },
+    Mutant {
+        without: "the states that go to Error",
+        changes: &[("queue/pair.rs", "        S: MayFail,\n", "        S: State,\n")],
+        cases: &["queue/reset_does_not_go_to_error", "queue/error_does_not_go_to_itself"],
+    },
+    Mutant {
+        without: "the state that goes to Init",
+        changes: &[(
+            "queue/pair.rs",
+            "may be posted.\nimpl<B: Brand, T: Transport> QueuePair<B, Reset, T> {",
+            "may be posted.\nimpl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {",
+        )],
+        cases: &[
+            "queue/init_does_not_go_to_itself",
+            "queue/ready_to_receive_does_not_go_to_init",
+            "queue/ready_to_send_does_not_go_to_init",
+            "queue/send_queue_drain_does_not_go_to_init",
+            "queue/error_does_not_go_to_init",
+        ],
+    },
+    Mutant {
+        without: "the state that goes to Send Queue Drain",
+        changes: &[(
+            "queue/pair.rs",
+            "impl<B: Brand, T: Transport> QueuePair<B, ReadyToSend, T> {",
+            "impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {",
+        )],
+        cases: &[
+            "queue/reset_does_not_go_to_send_queue_drain",
+            "queue/init_does_not_go_to_send_queue_drain",
+            "queue/ready_to_receive_does_not_go_to_send_queue_drain",
+            "queue/send_queue_drain_does_not_go_to_itself",
+            "queue/error_does_not_go_to_send_queue_drain",
+        ],
+    },
+    Mutant {
+        without: "the seal of states",
+        changes: &[("queue/state.rs", "pub trait State: sealed::Sealed + 'static", "pub trait State: 'static")],
+        cases: &["queue/a_state_is_not_added"],
+    },
+    Mutant {
+        without: "the new life of each batch",
+        changes: &[
+            (
+                "queue/pair.rs",
+                "batch<R>(&mut self, f: impl for<'batch> FnOnce(",
+                "batch<'batch, R>(&'batch mut self, f: impl FnOnce(",
+            ),
+            ("queue/post.rs", "stage: &'batch mut Stage", "stage: &mut Stage"),
+        ],
+        cases: &["queue/batches_of_two_pairs_are_not_swapped"],
+    },
+    Mutant {
+        without: "the one handle of a buffer's bytes",
+        changes: &[
+            ("memory/buffer.rs", "static_assertions::assert_not_impl_any!(Buffer<()>: Clone, Copy);\n", ""),
+            (
+                "memory/buffer.rs",
+                "impl<B> Deref for Buffer<B> {",
+                "impl<B> Clone for Buffer<B> {
+                    fn clone(&self) -> Self {
+                        Self { part: Arc::clone(&self.part), brand: PhantomData }
+                    }
+                }
+                impl<B> Deref for Buffer<B> {",
+            ),
+        ],
+        cases: &["memory/a_buffer_is_not_cloned"],
+    },
+    Mutant {
+        without: "read-only shares",
+        changes: &[(
+            "memory/buffer.rs",
+            "impl<B> Deref for SharedBuffer<B> {",
+            "impl<B> DerefMut for SharedBuffer<B> {
+                fn deref_mut(&mut self) -> &mut [u8] {
+                    unimplemented!()
+                }
+            }
+            impl<B> Deref for SharedBuffer<B> {",
+        )],
+        cases: &["memory/a_shared_buffer_is_read_only"],
+    },
+    Mutant {
+        without: "the rights that a slice needs",
+        changes: &[
+            ("memory/region.rs", "        A: PeerCannotWrite,\n", "        A: Access,\n"),
+            ("memory/region.rs", "        A: Unexposed,\n", "        A: Access,\n"),
+        ],
+        cases: &[
+            "memory/remote_write_memory_is_no_slice",
+            "memory/remote_read_write_memory_is_no_slice",
+            "memory/remote_atomic_memory_is_no_slice",
+            "memory/remote_all_memory_is_no_slice",
+            "memory/peer_writable_memory_is_no_mutable_slice",
+            "memory/peer_readable_memory_is_no_mutable_slice",
+            "memory/peer_writable_memory_is_not_shared_out",
+            "peer_holes/a_1_granted_memory_is_no_slice",
+        ],
+    },
+    Mutant {
+        without: "the rights that a buffer needs",
+        changes: &[(
+            "memory/region.rs",
+            "impl<B: Brand, M: Memory> MemoryRegion<B, LocalWrite, M> {",
+            "impl<B: Brand, A: Access, M: Memory> MemoryRegion<B, A, M> {",
+        )],
+        cases: &[
+            "memory/peer_writable_memory_is_not_split_into_buffers",
+            "memory/peer_readable_memory_is_not_split_into_buffers",
+            "memory/read_only_memory_is_not_split_into_buffers",
+        ],
+    },
+    Mutant {
+        without: "the rights that an operation needs",
+        changes: &[
+            (
+                "memory/access.rs",
+                "pub trait PeerMayRead: Exposed {}",
+                "pub trait PeerMayRead {} impl<A: Exposed> PeerMayRead for A {}",
+            ),
+            (
+                "memory/access.rs",
+                "pub trait PeerMayWrite: Exposed {}",
+                "pub trait PeerMayWrite {} impl<A: Exposed> PeerMayWrite for A {}",
+            ),
+            (
+                "memory/access.rs",
+                "pub trait PeerMayAtomic: Exposed {}",
+                "pub trait PeerMayAtomic {} impl<A: Exposed> PeerMayAtomic for A {}",
+            ),
+            ("memory/access.rs", ", PeerMayRead", ""),
+            ("memory/access.rs", ", PeerMayWrite", ""),
+            ("memory/access.rs", ", PeerMayAtomic", ""),
+        ],
+        cases: &[
+            "queue/a_write_needs_the_right_to_write",
+            "queue/a_read_needs_the_right_to_read",
+            "queue/an_atomic_needs_the_right_to_atomics",
+            "queue/a_request_needs_the_right_too",
+        ],
+    },
+    Mutant {
+        without: "what registered types must be",
+        changes: &[("memory/backing.rs", "FromBytes + IntoBytes + Immutable + Send", "Send")],
+        cases: &[
+            "memory/a_bool_is_not_registered",
+            "memory/a_char_is_not_registered",
+            "memory/a_reference_is_not_registered",
+            "memory/a_type_with_padding_is_not_registered",
+            "peer_holes/j_3_references_do_not_live_in_registered_memory",
+        ],
+    },
+    Mutant {
+        without: "keys and ids that only the library makes",
+        changes: &[
+            ("types.rs", "pub struct Lkey(pub(crate) u32)", "pub struct Lkey(pub u32)"),
+            ("types.rs", "pub struct Rkey(pub(crate) u32)", "pub struct Rkey(pub u32)"),
+            ("queue/work.rs", "pub struct WorkId(u64)", "pub struct WorkId(pub u64)"),
+            ("seal.rs", "pub struct Key(pub(crate) ())", "pub struct Key(pub ())"),
+            ("lib.rs", "mod seal;", "pub mod seal;"),
+        ],
+        cases: &[
+            "memory/a_local_key_is_not_forged",
+            "memory/a_remote_key_is_not_forged",
+            "memory/the_key_to_sealed_methods_is_private",
+            "queue/a_work_id_is_not_forged",
+        ],
+    },
+];
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap().map(Result::unwrap) {
+        let (from, to) = (entry.path(), to.join(entry.file_name()));
+        if from.is_dir() {
+            copy(&from, &to);
+        } else {
+            fs::copy(from, to).unwrap();
+        }
+    }
+}
+
+impl Mutant {
+    /// Puts the mutant to `folder/library`, and a package of its cases to `folder/cases`.
+    fn write(&self, root: &Path, folder: &Path) {
+        let (library, cases) = (folder.join("library"), folder.join("cases"));
+        let _ = fs::remove_dir_all(&library);
+        copy(&root.join("src"), &library.join("src"));
+        // The rest of the package is as it is; the manifest names some of it.
+        for entry in fs::read_dir(root).unwrap().map(Result::unwrap) {
+            if !["src", "target", ".git"].map(Into::into).contains(&entry.file_name()) {
+                unix::fs::symlink(entry.path(), library.join(entry.file_name())).unwrap();
+            }
+        }
+        for (file, from, to) in self.changes {
+            let file = library.join("src").join(file);
+            let text = fs::read_to_string(&file).unwrap();
+            assert!(text.contains(from), "no mutant without {}: {} has no `{from}`", self.without, file.display());
+            fs::write(&file, text.replace(from, to)).unwrap();
+        }
+        fs::create_dir_all(&cases).unwrap();
+        let mut manifest = String::from(
+            "[package]\nname = 'cases'\nedition = '2024'\n\n[dependencies]\nzerocopy = { version = '0.8', features = ['derive'] }\n\
+             rdma-interlock = { path = '../library', default-features = false }\n\n[workspace]\n",
+        );
+        for case in self.cases {
+            let (name, path) = (case.replace('/', "_"), root.join("ui-tests").join(case).with_extension("rs"));
+            manifest += &format!("\n[[bin]]\nname = '{name}'\npath = '{}'\n", path.display());
+        }
+        fs::write(cases.join("Cargo.toml"), manifest).unwrap();
+        fs::copy(root.join("Cargo.lock"), cases.join("Cargo.lock")).unwrap();
+    }
+}
+
+#[test]
+#[ignore = "builds the library once per mutant, some minutes in all: cargo test --test mutants -- --ignored"]
+fn without_its_mechanism_each_case_compiles() {
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("mutants");
+    let mut survivors = Vec::new();
+    for mutant in MUTANTS {
+        mutant.write(&root, &folder);
+        let output = Command::new(env::var_os("CARGO").unwrap_or("cargo".into()))
+            .args(["check", "--offline", "--keep-going", "--message-format=short", "--quiet"])
+            .current_dir(folder.join("cases"))
+            .env("CARGO_TARGET_DIR", folder.join("target"))
+            .output()
+            .unwrap();
+        println!("without {}: {}", mutant.without, if output.status.success() { "compiles" } else { "still refused" });
+        if !output.status.success() {
+            let text = String::from_utf8_lossy(&output.stderr);
+            let errors = text.lines().filter(|line| line.contains("error")).collect::<Vec<_>>().join("\n");
+            survivors.push(format!("without {}:\n{errors}", mutant.without));
+        }
+    }
+    assert!(survivors.is_empty(), "cases that are refused for another reason:\n{}", survivors.join("\n"));
+}
