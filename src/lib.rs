@@ -73,10 +73,31 @@
 //!
 //! The C names are aliases: search this documentation for `ibv_post_send` or `IBV_QPS_RTR`.
 //!
-//! A pair goes through its states by methods that consume it: `into_init`, [`connect`](QueuePair::connect) (or
-//! `into_rtr` and `into_rts` one by one), `into_sqd`, `into_error`, `into_reset`. The diagram is at [`State`]'s page.
-//! The type says what the program asked for last. The device can enter the Error state by itself at any time: completions
-//! tell, and posts are then refused as [`PostError::Broken`].
+//! # States of a queue pair
+//!
+//! A transition is a method that consumes the pair and gives one of the next type, or an error with the pair as it was.
+//! [`connect`](QueuePair::connect) does the middle two.
+//!
+//! ```text
+//!           into_init        into_rtr                   into_rts
+//!   Reset ────────────▶ Init ──────────▶ ReadyToReceive ──────────▶ ReadyToSend
+//!     ▲                  │                      │                    │       ▲
+//!     │                  │ into_error           │ into_error         │ into_sqd / into_rts
+//!     │                  │                      │                    ▼       │
+//!     │ into_reset       ▼                      ▼      into_error   SendQueueDrain
+//!     └─────────────── Error ◀──────────────────────────────────────────┘
+//!       (from every state)
+//! ```
+//!
+//! | state | post receives | receives messages | post sends |
+//! |---|---|---|---|
+//! | [`Reset`], [`Error`] | | | |
+//! | [`Init`] | yes | | |
+//! | [`ReadyToReceive`], [`SendQueueDrain`] | yes | yes | |
+//! | [`ReadyToSend`] | yes | yes | yes |
+//!
+//! The type says what the program asked for last. The device can enter Error by itself at any time: completions tell, and
+//! posts are then refused as [`PostError::Broken`].
 //!
 //! # Who owns memory
 //!
@@ -93,7 +114,18 @@
 //! destroyed or reset the pair or ended the registration, and said so.
 //!
 //! Memory that a peer may write is never a `&[u8]`, because it can change while one looks.
-//! [`deregister`](MemoryRegion::deregister) ends the peer's access and gives the memory back as what it was.
+//! [`deregister`](MemoryRegion::deregister) ends the peer's access and gives the memory back as what it was. The rights of a
+//! region are a type parameter:
+//!
+//! | rights | device writes for us | peer reads | peer writes | peer atomics | the program gets |
+//! |---|---|---|---|---|---|
+//! | [`LocalRead`] | | | | | `&mut [u8]`, shared buffers |
+//! | [`LocalWrite`] | yes | | | | `&mut [u8]`, buffers, shared buffers |
+//! | [`RemoteRead`] | | yes | | | `&[u8]`, shared buffers |
+//! | [`RemoteWrite`] | yes | | yes | | copies, words |
+//! | [`RemoteReadWrite`] | yes | yes | yes | | copies, words |
+//! | [`RemoteAtomic`] | yes | | | yes | copies, words |
+//! | [`RemoteAll`] | yes | yes | yes | yes | copies, words |
 //!
 //! Everything of a protection domain bears the domain's brand `B`. Objects of two domains do not fit together:
 //! ``expected `Buffer<Storage>`, found `Buffer<Scratch>` ``.

@@ -99,7 +99,7 @@ impl<B> Completion<B> {
     /// # Errors
     ///
     /// [`Failure`]: the request failed, was flushed, or its queue pair was destroyed.
-    #[inline]
+    #[inline(always)]
     pub fn check(self) -> Result<Success<B>, Failure<B>> {
         let raw = self.raw;
         let queue_pair = Qpn::from_device(raw.qpn);
@@ -221,6 +221,7 @@ pub struct WrittenWithImmediate<B> {
 }
 
 impl<B> Work<B> {
+    #[inline(always)]
     fn of(operation: Operation, memory: PostedMemory<B>) -> Self {
         match (operation, memory) {
             (Operation::Read, PostedMemory::Unique(buffer)) => Self::Read(buffer),
@@ -234,6 +235,7 @@ impl<B> Work<B> {
     }
 
     /// The buffer, if the request had one of its own.
+    #[inline]
     pub fn into_buffer(self) -> Option<Buffer<B>> {
         match self {
             Self::Sent(memory) | Self::Written(memory) => memory.into_buffer(),
@@ -254,6 +256,7 @@ impl<B> Work<B> {
 
 impl<B> Success<B> {
     /// The buffer of a message that was received.
+    #[inline]
     pub fn received(self) -> Option<Buffer<B>> {
         match self.work {
             Work::Received(received) => Some(received.buffer),
@@ -262,6 +265,7 @@ impl<B> Success<B> {
     }
 
     /// The buffer, if the request had one of its own.
+    #[inline]
     pub fn into_buffer(self) -> Option<Buffer<B>> {
         self.work.into_buffer()
     }
@@ -330,6 +334,7 @@ pub struct Failure<B> {
 
 impl<B> Failure<B> {
     /// The buffer, if the request had one of its own.
+    #[inline]
     pub fn into_buffer(self) -> Option<Buffer<B>> {
         self.memory.into_buffer()
     }

@@ -205,7 +205,7 @@ impl<B> Poller<B> {
     /// # Errors
     ///
     /// [`PollError::Failed`], from then on always.
-    #[inline]
+    #[inline(always)]
     pub fn poll(&mut self) -> Result<Option<Completion<B>>, PollError> {
         let desk = &mut **self.desk;
         loop {
@@ -299,7 +299,7 @@ fn wait_readable(_: i32, _: Duration) -> io::Result<()> {
 }
 
 /// Looks at the device, once all that it gave earlier is out. False if there is nothing to give out.
-#[inline]
+#[inline(always)]
 fn refill(desk: &mut Desk, queue: &CqInner) -> Result<bool, PollError> {
     if desk.poisoned {
         return Err(PollError::Failed);

@@ -128,6 +128,7 @@ impl<B> fmt::Debug for PostedMemory<B> {
 
 impl<B> PostedMemory<B> {
     /// The buffer, if it was one.
+    #[inline]
     pub fn into_buffer(self) -> Option<Buffer<B>> {
         match self {
             Self::Unique(buffer) => Some(buffer),
