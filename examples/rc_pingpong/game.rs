@@ -4,12 +4,12 @@ use crate::PingPong;
 use crate::fault::{Doing, Fault};
 use crate::options::Options;
 use interlock::{
-    AckTimeout, Buffer, Completion, CompletionQueue, Endpoint, Init, InitAttributes, Limits, LinkLayer, Mtu, Path,
-    PeerRights, Poller, Port, ProtectionDomain, QueuePair, ReadDepth, Received, RetryCount, RnrRetry, RnrTimer,
-    RtrAttributes, RtsAttributes, Work,
+    AckTimeout, Buffer, Completion, CompletionQueue, Endpoint, Failure, Init, InitAttributes, Limits, LinkLayer, Mtu,
+    Operation, Path, PeerRights, Poller, Port, ProtectionDomain, QueuePair, ReadDepth, Received, RetryCount, RnrRetry,
+    RnrTimer, RtrAttributes, RtsAttributes, Status, Work,
 };
-use std::hint;
 use std::time::{Duration, Instant};
+use std::{hint, thread};
 
 /// The client sends first.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -95,7 +95,7 @@ impl Seat {
             pair,
             idle: Some(self.idle),
             iterations: options.iterations,
-            zero_page_starts: options.zero_page_starts,
+            pattern: Pattern::new(options.size as usize, options.zero_page_starts),
             sent: 0,
             received: 0,
             peer: Peer { plays: true, echoes: true },
@@ -119,7 +119,7 @@ pub(crate) struct Player {
     /// The buffer to send from, unless the device has it.
     idle: Option<Buffer<PingPong>>,
     iterations: u32,
-    zero_page_starts: bool,
+    pattern: Pattern,
     sent: u32,
     received: u32,
     peer: Peer,
@@ -143,7 +143,7 @@ impl Player {
             return Ok(());
         }
         let Some(mut message) = self.idle.take() else { return Ok(()) };
-        write_pattern(&mut message, self.side, self.sent, self.zero_page_starts);
+        self.pattern.write(&mut message, self.side, self.sent);
         self.pair.post_send(message).doing("cannot post a send")?;
         self.sent += 1;
         Ok(())
@@ -173,7 +173,7 @@ impl Player {
         }
         let before = self.peer;
         if before.plays {
-            write_pattern(&mut self.expected, self.side.other(), number, self.zero_page_starts);
+            self.pattern.write(&mut self.expected, self.side.other(), number);
             self.peer.plays = message == self.expected;
         }
         if before.echoes {
@@ -198,10 +198,10 @@ impl Player {
             Side::Server => number.checked_sub(1),
         };
         match echoed {
-            Some(own) => write_pattern(&mut self.expected, self.side, own, self.zero_page_starts),
+            Some(own) => self.pattern.write(&mut self.expected, self.side, own),
             None => {
                 self.expected.fill(0x7b);
-                zero_page_starts(&mut self.expected, self.zero_page_starts);
+                self.pattern.zero(&mut self.expected);
             }
         }
     }
@@ -215,21 +215,42 @@ impl Player {
     }
 }
 
-/// What `sender` sends as its message `number`. No two messages of a game are the same, unless they are very short.
-fn write_pattern(message: &mut [u8], sender: Side, number: u32, zeros: bool) {
-    let seed = (u64::from(number) << 1 | u64::from(sender == Side::Server)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    for (at, word) in (0_u64..).zip(message.chunks_mut(8)) {
-        let bits = (seed ^ at).wrapping_mul(0xff51_afd7_ed55_8ccd);
-        word.copy_from_slice(&bits.to_le_bytes()[..word.len()]);
-    }
-    zero_page_starts(message, zeros);
+/// What messages are made of. No two of a game are the same, unless they are very short; nor are two parts of one.
+struct Pattern {
+    /// Any bytes, of which each message takes those from another one on.
+    bytes: Vec<u8>,
+    zero_page_starts: bool,
 }
 
-/// What `ibv_rc_pingpong -c` looks at.
-fn zero_page_starts(message: &mut [u8], zeros: bool) {
-    if zeros {
-        for page in message.chunks_mut(4096) {
-            page[0] = 0;
+impl Pattern {
+    const STARTS: usize = 509;
+
+    fn new(size: usize, zero_page_starts: bool) -> Self {
+        let mut state = 1_u64;
+        let mut next = || {
+            state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+            (state >> 56) as u8
+        };
+        Self { bytes: (0..size + Self::STARTS).map(|_| next()).collect(), zero_page_starts }
+    }
+
+    /// Writes what `sender` sends as its message `number`, which is also stamped on each 256 bytes, the least packet.
+    fn write(&self, message: &mut [u8], sender: Side, number: u32) {
+        let number = 2 * u64::from(number) + u64::from(sender == Side::Server);
+        let start = (number % Self::STARTS as u64) as usize;
+        message.copy_from_slice(&self.bytes[start..start + message.len()]);
+        let stamp = number.to_le_bytes();
+        for packet in message.chunks_mut(256) {
+            let len = packet.len().min(stamp.len());
+            packet[..len].copy_from_slice(&stamp[..len]);
+        }
+        self.zero(message);
+    }
+
+    /// What `ibv_rc_pingpong -c` looks at.
+    fn zero(&self, message: &mut [u8]) {
+        if self.zero_page_starts {
+            message.iter_mut().step_by(4096).for_each(|byte| *byte = 0);
         }
     }
 }
@@ -250,7 +271,7 @@ pub(crate) fn play(
             let waiting = players.iter().find(|player| !player.is_done()).map(Player::waits_for).unwrap_or_default();
             return Err(Fault::new(format!("nothing happened for {patience:?}, while waiting for {waiting}")));
         };
-        let success = completion.check()?;
+        let success = completion.check().map_err(|failure| explain(failure, &players[0]))?;
         let Some(player) = players.iter_mut().find(|player| player.pair.number() == success.queue_pair) else {
             return Err(Fault::new(format!("a completion of a stranger: {success:?}")));
         };
@@ -258,6 +279,17 @@ pub(crate) fn play(
         player.send_if_due()?;
     }
     Ok(start.elapsed())
+}
+
+/// Devices differ in what they call a message that is too long for its buffer.
+fn explain(failure: Failure<PingPong>, player: &Player) -> Fault {
+    match (failure.operation, failure.status) {
+        (Operation::Receive, Status::LocalLength | Status::LocalQueuePairOperation) => {
+            let size = player.expected.len();
+            Fault::new(format!("a message longer than {size} bytes came: give both sides the same -s: {failure}"))
+        }
+        _ => failure.into(),
+    }
 }
 
 /// The next completion, by polling or by sleeping; `None` if there is none for a while.
@@ -275,9 +307,16 @@ fn next(
     }
     let deadline = Instant::now() + patience;
     loop {
-        match poller.poll()? {
-            None if Instant::now() < deadline => hint::spin_loop(),
-            completion => return Ok(completion),
+        for _ in 0..100 {
+            if let Some(completion) = poller.poll()? {
+                return Ok(Some(completion));
+            }
+            hint::spin_loop();
         }
+        if Instant::now() >= deadline {
+            return Ok(None);
+        }
+        // A device in software needs a processor too.
+        thread::yield_now();
     }
 }

@@ -104,7 +104,11 @@ fn both(
     let (to_left, to_right) = (left.endpoint(), right.endpoint());
     let left = left.connect(&to_right, mtu, Side::Client, options)?;
     let right = right.connect(&to_left, mtu, Side::Server, options)?;
-    let took = play(&mut [left, right], &mut poller, options.events, options.patience)?;
+    let mut players = [left, right];
+    let took = play(&mut players, &mut poller, options.events, options.patience)?;
+    if !players.iter().all(|player| player.peer().plays) {
+        return Err(Fault::new("messages came back to their sender"));
+    }
     report(out, options, took, "both ends were here", &poller)
 }
 

@@ -1,6 +1,6 @@
 //! What the command line asks for.
 
-use crate::fault::{Doing, Fault};
+use crate::fault::Fault;
 use interlock::{MAX_MESSAGE_BYTES, Mtu, PortNumber};
 use lexopt::prelude::*;
 use std::ops::RangeInclusive;
@@ -82,7 +82,7 @@ pub(crate) fn parse() -> Result<Option<Options>, Fault> {
             Short('g') | Long("gid-idx") => options.gid_row = Some(number(&mut parser, "-g", 0..=255)?),
             Short('p') | Long("port") => (options.tcp_port, server) = (number(&mut parser, "-p", 1..=65535)?, true),
             Short('s') | Long("size") => options.size = number(&mut parser, "-s", 1..=MAX_MESSAGE_BYTES as u32)?,
-            Short('n') | Long("iters") => options.iterations = number(&mut parser, "-n", 1..=u32::MAX)?,
+            Short('n') | Long("iters") => options.iterations = number(&mut parser, "-n", 1..=i32::MAX as u32)?,
             Short('m') | Long("mtu") => options.mtu = Some(mtu(number(&mut parser, "-m", 256..=4096)?)?),
             Short('r') | Long("rx-depth") => options.receives = number(&mut parser, "-r", 1..=1 << 20)?,
             Short('l') | Long("sl") => options.service_level = number(&mut parser, "-l", 0..=15)?,
@@ -94,7 +94,7 @@ pub(crate) fn parse() -> Result<Option<Options>, Fault> {
             }
             Short('h') | Long("help") => return Ok(None),
             Value(name) if host.is_none() => host = Some(name.string()?),
-            other => return Err(other.unexpected()).doing("-h lists the arguments"),
+            other => return Err(Fault::new(format!("{} (-h lists what there is)", other.unexpected()))),
         }
     }
     options.mode = match host {

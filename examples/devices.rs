@@ -1,0 +1,281 @@
+//! Which RDMA devices there are, and what keeps each port from working. `-v` shows limits and GID tables.
+#![forbid(unsafe_code)]
+
+use interlock::{Context, Device, GidEntry, GidKind, LinkLayer, Mtu, Port, PortState};
+use lexopt::prelude::*;
+use std::error::Error;
+use std::fs;
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+const HELP: &str = "\
+Which RDMA devices there are, and what keeps each port from working.
+
+  devices [-v]
+
+  -v, --verbose   limits, and the whole GID table of each port
+  -h, --help      this
+";
+
+fn main() -> ExitCode {
+    match run(&mut io::stdout()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            _ = writeln!(io::stderr(), "devices: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(out: &mut impl Write) -> Result<(), Box<dyn Error>> {
+    let mut verbose = false;
+    let mut parser = lexopt::Parser::from_env();
+    while let Some(argument) = parser.next()? {
+        match argument {
+            Short('v') | Long("verbose") => verbose = true,
+            Short('h') | Long("help") => return Ok(out.write_all(HELP.as_bytes())?),
+            other => return Err(format!("{} (-h lists what there is)", other.unexpected()).into()),
+        }
+    }
+    let devices = interlock::devices()?;
+    for device in devices.iter().filter(|device| !device.is_soft()) {
+        show(out, device, verbose)?;
+    }
+    if devices.iter().all(Device::is_soft) {
+        no_hardware(out)?;
+    } else {
+        locked_memory(out)?;
+    }
+    for device in devices.iter().filter(|device| device.is_soft()) {
+        show(out, device, verbose)?;
+    }
+    Ok(())
+}
+
+fn show(out: &mut impl Write, device: &Device, verbose: bool) -> io::Result<()> {
+    write!(out, "{}  GUID {:#018x}", device.name(), device.guid())?;
+    if device.is_soft() {
+        write!(out, "  soft device: reaches queue pairs of its own process only")?;
+    }
+    writeln!(out)?;
+    let (context, ports) = match look(device) {
+        Ok(found) => found,
+        Err(error) => return problem(out, &why_not_opened(device, &*error)),
+    };
+    if verbose {
+        limits(out, &context)?;
+    }
+    for port in &ports {
+        show_port(out, device, port, verbose)?;
+    }
+    Ok(())
+}
+
+fn look(device: &Device) -> Result<(Context, Vec<Port>), Box<dyn Error>> {
+    let context = device.open()?;
+    let ports = context.ports()?;
+    Ok((context, ports))
+}
+
+/// What opening answered is not always the cause: where the node may not be opened, libibverbs goes on to look for another.
+fn why_not_opened(device: &Device, error: &dyn Error) -> String {
+    let nodes = names_in("/sys/class/infiniband_verbs").into_iter().filter(|node| {
+        let name = fs::read_to_string(format!("/sys/class/infiniband_verbs/{node}/ibdev")).unwrap_or_default();
+        name.trim() == device.name()
+    });
+    let faults = nodes.filter_map(|node| {
+        let path = format!("/dev/infiniband/{node}");
+        let opened = fs::File::options().read(true).write(true).open(&path);
+        let hint = match opened.err()?.kind() {
+            io::ErrorKind::PermissionDenied => {
+                "may not be opened by this user: add it to the group that may, or write a udev rule"
+            }
+            io::ErrorKind::NotFound => {
+                "is not there: is udev running, and in a container: was /dev/infiniband passed in?"
+            }
+            _ => return None,
+        };
+        Some(format!("; {path} {hint}"))
+    });
+    format!("cannot be used: {error}{}", faults.collect::<String>())
+}
+
+fn problem(out: &mut impl Write, text: &str) -> io::Result<()> {
+    writeln!(out, "    ! {text}")
+}
+
+fn show_port(out: &mut impl Write, device: &Device, port: &Port, verbose: bool) -> io::Result<()> {
+    write!(out, "  port {}: {}, {}", port.number(), state(port.state()), layer(port.link_layer()))?;
+    write!(out, ", MTU {}", port.active_mtu())?;
+    if port.lid() != 0 {
+        write!(out, ", LID {:#06x}", port.lid())?;
+    }
+    match port.gid() {
+        Some(row) => writeln!(out, ", {}", describe(&row))?,
+        None => writeln!(out, ", no GID")?,
+    }
+    for text in problems(port, device) {
+        problem(out, &text)?;
+    }
+    if verbose {
+        writeln!(out, "    longest message {} bytes", port.max_message_bytes())?;
+        for row in port.gids() {
+            writeln!(out, "    GID row {:3}: {}", row.index(), describe(row))?;
+        }
+    }
+    Ok(())
+}
+
+fn describe(row: &GidEntry) -> String {
+    let kind = match row.kind {
+        GidKind::InfiniBand => "InfiniBand".to_owned(),
+        GidKind::RoceV1 => "RoCE v1".to_owned(),
+        GidKind::RoceV2 => "RoCE v2".to_owned(),
+        other => format!("{other:?}"),
+    };
+    let interface = row.interface_name().map(|name| format!(" on {name}")).unwrap_or_default();
+    format!("{kind} {}{interface} (row {})", row.gid, row.index())
+}
+
+fn state(state: PortState) -> String {
+    match state {
+        PortState::Down => "down".to_owned(),
+        PortState::Init => "initializing".to_owned(),
+        PortState::Armed => "armed".to_owned(),
+        PortState::Active => "active".to_owned(),
+        PortState::ActiveDefer => "active, link lost a moment ago".to_owned(),
+        other => format!("{other:?}"),
+    }
+}
+
+fn layer(layer: LinkLayer) -> &'static str {
+    match layer {
+        LinkLayer::InfiniBand => "InfiniBand",
+        LinkLayer::Ethernet => "Ethernet",
+        _ => "link layer not said",
+    }
+}
+
+/// What keeps the port from working, or from working well.
+fn problems(port: &Port, device: &Device) -> Vec<String> {
+    let mut problems = Vec::new();
+    let ethernet = port.link_layer() == LinkLayer::Ethernet;
+    let interfaces = interfaces(port, device);
+    let interface = interfaces.first().map_or("INTERFACE", String::as_str);
+    match port.state() {
+        PortState::Active => {}
+        PortState::Down if ethernet => problems.push(format!(
+            "the port is down, so nothing can be sent: is the cable in, and {interface} up (`ip link set {interface} up`)?"
+        )),
+        PortState::Down => problems.push("the port is down, so nothing can be sent: is the cable in?".to_owned()),
+        PortState::Init | PortState::Armed => problems.push(
+            "the port waits for a subnet manager: run one on this fabric (opensm), or look why it does not answer"
+                .to_owned(),
+        ),
+        other => problems.push(format!("the port is not active: {}", state(other))),
+    }
+    match port.gid() {
+        None if ethernet => problems.push(format!(
+            "there is no GID, so no peer can reach it: give {interface} an address (`ip addr add ADDRESS dev {interface}`)"
+        )),
+        Some(row) if ethernet && row.gid.is_link_local() => problems.push(format!(
+            "only link-local GIDs, which work on this link only: give {interface} an address of a subnet"
+        )),
+        Some(row) if row.kind == GidKind::RoceV1 => {
+            problems.push("only RoCE v1, which no router passes on".to_owned());
+        }
+        _ => {}
+    }
+    if ethernet && port.active_mtu() < Mtu::Bytes1024 {
+        problems.push(format!(
+            "the MTU of {} is less than the 1024 that ibv_rc_pingpong and others take: raise that of {interface} to 1500",
+            port.active_mtu()
+        ));
+    } else if ethernet && port.active_mtu() < Mtu::Bytes4096 && !interfaces.is_empty() {
+        problems.push(format!(
+            "note: packets carry {} bytes; 4096 need an MTU of 4200 on {interface} and on every switch",
+            port.active_mtu()
+        ));
+    }
+    problems
+}
+
+/// The network interfaces of a port: those of its GIDs, or else what sysfs says.
+fn interfaces(port: &Port, device: &Device) -> Vec<String> {
+    let mut names: Vec<String> = port.gids().iter().filter_map(GidEntry::interface_name).collect();
+    if names.is_empty() && !device.is_soft() {
+        let folder = format!("/sys/class/infiniband/{}", device.name());
+        let parent = fs::read_to_string(format!("{folder}/parent")).unwrap_or_default();
+        names = match parent.trim() {
+            "" => names_in(&format!("{folder}/device/net")),
+            parent => vec![parent.to_owned()],
+        };
+    }
+    names.dedup();
+    names
+}
+
+/// The names in a folder; none where there is no such folder.
+fn names_in(folder: &str) -> Vec<String> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut names: Vec<String> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+fn limits(out: &mut impl Write, context: &Context) -> io::Result<()> {
+    let attributes = match context.attributes() {
+        Ok(attributes) => attributes,
+        Err(error) => return problem(out, &error.to_string()),
+    };
+    writeln!(out, "  firmware             {}", attributes.firmware())?;
+    writeln!(out, "  queue pairs          {}", attributes.max_queue_pairs())?;
+    writeln!(out, "  requests in a queue  {}", attributes.max_queue_depth())?;
+    writeln!(out, "  completion entries   {}", attributes.max_completion_entries())?;
+    writeln!(out, "  regions              {}", attributes.max_regions())?;
+    writeln!(out, "  bytes in a region    {:#x}", attributes.max_region_bytes())?;
+    writeln!(out, "  reads at once        {} as responder", attributes.max_responder_reads())?;
+    writeln!(out, "                       {} as initiator", attributes.max_initiator_reads())?;
+    writeln!(out, "  atomics              {}", if attributes.has_atomics() { "yes" } else { "no" })
+}
+
+/// What a machine without RDMA can do about it.
+fn no_hardware(out: &mut impl Write) -> io::Result<()> {
+    writeln!(out, "No RDMA device.")?;
+    let known = names_in("/sys/class/infiniband");
+    if !known.is_empty() {
+        return problem(
+            out,
+            &format!(
+                "the kernel has {}, but not for programs: `modprobe ib_uverbs`, and in a container pass in /dev/infiniband",
+                known.join(", ")
+            ),
+        );
+    }
+    writeln!(out, "  Without such hardware, the kernel can do RDMA over any Ethernet interface (as root):")?;
+    writeln!(out, "    modprobe rdma_rxe && rdma link add rxe0 type rxe netdev INTERFACE")?;
+    writeln!(out, "  The soft devices need nothing, but live in one process:")
+}
+
+/// Registered memory is locked memory, of which a process may have so much.
+fn locked_memory(out: &mut impl Write) -> io::Result<()> {
+    const ENOUGH: u64 = 64 << 20;
+    let limits = fs::read_to_string("/proc/self/limits").unwrap_or_default();
+    let limit = limits.lines().find_map(|line| line.strip_prefix("Max locked memory"));
+    let soft = limit.and_then(|columns| columns.split_whitespace().next()).unwrap_or("unlimited");
+    let Ok(bytes) = soft.parse::<u64>() else { return Ok(()) };
+    if bytes >= ENOUGH || may_lock_all() {
+        return Ok(());
+    }
+    writeln!(out, "This process may register {} KiB of memory at once, which is little.", bytes >> 10)?;
+    problem(out, "raise the limit: `ulimit -l unlimited`, memlock in limits.conf, or LimitMEMLOCK= of a systemd unit")
+}
+
+/// Whether the limit does not count, by CAP_IPC_LOCK.
+fn may_lock_all() -> bool {
+    const CAP_IPC_LOCK: u32 = 14;
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let bits = effective.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).unwrap_or(0);
+    bits >> CAP_IPC_LOCK & 1 == 1
+}
