@@ -142,9 +142,11 @@
 //!   broke the pair first, if this one was only flushed.
 //! - [`PollError`], [`WaitError`] and [`Undrained`] are about completion queues.
 //!
-//! `?` works with all of them into a `Box<dyn Error>` where the brand is a named one. In the closure of
-//! [`Context::with_domain`] turn a [`TransitionError`] into its [`TransitionFailure`] first. Nothing here panics, and no
-//! destructor fails silently: what had to be leaked is said on standard error.
+//! `?` turns all of them into a `Box<dyn Error>` (`Send` and `Sync` too) where the brand is a named one. An error that
+//! holds an object of a scoped brand does not leave the closure of [`Context::with_domain`]: take from it what you need,
+//! such as the [`TransitionFailure`] of a [`TransitionError`] or the [`Status`] of a [`Failure`].
+//!
+//! Nothing here panics, and no destructor fails silently: what had to be leaked is said on standard error.
 //!
 //! # The soft device
 //!

@@ -195,6 +195,17 @@ impl Mtu {
         128 << (self as u32)
     }
 
+    /// The MTU of this many bytes.
+    ///
+    /// # Errors
+    ///
+    /// Not 256, 512, 1024, 2048 or 4096.
+    pub fn from_bytes(bytes: u32) -> Result<Self, OutOfRange> {
+        let all = [Self::Bytes256, Self::Bytes512, Self::Bytes1024, Self::Bytes2048, Self::Bytes4096];
+        let found = all.into_iter().find(|mtu| mtu.bytes() == bytes);
+        found.ok_or(OutOfRange { what: "MTU in bytes (a power of two)", value: bytes.into(), least: 256, most: 4096 })
+    }
+
     /// The MTU with this code of the specification, 1 to 5.
     ///
     /// # Errors

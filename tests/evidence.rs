@@ -129,6 +129,11 @@ fn each_hole_of_earlier_libraries_is_listed_once() {
         let [row] = rows[..] else { panic!("{hole} has {} rows", rows.len()) };
         assert!(!named_tests(row).is_empty() || row.contains("| does not apply: "), "{hole}: refused by what?");
     }
+    for case in fs::read_dir(root().join("ui-tests/peer_holes")).unwrap().map(|entry| entry.unwrap().file_name()) {
+        let case = case.to_str().unwrap();
+        let named = !case.ends_with(".rs") || list.contains(&format!("`ui-tests/peer_holes/{case}`"));
+        assert!(named, "{case} is of no hole in the list");
+    }
 }
 
 #[test]
@@ -189,7 +194,7 @@ fn each_assumption_in_the_code_is_in_the_trust_model() {
 fn the_readme_shows_what_the_compiler_says_of_its_program() {
     let readme = text("README.md");
     let blocks: Vec<&str> = readme.split("```").skip(1).step_by(2).collect();
-    let at = blocks.iter().position(|block| block.starts_with("rust,compile_fail")).expect("a program that does not compile");
+    let at = blocks.iter().position(|block| block.starts_with("rust,compile_fail")).expect("an illegal program");
     let (head, program) = blocks[at].split_once('\n').unwrap();
     let message = blocks[at + 1].strip_prefix("text\n").expect("the message, as text");
     let code = head.rsplit(',').next().unwrap();

@@ -9,7 +9,7 @@
 //! only the pinned error is compared.
 
 #[path = "../ui-tests/pass/mod.rs"]
-#[allow(dead_code, reason = "they need only compile")]
+#[allow(dead_code, clippy::all, reason = "they need only compile")]
 mod pass;
 
 use std::collections::BTreeSet;
@@ -86,7 +86,7 @@ fn illegal_programs_do_not_compile() {
     }
     let status = Command::new(env::current_exe().unwrap())
         .args(["--exact", "illegal_programs_do_not_compile", "--nocapture"])
-        .envs([(ELSEWHERE, copies.as_os_str()), ("TRYBUILD".as_ref(), "overwrite".as_ref())])
+        .envs([(ELSEWHERE, copies.as_os_str()), ("TRYBUILD", "overwrite".as_ref())])
         .status()
         .unwrap();
     assert!(status.success(), "a case compiles");

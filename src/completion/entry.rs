@@ -429,7 +429,8 @@ statuses! {
     /// The queue pair cannot do what was asked.
     #[doc(alias = "IBV_WC_LOC_QP_OP_ERR")]
     LocalQueuePairOperation = IBV_WC_LOC_QP_OP_ERR,
-        "local queue pair operation error: this side's request and queue pair do not go together";
+        "local queue pair operation error: this side's request and queue pair do not go together (soft-RoCE says this \
+         also of a message longer than its receive buffer)";
     /// Reliable datagrams only.
     #[doc(alias = "IBV_WC_LOC_EEC_OP_ERR")]
     LocalEecOperation = IBV_WC_LOC_EEC_OP_ERR, "local end-to-end context operation error";

@@ -1,7 +1,7 @@
 //! An open device.
 #![allow(unsafe_code, reason = "owns the raw context")]
 
-use super::{Port, devices, hardware};
+use super::{Port, PortState, devices, hardware};
 use crate::error::{VerbError, note_leak};
 use crate::provider::{Provider, soft};
 use crate::sys;
@@ -31,9 +31,27 @@ pub enum OpenError {
         /// Its name.
         variable: &'static str,
     },
-    /// The device answered with an error.
+    /// The device is there but does not open.
+    #[error("cannot open {name}{}: {source}", may_not(.source))]
+    Refused {
+        /// Its name.
+        name: String,
+        /// What the device answered.
+        source: VerbError,
+    },
+    /// libibverbs could not look.
     #[error(transparent)]
     Verb(#[from] VerbError),
+}
+
+/// libibverbs says `ENOENT` also where the node is there but may not be opened.
+fn may_not(source: &VerbError) -> &'static str {
+    match source.errno() {
+        libc::EACCES | libc::EPERM | libc::ENOENT => {
+            " (may this user open its /dev/infiniband/uverbs node, and is there one?)"
+        }
+        _ => "",
+    }
 }
 
 /// An open device, from which all else is made.
@@ -50,6 +68,7 @@ pub(crate) struct ContextInner {
     pub(crate) raw: NonNull<sys::ibv_context>,
     pub(crate) provider: &'static dyn Provider,
     name: String,
+    soft: bool,
 }
 
 // SAFETY: libibverbs may be called from any thread on one context (`ibv_open_device(3)` and the kernel's
@@ -79,8 +98,7 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// [`OpenError`]: no such device, a forbidden environment variable, or what the device answered (`EACCES` and
-    /// `EPERM`: no right to open `/dev/infiniband/uverbs*`).
+    /// [`OpenError`]: no such device, a forbidden environment variable, or what the device answered.
     ///
     /// # Examples
     ///
@@ -95,8 +113,8 @@ impl Context {
             return Err(OpenError::ForbiddenEnvironment { variable });
         }
         #[cfg(feature = "rdma-core")]
-        if let Some(raw) = crate::provider::rdma_core::open(name)? {
-            return Ok(Self::from_raw(raw, &crate::provider::rdma_core::RdmaCore, name));
+        if let Some(raw) = crate::provider::rdma_core::open(name).map_err(|source| refused(name, source))? {
+            return Ok(Self::from_raw(raw, &crate::provider::rdma_core::RdmaCore, name, false));
         }
         if soft::devices().iter().any(|soft| soft.name == name) {
             return Self::open_on(soft::Fabric::process(), name);
@@ -130,11 +148,12 @@ impl Context {
     ///
     /// What the fabric was told to answer.
     pub fn open_on(fabric: &soft::Fabric, name: &str) -> Result<Self, OpenError> {
-        Ok(Self::from_raw(fabric.open(name)?, &soft::Soft, name))
+        let raw = fabric.open(name).map_err(|source| refused(name, source))?;
+        Ok(Self::from_raw(raw, &soft::Soft, name, true))
     }
 
-    fn from_raw(raw: NonNull<sys::ibv_context>, provider: &'static dyn Provider, name: &str) -> Self {
-        Self(Arc::new(ContextInner { raw, provider, name: name.to_owned() }))
+    fn from_raw(raw: NonNull<sys::ibv_context>, provider: &'static dyn Provider, name: &str, soft: bool) -> Self {
+        Self(Arc::new(ContextInner { raw, provider, name: name.to_owned(), soft }))
     }
 
     /// The name of the device.
@@ -181,11 +200,41 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// `ENODEV`: the device has none; [`ports`](Self::ports) tells what state they are in.
-    pub fn active_port(&self) -> Result<Port, VerbError> {
-        let active = self.ports()?.into_iter().find(Port::is_active);
-        active.ok_or_else(|| VerbError::new("looking for an active port", libc::ENODEV))
+    /// [`NoActivePort`] says in which states the ports are.
+    pub fn active_port(&self) -> Result<Port, NoActivePort> {
+        let ports = self.ports()?;
+        let states = ports.iter().map(|port| (port.number(), port.state())).collect();
+        ports.into_iter().find(Port::is_active).ok_or(NoActivePort::Inactive { states })
     }
+
+    /// Whether this is a soft device rather than one of the machine.
+    pub fn is_soft(&self) -> bool {
+        self.0.soft
+    }
+}
+
+fn refused(name: &str, source: VerbError) -> OpenError {
+    OpenError::Refused { name: name.to_owned(), source }
+}
+
+/// No port of a device carries traffic.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NoActivePort {
+    /// None is active.
+    #[error("no port is active: {}", list(states))]
+    Inactive {
+        /// The ports and their states.
+        states: Vec<(PortNumber, PortState)>,
+    },
+    /// The device answered with an error.
+    #[error(transparent)]
+    Verb(#[from] VerbError),
+}
+
+fn list(states: &[(PortNumber, PortState)]) -> String {
+    let words: Vec<String> = states.iter().map(|(port, state)| format!("port {port} is {state}")).collect();
+    if words.is_empty() { "the device has none".to_owned() } else { words.join(", ") }
 }
 
 impl fmt::Debug for Context {

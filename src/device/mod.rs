@@ -4,7 +4,7 @@ mod context;
 mod port;
 
 pub(crate) use context::ContextInner;
-pub use context::{Context, DeviceAttributes, OpenError};
+pub use context::{Context, DeviceAttributes, NoActivePort, OpenError};
 pub use port::{GidEntry, GidKind, LinkLayer, NoGid, Port, PortState};
 
 use crate::error::VerbError;

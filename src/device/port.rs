@@ -98,6 +98,50 @@ impl GidEntry {
     }
 }
 
+impl fmt::Display for GidEntry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({}, row {}", self.gid, self.kind, self.index)?;
+        match self.interface_name() {
+            Some(name) => write!(f, ", {name})"),
+            None => f.write_str(")"),
+        }
+    }
+}
+
+impl fmt::Display for GidKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::InfiniBand => f.write_str("InfiniBand"),
+            Self::RoceV1 => f.write_str("RoCE v1"),
+            Self::RoceV2 => f.write_str("RoCE v2"),
+            Self::Unknown(kind) => write!(f, "kind {kind}"),
+        }
+    }
+}
+
+impl fmt::Display for LinkLayer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::InfiniBand => "InfiniBand",
+            Self::Ethernet => "Ethernet",
+            Self::Unspecified => "unspecified",
+        })
+    }
+}
+
+impl fmt::Display for PortState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Down => f.write_str("down"),
+            Self::Init => f.write_str("initializing"),
+            Self::Armed => f.write_str("armed"),
+            Self::Active => f.write_str("active"),
+            Self::ActiveDefer => f.write_str("active, link lost"),
+            Self::Unknown(state) => write!(f, "in state {state}"),
+        }
+    }
+}
+
 #[allow(unsafe_code, reason = "if_indextoname(3)")]
 fn interface_name(index: u32) -> Option<String> {
     let mut name = [0_u8; libc::IF_NAMESIZE];
@@ -109,7 +153,7 @@ fn interface_name(index: u32) -> Option<String> {
 
 /// No row of the GID table is as was asked; the rows that there are.
 #[derive(Debug, thiserror::Error)]
-#[error("no GID of port {port} is as asked for; its table has: {}", list(candidates))]
+#[error("port {port} has no such GID; it has: {}", list(candidates))]
 pub struct NoGid {
     /// The port.
     pub port: PortNumber,
@@ -121,7 +165,7 @@ fn list(entries: &[GidEntry]) -> String {
     if entries.is_empty() {
         return "nothing (has its network interface an address?)".to_owned();
     }
-    entries.iter().map(|entry| format!("{} ({:?})", entry.gid, entry.kind)).collect::<Vec<_>>().join(", ")
+    entries.iter().map(GidEntry::to_string).collect::<Vec<_>>().join(", ")
 }
 
 /// A port as it was when it was queried, and the GID by which peers shall reach it.
@@ -159,8 +203,8 @@ impl Port {
     /// let port = port.with_gid(|row| row.kind == GidKind::RoceV2 && !row.gid.is_link_local())?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn with_gid(mut self, wanted: impl FnMut(&&GidEntry) -> bool) -> Result<Self, NoGid> {
-        match self.gids.iter().find(wanted) {
+    pub fn with_gid(mut self, mut wanted: impl FnMut(&GidEntry) -> bool) -> Result<Self, NoGid> {
+        match self.gids.iter().find(|row| wanted(row)) {
             Some(&row) => {
                 self.chosen = Some(row);
                 Ok(self)

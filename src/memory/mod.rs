@@ -22,7 +22,9 @@ pub(crate) use buffer::Descriptor;
 pub use buffer::{Buffer, JoinError, SharedBuffer, SplitError, TooLong, ViewError};
 pub use exposed::OutOfBounds;
 pub(crate) use region::RegionInner;
-pub use region::{DeregisterError, MemoryRegion, RegisterError, RegisterFailure, RejoinError, SplitRegion};
+pub use region::{
+    DeregisterError, MemoryRegion, RegisterError, RegisterFailure, RejoinError, SplitRegion, locked_memory_limit,
+};
 pub use remote::{RecordError, RemoteRegion};
 
 /// The longest message of the specification, and so the longest buffer: 2^31 bytes.

@@ -140,16 +140,19 @@ pub enum RegisterFailure {
 
 impl RegisterFailure {
     fn of(error: VerbError, needed_bytes: usize) -> Self {
-        match memlock_limit().filter(|_| error.errno() == libc::ENOMEM) {
+        match locked_memory_limit().filter(|_| error.errno() == libc::ENOMEM) {
             Some(limit_bytes) => Self::LockedMemoryLimit { needed_bytes, limit_bytes, source: error },
             None => Self::Verb(error),
         }
     }
 }
 
-/// How much memory the process may lock; `None` for no limit. (Miri does not know the call.)
-fn memlock_limit() -> Option<u64> {
+/// How many bytes of memory the process may lock, and so register; `None` for no limit.
+///
+/// `RLIMIT_MEMLOCK` of `getrlimit(2)`. A process with `CAP_IPC_LOCK` has no such limit whatever this says.
+pub fn locked_memory_limit() -> Option<u64> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // Miri does not know the call.
     // SAFETY: the struct may be written.
     let known = !cfg!(miri) && unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit) } == 0;
     (known && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)

@@ -17,6 +17,13 @@ pub struct Limits {
     pub receives: u32,
 }
 
+impl Limits {
+    /// The room on a completion queue that a queue pair with these limits leases.
+    pub const fn completions(&self) -> u32 {
+        self.sends.saturating_add(self.receives)
+    }
+}
+
 impl Default for Limits {
     /// Four of each: enough for a first program.
     fn default() -> Self {
@@ -144,6 +151,14 @@ pub struct ConnectAttributes {
     pub min_rnr_timer: RnrTimer,
     /// Reads and atomics at once, in both directions; lowered to what the device has.
     pub read_depth: ReadDepth,
+    /// The path MTU, the same on both sides; `None` for the lesser of both sides' ports.
+    pub path_mtu: Option<Mtu>,
+    /// Routers that a packet may pass, 1 to 255.
+    pub hop_limit: u8,
+    /// The traffic class: see [`Path`].
+    pub traffic_class: u8,
+    /// The service level: see [`Path`].
+    pub service_level: u8,
 }
 
 impl Default for ConnectAttributes {
@@ -161,6 +176,10 @@ impl Default for ConnectAttributes {
             rnr_retry: RnrRetry::FOREVER,
             min_rnr_timer: in_range(RnrTimer::new(12)),
             read_depth: in_range(ReadDepth::new(16)),
+            path_mtu: None,
+            hop_limit: 64,
+            traffic_class: 0,
+            service_level: 0,
         };
         DEFAULT
     }

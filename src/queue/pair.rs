@@ -149,7 +149,15 @@ pub enum TransitionFailure {
     /// The peer has no GID, without which it cannot be reached on Ethernet.
     #[error("the peer's endpoint has no GID, without which it cannot be reached on Ethernet")]
     NoPeerGid,
-    /// The peer's endpoint has no queue pair number.
+    /// The path MTU is more than the port carries.
+    #[error("a path MTU of {asked} bytes is more than the port's {most}")]
+    Mtu {
+        /// What was asked for.
+        asked: Mtu,
+        /// What the port carries.
+        most: Mtu,
+    },
+    /// A completion queue has no slot left for another life of the pair.
     #[error("the completion queue has no slot left for another life of the pair")]
     NoSlot,
 }
@@ -803,6 +811,13 @@ impl<B: Brand> QueuePair<B, Init, ReliableConnection> {
         attr: &RtrAttributes,
     ) -> Result<QueuePair<B, ReadyToReceive, ReliableConnection>, TransitionError<Self>> {
         let local = &self.inner.core.local;
+        if local.link_layer == LinkLayer::Ethernet && attr.path.gid.is_none() {
+            return self.fail(TransitionFailure::NoPeerGid);
+        }
+        if attr.path_mtu > local.mtu {
+            let (asked, most) = (attr.path_mtu, local.mtu);
+            return self.fail(TransitionFailure::Mtu { asked, most });
+        }
         let modify = Modify::ready_to_receive(attr, local.port, local.gid.map_or(0, |row| row.index()));
         self.transition(modify)
     }
@@ -840,9 +855,6 @@ impl<B: Brand> QueuePair<B, Init, ReliableConnection> {
             source: error.source,
         };
         let local = self.inner.core.local;
-        if local.link_layer == LinkLayer::Ethernet && peer.gid().is_none() {
-            return self.fail(TransitionFailure::NoPeerGid).map_err(any);
-        }
         let context = &self.inner.core.domain.context;
         // SAFETY: the context is open as long as we hold it.
         let device = match unsafe { context.provider.query_device(context.raw) } {
@@ -853,8 +865,15 @@ impl<B: Brand> QueuePair<B, Init, ReliableConnection> {
         };
         let at_most = |limit: i32| attr.read_depth.min(ReadDepth::saturating(limit));
         let receive = RtrAttributes {
-            path: Path { gid: peer.gid(), lid: peer.lid(), ..Path::to(Default::default()) },
-            path_mtu: local.mtu.min(peer.mtu()),
+            path: Path {
+                gid: peer.gid(),
+                lid: peer.lid(),
+                hop_limit: attr.hop_limit,
+                traffic_class: attr.traffic_class,
+                flow_label: 0,
+                service_level: attr.service_level,
+            },
+            path_mtu: attr.path_mtu.unwrap_or(local.mtu.min(peer.mtu())),
             destination: peer.queue_pair(),
             receive_psn: peer.psn(),
             responder_depth: at_most(device.max_qp_rd_atom),
@@ -875,6 +894,12 @@ impl<B: Brand> QueuePair<B, Init, ReliableConnection> {
 }
 
 impl<B: Brand, S: State + MayFail, T: Transport> QueuePair<B, S, T> {
+    /// The first packet sequence number that this side sends, chosen at random when it entered Init.
+    #[doc(alias = "sq_psn")]
+    pub fn psn(&self) -> Psn {
+        self.inner.core.local.psn
+    }
+
     /// What a peer needs to connect to this pair: send it the bytes of this record.
     pub fn endpoint(&self) -> Endpoint {
         let Local { gid, lid, mtu, psn, .. } = self.inner.core.local;

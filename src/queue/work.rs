@@ -136,6 +136,14 @@ impl<B> PostedMemory<B> {
         }
     }
 
+    /// How many bytes fit.
+    pub fn capacity(&self) -> usize {
+        match self {
+            Self::Unique(buffer) => buffer.capacity(),
+            Self::Shared(share) => share.len(),
+        }
+    }
+
     /// The share, if it was one.
     pub fn into_shared(self) -> Option<SharedBuffer<B>> {
         match self {

@@ -1,0 +1,10 @@
+//! Rule C2: a failure has no received message.
+//! Error: E0599
+
+use interlock::{Brand, Buffer, Completion};
+
+fn read<B: Brand>(completion: Completion<B>) -> Option<Buffer<B>> {
+    completion.check().received()
+}
+
+fn main() {}

@@ -1,0 +1,13 @@
+//! Rule C2: a failure has no received message.
+//! Error: E0308
+
+use interlock::{Brand, Received, Work};
+
+fn read<B: Brand>(work: Work<B>) -> Option<Received<B>> {
+    match work {
+        Work::WrittenWithImmediate(written) => Some(written),
+        _ => None,
+    }
+}
+
+fn main() {}

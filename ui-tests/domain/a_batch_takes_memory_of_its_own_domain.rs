@@ -1,0 +1,12 @@
+//! Rule D1: memory is posted to queue pairs of its own protection domain only.
+//! Error: E0277
+
+use interlock::{Buffer, QueuePair, WorkRequest};
+
+interlock::domain! { struct Storage; struct Scratch; }
+
+fn send(pair: &mut QueuePair<Storage>, buffer: Buffer<Scratch>) {
+    let _ = pair.batch(|batch| batch.post(WorkRequest::send(buffer)).is_ok());
+}
+
+fn main() {}

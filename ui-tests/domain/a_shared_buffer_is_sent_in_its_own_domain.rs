@@ -1,0 +1,12 @@
+//! Rule D1: memory is posted to queue pairs of its own protection domain only.
+//! Error: E0277
+
+use interlock::{QueuePair, SharedBuffer};
+
+interlock::domain! { struct Storage; struct Scratch; }
+
+fn send(pair: &mut QueuePair<Storage>, share: SharedBuffer<Scratch>) {
+    let _ = pair.post_send(share);
+}
+
+fn main() {}

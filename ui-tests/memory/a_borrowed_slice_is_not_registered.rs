@@ -1,0 +1,10 @@
+//! Rule M7: registered memory belongs to its region until it is deregistered.
+//! Error: E0521
+
+use interlock::{Brand, LocalWrite, ProtectionDomain};
+
+fn register<B: Brand>(domain: &ProtectionDomain<B>, memory: &mut [u8]) {
+    let _ = domain.register::<LocalWrite, _>(memory);
+}
+
+fn main() {}

@@ -1,0 +1,12 @@
+//! Rule M2: what a peer can reach is never `&mut [u8]`.
+//! Error: E0502
+
+use interlock::{Brand, MemoryRegion, RemoteRead};
+
+fn rewrite<B: Brand>(region: &mut MemoryRegion<B, RemoteRead>) -> u8 {
+    let bytes = region.as_bytes();
+    let _ = region.store(0, 7);
+    bytes[0]
+}
+
+fn main() {}

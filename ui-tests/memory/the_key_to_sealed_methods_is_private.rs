@@ -1,0 +1,10 @@
+//! Rule M7: registered memory belongs to its region until it is deregistered.
+//! Error: E0603
+
+use interlock::Memory;
+
+fn take_apart<M: Memory>(memory: M) {
+    let _ = memory.into_raw(interlock::seal::Key(()));
+}
+
+fn main() {}

@@ -1,0 +1,13 @@
+//! Rule C3: a completion comes from the poller, once.
+
+use interlock::{Completion, QueuePair, Success};
+
+interlock::domain! { struct Storage; struct Scratch; }
+
+fn relay(from: Completion<Storage>, pair: &mut QueuePair<Storage>) {
+    if let Some(buffer) = from.check().ok().and_then(Success::received) {
+        let _ = pair.post_send(buffer);
+    }
+}
+
+fn main() {}

@@ -1,0 +1,9 @@
+//! Rule C1: a completion says nothing before its status is checked.
+
+use interlock::{Brand, Buffer, Completion};
+
+fn read<B: Brand>(completion: Completion<B>) -> Option<Buffer<B>> {
+    completion.check().ok()?.received()
+}
+
+fn main() {}

@@ -1,0 +1,11 @@
+//! Rule C1: a completion says nothing before its status is checked.
+
+use interlock::{Brand, Buffer, Completion, Success};
+
+fn read<B: Brand>(completion: Completion<B>) -> (Option<Buffer<B>>, Option<Buffer<B>>) {
+    let one = completion.check().ok().and_then(Success::received);
+    let two = None;
+    (one, two)
+}
+
+fn main() {}

@@ -1,0 +1,12 @@
+//! Rule C2: a failure has no received message.
+
+use interlock::{Brand, Buffer, Completion};
+
+fn read<B: Brand>(completion: Completion<B>) -> Option<Buffer<B>> {
+    match completion.check() {
+        Ok(success) => success.received(),
+        Err(failure) => failure.into_buffer(),
+    }
+}
+
+fn main() {}

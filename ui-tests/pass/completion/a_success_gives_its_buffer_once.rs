@@ -1,0 +1,9 @@
+//! Rule C3: a completion comes from the poller, once.
+
+use interlock::{Brand, Buffer, Success};
+
+fn twice<B: Brand>(success: Success<B>) -> (Option<Buffer<B>>, Option<Buffer<B>>) {
+    (success.into_buffer(), None)
+}
+
+fn main() {}

@@ -1,0 +1,9 @@
+//! Rule D6: a brand cannot be made up.
+
+use interlock::Scoped;
+
+fn forge<'pd>(scoped: Scoped<'pd>) -> Scoped<'pd> {
+    scoped
+}
+
+fn main() {}

@@ -1,0 +1,29 @@
+//! Rule D3: the brands of two scoped domains never unify, whatever follows.
+
+use interlock::{Brand, Context, ProtectionDomain, QueuePair};
+
+fn unify(context: &Context) {
+    let _ = context.with_domain(|one| {
+        context.with_domain(|other| {
+            let (mut pair, buffer) = (ready(&one), one.buffer(64));
+            if context.name().is_empty() {
+                // Nothing after the loop runs, so its constraints are not looked at: nor may they help below.
+                loop {}
+                #[allow(unreachable_code)]
+                same(&one, &other);
+            }
+            if let Ok(buffer) = buffer {
+                let _ = pair.post_send(buffer);
+            }
+            drop(other);
+        })
+    });
+}
+
+fn same<B>(_: &ProtectionDomain<B>, _: &ProtectionDomain<B>) {}
+
+fn ready<B: Brand>(_: &ProtectionDomain<B>) -> QueuePair<B> {
+    unimplemented!()
+}
+
+fn main() {}

@@ -1,0 +1,9 @@
+//! Rule M12: keys and grants come from devices and records, never from numbers.
+
+use interlock::Lkey;
+
+fn forge(key: Lkey) -> Lkey {
+    key
+}
+
+fn main() {}

@@ -1,0 +1,11 @@
+//! Rule M5: a region ends only when all its bytes are back.
+
+use interlock::{Buffer, LocalWrite, SplitRegion};
+
+interlock::domain! { struct Storage; struct Scratch; }
+
+fn rejoin(rest: SplitRegion<Storage, LocalWrite>, buffer: Buffer<Storage>) {
+    let _ = rest.rejoin(buffer);
+}
+
+fn main() {}

@@ -1,0 +1,10 @@
+//! Rule M5: a region ends only when all its bytes are back.
+
+use interlock::{Brand, LocalWrite, MemoryRegion};
+
+fn end<B: Brand>(region: MemoryRegion<B, LocalWrite>) {
+    let (rest, buffer) = region.split();
+    let _ = rest.rejoin(buffer).map(|region| region.deregister());
+}
+
+fn main() {}

@@ -1,0 +1,9 @@
+//! Rule M1: what a peer can write is never `&[u8]`.
+
+use interlock::{Brand, MemoryRegion, RemoteAll};
+
+fn look<B: Brand>(region: &MemoryRegion<B, RemoteAll>) -> u64 {
+    region.load(0).unwrap_or_default()
+}
+
+fn main() {}

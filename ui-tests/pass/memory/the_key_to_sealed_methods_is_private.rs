@@ -1,0 +1,9 @@
+//! Rule M7: registered memory belongs to its region until it is deregistered.
+
+use interlock::Memory;
+
+fn take_apart<M: Memory>(memory: M) {
+    drop(memory);
+}
+
+fn main() {}

@@ -1,0 +1,7 @@
+//! The legal twins of the failing cases, which compile as a part of `tests/ui.rs`.
+
+mod completion;
+mod domain;
+mod memory;
+mod peer_holes;
+mod queue;

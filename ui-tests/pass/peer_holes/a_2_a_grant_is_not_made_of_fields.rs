@@ -1,0 +1,9 @@
+//! Hole A-2: a grant with public fields, made up.
+
+use interlock::{RemoteRegion, RemoteWrite, Rkey};
+
+fn forge(record: &[u8], rkey: Rkey) -> Option<RemoteRegion<RemoteWrite>> {
+    RemoteRegion::from_bytes(record).ok().filter(|region| region.rkey() == rkey)
+}
+
+fn main() {}

@@ -1,0 +1,9 @@
+//! Hole J-3: references in memory that a peer writes, so that a peer makes up a pointer.
+
+use interlock::{Brand, ProtectionDomain, RemoteAll};
+
+fn register<B: Brand>(domain: &ProtectionDomain<B>, memory: Vec<u64>) {
+    let _ = domain.register::<RemoteAll, _>(memory);
+}
+
+fn main() {}

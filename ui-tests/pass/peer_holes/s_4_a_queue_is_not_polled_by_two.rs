@@ -1,0 +1,9 @@
+//! Hole S-4: two pollers at once on one completion queue.
+
+use interlock::{Brand, Poller};
+
+fn poll<B: Brand>(poller: &mut Poller<B>) {
+    let _ = (poller.poll().is_ok(), poller.poll().is_ok());
+}
+
+fn main() {}

@@ -1,0 +1,12 @@
+//! Hole S-5: a forgotten guard, and posts begun again beside it.
+
+use interlock::{Brand, Buffer, QueuePair, WorkRequest};
+
+fn begin<B: Brand>(pair: &mut QueuePair<B>, buffer: Buffer<B>) {
+    let _ = pair.batch(|batch| {
+        let _ = batch.post(WorkRequest::send(buffer));
+        let _ = std::mem::ManuallyDrop::new(batch);
+    });
+}
+
+fn main() {}

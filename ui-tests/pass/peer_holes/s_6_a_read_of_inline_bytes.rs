@@ -1,0 +1,9 @@
+//! Hole S-6: a read whose target is inline data of the request.
+
+use interlock::{Brand, Buffer, RemoteRead, RemoteRegion, WorkRequest, request};
+
+fn read<B: Brand>(buffer: Buffer<B>, source: &RemoteRegion<RemoteRead>) {
+    let _ = WorkRequest::<Buffer<B>, request::Read>::read(buffer, source);
+}
+
+fn main() {}

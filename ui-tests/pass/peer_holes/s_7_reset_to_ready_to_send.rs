@@ -1,0 +1,9 @@
+//! Hole S-7: from Reset to Ready To Send at once.
+
+use interlock::{Brand, QueuePair, ReadyToReceive, RtsAttributes};
+
+fn go<B: Brand>(pair: QueuePair<B, ReadyToReceive>, attributes: &RtsAttributes) {
+    let _ = pair.into_rts(attributes);
+}
+
+fn main() {}

@@ -1,0 +1,9 @@
+//! Rule Q12: a lent batch settles on state that its closure cannot reach.
+
+use interlock::{Brand, QueuePair};
+
+fn keep<B: Brand>(pair: &mut QueuePair<B>) {
+    let _ = pair.batch(|batch| format!("{batch:?}"));
+}
+
+fn main() {}

@@ -1,0 +1,9 @@
+//! Rule Q11: one thread posts to a work queue at a time.
+
+use interlock::{Brand, ReceiveHalf, SendHalf};
+
+fn twice<B: Brand>(send: SendHalf<B>, receive: ReceiveHalf<B>) {
+    let _ = (send, receive);
+}
+
+fn main() {}

@@ -1,0 +1,9 @@
+//! Rule Q1: a queue pair goes from state to state only as the specification has it.
+
+use interlock::{Brand, QueuePair, RtsAttributes, SendQueueDrain};
+
+fn resume<B: Brand>(pair: QueuePair<B, SendQueueDrain>, with: &RtsAttributes) {
+    let _ = (pair.into_rts(), with);
+}
+
+fn main() {}

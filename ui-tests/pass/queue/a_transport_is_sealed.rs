@@ -1,0 +1,14 @@
+//! Rule Q5: states and their capabilities are sealed.
+
+use interlock::{Brand, Init, QueuePair, Transport};
+
+use interlock::ReliableConnection as Pigeon;
+fn number<B: Brand, T: Transport>(pair: &QueuePair<B, Init, T>) -> u32 {
+    pair.number().value()
+}
+
+fn pigeon<B: Brand>(pair: &QueuePair<B, Init, Pigeon>) -> u32 {
+    number(pair)
+}
+
+fn main() {}

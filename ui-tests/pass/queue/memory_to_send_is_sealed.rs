@@ -1,0 +1,14 @@
+//! Rule Q5: states and their capabilities are sealed.
+
+use interlock::{Brand, QueuePair, SendMemory};
+
+use interlock::Buffer as Mine;
+fn send<B: Brand>(pair: &mut QueuePair<B>, memory: Mine<B>) -> bool {
+    post(pair, memory)
+}
+
+fn post<B: Brand, M: SendMemory<B>>(pair: &mut QueuePair<B>, memory: M) -> bool {
+    pair.post_send(memory).is_ok()
+}
+
+fn main() {}

@@ -1,0 +1,9 @@
+//! Rule Q1: a queue pair goes from state to state only as the specification has it.
+
+use interlock::{Brand, QueuePair, ReadyToReceive, RtsAttributes};
+
+fn go<B: Brand>(pair: QueuePair<B, ReadyToReceive>, with: &RtsAttributes) {
+    let _ = pair.into_rts(with);
+}
+
+fn main() {}

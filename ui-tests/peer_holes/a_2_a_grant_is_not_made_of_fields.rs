@@ -1,0 +1,10 @@
+//! Hole A-2: a grant with public fields, made up.
+//! Error: E0451
+
+use interlock::{RemoteRegion, RemoteWrite, Rkey};
+
+fn forge(record: &[u8], rkey: Rkey) -> Option<RemoteRegion<RemoteWrite>> {
+    Some(RemoteRegion { address: 0x1000, len_bytes: record.len() as u64, rkey, rights: Default::default() })
+}
+
+fn main() {}

@@ -1,0 +1,10 @@
+//! Hole J-3: references in memory that a peer writes, so that a peer makes up a pointer.
+//! Error: E0277
+
+use interlock::{Brand, ProtectionDomain, RemoteAll};
+
+fn register<B: Brand>(domain: &ProtectionDomain<B>, memory: Vec<Option<&'static str>>) {
+    let _ = domain.register::<RemoteAll, _>(memory);
+}
+
+fn main() {}

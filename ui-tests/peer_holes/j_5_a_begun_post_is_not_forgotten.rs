@@ -1,0 +1,13 @@
+//! Hole J-5: a guard of begun posts that is forgotten, and begun again.
+//! Error: E0501
+
+use interlock::{Brand, QueuePair};
+
+fn begin<B: Brand>(pair: &mut QueuePair<B>) {
+    let _ = pair.batch(|batch| {
+        let _ = std::mem::ManuallyDrop::new(batch);
+        let _ = pair.batch(|again| drop(format!("{again:?}")));
+    });
+}
+
+fn main() {}

@@ -1,0 +1,12 @@
+//! Hole R-4: one buffer posted for two receives.
+//! Error: E0382
+
+use interlock::{Brand, Buffer, QueuePair};
+
+fn receive<B: Brand>(pair: &mut QueuePair<B>, buffer: Buffer<B>, other: Buffer<B>) {
+    let _ = pair.post_receive(buffer);
+    let _ = pair.post_receive(buffer);
+    let _ = pair.post_receive(other);
+}
+
+fn main() {}

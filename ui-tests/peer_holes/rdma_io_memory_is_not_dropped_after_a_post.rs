@@ -1,0 +1,12 @@
+//! Hole of rdma-io: memory that is dropped with a receive in flight.
+//! Error: E0382
+
+use interlock::{Brand, LocalWrite, MemoryRegion, QueuePair};
+
+fn receive<B: Brand>(pair: &mut QueuePair<B>, region: MemoryRegion<B, LocalWrite>) {
+    let (rest, buffer) = region.split();
+    let _ = pair.post_receive(buffer);
+    let _ = rest.rejoin(buffer).map(|region| region.deregister());
+}
+
+fn main() {}

@@ -1,0 +1,10 @@
+//! Hole of ruapc-rdma and others: any transition through a shared borrow.
+//! Error: E0507
+
+use interlock::{Brand, QueuePair};
+
+fn reset<B: Brand>(pair: &QueuePair<B>) {
+    let _ = pair.into_reset();
+}
+
+fn main() {}

@@ -1,0 +1,14 @@
+//! Hole S-3: a completion that is read after its poll was ended.
+//! Error: E0382
+
+use interlock::{Brand, Buffer, Poller};
+
+fn read<B: Brand>(mut poller: Poller<B>) -> Option<Buffer<B>> {
+    let completion = poller.poll().ok()??;
+    drop(poller);
+    let success = completion.check().ok()?;
+    let _ = completion.id();
+    success.received()
+}
+
+fn main() {}

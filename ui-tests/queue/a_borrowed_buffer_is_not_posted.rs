@@ -1,0 +1,10 @@
+//! Rule Q7: memory in flight is gone until its completion.
+//! Error: E0308
+
+use interlock::{Brand, Buffer, QueuePair};
+
+fn post<B: Brand>(pair: &mut QueuePair<B>, mut buffer: Buffer<B>) {
+    let _ = pair.post_receive(&mut buffer);
+}
+
+fn main() {}

@@ -1,0 +1,10 @@
+//! Rule Q11: one thread posts to a work queue at a time.
+//! Error: E0596
+
+use interlock::{Brand, Buffer, QueuePair};
+
+fn post<B: Brand>(pair: &QueuePair<B>, buffer: Buffer<B>) {
+    let _ = pair.post_receive(buffer);
+}
+
+fn main() {}

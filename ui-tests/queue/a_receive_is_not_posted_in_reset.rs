@@ -1,0 +1,10 @@
+//! Rule Q4: a receive is posted in Init, Ready To Receive, Ready To Send and Send Queue Drain only.
+//! Error: E0277
+
+use interlock::{Brand, Buffer, QueuePair, Reset};
+
+fn receive<B: Brand>(pair: &mut QueuePair<B, Reset>, buffer: Buffer<B>) {
+    let _ = pair.post_receive(buffer);
+}
+
+fn main() {}

@@ -1,0 +1,10 @@
+//! Rule Q5: states and their capabilities are sealed.
+//! Error: E0308
+
+use interlock::SendMemory;
+
+fn alias<B, M: SendMemory<B>>(memory: &M) {
+    let _ = memory.part(());
+}
+
+fn main() {}

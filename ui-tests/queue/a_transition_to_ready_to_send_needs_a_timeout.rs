@@ -1,0 +1,15 @@
+//! Rule Q2: a transition takes exactly the attributes that it requires.
+//! Error: E0063
+
+use interlock::{OutOfRange, Psn, ReadDepth, RetryCount, RnrRetry, RtsAttributes};
+
+fn attributes(send_psn: Psn) -> Result<RtsAttributes, OutOfRange> {
+    Ok(RtsAttributes {
+        send_psn,
+        retry_count: RetryCount::new(7)?,
+        rnr_retry: RnrRetry::FOREVER,
+        initiator_depth: ReadDepth::new(1)?,
+    })
+}
+
+fn main() {}

@@ -1,0 +1,10 @@
+//! Rule Q1: a queue pair goes from state to state only as the specification has it.
+//! Error: E0599
+
+use interlock::{Brand, Poller, QueuePair, ReadyToSend};
+
+fn drain<B: Brand>(pair: &mut QueuePair<B, ReadyToSend>, poller: &mut Poller<B>) {
+    let _ = pair.drain(poller, std::time::Duration::from_secs(1), |completion| drop(completion.check()));
+}
+
+fn main() {}

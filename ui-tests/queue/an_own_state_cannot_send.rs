@@ -1,0 +1,12 @@
+//! Rule Q5: states and their capabilities are sealed.
+//! Error: E0277
+
+use interlock::{Brand, Buffer, PostSend, QueuePair};
+
+enum Mine {}
+impl PostSend for Mine {}
+fn send<B: Brand>(pair: &mut QueuePair<B, Mine>, buffer: Buffer<B>) {
+    let _ = pair.post_send(buffer);
+}
+
+fn main() {}

@@ -1,0 +1,10 @@
+//! Rule Q1: a queue pair goes from state to state only as the specification has it.
+//! Error: E0599
+
+use interlock::{Brand, Port, QueuePair, SendQueueDrain};
+
+fn go<B: Brand>(pair: QueuePair<B, SendQueueDrain>, with: &Port) {
+    let _ = pair.into_init(with);
+}
+
+fn main() {}
