@@ -4,7 +4,7 @@ use std::io;
 
 /// A verb that failed: which one, and the `errno` that it gave.
 ///
-/// The text names both; [`kind`](Self::errno) is the number for programs.
+/// The text names both; [`errno`](Self::errno) is the number for programs.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
 #[error("{verb} failed: {}", describe(*.errno))]
 pub struct VerbError {
@@ -43,5 +43,7 @@ fn describe(errno: i32) -> io::Error {
 ///
 /// Leaking is the only sound answer then, but a silent leak would be a riddle.
 pub(crate) fn note_leak(what: &'static str, error: VerbError) {
-    eprintln!("interlock: {what} stays allocated for the life of the process: {error}");
+    use io::Write;
+    // Not `eprintln!`, which panics where it cannot write; this runs in drops.
+    let _ = writeln!(io::stderr(), "interlock: {what} stays allocated for the life of the process: {error}");
 }

@@ -91,7 +91,7 @@
 //!
 //! | state | post receives | receives messages | post sends |
 //! |---|---|---|---|
-//! | [`Reset`], [`Error`] | | | |
+//! | [`Reset`], [`Errored`] | | | |
 //! | [`Init`] | yes | | |
 //! | [`ReadyToReceive`], [`SendQueueDrain`] | yes | yes | |
 //! | [`ReadyToSend`] | yes | yes | yes |
@@ -201,29 +201,31 @@ mod sys;
 mod types;
 
 pub use completion::{
-    Completion, CompletionQueue, Failure, NoRoom, PollError, Poller, Received, Status, Success, WaitError, Work,
-    WrittenWithImmediate,
+    Completion, CompletionQueue, Failure, FailureCause, NoRoom, PollError, Poller, Received, Status, Success,
+    WaitError, Work, WrittenWithImmediate,
 };
 pub use connection::Endpoint;
 pub use device::{
-    Context, Device, DeviceAttributes, GidEntry, GidKind, LinkLayer, NoGid, OpenError, Port, PortState, devices,
+    Context, Device, DeviceAttributes, GidEntry, GidKind, LinkLayer, NoActivePort, NoGid, OpenError, Port, PortState,
+    devices,
 };
 pub use domain::{Brand, NamedDomainError, ProtectionDomain, Scoped};
 pub use error::VerbError;
 pub use memory::{
     Access, Buffer, DeregisterError, DeviceMayWrite, Exposed, JoinError, LocalRead, LocalWrite, MAX_MESSAGE_BYTES,
-    Memory, MemoryRegion, OutOfBounds, Pages, PeerCannotWrite, PeerMayAtomic, PeerMayRead, PeerMayWrite, Plain,
-    RecordError, RegisterError, RegisterFailure, RejoinError, RemoteAll, RemoteAtomic, RemoteRead, RemoteReadWrite,
-    RemoteRegion, RemoteWrite, SharedBuffer, SplitError, SplitRegion, TooLong, Unexposed, ViewError,
+    Memory, MemoryRegion, NoPages, OutOfBounds, Pages, PeerCannotWrite, PeerMayAtomic, PeerMayRead, PeerMayWrite,
+    Plain, RecordError, RegisterError, RegisterFailure, RejoinError, RemoteAll, RemoteAtomic, RemoteRead,
+    RemoteReadWrite, RemoteRegion, RemoteWrite, SharedBuffer, SplitError, SplitRegion, TooLong, Unexposed, ViewError,
+    locked_memory_limit,
 };
 pub use provider::soft;
 pub use queue::request;
 pub use queue::{
     AdvanceError, AnyQueuePair, Batch, BatchError, CarriesImmediate, ConnectAttributes, CreateError, DestroyError,
-    DrainFailure, Error, Halted, Init, InitAttributes, JoinHalvesError, Limits, MayFail, Operation, Path, PeerRights,
-    PostError, PostReceive, PostSend, PostedMemory, QueuePair, ReadyToReceive, ReadyToSend, ReceiveHalf,
-    ReliableConnection, RequestFlaw, Reset, RtrAttributes, RtsAttributes, SendHalf, SendMemory, SendQueueDrain, State,
-    TransitionError, TransitionFailure, Transport, Undrained, WorkId, WorkRequest,
+    DeviceState, DrainFailure, Errored, Halted, Init, InitAttributes, JoinHalvesError, Limits, MayFail, Operation,
+    PeerPath, PeerRights, PostError, PostReceive, PostSend, PostedMemory, QueuePair, ReadyToReceive, ReadyToSend,
+    ReceiveHalf, ReliableConnection, RequestFlaw, Reset, RtrAttributes, RtsAttributes, SendHalf, SendMemory,
+    SendQueueDrain, State, TransitionError, TransitionFailure, Transport, Undrained, WorkId, WorkRequest,
 };
 pub use types::{
     AckTimeout, Gid, Lkey, Mtu, OutOfRange, PortNumber, Psn, Qpn, ReadDepth, RetryCount, Rkey, RnrRetry, RnrTimer,

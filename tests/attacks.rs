@@ -4,9 +4,9 @@
 use interlock::soft::{Fabric, Fault, Verb};
 use interlock::{
     AnyQueuePair, BatchError, Brand, Buffer, Completion, CompletionQueue, ConnectAttributes, Context, CreateError,
-    Init, Limits, LocalRead, LocalWrite, MAX_MESSAGE_BYTES, NamedDomainError, Pages, PollError, Poller, Port,
-    PostError, PostedMemory, ProtectionDomain, QueuePair, RemoteAll, RemoteRead, RemoteRegion, RemoteWrite, Reset,
-    RetryCount, Status, TransitionFailure, Work, WorkId, WorkRequest,
+    DeviceState, Init, Limits, LocalRead, LocalWrite, NamedDomainError, Pages, PollError, Poller, Port, PostError,
+    PostedMemory, ProtectionDomain, QueuePair, RemoteAll, RemoteRead, RemoteRegion, RemoteWrite, Reset, RetryCount,
+    Status, TransitionFailure, Work, WorkId, WorkRequest,
 };
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -168,7 +168,7 @@ fn a_name_is_never_free_while_a_completion_queue_bears_it() {
 
 #[test]
 fn a_batch_that_panics_after_a_doorbell_never_takes_back_what_was_rung() {
-    let mut stage = stage!();
+    let stage = stage!();
     let limits = Limits { sends: 40, receives: 1 };
     let (queue, mut poller) = stage.domain.completion_queue(100).unwrap();
     let pair = stage.domain.reliable(&queue, &limits).unwrap().into_init(&stage.port).unwrap();
@@ -428,7 +428,7 @@ fn memory_that_cannot_be_deregistered_is_never_freed() {
     let fabric = Fabric::manual();
     let context = Context::open_on(&fabric, "dev").unwrap();
     let mut stage = Stage::new(fabric, context.named_domain(Test).unwrap());
-    let region = stage.domain.register::<RemoteWrite, _>(counted(&DROPS, 2)).unwrap();
+    let region = stage.domain.register::<RemoteWrite, _>(counted::<0>(&DROPS, 2)).unwrap();
     let target = region.remote();
     stage.fabric.inject(fails_for_ever(Verb::DeregMr));
     let error = region.deregister().unwrap_err();
@@ -458,11 +458,7 @@ impl<const SITE: usize> Drop for Counted<SITE> {
 }
 
 /// Memory whose drops are counted in `drops`.
-fn counted(drops: &'static AtomicUsize, count: usize) -> Vec<Counted<0>> {
-    counted_at(drops, count)
-}
-
-fn counted_at<const SITE: usize>(drops: &'static AtomicUsize, count: usize) -> Vec<Counted<SITE>> {
+fn counted<const SITE: usize>(drops: &'static AtomicUsize, count: usize) -> Vec<Counted<SITE>> {
     SITES[SITE].set(drops).unwrap();
     (0..count).map(|_| Counted(0)).collect()
 }
@@ -471,7 +467,7 @@ fn counted_at<const SITE: usize>(drops: &'static AtomicUsize, count: usize) -> V
 fn memory_with_drop_glue_is_never_dropped_in_flight_nor_twice() {
     static DROPS: AtomicUsize = AtomicUsize::new(0);
     let mut stage = stage!();
-    let region = stage.domain.register::<LocalWrite, _>(counted_at::<1>(&DROPS, 4)).unwrap();
+    let region = stage.domain.register::<LocalWrite, _>(counted::<1>(&DROPS, 4)).unwrap();
     let (rest, whole) = region.split();
     drop(rest);
     for buffer in whole.chunks(8) {
@@ -525,7 +521,7 @@ fn what_fails_half_way_never_leaves_anything_behind() {
     let (queue, _poller) = domain.completion_queue(16).unwrap();
     fabric.inject(fails(Verb::CreateQp));
     assert!(matches!(domain.reliable(&queue, &LIMITS), Err(CreateError::Verb(_))));
-    assert_eq!(queue.free(), 16, "the lease was given back");
+    assert_eq!(queue.room(), 16, "the lease was given back");
     fabric.inject(fails(Verb::RegMr));
     let error = domain.register::<LocalWrite, _>(vec![7_u8; 3]).unwrap_err();
     assert_eq!(error.memory, [7; 3]);
@@ -585,7 +581,7 @@ fn halves_dropped_on_two_threads_never_destroy_twice_nor_lose_a_buffer() {
         assert_eq!(all(&mut stage.poller).len(), 1);
         drop(stage.left);
         all(&mut stage.poller);
-        assert_eq!(stage.queue.free(), stage.queue.capacity());
+        assert_eq!(stage.queue.room(), stage.queue.capacity());
     }
 }
 
@@ -640,7 +636,7 @@ fn two_pollers_of_one_pair_on_two_threads_never_give_a_buffer_twice() {
             }
             assert_eq!(count, 6);
         });
-        assert_eq!((sends.free(), receives.free()), (8, 8));
+        assert_eq!((sends.room(), receives.room()), (8, 8));
     }
 }
 
@@ -729,13 +725,13 @@ fn a_wait_never_sleeps_through_the_end_of_a_pair() {
     let begun = Instant::now();
     let (right, poller) = (stage.right, &mut stage.poller);
     let failure = thread::scope(|scope| {
-        let waiting = scope.spawn(|| poller.wait(Duration::from_secs(3)).map(Completion::check));
+        let waiting = scope.spawn(|| poller.wait(Duration::from_secs(10)).map(Completion::check));
         thread::sleep(Duration::from_millis(100));
         drop(right);
         waiting.join().unwrap()
     });
     assert_eq!(failure.unwrap().unwrap_err().status, Status::Destroyed);
-    assert!(begun.elapsed() < Duration::from_millis(2500), "it came when the time was over");
+    assert!(begun.elapsed() < Duration::from_secs(8), "it came when the time was over");
 }
 
 /// J-2: here the handles keep each other alive, whatever is dropped or forgotten first.
@@ -856,11 +852,11 @@ fn memory_that_is_shared_in_flight_is_never_unique() {
 fn a_region_shared_as_a_whole_is_never_written_again() {
     let stage = stage!();
     let region = stage.domain.register::<LocalRead, _>(vec![1_u8; 8]).unwrap();
-    let share = region.share().unwrap();
+    let share = region.share();
     assert!(share.try_into_unique().is_err(), "no local write");
     let region = stage.domain.register::<RemoteRead, _>(vec![1_u64; 1]).unwrap();
     let remote = region.remote();
-    let share = region.share().unwrap();
+    let share = region.share();
     assert!(share.try_into_unique().is_err(), "peers may read it");
     assert_eq!(remote.len(), 8);
 }
@@ -878,13 +874,13 @@ fn j_3_bytes_that_the_program_borrows_are_never_written_by_a_peer() {
     let lie = RemoteRegion::<RemoteAll>::from_bytes(&record).unwrap();
     let fabric = stage.fabric.clone();
     let stepping = thread::spawn(move || fabric.run());
-    assert!(borrowed.iter().any(|&byte| byte == 7));
+    assert!(borrowed.contains(&7));
     stepping.join().unwrap();
     stage.left.post_write(stage.domain.buffer(32).unwrap(), &lie).unwrap();
     let out = settle(&stage.fabric, &mut stage.poller);
     let statuses: Vec<_> = out.into_iter().map(|c| c.check().map_err(|failure| failure.status)).collect();
     assert!(matches!(statuses[..], [Ok(_), Err(Status::RemoteAccess)]), "{statuses:?}");
-    assert_eq!(borrowed, vec![7_u64; 4].as_bytes());
+    assert_eq!(borrowed, [7_u64; 4].as_bytes());
 }
 
 /// The record with every remote right in it.
@@ -939,10 +935,9 @@ fn completions_in_the_pollers_hands_never_come_twice() {
     assert_eq!(buffers.len(), 7);
     assert_disjoint(&buffers);
     assert_eq!(poller.unknown_completions(), 0);
-    assert_eq!(stage.queue.free(), stage.queue.capacity());
+    assert_eq!(stage.queue.room(), stage.queue.capacity());
 }
 
-/// what is polled after a reset is the old life's, never the new one's.
 #[test]
 fn completions_of_an_earlier_life_never_retire_requests_of_the_next() {
     let mut stage = stage!();
@@ -956,18 +951,18 @@ fn completions_of_an_earlier_life_never_retire_requests_of_the_next() {
         let (left, right) = (stage.left.into_reset().unwrap(), stage.right.into_reset().unwrap());
         let error = right.into_init(&stage.port).unwrap_err();
         assert!(matches!(error.source, TransitionFailure::Unsettled), "round {round}: {error}");
-        assert_eq!(stage.queue.free(), 0, "the lease stays");
+        assert_eq!(stage.queue.room(), 0, "the lease stays");
         let mut statuses: Vec<_> = all(&mut stage.poller).into_iter().map(|c| c.check().is_ok()).collect();
         statuses.sort_unstable();
         assert_eq!(statuses.len(), 3, "each once");
         let left = left.into_init(&stage.port).unwrap();
         (stage.left, stage.right) = join(left, error.queue_pair.into_init(&stage.port).unwrap());
-        assert_eq!(stage.queue.free(), 0);
+        assert_eq!(stage.queue.room(), 0);
     }
     assert_eq!(stage.poller.unknown_completions(), 0);
     drop((stage.left, stage.right));
     assert!(all(&mut stage.poller).is_empty());
-    assert_eq!(stage.queue.free(), stage.queue.capacity());
+    assert_eq!(stage.queue.room(), stage.queue.capacity());
 }
 
 #[test]
@@ -977,9 +972,9 @@ fn a_reset_that_is_destroyed_unsettled_never_returns_its_lease_twice() {
     let reset = stage.right.into_reset().unwrap();
     drop(reset);
     drop(stage.left.into_reset().unwrap().into_reset().unwrap());
-    assert_eq!(stage.queue.free(), 0);
+    assert_eq!(stage.queue.room(), 0);
     assert_eq!(all(&mut stage.poller).len(), 1);
-    assert_eq!(stage.queue.free(), stage.queue.capacity());
+    assert_eq!(stage.queue.room(), stage.queue.capacity());
 }
 
 #[test]
@@ -993,7 +988,7 @@ fn a_refused_reset_never_changes_anything() {
     assert_eq!(stage.fabric.run() > 0, all(&mut stage.poller).len() == 2);
     drop((stage.left, right));
     all(&mut stage.poller);
-    assert_eq!(stage.queue.free(), stage.queue.capacity());
+    assert_eq!(stage.queue.room(), stage.queue.capacity());
 }
 
 #[test]
@@ -1007,7 +1002,7 @@ fn a_work_queue_is_never_deeper_than_what_was_leased() {
     for (sends, receives) in [(8, 3), (11, 1), (1 << 22, 1 << 22)] {
         let error = stage.domain.reliable(&queue, &Limits { sends, receives }).unwrap_err();
         assert!(matches!(error, CreateError::NoRoom(_)), "{error}");
-        assert_eq!(queue.free(), 10);
+        assert_eq!(queue.room(), 10);
     }
     assert!(stage.domain.completion_queue(0).is_err() && stage.domain.completion_queue(u32::MAX).is_err());
 }
@@ -1044,14 +1039,14 @@ fn a_pair_never_says_ready_when_its_transition_failed() {
     stage.fabric.inject(fails(Verb::ModifyQp));
     let error = pair.into_init(&stage.port).unwrap_err();
     let pair: QueuePair<_, Reset> = error.queue_pair;
-    assert_eq!(pair.query_state().unwrap(), 0);
+    assert_eq!(pair.query_state().unwrap(), DeviceState::Reset);
     let pair = pair.into_init(&stage.port).unwrap();
     let myself = pair.endpoint();
     // The second of the two transitions that make a connection.
     stage.fabric.inject(Fault::VerbFails { verb: Verb::ModifyQp, after: 1, count: 1, errno: libc::EINVAL });
     let error = pair.connect(&myself).unwrap_err();
     let AnyQueuePair::ReadyToReceive(pair) = error.queue_pair else { panic!("where it got to") };
-    assert_eq!(pair.query_state().unwrap(), 2);
+    assert_eq!(pair.query_state().unwrap(), DeviceState::ReadyToReceive);
 }
 
 #[test]
@@ -1066,10 +1061,12 @@ fn more_memory_than_a_message_is_never_lost() {
     assert!(buffers.iter().all(|buffer| buffer.capacity() == 1 << 30));
     assert_disjoint(&buffers);
     drop(buffers);
-    let Ok(pages) = Pages::new(MAX_MESSAGE_BYTES + 4096) else { return };
-    let region = stage.domain.register::<LocalWrite, _>(pages).unwrap();
-    let region = region.share().expect_err("longer than a message");
-    assert_eq!(region.deregister().unwrap().len(), MAX_MESSAGE_BYTES + 4096);
+    let Ok(pages) = Pages::new((1 << 32) + 4096) else { return };
+    let (rest, whole) = stage.domain.register::<LocalWrite, _>(pages).unwrap().split();
+    assert_eq!(whole.capacity(), (1 << 32) + 4096);
+    let (left, right) = whole.split_at(1 << 32).unwrap();
+    let whole = left.join(right).unwrap();
+    assert_eq!(rest.rejoin(whole).unwrap().deregister().unwrap().len(), (1 << 32) + 4096);
 }
 
 /// Errors are written where nobody reads any more, as after `program 2>&1 | head`.

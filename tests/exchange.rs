@@ -199,7 +199,7 @@ fn a_share_is_in_flight_many_times_and_unique_again_after() {
 fn memory_without_local_write_can_be_sent_from() {
     interlock::domain! { struct Test; }
     let mut link = Link::new(context().named_domain(Test).unwrap(), 4);
-    let share = link.domain.register::<LocalRead, _>(b"fixed".to_vec()).unwrap().share().unwrap();
+    let share = link.domain.register::<LocalRead, _>(b"fixed".to_vec()).unwrap().share();
     let receive = link.right.post_receive(link.domain.buffer(16).unwrap()).unwrap();
     link.left.post_send(share.clone()).unwrap();
     let received = completion_of(&mut link.poller, receive).check().unwrap().received().unwrap();
@@ -396,7 +396,7 @@ fn one_queue_serves_many_pairs() {
         let (l, r) = (left.endpoint(), right.endpoint());
         links.push((left.connect(&r).unwrap(), right.connect(&l).unwrap()));
     }
-    assert_eq!(queue.free(), 0);
+    assert_eq!(queue.room(), 0);
     assert!(matches!(domain.reliable(&queue, &limits), Err(interlock::CreateError::NoRoom(_))));
     for (number, (left, right)) in links.iter_mut().enumerate() {
         right.post_receive(domain.buffer(8).unwrap()).unwrap();

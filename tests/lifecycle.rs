@@ -4,8 +4,9 @@ mod common;
 
 use common::{Link, PATIENCE, context, on_hardware};
 use interlock::{
-    AnyQueuePair, Brand, Completion, ConnectAttributes, Context, InitAttributes, Limits, LocalWrite, PeerRights,
-    Poller, PostError, QueuePair, ReadyToSend, RemoteRead, RetryCount, Status, TransitionFailure, WaitError, Work,
+    AnyQueuePair, Brand, Completion, ConnectAttributes, Context, DeviceState, InitAttributes, Limits, LocalWrite,
+    PeerRights, Poller, PostError, QueuePair, ReadyToSend, RemoteRead, RetryCount, Status, TransitionFailure,
+    WaitError, Work,
 };
 use std::mem;
 use std::time::Duration;
@@ -65,11 +66,11 @@ fn completions_of_before_the_destroy_keep_their_status() {
 fn room_on_the_queue_comes_back_only_after_it_was_seen_empty() {
     interlock::domain! { struct Test; }
     let mut link = Link::new(context().named_domain(Test).unwrap(), 4);
-    assert_eq!(link.queue.free(), 0);
+    assert_eq!(link.queue.room(), 0);
     drop(link.right);
-    assert_eq!(link.queue.free(), 0);
+    assert_eq!(link.queue.room(), 0);
     all(&mut link.poller);
-    assert_eq!(link.queue.free(), 8);
+    assert_eq!(link.queue.room(), 8);
     assert!(link.domain.reliable(&link.queue, &Limits { sends: 4, receives: 4 }).is_ok());
 }
 
@@ -160,7 +161,7 @@ fn a_drained_send_queue_goes_on() {
     let Link { domain, mut poller, mut left, mut right, .. } = Link::new(context().named_domain(Test).unwrap(), 4);
     right.post_receive(domain.buffer(8).unwrap()).unwrap();
     let mut draining = left.into_sqd().unwrap();
-    assert_eq!(draining.query_state().unwrap(), 4);
+    assert_eq!(draining.query_state().unwrap(), DeviceState::SendQueueDrain);
     assert!(draining.drained(PATIENCE).unwrap());
     // Receives go on in SQD.
     draining.post_receive(domain.buffer(8).unwrap()).unwrap();
@@ -182,19 +183,19 @@ fn every_state_that_the_type_says_is_the_devices_too() {
     let port = domain.context().active_port().unwrap();
     let (queue, _poller) = domain.completion_queue(8).unwrap();
     let pair = domain.reliable(&queue, &Limits::default()).unwrap();
-    assert_eq!(pair.query_state().unwrap(), 0);
+    assert_eq!(pair.query_state().unwrap(), DeviceState::Reset);
     let pair = pair.into_init(&port).unwrap();
-    assert_eq!(pair.query_state().unwrap(), 1);
+    assert_eq!(pair.query_state().unwrap(), DeviceState::Init);
     let myself = pair.endpoint();
     let pair = pair.connect(&myself).unwrap();
-    assert_eq!(pair.query_state().unwrap(), 3);
+    assert_eq!(pair.query_state().unwrap(), DeviceState::ReadyToSend);
     let pair = pair.into_sqd().unwrap();
     assert!(pair.drained(PATIENCE).unwrap());
-    assert_eq!(pair.query_state().unwrap(), 4);
+    assert_eq!(pair.query_state().unwrap(), DeviceState::SendQueueDrain);
     let pair = pair.into_error().unwrap();
-    assert_eq!(pair.query_state().unwrap(), 6);
+    assert_eq!(pair.query_state().unwrap(), DeviceState::Error);
     let pair = pair.into_reset().unwrap();
-    assert_eq!(pair.query_state().unwrap(), 0);
+    assert_eq!(pair.query_state().unwrap(), DeviceState::Reset);
     assert_eq!(format!("{pair:?}").split_whitespace().next(), Some("QueuePair"));
 }
 
@@ -209,7 +210,7 @@ fn a_refused_transition_gives_the_pair_back_as_it_was() {
     let too_deep = ConnectAttributes { read_depth: 255.try_into().unwrap(), ..Default::default() };
     // `connect` lowers it to what the device has; the bare transitions say what the device answers.
     let pair = pair.into_rtr(&interlock::RtrAttributes {
-        path: interlock::Path::to(peer.gid().unwrap_or_default()),
+        path: interlock::PeerPath::to(peer.gid().unwrap_or_default()),
         path_mtu: peer.mtu(),
         destination: peer.queue_pair(),
         receive_psn: peer.psn(),
@@ -227,7 +228,7 @@ fn a_refused_transition_gives_the_pair_back_as_it_was() {
         })
         .unwrap_err();
     assert!(error.to_string().contains("initiator depth"), "{error}");
-    assert_eq!(error.queue_pair.query_state().unwrap(), 2);
+    assert_eq!(error.queue_pair.query_state().unwrap(), DeviceState::ReadyToReceive);
 }
 
 #[test]
@@ -235,12 +236,12 @@ fn a_field_goes_from_error_to_ready_in_one_advance() {
     interlock::domain! { struct Test; }
     let Link { domain, port, mut poller, left, right, .. } = Link::new(context().named_domain(Test).unwrap(), 4);
     let mut field: AnyQueuePair<Test> = left.into_error().unwrap().into();
-    assert_eq!(field.state(), "Error");
+    assert_eq!(field.state(), "Errored");
     let right = right.into_reset().unwrap().into_init(&port).unwrap();
     let peer = right.endpoint();
     field
         .advance(|pair| match pair {
-            AnyQueuePair::Error(pair) => Ok(pair.into_reset()?.into_init(&port)?.into()),
+            AnyQueuePair::Errored(pair) => Ok(pair.into_reset()?.into_init(&port)?.into()),
             other => Ok(other),
         })
         .unwrap();

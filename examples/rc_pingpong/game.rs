@@ -5,8 +5,8 @@ use crate::fault::{Doing, Fault};
 use crate::options::Options;
 use interlock::{
     AckTimeout, Buffer, Completion, CompletionQueue, Endpoint, Failure, Init, InitAttributes, Limits, LinkLayer, Mtu,
-    Operation, Path, PeerRights, Poller, Port, ProtectionDomain, QueuePair, ReadDepth, Received, RetryCount, RnrRetry,
-    RnrTimer, RtrAttributes, RtsAttributes, Status, Work,
+    Operation, PeerPath, PeerRights, Poller, Port, ProtectionDomain, QueuePair, ReadDepth, Received, RetryCount,
+    RnrRetry, RnrTimer, RtrAttributes, RtsAttributes, Status, Work,
 };
 use std::time::{Duration, Instant};
 use std::{hint, thread};
@@ -72,7 +72,8 @@ impl Seat {
             ));
         }
         let gid = peer.gid().unwrap_or_default();
-        let path = Path { gid: peer.gid(), lid: peer.lid(), service_level: options.service_level, ..Path::to(gid) };
+        let path =
+            PeerPath { gid: peer.gid(), lid: peer.lid(), service_level: options.service_level, ..PeerPath::to(gid) };
         let receive = RtrAttributes {
             path,
             path_mtu: mtu,

@@ -124,12 +124,12 @@ impl RawCompletion {
         }
         let with_write = self.flags & WITH_WRITE != 0;
         let byte_len = self.byte_len_or_vendor;
-        if !with_write && byte_len > self.entry.part().capacity() {
+        if !with_write && byte_len as usize > self.entry.part().capacity() {
             return Err(self);
         }
         let has_immediate = self.flags & sys::ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0;
         let immediate = has_immediate.then_some(u32::from_be(self.immediate_or_first));
-        self.entry.part().set_filled(if with_write { 0 } else { byte_len });
+        self.entry.part().set_filled(if with_write { 0 } else { byte_len as usize });
         Ok(match self.entry.into_memory() {
             PostedMemory::Unique(buffer) if with_write => Work::WrittenWithImmediate(WrittenWithImmediate {
                 buffer,
@@ -171,6 +171,7 @@ impl<B> fmt::Debug for Completion<B> {
 }
 
 /// A request that succeeded.
+#[non_exhaustive]
 pub struct Success<B> {
     /// The id that posting gave.
     pub id: WorkId,
@@ -203,6 +204,7 @@ pub enum Work<B> {
 }
 
 /// A message that was received.
+#[non_exhaustive]
 pub struct Received<B> {
     /// The buffer; what is filled is the message.
     pub buffer: Buffer<B>,
@@ -211,6 +213,7 @@ pub struct Received<B> {
 }
 
 /// A write of the peer that took a receive to announce itself.
+#[non_exhaustive]
 pub struct WrittenWithImmediate<B> {
     /// The buffer of the receive: nothing came into it.
     pub buffer: Buffer<B>,
@@ -315,6 +318,7 @@ impl<B> fmt::Debug for WrittenWithImmediate<B> {
 /// A request that did not succeed, with its memory.
 ///
 /// What of it was done before is not known: a flushed or timed-out request may have been executed by the peer.
+#[non_exhaustive]
 pub struct Failure<B> {
     /// The id that posting gave.
     pub id: WorkId,
@@ -332,7 +336,47 @@ pub struct Failure<B> {
     pub memory: PostedMemory<B>,
 }
 
+/// What a [`Failure`] says, without the memory: it can leave a scoped domain.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct FailureCause {
+    /// The queue pair.
+    pub queue_pair: Qpn,
+    /// What the request should have done.
+    pub operation: Operation,
+    /// Why it did not.
+    pub status: Status,
+    /// The provider's own code, for its vendor.
+    pub vendor_error: u32,
+    /// What broke the pair, where this is only what followed.
+    pub first_failure: Option<Status>,
+}
+
+impl fmt::Display for FailureCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} on queue pair {:#x} failed: {}", self.operation, self.queue_pair, self.status)?;
+        if let Some(first) = self.first_failure {
+            write!(f, " (after: {first})")?;
+        }
+        Ok(())
+    }
+}
+
+impl error::Error for FailureCause {}
+
+impl<B> From<Failure<B>> for FailureCause {
+    fn from(failure: Failure<B>) -> Self {
+        failure.cause()
+    }
+}
+
 impl<B> Failure<B> {
+    /// What it says, without the memory.
+    pub fn cause(&self) -> FailureCause {
+        let Self { queue_pair, operation, status, vendor_error, first_failure, .. } = *self;
+        FailureCause { queue_pair, operation, status, vendor_error, first_failure }
+    }
+
     /// The buffer, if the request had one of its own.
     #[inline]
     pub fn into_buffer(self) -> Option<Buffer<B>> {
@@ -342,11 +386,7 @@ impl<B> Failure<B> {
 
 impl<B> fmt::Display for Failure<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} on queue pair {:#x} failed: {}", self.operation, self.queue_pair, self.status)?;
-        if let Some(first) = self.first_failure {
-            write!(f, " (after: {first})")?;
-        }
-        Ok(())
+        self.cause().fmt(f)
     }
 }
 

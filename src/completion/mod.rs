@@ -4,8 +4,9 @@ mod entry;
 pub(crate) mod mailbox;
 mod poller;
 mod queue;
+mod waker;
 
-pub use entry::{Completion, Failure, Received, Status, Success, Work, WrittenWithImmediate};
+pub use entry::{Completion, Failure, FailureCause, Received, Status, Success, Work, WrittenWithImmediate};
 pub use poller::{PollError, Poller, WaitError};
-pub(crate) use queue::{Attached, CqInner, Message, Orphan, Place, QueueStatus, create};
+pub(crate) use queue::{Attached, CqInner, Orphan, Place, QueueStatus, create};
 pub use queue::{CompletionQueue, NoRoom};

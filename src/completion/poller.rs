@@ -266,23 +266,25 @@ impl<B> Poller<B> {
 
     /// Sleeps until an event, or a timer of the device, or for `left`; takes what events there are.
     fn sleep(&self, left: Duration) -> Result<(), WaitError> {
-        let left = self.queue.context.next_timer().map_or(left, |timer| timer.min(left));
+        let left = self.queue.domain.context.next_timer().map_or(left, |timer| timer.min(left));
         // SAFETY: alive as long as the queue.
-        wait_readable(unsafe { (*self.queue.channel.as_ptr()).fd }, left)?;
+        let channel = unsafe { (*self.queue.channel.as_ptr()).fd };
+        wait_readable([channel, self.queue.waker.fd()], left)?;
+        self.queue.waker.clear();
         // SAFETY: alive as long as the queue.
-        while unsafe { self.queue.context.provider.take_cq_event(self.queue.channel) }? {}
+        while unsafe { self.queue.domain.context.provider.take_cq_event(self.queue.channel) }? {}
         Ok(())
     }
 }
 
-/// Sleeps until `fd` can be read, or for `left`, or until a signal.
+/// Sleeps until one of `fds` can be read, or for `left`, or until a signal.
 #[cfg(not(miri))]
-fn wait_readable(fd: i32, left: Duration) -> io::Result<()> {
-    let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+fn wait_readable(fds: [i32; 2], left: Duration) -> io::Result<()> {
+    let mut polls = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
     // Rounded up, so as not to spin through the last millisecond.
     let millis = i32::try_from(left.as_micros().div_ceil(1000)).unwrap_or(i32::MAX);
-    // SAFETY: one entry, which may be written.
-    if unsafe { libc::poll(&mut poll, 1, millis) } < 0 {
+    // SAFETY: two entries, which may be written.
+    if unsafe { libc::poll(polls.as_mut_ptr(), 2, millis) } < 0 {
         let error = io::Error::last_os_error();
         if error.kind() != io::ErrorKind::Interrupted {
             return Err(error);
@@ -293,7 +295,7 @@ fn wait_readable(fd: i32, left: Duration) -> io::Result<()> {
 
 /// Miri has no `poll(2)`; to come back early is allowed.
 #[cfg(miri)]
-fn wait_readable(_: i32, _: Duration) -> io::Result<()> {
+fn wait_readable(_: [i32; 2], _: Duration) -> io::Result<()> {
     std::thread::yield_now();
     Ok(())
 }

@@ -7,8 +7,9 @@
 
 use super::mailbox::Mailbox;
 use super::poller::Desk;
+use super::waker::Waker;
 use super::{Poller, Status};
-use crate::device::ContextInner;
+use crate::domain::DomainInner;
 use crate::domain::brand::Branded;
 use crate::error::{VerbError, note_leak};
 use crate::queue::ledger::Retirer;
@@ -37,8 +38,8 @@ impl<B> CompletionQueue<B> {
         self.inner.capacity
     }
 
-    /// How much of the room no queue pair has leased.
-    pub fn free(&self) -> u32 {
+    /// How much of the capacity no queue pair has leased.
+    pub fn room(&self) -> u32 {
         self.inner.capacity - self.inner.control().leased
     }
 
@@ -59,7 +60,7 @@ impl<B> fmt::Debug for CompletionQueue<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CompletionQueue")
             .field("capacity", &self.capacity())
-            .field("free", &self.free())
+            .field("room", &self.room())
             .finish_non_exhaustive()
     }
 }
@@ -123,7 +124,7 @@ pub(crate) struct Attached {
 }
 
 /// What the control path tells the poller.
-pub(crate) enum Message {
+pub(super) enum Message {
     /// A work queue has come.
     Attach(Attached),
     /// The device is done with a work queue: its pair was destroyed, or reset.
@@ -164,9 +165,11 @@ pub(crate) struct CqInner {
     pub(crate) poll: PollCq,
     pub(crate) request_notify: RequestNotify,
     capacity: u32,
-    pub(crate) mailbox: Mailbox<Message>,
+    pub(super) mailbox: Mailbox<Message>,
+    pub(super) waker: Waker,
     control: Mutex<Control>,
-    pub(crate) context: Arc<ContextInner>,
+    /// The domain that the queue bears the brand of: its name is taken for as long as this is around.
+    pub(crate) domain: Arc<DomainInner>,
 }
 
 // SAFETY: control verbs may be called from any thread; polling and arming are the poller's alone, of which there is one.
@@ -177,6 +180,17 @@ unsafe impl Sync for CqInner {}
 impl CqInner {
     fn control(&self) -> MutexGuard<'_, Control> {
         self.control.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A work queue has come.
+    pub(crate) fn attach(&self, attached: Attached) {
+        self.mailbox.send(Message::Attach(attached));
+    }
+
+    /// The device is done with a work queue; its poller, asleep perhaps, gives out what is left.
+    pub(crate) fn orphan(&self, orphan: Orphan) {
+        self.mailbox.send(Message::Orphan(orphan));
+        self.waker.wake();
     }
 
     /// Leases room for `depth` completions, and takes a slot.
@@ -227,7 +241,7 @@ impl Control {
 
 impl Drop for CqInner {
     fn drop(&mut self) {
-        let provider = self.context.provider;
+        let provider = self.domain.context.provider;
         // SAFETY: alive (0); no queue pair uses it, since each holds a reference to this.
         let gone = match unsafe { provider.destroy_cq(self.raw) } {
             // SAFETY: alive (0), and its only queue is gone.
@@ -236,7 +250,7 @@ impl Drop for CqInner {
         };
         if let Err(error) = gone {
             note_leak("a completion queue", error);
-            mem::forget(Arc::clone(&self.context));
+            mem::forget(Arc::clone(&self.domain));
         }
         // Every pair that was attached has been destroyed (one that could not be would keep this alive), so the
         // device is done with whatever the ledgers still hold.
@@ -256,19 +270,18 @@ impl Drop for CqInner {
 }
 
 /// Makes a completion queue and its poller.
-pub(crate) fn create<B>(
-    context: &Arc<ContextInner>,
-    entries: u32,
-) -> Result<(CompletionQueue<B>, Poller<B>), VerbError> {
+pub(crate) fn create<B>(domain: &Arc<DomainInner>, entries: u32) -> Result<(CompletionQueue<B>, Poller<B>), VerbError> {
     if entries == 0 {
         return Err(VerbError::new("ibv_create_cq", libc::EINVAL));
     }
+    let context = &domain.context;
     // SAFETY: an open context has its function table filled.
     let operations = unsafe { (*context.raw.as_ptr()).ops };
     let (Some(poll), Some(request_notify)) = (operations.poll_cq, operations.req_notify_cq) else {
         return Err(VerbError::new("ibv_poll_cq", libc::EOPNOTSUPP));
     };
     let provider = context.provider;
+    let waker = Waker::new()?;
     // SAFETY: the context is open as long as we hold it.
     let channel = unsafe { provider.create_comp_channel(context.raw) }?;
     // SAFETY: as above; the channel was made just now.
@@ -278,7 +291,7 @@ pub(crate) fn create<B>(
             // SAFETY: made just now, and nothing uses it.
             if let Err(error) = unsafe { provider.destroy_comp_channel(channel) } {
                 note_leak("a completion channel", error);
-                mem::forget(Arc::clone(context));
+                mem::forget(Arc::clone(domain));
             }
             return Err(error);
         }
@@ -290,8 +303,9 @@ pub(crate) fn create<B>(
         request_notify,
         capacity: entries,
         mailbox: Mailbox::new(),
+        waker,
         control: Mutex::new(Control { leased: 0, free: Vec::new(), fresh: 0, parked: None }),
-        context: Arc::clone(context),
+        domain: Arc::clone(domain),
     });
     let poller = Poller::new(Arc::clone(&inner), Box::new(Desk::new()));
     Ok((CompletionQueue { inner, brand: PhantomData }, poller))

@@ -174,7 +174,7 @@ impl<B: Brand> ProtectionDomain<B> {
     /// ([`max_completion_entries`](crate::DeviceAttributes::max_completion_entries)).
     #[doc(alias = "ibv_create_cq")]
     pub fn completion_queue(&self, entries: u32) -> Result<(CompletionQueue<B>, Poller<B>), VerbError> {
-        crate::completion::create(&self.inner.context, entries)
+        crate::completion::create(&self.inner, entries)
     }
 
     /// A queue pair for reliable connections, whose sends and receives complete on `queue`.

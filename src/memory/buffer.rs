@@ -1,12 +1,12 @@
 //! Buffers: disjoint parts of a region that no peer can write, posted by move.
 #![allow(unsafe_code, reason = "slices over a part of a region")]
 
-use super::{MAX_MESSAGE_BYTES, RegionInner};
+use super::RegionInner;
 use crate::domain::brand::Branded;
 use crate::types::Lkey;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::{fmt, mem, ptr, slice, sync::Arc};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -20,9 +20,9 @@ pub struct Descriptor {
     ///
     /// 0. `capacity` bytes from here are inside `region`, and inside no other exclusive descriptor.
     addr: *mut u8,
-    capacity: u32,
+    capacity: usize,
     /// 1. How many bytes are filled; at most `capacity`. Written by the one owner only.
-    filled: AtomicU32,
+    filled: AtomicUsize,
     lkey: Lkey,
     /// 2. Whether a unique owner may write: the region's rights and its other owners allow it.
     exclusive: bool,
@@ -35,15 +35,14 @@ unsafe impl Send for Descriptor {}
 unsafe impl Sync for Descriptor {}
 
 impl Descriptor {
-    /// All of `region`, or as much as a message can be.
+    /// All of `region`.
     pub(super) fn whole(region: Arc<RegionInner>, exclusive: bool) -> Arc<Self> {
-        let len = region.len_bytes().min(MAX_MESSAGE_BYTES) as u32;
-        Self::part(region.addr(), len, exclusive, region)
+        Self::part(region.addr(), region.len_bytes(), exclusive, region)
     }
 
-    fn part(addr: *mut u8, capacity: u32, exclusive: bool, region: Arc<RegionInner>) -> Arc<Self> {
+    fn part(addr: *mut u8, capacity: usize, exclusive: bool, region: Arc<RegionInner>) -> Arc<Self> {
         let lkey = region.lkey();
-        Arc::new(Self { addr, capacity, filled: AtomicU32::new(capacity), lkey, exclusive, region })
+        Arc::new(Self { addr, capacity, filled: AtomicUsize::new(capacity), lkey, exclusive, region })
     }
 
     /// The address as the device names it.
@@ -58,18 +57,18 @@ impl Descriptor {
     }
 
     #[inline(always)]
-    pub(crate) fn capacity(&self) -> u32 {
+    pub(crate) fn capacity(&self) -> usize {
         self.capacity
     }
 
     #[inline(always)]
-    pub(crate) fn filled(&self) -> u32 {
+    pub(crate) fn filled(&self) -> usize {
         self.filled.load(Ordering::Relaxed)
     }
 
     /// Notes how much is filled; more than fits counts as all.
     #[inline(always)]
-    pub(crate) fn set_filled(&self, len_bytes: u32) {
+    pub(crate) fn set_filled(&self, len_bytes: usize) {
         self.filled.store(len_bytes.min(self.capacity), Ordering::Relaxed);
     }
 
@@ -80,7 +79,7 @@ impl Descriptor {
     /// Nobody writes them meanwhile.
     unsafe fn bytes(&self) -> &[u8] {
         // SAFETY: inside the region (0, 1), whose memory is initialised; not written meanwhile (caller).
-        unsafe { slice::from_raw_parts(self.addr, self.filled() as usize) }
+        unsafe { slice::from_raw_parts(self.addr, self.filled()) }
     }
 }
 
@@ -119,12 +118,12 @@ impl<B> Buffer<B> {
 
     /// How many bytes fit.
     pub fn capacity(&self) -> usize {
-        self.part.capacity as usize
+        self.part.capacity
     }
 
     /// How many bytes at the front are filled.
     pub fn len(&self) -> usize {
-        self.part.filled() as usize
+        self.part.filled()
     }
 
     /// Whether nothing is filled.
@@ -139,7 +138,7 @@ impl<B> Buffer<B> {
     /// More than the capacity; nothing changes.
     pub fn set_len(&mut self, len_bytes: usize) -> Result<(), TooLong> {
         let fits = len_bytes <= self.capacity();
-        fits.then(|| self.part.set_filled(len_bytes as u32)).ok_or(TooLong { len_bytes, capacity: self.capacity() })
+        fits.then(|| self.part.set_filled(len_bytes)).ok_or(TooLong { len_bytes, capacity: self.capacity() })
     }
 
     /// Replaces what is filled by `bytes`.
@@ -163,8 +162,8 @@ impl<B> Buffer<B> {
             return Err(SplitError { mid, buffer: self });
         }
         let Descriptor { addr, capacity, region, .. } = &*self.part;
-        let right = Descriptor::part(addr.wrapping_add(mid), capacity - mid as u32, true, Arc::clone(region));
-        let left = Descriptor::part(*addr, mid as u32, true, Arc::clone(region));
+        let right = Descriptor::part(addr.wrapping_add(mid), capacity - mid, true, Arc::clone(region));
+        let left = Descriptor::part(*addr, mid, true, Arc::clone(region));
         Ok((Self::new(left), Self::new(right)))
     }
 
@@ -192,15 +191,15 @@ impl<B> Buffer<B> {
     ///
     /// # Errors
     ///
-    /// `next` does not start where this ends, or together they are longer than a message; both come back.
+    /// `next` does not start where this ends; both come back.
     pub fn join(self, next: Self) -> Result<Self, JoinError<Self>> {
         let (left, right) = (&*self.part, &*next.part);
-        let adjacent = left.addr.wrapping_add(left.capacity as usize) == right.addr;
-        let capacity = left.capacity as usize + right.capacity as usize;
-        if !adjacent || !Arc::ptr_eq(&left.region, &right.region) || capacity > MAX_MESSAGE_BYTES {
+        let adjacent = left.addr.wrapping_add(left.capacity) == right.addr;
+        let capacity = left.capacity + right.capacity;
+        if !adjacent || !Arc::ptr_eq(&left.region, &right.region) {
             return Err(JoinError { left: self, right: next });
         }
-        Ok(Self::new(Descriptor::part(left.addr, capacity as u32, true, Arc::clone(&left.region))))
+        Ok(Self::new(Descriptor::part(left.addr, capacity, true, Arc::clone(&left.region))))
     }
 
     /// Makes it read-only and clonable; [`SharedBuffer::try_into_unique`] is the way back.
@@ -263,7 +262,7 @@ impl<B> Deref for Buffer<B> {
 impl<B> DerefMut for Buffer<B> {
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: inside the region, initialised; ours alone and borrowed to write (0).
-        unsafe { slice::from_raw_parts_mut(self.part.addr, self.part.filled() as usize) }
+        unsafe { slice::from_raw_parts_mut(self.part.addr, self.part.filled()) }
     }
 }
 

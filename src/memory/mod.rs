@@ -17,7 +17,7 @@ pub use access::{
     Access, DeviceMayWrite, Exposed, LocalRead, LocalWrite, PeerCannotWrite, PeerMayAtomic, PeerMayRead, PeerMayWrite,
     RemoteAll, RemoteAtomic, RemoteRead, RemoteReadWrite, RemoteWrite, Unexposed,
 };
-pub use backing::{Memory, Pages, Plain};
+pub use backing::{Memory, NoPages, Pages, Plain};
 pub(crate) use buffer::Descriptor;
 pub use buffer::{Buffer, JoinError, SharedBuffer, SplitError, TooLong, ViewError};
 pub use exposed::OutOfBounds;
@@ -27,5 +27,5 @@ pub use region::{
 };
 pub use remote::{RecordError, RemoteRegion};
 
-/// The longest message of the specification, and so the longest buffer: 2^31 bytes.
+/// The longest message of the specification: 2^31 bytes. A buffer may be longer; as a receive it then takes so much.
 pub const MAX_MESSAGE_BYTES: usize = 1 << 31;

@@ -4,7 +4,7 @@
 use super::access::Access;
 use super::backing::{Memory, NoPages, RawMemory};
 use super::buffer::{Buffer, Descriptor, SharedBuffer};
-use super::{Exposed, LocalWrite, MAX_MESSAGE_BYTES, Pages, PeerCannotWrite, RemoteRegion, Unexposed};
+use super::{Exposed, LocalWrite, Pages, PeerCannotWrite, RemoteRegion, Unexposed};
 use crate::domain::brand::Branded;
 use crate::domain::{Brand, DomainInner};
 use crate::error::{VerbError, note_leak};
@@ -259,19 +259,12 @@ impl<B: Brand, A: Access, M: Memory> MemoryRegion<B, A, M> {
         unsafe { slice::from_raw_parts_mut(self.inner.addr(), self.inner.len_bytes()) }
     }
 
-    /// Makes it read-only for as long as shares of it are around, and gives the first.
-    ///
-    /// # Errors
-    ///
-    /// Longer than a message can be ([`MAX_MESSAGE_BYTES`](super::MAX_MESSAGE_BYTES)); the region comes back.
-    pub fn share(self) -> Result<SharedBuffer<B>, Self>
+    /// Makes it read-only for good, and gives the first share. The memory is freed with the last of them.
+    pub fn share(self) -> SharedBuffer<B>
     where
         A: PeerCannotWrite,
     {
-        if self.inner.len_bytes() > MAX_MESSAGE_BYTES {
-            return Err(self);
-        }
-        Ok(SharedBuffer::new(Descriptor::whole(self.inner, false)))
+        SharedBuffer::new(Descriptor::whole(self.inner, false))
     }
 
     /// What a peer needs to reach it: address, key, length and rights. Send it the bytes of this record.
@@ -290,10 +283,6 @@ impl<B: Brand, M: Memory> MemoryRegion<B, LocalWrite, M> {
     ///
     /// The other part takes the whole buffer back and becomes the region again. It may be dropped at any time: the memory
     /// is freed when the last buffer is gone.
-    ///
-    /// # Panics
-    ///
-    /// Never: a region of more than [`MAX_MESSAGE_BYTES`](super::MAX_MESSAGE_BYTES) gives a buffer over its first 2^31 bytes.
     pub fn split(self) -> (SplitRegion<B, LocalWrite, M>, Buffer<B>) {
         let descriptor = Descriptor::whole(Arc::clone(&self.inner), true);
         (SplitRegion { inner: self.inner, brand: PhantomData, types: PhantomData }, Buffer::new(descriptor))

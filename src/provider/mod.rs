@@ -5,7 +5,6 @@
 //!
 //! Each verb of C reports failure in its own way (NULL and `errno`, a positive number, -1 and `errno`); here all say
 //! [`VerbError`].
-#![allow(unsafe_code, reason = "verbs on raw objects")]
 
 #[cfg(feature = "rdma-core")]
 pub(crate) mod rdma_core;
@@ -22,6 +21,7 @@ use std::{fmt, ptr::NonNull, time::Duration};
 /// Of each method: the objects passed in came from the same implementation and are alive, and nobody else destroys
 /// them meanwhile. A destroying verb that returns `Ok` ends the object (and, for a queue pair or memory region, every
 /// access of the device through it); on `Err` it lives on.
+#[allow(unsafe_code, reason = "verbs on raw objects")]
 pub(crate) trait Provider: fmt::Debug + Send + Sync {
     /// `ibv_close_device`.
     unsafe fn close_device(&self, context: NonNull<sys::ibv_context>) -> Result<(), VerbError>;

@@ -1,4 +1,5 @@
 //! The control path through libibverbs.
+#![allow(unsafe_code, reason = "calls libibverbs")]
 
 use super::Provider;
 use crate::error::VerbError;

@@ -1,12 +1,12 @@
 //! A queue pair whose state is a value: for struct fields and collections.
 
 use super::pair::{QueuePair, TransitionError, TransitionFailure};
-use super::state::{Error, Init, ReadyToReceive, ReadyToSend, Reset, SendQueueDrain};
+use super::state::{Errored, Init, ReadyToReceive, ReadyToSend, Reset, SendQueueDrain};
 use super::transport::{ReliableConnection, Transport};
 use crate::domain::Brand;
 use std::{error, fmt, mem};
 
-/// A queue pair in any state.
+/// A queue pair in any state. To post, ask for the pair in Ready To Send: [`ready`](Self::ready).
 ///
 /// # Examples
 ///
@@ -23,7 +23,7 @@ use std::{error, fmt, mem};
 /// impl Connection {
 ///     fn recover(&mut self, port: &Port, peer: &Endpoint) -> Result<(), AdvanceError> {
 ///         self.pair.advance(|pair| match pair {
-///             AnyQueuePair::Error(pair) => Ok(pair.into_reset()?.into_init(port)?.connect(peer)?.into()),
+///             AnyQueuePair::Errored(pair) => Ok(pair.into_reset()?.into_init(port)?.connect(peer)?.into()),
 ///             other => Ok(other),
 ///         })
 ///     }
@@ -43,7 +43,7 @@ pub enum AnyQueuePair<B, T = ReliableConnection> {
     /// Send Queue Drain.
     SendQueueDrain(QueuePair<B, SendQueueDrain, T>),
     /// Error.
-    Error(QueuePair<B, Error, T>),
+    Errored(QueuePair<B, Errored, T>),
     /// No pair: taken out, or lost to a panic in [`advance`](Self::advance).
     #[default]
     Vacant,
@@ -74,7 +74,7 @@ macro_rules! from_states {
         })+
     };
 }
-from_states!(Reset, Init, ReadyToReceive, ReadyToSend, SendQueueDrain, Error);
+from_states!(Reset, Init, ReadyToReceive, ReadyToSend, SendQueueDrain, Errored);
 
 /// Where a series of transitions came to a halt, inside the closure of [`AnyQueuePair::advance`]; made by `?`.
 pub struct Halted<B, T = ReliableConnection> {
@@ -146,7 +146,7 @@ impl<B, T> fmt::Debug for AnyQueuePair<B, T> {
             Self::ReadyToReceive(pair) => pair.fmt(f),
             Self::ReadyToSend(pair) => pair.fmt(f),
             Self::SendQueueDrain(pair) => pair.fmt(f),
-            Self::Error(pair) => pair.fmt(f),
+            Self::Errored(pair) => pair.fmt(f),
             Self::Vacant => f.write_str("Vacant"),
         }
     }

@@ -78,7 +78,7 @@ impl From<&Port> for InitAttributes {
 /// How packets reach the peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[doc(alias = "ibv_ah_attr")]
-pub struct Path {
+pub struct PeerPath {
     /// The peer's GID; needed on Ethernet and between subnets.
     pub gid: Option<Gid>,
     /// The peer's local identifier; 0 on Ethernet.
@@ -93,7 +93,7 @@ pub struct Path {
     pub service_level: u8,
 }
 
-impl Path {
+impl PeerPath {
     /// To a GID, through up to 64 routers.
     pub fn to(gid: Gid) -> Self {
         Self { gid: Some(gid), lid: 0, hop_limit: 64, traffic_class: 0, flow_label: 0, service_level: 0 }
@@ -104,7 +104,7 @@ impl Path {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RtrAttributes {
     /// How packets reach the peer.
-    pub path: Path,
+    pub path: PeerPath,
     /// The MTU: at most the port's active one, and the same on both sides.
     pub path_mtu: Mtu,
     /// The peer's queue pair.
@@ -155,9 +155,9 @@ pub struct ConnectAttributes {
     pub path_mtu: Option<Mtu>,
     /// Routers that a packet may pass, 1 to 255.
     pub hop_limit: u8,
-    /// The traffic class: see [`Path`].
+    /// The traffic class: see [`PeerPath`].
     pub traffic_class: u8,
-    /// The service level: see [`Path`].
+    /// The service level: see [`PeerPath`].
     pub service_level: u8,
 }
 

@@ -123,13 +123,13 @@ impl<T> Poster<T> {
 
     #[inline(never)]
     fn free_now(&mut self) -> u32 {
-        self.depth - self.outstanding()
+        self.retired_seen = self.ledger.retired.0.load(Ordering::Acquire);
+        self.depth - self.posted.wrapping_sub(self.retired_seen)
     }
 
     /// How many values are in flight.
-    pub(crate) fn outstanding(&mut self) -> u32 {
-        self.retired_seen = self.ledger.retired.0.load(Ordering::Acquire);
-        self.posted.wrapping_sub(self.retired_seen)
+    pub(crate) fn outstanding(&self) -> u32 {
+        self.posted.wrapping_sub(self.ledger.retired.0.load(Ordering::Acquire))
     }
 
     /// Whether the next value takes the last free slot, as far as is known.

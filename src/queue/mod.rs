@@ -12,13 +12,14 @@ mod transport;
 mod work;
 
 pub use any::{AdvanceError, AnyQueuePair, Halted};
-pub use attr::{ConnectAttributes, InitAttributes, Limits, Path, PeerRights, RtrAttributes, RtsAttributes};
+pub use attr::{ConnectAttributes, InitAttributes, Limits, PeerPath, PeerRights, RtrAttributes, RtsAttributes};
 pub use half::{JoinHalvesError, ReceiveHalf, SendHalf};
 pub use pair::{CreateError, DestroyError, DrainFailure, QueuePair, TransitionError, TransitionFailure, Undrained};
 pub use post::{Batch, BatchError, PostError};
 pub use request::{CarriesImmediate, RequestFlaw, SendMemory, WorkRequest};
 pub use state::{
-    Error, Init, MayFail, PostReceive, PostSend, ReadyToReceive, ReadyToSend, Reset, SendQueueDrain, State,
+    DeviceState, Errored, Init, MayFail, PostReceive, PostSend, ReadyToReceive, ReadyToSend, Reset, SendQueueDrain,
+    State,
 };
 pub use transport::{ReliableConnection, Transport};
 pub(crate) use work::{Entry, MAX_SLOTS, QueueKey, QueueKind};

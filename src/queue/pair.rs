@@ -2,19 +2,18 @@
 #![allow(unsafe_code, reason = "owns the raw queue pair")]
 
 use super::AnyQueuePair;
-use super::attr::{ConnectAttributes, InitAttributes, Limits, Modify, Path, RtrAttributes, RtsAttributes};
+use super::attr::{ConnectAttributes, InitAttributes, Limits, Modify, PeerPath, RtrAttributes, RtsAttributes};
 use super::half::{ReceiveHalf, SendHalf};
 use super::ledger::{MAX_DEPTH, ledger};
 use super::post::{Batch, BatchError, PostError, ReceiveQueue, SendQueue, Stage};
 use super::request::{SendMemory, WorkRequest};
 use super::state::{
-    Error, Init, MayFail, PostReceive, PostSend, ReadyToReceive, ReadyToSend, Reset, SendQueueDrain, State,
+    DeviceState, Errored, Init, MayFail, PostReceive, PostSend, ReadyToReceive, ReadyToSend, Reset, SendQueueDrain,
+    State,
 };
 use super::transport::{ReliableConnection, Transport, code};
 use super::work::{QueueKind, WorkId};
-use crate::completion::{
-    Attached, Completion, CqInner, Message, NoRoom, Orphan, Place, PollError, Poller, QueueStatus, Status,
-};
+use crate::completion::{Attached, Completion, CqInner, NoRoom, Orphan, Place, PollError, Poller, QueueStatus, Status};
 use crate::connection::Endpoint;
 use crate::device::{GidEntry, LinkLayer, Port};
 use crate::domain::brand::Branded;
@@ -278,7 +277,7 @@ impl Core {
     /// Tells the pollers that the device is done with what these places have in flight.
     fn orphan(&self, send: Place, receive: Place, keeps_lease: Option<&Arc<AtomicU32>>) {
         for (queue, place) in [(&self.send_queue, send), (&self.receive_queue, receive)] {
-            queue.mailbox.send(Message::Orphan(Orphan { place, keeps_lease: keeps_lease.cloned() }));
+            queue.orphan(Orphan { place, keeps_lease: keeps_lease.cloned() });
         }
     }
 
@@ -361,7 +360,7 @@ impl<B: Brand, T: Transport> QueuePair<B, Reset, T> {
         let (receive_poster, receive_retirer) = ledger(limits.receives);
         let (send_key, receive_key) = (places.send.key, places.receive.key);
         for (queue, key, retirer) in [(sends, send_key, send_retirer), (receives, receive_key, receive_retirer)] {
-            queue.mailbox.send(Message::Attach(Attached { key, retirer, status: Arc::clone(&status) }));
+            queue.attach(Attached { key, retirer, status: Arc::clone(&status) });
         }
         let core = Core {
             raw,
@@ -441,12 +440,12 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     }
 
     /// How many sends, writes, reads and atomics are in flight: posted, and not yet out of the poller.
-    pub fn sends_in_flight(&mut self) -> u32 {
+    pub fn sends_in_flight(&self) -> u32 {
         self.inner.send.outstanding()
     }
 
     /// How many receives are in flight.
-    pub fn receives_in_flight(&mut self) -> u32 {
+    pub fn receives_in_flight(&self) -> u32 {
         self.inner.receive.outstanding()
     }
 
@@ -455,16 +454,14 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         self.inner.core.first_failure()
     }
 
-    /// The state that the device says the pair is in: 0 Reset, 1 Init, 2 RTR, 3 RTS, 4 SQD, 5 SQE, 6 Error.
-    ///
-    /// The device may enter Error by itself at any time.
+    /// The state that the device says the pair is in. It may enter Error by itself at any time.
     ///
     /// # Errors
     ///
     /// The device is gone.
     #[doc(alias = "ibv_query_qp")]
-    pub fn query_state(&self) -> Result<u32, VerbError> {
-        Ok(self.inner.core.query(Mask::IBV_QP_STATE)?.qp_state.0)
+    pub fn query_state(&self) -> Result<DeviceState, VerbError> {
+        Ok(DeviceState::from_raw(self.inner.core.query(Mask::IBV_QP_STATE)?.qp_state))
     }
 
     /// To Error: every request is flushed, each with a completion of [`Status::Flushed`].
@@ -475,7 +472,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     ///
     /// The device refused.
     #[doc(alias = "ibv_modify_qp")]
-    pub fn into_error(self) -> Result<QueuePair<B, Error, T>, TransitionError<Self>>
+    pub fn into_error(self) -> Result<QueuePair<B, Errored, T>, TransitionError<Self>>
     where
         S: MayFail,
     {
@@ -754,11 +751,11 @@ impl Inner {
         core.status = QueueStatus::new(core.status.qpn);
         let (poster, retirer) = ledger(core.limits.sends);
         let (key, status) = (send.key, Arc::clone(&core.status));
-        core.send_queue.mailbox.send(Message::Attach(Attached { key, retirer, status: Arc::clone(&status) }));
+        core.send_queue.attach(Attached { key, retirer, status: Arc::clone(&status) });
         self.send.renew(poster, key, status);
         let (poster, retirer) = ledger(core.limits.receives);
         let (key, status) = (receive.key, Arc::clone(&core.status));
-        core.receive_queue.mailbox.send(Message::Attach(Attached { key, retirer, status: Arc::clone(&status) }));
+        core.receive_queue.attach(Attached { key, retirer, status: Arc::clone(&status) });
         self.receive.renew(poster, key, status);
         core.unsettled.fetch_add(2, Ordering::Relaxed);
         if let Some(old) = core.places.replace(Places { send, receive }) {
@@ -865,7 +862,7 @@ impl<B: Brand> QueuePair<B, Init, ReliableConnection> {
         };
         let at_most = |limit: i32| attr.read_depth.min(ReadDepth::saturating(limit));
         let receive = RtrAttributes {
-            path: Path {
+            path: PeerPath {
                 gid: peer.gid(),
                 lid: peer.lid(),
                 hop_limit: attr.hop_limit,
@@ -956,13 +953,13 @@ impl<B: Brand, T: Transport> QueuePair<B, SendQueueDrain, T> {
     ///
     /// The device is gone.
     pub fn drained(&self, timeout: Duration) -> Result<bool, VerbError> {
-        let deadline = Instant::now() + timeout;
+        let deadline = Instant::now().checked_add(timeout);
         let core = &self.inner.core;
         loop {
             if core.query(Mask(Mask::IBV_QP_STATE.0 | Mask::IBV_QP_EN_SQD_ASYNC_NOTIFY.0))?.sq_draining == 0 {
                 return Ok(true);
             }
-            if Instant::now() >= deadline {
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 return Ok(false);
             }
             thread::sleep(core.domain.context.next_timer().map_or(PAUSE, |timer| timer.min(PAUSE)));
@@ -987,7 +984,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 
 /// In Error: everything is being flushed. The ways on are [`into_reset`](QueuePair::into_reset) and
 /// [`destroy`](QueuePair::destroy), best after [`drain`](QueuePair::drain).
-impl<B: Brand, T: Transport> QueuePair<B, Error, T> {
+impl<B: Brand, T: Transport> QueuePair<B, Errored, T> {
     /// Polls until every request of this pair has come out, and gives each completion to `sink`, those of other
     /// pairs too.
     ///
@@ -1003,22 +1000,23 @@ impl<B: Brand, T: Transport> QueuePair<B, Error, T> {
         timeout: Duration,
         mut sink: impl FnMut(Completion<B>),
     ) -> Result<(), Undrained> {
-        let deadline = Instant::now() + timeout;
+        let deadline = Instant::now().checked_add(timeout);
         let mut kick = Instant::now();
         let source = loop {
-            match poller.poll() {
+            let idle = match poller.poll() {
                 Ok(Some(completion)) => {
                     sink(completion);
-                    continue;
+                    false
                 }
-                Ok(None) => {}
+                Ok(None) => true,
                 Err(error) => break Some(error.into()),
-            }
+            };
             if self.sends_in_flight() == 0 && self.receives_in_flight() == 0 {
                 return Ok(());
             }
+            // Other pairs of the queue may keep the poller busy for ever.
             let now = Instant::now();
-            if now >= deadline {
+            if deadline.is_some_and(|deadline| now >= deadline) {
                 break None;
             }
             if now >= kick {
@@ -1026,9 +1024,9 @@ impl<B: Brand, T: Transport> QueuePair<B, Error, T> {
                     break Some(error.into());
                 }
                 kick = now + 20 * PAUSE;
-                continue;
+            } else if idle {
+                thread::sleep(PAUSE);
             }
-            thread::sleep(PAUSE);
         };
         Err(Undrained { sends: self.sends_in_flight(), receives: self.receives_in_flight(), timeout, source })
     }

@@ -7,7 +7,7 @@ use super::work::{Entry, Operation, PostedMemory, QueueKey, WorkId};
 use crate::completion::{QueueStatus, Status};
 use crate::domain::brand::Branded;
 use crate::error::VerbError;
-use crate::memory::Buffer;
+use crate::memory::{Buffer, MAX_MESSAGE_BYTES};
 use crate::seal::Key;
 use crate::sys::{
     self, ibv_send_flags,
@@ -69,8 +69,8 @@ impl<R> PostError<R> {
         }
     }
 
-    /// The same error about a part of what was to be posted.
-    pub(super) fn map<P>(self, f: impl FnOnce(R) -> P) -> PostError<P> {
+    /// The same error with what `f` makes of the request; with `drop`, one that can leave a scoped domain.
+    pub fn map<P>(self, f: impl FnOnce(R) -> P) -> PostError<P> {
         match self {
             Self::QueueFull(request) => PostError::QueueFull(f(request)),
             Self::Broken { request, first_failure } => PostError::Broken { request: f(request), first_failure },
@@ -181,7 +181,7 @@ impl SendQueue {
         (self.poster, self.key, self.status) = (poster, key, status);
     }
 
-    pub(super) fn outstanding(&mut self) -> u32 {
+    pub(super) fn outstanding(&self) -> u32 {
         self.poster.outstanding()
     }
 
@@ -210,7 +210,7 @@ impl SendQueue {
         let (operation, last) = (action.operation, self.poster.is_last());
         let sge = sys::ibv_sge { addr: memory.part(KEY).device_addr(), length, lkey: memory.part(KEY).lkey().0 };
         if operation != Operation::Send && operation != Operation::Write {
-            memory.part(KEY).set_filled(length);
+            memory.part(KEY).set_filled(length as usize);
         }
         let id = self.key.id(self.poster.next_index());
         if let Err(entry) = self.poster.push(memory.into_entry(operation, KEY)) {
@@ -274,7 +274,7 @@ impl SendQueue {
         source: VerbError,
         id: WorkId,
         action: Action,
-        before: u32,
+        before: usize,
     ) -> PostError<WorkRequest<M, K>> {
         // Only a provider that names our request as the bad one has surely not queued it.
         match if ours { self.take_back().and_then(|entry| M::from_entry(entry, KEY)) } else { None } {
@@ -342,7 +342,7 @@ impl ReceiveQueue {
         (self.poster, self.key, self.status) = (poster, key, status);
     }
 
-    pub(super) fn outstanding(&mut self) -> u32 {
+    pub(super) fn outstanding(&self) -> u32 {
         self.poster.outstanding()
     }
 
@@ -352,7 +352,11 @@ impl ReceiveQueue {
             return Err(PostError::Broken { request: buffer, first_failure: self.status.first_failure() });
         }
         let part = buffer.part();
-        let mut sge = sys::ibv_sge { addr: part.device_addr(), length: part.capacity(), lkey: part.lkey().0 };
+        let mut sge = sys::ibv_sge {
+            addr: part.device_addr(),
+            length: part.capacity().min(MAX_MESSAGE_BYTES) as u32,
+            lkey: part.lkey().0,
+        };
         let id = self.key.id(self.poster.next_index());
         if self.poster.free() == 0 {
             return Err(PostError::QueueFull(buffer));

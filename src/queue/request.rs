@@ -1,7 +1,9 @@
 //! Work requests: what is asked of the device, with the memory that it works on.
 
 use super::work::{Entry, Operation};
-use crate::memory::{Buffer, Descriptor, PeerMayAtomic, PeerMayRead, PeerMayWrite, RemoteRegion, SharedBuffer};
+use crate::memory::{
+    Buffer, Descriptor, MAX_MESSAGE_BYTES, PeerMayAtomic, PeerMayRead, PeerMayWrite, RemoteRegion, SharedBuffer,
+};
 use crate::seal::Key;
 use crate::sys::{ibv_send_flags, ibv_wr_opcode};
 use std::{fmt, marker::PhantomData};
@@ -148,20 +150,10 @@ impl Action {
     /// How many bytes the request moves from or to `part`; or why they do not go together.
     #[inline(always)]
     pub(super) fn length(&self, part: &Descriptor) -> Result<u32, RequestFlaw> {
-        match self.operation {
-            Operation::Send | Operation::Receive => Ok(part.filled()),
-            Operation::Write => {
-                let len = part.filled();
-                if u64::from(len) <= self.remote_len {
-                    Ok(len)
-                } else {
-                    Err(RequestFlaw::of(len.into(), self.remote_len))
-                }
-            }
-            Operation::Read => match u32::try_from(self.remote_len) {
-                Ok(len) if len <= part.capacity() => Ok(len),
-                _ => Err(RequestFlaw::of(self.remote_len, part.capacity().into())),
-            },
+        let (len, within) = match self.operation {
+            Operation::Send | Operation::Receive => (part.filled() as u64, MAX_MESSAGE_BYTES as u64),
+            Operation::Write => (part.filled() as u64, self.remote_len.min(MAX_MESSAGE_BYTES as u64)),
+            Operation::Read => (self.remote_len, part.capacity().min(MAX_MESSAGE_BYTES) as u64),
             Operation::CompareAndSwap | Operation::FetchAndAdd => {
                 if self.remote_len < 8 || !self.remote_addr.is_multiple_of(8) {
                     return Err(RequestFlaw::NotAWord { address: self.remote_addr, len_bytes: self.remote_len });
@@ -169,12 +161,13 @@ impl Action {
                 if part.capacity() < 8 || !part.device_addr().is_multiple_of(8) {
                     return Err(RequestFlaw::NotAWord {
                         address: part.device_addr(),
-                        len_bytes: part.capacity().into(),
+                        len_bytes: part.capacity() as u64,
                     });
                 }
-                Ok(8)
+                (8, 8)
             }
-        }
+        };
+        if len <= within { Ok(len as u32) } else { Err(RequestFlaw::of(len, within)) }
     }
 }
 
@@ -182,7 +175,7 @@ impl Action {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RequestFlaw {
-    /// More bytes than fit at the target: the peer's memory for a write, the buffer for a read.
+    /// More bytes than fit at the target (the peer's memory for a write, the buffer for a read) or in a message.
     #[error("{len_bytes} bytes do not fit in {within}")]
     TooLong {
         /// What would be moved.

@@ -18,10 +18,12 @@
 //! | [`ReadyToReceive`] | yes | yes | |
 //! | [`ReadyToSend`] | yes | yes | yes |
 //! | [`SendQueueDrain`] | yes | yes | |
-//! | [`Error`] | | | |
+//! | [`Errored`] | | | |
 //!
 //! The type is what the program asked for last. The device may enter Error at any time by itself: completions say so, and
 //! posts are then refused as [`Broken`](crate::PostError::Broken). There is no way from Reset to Error.
+
+use crate::sys::ibv_qp_state;
 
 mod sealed {
     #[allow(unnameable_types, reason = "seals `State`")]
@@ -32,7 +34,7 @@ mod sealed {
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a state of a queue pair",
     label = "not a state",
-    note = "the states are `Reset`, `Init`, `ReadyToReceive`, `ReadyToSend`, `SendQueueDrain` and `Error`"
+    note = "the states are `Reset`, `Init`, `ReadyToReceive`, `ReadyToSend`, `SendQueueDrain` and `Errored`"
 )]
 #[doc(alias = "ibv_qp_state")]
 pub trait State: sealed::Sealed + 'static {
@@ -45,7 +47,7 @@ pub trait State: sealed::Sealed + 'static {
 #[diagnostic::on_unimplemented(
     message = "cannot post a receive in state `{Self}`",
     label = "needs `Init`, `ReadyToReceive`, `ReadyToSend` or `SendQueueDrain`",
-    note = "from `Reset`, call `.into_init(..)` first; a pair in `Error` goes through `.into_reset()`"
+    note = "from `Reset`, call `.into_init(..)` first; a pair in `Errored` goes through `.into_reset()`"
 )]
 pub trait PostReceive: State {}
 
@@ -110,5 +112,43 @@ state! {
 state! {
     /// All requests are being flushed, each with a completion. The way out is to drain it, and to reset or destroy it.
     #[doc(alias = "IBV_QPS_ERR")]
-    Error:
+    Errored:
+}
+
+/// The state that a device says a queue pair is in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+#[doc(alias = "ibv_qp_state")]
+pub enum DeviceState {
+    /// Reset.
+    Reset,
+    /// Init.
+    Init,
+    /// Ready To Receive.
+    ReadyToReceive,
+    /// Ready To Send.
+    ReadyToSend,
+    /// Send Queue Drain.
+    SendQueueDrain,
+    /// Send Queue Error: unreliable transports only.
+    SendQueueError,
+    /// Error.
+    Error,
+    /// A state that the specification does not name.
+    Unknown(u32),
+}
+
+impl DeviceState {
+    pub(super) fn from_raw(raw: ibv_qp_state) -> Self {
+        match raw {
+            ibv_qp_state::IBV_QPS_RESET => Self::Reset,
+            ibv_qp_state::IBV_QPS_INIT => Self::Init,
+            ibv_qp_state::IBV_QPS_RTR => Self::ReadyToReceive,
+            ibv_qp_state::IBV_QPS_RTS => Self::ReadyToSend,
+            ibv_qp_state::IBV_QPS_SQD => Self::SendQueueDrain,
+            ibv_qp_state::IBV_QPS_SQE => Self::SendQueueError,
+            ibv_qp_state::IBV_QPS_ERR => Self::Error,
+            other => Self::Unknown(other.0),
+        }
+    }
 }
