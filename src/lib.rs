@@ -222,10 +222,10 @@ pub use provider::soft;
 pub use queue::request;
 pub use queue::{
     AdvanceError, AnyQueuePair, Batch, BatchError, CarriesImmediate, ConnectAttributes, CreateError, DestroyError,
-    DeviceState, DrainFailure, Errored, Halted, Init, InitAttributes, JoinHalvesError, Limits, MayFail, Operation,
-    PeerPath, PeerRights, PostError, PostReceive, PostSend, PostedMemory, QueuePair, ReadyToReceive, ReadyToSend,
-    ReceiveHalf, ReliableConnection, RequestFlaw, Reset, RtrAttributes, RtsAttributes, SendHalf, SendMemory,
-    SendQueueDrain, State, TransitionError, TransitionFailure, Transport, Undrained, WorkId, WorkRequest,
+    DeviceState, DrainFailure, Errored, GoesTo, Halted, Init, InitAttributes, JoinHalvesError, Limits, OnPort,
+    Operation, PeerPath, PeerRights, PostError, PostReceive, PostSend, PostedMemory, QueuePair, ReadyToReceive,
+    ReadyToSend, ReceiveHalf, ReliableConnection, RequestFlaw, Reset, RtrAttributes, RtsAttributes, SendHalf,
+    SendMemory, SendQueueDrain, State, TransitionError, TransitionFailure, Transport, Undrained, WorkId, WorkRequest,
 };
 pub use types::{
     AckTimeout, Gid, Lkey, Mtu, OutOfRange, PortNumber, Psn, Qpn, ReadDepth, RetryCount, Rkey, RnrRetry, RnrTimer,

@@ -87,7 +87,7 @@ mod models {
                 let destroyed_before = mailbox.has_mail() && !mailbox.take().is_empty();
                 // ... has all its completions in the queue, which is now seen empty.
                 if completions.load(Ordering::Acquire) > polled {
-                    let (value, ahead) = retirer.retire(polled).unwrap();
+                    let (value, ahead) = retirer.retire(polled, drop).unwrap();
                     assert_eq!(ahead, 0);
                     out.push(value);
                     polled += 1;

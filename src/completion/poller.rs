@@ -1,8 +1,11 @@
 //! Polling: the only place where memory leaves the ledgers.
+//!
+//! ASSUMPTION: a request's completion comes after the device's last access to its memory; requests of a reliable
+//! connection complete in the order of posting; and `ibv_poll_cq` orders what the device wrote before what is read after it.
 #![allow(unsafe_code, reason = "polls and arms the raw queue")]
 
 use super::entry::{Completion, RawCompletion, Status};
-use super::queue::{Attached, CqInner, Message, Orphan};
+use super::queue::{Attached, CqInner, Message, Orphan, QueueStatus};
 use crate::domain::brand::Branded;
 use crate::error::VerbError;
 use crate::queue::WorkId;
@@ -104,17 +107,25 @@ impl Desk {
                     continue;
                 }
             };
-            let Some((entry, ahead)) = attached.retirer.retire(id.index()) else {
+            let mut first = None;
+            let status = &attached.status;
+            let failed = wc.status != sys::ibv_wc_status::IBV_WC_SUCCESS;
+            let retired = attached.retirer.retire(id.index(), |ahead| {
+                // Before the pair can see itself drained, and begin a new life without failures.
+                if failed && ahead == 0 {
+                    first = note_failure(status, Status::from_raw(wc.status.0));
+                }
+            });
+            let Some((entry, ahead)) = retired else {
                 self.skip_unknown();
                 continue;
             };
-            let qpn = attached.status.qpn;
+            let qpn = status.qpn;
             if ahead != 0 {
                 return Some(RawCompletion::implied(id.before(ahead), entry, qpn));
             }
             self.next += 1;
-            if wc.status != sys::ibv_wc_status::IBV_WC_SUCCESS {
-                let first = note_failure(attached, Status::from_raw(wc.status.0));
+            if failed {
                 return Some(RawCompletion::failed(id, entry, qpn, wc, first));
             }
             return Some(RawCompletion::succeeded(id, entry, qpn, wc));
@@ -155,10 +166,10 @@ impl Desk {
 
 /// Notes the first failure of a pair; gives the one there was before.
 #[cold]
-fn note_failure(attached: &Attached, failed: Status) -> Option<Status> {
-    let first = attached.status.first_failure();
+fn note_failure(status: &QueueStatus, failed: Status) -> Option<Status> {
+    let first = status.first_failure();
     if first.is_none() {
-        attached.status.note_failure(failed);
+        status.note_failure(failed);
     }
     first
 }
@@ -167,8 +178,9 @@ fn note_failure(attached: &Attached, failed: Status) -> Option<Status> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PollError {
-    /// `ibv_poll_cq` failed, which is neither an empty queue nor a completion. The queue is of no use any more; what
-    /// is in flight on it comes back when the queue pairs and the queue are dropped.
+    /// `ibv_poll_cq` failed, which is neither an empty queue nor a completion. The queue is of no use any more: what
+    /// is in flight on it is freed when the queue pairs and the queue are dropped, and a pair that was reset undrained
+    /// does not come up again.
     #[error("the completion queue failed (overrun, or its device is gone): destroy its queue pairs")]
     Failed,
 }
@@ -320,7 +332,8 @@ fn refill(desk: &mut Desk, queue: &CqInner) -> Result<bool, PollError> {
     };
     desk.filled = count.min(BATCH);
     if gone != 0 && count < BATCH {
-        desk.leaving.extend(desk.left.drain(..gone));
+        // Emptied from the back, oldest first.
+        desk.leaving.extend(desk.left.drain(..gone).rev());
     }
     Ok(count != 0 || !desk.leaving.is_empty())
 }

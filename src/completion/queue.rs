@@ -1,5 +1,8 @@
 //! A completion queue, and the room on it that work queues lease.
 //!
+//! ASSUMPTION: a queue has at least the room that was asked for, and a pair makes at most one completion for each
+//! request that it can hold.
+//!
 //! Every attached work queue has a *place*: a slot number with a generation, which its work ids carry, and a lease of
 //! room for its full depth. Both are given back only when, after the queue pair was destroyed, the completion queue was
 //! seen empty: until then old completions of the pair may be in it.
@@ -249,8 +252,8 @@ impl Drop for CqInner {
             Err(error) => Err(error),
         };
         if let Err(error) = gone {
-            note_leak("a completion queue", error);
             mem::forget(Arc::clone(&self.domain));
+            note_leak("a completion queue", error);
         }
         // Every pair that was attached has been destroyed (one that could not be would keep this alive), so the
         // device is done with whatever the ledgers still hold.
@@ -290,8 +293,8 @@ pub(crate) fn create<B>(domain: &Arc<DomainInner>, entries: u32) -> Result<(Comp
         Err(error) => {
             // SAFETY: made just now, and nothing uses it.
             if let Err(error) = unsafe { provider.destroy_comp_channel(channel) } {
-                note_leak("a completion channel", error);
                 mem::forget(Arc::clone(domain));
+                note_leak("a completion channel", error);
             }
             return Err(error);
         }

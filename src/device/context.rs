@@ -6,12 +6,22 @@ use crate::error::{VerbError, note_leak};
 use crate::provider::{Provider, soft};
 use crate::sys;
 use crate::types::PortNumber;
-use std::{env, fmt, ptr::NonNull, sync::Arc, time::Duration};
+use std::sync::{Arc, OnceLock};
+use std::{env, fmt, ptr::NonNull, time::Duration};
 
 /// Names in the environment under which libibverbs or a provider reports failed destroys as success, or leaves out
 /// locks. Either would make a proof of quiescence worthless.
 const FORBIDDEN_ENVIRONMENT: [&str; 4] =
     ["RDMAV_ALLOW_DISASSOC_DESTROY", "MLX4_DEVICE_FATAL_CLEANUP", "MLX5_SINGLE_THREADED", "MLX4_SINGLE_THREADED"];
+
+/// The forbidden variable that is set, or was at an earlier call: libibverbs looks once only, at its first use.
+pub(super) fn forbidden_variable() -> Option<&'static str> {
+    static SEEN: OnceLock<&str> = OnceLock::new();
+    if let Some(variable) = FORBIDDEN_ENVIRONMENT.into_iter().find(|name| env::var_os(name).is_some()) {
+        let _ = SEEN.set(variable);
+    }
+    SEEN.get().copied()
+}
 
 /// Why a device was not opened.
 #[derive(Debug, thiserror::Error)]
@@ -71,6 +81,7 @@ pub(crate) struct ContextInner {
     soft: bool,
 }
 
+// ASSUMPTION: verbs may be called from any thread, but for a destroy that races with a use.
 // SAFETY: libibverbs may be called from any thread on one context (`ibv_open_device(3)` and the kernel's
 // `Documentation/infiniband/user_verbs`: verbs are thread-safe but for a destroy that races with a use, which
 // ownership rules out); the soft device takes a lock.
@@ -109,7 +120,7 @@ impl Context {
     /// ```
     #[doc(alias = "ibv_open_device")]
     pub fn open(name: &str) -> Result<Self, OpenError> {
-        if let Some(variable) = FORBIDDEN_ENVIRONMENT.into_iter().find(|name| env::var_os(name).is_some()) {
+        if let Some(variable) = forbidden_variable() {
             return Err(OpenError::ForbiddenEnvironment { variable });
         }
         #[cfg(feature = "rdma-core")]

@@ -50,10 +50,10 @@ impl Drop for DomainInner {
     fn drop(&mut self) {
         // SAFETY: alive (0); all that was made in it holds a reference to this, so nothing is left.
         if let Err(error) = unsafe { self.context.provider.dealloc_pd(self.raw) } {
-            note_leak("a protection domain", error);
             // The device still knows the domain: its name stays taken and its device open.
             mem::forget(self.claim.take());
             mem::forget(Arc::clone(&self.context));
+            note_leak("a protection domain", error);
         }
     }
 }

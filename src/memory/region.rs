@@ -70,8 +70,8 @@ impl Drop for RegionInner {
             // SAFETY: not registered any more, so the device is done with it (1, 2).
             Ok(()) => unsafe { (self.free)(self.memory) },
             Err(error) => {
-                note_leak("a memory region", error);
                 mem::forget(Arc::clone(&self.domain));
+                note_leak("a memory region", error);
             }
         }
     }

@@ -3,6 +3,9 @@
 //! The data path does not come through here: it calls the function table of the `ibv_context` that both
 //! implementations fill (see `sys::inline`). Public types know neither implementation.
 //!
+//! ASSUMPTION: `ibv_dereg_mr`, `ibv_destroy_qp` and a move to Reset that return 0 have ended every access of the device
+//! through the region or the pair.
+//!
 //! Each verb of C reports failure in its own way (NULL and `errno`, a positive number, -1 and `errno`); here all say
 //! [`VerbError`].
 

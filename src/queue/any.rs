@@ -1,7 +1,7 @@
 //! A queue pair whose state is a value: for struct fields and collections.
 
 use super::pair::{QueuePair, TransitionError, TransitionFailure};
-use super::state::{Errored, Init, ReadyToReceive, ReadyToSend, Reset, SendQueueDrain};
+use super::state::{Errored, Init, ReadyToReceive, ReadyToSend, Reset, SendQueueDrain, State};
 use super::transport::{ReliableConnection, Transport};
 use crate::domain::Brand;
 use std::{error, fmt, mem};
@@ -49,37 +49,22 @@ pub enum AnyQueuePair<B, T = ReliableConnection> {
     Vacant,
 }
 
-macro_rules! from_states {
-    ($($state:ident),+) => {
-        $(impl<B, T> From<QueuePair<B, $state, T>> for AnyQueuePair<B, T> {
-            fn from(pair: QueuePair<B, $state, T>) -> Self {
-                Self::$state(pair)
-            }
-        })+
-
-        impl<B, T> AnyQueuePair<B, T> {
-            /// The name of the state.
-            pub fn state(&self) -> &'static str {
-                match self {
-                    $(Self::$state(_) => stringify!($state),)+
-                    Self::Vacant => "Vacant",
-                }
-            }
-        }
-
-        $(impl<B, T> From<TransitionError<QueuePair<B, $state, T>>> for Halted<B, T> {
-            fn from(error: TransitionError<QueuePair<B, $state, T>>) -> Self {
-                Self { pair: error.queue_pair.into(), source: error.source }
-            }
-        })+
-    };
+impl<B, S: State, T> From<QueuePair<B, S, T>> for AnyQueuePair<B, T> {
+    fn from(pair: QueuePair<B, S, T>) -> Self {
+        S::any(pair)
+    }
 }
-from_states!(Reset, Init, ReadyToReceive, ReadyToSend, SendQueueDrain, Errored);
 
 /// Where a series of transitions came to a halt, inside the closure of [`AnyQueuePair::advance`]; made by `?`.
 pub struct Halted<B, T = ReliableConnection> {
     pair: AnyQueuePair<B, T>,
     source: TransitionFailure,
+}
+
+impl<B, S: State, T> From<TransitionError<QueuePair<B, S, T>>> for Halted<B, T> {
+    fn from(error: TransitionError<QueuePair<B, S, T>>) -> Self {
+        Self { pair: error.queue_pair.into(), source: error.source }
+    }
 }
 
 impl<B, T> From<TransitionError<AnyQueuePair<B, T>>> for Halted<B, T> {
@@ -134,6 +119,21 @@ impl<B: Brand, T: Transport> AnyQueuePair<B, T> {
         match self {
             Self::ReadyToSend(pair) => Some(pair),
             _ => None,
+        }
+    }
+}
+
+impl<B, T> AnyQueuePair<B, T> {
+    /// The name of the state.
+    pub fn state(&self) -> &'static str {
+        match self {
+            Self::Reset(_) => Reset::NAME,
+            Self::Init(_) => Init::NAME,
+            Self::ReadyToReceive(_) => ReadyToReceive::NAME,
+            Self::ReadyToSend(_) => ReadyToSend::NAME,
+            Self::SendQueueDrain(_) => SendQueueDrain::NAME,
+            Self::Errored(_) => Errored::NAME,
+            Self::Vacant => "Vacant",
         }
     }
 }

@@ -92,7 +92,7 @@ pub(crate) fn ledger<T>(depth: u32) -> (Poster<T>, Retirer<T>) {
     let slots = (0..depth.next_power_of_two()).map(|_| UnsafeCell::new(MaybeUninit::uninit())).collect();
     let ledger = Arc::new(Ledger { slots, posted: Line(AtomicU32::new(0)), retired: Line(AtomicU32::new(0)) });
     let poster = Poster { cells: Cells::of(&ledger), depth, posted: 0, retired_seen: 0, ledger: Arc::clone(&ledger) };
-    (poster, Retirer { cells: Cells::of(&ledger), retired: 0, posted_seen: 0, ledger })
+    (poster, Retirer { cells: Cells::of(&ledger), retired: 0, ledger })
 }
 
 /// The end of a ledger that posts.
@@ -181,8 +181,6 @@ pub(crate) struct Retirer<T> {
     ///
     /// 0. The ledger's `retired`, which nobody else writes.
     retired: u32,
-    /// At most the ledger's `posted`: looked up again only when that does not suffice.
-    posted_seen: u32,
     ledger: Arc<Ledger<T>>,
 }
 
@@ -192,36 +190,40 @@ unsafe impl<T: Send> Send for Retirer<T> {}
 unsafe impl<T: Send> Sync for Retirer<T> {}
 
 impl<T> Retirer<T> {
-    /// Whether more than `ahead` values are in flight.
+    /// How many values are in flight. Looked up each time: a poster that takes a value back lowers `posted`, and what
+    /// it puts there next must be seen.
     #[inline(always)]
-    fn reaches(&mut self, ahead: u32) -> bool {
-        ahead < self.posted_seen.wrapping_sub(self.retired) || {
-            self.posted_seen = self.ledger.posted.0.load(Ordering::Acquire);
-            ahead < self.posted_seen.wrapping_sub(self.retired)
-        }
+    fn in_flight(&self) -> u32 {
+        self.ledger.posted.0.load(Ordering::Acquire).wrapping_sub(self.retired)
     }
 
     /// Takes the oldest value out, for the completion of the request with `index`. With it comes how many requests were
-    /// ahead of that one, and so completed before it: 0 if the value is its own.
+    /// ahead of that one, and so completed before it: 0 if the value is its own. `before` learns of that number before
+    /// the poster sees the slot free.
     ///
     /// `None` if no such request is in flight.
     #[inline(always)]
-    pub(crate) fn retire(&mut self, index: u32) -> Option<(T, u32)> {
+    pub(crate) fn retire(&mut self, index: u32, before: impl FnOnce(u32)) -> Option<(T, u32)> {
         let ahead = index.wrapping_sub(self.retired) & INDEX_MASK;
-        if !self.reaches(ahead) {
+        if ahead >= self.in_flight() {
             return None;
         }
-        Some((self.take_one(), ahead))
+        before(ahead);
+        // SAFETY: more than `ahead` values are in flight.
+        Some((unsafe { self.take_one() }, ahead))
     }
 
     /// Takes the oldest value out of a queue that is quiescent.
     pub(crate) fn take(&mut self) -> Option<T> {
-        self.reaches(0).then(|| self.take_one())
+        // SAFETY: at least one value is in flight.
+        (self.in_flight() != 0).then(|| unsafe { self.take_one() })
     }
 
+    /// # Safety
+    ///
     /// At least one value is in flight.
     #[inline(always)]
-    fn take_one(&mut self) -> T {
+    unsafe fn take_one(&mut self) -> T {
         // SAFETY: in flight, so it holds a value that is ours to take (ledger 0), written before the `posted` that we
         // acquired.
         let value = unsafe { self.cells.read(self.retired) };
@@ -248,11 +250,11 @@ mod tests {
             poster.push(value).unwrap();
         }
         assert_eq!(poster.push(9), Err(9));
-        assert_eq!((retirer.retire(1), retirer.retire(1)), (Some((0, 1)), Some((1, 0))));
+        assert_eq!((retirer.retire(1, drop), retirer.retire(1, drop)), (Some((0, 1)), Some((1, 0))));
         assert_eq!(poster.outstanding(), 1);
         poster.push(3).unwrap();
-        assert_eq!(retirer.retire(1), None, "retired already");
-        assert_eq!(retirer.retire(4), None, "not posted yet");
+        assert_eq!(retirer.retire(1, drop), None, "retired already");
+        assert_eq!(retirer.retire(4, drop), None, "not posted yet");
         assert_eq!((retirer.take(), retirer.take(), retirer.take()), (Some(2), Some(3), None));
     }
 
@@ -277,8 +279,8 @@ mod tests {
             }
             let index = poster.next_index();
             poster.push(round).unwrap();
-            assert_eq!(retirer.retire(index), Some((round, 0)));
-            assert_eq!(retirer.retire(index), None);
+            assert_eq!(retirer.retire(index, drop), Some((round, 0)));
+            assert_eq!(retirer.retire(index, drop), None);
         }
     }
 }
@@ -340,8 +342,33 @@ mod models {
                 while sent.load(Ordering::Acquire) < count {
                     thread::yield_now();
                 }
-                assert_eq!(retirer.retire(index), Some((index, 0)));
+                assert_eq!(retirer.retire(index, drop), Some((index, 0)));
             }
+            posting.join().unwrap();
+        });
+    }
+
+    /// A batch is staged and taken back while the poller looks; then the pair is destroyed. The poller must not find what
+    /// was taken back.
+    #[test]
+    fn a_value_taken_back_is_never_an_orphan() {
+        loom::model(|| {
+            let (mut poster, mut retirer) = ledger(4);
+            poster.push(0).unwrap();
+            let destroyed = Arc::new(AtomicU32::new(0));
+            let destroy = Arc::clone(&destroyed);
+            let posting = thread::spawn(move || {
+                poster.push(7).unwrap();
+                // SAFETY: the device was not told of it.
+                assert_eq!(unsafe { poster.take_back() }, Some(7));
+                drop(poster);
+                destroy.store(1, Ordering::Release);
+            });
+            assert_eq!(retirer.retire(0, drop), Some((0, 0)));
+            while destroyed.load(Ordering::Acquire) == 0 {
+                thread::yield_now();
+            }
+            assert_eq!(retirer.take(), None);
             posting.join().unwrap();
         });
     }
@@ -360,7 +387,7 @@ mod models {
             while rung.load(Ordering::Acquire) == 0 {
                 thread::yield_now();
             }
-            assert_eq!((retirer.retire(1), retirer.retire(1)), (Some((0, 1)), Some((1, 0))));
+            assert_eq!((retirer.retire(1, drop), retirer.retire(1, drop)), (Some((0, 1)), Some((1, 0))));
             posting.join().unwrap();
         });
     }

@@ -18,8 +18,8 @@ pub use pair::{CreateError, DestroyError, DrainFailure, QueuePair, TransitionErr
 pub use post::{Batch, BatchError, PostError};
 pub use request::{CarriesImmediate, RequestFlaw, SendMemory, WorkRequest};
 pub use state::{
-    DeviceState, Errored, Init, MayFail, PostReceive, PostSend, ReadyToReceive, ReadyToSend, Reset, SendQueueDrain,
-    State,
+    DeviceState, Errored, GoesTo, Init, OnPort, PostReceive, PostSend, ReadyToReceive, ReadyToSend, Reset,
+    SendQueueDrain, State,
 };
 pub use transport::{ReliableConnection, Transport};
 pub(crate) use work::{Entry, MAX_SLOTS, QueueKey, QueueKind};

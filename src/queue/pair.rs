@@ -8,8 +8,8 @@ use super::ledger::{MAX_DEPTH, ledger};
 use super::post::{Batch, BatchError, PostError, ReceiveQueue, SendQueue, Stage};
 use super::request::{SendMemory, WorkRequest};
 use super::state::{
-    DeviceState, Errored, Init, MayFail, PostReceive, PostSend, ReadyToReceive, ReadyToSend, Reset, SendQueueDrain,
-    State,
+    DeviceState, Errored, GoesTo, Init, OnPort, PostReceive, PostSend, ReadyToReceive, ReadyToSend, Reset,
+    SendQueueDrain, State,
 };
 use super::transport::{ReliableConnection, Transport, code};
 use super::work::{QueueKind, WorkId};
@@ -434,6 +434,24 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         self.inner.core.qpn()
     }
 
+    /// The first packet sequence number that this side sends, chosen at random when it entered Init.
+    #[doc(alias = "sq_psn")]
+    pub fn psn(&self) -> Psn
+    where
+        S: OnPort,
+    {
+        self.inner.core.local.psn
+    }
+
+    /// What a peer needs to connect to this pair: send it the bytes of this record.
+    pub fn endpoint(&self) -> Endpoint
+    where
+        S: OnPort,
+    {
+        let Local { gid, lid, mtu, psn, .. } = self.inner.core.local;
+        Endpoint::new(self.number(), psn, gid.map(|row| row.gid), lid, mtu)
+    }
+
     /// How many requests it may have in flight.
     pub fn limits(&self) -> Limits {
         self.inner.core.limits
@@ -464,6 +482,49 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         Ok(DeviceState::from_raw(self.inner.core.query(Mask::IBV_QP_STATE)?.qp_state))
     }
 
+    /// To Init, on a port: a `&Port` for the usual, or [`InitAttributes`].
+    ///
+    /// `ibv_modify_qp(3)`. Chooses a random first packet sequence number.
+    ///
+    /// # Errors
+    ///
+    /// [`TransitionFailure::Unsettled`] after a reset with requests in flight; [`TransitionFailure::NoGid`]; or the device
+    /// refused.
+    #[doc(alias = "ibv_modify_qp")]
+    pub fn into_init(mut self, attr: impl Into<InitAttributes>) -> Result<QueuePair<B, Init, T>, TransitionError<Self>>
+    where
+        S: GoesTo<Init>,
+    {
+        let attr = attr.into();
+        let Some(core) = self.inner.unsplit() else {
+            let source = VerbError::new("ibv_modify_qp", libc::EBUSY);
+            return self.fail(TransitionFailure::Verb { to: Init::NAME, source });
+        };
+        if core.unsettled.load(Ordering::Acquire) != 0 {
+            return self.fail(TransitionFailure::Unsettled);
+        }
+        if attr.port.link_layer() == LinkLayer::Ethernet && attr.port.gid().is_none() {
+            return self.fail(TransitionFailure::NoGid { port: attr.port.number() });
+        }
+        core.local = Local::of(&attr.port);
+        self.transition(Modify::init(&attr))
+    }
+
+    /// To Send Queue Drain: begun requests go on to their end, later ones wait.
+    ///
+    /// `ibv_modify_qp(3)`.
+    ///
+    /// # Errors
+    ///
+    /// The device refused.
+    #[doc(alias = "ibv_modify_qp")]
+    pub fn into_sqd(self) -> Result<QueuePair<B, SendQueueDrain, T>, TransitionError<Self>>
+    where
+        S: GoesTo<SendQueueDrain>,
+    {
+        self.transition(Modify::to(raw_state::IBV_QPS_SQD))
+    }
+
     /// To Error: every request is flushed, each with a completion of [`Status::Flushed`].
     ///
     /// `ibv_modify_qp(3)`.
@@ -474,7 +535,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     #[doc(alias = "ibv_modify_qp")]
     pub fn into_error(self) -> Result<QueuePair<B, Errored, T>, TransitionError<Self>>
     where
-        S: MayFail,
+        S: GoesTo<Errored>,
     {
         self.transition(Modify::to(raw_state::IBV_QPS_ERR))
     }
@@ -765,36 +826,8 @@ impl Inner {
     }
 }
 
-/// In Reset: nothing may be posted.
-impl<B: Brand, T: Transport> QueuePair<B, Reset, T> {
-    /// To Init, on a port: a `&Port` for the usual, or [`InitAttributes`].
-    ///
-    /// `ibv_modify_qp(3)`. Chooses a random first packet sequence number.
-    ///
-    /// # Errors
-    ///
-    /// [`TransitionFailure::Unsettled`] after a reset with requests in flight; [`TransitionFailure::NoGid`]; or the device
-    /// refused.
-    #[doc(alias = "ibv_modify_qp")]
-    pub fn into_init(
-        mut self,
-        attr: impl Into<InitAttributes>,
-    ) -> Result<QueuePair<B, Init, T>, TransitionError<Self>> {
-        let attr = attr.into();
-        let Some(core) = self.inner.unsplit() else { return self.fail(TransitionFailure::NoSlot) };
-        if core.unsettled.load(Ordering::Acquire) != 0 {
-            return self.fail(TransitionFailure::Unsettled);
-        }
-        if attr.port.link_layer() == LinkLayer::Ethernet && attr.port.gid().is_none() {
-            return self.fail(TransitionFailure::NoGid { port: attr.port.number() });
-        }
-        core.local = Local::of(&attr.port);
-        self.transition(Modify::init(&attr))
-    }
-}
-
-/// In Init: receives may be posted; nothing moves yet.
-impl<B: Brand> QueuePair<B, Init, ReliableConnection> {
+/// The way up of a reliable connection.
+impl<B: Brand, S: State> QueuePair<B, S, ReliableConnection> {
     /// To Ready To Receive.
     ///
     /// `ibv_modify_qp(3)`.
@@ -806,7 +839,10 @@ impl<B: Brand> QueuePair<B, Init, ReliableConnection> {
     pub fn into_rtr(
         self,
         attr: &RtrAttributes,
-    ) -> Result<QueuePair<B, ReadyToReceive, ReliableConnection>, TransitionError<Self>> {
+    ) -> Result<QueuePair<B, ReadyToReceive, ReliableConnection>, TransitionError<Self>>
+    where
+        S: GoesTo<ReadyToReceive>,
+    {
         let local = &self.inner.core.local;
         if local.link_layer == LinkLayer::Ethernet && attr.path.gid.is_none() {
             return self.fail(TransitionFailure::NoPeerGid);
@@ -817,6 +853,24 @@ impl<B: Brand> QueuePair<B, Init, ReliableConnection> {
         }
         let modify = Modify::ready_to_receive(attr, local.port, local.gid.map_or(0, |row| row.index()));
         self.transition(modify)
+    }
+
+    /// To Ready To Send.
+    ///
+    /// `ibv_modify_qp(3)`.
+    ///
+    /// # Errors
+    ///
+    /// The device refused.
+    #[doc(alias = "ibv_modify_qp")]
+    pub fn into_rts(
+        self,
+        attr: &RtsAttributes,
+    ) -> Result<QueuePair<B, ReadyToSend, ReliableConnection>, TransitionError<Self>>
+    where
+        S: GoesTo<ReadyToSend>,
+    {
+        self.transition(Modify::ready_to_send(attr))
     }
 
     /// To Ready To Send, connected to `peer`, with [the usual attributes](ConnectAttributes).
@@ -831,6 +885,8 @@ impl<B: Brand> QueuePair<B, Init, ReliableConnection> {
         self,
         peer: &Endpoint,
     ) -> Result<QueuePair<B, ReadyToSend, ReliableConnection>, TransitionError<AnyQueuePair<B, ReliableConnection>>>
+    where
+        S: GoesTo<ReadyToReceive>,
     {
         self.connect_with(peer, &ConnectAttributes::default())
     }
@@ -846,6 +902,8 @@ impl<B: Brand> QueuePair<B, Init, ReliableConnection> {
         peer: &Endpoint,
         attr: &ConnectAttributes,
     ) -> Result<QueuePair<B, ReadyToSend, ReliableConnection>, TransitionError<AnyQueuePair<B, ReliableConnection>>>
+    where
+        S: GoesTo<ReadyToReceive>,
     {
         let any = |error: TransitionError<Self>| TransitionError {
             queue_pair: error.queue_pair.into(),
@@ -890,52 +948,8 @@ impl<B: Brand> QueuePair<B, Init, ReliableConnection> {
     }
 }
 
-impl<B: Brand, S: State + MayFail, T: Transport> QueuePair<B, S, T> {
-    /// The first packet sequence number that this side sends, chosen at random when it entered Init.
-    #[doc(alias = "sq_psn")]
-    pub fn psn(&self) -> Psn {
-        self.inner.core.local.psn
-    }
-
-    /// What a peer needs to connect to this pair: send it the bytes of this record.
-    pub fn endpoint(&self) -> Endpoint {
-        let Local { gid, lid, mtu, psn, .. } = self.inner.core.local;
-        Endpoint::new(self.number(), psn, gid.map(|row| row.gid), lid, mtu)
-    }
-}
-
-/// In RTR: receives, and may post receives.
-impl<B: Brand> QueuePair<B, ReadyToReceive, ReliableConnection> {
-    /// To Ready To Send.
-    ///
-    /// `ibv_modify_qp(3)`.
-    ///
-    /// # Errors
-    ///
-    /// The device refused.
-    #[doc(alias = "ibv_modify_qp")]
-    pub fn into_rts(
-        self,
-        attr: &RtsAttributes,
-    ) -> Result<QueuePair<B, ReadyToSend, ReliableConnection>, TransitionError<Self>> {
-        self.transition(Modify::ready_to_send(attr))
-    }
-}
-
 /// In RTS: receives and sends.
 impl<B: Brand, T: Transport> QueuePair<B, ReadyToSend, T> {
-    /// To Send Queue Drain: begun requests go on to their end, later ones wait.
-    ///
-    /// `ibv_modify_qp(3)`.
-    ///
-    /// # Errors
-    ///
-    /// The device refused.
-    #[doc(alias = "ibv_modify_qp")]
-    pub fn into_sqd(self) -> Result<QueuePair<B, SendQueueDrain, T>, TransitionError<Self>> {
-        self.transition(Modify::to(raw_state::IBV_QPS_SQD))
-    }
-
     /// Takes the pair apart for two threads, one that sends and one that receives.
     pub fn split(self) -> (SendHalf<B, T>, ReceiveHalf<B, T>) {
         let Inner { send, receive, core } = *self.inner;
@@ -974,7 +988,8 @@ impl<B: Brand, T: Transport> QueuePair<B, SendQueueDrain, T> {
     ///
     /// The device refused: `EINVAL` while the queue is not drained.
     #[doc(alias = "ibv_modify_qp")]
-    pub fn into_rts(self) -> Result<QueuePair<B, ReadyToSend, T>, TransitionError<Self>> {
+    #[doc(alias = "into_rts")]
+    pub fn resume(self) -> Result<QueuePair<B, ReadyToSend, T>, TransitionError<Self>> {
         self.transition(Modify::to(raw_state::IBV_QPS_RTS))
     }
 }

@@ -1,4 +1,7 @@
 //! Posting: the one place where memory enters a ledger and a request reaches the provider.
+//!
+//! ASSUMPTION: a post that fails and points `bad_wr` at a request of ours has queued those before it and no other
+//! (`ibv_post_send(3)`, RETURN VALUE). One that fails otherwise may have queued any.
 #![allow(unsafe_code, reason = "calls the provider's post functions")]
 
 use super::ledger::Poster;
@@ -164,6 +167,8 @@ unsafe impl Sync for ReceiveQueue {}
 pub(super) struct Staged {
     wr: sys::ibv_send_wr,
     sge: sys::ibv_sge,
+    /// How much of the memory was filled before, in case it comes back.
+    filled_before: usize,
 }
 
 impl SendQueue {
@@ -210,6 +215,8 @@ impl SendQueue {
         let (operation, last) = (action.operation, self.poster.is_last());
         let sge = sys::ibv_sge { addr: memory.part(KEY).device_addr(), length, lkey: memory.part(KEY).lkey().0 };
         if operation != Operation::Send && operation != Operation::Write {
+            // SAFETY: may be written (caller).
+            unsafe { (&raw mut (*staged).filled_before).write(memory.part(KEY).filled()) };
             memory.part(KEY).set_filled(length as usize);
         }
         let id = self.key.id(self.poster.next_index());
@@ -399,7 +406,8 @@ pub(super) type Stage = MaybeUninit<[Staged; STAGED]>;
 
 /// Requests that are handed to the device together, with one doorbell. Lent by [`QueuePair::batch`](crate::QueuePair::batch).
 ///
-/// `'batch` is new for each batch, so that two batches cannot be swapped.
+/// `'batch` is new for each batch, so that two batches cannot be swapped. What a batch that panicked had not handed over
+/// was never posted: its ids are given out again.
 pub struct Batch<'batch, B> {
     queue: &'batch mut SendQueue,
     /// # Invariants
@@ -504,7 +512,14 @@ impl<'batch, B> Batch<'batch, B> {
         match at {
             Some(at) => {
                 self.posted += at;
-                refused.extend((at..count).filter_map(|_| self.queue.take_back()).map(Entry::into_memory));
+                for number in (at..count).rev() {
+                    let Some(entry) = self.queue.take_back() else { break };
+                    if !matches!(entry.operation(), Operation::Send | Operation::Write) {
+                        // SAFETY: written when it was staged.
+                        entry.part().set_filled(unsafe { (*self.at(number)).filled_before });
+                    }
+                    refused.push(entry.into_memory());
+                }
                 refused.reverse();
             }
             None => self.queue.poison(),

@@ -1,28 +1,6 @@
 //! The states of a queue pair, and what each allows.
-//!
-//! ```text
-//!           into_init        into_rtr                   into_rts
-//!   Reset ────────────▶ Init ──────────▶ ReadyToReceive ──────────▶ ReadyToSend
-//!     ▲                  │                      │                    │       ▲
-//!     │                  │ into_error           │ into_error         │ into_sqd / into_rts
-//!     │                  │                      │                    ▼       │
-//!     │ into_reset       ▼                      ▼      into_error   SendQueueDrain
-//!     └─────────────── Error ◀──────────────────────────────────────────┘
-//!       (from every state)
-//! ```
-//!
-//! | state | post receives | receives messages | post sends |
-//! |---|---|---|---|
-//! | [`Reset`] | | | |
-//! | [`Init`] | yes | | |
-//! | [`ReadyToReceive`] | yes | yes | |
-//! | [`ReadyToSend`] | yes | yes | yes |
-//! | [`SendQueueDrain`] | yes | yes | |
-//! | [`Errored`] | | | |
-//!
-//! The type is what the program asked for last. The device may enter Error at any time by itself: completions say so, and
-//! posts are then refused as [`Broken`](crate::PostError::Broken). There is no way from Reset to Error.
 
+use super::{AnyQueuePair, QueuePair};
 use crate::sys::ibv_qp_state;
 
 mod sealed {
@@ -31,17 +9,62 @@ mod sealed {
 }
 
 /// A state of a queue pair. Sealed.
+///
+/// ```text
+///                       ╭──────────────── connect ────────────────╮
+///         into_init     │   into_rtr                   into_rts   ▼
+///   Reset ──────────▶ Init ──────────▶ ReadyToReceive ──────────▶ ReadyToSend
+///                                                       into_sqd │         ▲
+///                                                                ▼         │ resume
+///                                                               SendQueueDrain
+///
+///   from all but Reset:  into_error ──▶ Errored
+///   from every state:    into_reset ──▶ Reset
+/// ```
+///
+/// | state | post receives | receives messages | post sends |
+/// |---|---|---|---|
+/// | [`Reset`] | | | |
+/// | [`Init`] | yes | | |
+/// | [`ReadyToReceive`] | yes | yes | |
+/// | [`ReadyToSend`] | yes | yes | yes |
+/// | [`SendQueueDrain`] | yes | yes | |
+/// | [`Errored`] | | | |
+///
+/// The type is what the program asked for last. The device may enter Error at any time by itself: completions say so, and
+/// posts are then refused as [`Broken`](crate::PostError::Broken). There is no way from Reset to Error.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a state of a queue pair",
     label = "not a state",
     note = "the states are `Reset`, `Init`, `ReadyToReceive`, `ReadyToSend`, `SendQueueDrain` and `Errored`"
 )]
 #[doc(alias = "ibv_qp_state")]
-pub trait State: sealed::Sealed + 'static {
+pub trait State: sealed::Sealed + Sized + 'static {
     /// Its name, as printed.
     #[doc(hidden)]
     const NAME: &'static str;
+
+    #[doc(hidden)]
+    fn any<B, T>(pair: QueuePair<B, Self, T>) -> AnyQueuePair<B, T>;
 }
+
+/// States with a transition to the state `To`, which is given by [a method](State). Sealed. To [`Reset`] every state goes.
+#[diagnostic::on_unimplemented(
+    message = "there is no transition from `{Self}` to `{To}`",
+    label = "not from this state",
+    note = "the way up is `Reset`, `Init`, `ReadyToReceive`, `ReadyToSend`; every state goes to `Reset`, all but `Reset` to \
+            `Errored`",
+    note = "between `ReadyToSend` and `SendQueueDrain`: there with `.into_sqd()`, back with `.resume()`",
+    note = "a queue pair in `Errored` is there already: `drain`, `into_reset` or `destroy` it"
+)]
+pub trait GoesTo<To: State>: State {}
+
+/// States in which the pair is on a port, and so has an [`endpoint`](crate::QueuePair::endpoint): all but Reset. Sealed.
+#[diagnostic::on_unimplemented(
+    message = "a queue pair in `{Self}` has no endpoint",
+    label = "needs a queue pair that went through `.into_init(..)`"
+)]
+pub trait OnPort: State {}
 
 /// States in which a receive may be posted. Sealed.
 #[diagnostic::on_unimplemented(
@@ -59,60 +82,98 @@ pub trait PostReceive: State {}
 )]
 pub trait PostSend: State {}
 
-/// States from which a queue pair may be moved to Error: all but Reset and Error. Sealed.
-#[diagnostic::on_unimplemented(
-    message = "there is no transition from `{Self}` to Error",
-    label = "only `Init`, `ReadyToReceive`, `ReadyToSend` and `SendQueueDrain` go to Error",
-    note = "a queue pair in `Reset` has nothing in flight that could be flushed: drop it, or bring it up"
-)]
-pub trait MayFail: State {}
-
-macro_rules! state {
-    ($(#[$doc:meta])* $name:ident: $($capability:ident),*) => {
-        $(#[$doc])*
-        #[derive(Debug)]
-        pub enum $name {}
-        impl sealed::Sealed for $name {}
-        impl State for $name {
-            const NAME: &'static str = stringify!($name);
-        }
-        $(impl $capability for $name {})*
-    };
+/// As created: nothing may be posted.
+#[doc(alias = "IBV_QPS_RESET")]
+#[derive(Debug)]
+pub enum Reset {}
+impl GoesTo<Init> for Reset {}
+impl sealed::Sealed for Reset {}
+impl State for Reset {
+    const NAME: &'static str = "Reset";
+    fn any<B, T>(pair: QueuePair<B, Self, T>) -> AnyQueuePair<B, T> {
+        AnyQueuePair::Reset(pair)
+    }
 }
 
-state! {
-    /// As created: nothing may be posted.
-    #[doc(alias = "IBV_QPS_RESET")]
-    Reset:
+/// Has a port and the rights of peers: receives may be posted, but no packet is taken.
+#[doc(alias = "IBV_QPS_INIT")]
+#[derive(Debug)]
+pub enum Init {}
+impl GoesTo<ReadyToReceive> for Init {}
+impl GoesTo<Errored> for Init {}
+impl OnPort for Init {}
+impl PostReceive for Init {}
+impl sealed::Sealed for Init {}
+impl State for Init {
+    const NAME: &'static str = "Init";
+    fn any<B, T>(pair: QueuePair<B, Self, T>) -> AnyQueuePair<B, T> {
+        AnyQueuePair::Init(pair)
+    }
 }
-state! {
-    /// Has a port and the rights of peers: receives may be posted, but no packet is taken.
-    #[doc(alias = "IBV_QPS_INIT")]
-    Init: PostReceive, MayFail
+
+/// RTR: knows its peer and receives from it.
+#[doc(alias = "IBV_QPS_RTR")]
+#[doc(alias = "RTR")]
+#[derive(Debug)]
+pub enum ReadyToReceive {}
+impl GoesTo<ReadyToSend> for ReadyToReceive {}
+impl GoesTo<Errored> for ReadyToReceive {}
+impl OnPort for ReadyToReceive {}
+impl PostReceive for ReadyToReceive {}
+impl sealed::Sealed for ReadyToReceive {}
+impl State for ReadyToReceive {
+    const NAME: &'static str = "ReadyToReceive";
+    fn any<B, T>(pair: QueuePair<B, Self, T>) -> AnyQueuePair<B, T> {
+        AnyQueuePair::ReadyToReceive(pair)
+    }
 }
-state! {
-    /// RTR: knows its peer and receives from it.
-    #[doc(alias = "IBV_QPS_RTR")]
-    #[doc(alias = "RTR")]
-    ReadyToReceive: PostReceive, MayFail
+
+/// RTS: receives and sends.
+#[doc(alias = "IBV_QPS_RTS")]
+#[doc(alias = "RTS")]
+#[derive(Debug)]
+pub enum ReadyToSend {}
+impl GoesTo<SendQueueDrain> for ReadyToSend {}
+impl GoesTo<Errored> for ReadyToSend {}
+impl OnPort for ReadyToSend {}
+impl PostReceive for ReadyToSend {}
+impl PostSend for ReadyToSend {}
+impl sealed::Sealed for ReadyToSend {}
+impl State for ReadyToSend {
+    const NAME: &'static str = "ReadyToSend";
+    fn any<B, T>(pair: QueuePair<B, Self, T>) -> AnyQueuePair<B, T> {
+        AnyQueuePair::ReadyToSend(pair)
+    }
 }
-state! {
-    /// RTS: receives and sends.
-    #[doc(alias = "IBV_QPS_RTS")]
-    #[doc(alias = "RTS")]
-    ReadyToSend: PostReceive, PostSend, MayFail
+
+/// SQD: the send queue is *draining*. What was begun goes on to its end; whether that is reached only
+/// [`drained`](crate::QueuePair::drained) tells. No buffer comes back because of this state.
+#[doc(alias = "IBV_QPS_SQD")]
+#[doc(alias = "SQD")]
+#[derive(Debug)]
+pub enum SendQueueDrain {}
+impl GoesTo<Errored> for SendQueueDrain {}
+impl OnPort for SendQueueDrain {}
+impl PostReceive for SendQueueDrain {}
+impl sealed::Sealed for SendQueueDrain {}
+impl State for SendQueueDrain {
+    const NAME: &'static str = "SendQueueDrain";
+    fn any<B, T>(pair: QueuePair<B, Self, T>) -> AnyQueuePair<B, T> {
+        AnyQueuePair::SendQueueDrain(pair)
+    }
 }
-state! {
-    /// SQD: the send queue is *draining*. What was begun goes on to its end; whether that is reached only
-    /// [`drained`](crate::QueuePair::drained) tells. No buffer comes back because of this state.
-    #[doc(alias = "IBV_QPS_SQD")]
-    #[doc(alias = "SQD")]
-    SendQueueDrain: PostReceive, MayFail
-}
-state! {
-    /// All requests are being flushed, each with a completion. The way out is to drain it, and to reset or destroy it.
-    #[doc(alias = "IBV_QPS_ERR")]
-    Errored:
+
+/// All requests are being flushed, each with a completion. The way out is to drain it, and to reset or destroy it.
+#[doc(alias = "IBV_QPS_ERR")]
+#[derive(Debug)]
+pub enum Errored {}
+impl OnPort for Errored {}
+impl sealed::Sealed for Errored {}
+impl State for Errored {
+    const NAME: &'static str = "Errored";
+    fn any<B, T>(pair: QueuePair<B, Self, T>) -> AnyQueuePair<B, T> {
+        AnyQueuePair::Errored(pair)
+    }
 }
 
 /// The state that a device says a queue pair is in.
