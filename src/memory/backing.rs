@@ -6,9 +6,8 @@
 #![allow(unsafe_code, reason = "takes owners apart and rebuilds them")]
 
 use crate::seal::Key;
-use std::alloc::{self, Layout};
 use std::ops::{Deref, DerefMut};
-use std::{fmt, mem, ptr, slice};
+use std::{fmt, io, mem, ptr, slice};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Types that registered memory may hold: any bytes are a value (a device writes them), no padding (a device sends it),
@@ -100,23 +99,26 @@ impl<T: Plain> Sealed for &'static mut [T] {
     }
 }
 
-/// Zeroed memory in whole pages of its own.
+/// Zeroed memory in whole pages of its own: a private anonymous map, `mmap(2)`.
 ///
 /// Registering pins whole pages, and a fork may treat pinned pages apart; sharing none of them with other data avoids
 /// both surprises.
 pub struct Pages {
     /// # Invariants
     ///
-    /// 0. Allocated by the global allocator with `layout(len)`, and ours alone; empty (dangling) if `len` is 0.
+    /// 0. The start of a map of `len` bytes, readable and writable, ours alone; dangling if `len` is 0.
     addr: ptr::NonNull<u8>,
     len: usize,
 }
 
-/// Why there are no pages: more bytes were asked for than the allocator has.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("cannot allocate {len_bytes} bytes")]
+/// There are no pages: the system does not map so many bytes.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot map {len_bytes} bytes")]
 pub struct NoPages {
-    len_bytes: usize,
+    /// What was asked for.
+    pub len_bytes: usize,
+    /// What the system answered.
+    pub source: io::Error,
 }
 
 // SAFETY: an owner of plain bytes (0), as `Box<[u8]>` is.
@@ -125,33 +127,30 @@ unsafe impl Send for Pages {}
 unsafe impl Sync for Pages {}
 
 impl Pages {
-    const SIZE: usize = 4096;
-
     /// `len_bytes` zeroed bytes.
     ///
     /// # Errors
     ///
-    /// There is not so much memory.
+    /// The system does not map so many.
     pub fn new(len_bytes: usize) -> Result<Self, NoPages> {
         if len_bytes == 0 {
             return Ok(Self { addr: ptr::NonNull::dangling(), len: 0 });
         }
-        let layout = Self::layout(len_bytes).ok_or(NoPages { len_bytes })?;
-        // SAFETY: the layout is not of size 0.
-        let addr = unsafe { alloc::alloc_zeroed(layout) };
-        Ok(Self { addr: ptr::NonNull::new(addr).ok_or(NoPages { len_bytes })?, len: len_bytes })
-    }
-
-    fn layout(len: usize) -> Option<Layout> {
-        Layout::from_size_align(len.checked_next_multiple_of(Self::SIZE)?, Self::SIZE).ok()
+        let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a new map, which replaces none.
+        let addr = unsafe { libc::mmap(ptr::null_mut(), len_bytes, access, kind, -1, 0) };
+        match ptr::NonNull::new(addr.cast()).filter(|_| addr != libc::MAP_FAILED) {
+            Some(addr) => Ok(Self { addr, len: len_bytes }),
+            None => Err(NoPages { len_bytes, source: io::Error::last_os_error() }),
+        }
     }
 }
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        if let Some(layout) = Self::layout(self.len).filter(|_| self.len != 0) {
-            // SAFETY: allocated with this layout (0).
-            unsafe { alloc::dealloc(self.addr.as_ptr(), layout) };
+        if self.len != 0 {
+            // SAFETY: our own map (0), which nobody uses any more.
+            unsafe { libc::munmap(self.addr.as_ptr().cast(), self.len) };
         }
     }
 }

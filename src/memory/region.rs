@@ -100,7 +100,7 @@ impl<M> From<RegisterError<M>> for RegisterFailure {
 }
 
 /// The reason why memory was not registered.
-#[derive(Clone, Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RegisterFailure {
     /// There is nothing to register: no bytes.
