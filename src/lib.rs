@@ -76,25 +76,7 @@
 //! # States of a queue pair
 //!
 //! A transition is a method that consumes the pair and gives one of the next type, or an error with the pair as it was.
-//! [`connect`](QueuePair::connect) does the middle two.
-//!
-//! ```text
-//!           into_init        into_rtr                   into_rts
-//!   Reset ────────────▶ Init ──────────▶ ReadyToReceive ──────────▶ ReadyToSend
-//!     ▲                  │                      │                    │       ▲
-//!     │                  │ into_error           │ into_error         │ into_sqd / into_rts
-//!     │                  │                      │                    ▼       │
-//!     │ into_reset       ▼                      ▼      into_error   SendQueueDrain
-//!     └─────────────── Error ◀──────────────────────────────────────────┘
-//!       (from every state)
-//! ```
-//!
-//! | state | post receives | receives messages | post sends |
-//! |---|---|---|---|
-//! | [`Reset`], [`Errored`] | | | |
-//! | [`Init`] | yes | | |
-//! | [`ReadyToReceive`], [`SendQueueDrain`] | yes | yes | |
-//! | [`ReadyToSend`] | yes | yes | yes |
+//! [`State`] has the diagram, and what each state allows. [`connect`](QueuePair::connect) does the middle two transitions.
 //!
 //! The type says what the program asked for last. The device can enter Error by itself at any time: completions tell, and
 //! posts are then refused as [`PostError::Broken`].
@@ -115,19 +97,9 @@
 //!
 //! Memory that a peer may write is never a `&[u8]`, because it can change while one looks.
 //! [`deregister`](MemoryRegion::deregister) ends the peer's access and gives the memory back as what it was. The rights of a
-//! region are a type parameter:
+//! region are a type parameter; [`Access`] has the table of what each preset allows.
 //!
-//! | rights | device writes for us | peer reads | peer writes | peer atomics | the program gets |
-//! |---|---|---|---|---|---|
-//! | [`LocalRead`] | | | | | `&mut [u8]`, shared buffers |
-//! | [`LocalWrite`] | yes | | | | `&mut [u8]`, buffers, shared buffers |
-//! | [`RemoteRead`] | | yes | | | `&[u8]`, shared buffers |
-//! | [`RemoteWrite`] | yes | | yes | | copies, words |
-//! | [`RemoteReadWrite`] | yes | yes | yes | | copies, words |
-//! | [`RemoteAtomic`] | yes | | | yes | copies, words |
-//! | [`RemoteAll`] | yes | yes | yes | yes | copies, words |
-//!
-//! Everything of a protection domain bears the domain's brand `B`. Objects of two domains do not fit together:
+//! Everything of a protection domain bears the domain's [brand](Brand) `B`. Objects of two domains do not fit together:
 //! ``expected `Buffer<Storage>`, found `Buffer<Scratch>` ``.
 //!
 //! # Errors
@@ -216,7 +188,7 @@ pub use memory::{
     Memory, MemoryRegion, NoPages, OutOfBounds, Pages, PeerCannotWrite, PeerMayAtomic, PeerMayRead, PeerMayWrite,
     Plain, RecordError, RegisterError, RegisterFailure, RejoinError, RemoteAll, RemoteAtomic, RemoteRead,
     RemoteReadWrite, RemoteRegion, RemoteWrite, SharedBuffer, SplitError, SplitRegion, TooLong, Unexposed, ViewError,
-    locked_memory_limit,
+    Viewable, locked_memory_limit,
 };
 pub use provider::soft;
 pub use queue::request;

@@ -63,7 +63,7 @@ fn a_bad_argument_is_one_line() {
 fn what_the_device_does_not_have_is_one_line() {
     let name = context().name().to_owned();
     pingpong(&["-d", "mlx9_9"]).failed("there is no RDMA device \"mlx9_9\"; there are: ").failed("soft0");
-    pingpong(&["-b", "-g", "251"]).failed("no row 251: no GID of port 1 is as asked for; its table has: ");
+    pingpong(&["-b", "-g", "251"]).failed("no row 251: port 1 has no such GID; it has: ");
     pingpong(&["-b", "-i", "77"]).failed(&format!("port 77 of {name}: ibv_query_port failed"));
     pingpong(&["-b", "-r", "40000", "-s", "1"]).failed_or_succeeded("completion queue");
 }

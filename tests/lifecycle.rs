@@ -169,7 +169,7 @@ fn a_drained_send_queue_goes_on() {
     for _ in 0..2 {
         poller.wait(PATIENCE).unwrap().check().unwrap();
     }
-    left = draining.into_rts().unwrap();
+    left = draining.resume().unwrap();
     left.post_send(domain.buffer(8).unwrap()).unwrap();
     for _ in 0..2 {
         poller.wait(PATIENCE).unwrap().check().unwrap();

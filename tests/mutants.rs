@@ -107,16 +107,16 @@ const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         without: "the states that go to Error",
-        changes: &[("queue/pair.rs", "        S: MayFail,\n", "        S: State,\n")],
-        cases: &["queue/reset_does_not_go_to_error", "queue/error_does_not_go_to_itself"],
+        changes: &[("queue/pair.rs", "        S: GoesTo<Errored>,\n", "        S: State,\n")],
+        cases: &[
+            "queue/reset_does_not_go_to_error",
+            "queue/error_does_not_go_to_itself",
+            "queue/a_state_bound_alone_makes_no_transition",
+        ],
     },
     Mutant {
         without: "the state that goes to Init",
-        changes: &[(
-            "queue/pair.rs",
-            "may be posted.\nimpl<B: Brand, T: Transport> QueuePair<B, Reset, T> {",
-            "may be posted.\nimpl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {",
-        )],
+        changes: &[("queue/pair.rs", "        S: GoesTo<Init>,\n", "        S: State,\n")],
         cases: &[
             "queue/init_does_not_go_to_itself",
             "queue/ready_to_receive_does_not_go_to_init",
@@ -126,23 +126,52 @@ const MUTANTS: &[Mutant] = &[
         ],
     },
     Mutant {
-        without: "the state that goes to Send Queue Drain",
-        changes: &[(
-            "queue/pair.rs",
-            "impl<B: Brand, T: Transport> QueuePair<B, ReadyToSend, T> {",
-            "impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {",
-        )],
+        without: "the state that goes to Ready To Receive",
+        changes: &[("queue/pair.rs", "        S: GoesTo<ReadyToReceive>,\n", "        S: State,\n")],
         cases: &[
-            "queue/reset_does_not_go_to_send_queue_drain",
-            "queue/init_does_not_go_to_send_queue_drain",
-            "queue/ready_to_receive_does_not_go_to_send_queue_drain",
-            "queue/send_queue_drain_does_not_go_to_itself",
-            "queue/error_does_not_go_to_send_queue_drain",
+            "queue/a_pair_in_reset_does_not_connect",
+            "queue/error_does_not_go_to_ready_to_receive",
+            "queue/ready_to_send_does_not_go_to_ready_to_receive",
+            "queue/reset_does_not_go_to_ready_to_receive",
+            "queue/send_queue_drain_does_not_go_to_ready_to_receive",
+            "queue/ready_to_receive_does_not_go_to_itself",
         ],
     },
     Mutant {
+        without: "the state that goes to Ready To Send",
+        changes: &[("queue/pair.rs", "        S: GoesTo<ReadyToSend>,\n", "        S: State,\n")],
+        cases: &[
+            "queue/error_does_not_go_to_ready_to_send",
+            "queue/init_does_not_go_to_ready_to_send",
+            "queue/reset_does_not_go_to_ready_to_send",
+            "queue/ready_to_send_does_not_go_to_itself",
+            "queue/a_pair_in_send_queue_drain_needs_no_attributes_to_resume",
+            "peer_holes/s_7_reset_to_ready_to_send",
+        ],
+    },
+    Mutant {
+        without: "the state that goes to Send Queue Drain",
+        changes: &[("queue/pair.rs", "        S: GoesTo<SendQueueDrain>,\n", "        S: State,\n")],
+        cases: &[
+            "queue/error_does_not_go_to_send_queue_drain",
+            "queue/init_does_not_go_to_send_queue_drain",
+            "queue/ready_to_receive_does_not_go_to_send_queue_drain",
+            "queue/reset_does_not_go_to_send_queue_drain",
+            "queue/send_queue_drain_does_not_go_to_itself",
+        ],
+    },
+    Mutant {
+        without: "the states with an endpoint",
+        changes: &[("queue/pair.rs", "        S: OnPort,\n", "        S: State,\n")],
+        cases: &["queue/a_pair_has_no_endpoint_before_init"],
+    },
+    Mutant {
         without: "the seal of states",
-        changes: &[("queue/state.rs", "pub trait State: sealed::Sealed + 'static", "pub trait State: 'static")],
+        changes: &[(
+            "queue/state.rs",
+            "pub trait State: sealed::Sealed + Sized + 'static",
+            "pub trait State: Sized + 'static",
+        )],
         cases: &["queue/a_state_is_not_added"],
     },
     Mutant {
@@ -153,7 +182,7 @@ const MUTANTS: &[Mutant] = &[
                 "batch<R>(&mut self, f: impl for<'batch> FnOnce(",
                 "batch<'batch, R>(&'batch mut self, f: impl FnOnce(",
             ),
-            ("queue/post.rs", "stage: &'batch mut Stage", "stage: &mut Stage"),
+            ("queue/batch.rs", "stage: &'batch mut Stage", "stage: &mut Stage"),
         ],
         cases: &["queue/batches_of_two_pairs_are_not_swapped"],
     },
@@ -236,9 +265,9 @@ const MUTANTS: &[Mutant] = &[
                 "pub trait PeerMayAtomic: Exposed {}",
                 "pub trait PeerMayAtomic {} impl<A: Exposed> PeerMayAtomic for A {}",
             ),
-            ("memory/access.rs", ", PeerMayRead", ""),
-            ("memory/access.rs", ", PeerMayWrite", ""),
-            ("memory/access.rs", ", PeerMayAtomic", ""),
+            ("memory/access.rs", "impl PeerMayRead for ", "// "),
+            ("memory/access.rs", "impl PeerMayWrite for ", "// "),
+            ("memory/access.rs", "impl PeerMayAtomic for ", "// "),
         ],
         cases: &[
             "queue/a_write_needs_the_right_to_write",
@@ -249,7 +278,11 @@ const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         without: "what registered types must be",
-        changes: &[("memory/backing.rs", "FromBytes + IntoBytes + Immutable + Send", "Send")],
+        changes: &[
+            ("memory/backing.rs", "FromBytes + IntoBytes + Immutable + Send", "Send"),
+            // Views keep what they need.
+            ("memory/buffer.rs", "T: Plain", "T: Viewable + zerocopy::IntoBytes"),
+        ],
         cases: &[
             "memory/a_bool_is_not_registered",
             "memory/a_char_is_not_registered",

@@ -2,7 +2,7 @@
 
 use crate::domain::brand::Branded;
 use crate::memory::{Buffer, SharedBuffer};
-use crate::queue::{Entry, Operation, PostedMemory, WorkId};
+use crate::queue::{Entry, Operation, PostedMemory, RawEntry, WorkId};
 use crate::sys;
 use crate::types::Qpn;
 use std::{error, fmt, marker::PhantomData};
@@ -11,26 +11,43 @@ use std::{error, fmt, marker::PhantomData};
 ///
 /// Nothing of it can be read before it is known whether it succeeded: [`check`](Self::check) tells. Dropping it drops
 /// the buffer.
+///
+/// # Rules
+///
+/// Each is kept by the compiler; programs that break them are in `ui-tests/completion`.
+///
+/// - C1: a completion says nothing before its status is checked.
+/// - C2: a failure has no received message.
+/// - C3: a completion comes from the poller, once.
+/// - C4: a completion queue has one poller.
 #[doc(alias = "ibv_wc")]
 #[must_use = "it holds the buffer of the request"]
 pub struct Completion<B> {
-    raw: RawCompletion,
+    ended: Ended,
     brand: Branded<B>,
 }
 
-/// What is known of a completion, before its status is looked at. Flat, so that it moves cheaply.
-pub(super) struct RawCompletion {
+/// What is known of a completion, before its status is looked at.
+///
+/// In whole words: two halves of a word, stored apart and loaded together, would wait for each other.
+struct Ended {
     id: WorkId,
     entry: Entry,
-    qpn: u32,
-    /// The device's status, or one of the library's own: `IMPLIED`, `DESTROYED`.
-    status: u32,
-    /// On success of a receive its length, else the provider's code.
-    byte_len_or_vendor: u32,
-    /// On success the immediate, big-endian; else the first failure of the pair plus 1, or 0.
-    immediate_or_first: u32,
-    /// The `wc_flags`, of which only the immediate's is looked at, and [`WITH_WRITE`].
-    flags: u32,
+    /// From the top: 32 bits of status, the device's or `IMPLIED` or `DESTROYED`; `WITH_WRITE`, `WITH_IMMEDIATE`; 24
+    /// bits of queue pair number.
+    head: u64,
+    /// On success of a receive: above the immediate, big-endian; below the length. On failure: above the first failure
+    /// of the pair plus 1, or 0; below the provider's code.
+    detail: u64,
+}
+
+/// The same on its way from the poller, in plain words that move in registers. Whoever has it owns the entry.
+#[derive(Clone, Copy)]
+pub(super) struct RawCompletion {
+    id: WorkId,
+    entry: RawEntry,
+    head: u64,
+    detail: u64,
 }
 
 /// A later request of the queue completed, so this unsignalled one has succeeded before it.
@@ -38,60 +55,79 @@ const IMPLIED: u32 = u32::MAX;
 /// The queue pair was destroyed or reset.
 const DESTROYED: u32 = u32::MAX - 1;
 /// A receive was taken by a write with immediate.
-const WITH_WRITE: u32 = 1 << 31;
+const WITH_WRITE: u64 = 1 << 25;
+/// A receive came with an immediate.
+const WITH_IMMEDIATE: u64 = 1 << 24;
+
+fn words(above: u32, below: u32) -> u64 {
+    u64::from(above) << 32 | u64::from(below)
+}
 
 impl RawCompletion {
     #[inline(always)]
+    fn new(id: WorkId, entry: Entry, head: u64, detail: u64) -> Self {
+        Self { id, entry: entry.into_raw(), head, detail }
+    }
+
+    #[inline(always)]
     pub(super) fn implied(id: WorkId, entry: Entry, qpn: u32) -> Self {
-        Self { id, entry, qpn, status: IMPLIED, byte_len_or_vendor: 0, immediate_or_first: 0, flags: 0 }
+        Self::new(id, entry, words(IMPLIED, qpn), 0)
     }
 
-    #[inline(always)]
     pub(super) fn destroyed(id: WorkId, entry: Entry, qpn: u32) -> Self {
-        Self { id, entry, qpn, status: DESTROYED, byte_len_or_vendor: 0, immediate_or_first: 0, flags: 0 }
+        Self::new(id, entry, words(DESTROYED, qpn), 0)
     }
 
     #[inline(always)]
-    #[allow(unsafe_code, reason = "the immediate is in a union")]
     pub(super) fn succeeded(id: WorkId, entry: Entry, qpn: u32, wc: &sys::ibv_wc) -> Self {
-        let with_write = wc.opcode == sys::ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM;
-        Self {
-            id,
-            entry,
-            qpn,
-            status: 0,
-            byte_len_or_vendor: wc.byte_len,
-            // SAFETY: the members of the union are numbers of 4 bytes.
-            immediate_or_first: unsafe { wc.__bindgen_anon_1.imm_data },
-            flags: (wc.wc_flags & !WITH_WRITE) | if with_write { WITH_WRITE } else { 0 },
-        }
+        // Only a receive has a length and flags.
+        let (flags, detail) = if entry.operation() == Operation::Receive { receive(wc) } else { (0, 0) };
+        Self::new(id, entry, u64::from(qpn) | flags, detail)
     }
 
     #[cold]
     pub(super) fn failed(id: WorkId, entry: Entry, qpn: u32, wc: &sys::ibv_wc, first: Option<Status>) -> Self {
-        let immediate_or_first = first.and_then(Status::code).map_or(0, |code| code.wrapping_add(1));
-        Self {
-            id,
-            entry,
-            qpn,
-            // The library's own are no device's.
-            status: wc.status.0.min(DESTROYED - 1),
-            byte_len_or_vendor: wc.vendor_err,
-            immediate_or_first,
-            flags: 0,
-        }
+        let first = first.and_then(Status::code).map_or(0, |code| code.wrapping_add(1));
+        // The library's own statuses are no device's.
+        let status = wc.status.0.min(DESTROYED - 1);
+        Self::new(id, entry, words(status, qpn), words(first, wc.vendor_err))
+    }
+}
+
+/// What a receive adds to the head, and its detail.
+#[inline(always)]
+#[allow(unsafe_code, reason = "the immediate is in a union")]
+fn receive(wc: &sys::ibv_wc) -> (u64, u64) {
+    let with_write = wc.opcode == sys::ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM;
+    let with_immediate = wc.wc_flags & sys::ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0;
+    let flags = if with_write { WITH_WRITE } else { 0 } | if with_immediate { WITH_IMMEDIATE } else { 0 };
+    // SAFETY: the members of the union are numbers of 4 bytes.
+    (flags, words(unsafe { wc.__bindgen_anon_1.imm_data }, wc.byte_len))
+}
+
+impl Ended {
+    fn status(&self) -> u32 {
+        (self.head >> 32) as u32
+    }
+
+    fn qpn(&self) -> Qpn {
+        Qpn::from_device(self.head as u32)
     }
 }
 
 impl<B> Completion<B> {
     #[inline(always)]
+    #[allow(unsafe_code, reason = "takes the entry over")]
     pub(super) fn new(raw: RawCompletion) -> Self {
-        Self { raw, brand: PhantomData }
+        let RawCompletion { id, entry, head, detail } = raw;
+        // SAFETY: the poller makes one completion of each.
+        let entry = unsafe { Entry::from_raw(entry) };
+        Self { ended: Ended { id, entry, head, detail }, brand: PhantomData }
     }
 
     /// The id that posting gave.
     pub fn id(&self) -> WorkId {
-        self.raw.id
+        self.ended.id
     }
 
     /// Tells success from failure. Both have the memory of the request.
@@ -101,34 +137,32 @@ impl<B> Completion<B> {
     /// [`Failure`]: the request failed, was flushed, or its queue pair was destroyed.
     #[inline(always)]
     pub fn check(self) -> Result<Success<B>, Failure<B>> {
-        let raw = self.raw;
-        let queue_pair = Qpn::from_device(raw.qpn);
-        let id = raw.id;
-        match raw.succeed() {
+        let (id, queue_pair) = (self.ended.id, self.ended.qpn());
+        match self.ended.succeed() {
             Ok(work) => Ok(Success { id, queue_pair, work }),
-            Err(raw) => Err(raw.fail()),
+            Err(ended) => Err(ended.fail()),
         }
     }
 }
 
-impl RawCompletion {
+impl Ended {
     /// What a request that succeeded did. A receive of more bytes than its buffer has is no success.
     #[inline(always)]
     fn succeed<B>(self) -> Result<Work<B>, Self> {
-        if self.status != 0 && self.status != IMPLIED {
+        if self.status() != 0 && self.status() != IMPLIED {
             return Err(self);
         }
         let operation = self.entry.operation();
         if operation != Operation::Receive {
             return Ok(Work::of(operation, self.entry.into_memory()));
         }
-        let with_write = self.flags & WITH_WRITE != 0;
-        let byte_len = self.byte_len_or_vendor;
+        let with_write = self.head & WITH_WRITE != 0;
+        let byte_len = self.detail as u32;
         if !with_write && byte_len as usize > self.entry.part().capacity() {
             return Err(self);
         }
-        let has_immediate = self.flags & sys::ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0;
-        let immediate = has_immediate.then_some(u32::from_be(self.immediate_or_first));
+        let has_immediate = self.head & WITH_IMMEDIATE != 0;
+        let immediate = has_immediate.then_some(u32::from_be((self.detail >> 32) as u32));
         self.entry.part().set_filled(if with_write { 0 } else { byte_len as usize });
         Ok(match self.entry.into_memory() {
             PostedMemory::Unique(buffer) if with_write => Work::WrittenWithImmediate(WrittenWithImmediate {
@@ -144,20 +178,20 @@ impl RawCompletion {
 
     #[cold]
     fn fail<B>(self) -> Failure<B> {
-        let status = match self.status {
+        let status = match self.status() {
             // A success that cannot be.
             0 | IMPLIED => Status::ProviderFault,
             DESTROYED => Status::Destroyed,
             raw => Status::from_raw(raw),
         };
         let by_device = status.code().is_some();
-        let first = Some(self.immediate_or_first).filter(|&first| by_device && first != 0);
+        let first = Some((self.detail >> 32) as u32).filter(|&first| by_device && first != 0);
         Failure {
             id: self.id,
-            queue_pair: Qpn::from_device(self.qpn),
+            queue_pair: self.qpn(),
             operation: self.entry.operation(),
             status,
-            vendor_error: if by_device { self.byte_len_or_vendor } else { 0 },
+            vendor_error: if by_device { self.detail as u32 } else { 0 },
             first_failure: first.map(|first| Status::from_raw(first.wrapping_sub(1))),
             memory: self.entry.into_memory(),
         }
@@ -166,7 +200,10 @@ impl RawCompletion {
 
 impl<B> fmt::Debug for Completion<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Completion").field("id", &self.raw.id).field("entry", &self.raw.entry).finish_non_exhaustive()
+        f.debug_struct("Completion")
+            .field("id", &self.ended.id)
+            .field("entry", &self.ended.entry)
+            .finish_non_exhaustive()
     }
 }
 

@@ -90,47 +90,87 @@ impl Desk {
         }
     }
 
+    /// The work queue of the completion at `next`; `None` at the end of those taken from the device.
+    #[inline(always)]
+    fn current<'d>(
+        polled: &'d [sys::ibv_wc; BATCH],
+        attached: &'d mut [Option<Attached>],
+        at: usize,
+    ) -> Option<(&'d sys::ibv_wc, &'d mut Attached)> {
+        let wc = polled.get(at)?;
+        let key = WorkId::from_raw(wc.wr_id).key();
+        match attached.get_mut(key.slot()) {
+            Some(Some(attached)) if attached.key == key => Some((wc, attached)),
+            _ => None,
+        }
+    }
+
     /// The next completion of those taken from the device.
     #[inline(always)]
     fn next_polled(&mut self, queue: &CqInner) -> Option<RawCompletion> {
-        while let Some(wc) = self.polled[..self.filled.min(BATCH)].get(self.next) {
-            let id = WorkId::from_raw(wc.wr_id);
-            let attached = match self.attached.get_mut(id.key().slot()) {
-                Some(Some(attached)) if attached.key == id.key() => attached,
-                _ if queue.mailbox.has_mail() => {
-                    // Perhaps its work queue came since the last look at the mail.
-                    self.read_mail(queue);
-                    continue;
-                }
-                _ => {
-                    self.skip_unknown();
-                    continue;
-                }
+        while self.next < self.filled {
+            let Some((wc, attached)) = Self::current(&self.polled, &mut self.attached, self.next) else {
+                self.not_attached(queue);
+                continue;
             };
-            let mut first = None;
-            let status = &attached.status;
-            let failed = wc.status != sys::ibv_wc_status::IBV_WC_SUCCESS;
-            let retired = attached.retirer.retire(id.index(), |ahead| {
-                // Before the pair can see itself drained, and begin a new life without failures.
-                if failed && ahead == 0 {
-                    first = note_failure(status, Status::from_raw(wc.status.0));
-                }
-            });
-            let Some((entry, ahead)) = retired else {
+            let Some((raw, ahead)) = attached.retire(wc) else {
                 self.skip_unknown();
                 continue;
             };
-            let qpn = status.qpn;
-            if ahead != 0 {
-                return Some(RawCompletion::implied(id.before(ahead), entry, qpn));
-            }
-            self.next += 1;
-            if failed {
-                return Some(RawCompletion::failed(id, entry, qpn, wc, first));
-            }
-            return Some(RawCompletion::succeeded(id, entry, qpn, wc));
+            self.next += usize::from(ahead == 0);
+            return Some(raw);
         }
         None
+    }
+
+    /// All completions of those taken from the device.
+    #[inline(always)]
+    fn each_polled(&mut self, queue: &CqInner, mut f: impl FnMut(RawCompletion)) -> usize {
+        let mut count = 0;
+        'polled: while self.next < self.filled {
+            let Some((wc, attached)) = Self::current(&self.polled, &mut self.attached, self.next) else {
+                self.not_attached(queue);
+                continue;
+            };
+            // The work queue is looked up once for all that this completion retires.
+            while let Some((raw, ahead)) = attached.retire(wc) {
+                count += 1;
+                self.next += usize::from(ahead == 0);
+                f(raw);
+                if ahead == 0 {
+                    continue 'polled;
+                }
+            }
+            self.skip_unknown();
+        }
+        count
+    }
+
+    /// A completion whose work queue is not known: perhaps that came since the last look at the mail.
+    #[cold]
+    fn not_attached(&mut self, queue: &CqInner) {
+        if queue.mailbox.has_mail() {
+            self.read_mail(queue);
+        } else {
+            self.skip_unknown();
+        }
+    }
+
+    #[cold]
+    fn each_destroyed(&mut self, queue: &CqInner, f: &mut dyn FnMut(RawCompletion)) -> usize {
+        let mut count = 0;
+        while let Some(raw) = self.next_destroyed(queue) {
+            f(raw);
+            count += 1;
+        }
+        count
+    }
+
+    /// The first `gone` of those that left have no completions but those just polled.
+    #[cold]
+    fn let_leave(&mut self, gone: usize) {
+        // Emptied from the back, oldest first.
+        self.leaving.extend(self.left.drain(..gone).rev());
     }
 
     #[cold]
@@ -146,7 +186,7 @@ impl Desk {
             let slot = orphan.place.key.slot();
             if let Some(Some(attached)) = self.attached.get_mut(slot) {
                 if let Some(entry) = attached.retirer.take() {
-                    let qpn = attached.status.qpn;
+                    let qpn = attached.qpn;
                     // Its index is not needed to find it any more; the queue tells the caller whose it was.
                     let id = attached.key.id(attached.retirer.last_index());
                     return Some(RawCompletion::destroyed(id, entry, qpn));
@@ -161,6 +201,31 @@ impl Desk {
             }
         }
         None
+    }
+}
+
+impl Attached {
+    /// Takes out the oldest request that the device's completion `wc` retires. With it comes how many more are ahead of the one that
+    /// `wc` is about; `None` if that is not in flight.
+    #[inline(always)]
+    fn retire(&mut self, wc: &sys::ibv_wc) -> Option<(RawCompletion, u32)> {
+        let id = WorkId::from_raw(wc.wr_id);
+        let failed = wc.status != sys::ibv_wc_status::IBV_WC_SUCCESS;
+        let (mut first, status) = (None, &self.status);
+        let (entry, ahead) = self.retirer.retire(id.index(), |ahead| {
+            // Before the pair can see itself drained, and begin a new life without failures.
+            if failed && ahead == 0 {
+                first = note_failure(status, Status::from_raw(wc.status.0));
+            }
+        })?;
+        let raw = if ahead != 0 {
+            RawCompletion::implied(id.before(ahead), entry, self.qpn)
+        } else if failed {
+            RawCompletion::failed(id, entry, self.qpn, wc, first)
+        } else {
+            RawCompletion::succeeded(id, entry, self.qpn, wc)
+        };
+        Some((raw, ahead))
     }
 }
 
@@ -233,6 +298,28 @@ impl<B> Poller<B> {
                 return Ok(None);
             }
         }
+    }
+
+    /// Gives `f` each completion that there is now; says how many. The way to take many: cheaper than as many
+    /// [`poll`](Self::poll)s.
+    ///
+    /// Looks at the device once, and only if nothing is left of an earlier look. What is left when `f` panics comes next time.
+    ///
+    /// # Errors
+    ///
+    /// As [`poll`](Self::poll).
+    #[inline(always)]
+    pub fn poll_each(&mut self, mut f: impl FnMut(Completion<B>)) -> Result<usize, PollError> {
+        let desk = &mut **self.desk;
+        if desk.next >= desk.filled && desk.leaving.is_empty() {
+            refill(desk, &self.queue)?;
+        }
+        let count = desk.each_polled(&self.queue, |raw| f(Completion::new(raw)));
+        if desk.leaving.is_empty() {
+            return Ok(count);
+        }
+        // By reference, so that the loop above has `f` to itself and can inline it.
+        Ok(count + desk.each_destroyed(&self.queue, &mut |raw| f(Completion::new(raw))))
     }
 
     /// Waits for the next completion, at most for `timeout`.
@@ -332,8 +419,7 @@ fn refill(desk: &mut Desk, queue: &CqInner) -> Result<bool, PollError> {
     };
     desk.filled = count.min(BATCH);
     if gone != 0 && count < BATCH {
-        // Emptied from the back, oldest first.
-        desk.leaving.extend(desk.left.drain(..gone).rev());
+        desk.let_leave(gone);
     }
     Ok(count != 0 || !desk.leaving.is_empty())
 }

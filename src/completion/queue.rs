@@ -123,7 +123,15 @@ impl QueueStatus {
 pub(crate) struct Attached {
     pub(crate) key: QueueKey,
     pub(crate) retirer: Retirer<Entry>,
+    /// The status's, without the way there.
+    pub(super) qpn: u32,
     pub(crate) status: Arc<QueueStatus>,
+}
+
+impl Attached {
+    pub(crate) fn new(key: QueueKey, retirer: Retirer<Entry>, status: Arc<QueueStatus>) -> Self {
+        Self { key, retirer, qpn: status.qpn, status }
+    }
 }
 
 /// What the control path tells the poller.

@@ -1,12 +1,4 @@
 //! Brands: types that name one protection domain each.
-//!
-//! Everything of a domain bears its brand, invariantly, so that objects of two domains do not fit together. A brand
-//! is one of two kinds:
-//!
-//! | brand | made by | lives | a mismatch reads |
-//! |---|---|---|---|
-//! | named | [`domain!`](crate::domain!) and [`Context::named_domain`](crate::Context::named_domain) | `'static` | ``expected `Buffer<Storage>`, found `Buffer<Scratch>` `` |
-//! | [`Scoped`] | [`Context::with_domain`](crate::Context::with_domain) | for one closure | `lifetime may not live long enough` |
 
 use std::any::TypeId;
 use std::collections::BTreeSet;
@@ -17,6 +9,25 @@ use std::sync::{Mutex, PoisonError};
 pub(crate) type Branded<B> = PhantomData<fn(B) -> B>;
 
 /// A type that names one protection domain. Sealed: [`Scoped`] and the types made by [`domain!`](crate::domain!).
+///
+/// Everything of a domain bears its brand, invariantly, so that objects of two domains do not fit together. A brand is one
+/// of two kinds:
+///
+/// | brand | made by | lives | a mismatch reads |
+/// |---|---|---|---|
+/// | named | [`domain!`](crate::domain!) and [`Context::named_domain`](crate::Context::named_domain) | `'static` | ``expected `Buffer<Storage>`, found `Buffer<Scratch>` `` |
+/// | [`Scoped`] | [`Context::with_domain`](crate::Context::with_domain) | for one closure | `borrowed data escapes outside of closure`, or `lifetime may not live long enough` |
+///
+/// # Rules
+///
+/// Each is kept by the compiler; programs that break them are in `ui-tests/domain`.
+///
+/// - D1: memory is posted to queue pairs of its own protection domain only.
+/// - D2: a queue pair completes on completion queues of its own domain.
+/// - D3: the brands of two scoped domains never unify, whatever follows.
+/// - D4: nothing of a scoped domain leaves its closure.
+/// - D5: everything of a domain is invariant in its brand.
+/// - D6: a brand cannot be made up.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not name a protection domain",
     label = "not a brand",
@@ -31,8 +42,14 @@ mod sealed {
 
 /// The brand of a domain that exists for one closure; equals no other brand.
 ///
-/// The compiler reports a mix-up of two scoped domains as ``lifetime may not live long enough``, at the line where an
-/// object of one meets an object of the other: each closure has its own `'pd`, and neither may become the other.
+/// The compiler has no text of ours for a mix-up of two scoped domains. Each closure of
+/// [`with_domain`](crate::Context::with_domain) has a `'pd` of its own, and neither may become the other, so where an object
+/// of one meets an object of the other it says
+///
+/// - `borrowed data escapes outside of closure` (E0521) inside nested closures, also for what is carried out of its closure.
+///   It points at lines where the objects come from: look below them for the one that brings both together.
+/// - `lifetime may not live long enough` in functions that name both lifetimes, also for what a closure returns. It points at
+///   the line of the mix-up.
 #[derive(Clone, Copy, Debug)]
 pub struct Scoped<'pd>(PhantomData<fn(&'pd ()) -> &'pd ()>);
 
@@ -41,12 +58,19 @@ impl Brand for Scoped<'_> {}
 
 /// What [`domain!`](crate::domain!) implements. Implementing it by hand gives nothing that the macro does not: which domain has
 /// the name is decided by a registry at run time.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not the name of a protection domain",
+    label = "not a name",
+    note = "declare one with `interlock::domain! {{ struct Name; }}` and pass `Name`"
+)]
 #[doc(hidden)]
 pub trait Named: 'static + Sized {
     const NAME: &'static str;
 }
 
+#[diagnostic::do_not_recommend]
 impl<N: Named> sealed::Sealed for N {}
+#[diagnostic::do_not_recommend]
 impl<N: Named> Brand for N {}
 
 /// Declares types that name protection domains.

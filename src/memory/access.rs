@@ -1,16 +1,4 @@
 //! Access rights as types: presets, and what each of them allows.
-//!
-//! | preset | device writes for us | peer reads | peer writes | peer atomics | the program gets |
-//! |---|---|---|---|---|---|
-//! | [`LocalRead`] | | | | | `&mut [u8]`, shared buffers |
-//! | [`LocalWrite`] | yes | | | | `&mut [u8]`, buffers, shared buffers |
-//! | [`RemoteRead`] | | yes | | | `&[u8]`, shared buffers |
-//! | [`RemoteWrite`] | yes | | yes | | words |
-//! | [`RemoteReadWrite`] | yes | yes | yes | | words |
-//! | [`RemoteAtomic`] | yes | | | yes | words |
-//! | [`RemoteAll`] | yes | yes | yes | yes | words |
-//!
-//! The specification has no remote write or atomics without local write; nor is there a preset for it.
 
 use crate::sys::ibv_access_flags as flags;
 
@@ -21,7 +9,19 @@ mod sealed {
     }
 }
 
-/// Rights of a memory region. Sealed: the presets of this module.
+/// Rights of a memory region. Sealed: these presets, and what each of them allows.
+///
+/// | preset | device writes for us | peer reads | peer writes | peer atomics | the program gets |
+/// |---|---|---|---|---|---|
+/// | [`LocalRead`] | | | | | `&mut [u8]`, shared buffers |
+/// | [`LocalWrite`] | yes | | | | `&mut [u8]`, buffers, shared buffers |
+/// | [`RemoteRead`] | | yes | | | `&[u8]`, shared buffers |
+/// | [`RemoteWrite`] | yes | | yes | | copies, words |
+/// | [`RemoteReadWrite`] | yes | yes | yes | | copies, words |
+/// | [`RemoteAtomic`] | yes | | | yes | copies, words |
+/// | [`RemoteAll`] | yes | yes | yes | yes | copies, words |
+///
+/// The specification has no remote write or atomics without local write; nor is there a preset for it.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a set of access rights",
     label = "not access rights",
@@ -91,52 +91,86 @@ pub trait Unexposed: PeerCannotWrite {}
 )]
 pub trait Exposed: Access {}
 
-macro_rules! preset {
-    ($(#[$doc:meta])* $name:ident = $($flag:ident)|+ => $($capability:ident),*) => {
-        $(#[$doc])*
-        #[derive(Debug)]
-        pub enum $name {}
-        impl sealed::Sealed for $name {
-            const FLAGS: flags = flags(0 $(| flags::$flag.0)+);
-        }
-        impl Access for $name {}
-        $(impl $capability for $name {})*
-    };
-}
+const LOCAL_WRITE: u32 = flags::IBV_ACCESS_LOCAL_WRITE.0;
+const REMOTE_READ: u32 = flags::IBV_ACCESS_REMOTE_READ.0;
+const REMOTE_WRITE: u32 = flags::IBV_ACCESS_REMOTE_WRITE.0;
+const REMOTE_ATOMIC: u32 = flags::IBV_ACCESS_REMOTE_ATOMIC.0;
 
 /// The device reads it for its own program: what is sent and what is written to peers.
 #[derive(Debug)]
 pub enum LocalRead {}
-impl sealed::Sealed for LocalRead {
-    const FLAGS: flags = flags(0);
-}
 impl Access for LocalRead {}
 impl PeerCannotWrite for LocalRead {}
 impl Unexposed for LocalRead {}
+impl sealed::Sealed for LocalRead {
+    const FLAGS: flags = flags(0);
+}
 
-preset! {
-    /// The device reads and writes it for its own program.
-    LocalWrite = IBV_ACCESS_LOCAL_WRITE => DeviceMayWrite, PeerCannotWrite, Unexposed
+/// The device reads and writes it for its own program.
+#[derive(Debug)]
+pub enum LocalWrite {}
+impl Access for LocalWrite {}
+impl DeviceMayWrite for LocalWrite {}
+impl PeerCannotWrite for LocalWrite {}
+impl Unexposed for LocalWrite {}
+impl sealed::Sealed for LocalWrite {
+    const FLAGS: flags = flags(LOCAL_WRITE);
 }
-preset! {
-    /// Peers may read it.
-    RemoteRead = IBV_ACCESS_REMOTE_READ => Exposed, PeerMayRead, PeerCannotWrite
+
+/// Peers may read it.
+#[derive(Debug)]
+pub enum RemoteRead {}
+impl Access for RemoteRead {}
+impl Exposed for RemoteRead {}
+impl PeerMayRead for RemoteRead {}
+impl PeerCannotWrite for RemoteRead {}
+impl sealed::Sealed for RemoteRead {
+    const FLAGS: flags = flags(REMOTE_READ);
 }
-preset! {
-    /// Peers may write it.
-    RemoteWrite = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE => DeviceMayWrite, Exposed, PeerMayWrite
+
+/// Peers may write it.
+#[derive(Debug)]
+pub enum RemoteWrite {}
+impl Access for RemoteWrite {}
+impl DeviceMayWrite for RemoteWrite {}
+impl Exposed for RemoteWrite {}
+impl PeerMayWrite for RemoteWrite {}
+impl sealed::Sealed for RemoteWrite {
+    const FLAGS: flags = flags(LOCAL_WRITE | REMOTE_WRITE);
 }
-preset! {
-    /// Peers may read and write it.
-    RemoteReadWrite = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE
-        => DeviceMayWrite, Exposed, PeerMayRead, PeerMayWrite
+
+/// Peers may read and write it.
+#[derive(Debug)]
+pub enum RemoteReadWrite {}
+impl Access for RemoteReadWrite {}
+impl DeviceMayWrite for RemoteReadWrite {}
+impl Exposed for RemoteReadWrite {}
+impl PeerMayRead for RemoteReadWrite {}
+impl PeerMayWrite for RemoteReadWrite {}
+impl sealed::Sealed for RemoteReadWrite {
+    const FLAGS: flags = flags(LOCAL_WRITE | REMOTE_READ | REMOTE_WRITE);
 }
-preset! {
-    /// Peers may do atomics on it.
-    RemoteAtomic = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_ATOMIC => DeviceMayWrite, Exposed, PeerMayAtomic
+
+/// Peers may do atomics on it.
+#[derive(Debug)]
+pub enum RemoteAtomic {}
+impl Access for RemoteAtomic {}
+impl DeviceMayWrite for RemoteAtomic {}
+impl Exposed for RemoteAtomic {}
+impl PeerMayAtomic for RemoteAtomic {}
+impl sealed::Sealed for RemoteAtomic {
+    const FLAGS: flags = flags(LOCAL_WRITE | REMOTE_ATOMIC);
 }
-preset! {
-    /// Peers may read it, write it and do atomics on it.
-    RemoteAll = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC
-        => DeviceMayWrite, Exposed, PeerMayRead, PeerMayWrite, PeerMayAtomic
+
+/// Peers may read it, write it and do atomics on it.
+#[derive(Debug)]
+pub enum RemoteAll {}
+impl Access for RemoteAll {}
+impl DeviceMayWrite for RemoteAll {}
+impl Exposed for RemoteAll {}
+impl PeerMayRead for RemoteAll {}
+impl PeerMayWrite for RemoteAll {}
+impl PeerMayAtomic for RemoteAll {}
+impl sealed::Sealed for RemoteAll {
+    const FLAGS: flags = flags(LOCAL_WRITE | REMOTE_READ | REMOTE_WRITE | REMOTE_ATOMIC);
 }

@@ -12,8 +12,27 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Types that registered memory may hold: any bytes are a value (a device writes them), no padding (a device sends it),
 /// no interior mutability.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot live in memory that a device reads and writes",
+    label = "not plain bytes",
+    note = "any bytes must be a value of it (`zerocopy::FromBytes`), without padding (`IntoBytes`) and without cells \
+            (`Immutable`)",
+    note = "a `#[repr(C)]` struct of such fields may `#[derive(zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::Immutable)]`"
+)]
 pub trait Plain: FromBytes + IntoBytes + Immutable + Send + Sync + 'static {}
+#[diagnostic::do_not_recommend]
 impl<T: FromBytes + IntoBytes + Immutable + Send + Sync + 'static> Plain for T {}
+
+/// Types as which bytes may be viewed: any bytes are a value, no interior mutability.
+#[diagnostic::on_unimplemented(
+    message = "bytes cannot be viewed as `{Self}`",
+    label = "not plain bytes",
+    note = "any bytes must be a value of it (`zerocopy::FromBytes`), without cells (`Immutable`)",
+    note = "a struct of such fields may `#[derive(zerocopy::FromBytes, zerocopy::Immutable, zerocopy::KnownLayout)]`"
+)]
+pub trait Viewable: FromBytes + Immutable {}
+#[diagnostic::do_not_recommend]
+impl<T: FromBytes + Immutable> Viewable for T {}
 
 /// Memory that can be registered. Sealed: `Box<[T]>`, `Vec<T>`, `&'static mut [T]`, [`Pages`].
 #[diagnostic::on_unimplemented(

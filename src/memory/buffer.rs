@@ -1,14 +1,14 @@
 //! Buffers: disjoint parts of a region that no peer can write, posted by move.
 #![allow(unsafe_code, reason = "slices over a part of a region")]
 
-use super::RegionInner;
+use super::{Plain, RegionInner, Viewable};
 use crate::domain::brand::Branded;
 use crate::types::Lkey;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::{fmt, mem, ptr, slice, sync::Arc};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+use zerocopy::{FromBytes, KnownLayout};
 
 /// A part of a region: what a buffer points to, so that a buffer is one word.
 ///
@@ -217,7 +217,7 @@ impl<B> Buffer<B> {
     /// # Errors
     ///
     /// The length or the alignment is not that of a `T`.
-    pub fn view<T: FromBytes + KnownLayout + Immutable>(&self) -> Result<&T, ViewError> {
+    pub fn view<T: Viewable + KnownLayout>(&self) -> Result<&T, ViewError> {
         T::ref_from_bytes(self).map_err(|_| ViewError::of::<T>(self))
     }
 
@@ -226,7 +226,7 @@ impl<B> Buffer<B> {
     /// # Errors
     ///
     /// As [`view`](Self::view).
-    pub fn view_mut<T: FromBytes + IntoBytes + KnownLayout + Immutable>(&mut self) -> Result<&mut T, ViewError> {
+    pub fn view_mut<T: Plain + KnownLayout>(&mut self) -> Result<&mut T, ViewError> {
         let error = ViewError::of::<T>(self);
         T::mut_from_bytes(self).map_err(|_| error)
     }
@@ -236,7 +236,7 @@ impl<B> Buffer<B> {
     /// # Errors
     ///
     /// The length is not a multiple of a `T`'s, or the alignment is not that of a `T`.
-    pub fn view_slice<T: FromBytes + Immutable>(&self) -> Result<&[T], ViewError> {
+    pub fn view_slice<T: Viewable>(&self) -> Result<&[T], ViewError> {
         <[T]>::ref_from_bytes(self).map_err(|_| ViewError::of::<T>(self))
     }
 
@@ -245,7 +245,7 @@ impl<B> Buffer<B> {
     /// # Errors
     ///
     /// As [`view_slice`](Self::view_slice).
-    pub fn view_slice_mut<T: FromBytes + IntoBytes + Immutable>(&mut self) -> Result<&mut [T], ViewError> {
+    pub fn view_slice_mut<T: Plain>(&mut self) -> Result<&mut [T], ViewError> {
         let error = ViewError::of::<T>(self);
         <[T]>::mut_from_bytes(self).map_err(|_| error)
     }

@@ -17,7 +17,7 @@ pub use access::{
     Access, DeviceMayWrite, Exposed, LocalRead, LocalWrite, PeerCannotWrite, PeerMayAtomic, PeerMayRead, PeerMayWrite,
     RemoteAll, RemoteAtomic, RemoteRead, RemoteReadWrite, RemoteWrite, Unexposed,
 };
-pub use backing::{Memory, NoPages, Pages, Plain};
+pub use backing::{Memory, NoPages, Pages, Plain, Viewable};
 pub(crate) use buffer::Descriptor;
 pub use buffer::{Buffer, JoinError, SharedBuffer, SplitError, TooLong, ViewError};
 pub use exposed::OutOfBounds;

@@ -161,7 +161,24 @@ pub fn locked_memory_limit() -> Option<u64> {
 /// Registered memory with the rights `A` in the domain `B`, as a whole. `M` is the owner that comes back.
 ///
 /// Dropping it deregisters and frees; what could not be deregistered is leaked, never freed. What the program may do
-/// with its bytes depends on `A`: see the table of the [rights](Access).
+/// with its bytes depends on `A`: see the table at [`Access`].
+///
+/// # Rules
+///
+/// Each is kept by the compiler; programs that break them are in `ui-tests/memory`.
+///
+/// - M1: what a peer can write is never `&[u8]`.
+/// - M2: what a peer can reach is never `&mut [u8]`.
+/// - M3: buffers are made of memory that the device may write and no peer reaches.
+/// - M4: private memory is not granted to peers.
+/// - M5: a region ends only when all its bytes are back.
+/// - M6: registered memory holds types for which any bytes are a value, and which have no padding.
+/// - M7: registered memory belongs to its region until it is deregistered.
+/// - M8: rights are presets; none has a peer write without the device's own.
+/// - M9: a buffer is the only handle of its bytes.
+/// - M10: nobody writes a shared buffer.
+/// - M11: bytes are viewed only as types for which they are a value.
+/// - M12: keys and grants come from devices and records, never from numbers.
 #[doc(alias = "ibv_mr")]
 pub struct MemoryRegion<B, A, M = Pages> {
     /// # Invariants

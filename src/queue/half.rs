@@ -1,7 +1,8 @@
 //! A pair taken apart for two threads.
 
+use super::batch::{Batch, BatchError, Stage};
 use super::pair::{Core, Inner, QueuePair};
-use super::post::{Batch, BatchError, PostError, ReceiveQueue, SendQueue, Stage};
+use super::post::{PostError, ReceiveQueue, SendQueue};
 use super::request::{SendMemory, WorkRequest};
 use super::state::ReadyToSend;
 use super::transport::{ReliableConnection, Transport};

@@ -132,30 +132,51 @@ impl<T> Poster<T> {
         self.posted.wrapping_sub(self.ledger.retired.0.load(Ordering::Acquire))
     }
 
-    /// Whether the next value takes the last free slot, as far as is known.
+    /// The index of the value that comes `ahead` after the next one.
     #[inline(always)]
-    pub(crate) fn is_last(&self) -> bool {
-        self.depth - self.posted.wrapping_sub(self.retired_seen) <= 1
-    }
-
-    /// The index that the next value gets.
-    #[inline(always)]
-    pub(crate) fn next_index(&self) -> u32 {
-        self.posted & INDEX_MASK
+    pub(crate) fn next_index(&self, ahead: u32) -> u32 {
+        self.posted.wrapping_add(ahead) & INDEX_MASK
     }
 
     /// Puts `value` in; it belongs to the device from here on. A full ledger gives it back.
-    #[inline(always)]
+    #[cfg(test)]
     pub(crate) fn push(&mut self, value: T) -> Result<(), T> {
         if self.free() == 0 {
             return Err(value);
         }
-        // SAFETY: free, so it holds nothing and is ours (ledger 0); the retirer left it before the `retired` that we acquired.
-        unsafe { self.cells.write(self.posted, value) };
-        self.posted = self.posted.wrapping_add(1);
+        // SAFETY: there is room.
+        unsafe { self.write_ahead(0, value) };
+        self.publish(1);
+        Ok(())
+    }
+
+    /// Writes a value `ahead` of those in flight. Nobody sees it before it is [published](Self::publish).
+    ///
+    /// # Safety
+    ///
+    /// `ahead` is less than what is [free](Self::free), and nothing is written there.
+    #[inline(always)]
+    pub(crate) unsafe fn write_ahead(&self, ahead: u32, value: T) {
+        // SAFETY: free, so ours (ledger 0), and empty (caller); the retirer left it before the `retired` that we acquired.
+        unsafe { self.cells.write(self.posted.wrapping_add(ahead), value) };
+    }
+
+    /// Takes a value back that was written ahead.
+    ///
+    /// # Safety
+    ///
+    /// It was written there and neither published nor taken back since.
+    pub(crate) unsafe fn read_ahead(&self, ahead: u32) -> T {
+        // SAFETY: written, and still ours (caller).
+        unsafe { self.cells.read(self.posted.wrapping_add(ahead)) }
+    }
+
+    /// Puts the next `count` values in, which were written ahead: they belong to the device from here on.
+    #[inline(always)]
+    pub(crate) fn publish(&mut self, count: u32) {
+        self.posted = self.posted.wrapping_add(count);
         // Before the verb: the completion may be polled before the verb returns.
         self.ledger.posted.0.store(self.posted, Ordering::Release);
-        Ok(())
     }
 
     /// Takes the newest value back.
@@ -277,7 +298,7 @@ mod tests {
             if cfg!(miri) && round == 200 {
                 return;
             }
-            let index = poster.next_index();
+            let index = poster.next_index(0);
             poster.push(round).unwrap();
             assert_eq!(retirer.retire(index, drop), Some((round, 0)));
             assert_eq!(retirer.retire(index, drop), None);

@@ -2,6 +2,7 @@
 
 mod any;
 mod attr;
+mod batch;
 mod half;
 pub(crate) mod ledger;
 mod pair;
@@ -13,14 +14,15 @@ mod work;
 
 pub use any::{AdvanceError, AnyQueuePair, Halted};
 pub use attr::{ConnectAttributes, InitAttributes, Limits, PeerPath, PeerRights, RtrAttributes, RtsAttributes};
+pub use batch::{Batch, BatchError};
 pub use half::{JoinHalvesError, ReceiveHalf, SendHalf};
 pub use pair::{CreateError, DestroyError, DrainFailure, QueuePair, TransitionError, TransitionFailure, Undrained};
-pub use post::{Batch, BatchError, PostError};
+pub use post::PostError;
 pub use request::{CarriesImmediate, RequestFlaw, SendMemory, WorkRequest};
 pub use state::{
     DeviceState, Errored, GoesTo, Init, OnPort, PostReceive, PostSend, ReadyToReceive, ReadyToSend, Reset,
     SendQueueDrain, State,
 };
 pub use transport::{ReliableConnection, Transport};
-pub(crate) use work::{Entry, MAX_SLOTS, QueueKey, QueueKind};
+pub(crate) use work::{Entry, MAX_SLOTS, QueueKey, QueueKind, RawEntry};
 pub use work::{Operation, PostedMemory, WorkId};

@@ -3,9 +3,10 @@
 
 use super::AnyQueuePair;
 use super::attr::{ConnectAttributes, InitAttributes, Limits, Modify, PeerPath, RtrAttributes, RtsAttributes};
+use super::batch::{Batch, BatchError, Stage};
 use super::half::{ReceiveHalf, SendHalf};
 use super::ledger::{MAX_DEPTH, ledger};
-use super::post::{Batch, BatchError, PostError, ReceiveQueue, SendQueue, Stage};
+use super::post::{PostError, ReceiveQueue, SendQueue};
 use super::request::{SendMemory, WorkRequest};
 use super::state::{
     DeviceState, Errored, GoesTo, Init, OnPort, PostReceive, PostSend, ReadyToReceive, ReadyToSend, Reset,
@@ -31,11 +32,29 @@ use std::{error, fmt, mem, ptr::NonNull, thread};
 /// A queue pair of domain `B`, in state `S`, of transport `T`. One word.
 ///
 /// A transition takes the pair and gives one of the next type, or the error with the pair as it was; see
-/// [the states](State). Posting moves memory into the pair; it comes back from the poller of its completion queue.
+/// [`State`] for the diagram. Posting moves memory into the pair; it comes back from the poller of its completion queue.
 ///
 /// Dropping it destroys it, `ibv_destroy_qp(3)`. What was in flight comes out of the poller as failures with
 /// [`Status::Destroyed`]. Where the device refuses to destroy it, everything that it could still touch stays allocated for
 /// the life of the process.
+///
+/// # Rules
+///
+/// Each is kept by the compiler; programs that break them are in `ui-tests/queue`.
+///
+/// - Q1: a queue pair goes from state to state only as the specification has it.
+/// - Q2: a transition takes exactly the attributes that it requires.
+/// - Q3: a send work request is posted in Ready To Send only.
+/// - Q4: a receive is posted in Init, Ready To Receive, Ready To Send and Send Queue Drain only.
+/// - Q5: states and their capabilities are sealed.
+/// - Q6: a transition takes the pair; only its result goes on.
+/// - Q7: memory in flight is gone until its completion.
+/// - Q8: the device writes only to memory that one handle owns.
+/// - Q9: an operation needs the right that the peer granted.
+/// - Q10: only sends and writes carry an immediate.
+/// - Q11: one thread posts to a work queue at a time.
+/// - Q12: a lent batch settles on state that its closure cannot reach.
+/// - Q13: work ids come from posting.
 #[doc(alias = "ibv_qp")]
 pub struct QueuePair<B, S = ReadyToSend, T = ReliableConnection> {
     pub(super) inner: Box<Inner>,
@@ -360,7 +379,7 @@ impl<B: Brand, T: Transport> QueuePair<B, Reset, T> {
         let (receive_poster, receive_retirer) = ledger(limits.receives);
         let (send_key, receive_key) = (places.send.key, places.receive.key);
         for (queue, key, retirer) in [(sends, send_key, send_retirer), (receives, receive_key, receive_retirer)] {
-            queue.attach(Attached { key, retirer, status: Arc::clone(&status) });
+            queue.attach(Attached::new(key, retirer, Arc::clone(&status)));
         }
         let core = Core {
             raw,
@@ -482,7 +501,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         Ok(DeviceState::from_raw(self.inner.core.query(Mask::IBV_QP_STATE)?.qp_state))
     }
 
-    /// To Init, on a port: a `&Port` for the usual, or [`InitAttributes`].
+    /// From Reset to Init, on a port: a `&Port` for the usual, or [`InitAttributes`].
     ///
     /// `ibv_modify_qp(3)`. Chooses a random first packet sequence number.
     ///
@@ -510,7 +529,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         self.transition(Modify::init(&attr))
     }
 
-    /// To Send Queue Drain: begun requests go on to their end, later ones wait.
+    /// From Ready To Send to Send Queue Drain: begun requests go on to their end, later ones wait.
     ///
     /// `ibv_modify_qp(3)`.
     ///
@@ -812,11 +831,11 @@ impl Inner {
         core.status = QueueStatus::new(core.status.qpn);
         let (poster, retirer) = ledger(core.limits.sends);
         let (key, status) = (send.key, Arc::clone(&core.status));
-        core.send_queue.attach(Attached { key, retirer, status: Arc::clone(&status) });
+        core.send_queue.attach(Attached::new(key, retirer, Arc::clone(&status)));
         self.send.renew(poster, key, status);
         let (poster, retirer) = ledger(core.limits.receives);
         let (key, status) = (receive.key, Arc::clone(&core.status));
-        core.receive_queue.attach(Attached { key, retirer, status: Arc::clone(&status) });
+        core.receive_queue.attach(Attached::new(key, retirer, Arc::clone(&status)));
         self.receive.renew(poster, key, status);
         core.unsettled.fetch_add(2, Ordering::Relaxed);
         if let Some(old) = core.places.replace(Places { send, receive }) {
@@ -828,7 +847,7 @@ impl Inner {
 
 /// The way up of a reliable connection.
 impl<B: Brand, S: State> QueuePair<B, S, ReliableConnection> {
-    /// To Ready To Receive.
+    /// From Init to Ready To Receive.
     ///
     /// `ibv_modify_qp(3)`.
     ///
@@ -855,7 +874,7 @@ impl<B: Brand, S: State> QueuePair<B, S, ReliableConnection> {
         self.transition(modify)
     }
 
-    /// To Ready To Send.
+    /// From Ready To Receive to Ready To Send.
     ///
     /// `ibv_modify_qp(3)`.
     ///
@@ -873,7 +892,7 @@ impl<B: Brand, S: State> QueuePair<B, S, ReliableConnection> {
         self.transition(Modify::ready_to_send(attr))
     }
 
-    /// To Ready To Send, connected to `peer`, with [the usual attributes](ConnectAttributes).
+    /// From Init to Ready To Send, connected to `peer`, with [the usual attributes](ConnectAttributes).
     ///
     /// Both sides do this, in any order. A receive that must be there for the peer's first message is posted before.
     ///

@@ -6,9 +6,8 @@
 
 use super::ledger::Poster;
 use super::request::{Action, RequestFlaw, SendMemory, WorkRequest};
-use super::work::{Entry, Operation, PostedMemory, QueueKey, WorkId};
+use super::work::{Entry, Operation, QueueKey, WorkId};
 use crate::completion::{QueueStatus, Status};
-use crate::domain::brand::Branded;
 use crate::error::VerbError;
 use crate::memory::{Buffer, MAX_MESSAGE_BYTES};
 use crate::seal::Key;
@@ -18,9 +17,9 @@ use crate::sys::{
 };
 use std::mem::MaybeUninit;
 use std::sync::atomic::Ordering;
-use std::{error, fmt, marker::PhantomData, ptr, ptr::NonNull, sync::Arc};
+use std::{error, fmt, ptr, ptr::NonNull, sync::Arc};
 
-const KEY: Key = Key(());
+pub(super) const KEY: Key = Key(());
 
 /// A request that was not posted, or of which that is not known. `R` is what comes back.
 #[non_exhaustive]
@@ -128,7 +127,7 @@ impl<R> error::Error for PostError<R> {
 
 /// The send queue of a pair. Whoever holds it `&mut` is the only one who posts to it.
 pub(super) struct SendQueue {
-    poster: Poster<Entry>,
+    pub(super) poster: Poster<Entry>,
     key: QueueKey,
     /// # Invariants
     ///
@@ -165,10 +164,10 @@ unsafe impl Sync for ReceiveQueue {}
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(super) struct Staged {
-    wr: sys::ibv_send_wr,
+    pub(super) wr: sys::ibv_send_wr,
     sge: sys::ibv_sge,
     /// How much of the memory was filled before, in case it comes back.
-    filled_before: usize,
+    pub(super) filled_before: usize,
 }
 
 impl SendQueue {
@@ -190,46 +189,30 @@ impl SendQueue {
         self.poster.outstanding()
     }
 
-    /// Moves the request into the ledger and into `staged`; the device does not know it yet.
-    ///
-    /// # Safety
-    ///
-    /// `staged` may be written, and stays where it is until it was rung: the request points to its own element there.
+    /// How many requests fit now; none where the pair is broken.
     #[inline(always)]
-    pub(super) unsafe fn stage<B, M: SendMemory<B>, K>(
-        &mut self,
-        request: WorkRequest<M, K>,
-        staged: *mut Staged,
-    ) -> Result<WorkId, PostError<WorkRequest<M, K>>> {
-        if self.status.broken.load(Ordering::Relaxed) {
-            return Err(PostError::Broken { request, first_failure: self.status.first_failure() });
+    pub(super) fn room(&mut self) -> u32 {
+        if self.is_broken() { 0 } else { self.poster.free() }
+    }
+
+    #[inline(always)]
+    fn is_broken(&self) -> bool {
+        self.status.broken.load(Ordering::Relaxed)
+    }
+
+    /// Why there is no room for `request`.
+    #[cold]
+    pub(super) fn no_room<R>(&self, request: R) -> PostError<R> {
+        if self.is_broken() {
+            return PostError::Broken { request, first_failure: self.status.first_failure() };
         }
-        let length = match request.action.length(request.memory.part(KEY)) {
-            Ok(length) => length,
-            Err(flaw) => return Err(PostError::Flawed { request, flaw }),
-        };
-        if self.poster.free() == 0 {
-            return Err(PostError::QueueFull(request));
-        }
-        let WorkRequest { memory, action, .. } = request;
-        let (operation, last) = (action.operation, self.poster.is_last());
-        let sge = sys::ibv_sge { addr: memory.part(KEY).device_addr(), length, lkey: memory.part(KEY).lkey().0 };
-        if operation != Operation::Send && operation != Operation::Write {
-            // SAFETY: may be written (caller).
-            unsafe { (&raw mut (*staged).filled_before).write(memory.part(KEY).filled()) };
-            memory.part(KEY).set_filled(length as usize);
-        }
-        let id = self.key.id(self.poster.next_index());
-        if let Err(entry) = self.poster.push(memory.into_entry(operation, KEY)) {
-            // Cannot be: there was room just now.
-            return match M::from_entry(entry, KEY) {
-                Some(memory) => Err(PostError::QueueFull(WorkRequest::new(memory, action))),
-                None => Err(PostError::Uncertain { id, source: VerbError::new("ibv_post_send", libc::EINVAL) }),
-            };
-        }
-        // SAFETY: the caller's.
-        unsafe { fill(staged, id, sge, &action, last) };
-        Ok(id)
+        PostError::QueueFull(request)
+    }
+
+    /// The id of the request that is `ahead` after the next one.
+    #[inline(always)]
+    pub(super) fn id(&self, ahead: u32) -> WorkId {
+        self.key.id(self.poster.next_index(ahead))
     }
 
     /// Hands the list that starts at `first` to the device.
@@ -258,18 +241,30 @@ impl SendQueue {
         &mut self,
         request: WorkRequest<M, K>,
     ) -> Result<WorkId, PostError<WorkRequest<M, K>>> {
-        let action = request.action;
-        let before = request.memory.part(KEY).filled();
+        let length = match request.action.length(request.memory.part(KEY)) {
+            Ok(length) => length,
+            Err(flaw) => return Err(PostError::Flawed { request, flaw }),
+        };
+        let room = self.room();
+        if room == 0 {
+            return Err(self.no_room(request));
+        }
+        let id = self.id(0);
+        let WorkRequest { memory, action, .. } = request;
         let mut staged = MaybeUninit::uninit();
         // One pointer for all: the request points into itself.
         let staged: *mut Staged = staged.as_mut_ptr();
         // SAFETY: our own, until the end of this function.
-        let id = unsafe { self.stage(request, staged) }?;
+        let entry = unsafe { stage(memory, &action, length, id, room == 1, staged) };
+        // SAFETY: there is room, and nobody else posts.
+        unsafe { self.poster.write_ahead(0, entry) };
+        self.poster.publish(1);
         match self.ring(staged) {
             Ok(()) => Ok(id),
             Err((source, bad)) => {
                 let ours = bad.cast::<Staged>() == staged;
-                Err(self.refused(ours, source, id, action, before))
+                // SAFETY: staged above.
+                Err(self.refused(ours, source, id, action, unsafe { (*staged).filled_before }))
             }
         }
     }
@@ -297,11 +292,37 @@ impl SendQueue {
     }
 }
 
+/// Takes a request apart: into `staged` for the device, and into an entry for the ledger. The device does not know it yet.
+///
+/// # Safety
+///
+/// `staged` may be written, and stays where it is until it was rung: the request points to its own element there.
+#[inline(always)]
+pub(super) unsafe fn stage<B, M: SendMemory<B>>(
+    memory: M,
+    action: &Action,
+    length: u32,
+    id: WorkId,
+    last: bool,
+    staged: *mut Staged,
+) -> Entry {
+    let part = memory.part(KEY);
+    let sge = sys::ibv_sge { addr: part.device_addr(), length, lkey: part.lkey().0 };
+    // SAFETY: may be written (caller).
+    unsafe { (*staged).filled_before = part.filled() };
+    if !matches!(action.operation, Operation::Send | Operation::Write) {
+        part.set_filled(length as usize);
+    }
+    // SAFETY: the caller's.
+    unsafe { fill(staged, id, sge, action, last) };
+    memory.into_entry(action.operation, KEY)
+}
+
 /// Writes the request as C has it. Members that the opcode does not use are left alone.
 ///
 /// # Safety
 ///
-/// As [`SendQueue::stage`].
+/// As [`stage`].
 #[inline(always)]
 unsafe fn fill(staged: *mut Staged, id: WorkId, sge: sys::ibv_sge, action: &Action, last: bool) {
     let flags = if last { action.flags | ibv_send_flags::IBV_SEND_SIGNALED.0 } else { action.flags };
@@ -364,15 +385,13 @@ impl ReceiveQueue {
             length: part.capacity().min(MAX_MESSAGE_BYTES) as u32,
             lkey: part.lkey().0,
         };
-        let id = self.key.id(self.poster.next_index());
+        let id = self.key.id(self.poster.next_index(0));
         if self.poster.free() == 0 {
             return Err(PostError::QueueFull(buffer));
         }
-        if let Err(entry) = self.poster.push(Entry::unique(Operation::Receive, buffer)) {
-            // Cannot be: there was room just now.
-            drop(entry);
-            return Err(PostError::Uncertain { id, source: VerbError::new("ibv_post_recv", libc::EINVAL) });
-        }
+        // SAFETY: there is room, as was just seen; nobody else posts.
+        unsafe { self.poster.write_ahead(0, Entry::unique(Operation::Receive, buffer)) };
+        self.poster.publish(1);
         let mut wr = sys::ibv_recv_wr { wr_id: id.raw(), next: ptr::null_mut(), sg_list: &mut sge, num_sge: 1 };
         let mut bad = ptr::null_mut();
         // SAFETY: alive, at or above Init (0), and nobody else posts (`&mut`); the ledger owns the buffer.
@@ -395,159 +414,5 @@ impl ReceiveQueue {
                 PostError::Uncertain { id, source }
             }
         }
-    }
-}
-
-/// How many requests a batch hands to the device at once.
-pub(super) const STAGED: usize = 32;
-
-/// Where a batch keeps its requests until it rings. It belongs to the function that lends the batch, and stays there.
-pub(super) type Stage = MaybeUninit<[Staged; STAGED]>;
-
-/// Requests that are handed to the device together, with one doorbell. Lent by [`QueuePair::batch`](crate::QueuePair::batch).
-///
-/// `'batch` is new for each batch, so that two batches cannot be swapped. What a batch that panicked had not handed over
-/// was never posted: its ids are given out again.
-pub struct Batch<'batch, B> {
-    queue: &'batch mut SendQueue,
-    /// # Invariants
-    ///
-    /// 0. Room for `STAGED` requests, which nobody else uses for as long as this is around; the first `count` are filled.
-    staged: *mut Staged,
-    /// The device knows none of these yet.
-    count: usize,
-    posted: usize,
-    fault: Option<(VerbError, Vec<PostedMemory<B>>)>,
-    brand: Branded<B>,
-    section: PhantomData<fn(&'batch ()) -> &'batch ()>,
-}
-
-/// A batch of which not all was posted. What the device surely does not have comes back.
-pub struct BatchError<B> {
-    /// How many requests were posted before the one that was refused.
-    pub posted: usize,
-    /// The memory of the refused request and of those after it, in the order of posting. Empty where the provider did not say
-    /// which request was at fault: then the device may have all of them, and the pair is broken.
-    pub refused: Vec<PostedMemory<B>>,
-    /// What the provider answered.
-    pub source: VerbError,
-}
-
-impl<B> fmt::Display for BatchError<B> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the provider refused {} requests after {} of the batch", self.refused.len(), self.posted)
-    }
-}
-
-impl<B> fmt::Debug for BatchError<B> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("BatchError")
-            .field("posted", &self.posted)
-            .field("refused", &self.refused.len())
-            .field("source", &self.source)
-            .finish()
-    }
-}
-
-impl<B> error::Error for BatchError<B> {
-    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
-        Some(&self.source)
-    }
-}
-
-impl<'batch, B> Batch<'batch, B> {
-    pub(super) fn new(queue: &'batch mut SendQueue, stage: &'batch mut Stage) -> Self {
-        let staged = stage.as_mut_ptr().cast();
-        Self { queue, staged, count: 0, posted: 0, fault: None, brand: PhantomData, section: PhantomData }
-    }
-
-    /// Adds a request. It is handed to the device at the end of the batch, or when 32 have come together.
-    ///
-    /// # Errors
-    ///
-    /// As [`QueuePair::post`](crate::QueuePair::post); the rest of the batch is not touched.
-    #[inline(always)]
-    pub fn post<M: SendMemory<B>, K>(
-        &mut self,
-        request: WorkRequest<M, K>,
-    ) -> Result<WorkId, PostError<WorkRequest<M, K>>> {
-        if self.count == STAGED {
-            self.ring();
-        }
-        if let Some((source, _)) = &self.fault {
-            return Err(PostError::Refused { request, source: *source });
-        }
-        let staged = self.at(self.count);
-        // SAFETY: room (0), since `count` is below `STAGED`; it stays where it is until it was rung.
-        let id = unsafe { self.queue.stage(request, staged) }?;
-        if let Some(before) = self.count.checked_sub(1) {
-            let before = self.at(before);
-            // SAFETY: filled (0).
-            unsafe { (*before).wr.next = staged.cast() };
-        }
-        self.count += 1;
-        Ok(id)
-    }
-
-    fn at(&self, number: usize) -> *mut Staged {
-        self.staged.wrapping_add(number)
-    }
-
-    /// Hands what is staged to the device.
-    fn ring(&mut self) {
-        let count = std::mem::take(&mut self.count);
-        if count == 0 || self.fault.is_some() {
-            return;
-        }
-        match self.queue.ring(self.staged) {
-            Ok(()) => self.posted += count,
-            Err((source, bad)) => self.refused(count, source, bad.cast()),
-        }
-    }
-
-    #[cold]
-    fn refused(&mut self, count: usize, source: VerbError, bad: *mut Staged) {
-        let at = (0..count).find(|&at| self.at(at) == bad);
-        let mut refused = Vec::new();
-        match at {
-            Some(at) => {
-                self.posted += at;
-                for number in (at..count).rev() {
-                    let Some(entry) = self.queue.take_back() else { break };
-                    if !matches!(entry.operation(), Operation::Send | Operation::Write) {
-                        // SAFETY: written when it was staged.
-                        entry.part().set_filled(unsafe { (*self.at(number)).filled_before });
-                    }
-                    refused.push(entry.into_memory());
-                }
-                refused.reverse();
-            }
-            None => self.queue.poison(),
-        }
-        self.fault = Some((source, refused));
-    }
-
-    /// Ends the batch in order.
-    pub(super) fn finish(mut self) -> Result<(), BatchError<B>> {
-        self.ring();
-        match self.fault.take() {
-            None => Ok(()),
-            Some((source, refused)) => Err(BatchError { posted: self.posted, refused, source }),
-        }
-    }
-}
-
-impl<B> Drop for Batch<'_, B> {
-    /// Ends a batch whose closure panicked: the device was not given what is staged, so it is the program's again.
-    fn drop(&mut self) {
-        for _ in 0..self.count {
-            drop(self.queue.take_back());
-        }
-    }
-}
-
-impl<B> fmt::Debug for Batch<'_, B> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Batch").field("staged", &self.count).finish_non_exhaustive()
     }
 }

@@ -18,8 +18,8 @@ mod sealed {
 ///                                                                ▼         │ resume
 ///                                                               SendQueueDrain
 ///
-///   from all but Reset:  into_error ──▶ Errored
-///   from every state:    into_reset ──▶ Reset
+///   from Init, ReadyToReceive, ReadyToSend, SendQueueDrain:  into_error ──▶ Errored
+///   from every state:  into_reset ──▶ Reset
 /// ```
 ///
 /// | state | post receives | receives messages | post sends |
@@ -48,14 +48,14 @@ pub trait State: sealed::Sealed + Sized + 'static {
     fn any<B, T>(pair: QueuePair<B, Self, T>) -> AnyQueuePair<B, T>;
 }
 
-/// States with a transition to the state `To`, which is given by [a method](State). Sealed. To [`Reset`] every state goes.
+/// States from which a pair goes to the state `To`: see the diagram at [`State`]. Sealed. To [`Reset`] go all, so no method asks.
 #[diagnostic::on_unimplemented(
     message = "there is no transition from `{Self}` to `{To}`",
     label = "not from this state",
     note = "the way up is `Reset`, `Init`, `ReadyToReceive`, `ReadyToSend`; every state goes to `Reset`, all but `Reset` to \
             `Errored`",
-    note = "between `ReadyToSend` and `SendQueueDrain`: there with `.into_sqd()`, back with `.resume()`",
-    note = "a queue pair in `Errored` is there already: `drain`, `into_reset` or `destroy` it"
+    note = "from `ReadyToSend` to `SendQueueDrain` goes `.into_sqd()`, and back goes `.resume()`",
+    note = "a queue pair that is in `Errored` already stays there: `drain`, `into_reset` or `destroy` it"
 )]
 pub trait GoesTo<To: State>: State {}
 

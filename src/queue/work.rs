@@ -163,6 +163,10 @@ pub struct Entry {
     tagged: NonNull<Descriptor>,
 }
 
+/// An entry on its way, as a plain word that moves in a register.
+#[derive(Clone, Copy)]
+pub(crate) struct RawEntry(NonNull<Descriptor>);
+
 const OPERATION: usize = 0b0111;
 const SHARED: usize = 0b1000;
 const TAG: usize = OPERATION | SHARED;
@@ -188,6 +192,22 @@ impl Entry {
         let part = Arc::into_raw(part).cast_mut().map_addr(|address| address | tag);
         // SAFETY: not null, since it points into an `Arc`.
         Self { tagged: unsafe { NonNull::new_unchecked(part) } }
+    }
+
+    /// The word. Whoever has it owns the entry.
+    #[inline(always)]
+    pub(crate) fn into_raw(self) -> RawEntry {
+        RawEntry(mem::ManuallyDrop::new(self).tagged)
+    }
+
+    /// The entry again.
+    ///
+    /// # Safety
+    ///
+    /// `raw` came from [`into_raw`](Self::into_raw), and is used once.
+    #[inline(always)]
+    pub(crate) unsafe fn from_raw(raw: RawEntry) -> Self {
+        Self { tagged: raw.0 }
     }
 
     #[inline(always)]

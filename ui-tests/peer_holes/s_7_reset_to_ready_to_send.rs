@@ -1,5 +1,5 @@
 //! Hole S-7: from Reset to Ready To Send at once.
-//! Error: E0599
+//! Error: E0277
 
 use interlock::{Brand, QueuePair, Reset, RtsAttributes};
 

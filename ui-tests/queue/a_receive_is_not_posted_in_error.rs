@@ -1,9 +1,9 @@
 //! Rule Q4: a receive is posted in Init, Ready To Receive, Ready To Send and Send Queue Drain only.
 //! Error: E0277
 
-use interlock::{Brand, Buffer, Error, QueuePair};
+use interlock::{Brand, Buffer, Errored, QueuePair};
 
-fn receive<B: Brand>(pair: &mut QueuePair<B, Error>, buffer: Buffer<B>) {
+fn receive<B: Brand>(pair: &mut QueuePair<B, Errored>, buffer: Buffer<B>) {
     let _ = pair.post_receive(buffer);
 }
 

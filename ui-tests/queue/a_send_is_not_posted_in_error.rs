@@ -1,9 +1,9 @@
 //! Rule Q3: a send work request is posted in Ready To Send only.
 //! Error: E0277
 
-use interlock::{Brand, Buffer, Error, QueuePair};
+use interlock::{Brand, Buffer, Errored, QueuePair};
 
-fn send<B: Brand>(pair: &mut QueuePair<B, Error>, buffer: Buffer<B>) {
+fn send<B: Brand>(pair: &mut QueuePair<B, Errored>, buffer: Buffer<B>) {
     let _ = pair.post_send(buffer);
 }
 

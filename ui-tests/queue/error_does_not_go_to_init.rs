@@ -1,9 +1,9 @@
 //! Rule Q1: a queue pair goes from state to state only as the specification has it.
-//! Error: E0599
+//! Error: E0277
 
-use interlock::{Brand, Error, Port, QueuePair};
+use interlock::{Brand, Errored, Port, QueuePair};
 
-fn go<B: Brand>(pair: QueuePair<B, Error>, with: &Port) {
+fn go<B: Brand>(pair: QueuePair<B, Errored>, with: &Port) {
     let _ = pair.into_init(with);
 }
 

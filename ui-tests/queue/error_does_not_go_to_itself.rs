@@ -1,9 +1,9 @@
 //! Rule Q1: a queue pair goes from state to state only as the specification has it.
 //! Error: E0277
 
-use interlock::{Brand, Error, QueuePair};
+use interlock::{Brand, Errored, QueuePair};
 
-fn go<B: Brand>(pair: QueuePair<B, Error>) {
+fn go<B: Brand>(pair: QueuePair<B, Errored>) {
     let _ = pair.into_error();
 }
 

@@ -1,9 +1,9 @@
 //! Rule Q1: a queue pair goes from state to state only as the specification has it.
-//! Error: E0599
+//! Error: E0277
 
-use interlock::{Brand, Error, QueuePair, RtrAttributes};
+use interlock::{Brand, Errored, QueuePair, RtrAttributes};
 
-fn go<B: Brand>(pair: QueuePair<B, Error>, with: &RtrAttributes) {
+fn go<B: Brand>(pair: QueuePair<B, Errored>, with: &RtrAttributes) {
     let _ = pair.into_rtr(with);
 }
 

@@ -1,8 +1,8 @@
 //! Rule C4: a completion queue has one poller.
 
-use interlock::{Brand, Error, Poller, QueuePair};
+use interlock::{Brand, Errored, Poller, QueuePair};
 
-fn nest<B: Brand>(pair: &mut QueuePair<B, Error>, poller: &mut Poller<B>) {
+fn nest<B: Brand>(pair: &mut QueuePair<B, Errored>, poller: &mut Poller<B>) {
     let _ = pair.drain(poller, std::time::Duration::from_secs(1), |completion| {
         let _ = completion.check();
     });

@@ -3,7 +3,7 @@
 use interlock::{Brand, QueuePair, RtsAttributes, SendQueueDrain};
 
 fn resume<B: Brand>(pair: QueuePair<B, SendQueueDrain>, with: &RtsAttributes) {
-    let _ = (pair.into_rts(), with);
+    let _ = (pair.resume(), with);
 }
 
 fn main() {}

@@ -1,8 +1,8 @@
 //! Rule Q2: a transition takes exactly the attributes that it requires.
 
-use interlock::{Mtu, OutOfRange, Path, Psn, Qpn, ReadDepth, RnrTimer, RtrAttributes};
+use interlock::{Mtu, OutOfRange, PeerPath, Psn, Qpn, ReadDepth, RnrTimer, RtrAttributes};
 
-fn attributes(path: Path, destination: Qpn, receive_psn: Psn) -> Result<RtrAttributes, OutOfRange> {
+fn attributes(path: PeerPath, destination: Qpn, receive_psn: Psn) -> Result<RtrAttributes, OutOfRange> {
     Ok(RtrAttributes {
         path,
         path_mtu: Mtu::Bytes1024,

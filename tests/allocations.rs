@@ -1,0 +1,106 @@
+//! The data path allocates nothing: a counting allocator over every operation, once everything is set up.
+
+mod common;
+
+use common::{Link, PATIENCE, context};
+use interlock::{Buffer, RemoteAll, WorkRequest};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+struct Counting;
+
+thread_local! {
+    static COUNT: Cell<u64> = const { Cell::new(0) };
+}
+
+// SAFETY: as the system's allocator, which does the work.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        COUNT.set(COUNT.get() + 1);
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+interlock::domain! { struct Test; }
+
+/// What one round posts, and how many completions follow.
+type Round = fn(&mut Link<Test>, &mut Vec<Buffer<Test>>, &interlock::RemoteRegion<RemoteAll>) -> usize;
+
+const ROUNDS: [(&str, Round); 8] = [
+    ("send and receive", |link, spare, _| {
+        link.right.post_receive(spare.pop().unwrap()).unwrap();
+        link.left.post_send(spare.pop().unwrap()).unwrap();
+        2
+    }),
+    ("send with immediate", |link, spare, _| {
+        link.right.post_receive(spare.pop().unwrap()).unwrap();
+        link.left.post_send_with_immediate(spare.pop().unwrap(), 1).unwrap();
+        2
+    }),
+    ("write", |link, spare, region| {
+        link.left.post_write(spare.pop().unwrap(), region).unwrap();
+        1
+    }),
+    ("write with immediate", |link, spare, region| {
+        link.right.post_receive(spare.pop().unwrap()).unwrap();
+        link.left.post_write_with_immediate(spare.pop().unwrap(), region, 1).unwrap();
+        2
+    }),
+    ("read", |link, spare, region| {
+        link.left.post_read(spare.pop().unwrap(), region).unwrap();
+        1
+    }),
+    ("compare and swap", |link, spare, region| {
+        link.left.post_compare_and_swap(spare.pop().unwrap(), region, 0, 0).unwrap();
+        1
+    }),
+    ("fetch and add", |link, spare, region| {
+        link.left.post_fetch_and_add(spare.pop().unwrap(), region, 0).unwrap();
+        1
+    }),
+    ("a batch", |link, spare, region| {
+        link.left
+            .batch(|batch| {
+                for _ in 0..4 {
+                    batch.post(WorkRequest::write(spare.pop().unwrap(), region).unsignalled()).unwrap();
+                }
+            })
+            .unwrap();
+        4
+    }),
+];
+
+#[test]
+fn no_operation_allocates_once_everything_is_set_up() {
+    let mut link = Link::new(context().named_domain(Test).unwrap(), 4);
+    let memory = link.domain.register::<RemoteAll, _>(vec![0_u64; 8]).unwrap();
+    let region = memory.remote();
+    let mut spare = link.domain.buffers(8, 64).unwrap();
+    let mut one = |link: &mut Link<Test>, round: Round| {
+        let before = COUNT.get();
+        for _ in 0..round(link, &mut spare, &region) {
+            let work = link.poller.wait(PATIENCE).unwrap().check().unwrap().work;
+            let mut buffer = work.into_buffer().unwrap();
+            buffer.set_len(64).unwrap();
+            spare.push(buffer);
+        }
+        COUNT.get() - before
+    };
+    for (name, round) in ROUNDS {
+        // The device, where it is the soft one, has its own first times.
+        for _ in 0..20 {
+            one(&mut link, round);
+        }
+        let allocations: u64 = (0..100).map(|_| one(&mut link, round)).sum();
+        assert_eq!(allocations, 0, "{name}");
+    }
+}

@@ -1,0 +1,9 @@
+//! Rule C3: a completion comes from the poller, once.
+
+use interlock::{Brand, Buffer, Received};
+
+fn forge<B: Brand>(message: Received<B>, buffer: Buffer<B>) -> (Received<B>, Buffer<B>) {
+    (message, buffer)
+}
+
+fn main() {}

@@ -1,0 +1,9 @@
+//! Rule C3: a completion comes from the poller, once.
+
+use interlock::{Brand, Buffer, WrittenWithImmediate};
+
+fn forge<B: Brand>(written: WrittenWithImmediate<B>, buffer: Buffer<B>) -> WrittenWithImmediate<B> {
+    (written, buffer).0
+}
+
+fn main() {}

@@ -1,0 +1,9 @@
+//! Rule Q1: a queue pair goes from state to state only as the specification has it.
+
+use interlock::{Brand, QueuePair, SendQueueDrain};
+
+fn go<B: Brand>(pair: QueuePair<B, SendQueueDrain>) {
+    let _ = pair.resume();
+}
+
+fn main() {}
