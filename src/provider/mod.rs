@@ -17,6 +17,14 @@ use crate::error::VerbError;
 use crate::sys;
 use std::{fmt, ptr::NonNull, time::Duration};
 
+/// What a device list says of one device.
+#[derive(Clone, Debug)]
+pub(crate) struct Listed {
+    pub(crate) name: String,
+    /// Network byte order, as `ibv_get_device_guid` has it.
+    pub(crate) guid_be: u64,
+}
+
 /// The verbs that create, change and destroy objects.
 ///
 /// # Safety

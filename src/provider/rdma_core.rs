@@ -1,7 +1,7 @@
 //! The control path through libibverbs.
 #![allow(unsafe_code, reason = "calls libibverbs")]
 
-use super::Provider;
+use super::{Listed, Provider};
 use crate::error::VerbError;
 use crate::sys;
 use std::{ffi::CStr, io, mem, ptr::NonNull, time::Duration};
@@ -28,14 +28,6 @@ fn last_errno(verb: &'static str) -> VerbError {
     // Never 0: a failure without a reason is still a failure.
     let errno = io::Error::last_os_error().raw_os_error().filter(|&errno| errno > 0);
     VerbError::new(verb, errno.unwrap_or(libc::EIO))
-}
-
-/// What `ibv_get_device_list` says of one device.
-#[derive(Clone, Debug)]
-pub(crate) struct Listed {
-    pub(crate) name: String,
-    /// Network byte order, as `ibv_get_device_guid` has it.
-    pub(crate) guid_be: u64,
 }
 
 /// Calls `f` with each device of `ibv_get_device_list` until it returns something.

@@ -125,62 +125,41 @@ impl<R> error::Error for PostError<R> {
     }
 }
 
-/// The send queue of a pair. Whoever holds it `&mut` is the only one who posts to it.
-pub(super) struct SendQueue {
+/// A work queue of a pair, with `V` the provider's function that posts to it. Whoever holds it `&mut` is the only one who
+/// posts.
+pub(super) struct WorkQueue<V> {
     pub(super) poster: Poster<Entry>,
     key: QueueKey,
     /// # Invariants
     ///
-    /// 0. Alive while this is reachable through a pair or its half; at or above RTS while those let a post through.
+    /// 0. Alive while this is reachable through a pair or its half; in a state that allows a post while those let one
+    ///    through.
     raw: NonNull<sys::ibv_qp>,
-    /// The function of the provider's table, looked up once.
-    verb: PostSendVerb,
+    verb: V,
     status: Arc<QueueStatus>,
 }
 
-/// The receive queue of a pair. Likewise.
-pub(super) struct ReceiveQueue {
-    poster: Poster<Entry>,
-    key: QueueKey,
-    /// # Invariants
-    ///
-    /// 0. Alive while this is reachable through a pair or its half; at or above Init while those let a post through.
-    raw: NonNull<sys::ibv_qp>,
-    verb: PostReceiveVerb,
-    status: Arc<QueueStatus>,
-}
+pub(super) type SendQueue = WorkQueue<PostSendVerb>;
+pub(super) type ReceiveQueue = WorkQueue<PostReceiveVerb>;
 
 // SAFETY: the raw pair may be used from any thread; send and receive queue are independent (`ibv_post_send(3)`: the
 // provider locks each, or was told that nobody shares them).
-unsafe impl std::marker::Send for SendQueue {}
+unsafe impl<V: Send> Send for WorkQueue<V> {}
 // SAFETY: shared access reads numbers only.
-unsafe impl Sync for SendQueue {}
-// SAFETY: as for `SendQueue`.
-unsafe impl std::marker::Send for ReceiveQueue {}
-// SAFETY: as for `SendQueue`.
-unsafe impl Sync for ReceiveQueue {}
+unsafe impl<V: Sync> Sync for WorkQueue<V> {}
 
-/// A request as the provider reads it, with its one scatter/gather element.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub(super) struct Staged {
-    pub(super) wr: sys::ibv_send_wr,
-    sge: sys::ibv_sge,
-    /// How much of the memory was filled before, in case it comes back.
-    pub(super) filled_before: usize,
-}
-
-impl SendQueue {
+impl<V> WorkQueue<V> {
     pub(super) fn new(
         poster: Poster<Entry>,
         key: QueueKey,
         raw: NonNull<sys::ibv_qp>,
-        verb: PostSendVerb,
+        verb: V,
         status: Arc<QueueStatus>,
     ) -> Self {
         Self { poster, key, raw, verb, status }
     }
 
+    /// Begins another life of the pair.
     pub(super) fn renew(&mut self, poster: Poster<Entry>, key: QueueKey, status: Arc<QueueStatus>) {
         (self.poster, self.key, self.status) = (poster, key, status);
     }
@@ -215,6 +194,48 @@ impl SendQueue {
         self.key.id(self.poster.next_index(ahead))
     }
 
+    /// Takes back the newest entry, which the device was not given.
+    pub(super) fn take_back(&mut self) -> Option<Entry> {
+        // SAFETY: callers take back only what the provider named as refused.
+        unsafe { self.poster.take_back() }
+    }
+
+    /// The device may have what the provider did not account for: nothing more is posted.
+    pub(super) fn poison(&self) {
+        self.status.broken.store(true, Ordering::Relaxed);
+    }
+
+    /// What to answer where the provider refused a single request, which `restore` makes of its entry.
+    #[cold]
+    fn refused<R>(
+        &mut self,
+        ours: bool,
+        source: VerbError,
+        id: WorkId,
+        restore: impl FnOnce(Entry) -> Option<R>,
+    ) -> PostError<R> {
+        // Only a provider that names our request as the bad one has surely not queued it.
+        match if ours { self.take_back().and_then(restore) } else { None } {
+            Some(request) => PostError::Refused { request, source },
+            None => {
+                self.poison();
+                PostError::Uncertain { id, source }
+            }
+        }
+    }
+}
+
+/// A request as the provider reads it, with its one scatter/gather element.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct Staged {
+    pub(super) wr: sys::ibv_send_wr,
+    sge: sys::ibv_sge,
+    /// How much of the memory was filled before, in case it comes back.
+    pub(super) filled_before: usize,
+}
+
+impl SendQueue {
     /// Hands the list that starts at `first` to the device.
     #[inline(always)]
     pub(super) fn ring(&mut self, first: *mut Staged) -> Result<(), (VerbError, *mut sys::ibv_send_wr)> {
@@ -223,17 +244,6 @@ impl SendQueue {
         // requests, whose memory the ledger owns from now on.
         let result = unsafe { (self.verb)(self.raw.as_ptr(), first.cast(), &mut bad) };
         if result == 0 { Ok(()) } else { Err((VerbError::new("ibv_post_send", result.abs()), bad)) }
-    }
-
-    /// Takes back the newest entry, which the device was not given.
-    pub(super) fn take_back(&mut self) -> Option<Entry> {
-        // SAFETY: callers take back only what was not rung, or what the provider named as refused.
-        unsafe { self.poster.take_back() }
-    }
-
-    /// The device may have what the provider did not account for: nothing more is posted.
-    pub(super) fn poison(&self) {
-        self.status.broken.store(true, Ordering::Relaxed);
     }
 
     #[inline(always)]
@@ -262,31 +272,12 @@ impl SendQueue {
         match self.ring(staged) {
             Ok(()) => Ok(id),
             Err((source, bad)) => {
-                let ours = bad.cast::<Staged>() == staged;
                 // SAFETY: staged above.
-                Err(self.refused(ours, source, id, action, unsafe { (*staged).filled_before }))
-            }
-        }
-    }
-
-    #[cold]
-    fn refused<B, M: SendMemory<B>, K>(
-        &mut self,
-        ours: bool,
-        source: VerbError,
-        id: WorkId,
-        action: Action,
-        before: usize,
-    ) -> PostError<WorkRequest<M, K>> {
-        // Only a provider that names our request as the bad one has surely not queued it.
-        match if ours { self.take_back().and_then(|entry| M::from_entry(entry, KEY)) } else { None } {
-            Some(memory) => {
-                memory.part(KEY).set_filled(before);
-                PostError::Refused { request: WorkRequest::new(memory, action), source }
-            }
-            None => {
-                self.poison();
-                PostError::Uncertain { id, source }
+                let before = unsafe { (*staged).filled_before };
+                Err(self.refused(bad.cast::<Staged>() == staged, source, id, |entry| {
+                    entry.part().set_filled(before);
+                    Some(WorkRequest::new(M::from_entry(entry, KEY)?, action))
+                }))
             }
         }
     }
@@ -356,39 +347,18 @@ unsafe fn fill(staged: *mut Staged, id: WorkId, sge: sys::ibv_sge, action: &Acti
 }
 
 impl ReceiveQueue {
-    pub(super) fn new(
-        poster: Poster<Entry>,
-        key: QueueKey,
-        raw: NonNull<sys::ibv_qp>,
-        verb: PostReceiveVerb,
-        status: Arc<QueueStatus>,
-    ) -> Self {
-        Self { poster, key, raw, verb, status }
-    }
-
-    pub(super) fn renew(&mut self, poster: Poster<Entry>, key: QueueKey, status: Arc<QueueStatus>) {
-        (self.poster, self.key, self.status) = (poster, key, status);
-    }
-
-    pub(super) fn outstanding(&self) -> u32 {
-        self.poster.outstanding()
-    }
-
     #[inline(always)]
     pub(super) fn post<B>(&mut self, buffer: Buffer<B>) -> Result<WorkId, PostError<Buffer<B>>> {
-        if self.status.broken.load(Ordering::Relaxed) {
-            return Err(PostError::Broken { request: buffer, first_failure: self.status.first_failure() });
+        if self.room() == 0 {
+            return Err(self.no_room(buffer));
         }
+        let id = self.id(0);
         let part = buffer.part();
         let mut sge = sys::ibv_sge {
             addr: part.device_addr(),
             length: part.capacity().min(MAX_MESSAGE_BYTES) as u32,
             lkey: part.lkey().0,
         };
-        let id = self.key.id(self.poster.next_index(0));
-        if self.poster.free() == 0 {
-            return Err(PostError::QueueFull(buffer));
-        }
         // SAFETY: there is room, as was just seen; nobody else posts.
         unsafe { self.poster.write_ahead(0, Entry::unique(Operation::Receive, buffer)) };
         self.poster.publish(1);
@@ -399,20 +369,7 @@ impl ReceiveQueue {
         if result == 0 {
             return Ok(id);
         }
-        let ours = ptr::eq(bad, &wr);
-        Err(self.refused(ours, VerbError::new("ibv_post_recv", result.abs()), id))
-    }
-
-    #[cold]
-    fn refused<B>(&mut self, ours: bool, source: VerbError, id: WorkId) -> PostError<Buffer<B>> {
-        // SAFETY: the provider named this request as the bad one, so it is not queued.
-        let taken = if ours { unsafe { self.poster.take_back() } } else { None };
-        match taken.and_then(|entry| entry.into_memory().into_buffer()) {
-            Some(request) => PostError::Refused { request, source },
-            None => {
-                self.status.broken.store(true, Ordering::Relaxed);
-                PostError::Uncertain { id, source }
-            }
-        }
+        let source = VerbError::new("ibv_post_recv", result.abs());
+        Err(self.refused(ptr::eq(bad, &wr), source, id, |entry| entry.into_memory().into_buffer()))
     }
 }

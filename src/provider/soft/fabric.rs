@@ -9,7 +9,7 @@ use super::{
     pair::Pairs,
     verbs,
 };
-use crate::{error::VerbError, sys};
+use crate::{error::VerbError, provider::Listed, sys};
 use libc::c_int;
 use std::{
     cmp::Reverse,
@@ -26,14 +26,6 @@ use std::{
 /// worlds. A clone is the same fabric. It lives as long as a clone or an open context of it does.
 #[derive(Clone)]
 pub struct Fabric(Arc<Mutex<State>>);
-
-/// What `ibv_get_device_list` would say of a device.
-#[derive(Clone, Debug)]
-pub(crate) struct Listed {
-    pub(crate) name: String,
-    /// Network byte order, as `ibv_get_device_guid` has it.
-    pub(crate) guid_be: u64,
-}
 
 impl Default for Fabric {
     fn default() -> Self {

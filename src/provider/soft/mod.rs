@@ -39,8 +39,9 @@ mod tests;
 pub use fabric::Fabric;
 pub use fault::{Fault, Verb};
 
-pub(crate) use fabric::Listed;
 pub(crate) use verbs::Soft;
+
+use super::Listed;
 
 /// The devices of [`Fabric::process`].
 pub(crate) fn devices() -> Vec<Listed> {
