@@ -4,7 +4,7 @@
 use interlock::{Brand, Completion, WorkId};
 
 fn read<B: Brand>(completion: Completion<B>) -> WorkId {
-    completion.raw.id
+    completion.ended.id
 }
 
 fn main() {}
