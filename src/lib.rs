@@ -24,7 +24,7 @@
 //!     let context = Context::open("soft0")?;
 //!     let port = context.active_port()?;
 //!     let domain = context.named_domain(Hello)?;
-//!     let (queue, mut poller) = domain.completion_queue(16)?;
+//!     let (queue, mut poller) = domain.completion_queue(16)?; // 2 pairs, each with 4 sends and 4 receives
 //!
 //!     let left = domain.reliable(&queue, &Limits::default())?.into_init(&port)?;
 //!     let mut right = domain.reliable(&queue, &Limits::default())?.into_init(&port)?;
@@ -116,7 +116,7 @@
 //!
 //! `?` turns all of them into a `Box<dyn Error>` (`Send` and `Sync` too) where the brand is a named one. An error that
 //! holds an object of a scoped brand does not leave the closure of [`Context::with_domain`]: take from it what you need,
-//! such as the [`TransitionFailure`] of a [`TransitionError`] or the [`Status`] of a [`Failure`].
+//! such as the [`TransitionFailure`] of a [`TransitionError`] or the [`FailureCause`] of a [`Failure`].
 //!
 //! Nothing here panics, and no destructor fails silently: what had to be leaked is said on standard error.
 //!

@@ -130,7 +130,7 @@ fn what_a_provider_refused_in_a_batch_never_comes_out_of_the_poller_too() {
     stage.fabric.inject(fails(Verb::PostSend));
     let staged = stage.domain.buffers(2, 8).unwrap();
     let poller = &mut stage.poller;
-    let error: BatchError<_> = stage
+    let error: BatchError<_, _> = stage
         .left
         .batch(|batch| {
             for buffer in staged {

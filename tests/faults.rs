@@ -329,3 +329,45 @@ fn a_device_that_does_not_open_says_why() {
     assert!(error.to_string().starts_with("there is no RDMA device \"mlx9_9\"; there are: "), "{error}");
     assert!(error.to_string().contains("soft0"), "{error}");
 }
+
+#[test]
+fn a_refused_batch_gives_back_what_its_closure_returned_too() {
+    let (fabric, domain) = device!(Fabric::new());
+    let mut link = Link::new(domain, 80);
+    let region = link.domain.register::<RemoteWrite, _>(vec![0_u64; 4]).unwrap();
+    fabric.inject(Fault::VerbFails { verb: Verb::PostSend, after: 1, count: 1, errno: libc::ENOMEM });
+    let mut buffers = link.domain.buffers(70, 8).unwrap().into_iter();
+    let error = link
+        .left
+        .batch(|batch| {
+            for buffer in buffers.by_ref() {
+                batch.post(WorkRequest::write(buffer, &region.remote()))?;
+            }
+            Ok::<_, PostError<_>>(())
+        })
+        .unwrap_err();
+    let in_result = error.result.unwrap_err().into_request().map_or(0, |_| 1);
+    assert_eq!((error.posted, error.refused.len(), in_result, buffers.len()), (32, 32, 1, 5));
+    assert_eq!(error.uncertain, 0);
+}
+
+#[test]
+fn a_batch_of_which_nothing_is_known_says_so() {
+    let (fabric, domain) = device!(Fabric::new());
+    let mut link = Link::new(domain, 8);
+    let region = link.domain.register::<RemoteWrite, _>(vec![0_u64; 4]).unwrap();
+    fabric.inject(Fault::SendKept { errno: libc::EINVAL });
+    let buffers = link.domain.buffers(5, 8).unwrap();
+    let error = link
+        .left
+        .batch(|batch| {
+            for buffer in buffers {
+                batch.post(WorkRequest::write(buffer, &region.remote())).unwrap();
+            }
+        })
+        .unwrap_err();
+    assert_eq!((error.posted, error.refused.len(), error.uncertain), (0, 0, 5));
+    assert!(error.to_string().contains("5 requests of a batch possibly posted"), "{error}");
+    let next = link.left.post_write(link.domain.buffer(8).unwrap(), &region.remote()).unwrap_err();
+    assert!(matches!(next, PostError::Broken { .. }), "{next:?}");
+}

@@ -87,7 +87,7 @@ impl RawCompletion {
 
     #[cold]
     pub(super) fn failed(id: WorkId, entry: Entry, qpn: u32, wc: &sys::ibv_wc, first: Option<Status>) -> Self {
-        let first = first.and_then(Status::code).map_or(0, |code| code.wrapping_add(1));
+        let first = first.and_then(Status::code).map_or(0, |code| code.saturating_add(1));
         // The library's own statuses are no device's.
         let status = wc.status.0.min(DESTROYED - 1);
         Self::new(id, entry, words(status, qpn), words(first, wc.vendor_err))
@@ -311,6 +311,8 @@ impl<B> Success<B> {
     }
 }
 
+impl error::Error for Status {}
+
 impl<B> fmt::Debug for Success<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Success")
@@ -369,7 +371,7 @@ pub struct Failure<B> {
     pub vendor_error: u32,
     /// What broke the pair, where this is only what followed; `None` where this is the first or the first is unknown.
     pub first_failure: Option<Status>,
-    /// The memory of the request.
+    /// The memory of the request. What counts as filled after a failed read or atomic is what it should have brought.
     pub memory: PostedMemory<B>,
 }
 

@@ -303,7 +303,7 @@ impl<B> Poller<B> {
     /// Gives `f` each completion that there is now; says how many. The way to take many: cheaper than as many
     /// [`poll`](Self::poll)s.
     ///
-    /// Looks at the device once, and only if nothing is left of an earlier look. What is left when `f` panics comes next time.
+    /// Looks at the device only if nothing is left of an earlier look. What is left when `f` panics comes next time.
     ///
     /// # Errors
     ///
@@ -311,15 +311,19 @@ impl<B> Poller<B> {
     #[inline(always)]
     pub fn poll_each(&mut self, mut f: impl FnMut(Completion<B>)) -> Result<usize, PollError> {
         let desk = &mut **self.desk;
-        if desk.next >= desk.filled && desk.leaving.is_empty() {
-            refill(desk, &self.queue)?;
+        loop {
+            if desk.next >= desk.filled && desk.leaving.is_empty() && !refill(desk, &self.queue)? {
+                return Ok(0);
+            }
+            let mut count = desk.each_polled(&self.queue, |raw| f(Completion::new(raw)));
+            if !desk.leaving.is_empty() {
+                // By reference, so that the loop above has `f` to itself and can inline it.
+                count += desk.each_destroyed(&self.queue, &mut |raw| f(Completion::new(raw)));
+            }
+            if count != 0 {
+                return Ok(count);
+            }
         }
-        let count = desk.each_polled(&self.queue, |raw| f(Completion::new(raw)));
-        if desk.leaving.is_empty() {
-            return Ok(count);
-        }
-        // By reference, so that the loop above has `f` to itself and can inline it.
-        Ok(count + desk.each_destroyed(&self.queue, &mut |raw| f(Completion::new(raw))))
     }
 
     /// Waits for the next completion, at most for `timeout`.

@@ -107,7 +107,7 @@ impl QueueStatus {
     /// Notes what broke the pair.
     pub(crate) fn note_failure(&self, failed: Status) {
         // 0 is "none", so codes are kept plus 1.
-        let kept = failed.code().unwrap_or(u32::MAX - 1).wrapping_add(1);
+        let kept = failed.code().unwrap_or(u32::MAX - 1).saturating_add(1);
         self.first_failure.store(kept, Ordering::Relaxed);
         self.broken.store(true, Ordering::Relaxed);
     }

@@ -98,11 +98,27 @@ impl Context {
     ///
     /// # Examples
     ///
+    /// An error that holds an object of the domain cannot leave either: each has a part that can.
+    ///
     /// ```
-    /// let context = interlock::Context::open("soft0")?;
-    /// let length = context.with_domain(|domain| domain.buffer(64).map(|buffer| buffer.len()))??;
-    /// assert_eq!(length, 64);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// use interlock::{Context, FailureCause, Limits, TransitionFailure};
+    /// use std::{error::Error, time::Duration};
+    ///
+    /// let context = Context::open("soft0")?;
+    /// let port = context.active_port()?;
+    /// context.with_domain(|domain| -> Result<(), Box<dyn Error>> {
+    ///     let (queue, mut poller) = domain.completion_queue(Limits::default().completions())?;
+    ///     let pair = domain.reliable(&queue, &Limits::default())?.into_init(&port).map_err(TransitionFailure::from)?;
+    ///     let myself = pair.endpoint();
+    ///     let mut pair = pair.connect(&myself).map_err(TransitionFailure::from)?;
+    ///     pair.post_receive(domain.buffer(8)?).map_err(|error| error.map(drop))?;
+    ///     pair.post_send(domain.buffer(8)?).map_err(|error| error.map(drop))?;
+    ///     for _ in 0..2 {
+    ///         poller.wait(Duration::from_secs(1))?.check().map_err(FailureCause::from)?;
+    ///     }
+    ///     Ok(())
+    /// })??;
+    /// # Ok::<(), Box<dyn Error>>(())
     /// ```
     pub fn with_domain<R>(&self, f: impl for<'pd> FnOnce(ProtectionDomain<Scoped<'pd>>) -> R) -> Result<R, VerbError> {
         Ok(f(ProtectionDomain { inner: DomainInner::new(&self.0, None)?, brand: PhantomData }))
@@ -166,7 +182,8 @@ impl<B: Brand> ProtectionDomain<B> {
 
     /// A completion queue for `entries` completions, and the one poller of it.
     ///
-    /// `ibv_create_cq(3)`. Each queue pair leases room for the full depth of its work queues, so it never overflows.
+    /// `ibv_create_cq(3)`. Each queue pair leases room for the full depth of its work queues
+    /// ([`Limits::completions`]), so it never overflows.
     ///
     /// # Errors
     ///
@@ -179,7 +196,7 @@ impl<B: Brand> ProtectionDomain<B> {
 
     /// A queue pair for reliable connections, whose sends and receives complete on `queue`.
     ///
-    /// `ibv_create_qp(3)`. It starts in Reset.
+    /// `ibv_create_qp(3)`. It starts in Reset. `Limits::default()` is 4 sends and 4 receives in flight.
     ///
     /// # Errors
     ///

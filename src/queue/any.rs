@@ -10,10 +10,11 @@ use std::{error, fmt, mem};
 ///
 /// # Examples
 ///
-/// A connection that comes back after a failure, in a field:
+/// A connection that comes back after a failure, in a field. Each `into_init` chooses a new sequence number, so the
+/// endpoints are exchanged again; receives are posted in between.
 ///
 /// ```no_run
-/// use interlock::{AdvanceError, AnyQueuePair, Endpoint, Port};
+/// use interlock::{AnyQueuePair, Buffer, Endpoint, Port};
 /// interlock::domain! { struct Storage; }
 ///
 /// struct Connection {
@@ -21,11 +22,24 @@ use std::{error, fmt, mem};
 /// }
 ///
 /// impl Connection {
-///     fn recover(&mut self, port: &Port, peer: &Endpoint) -> Result<(), AdvanceError> {
+///     fn recover(
+///         &mut self,
+///         port: &Port,
+///         first: Buffer<Storage>,
+///         exchange: impl FnOnce(Endpoint) -> Endpoint,
+///     ) -> Result<(), Box<dyn std::error::Error>> {
 ///         self.pair.advance(|pair| match pair {
-///             AnyQueuePair::Errored(pair) => Ok(pair.into_reset()?.into_init(port)?.connect(peer)?.into()),
+///             AnyQueuePair::Errored(pair) => Ok(pair.into_reset()?.into_init(port)?.into()),
 ///             other => Ok(other),
-///         })
+///         })?;
+///         let Some(pair) = self.pair.init() else { return Ok(()) };
+///         pair.post_receive(first)?;
+///         let peer = exchange(pair.endpoint());
+///         self.pair.advance(|pair| match pair {
+///             AnyQueuePair::Init(pair) => Ok(pair.connect(&peer)?.into()),
+///             other => Ok(other),
+///         })?;
+///         Ok(())
 ///     }
 /// }
 /// ```
@@ -95,7 +109,8 @@ impl error::Error for AdvanceError {
 }
 
 impl<B: Brand, T: Transport> AnyQueuePair<B, T> {
-    /// Takes the pair through transitions in place. In `f`, `?` after a transition keeps the pair where it got to.
+    /// Takes the pair through transitions in place. In `f`, `?` after a transition keeps the pair where it got to; it is for
+    /// transitions only, so what else there is to do comes between two calls.
     ///
     /// # Errors
     ///
@@ -110,6 +125,14 @@ impl<B: Brand, T: Transport> AnyQueuePair<B, T> {
                 *self = pair;
                 Err(AdvanceError { state: self.state(), source })
             }
+        }
+    }
+
+    /// The pair, if it is in Init: to post receives and to ask for its endpoint.
+    pub fn init(&mut self) -> Option<&mut QueuePair<B, Init, T>> {
+        match self {
+            Self::Init(pair) => Some(pair),
+            _ => None,
         }
     }
 

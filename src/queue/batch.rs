@@ -35,42 +35,60 @@ pub struct Batch<'batch, B> {
     /// What fits in the queue, that of `staged` included.
     free: usize,
     posted: usize,
-    fault: Option<(VerbError, Vec<PostedMemory<B>>)>,
+    fault: Option<Fault<B>>,
     brand: Branded<B>,
     section: PhantomData<fn(&'batch ()) -> &'batch ()>,
 }
 
 /// A batch of which not all was posted. What the device surely does not have comes back.
-pub struct BatchError<B> {
+pub struct BatchError<B, R> {
     /// How many requests were posted before the one that was refused.
     pub posted: usize,
-    /// The memory of the refused request and of those after it, in the order of posting. Empty where the provider did not say
-    /// which request was at fault: then the device may have all of them, and the pair is broken.
+    /// The memory of the refused request and of those staged after it, in the order of posting.
     pub refused: Vec<PostedMemory<B>>,
+    /// How many requests the device may have or not: the provider did not say which one was at fault. Their memory comes with
+    /// completions, or once the pair was reset or destroyed; the pair is broken. 0 where anything was `refused`.
+    pub uncertain: usize,
     /// What the provider answered.
     pub source: VerbError,
+    /// What the closure returned, with whatever it holds.
+    pub result: R,
 }
 
-impl<B> fmt::Display for BatchError<B> {
+impl<B, R> fmt::Display for BatchError<B, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the provider refused {} requests after {} of the batch", self.refused.len(), self.posted)
+        let (refused, posted) = (self.refused.len(), self.posted);
+        match self.uncertain {
+            0 => write!(f, "the provider refused {refused} requests of a batch after {posted}"),
+            uncertain => {
+                write!(f, "the provider failed with {uncertain} requests of a batch possibly posted after {posted}")
+            }
+        }
     }
 }
 
-impl<B> fmt::Debug for BatchError<B> {
+impl<B, R> fmt::Debug for BatchError<B, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("BatchError")
             .field("posted", &self.posted)
             .field("refused", &self.refused.len())
+            .field("uncertain", &self.uncertain)
             .field("source", &self.source)
-            .finish()
+            .finish_non_exhaustive()
     }
 }
 
-impl<B> error::Error for BatchError<B> {
+impl<B, R> error::Error for BatchError<B, R> {
     fn source(&self) -> Option<&(dyn error::Error + 'static)> {
         Some(&self.source)
     }
+}
+
+/// What went wrong with a doorbell.
+struct Fault<B> {
+    source: VerbError,
+    refused: Vec<PostedMemory<B>>,
+    uncertain: usize,
 }
 
 impl<'batch, B> Batch<'batch, B> {
@@ -88,7 +106,8 @@ impl<'batch, B> Batch<'batch, B> {
         self.room = self.free.min(STAGED);
     }
 
-    /// Adds a request. It is handed to the device at the end of the batch, or when 32 have come together.
+    /// Adds a request. It is handed to the device at the end of the batch; before, when 32 have come together or the queue
+    /// is full, so that polling makes room again.
     ///
     /// # Errors
     ///
@@ -129,8 +148,9 @@ impl<'batch, B> Batch<'batch, B> {
     #[cold]
     fn no_room<R>(&self, request: R) -> PostError<R> {
         match &self.fault {
-            Some((source, _)) => PostError::Refused { request, source: *source },
-            None => self.queue.no_room(request),
+            Some(Fault { source, uncertain: 0, .. }) => PostError::Refused { request, source: *source },
+            // Broken, if it is uncertain what was posted.
+            _ => self.queue.no_room(request),
         }
     }
 
@@ -155,7 +175,7 @@ impl<'batch, B> Batch<'batch, B> {
     #[cold]
     fn refused(&mut self, count: usize, source: VerbError, bad: *mut Staged) {
         let at = (0..count).find(|&at| ptr::eq(self.at(at), bad));
-        let mut refused = Vec::new();
+        let mut fault = Fault { source, refused: Vec::new(), uncertain: 0 };
         match at {
             Some(at) => {
                 self.posted += at;
@@ -165,21 +185,26 @@ impl<'batch, B> Batch<'batch, B> {
                         // SAFETY: written when it was staged.
                         entry.part().set_filled(unsafe { (*self.at(number)).filled_before });
                     }
-                    refused.push(entry.into_memory());
+                    fault.refused.push(entry.into_memory());
                 }
-                refused.reverse();
+                fault.refused.reverse();
             }
-            None => self.queue.poison(),
+            None => {
+                fault.uncertain = count;
+                self.queue.poison();
+            }
         }
-        self.fault = Some((source, refused));
+        self.fault = Some(fault);
     }
 
-    /// Ends the batch in order.
-    pub(super) fn finish(mut self) -> Result<(), BatchError<B>> {
+    /// Ends the batch in order, with what its closure returned.
+    pub(super) fn finish<R>(mut self, result: R) -> Result<R, BatchError<B, R>> {
         self.ring();
         match self.fault.take() {
-            None => Ok(()),
-            Some((source, refused)) => Err(BatchError { posted: self.posted, refused, source }),
+            None => Ok(result),
+            Some(Fault { source, refused, uncertain }) => {
+                Err(BatchError { posted: self.posted, refused, uncertain, source, result })
+            }
         }
     }
 }

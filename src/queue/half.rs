@@ -84,11 +84,11 @@ impl<B: Brand, T: Transport> SendHalf<B, T> {
     ///
     /// As [`QueuePair::batch`].
     #[inline]
-    pub fn batch<R>(&mut self, f: impl for<'batch> FnOnce(&mut Batch<'batch, B>) -> R) -> Result<R, BatchError<B>> {
+    pub fn batch<R>(&mut self, f: impl for<'batch> FnOnce(&mut Batch<'batch, B>) -> R) -> Result<R, BatchError<B, R>> {
         let mut stage = Stage::uninit();
         let mut batch = Batch::new(&mut self.half.0, &mut stage);
         let result = f(&mut batch);
-        batch.finish().map(|()| result)
+        batch.finish(result)
     }
 
     /// The number of the pair.

@@ -503,7 +503,8 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
 
     /// From Reset to Init, on a port: a `&Port` for the usual, or [`InitAttributes`].
     ///
-    /// `ibv_modify_qp(3)`. Chooses a random first packet sequence number.
+    /// `ibv_modify_qp(3)`. Chooses a new random first packet sequence number, so that an endpoint of before is of no use:
+    /// exchange [`endpoint`](Self::endpoint)s again.
     ///
     /// # Errors
     ///
@@ -763,36 +764,49 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
 
     /// Lends `f` a batch: what it posts there is handed to the device together, with one doorbell for each 32.
     ///
-    /// When `f` returns, whatever it returns, the rest is handed over; when it panics, the rest is taken back and dropped.
+    /// When `f` returns, whatever it returns, the rest is handed over; when it panics, what is not yet handed over is
+    /// taken back and dropped.
     ///
     /// # Errors
     ///
-    /// [`BatchError`]: the provider refused a request. What the device surely does not have comes back.
+    /// [`BatchError`]: the provider refused a request. What the device surely does not have comes back, and so does what
+    /// `f` returned.
     ///
     /// # Examples
+    ///
+    /// Sends all of `buffers`, polling for room where the queue is full:
     ///
     /// ```no_run
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # interlock::domain! { struct Docs; }
-    /// # let (mut pair, buffers): (interlock::QueuePair<Docs>, Vec<interlock::Buffer<Docs>>) = todo!();
-    /// use interlock::WorkRequest;
+    /// # let (mut pair, mut poller): (interlock::QueuePair<Docs>, interlock::Poller<Docs>) = todo!();
+    /// # let mut buffers: Vec<interlock::Buffer<Docs>> = todo!();
+    /// use interlock::{PostError, WorkRequest};
     /// pair.batch(|batch| {
-    ///     for buffer in buffers {
-    ///         batch.post(WorkRequest::send(buffer).unsignalled())?;
+    ///     let mut next = buffers.pop().map(WorkRequest::send);
+    ///     while let Some(request) = next.take() {
+    ///         match batch.post(request.unsignalled()) {
+    ///             Ok(_) => next = buffers.pop().map(WorkRequest::send),
+    ///             Err(PostError::QueueFull(request)) => {
+    ///                 next = Some(request);
+    ///                 poller.poll_each(|completion| drop(completion.check()))?;
+    ///             }
+    ///             Err(error) => return Err(error.into()),
+    ///         }
     ///     }
-    ///     Ok::<_, interlock::PostError<_>>(())
+    ///     Ok::<_, Box<dyn std::error::Error>>(())
     /// })??;
     /// # Ok(()) }
     /// ```
     #[inline]
-    pub fn batch<R>(&mut self, f: impl for<'batch> FnOnce(&mut Batch<'batch, B>) -> R) -> Result<R, BatchError<B>>
+    pub fn batch<R>(&mut self, f: impl for<'batch> FnOnce(&mut Batch<'batch, B>) -> R) -> Result<R, BatchError<B, R>>
     where
         S: PostSend,
     {
         let mut stage = Stage::uninit();
         let mut batch = Batch::new(&mut self.inner.send, &mut stage);
         let result = f(&mut batch);
-        batch.finish().map(|()| result)
+        batch.finish(result)
     }
 }
 
