@@ -1,6 +1,7 @@
 //! A queue pair whose state is a value: for struct fields and collections.
 
-use super::pair::{QueuePair, TransitionError, TransitionFailure};
+use super::error::{TransitionError, TransitionFailure};
+use super::pair::QueuePair;
 use super::state::{Errored, Init, ReadyToReceive, ReadyToSend, Reset, SendQueueDrain, State};
 use super::transport::{ReliableConnection, Transport};
 use crate::domain::Brand;

@@ -1,7 +1,8 @@
 //! A pair taken apart for two threads.
 
 use super::batch::{Batch, BatchError, Stage};
-use super::pair::{Core, Inner, QueuePair};
+use super::core::{Core, Inner};
+use super::pair::QueuePair;
 use super::post::{PostError, ReceiveQueue, SendQueue};
 use super::request::{SendMemory, WorkRequest};
 use super::state::ReadyToSend;

@@ -3,6 +3,8 @@
 mod any;
 mod attr;
 mod batch;
+mod core;
+mod error;
 mod half;
 pub(crate) mod ledger;
 mod pair;
@@ -15,8 +17,9 @@ mod work;
 pub use any::{AdvanceError, AnyQueuePair, Halted};
 pub use attr::{ConnectAttributes, InitAttributes, Limits, PeerPath, PeerRights, RtrAttributes, RtsAttributes};
 pub use batch::{Batch, BatchError};
+pub use error::{CreateError, DestroyError, DrainFailure, TransitionError, TransitionFailure, Undrained};
 pub use half::{JoinHalvesError, ReceiveHalf, SendHalf};
-pub use pair::{CreateError, DestroyError, DrainFailure, QueuePair, TransitionError, TransitionFailure, Undrained};
+pub use pair::QueuePair;
 pub use post::PostError;
 pub use request::{CarriesImmediate, RequestFlaw, SendMemory, WorkRequest};
 pub use state::{

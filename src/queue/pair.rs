@@ -1,33 +1,32 @@
 //! The queue pair.
-#![allow(unsafe_code, reason = "owns the raw queue pair")]
 
 use super::AnyQueuePair;
 use super::attr::{ConnectAttributes, InitAttributes, Limits, Modify, PeerPath, RtrAttributes, RtsAttributes};
 use super::batch::{Batch, BatchError, Stage};
+use super::core::{Core, Inner, Local};
+use super::error::{CreateError, DestroyError, TransitionError, TransitionFailure, Undrained};
 use super::half::{ReceiveHalf, SendHalf};
-use super::ledger::{MAX_DEPTH, ledger};
-use super::post::{PostError, ReceiveQueue, SendQueue};
+use super::post::PostError;
 use super::request::{SendMemory, WorkRequest};
 use super::state::{
     DeviceState, Errored, GoesTo, Init, OnPort, PostReceive, PostSend, ReadyToReceive, ReadyToSend, Reset,
     SendQueueDrain, State,
 };
-use super::transport::{ReliableConnection, Transport, code};
-use super::work::{QueueKind, WorkId};
-use crate::completion::{Attached, Completion, CqInner, NoRoom, Orphan, Place, PollError, Poller, QueueStatus, Status};
+use super::transport::{ReliableConnection, Transport};
+use super::work::WorkId;
+use crate::completion::{Completion, CqInner, Poller, Status};
 use crate::connection::Endpoint;
-use crate::device::{GidEntry, LinkLayer, Port};
+use crate::device::LinkLayer;
 use crate::domain::brand::Branded;
 use crate::domain::{Brand, DomainInner};
-use crate::error::{VerbError, note_leak};
+use crate::error::VerbError;
 use crate::memory::{Buffer, PeerMayAtomic, PeerMayRead, PeerMayWrite, RemoteRegion};
-use crate::sys::{self, ibv_qp_attr_mask as Mask, ibv_qp_state as raw_state};
-use crate::types::{Mtu, PortNumber, Psn, Qpn, ReadDepth};
+use crate::sys::{ibv_qp_attr_mask as Mask, ibv_qp_state as raw_state};
+use crate::types::{Psn, Qpn, ReadDepth};
 use std::marker::PhantomData;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
-use std::{error, fmt, mem, ptr::NonNull, thread};
+use std::{fmt, thread};
 
 /// A queue pair of domain `B`, in state `S`, of transport `T`. One word.
 ///
@@ -65,274 +64,6 @@ static_assertions::assert_eq_size!(QueuePair<()>, Option<QueuePair<()>>, usize);
 static_assertions::assert_impl_all!(QueuePair<()>: Send, Sync);
 static_assertions::assert_not_impl_any!(QueuePair<()>: Clone, Copy);
 
-pub(super) struct Inner {
-    pub(super) send: SendQueue,
-    pub(super) receive: ReceiveQueue,
-    /// # Invariants
-    ///
-    /// 0. The only reference: halves are made from these parts, and become them again.
-    pub(super) core: Arc<Core>,
-}
-
-/// What both halves of a pair need, and what ends with the last of them.
-pub(super) struct Core {
-    /// # Invariants
-    ///
-    /// 0. Came from the domain's provider, and is alive while `places` is `Some`.
-    raw: NonNull<sys::ibv_qp>,
-    places: Option<Places>,
-    status: Arc<QueueStatus>,
-    /// How many ledgers of an earlier life may still have completions in a queue.
-    unsettled: Arc<AtomicU32>,
-    limits: Limits,
-    local: Local,
-    // Dropped in this order, after the pair is destroyed.
-    send_queue: Arc<CqInner>,
-    receive_queue: Arc<CqInner>,
-    domain: Arc<DomainInner>,
-}
-
-struct Places {
-    send: Place,
-    receive: Place,
-}
-
-/// How peers reach the pair; set when it enters Init.
-#[derive(Clone, Copy)]
-struct Local {
-    port: PortNumber,
-    gid: Option<GidEntry>,
-    lid: u16,
-    mtu: Mtu,
-    link_layer: LinkLayer,
-    psn: Psn,
-}
-
-// SAFETY: control verbs on a pair may be called from any thread.
-unsafe impl Send for Core {}
-// SAFETY: as above; what changes the pair takes `&mut`.
-unsafe impl Sync for Core {}
-
-/// Why there is no queue pair.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum CreateError {
-    /// The completion queue cannot take all the completions that the pair could cause.
-    #[error(transparent)]
-    NoRoom(#[from] NoRoom),
-    /// A depth that no queue pair has.
-    #[error("a work queue holds 1 to {most} requests, not {asked}")]
-    Depth {
-        /// What was asked for.
-        asked: u32,
-        /// The most that this library keeps account of.
-        most: u32,
-    },
-    /// The device answered with an error. `EINVAL` and `ENOMEM`: often more than it has.
-    #[error(transparent)]
-    Verb(#[from] VerbError),
-}
-
-/// A transition that did not happen. The pair is as it was.
-pub struct TransitionError<Q> {
-    /// The queue pair, in the state that it had.
-    pub queue_pair: Q,
-    /// Why not.
-    pub source: TransitionFailure,
-}
-
-/// Why a transition did not happen.
-#[derive(Clone, Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum TransitionFailure {
-    /// The device refused.
-    #[error("{}", explain(.to, .source))]
-    Verb {
-        /// The state that was asked for.
-        to: &'static str,
-        /// What the device answered.
-        source: VerbError,
-    },
-    /// The pair was reset with requests in flight, and their completions may still be in the completion queue.
-    #[error(
-        "completions of before the reset may still be in the completion queue: poll it until it is empty, then try again"
-    )]
-    Unsettled,
-    /// The port has no GID, without which peers cannot reach it on Ethernet.
-    #[error("port {port} has no GID: has its network interface an address, and is it up?")]
-    NoGid {
-        /// The port.
-        port: PortNumber,
-    },
-    /// The peer has no GID, without which it cannot be reached on Ethernet.
-    #[error("the peer's endpoint has no GID, without which it cannot be reached on Ethernet")]
-    NoPeerGid,
-    /// The path MTU is more than the port carries.
-    #[error("a path MTU of {asked} bytes is more than the port's {most}")]
-    Mtu {
-        /// What was asked for.
-        asked: Mtu,
-        /// What the port carries.
-        most: Mtu,
-    },
-    /// A completion queue has no slot left for another life of the pair.
-    #[error("the completion queue has no slot left for another life of the pair")]
-    NoSlot,
-}
-
-/// The cause in words, as far as the number tells.
-fn explain(to: &str, source: &VerbError) -> String {
-    let hint = match (to, source.errno()) {
-        ("ReadyToReceive", libc::ENODATA) => {
-            ": the row of the GID table is empty (did the address of the port change?)"
-        }
-        ("ReadyToReceive", libc::EHOSTUNREACH | libc::ENETUNREACH | libc::ETIMEDOUT) => {
-            ": no route to the peer's GID, or no answer from the next hop"
-        }
-        ("ReadyToReceive", libc::EINVAL) => {
-            ": the device does not take an attribute (a GID on Ethernet, an MTU of at most the port's, a responder \
-             depth that it has)"
-        }
-        ("ReadyToSend", libc::EINVAL) => {
-            ": the device does not take an attribute (an initiator depth that it has?), or the send queue is still draining"
-        }
-        (_, libc::EIO) => ": the device is gone",
-        _ => "",
-    };
-    format!("the queue pair does not go to {to}: {source}{hint}")
-}
-
-impl<Q> fmt::Display for TransitionError<Q> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.source.fmt(f)
-    }
-}
-
-impl<Q> fmt::Debug for TransitionError<Q> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TransitionError").field("source", &self.source).finish_non_exhaustive()
-    }
-}
-
-impl<Q> error::Error for TransitionError<Q> {
-    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
-        error::Error::source(&self.source)
-    }
-}
-
-impl<Q> From<TransitionError<Q>> for TransitionFailure {
-    /// Drops the pair, so that `?` works where the brand is not `'static`.
-    fn from(error: TransitionError<Q>) -> Self {
-        error.source
-    }
-}
-
-/// A pair that the device did not destroy. It comes back.
-#[derive(thiserror::Error)]
-#[error("the queue pair is still there")]
-pub struct DestroyError<Q> {
-    /// The queue pair.
-    pub queue_pair: Q,
-    /// What the device answered.
-    pub source: VerbError,
-}
-
-impl<Q> fmt::Debug for DestroyError<Q> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DestroyError").field("source", &self.source).finish_non_exhaustive()
-    }
-}
-
-/// Requests were still in flight when the time was over. What brings their memory back is
-/// [`into_reset`](QueuePair::into_reset) or [`destroy`](QueuePair::destroy).
-#[derive(Debug, thiserror::Error)]
-#[error("{sends} sends and {receives} receives were not flushed within {timeout:?}: reset or destroy the queue pair")]
-pub struct Undrained {
-    /// Sends, writes, reads and atomics in flight.
-    pub sends: u32,
-    /// Receives in flight.
-    pub receives: u32,
-    /// The time that there was.
-    pub timeout: Duration,
-    /// What polling or the device answered, if that was the reason.
-    pub source: Option<DrainFailure>,
-}
-
-/// What kept a pair from being drained.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum DrainFailure {
-    /// The completion queue failed.
-    #[error(transparent)]
-    Poll(#[from] PollError),
-    /// The device answered with an error.
-    #[error(transparent)]
-    Verb(#[from] VerbError),
-}
-
-impl Core {
-    fn modify(&self, mut modify: Modify) -> Result<(), VerbError> {
-        // SAFETY: alive (0).
-        unsafe { self.domain.context.provider.modify_qp(self.raw, &mut modify.attributes, modify.mask) }
-    }
-
-    fn query(&self, mask: Mask) -> Result<sys::ibv_qp_attr, VerbError> {
-        // SAFETY: alive (0).
-        unsafe { self.domain.context.provider.query_qp(self.raw, mask) }
-    }
-
-    fn destroy(&mut self) -> Result<(), VerbError> {
-        if self.places.is_none() {
-            return Ok(());
-        }
-        // SAFETY: alive (0).
-        unsafe { self.domain.context.provider.destroy_qp(self.raw) }?;
-        if let Some(Places { send, receive }) = self.places.take() {
-            self.orphan(send, receive, None);
-        }
-        Ok(())
-    }
-
-    /// Tells the pollers that the device is done with what these places have in flight.
-    fn orphan(&self, send: Place, receive: Place, keeps_lease: Option<&Arc<AtomicU32>>) {
-        for (queue, place) in [(&self.send_queue, send), (&self.receive_queue, receive)] {
-            queue.orphan(Orphan { place, keeps_lease: keeps_lease.cloned() });
-        }
-    }
-
-    pub(super) fn qpn(&self) -> Qpn {
-        Qpn::from_device(self.status.qpn)
-    }
-
-    pub(super) fn first_failure(&self) -> Option<Status> {
-        self.status.first_failure()
-    }
-}
-
-impl Drop for Core {
-    fn drop(&mut self) {
-        if let Err(error) = self.destroy() {
-            note_leak("a queue pair", error);
-            // The device may go on with what is in flight: nothing that it needs may end.
-            mem::forget(Arc::clone(&self.send_queue));
-            mem::forget(Arc::clone(&self.receive_queue));
-            mem::forget(Arc::clone(&self.domain));
-        }
-    }
-}
-
-/// Leases a place on each queue; both or none.
-fn lease(sends: &CqInner, receives: &CqInner, limits: &Limits) -> Result<Places, NoRoom> {
-    let send = sends.lease(QueueKind::Send, limits.sends)?;
-    match receives.lease(QueueKind::Receive, limits.receives) {
-        Ok(receive) => Ok(Places { send, receive }),
-        Err(error) => {
-            sends.release(send, true);
-            Err(error)
-        }
-    }
-}
-
 impl<B: Brand, T: Transport> QueuePair<B, Reset, T> {
     pub(crate) fn create(
         domain: &Arc<DomainInner>,
@@ -340,92 +71,7 @@ impl<B: Brand, T: Transport> QueuePair<B, Reset, T> {
         receives: &Arc<CqInner>,
         limits: &Limits,
     ) -> Result<Self, CreateError> {
-        for asked in [limits.sends, limits.receives] {
-            if asked == 0 || asked > MAX_DEPTH {
-                return Err(CreateError::Depth { asked, most: MAX_DEPTH });
-            }
-        }
-        // SAFETY: an open context has its function table filled.
-        let operations = unsafe { (*domain.context.raw.as_ptr()).ops };
-        let (Some(post_send), Some(post_receive)) = (operations.post_send, operations.post_recv) else {
-            return Err(VerbError::new("ibv_post_send", libc::EOPNOTSUPP).into());
-        };
-        let places = lease(sends, receives, limits)?;
-        let mut attributes = sys::ibv_qp_init_attr {
-            send_cq: sends.raw.as_ptr(),
-            recv_cq: receives.raw.as_ptr(),
-            cap: sys::ibv_qp_cap {
-                max_send_wr: limits.sends,
-                max_recv_wr: limits.receives,
-                max_send_sge: 1,
-                max_recv_sge: 1,
-                max_inline_data: 0,
-            },
-            qp_type: code::<T>(),
-            ..Default::default()
-        };
-        // SAFETY: domain and queues are alive; the queues belong to the same device, since they bear the same brand.
-        let raw = match unsafe { domain.context.provider.create_qp(domain.raw, &mut attributes) } {
-            Ok(raw) => raw,
-            Err(error) => {
-                sends.release(places.send, true);
-                receives.release(places.receive, true);
-                return Err(error.into());
-            }
-        };
-        // SAFETY: created just now.
-        let status = QueueStatus::new(unsafe { (*raw.as_ptr()).qp_num });
-        let (send_poster, send_retirer) = ledger(limits.sends);
-        let (receive_poster, receive_retirer) = ledger(limits.receives);
-        let (send_key, receive_key) = (places.send.key, places.receive.key);
-        for (queue, key, retirer) in [(sends, send_key, send_retirer), (receives, receive_key, receive_retirer)] {
-            queue.attach(Attached::new(key, retirer, Arc::clone(&status)));
-        }
-        let core = Core {
-            raw,
-            places: Some(places),
-            status: Arc::clone(&status),
-            unsettled: Arc::new(AtomicU32::new(0)),
-            limits: *limits,
-            local: Local::UNKNOWN,
-            send_queue: Arc::clone(sends),
-            receive_queue: Arc::clone(receives),
-            domain: Arc::clone(domain),
-        };
-        Ok(Self::assume_state(Box::new(Inner {
-            send: SendQueue::new(send_poster, send_key, raw, post_send, Arc::clone(&status)),
-            receive: ReceiveQueue::new(receive_poster, receive_key, raw, post_receive, status),
-            core: Arc::new(core),
-        })))
-    }
-}
-
-impl Local {
-    /// Before Init, when nobody asks.
-    const UNKNOWN: Self = Self {
-        port: match PortNumber::new(1) {
-            Ok(port) => port,
-            Err(_) => panic!("1 is a port"),
-        },
-        gid: None,
-        lid: 0,
-        mtu: Mtu::Bytes256,
-        link_layer: LinkLayer::Unspecified,
-        psn: match Psn::new(0) {
-            Ok(psn) => psn,
-            Err(_) => panic!("0 is a PSN"),
-        },
-    };
-
-    fn of(port: &Port) -> Self {
-        Self {
-            port: port.number(),
-            gid: port.gid(),
-            lid: port.lid(),
-            mtu: port.active_mtu(),
-            link_layer: port.link_layer(),
-            psn: Psn::random(),
-        }
+        Ok(Self::assume_state(Inner::create::<T>(domain, sends, receives, limits)?))
     }
 }
 
@@ -520,7 +166,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
             let source = VerbError::new("ibv_modify_qp", libc::EBUSY);
             return self.fail(TransitionFailure::Verb { to: Init::NAME, source });
         };
-        if core.unsettled.load(Ordering::Acquire) != 0 {
+        if !core.is_settled() {
             return self.fail(TransitionFailure::Unsettled);
         }
         if attr.port.link_layer() == LinkLayer::Ethernet && attr.port.gid().is_none() {
@@ -810,55 +456,6 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     }
 }
 
-impl Inner {
-    /// The core, if no half of the pair is around; there is none whose pair is whole (0).
-    fn unsplit(&mut self) -> Option<&mut Core> {
-        Arc::get_mut(&mut self.core)
-    }
-
-    fn reset(&mut self) -> Result<(), TransitionFailure> {
-        let verb = |source| TransitionFailure::Verb { to: Reset::NAME, source };
-        let drained = self.send.outstanding() == 0 && self.receive.outstanding() == 0;
-        let Some(core) = Arc::get_mut(&mut self.core) else {
-            return Err(verb(VerbError::new("ibv_modify_qp", libc::EBUSY)));
-        };
-        if drained {
-            // Every request has come out, so no completion of this life is left in a queue.
-            core.modify(Modify::to(raw_state::IBV_QPS_RESET)).map_err(verb)?;
-            core.status.renew();
-            return Ok(());
-        }
-        // A new life has new places, so that no completion of the old one is taken for its own.
-        let Some(old) = &core.places else { return Err(TransitionFailure::NoSlot) };
-        let Some(send) = core.send_queue.renew(QueueKind::Send, &old.send) else {
-            return Err(TransitionFailure::NoSlot);
-        };
-        let Some(receive) = core.receive_queue.renew(QueueKind::Receive, &old.receive) else {
-            core.send_queue.release(send, false);
-            return Err(TransitionFailure::NoSlot);
-        };
-        if let Err(error) = core.modify(Modify::to(raw_state::IBV_QPS_RESET)) {
-            core.send_queue.release(send, false);
-            core.receive_queue.release(receive, false);
-            return Err(verb(error));
-        }
-        core.status = QueueStatus::new(core.status.qpn);
-        let (poster, retirer) = ledger(core.limits.sends);
-        let (key, status) = (send.key, Arc::clone(&core.status));
-        core.send_queue.attach(Attached::new(key, retirer, Arc::clone(&status)));
-        self.send.renew(poster, key, status);
-        let (poster, retirer) = ledger(core.limits.receives);
-        let (key, status) = (receive.key, Arc::clone(&core.status));
-        core.receive_queue.attach(Attached::new(key, retirer, Arc::clone(&status)));
-        self.receive.renew(poster, key, status);
-        core.unsettled.fetch_add(2, Ordering::Relaxed);
-        if let Some(old) = core.places.replace(Places { send, receive }) {
-            core.orphan(old.send, old.receive, Some(&core.unsettled));
-        }
-        Ok(())
-    }
-}
-
 /// The way up of a reliable connection.
 impl<B: Brand, S: State> QueuePair<B, S, ReliableConnection> {
     /// From Init to Ready To Receive.
@@ -943,9 +540,7 @@ impl<B: Brand, S: State> QueuePair<B, S, ReliableConnection> {
             source: error.source,
         };
         let local = self.inner.core.local;
-        let context = &self.inner.core.domain.context;
-        // SAFETY: the context is open as long as we hold it.
-        let device = match unsafe { context.provider.query_device(context.raw) } {
+        let device = match self.inner.core.device() {
             Ok(device) => device,
             Err(source) => {
                 return self.fail(TransitionFailure::Verb { to: ReadyToReceive::NAME, source }).map_err(any);

@@ -1,0 +1,164 @@
+//! Why something did not happen to a queue pair, with the pair as it is.
+
+use crate::completion::{NoRoom, PollError};
+use crate::error::VerbError;
+use crate::types::{Mtu, PortNumber};
+use std::time::Duration;
+use std::{error, fmt};
+
+/// Why there is no queue pair.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CreateError {
+    /// The completion queue cannot take all the completions that the pair could cause.
+    #[error(transparent)]
+    NoRoom(#[from] NoRoom),
+    /// A depth that no queue pair has.
+    #[error("a work queue holds 1 to {most} requests, not {asked}")]
+    Depth {
+        /// What was asked for.
+        asked: u32,
+        /// The most that this library keeps account of.
+        most: u32,
+    },
+    /// The device answered with an error. `EINVAL` and `ENOMEM`: often more than it has.
+    #[error(transparent)]
+    Verb(#[from] VerbError),
+}
+
+/// A transition that did not happen. The pair is as it was.
+pub struct TransitionError<Q> {
+    /// The queue pair, in the state that it had.
+    pub queue_pair: Q,
+    /// Why not.
+    pub source: TransitionFailure,
+}
+
+/// Why a transition did not happen.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TransitionFailure {
+    /// The device refused.
+    #[error("{}", explain(.to, .source))]
+    Verb {
+        /// The state that was asked for.
+        to: &'static str,
+        /// What the device answered.
+        source: VerbError,
+    },
+    /// The pair was reset with requests in flight, and their completions may still be in the completion queue.
+    #[error(
+        "completions of before the reset may still be in the completion queue: poll it until it is empty, then try again"
+    )]
+    Unsettled,
+    /// The port has no GID, without which peers cannot reach it on Ethernet.
+    #[error("port {port} has no GID: has its network interface an address, and is it up?")]
+    NoGid {
+        /// The port.
+        port: PortNumber,
+    },
+    /// The peer has no GID, without which it cannot be reached on Ethernet.
+    #[error("the peer's endpoint has no GID, without which it cannot be reached on Ethernet")]
+    NoPeerGid,
+    /// The path MTU is more than the port carries.
+    #[error("a path MTU of {asked} bytes is more than the port's {most}")]
+    Mtu {
+        /// What was asked for.
+        asked: Mtu,
+        /// What the port carries.
+        most: Mtu,
+    },
+    /// A completion queue has no slot left for another life of the pair.
+    #[error("the completion queue has no slot left for another life of the pair")]
+    NoSlot,
+}
+
+/// The cause in words, as far as the number tells.
+fn explain(to: &str, source: &VerbError) -> String {
+    let hint = match (to, source.errno()) {
+        ("ReadyToReceive", libc::ENODATA) => {
+            ": the row of the GID table is empty (did the address of the port change?)"
+        }
+        ("ReadyToReceive", libc::EHOSTUNREACH | libc::ENETUNREACH | libc::ETIMEDOUT) => {
+            ": no route to the peer's GID, or no answer from the next hop"
+        }
+        ("ReadyToReceive", libc::EINVAL) => {
+            ": the device does not take an attribute (a GID on Ethernet, an MTU of at most the port's, a responder \
+             depth that it has)"
+        }
+        ("ReadyToSend", libc::EINVAL) => {
+            ": the device does not take an attribute (an initiator depth that it has?), or the send queue is still draining"
+        }
+        (_, libc::EIO) => ": the device is gone",
+        _ => "",
+    };
+    format!("the queue pair does not go to {to}: {source}{hint}")
+}
+
+impl<Q> fmt::Display for TransitionError<Q> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.source.fmt(f)
+    }
+}
+
+impl<Q> fmt::Debug for TransitionError<Q> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TransitionError").field("source", &self.source).finish_non_exhaustive()
+    }
+}
+
+impl<Q> error::Error for TransitionError<Q> {
+    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
+        error::Error::source(&self.source)
+    }
+}
+
+impl<Q> From<TransitionError<Q>> for TransitionFailure {
+    /// Drops the pair, so that `?` works where the brand is not `'static`.
+    fn from(error: TransitionError<Q>) -> Self {
+        error.source
+    }
+}
+
+/// A pair that the device did not destroy. It comes back.
+#[derive(thiserror::Error)]
+#[error("the queue pair is still there")]
+pub struct DestroyError<Q> {
+    /// The queue pair.
+    pub queue_pair: Q,
+    /// What the device answered.
+    pub source: VerbError,
+}
+
+impl<Q> fmt::Debug for DestroyError<Q> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DestroyError").field("source", &self.source).finish_non_exhaustive()
+    }
+}
+
+/// Requests were still in flight when the time was over. What brings their memory back is
+/// [`into_reset`](QueuePair::into_reset) or [`destroy`](QueuePair::destroy).
+#[derive(Debug, thiserror::Error)]
+#[error("{sends} sends and {receives} receives were not flushed within {timeout:?}: reset or destroy the queue pair")]
+pub struct Undrained {
+    /// Sends, writes, reads and atomics in flight.
+    pub sends: u32,
+    /// Receives in flight.
+    pub receives: u32,
+    /// The time that there was.
+    pub timeout: Duration,
+    /// What polling or the device answered, if that was the reason.
+    pub source: Option<DrainFailure>,
+}
+
+/// What kept a pair from being drained.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DrainFailure {
+    /// The completion queue failed.
+    #[error(transparent)]
+    Poll(#[from] PollError),
+    /// The device answered with an error.
+    #[error(transparent)]
+    Verb(#[from] VerbError),
+}
