@@ -1,0 +1,427 @@
+//! One round: one operation with messages of one size, between two queue pairs made for it.
+//!
+//! As perftest does it: a side that sends waits for its own completion, then for the peer; sends and receives complete on
+//! two queues; nothing is inline; what is sent is the same memory each time.
+
+use crate::Perf;
+use crate::fault::{Doing, Fault};
+use crate::line::{Card, Line, OTHER_SIDE, Said, Task};
+use crate::options::{Action, Measure, Until};
+use crate::report::Figures;
+use crate::watch::{Manner, Progress, Watch};
+use hdrhistogram::Histogram;
+use interlock::{
+    AckTimeout, Buffer, ConnectAttributes, Init, Limits, MemoryRegion, Pages, Poller, Port, ProtectionDomain,
+    QueuePair, ReadDepth, Received, RemoteReadWrite, RemoteRegion, SendMemory, Work, WorkRequest,
+};
+use std::time::{Duration, Instant};
+
+/// Exchanges that are made before those that are measured.
+const WARM_UP: u64 = 16;
+/// What the buffers of a queue may take together.
+const MOST_POOL_BYTES: u64 = 64 << 20;
+
+/// What the rounds of a side have in common.
+pub(crate) struct Place {
+    pub(crate) domain: ProtectionDomain<Perf>,
+    pub(crate) port: Port,
+    pub(crate) manner: Manner,
+}
+
+/// A side that is not connected yet.
+struct Seat {
+    pair: QueuePair<Perf, Init>,
+    sends: Poller<Perf>,
+    receives: Poller<Perf>,
+    /// What the other side may write and read.
+    region: MemoryRegion<Perf, RemoteReadWrite>,
+}
+
+/// A side that is connected.
+struct Player {
+    pair: QueuePair<Perf>,
+    sends: Poller<Perf>,
+    receives: Poller<Perf>,
+    region: MemoryRegion<Perf, RemoteReadWrite>,
+    peer: RemoteRegion<RemoteReadWrite>,
+    size: usize,
+}
+
+/// How many buffers of `size` a queue of `depth` gets.
+fn pool(depth: u32, size: u32) -> u32 {
+    depth.min((MOST_POOL_BYTES / u64::from(size)) as u32).max(1)
+}
+
+impl Seat {
+    fn new(place: &Place, task: Task) -> Result<Self, Fault> {
+        let domain = &place.domain;
+        let receives = match (task.action, task.measure) {
+            (Action::Send, Measure::Latency) => pool(16, task.size),
+            // As many as perftest has, and at least two, so that one is there while the other is looked at.
+            (Action::Send, Measure::Bandwidth) => pool(512, task.size).max(2),
+            _ => 0,
+        };
+        let sends = match task.measure {
+            Measure::Latency => 1,
+            Measure::Bandwidth => task.depth,
+        };
+        let limits = Limits { sends, receives: receives.max(1) };
+        let (send_queue, send_poller) = domain.completion_queue(limits.sends).doing("no completion queue")?;
+        let (receive_queue, receive_poller) = domain.completion_queue(limits.receives).doing("no completion queue")?;
+        let pair = domain.reliable_on(&send_queue, &receive_queue, &limits).doing("cannot make a queue pair")?;
+        let mut pair = pair.into_init(&place.port)?;
+        let what = format!("cannot register {receives} buffers of {} bytes", task.size);
+        if receives > 0 {
+            for buffer in domain.buffers(receives as usize, task.size as usize).doing(what)? {
+                pair.post_receive(buffer).doing("cannot post a receive")?;
+            }
+        }
+        let exposed = if task.action == Action::Send { 8 } else { task.size.next_multiple_of(8) };
+        let region = domain.register(Pages::new(exposed as usize)?).doing("cannot register memory for the peer")?;
+        Ok(Self { pair, sends: send_poller, receives: receive_poller, region })
+    }
+
+    fn card(&self) -> Card {
+        Card { endpoint: self.pair.endpoint(), region: self.region.remote() }
+    }
+
+    fn connect(self, task: Task, peer: Card) -> Result<Player, Fault> {
+        let attributes = ConnectAttributes {
+            // A peer that is gone is given up after about two seconds.
+            timeout: AckTimeout::new(16)?,
+            // As many reads at once as the device has, which perftest takes too.
+            read_depth: ReadDepth::new(255)?,
+            ..ConnectAttributes::default()
+        };
+        let Self { pair, sends, receives, region } = self;
+        let pair = pair.connect_with(&peer.endpoint, &attributes)?;
+        let size = task.size as usize;
+        let peer = if task.action == Action::Send {
+            peer.region
+        } else {
+            peer.region.slice(0..u64::from(task.size)).doing("the other side's memory")?
+        };
+        Ok(Player { pair, sends, receives, region, peer, size })
+    }
+}
+
+/// The client's side of a round.
+pub(crate) fn ask(
+    place: &Place,
+    line: &mut Line,
+    task: Task,
+    until: Until,
+    progress: &mut Progress,
+) -> Result<Figures, Fault> {
+    let seat = Seat::new(place, task)?;
+    line.say(Said::Round(task, seat.card()))?;
+    let Said::Ready(peer) = line.hear_news("the other side's queue pair")? else {
+        return Err(Fault::new("the other side speaks out of turn"));
+    };
+    let mut player = seat.connect(task, peer)?;
+    let mut client = Client { watch: Watch::of_client(line, place.manner), until, progress, done: 0 };
+    let measured = match task.measure {
+        Measure::Latency => client.latency(&mut player, place, task.action),
+        Measure::Bandwidth => client.bandwidth(&mut player, place, task),
+    };
+    let done = client.done;
+    let figures = measured.map_err(|fault| why(line, fault))?;
+    line.say(Said::Stop(done))?;
+    let counts = task.action == Action::Send || (task.measure, task.action) == (Measure::Latency, Action::Write);
+    match line.hear_news("the other side's count")? {
+        Said::Stopped(count) if count == done || !counts => {}
+        Said::Stopped(count) => {
+            return Err(Fault::new(format!("of {done} messages the other side counted {count}")));
+        }
+        _ => return Err(Fault::new("the other side speaks out of turn")),
+    }
+    player.is_clean()?;
+    Ok(figures)
+}
+
+/// The fault that the other side has reported meanwhile, of which this one's may be a consequence.
+fn why(line: &mut Line, fault: Fault) -> Fault {
+    while line.is_talking().unwrap_or(false) {
+        match line.hear("") {
+            Ok(_) => {}
+            Err(theirs) if theirs.to_string().starts_with(OTHER_SIDE) => return theirs,
+            Err(_) => break,
+        }
+    }
+    fault
+}
+
+struct Client<'round> {
+    watch: Watch<'round>,
+    until: Until,
+    progress: &'round mut Progress,
+    /// Messages, those of the warm-up included.
+    done: u64,
+}
+
+impl Client<'_> {
+    fn is_over(&self, measured: u64, took: Duration) -> bool {
+        match self.until {
+            Until::Count(count) => measured >= count,
+            Until::Time(time) => took >= time,
+        }
+    }
+
+    /// Whether it was time to say something.
+    fn tell(&mut self, now: Instant, measured: u64) -> Result<bool, Fault> {
+        let until = self.until;
+        let of = || match until {
+            Until::Count(count) => count.to_string(),
+            Until::Time(time) => format!("{} s worth", time.as_secs()),
+        };
+        let told = self.progress.tell(now, measured, of);
+        Ok(self.watch.give_life(now)? || told)
+    }
+
+    fn latency(&mut self, player: &mut Player, place: &Place, action: Action) -> Result<Figures, Fault> {
+        let mut message = Some(player.message(place)?);
+        match action {
+            Action::Send => self.time_each(2, |watch, _| {
+                player.send(&mut message, watch)?;
+                let completion = watch.next(&mut player.receives)?;
+                player.take_message(completion)
+            }),
+            Action::Write => self.time_each(2, |watch, number| {
+                player.write(&mut message, number as u8, watch)?;
+                match watch.until_byte(&player.region, player.size - 1, number as u8)? {
+                    true => Ok(()),
+                    false => Err(Fault::new("the other side speaks out of turn")),
+                }
+            }),
+            Action::Read => self.time_each(1, |watch, _| {
+                let Some(buffer) = message.take() else { return Err(lost()) };
+                player.pair.post_read(buffer, &player.peer).doing("cannot post a read")?;
+                message = watch.next(&mut player.sends)?.check()?.into_buffer();
+                Ok(())
+            }),
+        }
+    }
+
+    /// Times each call of `exchange`, which gets its number from 1 on; a latency is that time divided by `legs`.
+    fn time_each(
+        &mut self,
+        legs: u64,
+        mut exchange: impl FnMut(&mut Watch<'_>, u64) -> Result<(), Fault>,
+    ) -> Result<Figures, Fault> {
+        for number in 1..=WARM_UP {
+            exchange(&mut self.watch, number)?;
+        }
+        // From 1 ns to a minute, to three digits.
+        let mut histogram = Histogram::<u64>::new_with_bounds(1, 60_000_000_000, 3)?;
+        let start = Instant::now();
+        let (mut before, mut measured) = (start, 0);
+        while !self.is_over(measured, before - start) {
+            exchange(&mut self.watch, WARM_UP + measured + 1)?;
+            let now = Instant::now();
+            histogram.saturating_record((now - before).as_nanos() as u64 / legs);
+            measured += 1;
+            before = if self.tell(now, measured)? { Instant::now() } else { now };
+        }
+        self.done = WARM_UP + measured;
+        Ok(Figures::latency(&histogram))
+    }
+
+    fn bandwidth(&mut self, player: &mut Player, place: &Place, task: Task) -> Result<Figures, Fault> {
+        let peer = player.peer;
+        match task.action {
+            // The device only reads it, so the same memory is in flight many times.
+            Action::Send | Action::Write => {
+                let share = player.message(place)?.share();
+                let pool: Vec<_> = (0..task.depth).map(|_| share.clone()).collect();
+                if task.action == Action::Send {
+                    self.stream(player, pool, WorkRequest::send, Work::into_shared)
+                } else {
+                    self.stream(player, pool, |share| WorkRequest::write(share, &peer), Work::into_shared)
+                }
+            }
+            Action::Read => {
+                let buffers = pool(task.depth, task.size) as usize;
+                let what = format!("cannot register {buffers} buffers of {} bytes", task.size);
+                let pool = place.domain.buffers(buffers, task.size as usize).doing(what)?;
+                self.stream(player, pool, |buffer| WorkRequest::read(buffer, &peer), Work::into_buffer)
+            }
+        }
+    }
+
+    /// Keeps as many requests in flight as the pool has memory for.
+    fn stream<M: SendMemory<Perf>, K>(
+        &mut self,
+        player: &mut Player,
+        mut pool: Vec<M>,
+        request: impl Fn(M) -> WorkRequest<M, K>,
+        memory: impl Fn(Work<Perf>) -> Option<M>,
+    ) -> Result<Figures, Fault> {
+        // One request of a group is signalled, and a group is posted together. perftest signals one of 100.
+        let group = (pool.len() as u64 / 8).clamp(1, 16);
+        let mut start = Instant::now();
+        let mut now = start;
+        let (mut posted, mut completed, mut warm) = (0, 0, false);
+        loop {
+            let left = match self.until {
+                _ if !warm => WARM_UP - posted,
+                Until::Count(count) => count - posted,
+                Until::Time(time) => {
+                    if now - start < time {
+                        group
+                    } else {
+                        0
+                    }
+                }
+            };
+            let next = left.min(group);
+            if next > 0 && pool.len() as u64 >= next {
+                player.pair.batch(|batch| {
+                    for memory in pool.drain(pool.len() - next as usize..).enumerate() {
+                        let (number, memory) = memory;
+                        let request = request(memory);
+                        let last = number as u64 + 1 == next;
+                        batch.post(if last { request } else { request.unsignalled() })?;
+                    }
+                    Ok::<_, Fault>(())
+                })??;
+                posted += next;
+                now = Instant::now();
+                self.tell(now, completed)?;
+            } else if completed < posted {
+                let success = self.watch.next(&mut player.sends)?.check()?;
+                pool.push(memory(success.work).ok_or_else(lost)?);
+                completed += 1;
+            } else if !warm {
+                warm = true;
+                (posted, completed) = (0, 0);
+                start = Instant::now();
+                now = start;
+            } else {
+                break;
+            }
+        }
+        self.done = WARM_UP + completed;
+        Ok(Figures::bandwidth(completed, player.size, start.elapsed()))
+    }
+}
+
+fn lost() -> Fault {
+    Fault::new("a completion without its memory")
+}
+
+/// The server's side of all rounds.
+pub(crate) fn serve(place: &Place, line: &mut Line) -> Result<(), Fault> {
+    loop {
+        match line.hear_news("what to measure")? {
+            Said::Round(task, peer) => {
+                let served = serve_round(place, line, task, peer);
+                served.map_err(|fault| why(line, fault))?;
+            }
+            Said::End => return Ok(()),
+            _ => return Err(Fault::new("the other side speaks out of turn")),
+        }
+    }
+}
+
+fn serve_round(place: &Place, line: &mut Line, task: Task, peer: Card) -> Result<(), Fault> {
+    let seat = Seat::new(place, task)?;
+    let card = seat.card();
+    let mut player = seat.connect(task, peer)?;
+    let message = match task.measure {
+        Measure::Latency => Some(player.message(place)?),
+        Measure::Bandwidth => None,
+    };
+    line.say(Said::Ready(card))?;
+    let mut watch = Watch::of_server(line, place.manner);
+    let count = match (task.measure, task.action) {
+        (Measure::Latency, Action::Send) => player.answer_messages(message, &mut watch)?,
+        (Measure::Latency, Action::Write) => player.answer_writes(message, &mut watch)?,
+        (Measure::Bandwidth, Action::Send) => player.receive_messages(&mut watch)?,
+        _ => match watch.line.hear_news("the other side's count")? {
+            Said::Stop(_) => 0,
+            _ => return Err(Fault::new("the other side speaks out of turn")),
+        },
+    };
+    line.say(Said::Stopped(count))?;
+    player.is_clean()
+}
+
+impl Player {
+    /// The memory that is sent, written from or read into.
+    fn message(&self, place: &Place) -> Result<Buffer<Perf>, Fault> {
+        let mut message = place.domain.buffer(self.size).doing("cannot register a buffer")?;
+        for (at, byte) in message.iter_mut().enumerate() {
+            *byte = at as u8;
+        }
+        Ok(message)
+    }
+
+    fn send(&mut self, message: &mut Option<Buffer<Perf>>, watch: &mut Watch<'_>) -> Result<(), Fault> {
+        self.pair.post_send(message.take().ok_or_else(lost)?).doing("cannot post a send")?;
+        *message = watch.next(&mut self.sends)?.check()?.into_buffer();
+        Ok(())
+    }
+
+    /// Writes the message, with `number` as its last byte.
+    fn write(&mut self, message: &mut Option<Buffer<Perf>>, number: u8, watch: &mut Watch<'_>) -> Result<(), Fault> {
+        let mut bytes = message.take().ok_or_else(lost)?;
+        if let Some(last) = bytes.last_mut() {
+            *last = number;
+        }
+        self.pair.post_write(bytes, &self.peer).doing("cannot post a write")?;
+        *message = watch.next(&mut self.sends)?.check()?.into_buffer();
+        Ok(())
+    }
+
+    /// A message has come in; its buffer waits for the next one.
+    fn take_message(&mut self, completion: interlock::Completion<Perf>) -> Result<(), Fault> {
+        let Work::Received(Received { buffer, .. }) = completion.check()?.work else { return Err(lost()) };
+        if buffer.len() != self.size {
+            return Err(Fault::new(format!("a message of {} bytes came instead of {}", buffer.len(), self.size)));
+        }
+        self.pair.post_receive(buffer).doing("cannot post a receive")?;
+        Ok(())
+    }
+
+    fn answer_messages(&mut self, mut message: Option<Buffer<Perf>>, watch: &mut Watch<'_>) -> Result<u64, Fault> {
+        let mut count = 0;
+        while let Some(completion) = watch.next_unless_stopped(&mut self.receives)? {
+            self.take_message(completion)?;
+            self.send(&mut message, watch)?;
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    fn answer_writes(&mut self, mut message: Option<Buffer<Perf>>, watch: &mut Watch<'_>) -> Result<u64, Fault> {
+        let mut count = 0_u64;
+        while watch.until_byte(&self.region, self.size - 1, (count + 1) as u8)? {
+            count += 1;
+            self.write(&mut message, count as u8, watch)?;
+        }
+        Ok(count)
+    }
+
+    fn receive_messages(&mut self, watch: &mut Watch<'_>) -> Result<u64, Fault> {
+        let mut count = 0;
+        while watch.stop != Some(count) {
+            // The other side may say that it is done before the last completions are here.
+            let completion = match watch.stop {
+                None => watch.next_unless_stopped(&mut self.receives)?,
+                Some(_) => Some(watch.next(&mut self.receives)?),
+            };
+            if let Some(completion) = completion {
+                self.take_message(completion)?;
+                count += 1;
+            }
+        }
+        Ok(count)
+    }
+
+    fn is_clean(&self) -> Result<(), Fault> {
+        match self.sends.unknown_completions() + self.receives.unknown_completions() {
+            0 => Ok(()),
+            unknown => Err(Fault::new(format!("the device reported {unknown} completions that nobody waits for"))),
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! Waiting, bounded: for completions, and for bytes that the peer writes.
+
+use crate::Perf;
+use crate::fault::Fault;
+use crate::line::{Line, Said};
+use interlock::{Completion, MemoryRegion, Poller, RemoteReadWrite, WaitError};
+use std::io::{self, IsTerminal, Write};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How a side waits.
+#[derive(Clone, Copy)]
+pub(crate) struct Manner {
+    pub(crate) event: bool,
+    /// Both ends are in this process, perhaps on one processor.
+    pub(crate) yields: bool,
+    pub(crate) patience: Duration,
+}
+
+/// How often the other side is looked after.
+const LOOK: Duration = Duration::from_millis(10);
+/// How often it gets a sign of life.
+const LIFE: Duration = Duration::from_secs(1);
+
+/// Looks after the other side, while this one waits or works.
+pub(crate) struct Watch<'round> {
+    pub(crate) line: &'round mut Line,
+    manner: Manner,
+    gives_life: bool,
+    gave_life: Instant,
+    /// The other side has said that it is done.
+    pub(crate) stop: Option<u64>,
+}
+
+/// What one wait knows of its length.
+#[derive(Default)]
+struct Wait {
+    since: Option<Instant>,
+    looked: Option<Instant>,
+}
+
+impl<'round> Watch<'round> {
+    pub(crate) fn of_client(line: &'round mut Line, manner: Manner) -> Self {
+        Self { line, manner, gives_life: true, gave_life: Instant::now(), stop: None }
+    }
+
+    pub(crate) fn of_server(line: &'round mut Line, manner: Manner) -> Self {
+        Self { gives_life: false, ..Self::of_client(line, manner) }
+    }
+
+    /// How often to look for what is waited for, before looking after anything else.
+    fn looks(&self) -> u32 {
+        if self.manner.yields { 50 } else { 1000 }
+    }
+
+    /// The next completion.
+    pub(crate) fn next(&mut self, poller: &mut Poller<Perf>) -> Result<Completion<Perf>, Fault> {
+        let found = self.wait_for(poller, false)?;
+        found.ok_or_else(|| Fault::new("a wait without an end has ended"))
+    }
+
+    /// The next completion, or `None` once the other side is done and there is none.
+    pub(crate) fn next_unless_stopped(&mut self, poller: &mut Poller<Perf>) -> Result<Option<Completion<Perf>>, Fault> {
+        self.wait_for(poller, true)
+    }
+
+    #[inline]
+    fn wait_for(&mut self, poller: &mut Poller<Perf>, may_stop: bool) -> Result<Option<Completion<Perf>>, Fault> {
+        let mut wait = Wait::default();
+        loop {
+            if self.manner.event {
+                match poller.wait(LOOK) {
+                    Ok(completion) => return Ok(Some(completion)),
+                    Err(WaitError::TimedOut(_)) => {}
+                    Err(error) => return Err(error.into()),
+                }
+            } else {
+                for _ in 0..self.looks() {
+                    if let Some(completion) = poller.poll()? {
+                        return Ok(Some(completion));
+                    }
+                }
+            }
+            self.look_around(&mut wait, "a completion")?;
+            if may_stop && self.stop.is_some() {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Waits until the byte at `offset` is `wanted`; false once the other side is done instead.
+    ///
+    /// Only the one byte is looked at, so nothing is assumed but that a write of the device becomes visible to a relaxed
+    /// load in the end. That the rest of the message is there when its last byte is, no specification says; who needs
+    /// the rest waits for a completion instead.
+    pub(crate) fn until_byte(
+        &mut self,
+        region: &MemoryRegion<Perf, RemoteReadWrite>,
+        offset: usize,
+        wanted: u8,
+    ) -> Result<bool, Fault> {
+        let mut wait = Wait::default();
+        let (word, byte) = (offset & !7, offset % 8);
+        loop {
+            for _ in 0..self.looks() {
+                if region.load(word)?.to_ne_bytes()[byte] == wanted {
+                    return Ok(true);
+                }
+            }
+            self.look_around(&mut wait, "a write of the other side")?;
+            if self.stop.is_some() {
+                return Ok(false);
+            }
+        }
+    }
+
+    #[cold]
+    fn look_around(&mut self, wait: &mut Wait, what: &str) -> Result<(), Fault> {
+        if self.manner.yields {
+            thread::yield_now();
+        }
+        let now = Instant::now();
+        let since = *wait.since.get_or_insert(now);
+        if now - *wait.looked.get_or_insert(now) < LOOK && !self.manner.event {
+            return Ok(());
+        }
+        wait.looked = Some(now);
+        if now - since > self.manner.patience {
+            return Err(Fault::new(format!("nothing happened for {:?}, while waiting for {what}", now - since)));
+        }
+        self.give_life(now)?;
+        while self.stop.is_none() && self.line.is_talking()? {
+            match self.line.hear("a word of the other side")? {
+                Said::Alive => {}
+                Said::Stop(count) if !self.gives_life => self.stop = Some(count),
+                _ => return Err(Fault::new("the other side speaks out of turn")),
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether it was time to.
+    pub(crate) fn give_life(&mut self, now: Instant) -> Result<bool, Fault> {
+        let due = self.gives_life && now - self.gave_life >= LIFE;
+        if due {
+            self.gave_life = now;
+            self.line.say(Said::Alive)?;
+        }
+        Ok(due)
+    }
+}
+
+/// A line on a terminal that says how far a round is.
+pub(crate) struct Progress {
+    shows: bool,
+    name: String,
+    told: Instant,
+    is_on_screen: bool,
+}
+
+impl Progress {
+    /// No more than 10 a second.
+    const PAUSE: Duration = Duration::from_millis(100);
+
+    pub(crate) fn new(name: String, quiet: bool) -> Self {
+        let shows = !quiet && io::stderr().is_terminal();
+        Self { shows, name, told: Instant::now(), is_on_screen: false }
+    }
+
+    /// Whether it was time to say something.
+    pub(crate) fn tell(&mut self, now: Instant, done: u64, of: impl FnOnce() -> String) -> bool {
+        let due = self.shows && now - self.told >= Self::PAUSE;
+        if due {
+            self.told = now;
+            self.is_on_screen = true;
+            _ = write!(io::stderr(), "\r\x1b[K{}: {done} of {}", self.name, of());
+        }
+        due
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if self.is_on_screen {
+            _ = write!(io::stderr(), "\r\x1b[K");
+        }
+    }
+}
