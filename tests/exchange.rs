@@ -4,9 +4,11 @@ mod common;
 
 use common::{Link, PATIENCE, context};
 use interlock::{
-    Brand, Buffer, Completion, LocalRead, Poller, PostError, PostedMemory, RemoteAll, RemoteAtomic, RemoteRead,
-    RemoteReadWrite, RemoteRegion, RemoteWrite, Status, Success, Work, WorkId, WorkRequest,
+    Brand, Buffer, Completion, ConnectAttributes, DeviceState, LocalRead, Poller, PostError, PostedMemory, RemoteAll,
+    RemoteAtomic, RemoteRead, RemoteReadWrite, RemoteRegion, RemoteWrite, RnrRetry, Status, Success, Work, WorkId,
+    WorkRequest,
 };
+use std::time::Duration;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// The next completion, a success.
@@ -475,6 +477,29 @@ fn a_message_too_long_for_its_receive_fails_on_both_sides() {
     // Soft-RoCE reports it as the receiver's queue pair operation error and the sender's remote operation error.
     assert!(matches!(statuses[0], Some(Status::LocalLength | Status::LocalQueuePairOperation)), "{statuses:?}");
     assert!(matches!(statuses[1], Some(Status::RemoteInvalidRequest | Status::RemoteOperation)), "{statuses:?}");
+}
+
+#[test]
+fn a_message_waits_for_a_receive_that_comes_late() {
+    interlock::domain! { struct Test; }
+    let mut link = Link::new(context().named_domain(Test).unwrap(), 4);
+    let mut message = link.domain.buffer(8).unwrap();
+    message.write(b"patient").unwrap();
+    link.left.post_send(message).unwrap();
+    assert!(link.poller.wait(Duration::from_millis(50)).is_err(), "nobody is ready to receive");
+    let receive = link.right.post_receive(link.domain.buffer(8).unwrap()).unwrap();
+    let received = completion_of(&mut link.poller, receive).check().unwrap().received().unwrap();
+    assert_eq!(&received[..], b"patient");
+}
+
+#[test]
+fn a_message_without_a_receive_fails_where_no_retry_is_allowed() {
+    interlock::domain! { struct Test; }
+    let attr = ConnectAttributes { rnr_retry: RnrRetry::new(0).unwrap(), ..Default::default() };
+    let mut link = Link::with(context().named_domain(Test).unwrap(), 4, &attr);
+    link.left.post_send(link.domain.buffer(8).unwrap()).unwrap();
+    assert_eq!(poll_failure(&mut link.poller).status, Status::RnrRetryExceeded);
+    assert_eq!(link.right.query_state().unwrap(), DeviceState::ReadyToSend, "the peer goes on");
 }
 
 #[test]

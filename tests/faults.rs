@@ -371,3 +371,17 @@ fn a_batch_of_which_nothing_is_known_says_so() {
     let next = link.left.post_write(link.domain.buffer(8).unwrap(), &region.remote()).unwrap_err();
     assert!(matches!(next, PostError::Broken { .. }), "{next:?}");
 }
+
+/// A fault with an `errno` that is none must not turn a failed poll into completions that nobody wrote.
+#[test]
+fn a_fault_without_an_errno_never_makes_completions() {
+    for errno in [0, -1, -16, i32::MIN] {
+        let (fabric, domain) = device!(Fabric::manual());
+        let mut link = Link::new(domain, 4);
+        // The first request of the first slot: an id of all zeros, as a completion that was never written has.
+        link.left.post_send(link.domain.buffer(8).unwrap()).unwrap();
+        fabric.inject(Fault::VerbFails { verb: Verb::PollCq, after: 0, count: 1, errno });
+        assert!(link.poller.poll().is_err());
+        assert_eq!(link.left.sends_in_flight(), 1);
+    }
+}

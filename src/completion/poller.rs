@@ -363,7 +363,7 @@ impl<B> Poller<B> {
         // SAFETY: alive as long as we hold it; we are its only poller.
         match unsafe { (self.queue.request_notify)(self.queue.raw.as_ptr(), 0) } {
             0 => Ok(()),
-            errno => Err(VerbError::new("ibv_req_notify_cq", errno.abs())),
+            errno => Err(VerbError::new("ibv_req_notify_cq", errno.wrapping_abs())),
         }
     }
 

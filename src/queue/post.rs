@@ -243,7 +243,7 @@ impl SendQueue {
         // SAFETY: alive, in a state that sends (0), and nobody else posts (`&mut`); `first` starts a list of filled
         // requests, whose memory the ledger owns from now on.
         let result = unsafe { (self.verb)(self.raw.as_ptr(), first.cast(), &mut bad) };
-        if result == 0 { Ok(()) } else { Err((VerbError::new("ibv_post_send", result.abs()), bad)) }
+        if result == 0 { Ok(()) } else { Err((VerbError::new("ibv_post_send", result.wrapping_abs()), bad)) }
     }
 
     #[inline(always)]
@@ -369,7 +369,7 @@ impl ReceiveQueue {
         if result == 0 {
             return Ok(id);
         }
-        let source = VerbError::new("ibv_post_recv", result.abs());
+        let source = VerbError::new("ibv_post_recv", result.wrapping_abs());
         Err(self.refused(ptr::eq(bad, &wr), source, id, |entry| entry.into_memory().into_buffer()))
     }
 }
