@@ -148,6 +148,21 @@ impl Ended {
         self.failed_for_one_of(&[why])
     }
 
+    /// As [`failed`](Self::failed), for a peer that was killed. What is noticed first depends on the moment: the kernel takes
+    /// the dead program's memory and queue pair down one after the other, so a message may still meet one of them.
+    #[track_caller]
+    pub(crate) fn failed_for_a_dead_peer(self) -> Self {
+        self.failed_for_one_of(&[
+            "closed the connection",
+            "cannot talk to",
+            "nothing happened",
+            "retry count exceeded",
+            "remote operation error",
+            "remote access error",
+            "remote invalid request",
+        ])
+    }
+
     /// As [`failed`](Self::failed), where it depends on the moment or the device which of the reasons comes first.
     #[track_caller]
     pub(crate) fn failed_for_one_of(self, reasons: &[&str]) -> Self {
