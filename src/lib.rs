@@ -173,8 +173,8 @@ mod sys;
 mod types;
 
 pub use completion::{
-    Completion, CompletionQueue, Failure, FailureCause, NoRoom, PollError, Poller, Received, Status, Success,
-    WaitError, Work, WrittenWithImmediate,
+    Completion, CompletionQueue, Failure, FailureCause, NoRoom, PollError, Poller, Received, Retired, Status, Success,
+    Unsignalled, WaitError, Work, WrittenWithImmediate,
 };
 pub use connection::Endpoint;
 pub use device::{
@@ -194,7 +194,7 @@ pub use provider::soft;
 pub use queue::request;
 pub use queue::{
     AdvanceError, AnyQueuePair, Batch, BatchError, CarriesImmediate, ConnectAttributes, CreateError, DestroyError,
-    DeviceState, DrainFailure, Errored, GoesTo, Halted, Init, InitAttributes, JoinHalvesError, Limits, OnPort,
+    DeviceState, DrainFailure, Errored, GoesTo, Halted, Init, InitAttributes, Inline, JoinHalvesError, Limits, OnPort,
     Operation, PeerPath, PeerRights, PostError, PostReceive, PostSend, PostedMemory, QueuePair, ReadyToReceive,
     ReadyToSend, ReceiveHalf, ReliableConnection, RequestFlaw, Reset, RtrAttributes, RtsAttributes, SendHalf,
     SendMemory, SendQueueDrain, State, TransitionError, TransitionFailure, Transport, Undrained, WorkId, WorkRequest,

@@ -88,7 +88,7 @@ fn no_operation_allocates_once_everything_is_set_up() {
     let mut one = |link: &mut Link<Test>, round: Round| {
         let before = COUNT.get();
         for _ in 0..round(link, &mut spare, &region) {
-            let work = link.poller.wait(PATIENCE).unwrap().check().unwrap().work;
+            let work = link.poller.wait(PATIENCE).unwrap().check().unwrap().work();
             let mut buffer = work.into_buffer().unwrap();
             buffer.set_len(64).unwrap();
             spare.push(buffer);

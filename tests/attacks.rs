@@ -28,7 +28,7 @@ struct Stage<B> {
 }
 
 const DEPTH: u32 = 4;
-const LIMITS: Limits = Limits { sends: DEPTH, receives: DEPTH };
+const LIMITS: Limits = Limits { sends: DEPTH, receives: DEPTH, inline_bytes: 64 };
 
 impl<B: Brand> Stage<B> {
     fn new(fabric: Fabric, domain: ProtectionDomain<B>) -> Self {
@@ -169,7 +169,7 @@ fn a_name_is_never_free_while_a_completion_queue_bears_it() {
 #[test]
 fn a_batch_that_panics_after_a_doorbell_never_takes_back_what_was_rung() {
     let stage = stage!();
-    let limits = Limits { sends: 40, receives: 1 };
+    let limits = Limits { sends: 40, receives: 1, ..Limits::default() };
     let (queue, mut poller) = stage.domain.completion_queue(100).unwrap();
     let pair = stage.domain.reliable(&queue, &limits).unwrap().into_init(&stage.port).unwrap();
     let myself = pair.endpoint();
@@ -220,8 +220,8 @@ fn nested_batches_never_mix_their_requests() {
     let mut seen = 0;
     for completion in settle(&stage.fabric, &mut stage.poller) {
         let success = completion.check().unwrap();
-        let of = numbers.iter().position(|&number| number == success.queue_pair).unwrap();
-        assert!(ids[of].contains(&success.id));
+        let of = numbers.iter().position(|&number| number == success.queue_pair()).unwrap();
+        assert!(ids[of].contains(&success.id()));
         seen += 1;
     }
     assert_eq!(seen, 4);
@@ -413,7 +413,7 @@ fn a_pair_that_cannot_be_destroyed_never_lets_its_memory_go() {
     // The lost pair receives still.
     let out: Vec<_> = settle(&stage.fabric, &mut stage.poller)
         .into_iter()
-        .map(|completion| completion.check().unwrap().work)
+        .map(|completion| completion.check().unwrap().work())
         .collect();
     assert!(out.iter().any(|work| matches!(work, Work::Received(_))));
     stage.fabric.heal();
@@ -996,11 +996,11 @@ fn a_work_queue_is_never_deeper_than_what_was_leased() {
     let stage = stage!();
     let (queue, _poller) = stage.domain.completion_queue(10).unwrap();
     for (sends, receives) in [(0, 1), (1, 0), (u32::MAX, 1), (1, u32::MAX), (u32::MAX, u32::MAX), (1 << 31, 1 << 31)] {
-        let error = stage.domain.reliable(&queue, &Limits { sends, receives }).unwrap_err();
+        let error = stage.domain.reliable(&queue, &Limits { sends, receives, ..Limits::default() }).unwrap_err();
         assert!(matches!(error, CreateError::Depth { .. }), "{error}");
     }
     for (sends, receives) in [(8, 3), (11, 1), (1 << 22, 1 << 22)] {
-        let error = stage.domain.reliable(&queue, &Limits { sends, receives }).unwrap_err();
+        let error = stage.domain.reliable(&queue, &Limits { sends, receives, ..Limits::default() }).unwrap_err();
         assert!(matches!(error, CreateError::NoRoom(_)), "{error}");
         assert_eq!(queue.room(), 10);
     }

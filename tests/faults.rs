@@ -59,7 +59,7 @@ fn a_drop_that_cannot_destroy_leaks_the_pair_with_all_that_it_needs() {
     link.left.post_send(link.domain.buffer(8).unwrap()).unwrap();
     let mut received = 0;
     for _ in 0..2 {
-        received += usize::from(matches!(link.poller.wait(SHORT).unwrap().check().unwrap().work, Work::Received(_)));
+        received += usize::from(matches!(link.poller.wait(SHORT).unwrap().check().unwrap().work(), Work::Received(_)));
     }
     assert_eq!(received, 1);
     let context = link.domain.context();

@@ -45,13 +45,13 @@ fn completions_of_before_the_destroy_keep_their_status() {
     link.left.post_send(link.domain.buffer(8).unwrap()).unwrap();
     // Wait for the send, so that the receive is complete too, and not polled yet.
     let first = link.poller.wait(PATIENCE).unwrap().check().unwrap();
-    let mut received = matches!(first.work, Work::Received(_));
+    let mut received = matches!(first.work(), Work::Received(_));
     link.right.post_receive(link.domain.buffer(8).unwrap()).unwrap();
     drop(link.right);
     let mut destroyed = 0;
     while let Ok(completion) = link.poller.wait(Duration::from_millis(300)) {
         match completion.check() {
-            Ok(success) => received |= matches!(success.work, Work::Received(_)),
+            Ok(success) => received |= matches!(success.work(), Work::Received(_)),
             Err(failure) => {
                 assert_eq!(failure.status, Status::Destroyed);
                 destroyed += 1;
@@ -71,7 +71,7 @@ fn room_on_the_queue_comes_back_only_after_it_was_seen_empty() {
     assert_eq!(link.queue.room(), 0);
     all(&mut link.poller);
     assert_eq!(link.queue.room(), 8);
-    assert!(link.domain.reliable(&link.queue, &Limits { sends: 4, receives: 4 }).is_ok());
+    assert!(link.domain.reliable(&link.queue, &Limits { sends: 4, receives: 4, ..Limits::default() }).is_ok());
 }
 
 #[test]

@@ -65,7 +65,7 @@ impl Seat {
             Measure::Latency => 1,
             Measure::Bandwidth => task.depth,
         };
-        let limits = Limits { sends, receives: receives.max(1) };
+        let limits = Limits { sends, receives: receives.max(1), ..Limits::default() };
         let (send_queue, send_poller) = domain.completion_queue(limits.sends).doing("no completion queue")?;
         let (receive_queue, receive_poller) = domain.completion_queue(limits.receives).doing("no completion queue")?;
         let pair = domain.reliable_on(&send_queue, &receive_queue, &limits).doing("cannot make a queue pair")?;
@@ -289,7 +289,7 @@ impl Client<'_> {
                 self.tell(now, completed)?;
             } else if completed < posted {
                 let success = self.watch.next(&mut player.sends)?.check()?;
-                pool.push(memory(success.work).ok_or_else(lost)?);
+                pool.push(memory(success.work()).ok_or_else(lost)?);
                 completed += 1;
             } else if !warm {
                 warm = true;
@@ -375,7 +375,7 @@ impl Player {
 
     /// A message has come in; its buffer waits for the next one.
     fn take_message(&mut self, completion: interlock::Completion<Perf>) -> Result<(), Fault> {
-        let Work::Received(Received { buffer, .. }) = completion.check()?.work else { return Err(lost()) };
+        let Work::Received(Received { buffer, .. }) = completion.check()?.work() else { return Err(lost()) };
         if buffer.len() != self.size {
             return Err(Fault::new(format!("a message of {} bytes came instead of {}", buffer.len(), self.size)));
         }

@@ -47,7 +47,7 @@ impl Seat {
         options: &Options,
     ) -> Result<Self, Fault> {
         let size = options.size as usize;
-        let limits = Limits { sends: 1, receives: options.receives };
+        let limits = Limits { sends: 1, receives: options.receives, ..Limits::default() };
         let pair = domain.reliable(queue, &limits).doing("cannot make a queue pair")?;
         // The peer sends; it has no business in this side's memory.
         let init = InitAttributes { port: port.clone(), pkey_index: 0, peer_rights: PeerRights::NONE };
@@ -273,10 +273,10 @@ pub(crate) fn play(
             return Err(Fault::new(format!("nothing happened for {patience:?}, while waiting for {waiting}")));
         };
         let success = completion.check().map_err(|failure| explain(failure, &players[0]))?;
-        let Some(player) = players.iter_mut().find(|player| player.pair.number() == success.queue_pair) else {
+        let Some(player) = players.iter_mut().find(|player| player.pair.number() == success.queue_pair()) else {
             return Err(Fault::new(format!("a completion of a stranger: {success:?}")));
         };
-        player.take(success.work)?;
+        player.take(success.work())?;
         player.send_if_due()?;
     }
     Ok(start.elapsed())

@@ -6,29 +6,39 @@ use crate::sync::{AtomicBool, Mutex, Ordering, lock};
 #[derive(Debug)]
 pub(crate) struct Mailbox<M> {
     /// Set after a message was put in, cleared before they are taken: a message is never overlooked.
-    any: AtomicBool,
+    flag: AtomicBool,
     messages: Mutex<Vec<M>>,
 }
 
 impl<M> Mailbox<M> {
     pub(crate) fn new() -> Self {
-        Self { any: AtomicBool::new(false), messages: Mutex::new(Vec::new()) }
+        Self { flag: AtomicBool::new(false), messages: Mutex::new(Vec::new()) }
     }
 
     pub(crate) fn send(&self, message: M) {
         lock(&self.messages).push(message);
-        self.any.store(true, Ordering::Release);
+        self.flag();
+    }
+
+    /// Whether [`take`](Self::take) may find something, or the poller has reminded itself of something.
+    #[inline(always)]
+    pub(crate) fn is_flagged(&self) -> bool {
+        self.flag.load(Ordering::Acquire)
+    }
+
+    /// Makes [`is_flagged`](Self::is_flagged) true, until messages are taken.
+    pub(crate) fn flag(&self) {
+        self.flag.store(true, Ordering::Release);
     }
 
     /// Whether [`take`](Self::take) would find something.
-    #[inline(always)]
     pub(crate) fn has_mail(&self) -> bool {
-        self.any.load(Ordering::Acquire)
+        !lock(&self.messages).is_empty()
     }
 
     /// All messages, in the order in which they were sent.
     pub(crate) fn take(&self) -> Vec<M> {
-        self.any.store(false, Ordering::Release);
+        self.flag.store(false, Ordering::Release);
         std::mem::take(&mut *lock(&self.messages))
     }
 }
@@ -52,7 +62,7 @@ mod models {
             });
             let mut seen = Vec::new();
             while seen.len() < 2 {
-                if mailbox.has_mail() {
+                if mailbox.is_flagged() {
                     seen.extend(mailbox.take());
                 }
                 thread::yield_now();
@@ -74,20 +84,20 @@ mod models {
             let (mut poster, mut retirer): (_, Retirer<u32>) = ledger(2);
             let (orphanage, device) = (Arc::clone(&mailbox), Arc::clone(&completions));
             let program = thread::spawn(move || {
-                poster.push(0).unwrap();
+                poster.try_push(0).unwrap();
                 // The device completes the first request, then the pair is destroyed with the second in flight.
                 device.fetch_add(1, Ordering::Release);
-                poster.push(1).unwrap();
+                poster.try_push(1).unwrap();
                 drop(poster);
                 orphanage.send(());
             });
             let (mut out, mut polled, mut orphaned) = (Vec::new(), 0, false);
             while !orphaned {
                 // What was destroyed before this poll ...
-                let destroyed_before = mailbox.has_mail() && !mailbox.take().is_empty();
+                let destroyed_before = mailbox.is_flagged() && !mailbox.take().is_empty();
                 // ... has all its completions in the queue, which is now seen empty.
                 if completions.load(Ordering::Acquire) > polled {
-                    let (value, ahead) = retirer.retire(polled, drop).unwrap();
+                    let (value, ahead) = retirer.retire(polled).unwrap();
                     assert_eq!(ahead, 0);
                     out.push(value);
                     polled += 1;

@@ -1,12 +1,21 @@
 //! Completion queues, the one poller of each, and what it gives back.
 
+mod desk;
 mod entry;
+mod failure;
 pub(crate) mod mailbox;
 mod poller;
 mod queue;
+mod retired;
+mod status;
+mod success;
 mod waker;
 
-pub use entry::{Completion, Failure, FailureCause, Received, Status, Success, Work, WrittenWithImmediate};
+pub use entry::Completion;
+pub use failure::{Failure, FailureCause};
 pub use poller::{PollError, Poller, WaitError};
 pub(crate) use queue::{Attached, CqInner, Orphan, Place, QueueStatus, create};
 pub use queue::{CompletionQueue, NoRoom};
+pub use retired::{Retired, Unsignalled};
+pub use status::Status;
+pub use success::{Received, Success, Work, WrittenWithImmediate};

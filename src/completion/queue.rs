@@ -8,8 +8,8 @@
 //! seen empty: until then old completions of the pair may be in it.
 #![allow(unsafe_code, reason = "owns the raw queue and channel")]
 
+use super::desk::Desk;
 use super::mailbox::Mailbox;
-use super::poller::Desk;
 use super::waker::Waker;
 use super::{Poller, Status};
 use crate::domain::DomainInner;

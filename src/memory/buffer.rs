@@ -1,93 +1,13 @@
 //! Buffers: disjoint parts of a region that no peer can write, posted by move.
 #![allow(unsafe_code, reason = "slices over a part of a region")]
 
+use super::part::{Descriptor, Part};
 use super::{Plain, RegionInner, Viewable};
 use crate::domain::brand::Branded;
-use crate::types::Lkey;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::{fmt, mem, ptr, slice, sync::Arc};
 use zerocopy::{FromBytes, KnownLayout};
-
-/// A part of a region: what a buffer points to, so that a buffer is one word.
-///
-/// Made when a region is split, never on the data path. The alignment leaves room for the ledger's tag.
-#[repr(align(16))]
-#[allow(unnameable_types, reason = "in a sealed trait")]
-pub struct Descriptor {
-    /// # Invariants
-    ///
-    /// 0. `capacity` bytes from here are inside `region`, and inside no other exclusive descriptor.
-    addr: *mut u8,
-    capacity: usize,
-    /// 1. How many bytes are filled; at most `capacity`. Written by the one owner only.
-    filled: AtomicUsize,
-    lkey: Lkey,
-    /// 2. Whether a unique owner may write: the region's rights and its other owners allow it.
-    exclusive: bool,
-    region: Arc<RegionInner>,
-}
-
-// SAFETY: an address of plain bytes; who may touch them is decided by the handle that owns the descriptor.
-unsafe impl Send for Descriptor {}
-// SAFETY: as above.
-unsafe impl Sync for Descriptor {}
-
-impl Descriptor {
-    /// All of `region`.
-    pub(super) fn whole(region: Arc<RegionInner>, exclusive: bool) -> Arc<Self> {
-        Self::part(region.addr(), region.len_bytes(), exclusive, region)
-    }
-
-    fn part(addr: *mut u8, capacity: usize, exclusive: bool, region: Arc<RegionInner>) -> Arc<Self> {
-        let lkey = region.lkey();
-        Arc::new(Self { addr, capacity, filled: AtomicUsize::new(capacity), lkey, exclusive, region })
-    }
-
-    /// The address as the device names it.
-    #[inline(always)]
-    pub(crate) fn device_addr(&self) -> u64 {
-        self.addr.addr() as u64
-    }
-
-    #[inline(always)]
-    pub(crate) fn lkey(&self) -> Lkey {
-        self.lkey
-    }
-
-    #[inline(always)]
-    pub(crate) fn capacity(&self) -> usize {
-        self.capacity
-    }
-
-    #[inline(always)]
-    pub(crate) fn filled(&self) -> usize {
-        self.filled.load(Ordering::Relaxed)
-    }
-
-    /// Notes how much is filled; more than fits counts as all.
-    #[inline(always)]
-    pub(crate) fn set_filled(&self, len_bytes: usize) {
-        self.filled.store(len_bytes.min(self.capacity), Ordering::Relaxed);
-    }
-
-    /// The filled bytes.
-    ///
-    /// # Safety
-    ///
-    /// Nobody writes them meanwhile.
-    unsafe fn bytes(&self) -> &[u8] {
-        // SAFETY: inside the region (0, 1), whose memory is initialised; not written meanwhile (caller).
-        unsafe { slice::from_raw_parts(self.addr, self.filled()) }
-    }
-}
-
-impl fmt::Debug for Descriptor {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Buffer").field("len", &self.filled()).field("capacity", &self.capacity).finish_non_exhaustive()
-    }
-}
 
 /// A part of a region of domain `B` that this program owns alone. One word.
 ///
@@ -99,26 +19,29 @@ pub struct Buffer<B> {
     /// # Invariants
     ///
     /// 0. The only reference, to an exclusive descriptor; no request names it.
-    part: Arc<Descriptor>,
+    part: Part,
     brand: Branded<B>,
 }
 
 impl<B> Buffer<B> {
-    pub(crate) fn new(part: Arc<Descriptor>) -> Self {
+    #[inline(always)]
+    pub(crate) fn new(part: Part) -> Self {
         Self { part, brand: PhantomData }
     }
 
-    pub(crate) fn into_part(self) -> Arc<Descriptor> {
+    #[inline(always)]
+    pub(crate) fn into_part(self) -> Part {
         self.part
     }
 
+    #[inline(always)]
     pub(crate) fn part(&self) -> &Descriptor {
         &self.part
     }
 
     /// How many bytes fit.
     pub fn capacity(&self) -> usize {
-        self.part.capacity
+        self.part.capacity()
     }
 
     /// How many bytes at the front are filled.
@@ -161,9 +84,9 @@ impl<B> Buffer<B> {
         if mid == 0 || mid >= self.capacity() {
             return Err(SplitError { mid, buffer: self });
         }
-        let Descriptor { addr, capacity, region, .. } = &*self.part;
+        let (addr, capacity, region) = (self.part.addr(), self.capacity(), self.part.region());
         let right = Descriptor::part(addr.wrapping_add(mid), capacity - mid, true, Arc::clone(region));
-        let left = Descriptor::part(*addr, mid, true, Arc::clone(region));
+        let left = Descriptor::part(addr, mid, true, Arc::clone(region));
         Ok((Self::new(left), Self::new(right)))
     }
 
@@ -194,12 +117,12 @@ impl<B> Buffer<B> {
     /// `next` does not start where this ends; both come back.
     pub fn join(self, next: Self) -> Result<Self, JoinError<Self>> {
         let (left, right) = (&*self.part, &*next.part);
-        let adjacent = left.addr.wrapping_add(left.capacity) == right.addr;
-        let capacity = left.capacity + right.capacity;
-        if !adjacent || !Arc::ptr_eq(&left.region, &right.region) {
+        let adjacent = left.addr().wrapping_add(left.capacity()) == right.addr();
+        let capacity = left.capacity() + right.capacity();
+        if !adjacent || !Arc::ptr_eq(left.region(), right.region()) {
             return Err(JoinError { left: self, right: next });
         }
-        Ok(Self::new(Descriptor::part(left.addr, capacity, true, Arc::clone(&left.region))))
+        Ok(Self::new(Descriptor::part(left.addr(), capacity, true, Arc::clone(left.region()))))
     }
 
     /// Makes it read-only and clonable; [`SharedBuffer::try_into_unique`] is the way back.
@@ -209,7 +132,7 @@ impl<B> Buffer<B> {
 
     /// Whether this is all of `region`.
     pub(super) fn covers(&self, region: &Arc<RegionInner>) -> bool {
-        Arc::ptr_eq(&self.part.region, region) && self.capacity() == region.len_bytes()
+        Arc::ptr_eq(self.part.region(), region) && self.capacity() == region.len_bytes()
     }
 
     /// The filled bytes as one `T`.
@@ -262,7 +185,7 @@ impl<B> Deref for Buffer<B> {
 impl<B> DerefMut for Buffer<B> {
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: inside the region, initialised; ours alone and borrowed to write (0).
-        unsafe { slice::from_raw_parts_mut(self.part.addr, self.part.filled()) }
+        unsafe { slice::from_raw_parts_mut(self.part.addr(), self.part.filled()) }
     }
 }
 
@@ -277,19 +200,22 @@ pub struct SharedBuffer<B> {
     /// # Invariants
     ///
     /// 0. Nobody writes the part while any clone is around.
-    part: Arc<Descriptor>,
+    part: Part,
     brand: Branded<B>,
 }
 
 impl<B> SharedBuffer<B> {
-    pub(crate) fn new(part: Arc<Descriptor>) -> Self {
+    #[inline(always)]
+    pub(crate) fn new(part: Part) -> Self {
         Self { part, brand: PhantomData }
     }
 
-    pub(crate) fn into_part(self) -> Arc<Descriptor> {
+    #[inline(always)]
+    pub(crate) fn into_part(self) -> Part {
         self.part
     }
 
+    #[inline(always)]
     pub(crate) fn part(&self) -> &Descriptor {
         &self.part
     }
@@ -301,7 +227,7 @@ impl<B> SharedBuffer<B> {
     /// Clones are around or in flight, or it was shared out of a region that the device may not write to or that
     /// peers may read; it comes back.
     pub fn try_into_unique(mut self) -> Result<Buffer<B>, Self> {
-        if self.part.exclusive && Arc::get_mut(&mut self.part).is_some() {
+        if self.part.is_exclusive() && self.part.is_only() {
             return Ok(Buffer::new(self.part));
         }
         Err(self)
@@ -310,7 +236,7 @@ impl<B> SharedBuffer<B> {
 
 impl<B> Clone for SharedBuffer<B> {
     fn clone(&self) -> Self {
-        Self::new(Arc::clone(&self.part))
+        Self::new(self.part.clone())
     }
 }
 

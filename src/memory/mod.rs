@@ -10,6 +10,7 @@ mod access;
 mod backing;
 mod buffer;
 mod exposed;
+mod part;
 mod region;
 mod remote;
 
@@ -18,9 +19,9 @@ pub use access::{
     RemoteAll, RemoteAtomic, RemoteRead, RemoteReadWrite, RemoteWrite, Unexposed,
 };
 pub use backing::{Memory, NoPages, Pages, Plain, Viewable};
-pub(crate) use buffer::Descriptor;
 pub use buffer::{Buffer, JoinError, SharedBuffer, SplitError, TooLong, ViewError};
 pub use exposed::OutOfBounds;
+pub(crate) use part::{Descriptor, Part};
 pub(crate) use region::RegionInner;
 pub use region::{
     DeregisterError, MemoryRegion, RegisterError, RegisterFailure, RejoinError, SplitRegion, locked_memory_limit,

@@ -3,7 +3,8 @@
 
 use super::access::Access;
 use super::backing::{Memory, NoPages, RawMemory};
-use super::buffer::{Buffer, Descriptor, SharedBuffer};
+use super::buffer::{Buffer, SharedBuffer};
+use super::part::Descriptor;
 use super::{Exposed, LocalWrite, Pages, PeerCannotWrite, RemoteRegion, Unexposed};
 use crate::domain::brand::Branded;
 use crate::domain::{Brand, DomainInner};

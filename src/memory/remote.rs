@@ -1,8 +1,8 @@
 //! What a peer granted.
 
-use super::Exposed;
 use super::access::Access;
 use super::exposed::OutOfBounds;
+use super::{Exposed, MAX_MESSAGE_BYTES};
 use crate::sys::ibv_access_flags as flags;
 use crate::types::Rkey;
 use std::{fmt, marker::PhantomData, ops::Range};
@@ -17,8 +17,11 @@ pub struct RemoteRegion<A> {
     address: u64,
     len_bytes: u64,
     rkey: Rkey,
+    /// As much of `len_bytes` as one message reaches, so that a post need not compute it.
+    fits: u32,
     rights: PhantomData<fn() -> A>,
 }
+static_assertions::assert_eq_size!(RemoteRegion<()>, [u64; 3]);
 
 /// The wire form: 24 bytes, network byte order.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -91,7 +94,8 @@ impl<A: Exposed> RemoteRegion<A> {
     pub const RECORD_BYTES: usize = size_of::<Record>();
 
     pub(super) fn of(address: u64, len_bytes: u64, rkey: Rkey) -> Self {
-        Self { address, len_bytes, rkey, rights: PhantomData }
+        let fits = len_bytes.min(MAX_MESSAGE_BYTES as u64) as u32;
+        Self { address, len_bytes, rkey, fits, rights: PhantomData }
     }
 
     fn rights() -> u8 {
@@ -176,6 +180,7 @@ impl<A: Exposed> RemoteRegion<A> {
 
 impl<A> RemoteRegion<A> {
     /// Its length in bytes.
+    #[inline]
     pub fn len(&self) -> u64 {
         self.len_bytes
     }
@@ -186,11 +191,19 @@ impl<A> RemoteRegion<A> {
     }
 
     /// Its address in the peer's memory.
+    #[inline]
     pub fn address(&self) -> u64 {
         self.address
     }
 
+    /// As much of it as one message reaches.
+    #[inline(always)]
+    pub(crate) fn fits(&self) -> u64 {
+        self.fits.into()
+    }
+
     /// The key that the peer's device asks for.
+    #[inline]
     pub fn rkey(&self) -> Rkey {
         self.rkey
     }

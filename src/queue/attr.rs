@@ -4,7 +4,7 @@ use crate::device::Port;
 use crate::sys::{self, ibv_access_flags, ibv_qp_attr_mask as mask};
 use crate::types::{AckTimeout, Gid, Mtu, PortNumber, Psn, Qpn, ReadDepth, RetryCount, RnrRetry, RnrTimer};
 
-/// How many requests a queue pair may have in flight.
+/// How many requests a queue pair may have in flight, and how large its inline ones.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[doc(alias = "ibv_qp_cap")]
 pub struct Limits {
@@ -15,6 +15,10 @@ pub struct Limits {
     /// Receives; likewise.
     #[doc(alias = "max_recv_wr")]
     pub receives: u32,
+    /// How many bytes an [`Inline`](crate::Inline) request may have; a device has a limit that it does not tell, often
+    /// some hundred.
+    #[doc(alias = "max_inline_data")]
+    pub inline_bytes: u32,
 }
 
 impl Limits {
@@ -25,9 +29,9 @@ impl Limits {
 }
 
 impl Default for Limits {
-    /// Four of each: enough for a first program.
+    /// Four of each and nothing inline: enough for a first program.
     fn default() -> Self {
-        Self { sends: 4, receives: 4 }
+        Self { sends: 4, receives: 4, inline_bytes: 0 }
     }
 }
 

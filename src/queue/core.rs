@@ -93,7 +93,7 @@ impl Inner {
                 max_recv_wr: limits.receives,
                 max_send_sge: 1,
                 max_recv_sge: 1,
-                max_inline_data: 0,
+                max_inline_data: limits.inline_bytes,
             },
             qp_type: code::<T>(),
             ..Default::default()
@@ -127,8 +127,8 @@ impl Inner {
             domain: Arc::clone(domain),
         };
         Ok(Box::new(Self {
-            send: SendQueue::new(send_poster, send_key, raw, post_send, Arc::clone(&status)),
-            receive: ReceiveQueue::new(receive_poster, receive_key, raw, post_receive, status),
+            send: SendQueue::new(send_poster, send_key, raw, post_send, Arc::clone(&status), limits.inline_bytes),
+            receive: ReceiveQueue::new(receive_poster, receive_key, raw, post_receive, status, 0),
             core: Arc::new(core),
         }))
     }

@@ -1,6 +1,6 @@
 //! A pair taken apart for two threads.
 
-use super::batch::{Batch, BatchError, Stage};
+use super::batch::{Batch, BatchError, batch};
 use super::core::{Core, Inner};
 use super::pair::QueuePair;
 use super::post::{PostError, ReceiveQueue, SendQueue};
@@ -85,11 +85,11 @@ impl<B: Brand, T: Transport> SendHalf<B, T> {
     ///
     /// As [`QueuePair::batch`].
     #[inline]
-    pub fn batch<R>(&mut self, f: impl for<'batch> FnOnce(&mut Batch<'batch, B>) -> R) -> Result<R, BatchError<B, R>> {
-        let mut stage = Stage::uninit();
-        let mut batch = Batch::new(&mut self.half.0, &mut stage);
-        let result = f(&mut batch);
-        batch.finish(result)
+    pub fn batch<'env, R>(
+        &mut self,
+        f: impl for<'batch> FnOnce(&mut Batch<'batch, 'env, B>) -> R,
+    ) -> Result<R, BatchError<B, R>> {
+        batch(&mut self.half.0, f)
     }
 
     /// The number of the pair.

@@ -21,7 +21,7 @@ use core::mem::MaybeUninit;
 /// The most requests that one work queue may have in flight: an index must not come round within the 24 bits that a
 /// work id has for it.
 pub(crate) const MAX_DEPTH: u32 = 1 << 22;
-const INDEX_MASK: u32 = (1 << 24) - 1;
+pub(crate) const INDEX_MASK: u32 = (1 << 24) - 1;
 
 /// The ring. Each side touches its own line.
 pub(crate) struct Ledger<T> {
@@ -29,7 +29,7 @@ pub(crate) struct Ledger<T> {
     ///
     /// 0. A power of two of them. Those from `retired` to `posted` hold a value; the retirer alone touches them, the
     ///    poster all others. (A poster that takes its newest value back lowers `posted` first.)
-    slots: Box<[UnsafeCell<MaybeUninit<T>>]>,
+    slots: Box<[Cell<T>]>,
     posted: Line<AtomicU32>,
     retired: Line<AtomicU32>,
 }
@@ -42,12 +42,14 @@ unsafe impl<T: Send> Send for Ledger<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send> Sync for Ledger<T> {}
 
+type Cell<T> = UnsafeCell<MaybeUninit<T>>;
+
 /// The cells of a ledger, looked up without going through the ledger.
 struct Cells<T> {
     /// # Invariants
     ///
     /// 0. The first of `mask + 1` cells, a power of two, of a ledger that whoever holds this keeps alive.
-    first: *const UnsafeCell<MaybeUninit<T>>,
+    first: *const Cell<T>,
     mask: u32,
 }
 
@@ -56,11 +58,11 @@ impl<T> Cells<T> {
         Self { first: ledger.slots.as_ptr(), mask: ledger.slots.len() as u32 - 1 }
     }
 
+    /// The cell of a number, with those that follow it in memory.
     #[inline(always)]
-    fn cell(&self, number: u32) -> &UnsafeCell<MaybeUninit<T>> {
-        let cell = self.first.wrapping_add((number & self.mask) as usize);
-        // SAFETY: masked, so one of the cells, which are alive (0).
-        unsafe { &*cell }
+    fn row(&self, number: u32) -> Row<T> {
+        let index = number & self.mask;
+        Row { next: self.first.wrapping_add(index as usize), len: self.mask + 1 - index }
     }
 
     /// Moves the value out of a cell.
@@ -70,8 +72,8 @@ impl<T> Cells<T> {
     /// It holds one, which is the caller's (ledger 0), and is not used there any more.
     #[inline(always)]
     unsafe fn read(&self, number: u32) -> T {
-        // SAFETY: the caller's promise; `MaybeUninit<T>` and `T` have one layout.
-        self.cell(number).with_mut(|slot| unsafe { slot.cast::<T>().read() })
+        // SAFETY: the caller's promise.
+        unsafe { self.row(number).read() }
     }
 
     /// Moves a value into a cell.
@@ -81,8 +83,59 @@ impl<T> Cells<T> {
     /// It holds none, and is the caller's (ledger 0).
     #[inline(always)]
     unsafe fn write(&self, number: u32, value: T) {
+        // SAFETY: the caller's promise.
+        unsafe { self.row(number).write(value) };
+    }
+}
+
+/// Cells one after the other, whose numbers are so too.
+pub(crate) struct Row<T> {
+    /// # Invariants
+    ///
+    /// 0. The first of `len` cells of a ledger that whoever holds this keeps alive.
+    next: *const Cell<T>,
+    len: u32,
+}
+
+impl<T> Row<T> {
+    #[inline(always)]
+    pub(crate) fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// The next of the cells.
+    ///
+    /// # Safety
+    ///
+    /// There is one: `len` counts them.
+    #[inline(always)]
+    unsafe fn next(&mut self) -> &Cell<T> {
+        let cell = self.next;
+        self.next = cell.wrapping_add(1);
+        // SAFETY: alive (0, caller).
+        unsafe { &*cell }
+    }
+
+    /// Moves the value out of the next cell.
+    ///
+    /// # Safety
+    ///
+    /// There is one, it holds a value, which is the caller's (ledger 0), and is not used there any more.
+    #[inline(always)]
+    unsafe fn read(&mut self) -> T {
+        // SAFETY: the caller's promise; `MaybeUninit<T>` and `T` have one layout.
+        unsafe { self.next() }.with_mut(|slot| unsafe { slot.cast::<T>().read() })
+    }
+
+    /// Moves a value into the next cell.
+    ///
+    /// # Safety
+    ///
+    /// There is one, it holds no value, and is the caller's (ledger 0).
+    #[inline(always)]
+    pub(crate) unsafe fn write(&mut self, value: T) {
         // SAFETY: as above.
-        self.cell(number).with_mut(|slot| unsafe { slot.cast::<T>().write(value) });
+        unsafe { self.next() }.with_mut(|slot| unsafe { slot.cast::<T>().write(value) });
     }
 }
 
@@ -91,7 +144,7 @@ pub(crate) fn ledger<T>(depth: u32) -> (Poster<T>, Retirer<T>) {
     let depth = depth.clamp(1, MAX_DEPTH);
     let slots = (0..depth.next_power_of_two()).map(|_| UnsafeCell::new(MaybeUninit::uninit())).collect();
     let ledger = Arc::new(Ledger { slots, posted: Line(AtomicU32::new(0)), retired: Line(AtomicU32::new(0)) });
-    let poster = Poster { cells: Cells::of(&ledger), depth, posted: 0, retired_seen: 0, ledger: Arc::clone(&ledger) };
+    let poster = Poster { cells: Cells::of(&ledger), depth, posted: 0, end: depth, ledger: Arc::clone(&ledger) };
     (poster, Retirer { cells: Cells::of(&ledger), retired: 0, ledger })
 }
 
@@ -103,8 +156,9 @@ pub(crate) struct Poster<T> {
     ///
     /// 0. The ledger's `posted`, which nobody else writes.
     posted: u32,
-    /// At most the ledger's `retired`: looked up again only when the queue seems full.
-    retired_seen: u32,
+    /// Where the free slots end: at most the ledger's `retired` plus the depth; looked up again only when the queue
+    /// seems full.
+    end: u32,
     ledger: Arc<Ledger<T>>,
 }
 
@@ -117,14 +171,15 @@ impl<T> Poster<T> {
     /// How many requests fit now.
     #[inline(always)]
     pub(crate) fn free(&mut self) -> u32 {
-        let free = self.depth - self.posted.wrapping_sub(self.retired_seen);
+        let free = self.end.wrapping_sub(self.posted);
         if free != 0 { free } else { self.free_now() }
     }
 
+    #[cold]
     #[inline(never)]
     fn free_now(&mut self) -> u32 {
-        self.retired_seen = self.ledger.retired.0.load(Ordering::Acquire);
-        self.depth - self.posted.wrapping_sub(self.retired_seen)
+        self.end = self.ledger.retired.0.load(Ordering::Acquire).wrapping_add(self.depth);
+        self.end.wrapping_sub(self.posted)
     }
 
     /// How many values are in flight.
@@ -132,21 +187,41 @@ impl<T> Poster<T> {
         self.posted.wrapping_sub(self.ledger.retired.0.load(Ordering::Acquire))
     }
 
-    /// The index of the value that comes `ahead` after the next one.
+    /// The number of the next value; its id has the low 24 bits of it.
     #[inline(always)]
-    pub(crate) fn next_index(&self, ahead: u32) -> u32 {
-        self.posted.wrapping_add(ahead) & INDEX_MASK
+    pub(crate) fn next_number(&self) -> u32 {
+        self.posted
     }
 
-    /// Puts `value` in; it belongs to the device from here on. A full ledger gives it back.
+    /// The cells for the values that come `ahead` after the next one. To write to one is to
+    /// [write ahead](Self::write_ahead).
+    #[inline(always)]
+    pub(crate) fn row(&self, ahead: u32) -> Row<T> {
+        self.cells.row(self.posted.wrapping_add(ahead))
+    }
+
+    /// Puts the value with the next `number` in; it belongs to the device from here on.
+    ///
+    /// # Safety
+    ///
+    /// The number is [`next_number`](Self::next_number), and there is [room](Self::free).
+    #[inline(always)]
+    pub(crate) unsafe fn push(&mut self, number: u32, value: T) {
+        // SAFETY: free, so ours (ledger 0), and empty; the retirer left it before the `retired` that we acquired.
+        unsafe { self.cells.write(number, value) };
+        self.posted = number.wrapping_add(1);
+        // Before the verb: the completion may be polled before the verb returns.
+        self.ledger.posted.0.store(number.wrapping_add(1), Ordering::Release);
+    }
+
+    /// Puts `value` in, as posting does. A full ledger gives it back.
     #[cfg(test)]
-    pub(crate) fn push(&mut self, value: T) -> Result<(), T> {
+    pub(crate) fn try_push(&mut self, value: T) -> Result<(), T> {
         if self.free() == 0 {
             return Err(value);
         }
         // SAFETY: there is room.
-        unsafe { self.write_ahead(0, value) };
-        self.publish(1);
+        unsafe { self.push(self.posted, value) };
         Ok(())
     }
 
@@ -174,9 +249,10 @@ impl<T> Poster<T> {
     /// Puts the next `count` values in, which were written ahead: they belong to the device from here on.
     #[inline(always)]
     pub(crate) fn publish(&mut self, count: u32) {
-        self.posted = self.posted.wrapping_add(count);
+        let posted = self.posted.wrapping_add(count);
+        self.posted = posted;
         // Before the verb: the completion may be polled before the verb returns.
-        self.ledger.posted.0.store(self.posted, Ordering::Release);
+        self.ledger.posted.0.store(posted, Ordering::Release);
     }
 
     /// Takes the newest value back.
@@ -218,20 +294,77 @@ impl<T> Retirer<T> {
         self.ledger.posted.0.load(Ordering::Acquire).wrapping_sub(self.retired)
     }
 
-    /// Takes the oldest value out, for the completion of the request with `index`. With it comes how many requests were
-    /// ahead of that one, and so completed before it: 0 if the value is its own. `before` learns of that number before
-    /// the poster sees the slot free.
-    ///
-    /// `None` if no such request is in flight.
+    /// How many requests are ahead of the one with `index`; `None` if that is not in flight.
     #[inline(always)]
-    pub(crate) fn retire(&mut self, index: u32, before: impl FnOnce(u32)) -> Option<(T, u32)> {
+    pub(crate) fn ahead_of(&self, index: u32) -> Option<u32> {
         let ahead = index.wrapping_sub(self.retired) & INDEX_MASK;
-        if ahead >= self.in_flight() {
-            return None;
+        (ahead < self.in_flight()).then_some(ahead)
+    }
+
+    /// Takes the oldest value out.
+    ///
+    /// # Safety
+    ///
+    /// It is in flight.
+    #[inline(always)]
+    pub(crate) unsafe fn take_one(&mut self) -> T {
+        let number = self.retired;
+        // SAFETY: in flight, so it holds a value that is ours to take (ledger 0), written before the `posted` that we
+        // acquired.
+        let value = unsafe { self.cells.read(number) };
+        self.retired = number.wrapping_add(1);
+        self.publish();
+        value
+    }
+
+    /// Takes the oldest `count` values out, and gives `f` each with its number. The poster sees their slots free at the end.
+    ///
+    /// # Safety
+    ///
+    /// So many are in flight.
+    #[inline(always)]
+    pub(crate) unsafe fn take_each(&mut self, count: u32, mut f: impl FnMut(u32, T)) {
+        /// Accounts for what was taken, also when `f` panics.
+        struct Taken<'r, T> {
+            retirer: &'r mut Retirer<T>,
+            at: u32,
         }
-        before(ahead);
+        impl<T> Drop for Taken<'_, T> {
+            #[inline(always)]
+            fn drop(&mut self) {
+                self.retirer.retired = self.at;
+                self.retirer.publish();
+            }
+        }
+        let end = self.retired.wrapping_add(count);
+        let cells = Cells { ..self.cells };
+        let mut taken = Taken { at: self.retired, retirer: self };
+        while taken.at != end {
+            let mut row = cells.row(taken.at);
+            let row_end = taken.at.wrapping_add(row.len().min(end.wrapping_sub(taken.at)));
+            while taken.at != row_end {
+                let number = taken.at;
+                // SAFETY: as in `take_one`; the row ends later.
+                let value = unsafe { row.read() };
+                taken.at = number.wrapping_add(1);
+                f(number, value);
+            }
+        }
+    }
+
+    /// Takes the oldest value out, as the poller does for the completion of the request with `index`; says how many requests
+    /// were ahead of that one.
+    #[cfg(test)]
+    pub(crate) fn retire(&mut self, index: u32) -> Option<(T, u32)> {
+        let ahead = self.ahead_of(index)?;
         // SAFETY: more than `ahead` values are in flight.
         Some((unsafe { self.take_one() }, ahead))
+    }
+
+    /// Lets the poster see what was taken.
+    #[inline(always)]
+    fn publish(&self) {
+        self.ledger.retired.0.store(self.retired, Ordering::Release);
     }
 
     /// Takes the oldest value out of a queue that is quiescent.
@@ -240,23 +373,15 @@ impl<T> Retirer<T> {
         (self.in_flight() != 0).then(|| unsafe { self.take_one() })
     }
 
-    /// # Safety
-    ///
-    /// At least one value is in flight.
+    /// How many values were taken out, mod 2^32: the number of the oldest that is in flight.
     #[inline(always)]
-    unsafe fn take_one(&mut self) -> T {
-        // SAFETY: in flight, so it holds a value that is ours to take (ledger 0), written before the `posted` that we
-        // acquired.
-        let value = unsafe { self.cells.read(self.retired) };
-        self.retired = self.retired.wrapping_add(1);
-        self.ledger.retired.0.store(self.retired, Ordering::Release);
-        value
+    pub(crate) fn taken(&self) -> u32 {
+        self.retired
     }
 
-    /// The index of the value that was taken out last.
-    #[inline(always)]
-    pub(crate) fn last_index(&self) -> u32 {
-        self.retired.wrapping_sub(1) & INDEX_MASK
+    /// Whether any value is in flight.
+    pub(crate) fn has_any(&self) -> bool {
+        self.in_flight() != 0
     }
 }
 
@@ -268,27 +393,48 @@ mod tests {
     fn values_come_out_in_the_order_in_which_they_went_in() {
         let (mut poster, mut retirer) = ledger(3);
         for value in 0..3 {
-            poster.push(value).unwrap();
+            poster.try_push(value).unwrap();
         }
-        assert_eq!(poster.push(9), Err(9));
-        assert_eq!((retirer.retire(1, drop), retirer.retire(1, drop)), (Some((0, 1)), Some((1, 0))));
+        assert_eq!(poster.try_push(9), Err(9));
+        assert_eq!((retirer.retire(1), retirer.retire(1)), (Some((0, 1)), Some((1, 0))));
         assert_eq!(poster.outstanding(), 1);
-        poster.push(3).unwrap();
-        assert_eq!(retirer.retire(1, drop), None, "retired already");
-        assert_eq!(retirer.retire(4, drop), None, "not posted yet");
+        poster.try_push(3).unwrap();
+        assert_eq!(retirer.retire(1), None, "retired already");
+        assert_eq!(retirer.retire(4), None, "not posted yet");
         assert_eq!((retirer.take(), retirer.take(), retirer.take()), (Some(2), Some(3), None));
     }
 
     #[test]
     fn a_value_that_the_device_never_got_is_taken_back() {
         let (mut poster, mut retirer) = ledger(2);
-        poster.push("kept").unwrap();
-        poster.push("refused").unwrap();
+        poster.try_push("kept").unwrap();
+        poster.try_push("refused").unwrap();
         // SAFETY: there is no device.
         assert_eq!(unsafe { poster.take_back() }, Some("refused"));
         assert_eq!((retirer.take(), retirer.take()), (Some("kept"), None));
         // SAFETY: there is no device.
         assert_eq!(unsafe { poster.take_back() }, None);
+    }
+
+    #[test]
+    fn what_is_taken_in_a_row_is_accounted_for_when_its_taker_panics() {
+        let (mut poster, mut retirer) = ledger(4);
+        for value in 0..4 {
+            poster.try_push(value).unwrap();
+        }
+        let mut taken = Vec::new();
+        let taking = std::panic::AssertUnwindSafe(|| {
+            // SAFETY: four are in flight.
+            unsafe {
+                retirer.take_each(3, |_, value| {
+                    taken.push(value);
+                    assert_ne!(value, 1);
+                });
+            }
+        });
+        assert!(std::panic::catch_unwind(taking).is_err());
+        assert_eq!((taken, poster.outstanding()), (vec![0, 1], 2));
+        assert_eq!((retirer.take(), retirer.take(), retirer.take()), (Some(2), Some(3), None));
     }
 
     #[test]
@@ -298,10 +444,10 @@ mod tests {
             if cfg!(miri) && round == 200 {
                 return;
             }
-            let index = poster.next_index(0);
-            poster.push(round).unwrap();
-            assert_eq!(retirer.retire(index, drop), Some((round, 0)));
-            assert_eq!(retirer.retire(index, drop), None);
+            let index = poster.next_number() & INDEX_MASK;
+            poster.try_push(round).unwrap();
+            assert_eq!(retirer.retire(index), Some((round, 0)));
+            assert_eq!(retirer.retire(index), None);
         }
     }
 }
@@ -332,7 +478,7 @@ mod models {
             let (mut poster, mut retirer) = ledger(2);
             let posting = thread::spawn(move || {
                 for value in 0..3 {
-                    while poster.push(value).is_err() {
+                    while poster.try_push(value).is_err() {
                         thread::yield_now();
                     }
                 }
@@ -351,19 +497,19 @@ mod models {
             let device = Arc::clone(&sent);
             let posting = thread::spawn(move || {
                 let () = completed;
-                poster.push(0).unwrap();
+                poster.try_push(0).unwrap();
                 device.store(1, Ordering::Release);
-                poster.push(7).unwrap();
+                poster.try_push(7).unwrap();
                 // SAFETY: this model's device completes the first request only.
                 assert_eq!(unsafe { poster.take_back() }, Some(7));
-                poster.push(1).unwrap();
+                poster.try_push(1).unwrap();
                 device.store(2, Ordering::Release);
             });
             for (count, index) in [(1, 0), (2, 1)] {
                 while sent.load(Ordering::Acquire) < count {
                     thread::yield_now();
                 }
-                assert_eq!(retirer.retire(index, drop), Some((index, 0)));
+                assert_eq!(retirer.retire(index), Some((index, 0)));
             }
             posting.join().unwrap();
         });
@@ -375,17 +521,17 @@ mod models {
     fn a_value_taken_back_is_never_an_orphan() {
         loom::model(|| {
             let (mut poster, mut retirer) = ledger(4);
-            poster.push(0).unwrap();
+            poster.try_push(0).unwrap();
             let destroyed = Arc::new(AtomicU32::new(0));
             let destroy = Arc::clone(&destroyed);
             let posting = thread::spawn(move || {
-                poster.push(7).unwrap();
+                poster.try_push(7).unwrap();
                 // SAFETY: the device was not told of it.
                 assert_eq!(unsafe { poster.take_back() }, Some(7));
                 drop(poster);
                 destroy.store(1, Ordering::Release);
             });
-            assert_eq!(retirer.retire(0, drop), Some((0, 0)));
+            assert_eq!(retirer.retire(0), Some((0, 0)));
             while destroyed.load(Ordering::Acquire) == 0 {
                 thread::yield_now();
             }
@@ -401,14 +547,14 @@ mod models {
             let rung = Arc::new(AtomicU32::new(0));
             let bell = Arc::clone(&rung);
             let posting = thread::spawn(move || {
-                poster.push(0).unwrap();
-                poster.push(1).unwrap();
+                poster.try_push(0).unwrap();
+                poster.try_push(1).unwrap();
                 bell.store(1, Ordering::Release);
             });
             while rung.load(Ordering::Acquire) == 0 {
                 thread::yield_now();
             }
-            assert_eq!((retirer.retire(1, drop), retirer.retire(1, drop)), (Some((0, 1)), Some((1, 0))));
+            assert_eq!((retirer.retire(1), retirer.retire(1)), (Some((0, 1)), Some((1, 0))));
             posting.join().unwrap();
         });
     }

@@ -2,7 +2,7 @@
 
 use super::AnyQueuePair;
 use super::attr::{ConnectAttributes, InitAttributes, Limits, Modify, PeerPath, RtrAttributes, RtsAttributes};
-use super::batch::{Batch, BatchError, Stage};
+use super::batch::{Batch, BatchError, batch};
 use super::core::{Core, Inner, Local};
 use super::error::{CreateError, DestroyError, TransitionError, TransitionFailure, Undrained};
 use super::half::{ReceiveHalf, SendHalf};
@@ -445,14 +445,14 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     /// # Ok(()) }
     /// ```
     #[inline]
-    pub fn batch<R>(&mut self, f: impl for<'batch> FnOnce(&mut Batch<'batch, B>) -> R) -> Result<R, BatchError<B, R>>
+    pub fn batch<'env, R>(
+        &mut self,
+        f: impl for<'batch> FnOnce(&mut Batch<'batch, 'env, B>) -> R,
+    ) -> Result<R, BatchError<B, R>>
     where
         S: PostSend,
     {
-        let mut stage = Stage::uninit();
-        let mut batch = Batch::new(&mut self.inner.send, &mut stage);
-        let result = f(&mut batch);
-        batch.finish(result)
+        batch(&mut self.inner.send, f)
     }
 }
 

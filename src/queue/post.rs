@@ -6,7 +6,7 @@
 
 use super::ledger::Poster;
 use super::request::{Action, RequestFlaw, SendMemory, WorkRequest};
-use super::work::{Entry, Operation, QueueKey, WorkId};
+use super::work::{Entry, Operation, QueueKey, QueueKind, WorkId};
 use crate::completion::{QueueStatus, Status};
 use crate::error::VerbError;
 use crate::memory::{Buffer, MAX_MESSAGE_BYTES};
@@ -129,7 +129,7 @@ impl<R> error::Error for PostError<R> {
 /// posts.
 pub(super) struct WorkQueue<V> {
     pub(super) poster: Poster<Entry>,
-    key: QueueKey,
+    pub(super) key: QueueKey,
     /// # Invariants
     ///
     /// 0. Alive while this is reachable through a pair or its half; in a state that allows a post while those let one
@@ -137,6 +137,7 @@ pub(super) struct WorkQueue<V> {
     raw: NonNull<sys::ibv_qp>,
     verb: V,
     status: Arc<QueueStatus>,
+    pub(super) inline_bytes: u32,
 }
 
 pub(super) type SendQueue = WorkQueue<PostSendVerb>;
@@ -155,8 +156,9 @@ impl<V> WorkQueue<V> {
         raw: NonNull<sys::ibv_qp>,
         verb: V,
         status: Arc<QueueStatus>,
+        inline_bytes: u32,
     ) -> Self {
-        Self { poster, key, raw, verb, status }
+        Self { poster, key, raw, verb, status, inline_bytes }
     }
 
     /// Begins another life of the pair.
@@ -181,6 +183,7 @@ impl<V> WorkQueue<V> {
 
     /// Why there is no room for `request`.
     #[cold]
+    #[inline(never)]
     pub(super) fn no_room<R>(&self, request: R) -> PostError<R> {
         if self.is_broken() {
             return PostError::Broken { request, first_failure: self.status.first_failure() };
@@ -191,7 +194,7 @@ impl<V> WorkQueue<V> {
     /// The id of the request that is `ahead` after the next one.
     #[inline(always)]
     pub(super) fn id(&self, ahead: u32) -> WorkId {
-        self.key.id(self.poster.next_index(ahead))
+        self.key.id(self.poster.next_number().wrapping_add(ahead))
     }
 
     /// Takes back the newest entry, which the device was not given.
@@ -225,25 +228,131 @@ impl<V> WorkQueue<V> {
     }
 }
 
-/// A request as the provider reads it, with its one scatter/gather element.
-#[derive(Clone, Copy)]
+/// A request as the provider reads it.
 #[repr(C)]
 pub(super) struct Staged {
     pub(super) wr: sys::ibv_send_wr,
-    sge: sys::ibv_sge,
+    /// The element of an inline request. Others have it in their descriptor.
+    element: sys::ibv_sge,
     /// How much of the memory was filled before, in case it comes back.
-    pub(super) filled_before: usize,
+    filled_before: usize,
+}
+
+impl Staged {
+    /// Makes the request point to `next`.
+    ///
+    /// # Safety
+    ///
+    /// `this` may be written.
+    #[inline(always)]
+    pub(super) unsafe fn link(this: *mut Self, next: *mut Self) {
+        // SAFETY: the caller's promise.
+        unsafe { (&raw mut (*this).wr.next).write(next.cast()) };
+    }
+
+    /// Takes a request apart: into `this` for the device, and into an entry for the ledger. The device does not know it yet.
+    /// The `last` that the queue has room for is signalled.
+    ///
+    /// # Safety
+    ///
+    /// `this` may be written, was linked, and stays where it is until it was rung: the request may point to its own element.
+    #[inline(always)]
+    pub(super) unsafe fn stage<B, M: SendMemory<B>>(
+        this: *mut Self,
+        memory: M,
+        action: &Action,
+        length: u32,
+        id: WorkId,
+        last: bool,
+    ) -> (Entry, M::Rest) {
+        let mut flags = action.flags | if last { ibv_send_flags::IBV_SEND_SIGNALED.0 } else { 0 };
+        let element = match memory.part(KEY) {
+            Some(part) => {
+                if action.operation.fills() {
+                    // SAFETY: may be written (caller).
+                    unsafe { (&raw mut (*this).filled_before).write(part.filled()) };
+                    part.set_filled(length as usize);
+                }
+                // It says `length`: what is filled, or was made so.
+                part.element()
+            }
+            None => {
+                flags |= ibv_send_flags::IBV_SEND_INLINE.0;
+                // The provider reads them when the request is posted.
+                let addr = memory.bytes(KEY).as_ptr().expose_provenance() as u64;
+                // SAFETY: may be written (caller).
+                unsafe { (&raw mut (*this).element).write(sys::ibv_sge { addr, length, lkey: 0 }) };
+                // SAFETY: as above.
+                unsafe { &raw mut (*this).element }
+            }
+        };
+        #[allow(clippy::multiple_unsafe_ops_per_block, reason = "one struct, member by member")]
+        // SAFETY: may be written (caller); each member is written in place. What the opcode does not use is left alone.
+        unsafe {
+            let wr = &raw mut (*this).wr;
+            (&raw mut (*wr).wr_id).write(id.raw());
+            (&raw mut (*wr).sg_list).write(element);
+            (&raw mut (*wr).num_sge).write(1);
+            (&raw mut (*wr).opcode).write(action.opcode);
+            (&raw mut (*wr).send_flags).write(flags);
+            if length == 0 {
+                Self::empty(this);
+            }
+            if action.has_immediate() {
+                (&raw mut (*wr).__bindgen_anon_1.imm_data).write(action.immediate_be);
+            }
+            match action.operation {
+                Operation::Write | Operation::Read => {
+                    (&raw mut (*wr).wr.rdma.remote_addr).write(action.remote_addr);
+                    (&raw mut (*wr).wr.rdma.rkey).write(action.rkey);
+                }
+                Operation::CompareAndSwap | Operation::FetchAndAdd => {
+                    (&raw mut (*wr).wr.atomic.remote_addr).write(action.remote_addr);
+                    (&raw mut (*wr).wr.atomic.rkey).write(action.rkey);
+                    (&raw mut (*wr).wr.atomic.compare_add).write(action.compare_add);
+                    (&raw mut (*wr).wr.atomic.swap).write(action.swap);
+                }
+                Operation::Send | Operation::Receive => {}
+            }
+        }
+        memory.into_entry(action.operation, KEY)
+    }
+
+    /// Makes it a request of nothing: an element of length 0 means 2^31 bytes to some devices.
+    ///
+    /// # Safety
+    ///
+    /// `this` may be written.
+    #[cold]
+    unsafe fn empty(this: *mut Self) {
+        // SAFETY: the caller's promise.
+        unsafe { (&raw mut (*this).wr.num_sge).write(0) };
+    }
+
+    /// Undoes what [`stage`](Self::stage) did to the memory of `entry`.
+    ///
+    /// # Safety
+    ///
+    /// It was staged in `this`.
+    pub(super) unsafe fn unstage(this: *const Self, entry: &Entry) {
+        if entry.operation(QueueKind::Send).fills()
+            && let Some(part) = entry.part()
+        {
+            // SAFETY: written when it was staged (caller).
+            part.set_filled(unsafe { (*this).filled_before });
+        }
+    }
 }
 
 impl SendQueue {
     /// Hands the list that starts at `first` to the device.
     #[inline(always)]
-    pub(super) fn ring(&mut self, first: *mut Staged) -> Result<(), (VerbError, *mut sys::ibv_send_wr)> {
+    pub(super) fn ring(&mut self, first: *mut Staged) -> Result<(), (VerbError, *mut Staged)> {
         let mut bad = ptr::null_mut();
         // SAFETY: alive, in a state that sends (0), and nobody else posts (`&mut`); `first` starts a list of filled
-        // requests, whose memory the ledger owns from now on.
+        // requests, whose memory the ledger owns from now on, or which the provider copies.
         let result = unsafe { (self.verb)(self.raw.as_ptr(), first.cast(), &mut bad) };
-        if result == 0 { Ok(()) } else { Err((VerbError::new("ibv_post_send", result.wrapping_abs()), bad)) }
+        if result == 0 { Ok(()) } else { Err((VerbError::new("ibv_post_send", result.wrapping_abs()), bad.cast())) }
     }
 
     #[inline(always)]
@@ -251,7 +360,7 @@ impl SendQueue {
         &mut self,
         request: WorkRequest<M, K>,
     ) -> Result<WorkId, PostError<WorkRequest<M, K>>> {
-        let length = match request.action.length(request.memory.part(KEY)) {
+        let length = match request.action.length(&request.memory, self.inline_bytes) {
             Ok(length) => length,
             Err(flaw) => return Err(PostError::Flawed { request, flaw }),
         };
@@ -259,89 +368,25 @@ impl SendQueue {
         if room == 0 {
             return Err(self.no_room(request));
         }
-        let id = self.id(0);
+        let number = self.poster.next_number();
+        let id = self.key.id(number);
         let WorkRequest { memory, action, .. } = request;
         let mut staged = MaybeUninit::uninit();
         // One pointer for all: the request points into itself.
         let staged: *mut Staged = staged.as_mut_ptr();
         // SAFETY: our own, until the end of this function.
-        let entry = unsafe { stage(memory, &action, length, id, room == 1, staged) };
+        unsafe { Staged::link(staged, ptr::null_mut()) };
+        // SAFETY: as above.
+        let (entry, rest) = unsafe { Staged::stage(staged, memory, &action, length, id, room == 1) };
         // SAFETY: there is room, and nobody else posts.
-        unsafe { self.poster.write_ahead(0, entry) };
-        self.poster.publish(1);
+        unsafe { self.poster.push(number, entry) };
         match self.ring(staged) {
             Ok(()) => Ok(id),
-            Err((source, bad)) => {
+            Err((source, bad)) => Err(self.refused(bad == staged, source, id, move |entry| {
                 // SAFETY: staged above.
-                let before = unsafe { (*staged).filled_before };
-                Err(self.refused(bad.cast::<Staged>() == staged, source, id, |entry| {
-                    entry.part().set_filled(before);
-                    Some(WorkRequest::new(M::from_entry(entry, KEY)?, action))
-                }))
-            }
-        }
-    }
-}
-
-/// Takes a request apart: into `staged` for the device, and into an entry for the ledger. The device does not know it yet.
-///
-/// # Safety
-///
-/// `staged` may be written, and stays where it is until it was rung: the request points to its own element there.
-#[inline(always)]
-pub(super) unsafe fn stage<B, M: SendMemory<B>>(
-    memory: M,
-    action: &Action,
-    length: u32,
-    id: WorkId,
-    last: bool,
-    staged: *mut Staged,
-) -> Entry {
-    let part = memory.part(KEY);
-    let sge = sys::ibv_sge { addr: part.device_addr(), length, lkey: part.lkey().0 };
-    // SAFETY: may be written (caller).
-    unsafe { (*staged).filled_before = part.filled() };
-    if !matches!(action.operation, Operation::Send | Operation::Write) {
-        part.set_filled(length as usize);
-    }
-    // SAFETY: the caller's.
-    unsafe { fill(staged, id, sge, action, last) };
-    memory.into_entry(action.operation, KEY)
-}
-
-/// Writes the request as C has it. Members that the opcode does not use are left alone.
-///
-/// # Safety
-///
-/// As [`stage`].
-#[inline(always)]
-unsafe fn fill(staged: *mut Staged, id: WorkId, sge: sys::ibv_sge, action: &Action, last: bool) {
-    let flags = if last { action.flags | ibv_send_flags::IBV_SEND_SIGNALED.0 } else { action.flags };
-    #[allow(clippy::multiple_unsafe_ops_per_block, reason = "one struct, member by member")]
-    // SAFETY: `staged` may be written (caller); each member is written in place.
-    unsafe {
-        let wr = &raw mut (*staged).wr;
-        (&raw mut (*staged).sge).write(sge);
-        (&raw mut (*wr).wr_id).write(id.raw());
-        (&raw mut (*wr).next).write(ptr::null_mut());
-        (&raw mut (*wr).sg_list).write(&raw mut (*staged).sge);
-        // An element of length 0 means 2^31 bytes to some devices.
-        (&raw mut (*wr).num_sge).write(i32::from(sge.length != 0));
-        (&raw mut (*wr).opcode).write(action.opcode);
-        (&raw mut (*wr).send_flags).write(flags);
-        (&raw mut (*wr).__bindgen_anon_1.imm_data).write(action.immediate_be);
-        match action.operation {
-            Operation::Write | Operation::Read => {
-                (&raw mut (*wr).wr.rdma.remote_addr).write(action.remote_addr);
-                (&raw mut (*wr).wr.rdma.rkey).write(action.rkey);
-            }
-            Operation::CompareAndSwap | Operation::FetchAndAdd => {
-                (&raw mut (*wr).wr.atomic.remote_addr).write(action.remote_addr);
-                (&raw mut (*wr).wr.atomic.rkey).write(action.rkey);
-                (&raw mut (*wr).wr.atomic.compare_add).write(action.compare_add);
-                (&raw mut (*wr).wr.atomic.swap).write(action.swap);
-            }
-            Operation::Send | Operation::Receive => {}
+                unsafe { Staged::unstage(staged, &entry) };
+                Some(WorkRequest::new(M::from_entry(entry, rest, KEY)?, action))
+            })),
         }
     }
 }
@@ -352,7 +397,8 @@ impl ReceiveQueue {
         if self.room() == 0 {
             return Err(self.no_room(buffer));
         }
-        let id = self.id(0);
+        let number = self.poster.next_number();
+        let id = self.key.id(number);
         let part = buffer.part();
         let mut sge = sys::ibv_sge {
             addr: part.device_addr(),
@@ -360,8 +406,7 @@ impl ReceiveQueue {
             lkey: part.lkey().0,
         };
         // SAFETY: there is room, as was just seen; nobody else posts.
-        unsafe { self.poster.write_ahead(0, Entry::unique(Operation::Receive, buffer)) };
-        self.poster.publish(1);
+        unsafe { self.poster.push(number, Entry::unique(Operation::Receive, buffer)) };
         let mut wr = sys::ibv_recv_wr { wr_id: id.raw(), next: ptr::null_mut(), sg_list: &mut sge, num_sge: 1 };
         let mut bad = ptr::null_mut();
         // SAFETY: alive, at or above Init (0), and nobody else posts (`&mut`); the ledger owns the buffer.
@@ -370,6 +415,6 @@ impl ReceiveQueue {
             return Ok(id);
         }
         let source = VerbError::new("ibv_post_recv", result.wrapping_abs());
-        Err(self.refused(ptr::eq(bad, &wr), source, id, |entry| entry.into_memory().into_buffer()))
+        Err(self.refused(ptr::eq(bad, &wr), source, id, Entry::into_buffer))
     }
 }

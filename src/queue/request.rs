@@ -1,5 +1,6 @@
 //! Work requests: what is asked of the device, with the memory that it works on.
 
+use super::post::KEY;
 use super::work::{Entry, Operation};
 use crate::memory::{
     Buffer, Descriptor, MAX_MESSAGE_BYTES, PeerMayAtomic, PeerMayRead, PeerMayWrite, RemoteRegion, SharedBuffer,
@@ -22,12 +23,23 @@ pub enum Read {}
 pub enum Atomic {}
 
 mod sealed {
+    use super::{Descriptor, Entry, Key, Operation};
+
     #[allow(unnameable_types, reason = "seals `SendMemory`")]
     pub trait Sealed<B>: Sized {
-        fn part(&self, key: super::Key) -> &super::Descriptor;
-        fn into_entry(self, operation: super::Operation, key: super::Key) -> super::Entry;
+        /// What the entry does not keep of the handle.
+        type Rest: Copy;
+        /// How many bytes are filled.
+        fn filled(&self, key: Key) -> usize;
+        /// What it points to, unless it is inline.
+        fn part(&self, key: Key) -> Option<&Descriptor>;
+        /// The bytes of an inline one.
+        fn bytes(&self, _: Key) -> &[u8] {
+            &[]
+        }
+        fn into_entry(self, operation: Operation, key: Key) -> (Entry, Self::Rest);
         /// The handle that was made into the entry.
-        fn from_entry(entry: super::Entry, key: super::Key) -> Option<Self>;
+        fn from_entry(entry: Entry, rest: Self::Rest, key: Key) -> Option<Self>;
     }
     #[allow(unnameable_types, reason = "seals `CarriesImmediate`")]
     pub trait Carries {
@@ -35,41 +47,94 @@ mod sealed {
     }
 }
 
-/// Memory that can be sent or written from: [`Buffer`] and [`SharedBuffer`] of the queue pair's own domain. Sealed.
+/// Memory that can be sent or written from: [`Buffer`] and [`SharedBuffer`] of the queue pair's own domain, and [`Inline`]
+/// bytes. Sealed.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not memory of the protection domain `{B}`",
     label = "not a buffer of this queue pair's domain",
-    note = "post a `Buffer<{B}>` or a `SharedBuffer<{B}>`: memory of another domain, or that a peer may write, cannot be posted"
+    note = "post a `Buffer<{B}>` or a `SharedBuffer<{B}>`: memory of another domain, or that a peer may write, cannot be posted",
+    note = "a few bytes of any memory can be posted as `Inline(&bytes)`: they are copied"
 )]
 pub trait SendMemory<B>: sealed::Sealed<B> {}
 
 impl<B> SendMemory<B> for Buffer<B> {}
 impl<B> sealed::Sealed<B> for Buffer<B> {
+    type Rest = ();
     #[inline(always)]
-    fn part(&self, _: Key) -> &Descriptor {
-        self.part()
+    fn filled(&self, _: Key) -> usize {
+        self.part().filled()
     }
     #[inline(always)]
-    fn into_entry(self, operation: Operation, _: Key) -> Entry {
-        Entry::unique(operation, self)
+    fn part(&self, _: Key) -> Option<&Descriptor> {
+        Some(self.part())
     }
-    fn from_entry(entry: Entry, _: Key) -> Option<Self> {
-        entry.into_memory().into_buffer()
+    #[inline(always)]
+    fn into_entry(self, operation: Operation, _: Key) -> (Entry, ()) {
+        (Entry::unique(operation, self), ())
+    }
+    fn from_entry(entry: Entry, (): (), _: Key) -> Option<Self> {
+        entry.into_buffer()
     }
 }
 
 impl<B> SendMemory<B> for SharedBuffer<B> {}
 impl<B> sealed::Sealed<B> for SharedBuffer<B> {
+    type Rest = ();
     #[inline(always)]
-    fn part(&self, _: Key) -> &Descriptor {
-        self.part()
+    fn filled(&self, _: Key) -> usize {
+        self.part().filled()
     }
     #[inline(always)]
-    fn into_entry(self, operation: Operation, _: Key) -> Entry {
-        Entry::shared(operation, self)
+    fn part(&self, _: Key) -> Option<&Descriptor> {
+        Some(self.part())
     }
-    fn from_entry(entry: Entry, _: Key) -> Option<Self> {
+    #[inline(always)]
+    fn into_entry(self, operation: Operation, _: Key) -> (Entry, ()) {
+        (Entry::shared(operation, self), ())
+    }
+    fn from_entry(entry: Entry, (): (), _: Key) -> Option<Self> {
         entry.into_memory().into_shared()
+    }
+}
+
+/// A few bytes that are copied when the request is posted, so that they stay with the program. They need no registration.
+///
+/// At most [`Limits::inline_bytes`](crate::Limits::inline_bytes) of them.
+///
+/// # Examples
+///
+/// ```no_run
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # interlock::domain! { struct Docs; }
+/// # let mut pair: interlock::QueuePair<Docs> = todo!();
+/// pair.post_send(interlock::Inline(b"hello"))?;
+/// # Ok(()) }
+/// ```
+#[doc(alias = "IBV_SEND_INLINE")]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Inline<'a>(pub &'a [u8]);
+
+impl<B> SendMemory<B> for Inline<'_> {}
+impl<B> sealed::Sealed<B> for Inline<'_> {
+    type Rest = Self;
+    #[inline(always)]
+    fn bytes(&self, _: Key) -> &[u8] {
+        self.0
+    }
+    #[inline(always)]
+    fn filled(&self, _: Key) -> usize {
+        self.0.len()
+    }
+    #[inline(always)]
+    fn part(&self, _: Key) -> Option<&Descriptor> {
+        None
+    }
+    #[inline(always)]
+    fn into_entry(self, operation: Operation, _: Key) -> (Entry, Self) {
+        (Entry::inline(operation), self)
+    }
+    fn from_entry(_: Entry, rest: Self, _: Key) -> Option<Self> {
+        Some(rest)
     }
 }
 
@@ -117,6 +182,7 @@ pub(super) struct Action {
     pub(super) flags: u32,
     pub(super) immediate_be: u32,
     pub(super) remote_addr: u64,
+    /// Of the peer's memory; for a write, as much of it as one message reaches.
     pub(super) remote_len: u64,
     pub(super) rkey: u32,
     pub(super) compare_add: u64,
@@ -143,26 +209,36 @@ impl Action {
 
     #[inline(always)]
     fn at<A>(mut self, remote: &RemoteRegion<A>) -> Self {
-        (self.remote_addr, self.remote_len, self.rkey) = (remote.address(), remote.len(), remote.rkey().0);
+        (self.remote_addr, self.rkey) = (remote.address(), remote.rkey().0);
+        self.remote_len = if let Operation::Write = self.operation { remote.fits() } else { remote.len() };
         self
     }
 
-    /// How many bytes the request moves from or to `part`; or why they do not go together.
+    /// Whether the opcode uses the immediate.
     #[inline(always)]
-    pub(super) fn length(&self, part: &Descriptor) -> Result<u32, RequestFlaw> {
-        let (len, within) = match self.operation {
-            Operation::Send | Operation::Receive => (part.filled() as u64, MAX_MESSAGE_BYTES as u64),
-            Operation::Write => (part.filled() as u64, self.remote_len.min(MAX_MESSAGE_BYTES as u64)),
-            Operation::Read => (self.remote_len, part.capacity().min(MAX_MESSAGE_BYTES) as u64),
-            Operation::CompareAndSwap | Operation::FetchAndAdd => {
-                if self.remote_len < 8 || !self.remote_addr.is_multiple_of(8) {
-                    return Err(RequestFlaw::NotAWord { address: self.remote_addr, len_bytes: self.remote_len });
-                }
-                if part.capacity() < 8 || !part.device_addr().is_multiple_of(8) {
-                    return Err(RequestFlaw::NotAWord {
-                        address: part.device_addr(),
-                        len_bytes: part.capacity() as u64,
-                    });
+    pub(super) fn has_immediate(&self) -> bool {
+        matches!(self.opcode, ibv_wr_opcode::IBV_WR_SEND_WITH_IMM | ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM)
+    }
+
+    /// How many bytes the request moves from or to `memory`, of which the pair copies `inline_bytes` at most; or why they
+    /// do not go together.
+    #[inline(always)]
+    pub(super) fn length<B, M: SendMemory<B>>(&self, memory: &M, inline_bytes: u32) -> Result<u32, RequestFlaw> {
+        let part = memory.part(KEY);
+        let most = if part.is_some() { MAX_MESSAGE_BYTES as u64 } else { u64::from(inline_bytes) };
+        let (len, within) = match (self.operation, part) {
+            (Operation::Send | Operation::Receive, _) => (memory.filled(KEY) as u64, most),
+            (Operation::Write, Some(_)) => (memory.filled(KEY) as u64, self.remote_len),
+            (Operation::Write, None) => (memory.filled(KEY) as u64, self.remote_len.min(most)),
+            (Operation::Read, part) => {
+                (self.remote_len, part.map_or(0, |part| part.capacity().min(MAX_MESSAGE_BYTES) as u64))
+            }
+            (Operation::CompareAndSwap | Operation::FetchAndAdd, part) => {
+                let (address, len) = part.map_or((0, 0), |part| (part.device_addr(), part.capacity() as u64));
+                for (address, len_bytes) in [(self.remote_addr, self.remote_len), (address, len)] {
+                    if len_bytes < 8 || !address.is_multiple_of(8) {
+                        return Err(RequestFlaw::NotAWord { address, len_bytes });
+                    }
                 }
                 (8, 8)
             }
@@ -175,7 +251,8 @@ impl Action {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RequestFlaw {
-    /// More bytes than fit at the target (the peer's memory for a write, the buffer for a read) or in a message.
+    /// More bytes than fit at the target (the peer's memory for a write, the buffer for a read) or in a message, or than
+    /// the pair takes [inline](crate::Inline).
     #[error("{len_bytes} bytes do not fit in {within}")]
     TooLong {
         /// What would be moved.

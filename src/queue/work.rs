@@ -1,8 +1,9 @@
 //! Work ids, and what the ledger keeps of a request.
 #![allow(unsafe_code, reason = "a tagged pointer to a descriptor")]
 
-use crate::memory::{Buffer, Descriptor, SharedBuffer};
-use std::{fmt, mem, ptr::NonNull, sync::Arc};
+use super::ledger::INDEX_MASK;
+use crate::memory::{Buffer, Descriptor, Part, SharedBuffer};
+use std::{fmt, mem, ptr, ptr::NonNull};
 
 /// Names a posted work request.
 ///
@@ -13,7 +14,7 @@ use std::{fmt, mem, ptr::NonNull, sync::Arc};
 pub struct WorkId(u64);
 
 /// What a work id has besides the index: which work queue, in which of its lives. Bits from the top: 2 kind, 20 slot,
-/// 18 generation; then 24 index.
+/// 18 generation; 24 of 0, for the index.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct QueueKey(u64);
 
@@ -25,6 +26,7 @@ pub(crate) enum QueueKind {
 }
 
 const INDEX_BITS: u32 = 24;
+static_assertions::const_assert_eq!(INDEX_MASK, (1 << INDEX_BITS) - 1);
 const GENERATION_BITS: u32 = 18;
 const SLOT_BITS: u32 = 20;
 
@@ -34,18 +36,25 @@ pub(crate) const MAX_SLOTS: u32 = 1 << SLOT_BITS;
 impl QueueKey {
     /// `slot` is below [`MAX_SLOTS`]; generations come round.
     pub(crate) fn new(kind: QueueKind, slot: u32, generation: u32) -> Self {
+        let place = (kind as u64) << SLOT_BITS | u64::from(slot & (MAX_SLOTS - 1));
         let generation = u64::from(generation & ((1 << GENERATION_BITS) - 1));
-        Self((((kind as u64) << SLOT_BITS) | u64::from(slot & (MAX_SLOTS - 1))) << GENERATION_BITS | generation)
+        Self((place << GENERATION_BITS | generation) << INDEX_BITS)
+    }
+
+    #[inline(always)]
+    pub(crate) fn kind(self) -> QueueKind {
+        if self.0 >> (SLOT_BITS + GENERATION_BITS + INDEX_BITS) == 0 { QueueKind::Send } else { QueueKind::Receive }
     }
 
     #[inline(always)]
     pub(crate) fn slot(self) -> usize {
-        (self.0 >> GENERATION_BITS) as usize & (MAX_SLOTS as usize - 1)
+        (self.0 >> (GENERATION_BITS + INDEX_BITS)) as usize & (MAX_SLOTS as usize - 1)
     }
 
+    /// The id of the request that has this number in its ledger.
     #[inline(always)]
-    pub(crate) fn id(self, index: u32) -> WorkId {
-        WorkId(self.0 << INDEX_BITS | u64::from(index))
+    pub(crate) fn id(self, number: u32) -> WorkId {
+        WorkId(self.0 | u64::from(number & INDEX_MASK))
     }
 }
 
@@ -62,18 +71,18 @@ impl WorkId {
 
     #[inline(always)]
     pub(crate) fn key(self) -> QueueKey {
-        QueueKey(self.0 >> INDEX_BITS)
+        QueueKey(self.0 & !u64::from(INDEX_MASK))
     }
 
-    /// The id of the request that was posted `count` before this one, to the same queue.
+    /// The id of the next request, if that is on the same round of the ledger.
     #[inline(always)]
-    pub(crate) fn before(self, count: u32) -> Self {
-        self.key().id(self.index().wrapping_sub(count) & ((1 << INDEX_BITS) - 1))
+    pub(crate) fn next(self) -> Self {
+        Self(self.0 + 1)
     }
 
     #[inline(always)]
     pub(crate) fn index(self) -> u32 {
-        self.0 as u32 & ((1 << INDEX_BITS) - 1)
+        self.0 as u32 & INDEX_MASK
     }
 }
 
@@ -109,12 +118,22 @@ pub enum Operation {
     Receive = 5,
 }
 
+impl Operation {
+    /// Whether the device fills the memory: what counts as filled is then set by the request.
+    #[inline(always)]
+    pub(crate) fn fills(self) -> bool {
+        !matches!(self, Self::Send | Self::Write)
+    }
+}
+
 /// The memory of a request: gone while it is in flight, here again with its completion.
 pub enum PostedMemory<B> {
     /// A buffer.
     Unique(Buffer<B>),
     /// A share of a read-only buffer.
     Shared(SharedBuffer<B>),
+    /// None: the request was [inline](crate::Inline).
+    Inline,
 }
 
 impl<B> fmt::Debug for PostedMemory<B> {
@@ -122,6 +141,7 @@ impl<B> fmt::Debug for PostedMemory<B> {
         match self {
             Self::Unique(buffer) => buffer.fmt(f),
             Self::Shared(share) => f.debug_tuple("Shared").field(share).finish(),
+            Self::Inline => f.write_str("Inline"),
         }
     }
 }
@@ -132,7 +152,15 @@ impl<B> PostedMemory<B> {
     pub fn into_buffer(self) -> Option<Buffer<B>> {
         match self {
             Self::Unique(buffer) => Some(buffer),
-            Self::Shared(_) => None,
+            Self::Shared(_) | Self::Inline => None,
+        }
+    }
+
+    /// The share, if it was one.
+    pub fn into_shared(self) -> Option<SharedBuffer<B>> {
+        match self {
+            Self::Shared(share) => Some(share),
+            Self::Unique(_) | Self::Inline => None,
         }
     }
 
@@ -141,14 +169,7 @@ impl<B> PostedMemory<B> {
         match self {
             Self::Unique(buffer) => buffer.capacity(),
             Self::Shared(share) => share.len(),
-        }
-    }
-
-    /// The share, if it was one.
-    pub fn into_shared(self) -> Option<SharedBuffer<B>> {
-        match self {
-            Self::Unique(_) => None,
-            Self::Shared(share) => Some(share),
+            Self::Inline => 0,
         }
     }
 }
@@ -158,8 +179,8 @@ impl<B> PostedMemory<B> {
 pub struct Entry {
     /// # Invariants
     ///
-    /// 0. From `Arc::into_raw`, with the operation in the low 3 bits and `SHARED` where the handle was a
-    ///    [`SharedBuffer`]; the alignment of a descriptor keeps these bits free. Owns that reference.
+    /// 0. Low bits: the operation, and the form of the memory. Above them, where the form is `UNIQUE` or `SHARED`: a
+    ///    [`Part`], from `into_raw`; the alignment of a descriptor keeps the low bits free.
     tagged: NonNull<Descriptor>,
 }
 
@@ -167,19 +188,25 @@ pub struct Entry {
 #[derive(Clone, Copy)]
 pub(crate) struct RawEntry(NonNull<Descriptor>);
 
-const OPERATION: usize = 0b0111;
-const SHARED: usize = 0b1000;
-const TAG: usize = OPERATION | SHARED;
+const OPERATION: usize = 0b0_0111;
+const FORM: usize = 0b1_1000;
+/// A [`Buffer`]: the only reference to its descriptor.
+const UNIQUE: usize = 0b0_0000;
+/// A [`SharedBuffer`].
+const SHARED: usize = 0b0_1000;
+/// No memory.
+const INLINE: usize = 0b1_0000;
+const TAG: usize = OPERATION | FORM;
 static_assertions::const_assert!(mem::align_of::<Descriptor>() > TAG);
 static_assertions::assert_eq_size!(Entry, Option<Entry>, u64);
 
-// SAFETY: an `Arc` of a descriptor, which is `Send` and `Sync`.
+// SAFETY: a part, which is `Send`.
 unsafe impl Send for Entry {}
 
 impl Entry {
     #[inline(always)]
     pub(crate) fn unique<B>(operation: Operation, buffer: Buffer<B>) -> Self {
-        Self::tag(buffer.into_part(), operation as usize)
+        Self::tag(buffer.into_part(), operation as usize | UNIQUE)
     }
 
     #[inline(always)]
@@ -188,10 +215,18 @@ impl Entry {
     }
 
     #[inline(always)]
-    fn tag(part: Arc<Descriptor>, tag: usize) -> Self {
-        let part = Arc::into_raw(part).cast_mut().map_addr(|address| address | tag);
-        // SAFETY: not null, since it points into an `Arc`.
-        Self { tagged: unsafe { NonNull::new_unchecked(part) } }
+    pub(crate) fn inline(operation: Operation) -> Self {
+        let tagged = ptr::without_provenance_mut(operation as usize | INLINE);
+        // SAFETY: not null: `INLINE` is not 0.
+        Self { tagged: unsafe { NonNull::new_unchecked(tagged) } }
+    }
+
+    #[inline(always)]
+    fn tag(part: Part, tag: usize) -> Self {
+        // The bits are free, so to add is to set.
+        let tagged = part.into_raw().as_ptr().wrapping_byte_add(tag);
+        // SAFETY: not null, since inside a descriptor.
+        Self { tagged: unsafe { NonNull::new_unchecked(tagged) } }
     }
 
     /// The word. Whoever has it owns the entry.
@@ -211,48 +246,86 @@ impl Entry {
     }
 
     #[inline(always)]
-    fn part_ptr(&self) -> *const Descriptor {
-        self.tagged.as_ptr().cast_const().map_addr(|address| address & !TAG)
+    fn form(&self) -> usize {
+        self.tagged.addr().get() & FORM
     }
 
+    /// Where its descriptor is, if it has one.
     #[inline(always)]
-    pub(crate) fn part(&self) -> &Descriptor {
+    fn part_ptr(&self) -> NonNull<Descriptor> {
+        let untagged = self.tagged.as_ptr().map_addr(|address| address & !TAG);
+        // SAFETY: the callers have seen that it has one (0).
+        unsafe { NonNull::new_unchecked(untagged) }
+    }
+
+    /// The descriptor of its memory, if it has one.
+    #[inline(always)]
+    pub(crate) fn part(&self) -> Option<&Descriptor> {
         // SAFETY: a reference that we own (0).
-        unsafe { &*self.part_ptr() }
+        (self.form() != INLINE).then(|| unsafe { self.part_ptr().as_ref() })
     }
 
+    /// The reference to the descriptor, given up.
+    ///
+    /// # Safety
+    ///
+    /// The form is one that has it.
     #[inline(always)]
-    pub(crate) fn operation(&self) -> Operation {
-        match self.tagged.addr().get() & OPERATION {
-            0 => Operation::Send,
-            1 => Operation::Write,
-            2 => Operation::Read,
-            3 => Operation::CompareAndSwap,
-            4 => Operation::FetchAndAdd,
-            _ => Operation::Receive,
+    unsafe fn into_part(self) -> Part {
+        // SAFETY: from `into_raw` (0, caller); given up here.
+        unsafe { Part::from_raw(mem::ManuallyDrop::new(self).part_ptr()) }
+    }
+
+    /// What it does, on a queue of `kind`.
+    #[inline(always)]
+    pub(crate) fn operation(&self, kind: QueueKind) -> Operation {
+        match (kind, self.tagged.addr().get() & OPERATION) {
+            (QueueKind::Receive, _) => Operation::Receive,
+            (_, 0) => Operation::Send,
+            (_, 1) => Operation::Write,
+            (_, 2) => Operation::Read,
+            (_, 3) => Operation::CompareAndSwap,
+            _ => Operation::FetchAndAdd,
         }
     }
 
     /// The memory. `B` is the brand of the queue that the request was posted to, and so of what was posted.
     #[inline(always)]
     pub(crate) fn into_memory<B>(self) -> PostedMemory<B> {
-        let shared = self.tagged.addr().get() & SHARED != 0;
-        // SAFETY: from `Arc::into_raw` (0); given up here.
-        let part = unsafe { Arc::from_raw(mem::ManuallyDrop::new(self).part_ptr()) };
-        if shared { PostedMemory::Shared(SharedBuffer::new(part)) } else { PostedMemory::Unique(Buffer::new(part)) }
+        match self.form() {
+            // SAFETY: this form has one, the only one.
+            UNIQUE => PostedMemory::Unique(Buffer::new(unsafe { self.into_part() })),
+            // SAFETY: this form has one.
+            SHARED => PostedMemory::Shared(SharedBuffer::new(unsafe { self.into_part() })),
+            _ => {
+                // Has nothing to drop.
+                mem::forget(self);
+                PostedMemory::Inline
+            }
+        }
+    }
+
+    /// The buffer, if it is one.
+    #[inline(always)]
+    pub(crate) fn into_buffer<B>(self) -> Option<Buffer<B>> {
+        // SAFETY: this form has one, the only one.
+        (self.form() == UNIQUE).then(|| Buffer::new(unsafe { self.into_part() }))
     }
 }
 
 impl Drop for Entry {
+    #[inline]
     fn drop(&mut self) {
-        // SAFETY: from `Arc::into_raw` (0); given up here.
-        drop(unsafe { Arc::from_raw(self.part_ptr()) });
+        if self.form() != INLINE {
+            // SAFETY: from `into_raw` (0); given up here.
+            drop(unsafe { Part::from_raw(self.part_ptr()) });
+        }
     }
 }
 
 impl fmt::Debug for Entry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Entry").field("operation", &self.operation()).field("part", self.part()).finish()
+        f.debug_struct("Entry").field("part", &self.part()).finish_non_exhaustive()
     }
 }
 

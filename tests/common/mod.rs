@@ -35,7 +35,7 @@ impl<B: Brand> Link<B> {
     }
 
     pub(crate) fn with(domain: ProtectionDomain<B>, depth: u32, attr: &ConnectAttributes) -> Self {
-        let limits = Limits { sends: depth, receives: depth };
+        let limits = Limits { sends: depth, receives: depth, ..Limits::default() };
         let port = domain.context().active_port().unwrap();
         let (queue, poller) = domain.completion_queue(4 * depth).unwrap();
         let left = domain.reliable(&queue, &limits).unwrap().into_init(&port).unwrap();

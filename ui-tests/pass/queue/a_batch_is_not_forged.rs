@@ -2,7 +2,7 @@
 
 use interlock::{Batch, Brand};
 
-fn forge<'batch, B: Brand>(batch: Batch<'batch, B>) -> Batch<'batch, B> {
+fn forge<'batch, 'env, B: Brand>(batch: Batch<'batch, 'env, B>) -> Batch<'batch, 'env, B> {
     batch
 }
 

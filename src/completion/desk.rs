@@ -1,0 +1,223 @@
+//! What a poller works on: the work queues of one completion queue, and what was taken from the device.
+//!
+//! ASSUMPTION: a request's completion comes after the device's last access to its memory; requests of a reliable
+//! connection complete in the order of posting; and `ibv_poll_cq` orders what the device wrote before what is read after it.
+#![allow(unsafe_code, reason = "polls the raw queue")]
+
+use super::poller::PollError;
+use super::queue::{Attached, CqInner, Message, Orphan};
+use super::retired::Run;
+use crate::queue::WorkId;
+use crate::sys;
+use std::mem;
+use std::sync::atomic::Ordering;
+
+/// How many completions are taken from the device at once.
+const BATCH: usize = 16;
+static_assertions::const_assert!(BATCH.is_power_of_two());
+
+/// Outlives its poller.
+pub(crate) struct Desk {
+    /// The work queues, by slot.
+    attached: Vec<Option<Attached>>,
+    /// What was taken from the device and not given out yet: from `next` to `filled`.
+    polled: [sys::ibv_wc; BATCH],
+    next: usize,
+    filled: usize,
+    /// Work queues that were gone before the last look at the device; to be emptied once that look's completions are out.
+    leaving: Vec<Orphan>,
+    /// Work queues that went since.
+    left: Vec<Orphan>,
+    /// Completions for requests that are not in flight.
+    unknown: u64,
+    poisoned: bool,
+}
+
+// SAFETY: completions hold numbers only; the rest is `Send`.
+unsafe impl Send for Desk {}
+// SAFETY: shared access reads numbers only.
+unsafe impl Sync for Desk {}
+
+impl Desk {
+    pub(super) fn new() -> Self {
+        Self {
+            attached: Vec::new(),
+            // SAFETY: a struct of numbers, for which zero is a value. (A device need not write all of them.)
+            polled: unsafe { mem::zeroed() },
+            next: 0,
+            filled: 0,
+            leaving: Vec::new(),
+            left: Vec::new(),
+            unknown: 0,
+            poisoned: false,
+        }
+    }
+
+    pub(super) fn into_attached(self) -> Vec<Attached> {
+        self.attached.into_iter().flatten().collect()
+    }
+
+    pub(super) fn unknown(&self) -> u64 {
+        self.unknown
+    }
+
+    /// The next requests to give out; `None` if there are none now. Looks at the device only if it `may_look`.
+    #[inline(always)]
+    pub(super) fn next_run(&mut self, queue: &CqInner, may_look: bool) -> Result<Option<Run<'_>>, PollError> {
+        loop {
+            if self.next < self.filled {
+                if let Some(run) = self.current() {
+                    // SAFETY: of the lifetime only, which the compiler takes for that of the loop: the ways on from here do
+                    // not have the run.
+                    return Ok(Some(unsafe { mem::transmute::<Run<'_>, Run<'_>>(run) }));
+                }
+                self.astray(queue);
+                continue;
+            }
+            if queue.mailbox.is_flagged() {
+                match self.attend(queue, may_look)? {
+                    Attended::Polled => continue,
+                    Attended::Destroyed(slot) => return Ok(self.destroyed(slot)),
+                    Attended::Empty => return Ok(None),
+                }
+            }
+            if !may_look || !self.look(queue)? {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// What the completion at `next` retires; `None` if no such request is known.
+    #[inline(always)]
+    fn current(&mut self) -> Option<Run<'_>> {
+        let wc = &self.polled[self.next % BATCH];
+        let id = WorkId::from_raw(wc.wr_id);
+        let attached = self.attached.get_mut(id.key().slot())?.as_mut().filter(|attached| attached.key == id.key())?;
+        let ahead = attached.retirer.ahead_of(id.index())?;
+        Some(Run::completed(attached, ahead, wc, &mut self.next))
+    }
+
+    /// The requests of a queue that is gone.
+    #[cold]
+    fn destroyed(&mut self, slot: usize) -> Option<Run<'_>> {
+        self.attached.get_mut(slot)?.as_mut().map(Run::destroyed)
+    }
+
+    /// Takes what the device has. False if that is nothing.
+    #[inline(always)]
+    fn look(&mut self, queue: &CqInner) -> Result<bool, PollError> {
+        // SAFETY: alive as long as we hold it; we are its only poller; there is room for `BATCH` entries.
+        let count = unsafe { (queue.poll)(queue.raw.as_ptr(), BATCH as i32, self.polled.as_mut_ptr()) };
+        // Negative ones are great ones.
+        let count = count as u32 as usize;
+        if count > BATCH {
+            return Err(self.poison(queue));
+        }
+        (self.next, self.filled) = (0, count);
+        Ok(count != 0)
+    }
+
+    /// Does what an ordinary look leaves out: reads what the control path sent, and empties the queues that are gone.
+    #[cold]
+    #[inline(never)]
+    fn attend(&mut self, queue: &CqInner, may_look: bool) -> Result<Attended, PollError> {
+        if self.poisoned {
+            return Err(PollError::Failed);
+        }
+        if let Some(slot) = self.next_destroyed(queue) {
+            return Ok(Attended::Destroyed(slot));
+        }
+        if !may_look {
+            return Ok(Attended::Empty);
+        }
+        self.read_mail(queue);
+        // These were gone before this look, so once it finds the end of the queue, it has found all completions of theirs.
+        let gone = self.left.len();
+        let any = self.look(queue)?;
+        if gone != 0 && self.filled < BATCH {
+            // Emptied from the back, oldest first. (None has come since: mail is read here and where a completion is astray.)
+            self.leaving.extend(mem::take(&mut self.left).into_iter().rev());
+        }
+        if !(self.left.is_empty() && self.leaving.is_empty()) {
+            queue.mailbox.flag();
+        }
+        if any {
+            return Ok(Attended::Polled);
+        }
+        Ok(self.next_destroyed(queue).map_or(Attended::Empty, Attended::Destroyed))
+    }
+
+    #[cold]
+    fn poison(&mut self, queue: &CqInner) -> PollError {
+        self.poisoned = true;
+        queue.mailbox.flag();
+        (self.next, self.filled) = (0, 0);
+        PollError::Failed
+    }
+
+    /// Reads what the control path sent.
+    #[cold]
+    fn read_mail(&mut self, queue: &CqInner) {
+        for message in queue.mailbox.take() {
+            match message {
+                Message::Attach(attached) => {
+                    let slot = attached.key.slot();
+                    if self.attached.len() <= slot {
+                        self.attached.resize_with(slot + 1, || None);
+                    }
+                    if let Some(place) = self.attached.get_mut(slot) {
+                        *place = Some(attached);
+                    }
+                }
+                Message::Orphan(orphan) => self.left.push(orphan),
+            }
+        }
+    }
+
+    /// A completion of a request that is not known: perhaps its queue came since the last look at the mail. Else it is counted,
+    /// and dropped.
+    #[cold]
+    #[inline(never)]
+    fn astray(&mut self, queue: &CqInner) {
+        if queue.mailbox.has_mail() {
+            self.read_mail(queue);
+            // For what came besides.
+            queue.mailbox.flag();
+        } else {
+            self.unknown += 1;
+            self.next += 1;
+        }
+    }
+
+    /// The slot of a work queue that is gone and still has requests. All completions of before it went have been given
+    /// out. Ends those that have none.
+    #[cold]
+    fn next_destroyed(&mut self, queue: &CqInner) -> Option<usize> {
+        while let Some(orphan) = self.leaving.last() {
+            let slot = orphan.place.key.slot();
+            if let Some(place) = self.attached.get_mut(slot) {
+                if place.as_ref().is_some_and(|attached| attached.retirer.has_any()) {
+                    return Some(slot);
+                }
+                *place = None;
+            }
+            if let Some(Orphan { place, keeps_lease }) = self.leaving.pop() {
+                queue.release(place, keeps_lease.is_none());
+                if let Some(unsettled) = keeps_lease {
+                    unsettled.fetch_sub(1, Ordering::Release);
+                }
+            }
+        }
+        None
+    }
+}
+
+/// What came of a look that was not an ordinary one.
+enum Attended {
+    /// There are completions of the device.
+    Polled,
+    /// The queue in this slot is gone, and has requests.
+    Destroyed(usize),
+    /// Nothing.
+    Empty,
+}

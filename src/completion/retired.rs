@@ -1,0 +1,241 @@
+//! What one completion of the device brings back: its own request, and the unsignalled ones before it.
+//!
+//! The only place where memory leaves the ledgers.
+#![allow(unsafe_code, reason = "takes entries out of the ledgers")]
+
+use super::entry::Ended;
+use super::queue::{Attached, QueueStatus};
+use super::{Completion, Status, Success};
+use crate::domain::brand::Branded;
+use crate::memory::Buffer;
+use crate::queue::{Entry, WorkId};
+use crate::sys;
+use std::mem::{ManuallyDrop, MaybeUninit};
+use std::{fmt, iter::FusedIterator, marker::PhantomData};
+
+/// Requests of one work queue that came to their end together: some that succeeded, and one of which the device says how it
+/// ended. Forgetting it changes nothing: they are still in the ledger then, and the next poll finds them.
+pub(super) struct Run<'d> {
+    attached: &'d mut Attached,
+    /// # Invariants
+    ///
+    /// 0. The number of the last in the ledger: it is in flight, as are those before it.
+    last: u32,
+    /// What the device says of the last; `None` if the queue is gone.
+    by_device: Option<(&'d sys::ibv_wc, &'d mut usize)>,
+}
+
+impl<'d> Run<'d> {
+    /// `next` counts the completions that were given out.
+    #[inline(always)]
+    pub(super) fn completed(attached: &'d mut Attached, ahead: u32, wc: &'d sys::ibv_wc, next: &'d mut usize) -> Self {
+        Self { last: attached.retirer.taken().wrapping_add(ahead), attached, by_device: Some((wc, next)) }
+    }
+
+    /// At least one request is in flight.
+    pub(super) fn destroyed(attached: &'d mut Attached) -> Self {
+        Self { last: attached.retirer.taken(), attached, by_device: None }
+    }
+
+    /// How many requests are before the last.
+    #[inline(always)]
+    fn ahead(&self) -> u32 {
+        self.last.wrapping_sub(self.attached.retirer.taken())
+    }
+
+    /// The oldest of the requests.
+    #[inline(always)]
+    pub(super) fn next<B>(mut self) -> Completion<B> {
+        match self.next_before() {
+            // SAFETY: taken out just now.
+            Some((ended, entry)) => unsafe { Completion::new(ended, entry.into_raw()) },
+            None => self.last(),
+        }
+    }
+
+    /// The oldest of those before the last.
+    #[inline(always)]
+    fn next_before(&mut self) -> Option<(Ended, Entry)> {
+        if self.ahead() == 0 {
+            return None;
+        }
+        let Attached { retirer, key, qpn, .. } = &mut *self.attached;
+        let id = key.id(retirer.taken());
+        // SAFETY: in flight (0).
+        Some((Ended::implied(id, *qpn), unsafe { retirer.take_one() }))
+    }
+
+    /// Gives `f` those before the last.
+    #[inline(always)]
+    fn each_before(&mut self, mut f: impl FnMut(Ended, Entry)) {
+        let count = self.ahead();
+        let Attached { retirer, key, qpn, .. } = &mut *self.attached;
+        // SAFETY: in flight (0).
+        unsafe { retirer.take_each(count, |number, entry| f(Ended::implied(key.id(number), *qpn), entry)) };
+    }
+
+    /// The last.
+    #[inline(always)]
+    fn last<B>(self) -> Completion<B> {
+        let Self { attached, by_device, last } = self;
+        let qpn = attached.qpn;
+        let (ended, entry) = match by_device {
+            Some((wc, next)) => {
+                *next += 1;
+                let id = WorkId::from_raw(wc.wr_id);
+                if wc.status == sys::ibv_wc_status::IBV_WC_SUCCESS {
+                    // SAFETY: in flight (0).
+                    let entry = unsafe { attached.retirer.take_one() };
+                    (Ended::succeeded(id, &entry, qpn, wc), entry)
+                } else {
+                    // Before the pair can see itself drained, and begin a new life without failures.
+                    let first = note_failure(&attached.status, Status::from_raw(wc.status.0));
+                    // SAFETY: in flight (0).
+                    let entry = unsafe { attached.retirer.take_one() };
+                    (Ended::failed(id, qpn, wc, first), entry)
+                }
+            }
+            None => {
+                // SAFETY: in flight (0).
+                let entry = unsafe { attached.retirer.take_one() };
+                (Ended::destroyed(attached.key.id(last), qpn), entry)
+            }
+        };
+        // SAFETY: taken out just now.
+        unsafe { Completion::new(ended, entry.into_raw()) }
+    }
+
+    /// The last; drops the memory of what is still before it.
+    #[inline(always)]
+    fn finish<B>(mut self) -> Completion<B> {
+        if self.ahead() != 0 {
+            self.drop_before();
+        }
+        self.last()
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn drop_before(&mut self) {
+        self.each_before(|_, entry| drop(entry));
+    }
+}
+
+/// Notes the first failure of a pair; gives the one there was before.
+#[cold]
+fn note_failure(status: &QueueStatus, failed: Status) -> Option<Status> {
+    let first = status.first_failure();
+    if first.is_none() {
+        status.note_failure(failed);
+    }
+    first
+}
+
+/// What one completion of the device retires: requests of one work queue, in the order of posting. Lent by
+/// [`Poller::poll_retired`](super::Poller::poll_retired).
+///
+/// The unsignalled ones before the last have succeeded. Dropping it drops the memory of what was not taken; forgetting
+/// it loses nothing, since the next poll finds the same requests.
+pub struct Retired<'p, B> {
+    /// Taken out once.
+    run: ManuallyDrop<Run<'p>>,
+    brand: Branded<B>,
+}
+
+impl<'p, B> Retired<'p, B> {
+    #[inline(always)]
+    pub(super) fn new(run: Run<'p>) -> Self {
+        Self { run: ManuallyDrop::new(run), brand: PhantomData }
+    }
+
+    /// How many requests there are, the last included.
+    #[inline(always)]
+    #[allow(clippy::len_without_is_empty, reason = "never empty")]
+    pub fn len(&self) -> usize {
+        self.run.ahead() as usize + 1
+    }
+
+    /// The requests before the last: unsignalled ones that succeeded.
+    ///
+    /// [`for_each`](Iterator::for_each) is the fast way through them.
+    #[inline(always)]
+    pub fn unsignalled(&mut self) -> Unsignalled<'_, 'p, B> {
+        Unsignalled { run: &mut self.run, brand: PhantomData }
+    }
+
+    /// Puts the buffers of the requests before the last into `free`. The fastest way to many buffers.
+    pub fn take_buffers(&mut self, free: &mut Vec<Buffer<B>>) {
+        free.reserve(self.run.ahead() as usize);
+        let mut at = free.spare_capacity_mut().as_mut_ptr();
+        let start = at;
+        self.run.each_before(|_, entry| {
+            if let Some(buffer) = entry.into_buffer() {
+                // SAFETY: reserved: there are not more entries than were ahead.
+                unsafe { at.write(MaybeUninit::new(buffer)) };
+                at = at.wrapping_add(1);
+            }
+        });
+        // SAFETY: both inside the spare capacity.
+        let count = unsafe { at.offset_from_unsigned(start) };
+        // SAFETY: so many were written.
+        unsafe { free.set_len(free.len() + count) };
+    }
+
+    /// The last request, of which the device says how it ended. Drops the memory of what is still before it.
+    #[inline(always)]
+    pub fn completion(self) -> Completion<B> {
+        let mut this = ManuallyDrop::new(self);
+        // SAFETY: taken out here, and not dropped.
+        unsafe { ManuallyDrop::take(&mut this.run) }.finish()
+    }
+}
+
+impl<B> Drop for Retired<'_, B> {
+    #[inline]
+    fn drop(&mut self) {
+        // SAFETY: taken out here, at the end.
+        drop(unsafe { ManuallyDrop::take(&mut self.run) }.finish::<B>());
+    }
+}
+
+impl<B> fmt::Debug for Retired<'_, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Retired").field("len", &self.len()).finish_non_exhaustive()
+    }
+}
+
+/// Unsignalled requests that succeeded. What is not taken stays with the [`Retired`] that lent it.
+pub struct Unsignalled<'r, 'p, B> {
+    run: &'r mut Run<'p>,
+    brand: Branded<B>,
+}
+
+impl<B> Iterator for Unsignalled<'_, '_, B> {
+    type Item = Success<B>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Success<B>> {
+        self.run.next_before().map(|(ended, entry)| Success::new(ended, entry))
+    }
+
+    #[inline(always)]
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let ahead = self.run.ahead() as usize;
+        (ahead, Some(ahead))
+    }
+
+    /// In a row: the work queue has the room at the end.
+    #[inline(always)]
+    fn for_each<F: FnMut(Success<B>)>(self, mut f: F) {
+        self.run.each_before(|ended, entry| f(Success::new(ended, entry)));
+    }
+}
+
+impl<B> ExactSizeIterator for Unsignalled<'_, '_, B> {}
+impl<B> FusedIterator for Unsignalled<'_, '_, B> {}
+
+impl<B> fmt::Debug for Unsignalled<'_, '_, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Unsignalled").field("len", &self.len()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,210 @@
+//! Parts of regions: what a buffer points to, so that a buffer is one word.
+#![allow(unsafe_code, reason = "counted references to memory of a region")]
+
+use super::{MAX_MESSAGE_BYTES, RegionInner};
+use crate::sys;
+use crate::types::Lkey;
+use std::ops::Deref;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::{fmt, mem, ptr::NonNull, slice, sync::Arc};
+
+/// A part of a region.
+///
+/// Made when a region is split, never on the data path. The alignment leaves room for the ledger's tag.
+#[repr(C, align(32))]
+#[allow(unnameable_types, reason = "in a sealed trait")]
+pub struct Descriptor {
+    /// What the device is given.
+    element: Element,
+    /// # Invariants
+    ///
+    /// 0. `capacity` bytes from the element's address are inside `region`, and inside no other exclusive descriptor.
+    capacity: usize,
+    /// 1. How many bytes are filled; at most `capacity`. Written by the one owner only.
+    filled: AtomicUsize,
+    /// 2. Whether a unique owner may write: the region's rights and its other owners allow it.
+    exclusive: bool,
+    region: Arc<RegionInner>,
+}
+
+/// An `ibv_sge`, so that a request need not copy it.
+#[repr(C)]
+struct Element {
+    /// The address as the device names it; as a pointer, with the provenance of the region's memory.
+    addr: *mut u8,
+    #[cfg(target_pointer_width = "32")]
+    high: u32,
+    /// What is filled, where one message can carry it.
+    length: AtomicU32,
+    lkey: u32,
+}
+static_assertions::assert_eq_size!(Element, sys::ibv_sge);
+static_assertions::const_assert_eq!(mem::offset_of!(Element, length), mem::offset_of!(sys::ibv_sge, length));
+static_assertions::const_assert_eq!(mem::offset_of!(Element, lkey), mem::offset_of!(sys::ibv_sge, lkey));
+static_assertions::const_assert!(cfg!(target_endian = "little") || cfg!(target_pointer_width = "64"));
+
+// SAFETY: an address of plain bytes; who may touch them is decided by the handle that owns the descriptor.
+unsafe impl Send for Descriptor {}
+// SAFETY: as above.
+unsafe impl Sync for Descriptor {}
+
+impl Descriptor {
+    /// All of `region`.
+    pub(super) fn whole(region: Arc<RegionInner>, exclusive: bool) -> Part {
+        Self::part(region.addr(), region.len_bytes(), exclusive, region)
+    }
+
+    /// `capacity` bytes of `region` from `addr`, filled.
+    pub(super) fn part(addr: *mut u8, capacity: usize, exclusive: bool, region: Arc<RegionInner>) -> Part {
+        let element = Element {
+            addr,
+            #[cfg(target_pointer_width = "32")]
+            high: 0,
+            length: AtomicU32::new(0),
+            lkey: region.lkey().0,
+        };
+        let this = Self { element, capacity, filled: AtomicUsize::new(0), exclusive, region };
+        this.set_filled(capacity);
+        Part::new(this)
+    }
+
+    pub(super) fn region(&self) -> &Arc<RegionInner> {
+        &self.region
+    }
+
+    pub(super) fn is_exclusive(&self) -> bool {
+        self.exclusive
+    }
+
+    #[inline(always)]
+    pub(super) fn addr(&self) -> *mut u8 {
+        self.element.addr
+    }
+
+    /// The address as the device names it.
+    #[inline(always)]
+    pub(crate) fn device_addr(&self) -> u64 {
+        self.element.addr.addr() as u64
+    }
+
+    #[inline(always)]
+    pub(crate) fn lkey(&self) -> Lkey {
+        Lkey(self.element.lkey)
+    }
+
+    #[inline(always)]
+    pub(crate) fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    #[inline(always)]
+    pub(crate) fn filled(&self) -> usize {
+        self.filled.load(Ordering::Relaxed)
+    }
+
+    /// Notes how much is filled; more than fits counts as all.
+    #[inline(always)]
+    pub(crate) fn set_filled(&self, len_bytes: usize) {
+        let len_bytes = len_bytes.min(self.capacity);
+        self.filled.store(len_bytes, Ordering::Relaxed);
+        self.element.length.store(len_bytes.min(MAX_MESSAGE_BYTES) as u32, Ordering::Relaxed);
+    }
+
+    /// What is filled as a scatter/gather element, which nobody writes through this pointer. It says the truth of at most
+    /// [`MAX_MESSAGE_BYTES`].
+    #[inline(always)]
+    pub(crate) fn element(&self) -> *mut sys::ibv_sge {
+        (&raw const self.element).cast_mut().cast()
+    }
+
+    /// The filled bytes.
+    ///
+    /// # Safety
+    ///
+    /// Nobody writes them meanwhile.
+    pub(super) unsafe fn bytes(&self) -> &[u8] {
+        // SAFETY: inside the region (0, 1), whose memory is initialised; not written meanwhile (caller).
+        unsafe { slice::from_raw_parts(self.element.addr, self.filled()) }
+    }
+}
+
+impl fmt::Debug for Descriptor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Buffer").field("len", &self.filled()).field("capacity", &self.capacity).finish_non_exhaustive()
+    }
+}
+
+/// An `Arc` of a descriptor in its raw form, which is also that of the ledger: no arithmetic on the way there and back.
+pub(crate) struct Part {
+    /// # Invariants
+    ///
+    /// 0. From `Arc::into_raw`; this owns a reference.
+    raw: NonNull<Descriptor>,
+}
+
+// SAFETY: as an `Arc` of a descriptor, which is `Send` and `Sync`.
+unsafe impl Send for Part {}
+// SAFETY: as above.
+unsafe impl Sync for Part {}
+
+impl Part {
+    fn new(descriptor: Descriptor) -> Self {
+        let raw = Arc::into_raw(Arc::new(descriptor)).cast_mut();
+        // SAFETY: not null, since it points into an `Arc`.
+        Self { raw: unsafe { NonNull::new_unchecked(raw) } }
+    }
+
+    /// The pointer. Whoever has it owns the reference.
+    #[inline(always)]
+    pub(crate) fn into_raw(self) -> NonNull<Descriptor> {
+        mem::ManuallyDrop::new(self).raw
+    }
+
+    /// The reference again.
+    ///
+    /// # Safety
+    ///
+    /// `raw` came from [`into_raw`](Self::into_raw), and is used once.
+    #[inline(always)]
+    pub(crate) unsafe fn from_raw(raw: NonNull<Descriptor>) -> Self {
+        Self { raw }
+    }
+
+    /// Whether this is the only reference.
+    pub(super) fn is_only(&mut self) -> bool {
+        // SAFETY: from `Arc::into_raw` (0); not dropped, so the count stays.
+        let mut arc = mem::ManuallyDrop::new(unsafe { Arc::from_raw(self.raw.as_ptr()) });
+        Arc::get_mut(&mut arc).is_some()
+    }
+}
+
+impl Deref for Part {
+    type Target = Descriptor;
+    #[inline(always)]
+    fn deref(&self) -> &Descriptor {
+        // SAFETY: a reference that we own (0).
+        unsafe { self.raw.as_ref() }
+    }
+}
+
+impl Clone for Part {
+    fn clone(&self) -> Self {
+        // SAFETY: from `Arc::into_raw` (0).
+        unsafe { Arc::increment_strong_count(self.raw.as_ptr()) };
+        Self { raw: self.raw }
+    }
+}
+
+impl Drop for Part {
+    #[inline]
+    fn drop(&mut self) {
+        // SAFETY: from `Arc::into_raw` (0); given up here.
+        drop(unsafe { Arc::from_raw(self.raw.as_ptr()) });
+    }
+}
+
+impl fmt::Debug for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
+    }
+}
