@@ -1,0 +1,164 @@
+//! What is looked at: one function for each operation of the data path. They neither unwrap nor index, and give on whatever
+//! they are given, so that nothing is dropped. Run, it prints their names.
+#![forbid(unsafe_code)]
+
+use interlock::{
+    Batch, BatchError, Buffer, Failure, Inline, PollError, Poller, PostError, PostedMemory, QueuePair, RemoteAll,
+    RemoteRegion, SharedBuffer, Success, Work, WorkId, WorkRequest, request::Write,
+};
+use std::hint::black_box;
+use std::sync::Mutex;
+
+interlock::domain! { struct Bench; }
+
+type Pair = QueuePair<Bench>;
+type Remote = RemoteRegion<RemoteAll>;
+type Posted<T> = Result<WorkId, PostError<T>>;
+type Request = WorkRequest<Buffer<Bench>, Write>;
+
+macro_rules! probes {
+    ($($name:ident)+) => {
+        fn main() {
+            // The address of each is taken, so that it stays, and nothing is known of what it is called with.
+            $(
+                black_box($name as *const ());
+                println!(stringify!($name));
+            )+
+            black_box(control as *const ());
+        }
+    };
+}
+
+probes! {
+    post_send post_send_immediate post_write post_read post_compare_and_swap post_fetch_and_add post_shared post_inline post_receive
+    post_request batch batch_post batch_post_each poll poll_each poll_retired
+}
+
+/// What a completion was. Nobody looks: it is for what it costs to make.
+#[allow(dead_code, reason = "only made")]
+enum Outcome {
+    Sent(PostedMemory<Bench>),
+    Written(PostedMemory<Bench>),
+    Read(Buffer<Bench>),
+    Atomic(Buffer<Bench>, u64),
+    Received(Buffer<Bench>, Option<u32>),
+    WrittenByPeer(Buffer<Bench>, u32),
+    Other(Work<Bench>),
+    Failed(Failure<Bench>),
+}
+
+impl Outcome {
+    #[inline(always)]
+    fn of(completion: interlock::Completion<Bench>) -> Self {
+        match completion.check() {
+            Ok(success) => match success.work() {
+                Work::Sent(memory) => Self::Sent(memory),
+                Work::Written(memory) => Self::Written(memory),
+                Work::Read(buffer) => Self::Read(buffer),
+                Work::Atomic { original, buffer, .. } => Self::Atomic(buffer, original),
+                Work::Received(received) => Self::Received(received.buffer, received.immediate),
+                Work::WrittenWithImmediate(written) => Self::WrittenByPeer(written.buffer, written.immediate),
+                other => Self::Other(other),
+            },
+            Err(failure) => Self::Failed(failure),
+        }
+    }
+}
+
+#[inline(never)]
+fn post_send(pair: &mut Pair, buffer: Buffer<Bench>) -> Posted<Buffer<Bench>> {
+    pair.post_send(buffer)
+}
+
+#[inline(never)]
+fn post_send_immediate(pair: &mut Pair, buffer: Buffer<Bench>) -> Posted<Buffer<Bench>> {
+    pair.post_send_with_immediate(buffer, 7)
+}
+
+#[inline(never)]
+fn post_write(pair: &mut Pair, buffer: Buffer<Bench>, target: &Remote) -> Posted<Buffer<Bench>> {
+    pair.post_write(buffer, target)
+}
+
+#[inline(never)]
+fn post_read(pair: &mut Pair, buffer: Buffer<Bench>, source: &Remote) -> Posted<Buffer<Bench>> {
+    pair.post_read(buffer, source)
+}
+
+#[inline(never)]
+fn post_compare_and_swap(pair: &mut Pair, result: Buffer<Bench>, target: &Remote) -> Posted<Buffer<Bench>> {
+    pair.post_compare_and_swap(result, target, 0, 1)
+}
+
+#[inline(never)]
+fn post_fetch_and_add(pair: &mut Pair, result: Buffer<Bench>, target: &Remote) -> Posted<Buffer<Bench>> {
+    pair.post_fetch_and_add(result, target, 1)
+}
+
+#[inline(never)]
+fn post_shared(pair: &mut Pair, share: SharedBuffer<Bench>) -> Posted<SharedBuffer<Bench>> {
+    pair.post_send(share)
+}
+
+#[inline(never)]
+fn post_inline<'a>(pair: &mut Pair, bytes: &'a [u8]) -> Posted<Inline<'a>> {
+    pair.post_send(Inline(bytes))
+}
+
+#[inline(never)]
+fn post_receive(pair: &mut Pair, buffer: Buffer<Bench>) -> Posted<Buffer<Bench>> {
+    pair.post_receive(buffer)
+}
+
+#[inline(never)]
+fn post_request(pair: &mut Pair, request: Request) -> Posted<Request> {
+    pair.post(request)
+}
+
+#[inline(never)]
+fn batch(pair: &mut Pair, f: &mut dyn FnMut(&mut Batch<'_, '_, Bench>)) -> Result<(), BatchError<Bench, ()>> {
+    pair.batch(|batch| f(batch))
+}
+
+#[inline(never)]
+fn batch_post(batch: &mut Batch<'_, '_, Bench>, request: Request) -> Posted<Request> {
+    batch.post(request)
+}
+
+/// Whatever the iterator does is the program's own, so it is called through a pointer.
+#[inline(never)]
+fn batch_post_each(
+    batch: &mut Batch<'_, '_, Bench>,
+    requests: &mut dyn Iterator<Item = Request>,
+) -> Result<usize, PostError<Request>> {
+    batch.post_each(requests)
+}
+
+#[inline(never)]
+fn poll(poller: &mut Poller<Bench>) -> Result<Option<Outcome>, PollError> {
+    poller.poll().map(|completion| completion.map(Outcome::of))
+}
+
+#[inline(never)]
+fn poll_each(poller: &mut Poller<Bench>, to: &mut dyn FnMut(Outcome)) -> Result<usize, PollError> {
+    poller.poll_each(|completion| to(Outcome::of(completion)))
+}
+
+#[inline(never)]
+fn poll_retired(
+    poller: &mut Poller<Bench>,
+    unsignalled: &mut dyn FnMut(Success<Bench>),
+    to: &mut dyn FnMut(Outcome),
+) -> Result<usize, PollError> {
+    poller.poll_retired(|mut retired| {
+        retired.unsignalled().for_each(&mut *unsignalled);
+        to(Outcome::of(retired.completion()));
+    })
+}
+
+/// Not an operation: what the check must see.
+#[inline(never)]
+fn control(numbers: &Mutex<Vec<u64>>, at: usize) -> Option<(Box<u64>, String)> {
+    let numbers = numbers.lock().ok()?;
+    Some((Box::new(numbers[at]), format!("{numbers:?}")))
+}

@@ -1,0 +1,283 @@
+//! What is counted: `workloads NAME ITERATIONS`. Each workload is one loop, in a function of its own.
+#![forbid(unsafe_code)]
+
+use interlock::{
+    Buffer, Context, Inline, Limits, Operation, Poller, QueuePair, RemoteAll, RemoteRegion, SharedBuffer, Success,
+    WorkId, WorkRequest, soft::Fabric,
+};
+use std::any::Any;
+use std::error::Error;
+use std::hint::black_box;
+use std::mem;
+
+interlock::domain! { struct Bench; }
+
+const MESSAGE: usize = 64;
+const SLOTS: usize = 64;
+const BATCH: usize = 32;
+const INLINE: usize = 32;
+/// How many messages a peer can take, and so the most iterations.
+const RECEIVES: u32 = 300;
+const DEPTH: u32 = 128;
+
+/// Buffers that are not in flight, in the order in which they came back: what any program needs.
+struct Ring<T> {
+    free: [Option<T>; SLOTS],
+    next: usize,
+}
+
+impl<T> Ring<T> {
+    fn new(items: impl IntoIterator<Item = T>) -> Self {
+        let mut items = items.into_iter();
+        Self { free: std::array::from_fn(|_| items.next()), next: 0 }
+    }
+
+    #[inline(always)]
+    fn take(&mut self) -> T {
+        self.take_at(0)
+    }
+
+    /// The one that is `ahead` after the next one.
+    #[inline(always)]
+    fn take_at(&mut self, ahead: usize) -> T {
+        self.free[(self.next + ahead) % SLOTS].take().expect("fewer are in flight")
+    }
+
+    #[inline(always)]
+    fn put(&mut self, item: T) {
+        self.free[self.next % SLOTS] = Some(item);
+        self.next += 1;
+    }
+}
+
+struct Setup {
+    pair: QueuePair<Bench>,
+    poller: Poller<Bench>,
+    ring: Ring<Buffer<Bench>>,
+    shares: Ring<SharedBuffer<Bench>>,
+    /// Those of the batch that is next, and of the one after it.
+    batches: [Vec<Buffer<Bench>>; 2],
+    bytes: Vec<u8>,
+    /// Parts of the peer's memory of `MESSAGE` bytes.
+    target: [RemoteRegion<RemoteAll>; SLOTS],
+    /// Words of the peer's memory.
+    words: [RemoteRegion<RemoteAll>; SLOTS],
+    /// What `pair` is connected to, and with.
+    _kept: Box<dyn Any>,
+}
+
+impl Setup {
+    /// A pair whose peer has `RECEIVES` receives posted, or one that is connected to itself and has `SLOTS`.
+    fn new(to_peer: bool) -> Result<Self, Box<dyn Error>> {
+        let domain = Context::open_on(&Fabric::new(), "soft0")?.named_domain(Bench)?;
+        let port = domain.context().active_port()?;
+        let (queue, poller) = domain.completion_queue(2 * DEPTH)?;
+        let (peer_queue, _) = domain.completion_queue(RECEIVES + DEPTH)?;
+        let inline_bytes = INLINE as u32;
+        let limits = Limits { sends: DEPTH, receives: DEPTH, inline_bytes };
+        let pair = domain.reliable(&queue, &limits)?.into_init(&port)?;
+        let mut peer = domain.reliable(&peer_queue, &Limits { receives: RECEIVES, ..limits })?.into_init(&port)?;
+        for buffer in domain.buffers(RECEIVES as usize, MESSAGE)? {
+            peer.post_receive(buffer)?;
+        }
+        let (mine, other) = (pair.endpoint(), peer.endpoint());
+        let (mut pair, peer) = (pair.connect(if to_peer { &other } else { &mine })?, peer.connect(&mine)?);
+        if !to_peer {
+            for buffer in domain.buffers(SLOTS, MESSAGE)? {
+                pair.post_receive(buffer)?;
+            }
+        }
+        let region = domain.register::<RemoteAll, _>(vec![0_u64; SLOTS * MESSAGE / 8])?;
+        let (mut target, mut words) = ([region.remote(); SLOTS], [region.remote(); SLOTS]);
+        for at in 0..SLOTS {
+            let start = (at * MESSAGE) as u64;
+            target[at] = region.remote().slice(start..start + MESSAGE as u64)?;
+            words[at] = region.remote().slice(start..start + 8)?;
+        }
+        Ok(Self {
+            pair,
+            poller,
+            ring: Ring::new(domain.buffers(SLOTS, MESSAGE)?),
+            shares: Ring::new(domain.buffers(SLOTS, MESSAGE)?.into_iter().map(Buffer::share)),
+            batches: [domain.buffers(BATCH, MESSAGE)?, domain.buffers(BATCH, MESSAGE)?],
+            bytes: vec![7; SLOTS * MESSAGE],
+            target,
+            words,
+            _kept: Box::new((peer, queue, peer_queue, region)),
+        })
+    }
+}
+
+/// Polls until the completion of `id`.
+#[inline(always)]
+fn poll(poller: &mut Poller<Bench>, id: WorkId) -> Success<Bench> {
+    loop {
+        if let Some(completion) = poller.poll().expect("a queue that works") {
+            let success = completion.check().expect("success");
+            assert!(success.id() == id);
+            return success;
+        }
+    }
+}
+
+#[inline(never)]
+fn send(s: &mut Setup, n: u32) {
+    for _ in 0..n {
+        let id = s.pair.post_send(s.ring.take()).expect("room");
+        s.ring.put(poll(&mut s.poller, id).into_buffer().expect("a buffer"));
+    }
+}
+
+#[inline(never)]
+fn write(s: &mut Setup, n: u32) {
+    for i in 0..n {
+        let id = s.pair.post_write(s.ring.take(), &s.target[i as usize % SLOTS]).expect("room");
+        s.ring.put(poll(&mut s.poller, id).into_buffer().expect("a buffer"));
+    }
+}
+
+#[inline(never)]
+fn batch(s: &mut Setup, n: u32) {
+    let Setup { pair, poller, batches: [free, waiting], target, .. } = s;
+    for i in 0..n {
+        let first = (i as usize % 2) * BATCH;
+        let last = WorkRequest::write(free.pop().expect("a buffer"), &target[first + BATCH - 1]);
+        pair.batch(|batch| {
+            let others = free.drain(..).zip(&target[first..]);
+            batch.post_each(others.map(|(from, to)| WorkRequest::write(from, to).unsignalled())).expect("room");
+            batch.post(last).expect("room");
+        })
+        .expect("a batch");
+        let mut out = 0;
+        while out < BATCH {
+            let back = poller.poll_retired(|mut retired| {
+                retired.take_buffers(free);
+                free.push(retired.completion().check().expect("success").into_buffer().expect("a buffer"));
+            });
+            out += back.expect("a queue that works");
+        }
+        mem::swap(free, waiting);
+    }
+}
+
+#[inline(never)]
+fn batch_post(s: &mut Setup, n: u32) {
+    for i in 0..n as usize {
+        let Setup { pair, ring, target, .. } = s;
+        pair.batch(|batch| {
+            for k in 0..BATCH {
+                let request = WorkRequest::write(ring.take_at(k), &target[(i + k) % SLOTS]);
+                batch.post(if k == BATCH - 1 { request } else { request.unsignalled() }).expect("room");
+            }
+        })
+        .expect("a batch");
+        poll_batch(s);
+    }
+}
+
+#[inline(never)]
+fn unsignalled(s: &mut Setup, n: u32) {
+    for i in 0..n as usize {
+        let Setup { pair, ring, target, .. } = s;
+        for k in 0..BATCH {
+            let request = WorkRequest::write(ring.take_at(k), &target[(i + k) % SLOTS]);
+            pair.post(if k == BATCH - 1 { request } else { request.unsignalled() }).expect("room");
+        }
+        poll_batch(s);
+    }
+}
+
+#[inline(never)]
+fn inline(s: &mut Setup, n: u32) {
+    for i in 0..n {
+        let bytes = &s.bytes[i as usize % SLOTS * MESSAGE..][..INLINE];
+        let id = s.pair.post_send(Inline(bytes)).expect("room");
+        let _ = poll(&mut s.poller, id);
+    }
+}
+
+/// Polls until a batch is back.
+#[inline(always)]
+fn poll_batch(s: &mut Setup) {
+    let Setup { ring, poller, .. } = s;
+    let mut out = 0;
+    while out < BATCH {
+        let back = poller.poll_each(|completion| {
+            ring.put(completion.check().expect("success").into_buffer().expect("a buffer"));
+        });
+        out += back.expect("a queue that works");
+    }
+}
+
+#[inline(never)]
+fn receive(s: &mut Setup, n: u32) {
+    for _ in 0..n {
+        s.pair.post_send(s.ring.take()).expect("room");
+        let Setup { pair, ring, poller, .. } = s;
+        let mut out = 0;
+        while out < 2 {
+            let back = poller.poll_each(|completion| {
+                let success = completion.check().expect("success");
+                let is_message = success.operation() == Operation::Receive;
+                let buffer = success.into_buffer().expect("a buffer");
+                if is_message {
+                    assert!(buffer.len() == MESSAGE);
+                    pair.post_receive(buffer).expect("room");
+                } else {
+                    ring.put(buffer);
+                }
+            });
+            out += back.expect("a queue that works");
+        }
+    }
+}
+
+#[inline(never)]
+fn read(s: &mut Setup, n: u32) {
+    for i in 0..n {
+        let id = s.pair.post_read(s.ring.take(), &s.target[i as usize % SLOTS]).expect("room");
+        s.ring.put(poll(&mut s.poller, id).into_buffer().expect("a buffer"));
+    }
+}
+
+#[inline(never)]
+fn atomic(s: &mut Setup, n: u32) {
+    for i in 0..n {
+        let id = s.pair.post_fetch_and_add(s.ring.take(), &s.words[i as usize % SLOTS], 1).expect("room");
+        s.ring.put(poll(&mut s.poller, id).into_buffer().expect("a buffer"));
+    }
+}
+
+#[inline(never)]
+fn share(s: &mut Setup, n: u32) {
+    for _ in 0..n {
+        let id = s.pair.post_send(s.shares.take()).expect("room");
+        s.shares.put(poll(&mut s.poller, id).into_memory().into_shared().expect("a share"));
+    }
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let arguments: Vec<String> = std::env::args().collect();
+    let [_, name, iterations] = &arguments[..] else { return Err("usage: workloads NAME ITERATIONS".into()) };
+    let iterations = iterations.parse()?;
+    if iterations > RECEIVES {
+        return Err("more iterations than the peer has receives".into());
+    }
+    // The loop, and whether the pair sends to a peer instead of to itself.
+    let (run, to_peer): (fn(&mut Setup, u32), bool) = match name.as_str() {
+        "send" => (send, true),
+        "write" => (write, false),
+        "batch" => (batch, false),
+        "receive" => (receive, false),
+        "read" => (read, false),
+        "atomic" => (atomic, false),
+        "share" => (share, true),
+        "inline" => (inline, true),
+        "batch_post" => (batch_post, false),
+        "unsignalled" => (unsignalled, false),
+        _ => return Err("no such workload".into()),
+    };
+    let mut setup = Setup::new(to_peer)?;
+    black_box(run)(&mut setup, iterations);
+    Ok(())
+}
