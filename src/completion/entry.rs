@@ -129,21 +129,27 @@ impl Ended {
         self.head & WITH_WRITE != 0
     }
 
+    /// In words, which pass in registers: so a completion that is a success need not be in memory.
     #[cold]
-    fn into_failure<B>(self, entry: Entry) -> Failure<B> {
-        let status = match self.status() {
+    #[inline(never)]
+    #[allow(unsafe_code, reason = "takes the entry over")]
+    unsafe fn into_failure<B>(id: WorkId, head: u64, detail: u64, entry: RawEntry) -> Failure<B> {
+        let this = Self { id, head, detail };
+        // SAFETY: the caller's promise.
+        let entry = unsafe { Entry::from_raw(entry) };
+        let status = match this.status() {
             DESTROYED => Status::Destroyed,
             IMPOSSIBLE => Status::ProviderFault,
             raw => Status::from_raw(raw),
         };
         let by_device = status.code().is_some();
-        let first = Some((self.detail >> 32) as u32).filter(|&first| by_device && first != 0);
+        let first = Some((detail >> 32) as u32).filter(|&first| by_device && first != 0);
         Failure {
-            id: self.id,
-            queue_pair: self.qpn(),
-            operation: entry.operation(self.id.key().kind()),
+            id,
+            queue_pair: this.qpn(),
+            operation: entry.operation(id.key().kind()),
             status,
-            vendor_error: if by_device { self.detail as u32 } else { 0 },
+            vendor_error: if by_device { detail as u32 } else { 0 },
             first_failure: first.map(|first| Status::from_raw(first.wrapping_sub(1))),
             memory: entry.into_memory(),
         }
@@ -172,11 +178,14 @@ impl<B> Completion<B> {
     ///
     /// [`Failure`]: the request failed, was flushed, or its queue pair was destroyed.
     #[inline(always)]
+    #[allow(unsafe_code, reason = "hands the entry over")]
     pub fn check(self) -> Result<Success<B>, Failure<B>> {
         if self.ended.status() == 0 {
             return Ok(Success::new(self.ended, self.entry));
         }
-        Err(self.ended.into_failure(self.entry))
+        let Ended { id, head, detail } = self.ended;
+        // SAFETY: used once.
+        Err(unsafe { Ended::into_failure(id, head, detail, self.entry.into_raw()) })
     }
 }
 

@@ -4,7 +4,7 @@
 use super::Completion;
 use super::desk::Desk;
 use super::queue::CqInner;
-use super::retired::{Retired, Run};
+use super::retired::Retired;
 use crate::domain::brand::Branded;
 use crate::error::VerbError;
 use std::marker::PhantomData;
@@ -70,7 +70,7 @@ impl<B> Poller<B> {
     /// [`PollError::Failed`], from then on always.
     #[inline(always)]
     pub fn poll(&mut self) -> Result<Option<Completion<B>>, PollError> {
-        Ok(self.desk.next_run(&self.queue, true)?.map(Run::next))
+        Ok(self.desk.next_run(&self.queue, true)?.map(|run| run.next().0))
     }
 
     /// Gives `f` each completion that there is now; says how many. Cheaper than as many [`poll`](Self::poll)s.
@@ -83,9 +83,16 @@ impl<B> Poller<B> {
     #[inline(always)]
     pub fn poll_each(&mut self, mut f: impl FnMut(Completion<B>)) -> Result<usize, PollError> {
         let mut count = 0;
-        while let Some(run) = self.desk.next_run(&self.queue, count == 0)? {
-            count += 1;
-            f(run.next());
+        while let Some(mut run) = self.desk.next_run(&self.queue, count == 0)? {
+            loop {
+                let (completion, others) = run.next();
+                count += 1;
+                f(completion);
+                match others {
+                    Some(others) => run = others,
+                    None => break,
+                }
+            }
         }
         Ok(count)
     }

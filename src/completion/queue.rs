@@ -119,7 +119,8 @@ impl QueueStatus {
     }
 }
 
-/// A work queue as its poller sees it.
+/// A work queue as its poller sees it: one line of the cache.
+#[repr(align(64))]
 pub(crate) struct Attached {
     pub(crate) key: QueueKey,
     pub(crate) retirer: Retirer<Entry>,
@@ -127,6 +128,8 @@ pub(crate) struct Attached {
     pub(super) qpn: u32,
     pub(crate) status: Arc<QueueStatus>,
 }
+
+static_assertions::const_assert_eq!(mem::size_of::<Option<Attached>>(), 64);
 
 impl Attached {
     pub(crate) fn new(key: QueueKey, retirer: Retirer<Entry>, status: Arc<QueueStatus>) -> Self {

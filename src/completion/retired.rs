@@ -43,13 +43,13 @@ impl<'d> Run<'d> {
         self.last.wrapping_sub(self.attached.retirer.taken())
     }
 
-    /// The oldest of the requests.
+    /// The oldest of the requests, and the others.
     #[inline(always)]
-    pub(super) fn next<B>(mut self) -> Completion<B> {
+    pub(super) fn next<B>(mut self) -> (Completion<B>, Option<Self>) {
         match self.next_before() {
             // SAFETY: taken out just now.
-            Some((ended, entry)) => unsafe { Completion::new(ended, entry.into_raw()) },
-            None => self.last(),
+            Some((ended, entry)) => (unsafe { Completion::new(ended, entry.into_raw()) }, Some(self)),
+            None => (self.last(), None),
         }
     }
 

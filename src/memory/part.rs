@@ -3,7 +3,6 @@
 
 use super::{MAX_MESSAGE_BYTES, RegionInner};
 use crate::sys;
-use crate::types::Lkey;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::{fmt, mem, ptr::NonNull, slice, sync::Arc};
@@ -14,8 +13,10 @@ use std::{fmt, mem, ptr::NonNull, slice, sync::Arc};
 #[repr(C, align(32))]
 #[allow(unnameable_types, reason = "in a sealed trait")]
 pub struct Descriptor {
-    /// What the device is given.
+    /// What is filled, to be sent.
     element: Element,
+    /// All of it, to be received into.
+    whole: Element,
     /// # Invariants
     ///
     /// 0. `capacity` bytes from the element's address are inside `region`, and inside no other exclusive descriptor.
@@ -27,14 +28,14 @@ pub struct Descriptor {
     region: Arc<RegionInner>,
 }
 
-/// An `ibv_sge`, so that a request need not copy it.
+/// An `ibv_sge`, so that a request need not copy it, nor a provider wait for what was just written.
 #[repr(C)]
 struct Element {
     /// The address as the device names it; as a pointer, with the provenance of the region's memory.
     addr: *mut u8,
     #[cfg(target_pointer_width = "32")]
     high: u32,
-    /// What is filled, where one message can carry it.
+    /// At most [`MAX_MESSAGE_BYTES`].
     length: AtomicU32,
     lkey: u32,
 }
@@ -56,16 +57,15 @@ impl Descriptor {
 
     /// `capacity` bytes of `region` from `addr`, filled.
     pub(super) fn part(addr: *mut u8, capacity: usize, exclusive: bool, region: Arc<RegionInner>) -> Part {
-        let element = Element {
+        let element = || Element {
             addr,
             #[cfg(target_pointer_width = "32")]
             high: 0,
-            length: AtomicU32::new(0),
+            length: AtomicU32::new(message_len(capacity)),
             lkey: region.lkey().0,
         };
-        let this = Self { element, capacity, filled: AtomicUsize::new(0), exclusive, region };
-        this.set_filled(capacity);
-        Part::new(this)
+        let (element, whole) = (element(), element());
+        Part::new(Self { element, whole, capacity, filled: AtomicUsize::new(capacity), exclusive, region })
     }
 
     pub(super) fn region(&self) -> &Arc<RegionInner> {
@@ -88,11 +88,6 @@ impl Descriptor {
     }
 
     #[inline(always)]
-    pub(crate) fn lkey(&self) -> Lkey {
-        Lkey(self.element.lkey)
-    }
-
-    #[inline(always)]
     pub(crate) fn capacity(&self) -> usize {
         self.capacity
     }
@@ -107,7 +102,7 @@ impl Descriptor {
     pub(crate) fn set_filled(&self, len_bytes: usize) {
         let len_bytes = len_bytes.min(self.capacity);
         self.filled.store(len_bytes, Ordering::Relaxed);
-        self.element.length.store(len_bytes.min(MAX_MESSAGE_BYTES) as u32, Ordering::Relaxed);
+        self.element.length.store(message_len(len_bytes), Ordering::Relaxed);
     }
 
     /// What is filled as a scatter/gather element, which nobody writes through this pointer. It says the truth of at most
@@ -115,6 +110,12 @@ impl Descriptor {
     #[inline(always)]
     pub(crate) fn element(&self) -> *mut sys::ibv_sge {
         (&raw const self.element).cast_mut().cast()
+    }
+
+    /// All of it as a scatter/gather element, likewise.
+    #[inline(always)]
+    pub(crate) fn whole_element(&self) -> *mut sys::ibv_sge {
+        (&raw const self.whole).cast_mut().cast()
     }
 
     /// The filled bytes.
@@ -126,6 +127,11 @@ impl Descriptor {
         // SAFETY: inside the region (0, 1), whose memory is initialised; not written meanwhile (caller).
         unsafe { slice::from_raw_parts(self.element.addr, self.filled()) }
     }
+}
+
+/// As much of `len_bytes` as one message carries.
+fn message_len(len_bytes: usize) -> u32 {
+    len_bytes.min(MAX_MESSAGE_BYTES) as u32
 }
 
 impl fmt::Debug for Descriptor {

@@ -9,7 +9,7 @@ use super::request::{Action, RequestFlaw, SendMemory, WorkRequest};
 use super::work::{Entry, Operation, QueueKey, QueueKind, WorkId};
 use crate::completion::{QueueStatus, Status};
 use crate::error::VerbError;
-use crate::memory::{Buffer, MAX_MESSAGE_BYTES};
+use crate::memory::Buffer;
 use crate::seal::Key;
 use crate::sys::{
     self, ibv_send_flags,
@@ -399,15 +399,10 @@ impl ReceiveQueue {
         }
         let number = self.poster.next_number();
         let id = self.key.id(number);
-        let part = buffer.part();
-        let mut sge = sys::ibv_sge {
-            addr: part.device_addr(),
-            length: part.capacity().min(MAX_MESSAGE_BYTES) as u32,
-            lkey: part.lkey().0,
-        };
+        let sg_list = buffer.part().whole_element();
         // SAFETY: there is room, as was just seen; nobody else posts.
         unsafe { self.poster.push(number, Entry::unique(Operation::Receive, buffer)) };
-        let mut wr = sys::ibv_recv_wr { wr_id: id.raw(), next: ptr::null_mut(), sg_list: &mut sge, num_sge: 1 };
+        let mut wr = sys::ibv_recv_wr { wr_id: id.raw(), next: ptr::null_mut(), sg_list, num_sge: 1 };
         let mut bad = ptr::null_mut();
         // SAFETY: alive, at or above Init (0), and nobody else posts (`&mut`); the ledger owns the buffer.
         let result = unsafe { (self.verb)(self.raw.as_ptr(), &mut wr, &mut bad) };

@@ -1,0 +1,9 @@
+//! What `benches/scale`, `benches/soak` and `tests/scale` share.
+#![allow(dead_code, reason = "each of them uses a part")]
+
+pub(crate) mod fleet;
+pub(crate) mod heap;
+pub(crate) mod race;
+pub(crate) mod random;
+pub(crate) mod shape;
+pub(crate) mod world;

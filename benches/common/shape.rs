@@ -1,0 +1,99 @@
+//! The parts of the interface that look into completions, each in one place.
+
+use interlock::{
+    Batch, Brand, Completion, Limits, Operation, PollError, Poller, PostError, PostedMemory, Qpn, QueuePair, Received,
+    SendHalf, SendMemory, Status, Success, Work, WorkId, WorkRequest, WrittenWithImmediate,
+};
+
+/// A completion, with all that can be asked of it.
+pub(crate) struct Ended<B> {
+    pub(crate) id: WorkId,
+    pub(crate) queue_pair: Qpn,
+    pub(crate) outcome: Outcome,
+    pub(crate) memory: PostedMemory<B>,
+}
+
+/// What became of a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Outcome {
+    Sent,
+    Written,
+    Read,
+    Atomic { original: u64 },
+    Received { immediate: Option<u32> },
+    WrittenWithImmediate { written_bytes: u32, immediate: u32 },
+    Failed { operation: Operation, status: Status },
+}
+
+impl<B> Ended<B> {
+    #[inline]
+    pub(crate) fn of(completion: Completion<B>) -> Self {
+        match completion.check() {
+            Ok(success) => Self::of_success(success),
+            Err(failure) => {
+                let outcome = Outcome::Failed { operation: failure.operation, status: failure.status };
+                Self { id: failure.id, queue_pair: failure.queue_pair, outcome, memory: failure.memory }
+            }
+        }
+    }
+
+    #[inline]
+    fn of_success(success: Success<B>) -> Self {
+        let (id, queue_pair) = (success.id(), success.queue_pair());
+        let (outcome, memory) = match success.work() {
+            Work::Sent(memory) => (Outcome::Sent, memory),
+            Work::Written(memory) => (Outcome::Written, memory),
+            Work::Read(buffer) => (Outcome::Read, PostedMemory::Unique(buffer)),
+            Work::Atomic { original, buffer } => (Outcome::Atomic { original }, PostedMemory::Unique(buffer)),
+            Work::Received(Received { buffer, immediate, .. }) => {
+                (Outcome::Received { immediate }, PostedMemory::Unique(buffer))
+            }
+            Work::WrittenWithImmediate(WrittenWithImmediate { buffer, written_bytes, immediate, .. }) => {
+                (Outcome::WrittenWithImmediate { written_bytes, immediate }, PostedMemory::Unique(buffer))
+            }
+            _ => panic!("a kind of work that this program does not post"),
+        };
+        Self { id, queue_pair, outcome, memory }
+    }
+}
+
+/// What requests are posted to.
+pub(crate) trait Post<'env, B> {
+    fn post<M: SendMemory<B> + 'env, K>(
+        &mut self,
+        request: WorkRequest<M, K>,
+    ) -> Result<WorkId, PostError<WorkRequest<M, K>>>;
+}
+
+macro_rules! post {
+    ($($who:ty),+) => {$(
+        impl<'env, B: Brand> Post<'env, B> for $who {
+            fn post<M: SendMemory<B> + 'env, K>(
+                &mut self,
+                request: WorkRequest<M, K>,
+            ) -> Result<WorkId, PostError<WorkRequest<M, K>>> {
+                <$who>::post(self, request)
+            }
+        }
+    )+};
+}
+post!(QueuePair<B>, SendHalf<B>, Batch<'_, 'env, B>);
+
+/// Limits with room for a few bytes inline.
+pub(crate) fn limits(sends: u32, receives: u32) -> Limits {
+    Limits { sends, receives, inline_bytes: 16 }
+}
+
+/// Gives `f` what there is now; says how much.
+#[inline]
+pub(crate) fn poll_each<B: Brand>(poller: &mut Poller<B>, f: impl FnMut(Completion<B>)) -> Result<usize, PollError> {
+    poller.poll_each(f)
+}
+
+/// The same by what the device completes.
+pub(crate) fn poll_retired<B: Brand>(poller: &mut Poller<B>, mut f: impl FnMut(Ended<B>)) -> Result<usize, PollError> {
+    poller.poll_retired(|mut retired| {
+        retired.unsignalled().for_each(|success| f(Ended::of_success(success)));
+        f(Ended::of(retired.completion()));
+    })
+}

@@ -1,0 +1,132 @@
+//! A soak: pairs by the dozen, every operation, faults, pairs that break, come back and are made anew, at full rate on the
+//! soft device. Every request is accounted for, and so is the heap.
+//!
+//! ```sh
+//! cargo bench --bench soak                       # 10 s
+//! cargo bench --bench soak -- --seconds 600
+//! cargo bench --bench soak -- --seed 7           # the same again, but for what threads do
+//! ```
+//!
+//! Each second has three parts: a world that lasts as long as the soak, and is taken down to its completion queues at the end
+//! of the second; new worlds, of which nothing may be left; and threads that race. Worlds are deterministic. A violation
+//! panics, which ends the program with a status that is not 0.
+#![deny(unsafe_code)]
+
+#[allow(unsafe_code, reason = "the allocator that counts")]
+mod common;
+
+use common::world::{Tally, World, generation};
+use common::{heap, race::race, random};
+use interlock::Context;
+use interlock::soft::Fabric;
+use lexopt::{Arg, ValueExt};
+use std::error::Error;
+use std::time::{Duration, Instant};
+
+#[global_allocator]
+static ALLOCATOR: heap::Counting = heap::Counting;
+
+/// By how much the heap may exceed that of the first seconds, because a later one was livelier and a table grew.
+const SLACK_BYTES: i64 = 64 << 10;
+const WARM_UP: u64 = 3;
+const LINKS: usize = 32;
+
+struct Options {
+    seconds: u64,
+    seed: u64,
+}
+
+fn options() -> Result<Options, lexopt::Error> {
+    let mut options = Options { seconds: 10, seed: random::fresh_seed() };
+    let mut parser = lexopt::Parser::from_env();
+    while let Some(arg) = parser.next()? {
+        match arg {
+            Arg::Long("seconds") => options.seconds = parser.value()?.parse()?,
+            Arg::Long("seed") => options.seed = parser.value()?.parse()?,
+            // From cargo.
+            Arg::Long("bench") => {}
+            other => return Err(other.unexpected()),
+        }
+    }
+    Ok(options)
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let Options { seconds, seed } = options()?;
+    println!("seed {seed}");
+    let begin = Instant::now();
+    // What a thread allocates once.
+    generation(seed, LINKS, 2_000, 1_000);
+    let before = heap::mine();
+    let fabric = Fabric::manual();
+    let context = Context::open_on(&fabric, "long")?;
+    let fabric_bytes = heap::mine() - before;
+    // The domain is of the world.
+    let before = heap::mine();
+    let (tally, world_bytes) = context.with_domain(|domain| {
+        let mut long = World::new(fabric.clone(), domain, seed, LINKS);
+        let mut long_bytes = heap::mine() - before;
+        let mut random = random::Random::new(seed);
+        let (mut tally, mut plateau) = (Tally::default(), i64::MIN);
+        let mut second = 0;
+        while begin.elapsed() < Duration::from_secs(seconds) {
+            second += 1;
+            let start = Instant::now();
+            let (before, then) = (heap::mine(), long.tally);
+            while start.elapsed() < Duration::from_millis(400) {
+                long.run(500);
+            }
+            long.checkpoint();
+            long_bytes += heap::mine() - before;
+            let lasting = long.tally - then;
+
+            let mut fresh = Tally::default();
+            while start.elapsed() < Duration::from_millis(800) {
+                let (seed, before) = (random.next() >> 16, heap::mine());
+                fresh += generation(seed, 1 + random.below(LINKS), 20_000, 5_000);
+                assert_eq!(heap::mine(), before, "bytes that nobody owns, after world {seed}");
+            }
+
+            let before = heap::live();
+            let mut raced = Tally::default();
+            while start.elapsed() < Duration::from_millis(1000) {
+                raced += race(random.next() >> 16, 4, 20);
+            }
+            let race_bytes = heap::live() - before;
+
+            println!(
+                "{second:>4} s: long world {:>7} posted, {:>5} lives, {:>4} faults, {long_bytes} bytes; new worlds {:>7} posted, \
+                 {:>5} lives, {:>4} faults; races {:>6} posted, {:>4} lives, {:>3} faults, {race_bytes} bytes left",
+                lasting.posted,
+                lasting.lives,
+                lasting.faults,
+                fresh.posted,
+                fresh.lives,
+                fresh.faults,
+                raced.posted,
+                raced.lives,
+                raced.faults,
+            );
+            for part in [lasting, fresh, raced] {
+                tally += part;
+            }
+            if second <= WARM_UP {
+                plateau = plateau.max(long_bytes);
+            } else {
+                assert!(long_bytes <= plateau + SLACK_BYTES, "the heap grew from {plateau} to {long_bytes} bytes");
+                // The standard library keeps a little for threads.
+                assert!(race_bytes <= SLACK_BYTES, "bytes that nobody owns, after races");
+            }
+        }
+        let before = heap::mine();
+        drop(long);
+        long_bytes += heap::mine() - before;
+        (tally, long_bytes)
+    })?;
+    let before = heap::mine();
+    drop((context, fabric));
+    // The world left the tables of the fabric, grown and empty.
+    assert_eq!(fabric_bytes + world_bytes, before - heap::mine(), "bytes that nobody owns, after the long world");
+    println!("{tally:?}\nno violation in {:.0} s (seed {seed})", begin.elapsed().as_secs_f64());
+    Ok(())
+}
