@@ -15,7 +15,7 @@ pub mod soft;
 
 use crate::error::VerbError;
 use crate::sys;
-use std::{fmt, ptr::NonNull, time::Duration};
+use std::{fmt, os::fd::RawFd, ptr::NonNull, time::Duration};
 
 /// What a device list says of one device.
 #[derive(Clone, Debug)]
@@ -33,6 +33,7 @@ pub(crate) struct Listed {
 /// them meanwhile. A destroying verb that returns `Ok` ends the object (and, for a queue pair or memory region, every
 /// access of the device through it); on `Err` it lives on.
 #[allow(unsafe_code, reason = "verbs on raw objects")]
+#[allow(dead_code, reason = "the whole table is one contract, used up or not")]
 pub(crate) trait Provider: fmt::Debug + Send + Sync {
     /// `ibv_close_device`.
     unsafe fn close_device(&self, context: NonNull<sys::ibv_context>) -> Result<(), VerbError>;
@@ -42,6 +43,25 @@ pub(crate) trait Provider: fmt::Debug + Send + Sync {
     unsafe fn query_port(&self, context: NonNull<sys::ibv_context>, port: u8) -> Result<sys::ibv_port_attr, VerbError>;
     /// `ibv_query_gid_table`: the filled rows of all ports.
     unsafe fn query_gid_table(&self, context: NonNull<sys::ibv_context>) -> Result<Vec<sys::ibv_gid_entry>, VerbError>;
+    /// `ibv_query_pkey`: row `index` of the table of partition keys, in host byte order.
+    unsafe fn query_pkey(&self, context: NonNull<sys::ibv_context>, port: u8, index: u16) -> Result<u16, VerbError>;
+
+    /// The descriptor that is readable while asynchronous events wait. It does not block and lives as long as the context.
+    ///
+    /// # Safety
+    ///
+    /// The context is open.
+    unsafe fn async_fd(&self, context: NonNull<sys::ibv_context>) -> RawFd {
+        // SAFETY: open (caller).
+        unsafe { (*context.as_ptr()).async_fd }
+    }
+    /// `ibv_get_async_event` and `ibv_ack_async_event`: takes and acknowledges one event, if there is one.
+    ///
+    /// Of the element only the address may be used, unless the caller knows that the object is still alive.
+    unsafe fn take_async_event(
+        &self,
+        context: NonNull<sys::ibv_context>,
+    ) -> Result<Option<sys::ibv_async_event>, VerbError>;
 
     /// `ibv_alloc_pd`.
     unsafe fn alloc_pd(&self, context: NonNull<sys::ibv_context>) -> Result<NonNull<sys::ibv_pd>, VerbError>;
@@ -56,8 +76,45 @@ pub(crate) trait Provider: fmt::Debug + Send + Sync {
         len: usize,
         access: sys::ibv_access_flags,
     ) -> Result<NonNull<sys::ibv_mr>, VerbError>;
-    /// `ibv_dereg_mr`.
+    /// `ibv_reg_mr_iova`: as `reg_mr`, but both keys name the first byte by the address `iova`.
+    unsafe fn reg_mr_iova(
+        &self,
+        pd: NonNull<sys::ibv_pd>,
+        addr: *mut u8,
+        len: usize,
+        iova: u64,
+        access: sys::ibv_access_flags,
+    ) -> Result<NonNull<sys::ibv_mr>, VerbError>;
+    /// `ibv_reg_dmabuf_mr`: `len` bytes from `offset` of the dma-buf `fd`.
+    unsafe fn reg_dmabuf_mr(
+        &self,
+        pd: NonNull<sys::ibv_pd>,
+        offset: u64,
+        len: usize,
+        iova: u64,
+        fd: RawFd,
+        access: sys::ibv_access_flags,
+    ) -> Result<NonNull<sys::ibv_mr>, VerbError>;
+    /// `ibv_dereg_mr`. Fails while a window is bound to the region.
     unsafe fn dereg_mr(&self, mr: NonNull<sys::ibv_mr>) -> Result<(), VerbError>;
+
+    /// `ibv_alloc_mw`: a window that is bound to nothing.
+    unsafe fn alloc_mw(
+        &self,
+        pd: NonNull<sys::ibv_pd>,
+        kind: sys::ibv_mw_type,
+    ) -> Result<NonNull<sys::ibv_mw>, VerbError>;
+    /// `ibv_dealloc_mw`; ends a binding too.
+    unsafe fn dealloc_mw(&self, mw: NonNull<sys::ibv_mw>) -> Result<(), VerbError>;
+
+    /// `ibv_create_ah`.
+    unsafe fn create_ah(
+        &self,
+        pd: NonNull<sys::ibv_pd>,
+        attributes: &mut sys::ibv_ah_attr,
+    ) -> Result<NonNull<sys::ibv_ah>, VerbError>;
+    /// `ibv_destroy_ah`. No request that names it is outstanding (caller).
+    unsafe fn destroy_ah(&self, ah: NonNull<sys::ibv_ah>) -> Result<(), VerbError>;
 
     /// `ibv_create_comp_channel`; its `fd` does not block.
     unsafe fn create_comp_channel(
@@ -66,8 +123,22 @@ pub(crate) trait Provider: fmt::Debug + Send + Sync {
     ) -> Result<NonNull<sys::ibv_comp_channel>, VerbError>;
     /// `ibv_destroy_comp_channel`.
     unsafe fn destroy_comp_channel(&self, channel: NonNull<sys::ibv_comp_channel>) -> Result<(), VerbError>;
-    /// `ibv_get_cq_event` and `ibv_ack_cq_events`: takes and acknowledges one event, if there is one.
-    unsafe fn take_cq_event(&self, channel: NonNull<sys::ibv_comp_channel>) -> Result<bool, VerbError>;
+    /// `ibv_get_cq_event` and `ibv_ack_cq_events`: takes and acknowledges one event, if there is one: its queue.
+    ///
+    /// Of the queue only the address may be used, unless the caller knows that it is still alive.
+    unsafe fn take_cq_event_of(
+        &self,
+        channel: NonNull<sys::ibv_comp_channel>,
+    ) -> Result<Option<NonNull<sys::ibv_cq>>, VerbError>;
+    /// As `take_cq_event_of`, on a channel of one queue: whether there was an event.
+    ///
+    /// # Safety
+    ///
+    /// The channel is alive.
+    unsafe fn take_cq_event(&self, channel: NonNull<sys::ibv_comp_channel>) -> Result<bool, VerbError> {
+        // SAFETY: alive (caller).
+        Ok(unsafe { self.take_cq_event_of(channel) }?.is_some())
+    }
 
     /// `ibv_create_cq` for at least `cqe` entries, on `channel`.
     unsafe fn create_cq(
@@ -76,8 +147,29 @@ pub(crate) trait Provider: fmt::Debug + Send + Sync {
         cqe: u32,
         channel: NonNull<sys::ibv_comp_channel>,
     ) -> Result<NonNull<sys::ibv_cq>, VerbError>;
+    /// `ibv_resize_cq` to at least `cqe` entries; what was granted is in the queue's `cqe`, which nobody else may read
+    /// meanwhile.
+    unsafe fn resize_cq(&self, cq: NonNull<sys::ibv_cq>, cqe: u32) -> Result<(), VerbError>;
     /// `ibv_destroy_cq`.
     unsafe fn destroy_cq(&self, cq: NonNull<sys::ibv_cq>) -> Result<(), VerbError>;
+
+    /// `ibv_create_srq`; writes what was granted into `attributes.attr`. The limit is not set here.
+    unsafe fn create_srq(
+        &self,
+        pd: NonNull<sys::ibv_pd>,
+        attributes: &mut sys::ibv_srq_init_attr,
+    ) -> Result<NonNull<sys::ibv_srq>, VerbError>;
+    /// `ibv_modify_srq`: the size, the limit, or both.
+    unsafe fn modify_srq(
+        &self,
+        srq: NonNull<sys::ibv_srq>,
+        attributes: &mut sys::ibv_srq_attr,
+        mask: sys::ibv_srq_attr_mask,
+    ) -> Result<(), VerbError>;
+    /// `ibv_query_srq`. A limit of 0: not armed, or gone off.
+    unsafe fn query_srq(&self, srq: NonNull<sys::ibv_srq>) -> Result<sys::ibv_srq_attr, VerbError>;
+    /// `ibv_destroy_srq`. Ends every access of the device through its receives.
+    unsafe fn destroy_srq(&self, srq: NonNull<sys::ibv_srq>) -> Result<(), VerbError>;
 
     /// `ibv_create_qp`; writes what was granted into `attributes.cap`.
     unsafe fn create_qp(
@@ -100,6 +192,10 @@ pub(crate) trait Provider: fmt::Debug + Send + Sync {
     ) -> Result<sys::ibv_qp_attr, VerbError>;
     /// `ibv_destroy_qp`.
     unsafe fn destroy_qp(&self, qp: NonNull<sys::ibv_qp>) -> Result<(), VerbError>;
+    /// `ibv_attach_mcast`: a datagram pair joins the group `gid`. `lid` is 0 on Ethernet.
+    unsafe fn attach_mcast(&self, qp: NonNull<sys::ibv_qp>, gid: &sys::ibv_gid, lid: u16) -> Result<(), VerbError>;
+    /// `ibv_detach_mcast`.
+    unsafe fn detach_mcast(&self, qp: NonNull<sys::ibv_qp>, gid: &sys::ibv_gid, lid: u16) -> Result<(), VerbError>;
 
     /// How long until the device wants to be polled although nothing has happened; `None` if it runs by itself.
     fn next_timer(&self, context: NonNull<sys::ibv_context>) -> Option<Duration>;

@@ -4,7 +4,10 @@
 use super::{Listed, Provider};
 use crate::error::VerbError;
 use crate::sys;
-use std::{ffi::CStr, io, mem, ptr::NonNull, time::Duration};
+use std::{ffi::CStr, io, mem, os::fd::RawFd, ptr::NonNull, time::Duration};
+
+#[cfg(test)]
+mod tests;
 
 /// libibverbs and the kernel behind it.
 #[derive(Debug)]
@@ -71,13 +74,52 @@ pub(crate) fn devices() -> Result<Vec<Listed>, VerbError> {
     Ok(all)
 }
 
-/// Opens the device of that name; `None` if there is none.
+/// Opens the device of that name; `None` if there is none. Its asynchronous events do not block.
 pub(crate) fn open(wanted: &str) -> Result<Option<NonNull<sys::ibv_context>>, VerbError> {
-    find(|device| {
+    let context = find(|device| {
         // SAFETY: a device of the list, which is freed only after this.
         (name(device) == wanted).then(|| non_null("ibv_open_device", unsafe { sys::ibv_open_device(device) }))
     })?
-    .transpose()
+    .transpose()?;
+    if let Some(context) = context {
+        // SAFETY: opened just now.
+        let fd = unsafe { (*context.as_ptr()).async_fd };
+        if let Err(error) = unblock(fd, "fcntl on the asynchronous events") {
+            // SAFETY: opened just now and not used.
+            unsafe { RdmaCore.close_device(context) }.ok();
+            return Err(error);
+        }
+    }
+    Ok(context)
+}
+
+/// Lets reads of `fd` return at once.
+fn unblock(fd: RawFd, what: &'static str) -> Result<(), VerbError> {
+    // SAFETY: takes numbers; a descriptor that is ours.
+    let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
+    // SAFETY: as above.
+    if flags < 0 || unsafe { libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK) } < 0 {
+        return Err(last_errno(what));
+    }
+    Ok(())
+}
+
+/// What the macros `ibv_reg_mr` and `ibv_reg_mr_iova` call when the rights are not a constant.
+///
+/// # Safety
+///
+/// As [`Provider::reg_mr`].
+unsafe fn register(
+    verb: &'static str,
+    pd: NonNull<sys::ibv_pd>,
+    addr: *mut u8,
+    len: usize,
+    iova: u64,
+    access: sys::ibv_access_flags,
+) -> Result<NonNull<sys::ibv_mr>, VerbError> {
+    _ = addr.expose_provenance();
+    // SAFETY: the protection domain is alive, and the caller gives the device the memory.
+    non_null(verb, unsafe { sys::ibv_reg_mr_iova2(pd.as_ptr(), addr.cast(), len, iova, access.0) })
 }
 
 impl Provider for RdmaCore {
@@ -133,6 +175,30 @@ impl Provider for RdmaCore {
         }
     }
 
+    unsafe fn query_pkey(&self, context: NonNull<sys::ibv_context>, port: u8, index: u16) -> Result<u16, VerbError> {
+        let mut key_be = 0;
+        // SAFETY: open (caller); the key may be written.
+        let result = unsafe { sys::ibv_query_pkey(context.as_ptr(), port, i32::from(index), &mut key_be) };
+        zero_or_errno("ibv_query_pkey", result)?;
+        Ok(u16::from_be(key_be))
+    }
+
+    unsafe fn take_async_event(
+        &self,
+        context: NonNull<sys::ibv_context>,
+    ) -> Result<Option<sys::ibv_async_event>, VerbError> {
+        let mut event = sys::ibv_async_event::default();
+        // SAFETY: open (caller); the event may be written.
+        if unsafe { sys::ibv_get_async_event(context.as_ptr(), &mut event) } != 0 {
+            let error = last_errno("ibv_get_async_event");
+            return if error.errno() == libc::EAGAIN { Ok(None) } else { Err(error) };
+        }
+        // At once, so that destroying the object never waits for it.
+        // SAFETY: taken just now; its object is alive until the event is acknowledged.
+        unsafe { sys::ibv_ack_async_event(&mut event) };
+        Ok(Some(event))
+    }
+
     unsafe fn alloc_pd(&self, context: NonNull<sys::ibv_context>) -> Result<NonNull<sys::ibv_pd>, VerbError> {
         // SAFETY: open (caller).
         non_null("ibv_alloc_pd", unsafe { sys::ibv_alloc_pd(context.as_ptr()) })
@@ -150,16 +216,67 @@ impl Provider for RdmaCore {
         len: usize,
         access: sys::ibv_access_flags,
     ) -> Result<NonNull<sys::ibv_mr>, VerbError> {
-        // What the macro `ibv_reg_mr` calls when the rights are not a constant.
+        // SAFETY: the caller's promise.
+        unsafe { register("ibv_reg_mr", pd, addr, len, addr.expose_provenance() as u64, access) }
+    }
+
+    unsafe fn reg_mr_iova(
+        &self,
+        pd: NonNull<sys::ibv_pd>,
+        addr: *mut u8,
+        len: usize,
+        iova: u64,
+        access: sys::ibv_access_flags,
+    ) -> Result<NonNull<sys::ibv_mr>, VerbError> {
+        // SAFETY: the caller's promise.
+        unsafe { register("ibv_reg_mr_iova", pd, addr, len, iova, access) }
+    }
+
+    unsafe fn reg_dmabuf_mr(
+        &self,
+        pd: NonNull<sys::ibv_pd>,
+        offset: u64,
+        len: usize,
+        iova: u64,
+        fd: RawFd,
+        access: sys::ibv_access_flags,
+    ) -> Result<NonNull<sys::ibv_mr>, VerbError> {
         // SAFETY: the protection domain is alive, and the caller gives the device the memory.
-        let region =
-            unsafe { sys::ibv_reg_mr_iova2(pd.as_ptr(), addr.cast(), len, addr.expose_provenance() as u64, access.0) };
-        non_null("ibv_reg_mr", region)
+        let region = unsafe { sys::ibv_reg_dmabuf_mr(pd.as_ptr(), offset, len, iova, fd, access.0.cast_signed()) };
+        non_null("ibv_reg_dmabuf_mr", region)
     }
 
     unsafe fn dereg_mr(&self, mr: NonNull<sys::ibv_mr>) -> Result<(), VerbError> {
         // SAFETY: alive (caller).
         zero_or_errno("ibv_dereg_mr", unsafe { sys::ibv_dereg_mr(mr.as_ptr()) })
+    }
+
+    unsafe fn alloc_mw(
+        &self,
+        pd: NonNull<sys::ibv_pd>,
+        kind: sys::ibv_mw_type,
+    ) -> Result<NonNull<sys::ibv_mw>, VerbError> {
+        // SAFETY: alive (caller).
+        non_null("ibv_alloc_mw", unsafe { sys::inline::ibv_alloc_mw(pd.as_ptr(), kind) })
+    }
+
+    unsafe fn dealloc_mw(&self, mw: NonNull<sys::ibv_mw>) -> Result<(), VerbError> {
+        // SAFETY: alive (caller).
+        zero_or_errno("ibv_dealloc_mw", unsafe { sys::inline::ibv_dealloc_mw(mw.as_ptr()) })
+    }
+
+    unsafe fn create_ah(
+        &self,
+        pd: NonNull<sys::ibv_pd>,
+        attributes: &mut sys::ibv_ah_attr,
+    ) -> Result<NonNull<sys::ibv_ah>, VerbError> {
+        // SAFETY: alive (caller).
+        non_null("ibv_create_ah", unsafe { sys::ibv_create_ah(pd.as_ptr(), attributes) })
+    }
+
+    unsafe fn destroy_ah(&self, ah: NonNull<sys::ibv_ah>) -> Result<(), VerbError> {
+        // SAFETY: alive (caller).
+        zero_or_errno("ibv_destroy_ah", unsafe { sys::ibv_destroy_ah(ah.as_ptr()) })
     }
 
     unsafe fn create_comp_channel(
@@ -170,11 +287,7 @@ impl Provider for RdmaCore {
         let channel = non_null("ibv_create_comp_channel", unsafe { sys::ibv_create_comp_channel(context.as_ptr()) })?;
         // SAFETY: created just now.
         let fd = unsafe { (*channel.as_ptr()).fd };
-        // SAFETY: a file descriptor that we own.
-        let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
-        // SAFETY: as above.
-        if flags < 0 || unsafe { libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK) } < 0 {
-            let error = last_errno("fcntl on a completion channel");
+        if let Err(error) = unblock(fd, "fcntl on a completion channel") {
             // SAFETY: created just now and not used.
             unsafe { self.destroy_comp_channel(channel) }.ok();
             return Err(error);
@@ -187,17 +300,20 @@ impl Provider for RdmaCore {
         zero_or_errno("ibv_destroy_comp_channel", unsafe { sys::ibv_destroy_comp_channel(channel.as_ptr()) })
     }
 
-    unsafe fn take_cq_event(&self, channel: NonNull<sys::ibv_comp_channel>) -> Result<bool, VerbError> {
+    unsafe fn take_cq_event_of(
+        &self,
+        channel: NonNull<sys::ibv_comp_channel>,
+    ) -> Result<Option<NonNull<sys::ibv_cq>>, VerbError> {
         let (mut cq, mut cookie) = (std::ptr::null_mut(), std::ptr::null_mut());
         // SAFETY: alive (caller); both may be written.
         if unsafe { sys::ibv_get_cq_event(channel.as_ptr(), &mut cq, &mut cookie) } != 0 {
             let error = last_errno("ibv_get_cq_event");
-            return if error.errno() == libc::EAGAIN { Ok(false) } else { Err(error) };
+            return if error.errno() == libc::EAGAIN { Ok(None) } else { Err(error) };
         }
         // At once, so that destroying the queue never waits for it.
         // SAFETY: the event names a completion queue of this channel, alive until its events are acknowledged.
         unsafe { sys::ibv_ack_cq_events(cq, 1) };
-        Ok(true)
+        Ok(NonNull::new(cq))
     }
 
     unsafe fn create_cq(
@@ -212,9 +328,47 @@ impl Provider for RdmaCore {
         non_null("ibv_create_cq", cq)
     }
 
+    unsafe fn resize_cq(&self, cq: NonNull<sys::ibv_cq>, cqe: u32) -> Result<(), VerbError> {
+        let Ok(cqe) = i32::try_from(cqe) else { return Err(VerbError::new("ibv_resize_cq", libc::EINVAL)) };
+        // SAFETY: alive (caller).
+        zero_or_errno("ibv_resize_cq", unsafe { sys::ibv_resize_cq(cq.as_ptr(), cqe) })
+    }
+
     unsafe fn destroy_cq(&self, cq: NonNull<sys::ibv_cq>) -> Result<(), VerbError> {
         // SAFETY: alive (caller).
         zero_or_errno("ibv_destroy_cq", unsafe { sys::ibv_destroy_cq(cq.as_ptr()) })
+    }
+
+    unsafe fn create_srq(
+        &self,
+        pd: NonNull<sys::ibv_pd>,
+        attributes: &mut sys::ibv_srq_init_attr,
+    ) -> Result<NonNull<sys::ibv_srq>, VerbError> {
+        // SAFETY: alive (caller).
+        non_null("ibv_create_srq", unsafe { sys::ibv_create_srq(pd.as_ptr(), attributes) })
+    }
+
+    unsafe fn modify_srq(
+        &self,
+        srq: NonNull<sys::ibv_srq>,
+        attributes: &mut sys::ibv_srq_attr,
+        mask: sys::ibv_srq_attr_mask,
+    ) -> Result<(), VerbError> {
+        // SAFETY: alive (caller).
+        let result = unsafe { sys::ibv_modify_srq(srq.as_ptr(), attributes, mask.0.cast_signed()) };
+        zero_or_errno("ibv_modify_srq", result)
+    }
+
+    unsafe fn query_srq(&self, srq: NonNull<sys::ibv_srq>) -> Result<sys::ibv_srq_attr, VerbError> {
+        let mut attributes = sys::ibv_srq_attr::default();
+        // SAFETY: alive (caller); the struct may be written.
+        zero_or_errno("ibv_query_srq", unsafe { sys::ibv_query_srq(srq.as_ptr(), &mut attributes) })?;
+        Ok(attributes)
+    }
+
+    unsafe fn destroy_srq(&self, srq: NonNull<sys::ibv_srq>) -> Result<(), VerbError> {
+        // SAFETY: alive (caller).
+        zero_or_errno("ibv_destroy_srq", unsafe { sys::ibv_destroy_srq(srq.as_ptr()) })
     }
 
     unsafe fn create_qp(
@@ -252,6 +406,16 @@ impl Provider for RdmaCore {
     unsafe fn destroy_qp(&self, qp: NonNull<sys::ibv_qp>) -> Result<(), VerbError> {
         // SAFETY: alive (caller).
         zero_or_errno("ibv_destroy_qp", unsafe { sys::ibv_destroy_qp(qp.as_ptr()) })
+    }
+
+    unsafe fn attach_mcast(&self, qp: NonNull<sys::ibv_qp>, gid: &sys::ibv_gid, lid: u16) -> Result<(), VerbError> {
+        // SAFETY: alive (caller).
+        zero_or_errno("ibv_attach_mcast", unsafe { sys::ibv_attach_mcast(qp.as_ptr(), gid, lid) })
+    }
+
+    unsafe fn detach_mcast(&self, qp: NonNull<sys::ibv_qp>, gid: &sys::ibv_gid, lid: u16) -> Result<(), VerbError> {
+        // SAFETY: alive (caller).
+        zero_or_errno("ibv_detach_mcast", unsafe { sys::ibv_detach_mcast(qp.as_ptr(), gid, lid) })
     }
 
     fn next_timer(&self, _: NonNull<sys::ibv_context>) -> Option<Duration> {

@@ -84,6 +84,9 @@ impl Drop for Taken {
     }
 }
 
+/// Invariant in both.
+type Section<'batch, 'env> = fn(&'batch (), &'env ()) -> (&'batch (), &'env ());
+
 /// Requests that are handed to the device together, with one doorbell. Lent by [`QueuePair::batch`](crate::QueuePair::batch).
 ///
 /// `'batch` is new for each batch, so that two batches cannot be swapped; what is posted [`Inline`](crate::Inline) is
@@ -104,7 +107,7 @@ pub struct Batch<'batch, 'env, B> {
     posted: usize,
     fault: Option<Box<Fault<B>>>,
     brand: Branded<B>,
-    section: PhantomData<fn(&'batch (), &'env ()) -> (&'batch (), &'env ())>,
+    section: PhantomData<Section<'batch, 'env>>,
 }
 
 /// A batch of which not all was posted. What the device surely does not have comes back.

@@ -137,7 +137,7 @@ impl<Q> fmt::Debug for DestroyError<Q> {
 }
 
 /// Requests were still in flight when the time was over. What brings their memory back is
-/// [`into_reset`](QueuePair::into_reset) or [`destroy`](QueuePair::destroy).
+/// [`into_reset`](crate::QueuePair::into_reset) or [`destroy`](crate::QueuePair::destroy).
 #[derive(Debug, thiserror::Error)]
 #[error("{sends} sends and {receives} receives were not flushed within {timeout:?}: reset or destroy the queue pair")]
 pub struct Undrained {

@@ -247,7 +247,7 @@ impl Staged {
     #[inline(always)]
     pub(super) unsafe fn link(this: *mut Self, next: *mut Self) {
         // SAFETY: the caller's promise.
-        unsafe { (&raw mut (*this).wr.next).write(next.cast()) };
+        unsafe { (*this).wr.next = next.cast() };
     }
 
     /// Takes a request apart: into `this` for the device, and into an entry for the ledger. The device does not know it yet.
@@ -270,7 +270,7 @@ impl Staged {
             Some(part) => {
                 if action.operation.fills() {
                     // SAFETY: may be written (caller).
-                    unsafe { (&raw mut (*this).filled_before).write(part.filled()) };
+                    unsafe { (*this).filled_before = part.filled() };
                     part.set_filled(length as usize);
                 }
                 // It says `length`: what is filled, or was made so.
@@ -281,7 +281,7 @@ impl Staged {
                 // The provider reads them when the request is posted.
                 let addr = memory.bytes(KEY).as_ptr().expose_provenance() as u64;
                 // SAFETY: may be written (caller).
-                unsafe { (&raw mut (*this).element).write(sys::ibv_sge { addr, length, lkey: 0 }) };
+                unsafe { (*this).element = sys::ibv_sge { addr, length, lkey: 0 } };
                 // SAFETY: as above.
                 unsafe { &raw mut (*this).element }
             }
@@ -326,7 +326,7 @@ impl Staged {
     #[cold]
     unsafe fn empty(this: *mut Self) {
         // SAFETY: the caller's promise.
-        unsafe { (&raw mut (*this).wr.num_sge).write(0) };
+        unsafe { (*this).wr.num_sge = 0 };
     }
 
     /// Undoes what [`stage`](Self::stage) did to the memory of `entry`.

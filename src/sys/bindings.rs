@@ -8,6 +8,7 @@ pub type __syscall_slong_t = ::std::os::raw::c_long;
 pub type __u16 = ::std::os::raw::c_ushort;
 pub type __u32 = ::std::os::raw::c_uint;
 pub type __u64 = ::std::os::raw::c_ulonglong;
+pub type __be16 = __u16;
 pub type __be32 = __u32;
 pub type __be64 = __u64;
 #[repr(C)]
@@ -66,6 +67,9 @@ pub struct ibv_node_type(pub ::std::os::raw::c_int);
 #[repr(transparent)]
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct ibv_transport_type(pub ::std::os::raw::c_int);
+#[repr(transparent)]
+#[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
+pub struct ibv_device_cap_flags(pub ::std::os::raw::c_uint);
 #[repr(transparent)]
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct ibv_atomic_cap(pub ::std::os::raw::c_uint);
@@ -260,6 +264,15 @@ pub struct ibv_port_attr {
 }
 #[repr(transparent)]
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
+pub struct ibv_event_type(pub ::std::os::raw::c_uint);
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub struct ibv_async_event {
+    pub element: ibv_async_event__bindgen_ty_1,
+    pub event_type: ibv_event_type,
+}
+#[repr(transparent)]
+#[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct ibv_wc_status(pub ::std::os::raw::c_uint);
 #[repr(transparent)]
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
@@ -357,6 +370,16 @@ pub struct ibv_global_route {
 }
 #[repr(C)]
 #[derive(Copy, Clone)]
+pub struct ibv_grh {
+    pub version_tclass_flow: __be32,
+    pub paylen: __be16,
+    pub next_hdr: u8,
+    pub hop_limit: u8,
+    pub sgid: ibv_gid,
+    pub dgid: ibv_gid,
+}
+#[repr(C)]
+#[derive(Copy, Clone)]
 pub struct ibv_ah_attr {
     pub grh: ibv_global_route,
     pub dlid: u16,
@@ -366,12 +389,21 @@ pub struct ibv_ah_attr {
     pub is_global: u8,
     pub port_num: u8,
 }
+#[repr(transparent)]
+#[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
+pub struct ibv_srq_attr_mask(pub ::std::os::raw::c_uint);
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct ibv_srq_attr {
     pub max_wr: u32,
     pub max_sge: u32,
     pub srq_limit: u32,
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_srq_init_attr {
+    pub srq_context: *mut ::std::os::raw::c_void,
+    pub attr: ibv_srq_attr,
 }
 #[repr(transparent)]
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
@@ -550,6 +582,12 @@ pub struct ibv_wr_opcode(pub ::std::os::raw::c_uint);
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct ibv_send_flags(pub ::std::os::raw::c_uint);
 #[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_data_buf {
+    pub addr: *mut ::std::os::raw::c_void,
+    pub length: usize,
+}
+#[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct ibv_sge {
     pub addr: u64,
@@ -700,6 +738,50 @@ pub struct ibv_qp {
     pub mutex: pthread_mutex_t,
     pub cond: pthread_cond_t,
     pub events_completed: u32,
+}
+#[repr(C)]
+pub struct ibv_qp_ex {
+    pub qp_base: ibv_qp,
+    pub comp_mask: u64,
+    pub wr_id: u64,
+    pub wr_flags: ::std::os::raw::c_uint,
+    pub wr_atomic_cmp_swp: ::std::option::Option<
+        unsafe extern "C" fn(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64, compare: u64, swap: u64),
+    >,
+    pub wr_atomic_fetch_add:
+        ::std::option::Option<unsafe extern "C" fn(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64, add: u64)>,
+    pub wr_bind_mw: ::std::option::Option<
+        unsafe extern "C" fn(qp: *mut ibv_qp_ex, mw: *mut ibv_mw, rkey: u32, bind_info: *const ibv_mw_bind_info),
+    >,
+    pub wr_local_inv: ::std::option::Option<unsafe extern "C" fn(qp: *mut ibv_qp_ex, invalidate_rkey: u32)>,
+    pub wr_rdma_read: ::std::option::Option<unsafe extern "C" fn(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64)>,
+    pub wr_rdma_write: ::std::option::Option<unsafe extern "C" fn(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64)>,
+    pub wr_rdma_write_imm:
+        ::std::option::Option<unsafe extern "C" fn(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64, imm_data: __be32)>,
+    pub wr_send: ::std::option::Option<unsafe extern "C" fn(qp: *mut ibv_qp_ex)>,
+    pub wr_send_imm: ::std::option::Option<unsafe extern "C" fn(qp: *mut ibv_qp_ex, imm_data: __be32)>,
+    pub wr_send_inv: ::std::option::Option<unsafe extern "C" fn(qp: *mut ibv_qp_ex, invalidate_rkey: u32)>,
+    pub wr_send_tso: ::std::option::Option<
+        unsafe extern "C" fn(qp: *mut ibv_qp_ex, hdr: *mut ::std::os::raw::c_void, hdr_sz: u16, mss: u16),
+    >,
+    pub wr_set_ud_addr: ::std::option::Option<
+        unsafe extern "C" fn(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, remote_qpn: u32, remote_qkey: u32),
+    >,
+    pub wr_set_xrc_srqn: ::std::option::Option<unsafe extern "C" fn(qp: *mut ibv_qp_ex, remote_srqn: u32)>,
+    pub wr_set_inline_data: ::std::option::Option<
+        unsafe extern "C" fn(qp: *mut ibv_qp_ex, addr: *mut ::std::os::raw::c_void, length: usize),
+    >,
+    pub wr_set_inline_data_list:
+        ::std::option::Option<unsafe extern "C" fn(qp: *mut ibv_qp_ex, num_buf: usize, buf_list: *const ibv_data_buf)>,
+    pub wr_set_sge: ::std::option::Option<unsafe extern "C" fn(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32)>,
+    pub wr_set_sge_list:
+        ::std::option::Option<unsafe extern "C" fn(qp: *mut ibv_qp_ex, num_sge: usize, sg_list: *const ibv_sge)>,
+    pub wr_start: ::std::option::Option<unsafe extern "C" fn(qp: *mut ibv_qp_ex)>,
+    pub wr_complete: ::std::option::Option<unsafe extern "C" fn(qp: *mut ibv_qp_ex) -> ::std::os::raw::c_int>,
+    pub wr_abort: ::std::option::Option<unsafe extern "C" fn(qp: *mut ibv_qp_ex)>,
+    pub wr_atomic_write: ::std::option::Option<
+        unsafe extern "C" fn(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64, atomic_wr: *const ::std::os::raw::c_void),
+    >,
 }
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -1464,6 +1546,28 @@ const _: () = {
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
+    ["Size of ibv_async_event__bindgen_ty_1"][::std::mem::size_of::<ibv_async_event__bindgen_ty_1>() - 8usize];
+    ["Alignment of ibv_async_event__bindgen_ty_1"][::std::mem::align_of::<ibv_async_event__bindgen_ty_1>() - 8usize];
+    ["Offset of field: ibv_async_event__bindgen_ty_1::cq"]
+        [::std::mem::offset_of!(ibv_async_event__bindgen_ty_1, cq) - 0usize];
+    ["Offset of field: ibv_async_event__bindgen_ty_1::qp"]
+        [::std::mem::offset_of!(ibv_async_event__bindgen_ty_1, qp) - 0usize];
+    ["Offset of field: ibv_async_event__bindgen_ty_1::srq"]
+        [::std::mem::offset_of!(ibv_async_event__bindgen_ty_1, srq) - 0usize];
+    ["Offset of field: ibv_async_event__bindgen_ty_1::wq"]
+        [::std::mem::offset_of!(ibv_async_event__bindgen_ty_1, wq) - 0usize];
+    ["Offset of field: ibv_async_event__bindgen_ty_1::port_num"]
+        [::std::mem::offset_of!(ibv_async_event__bindgen_ty_1, port_num) - 0usize];
+};
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_async_event"][::std::mem::size_of::<ibv_async_event>() - 16usize];
+    ["Alignment of ibv_async_event"][::std::mem::align_of::<ibv_async_event>() - 8usize];
+    ["Offset of field: ibv_async_event::element"][::std::mem::offset_of!(ibv_async_event, element) - 0usize];
+    ["Offset of field: ibv_async_event::event_type"][::std::mem::offset_of!(ibv_async_event, event_type) - 8usize];
+};
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
     ["Size of ibv_wc__bindgen_ty_1"][::std::mem::size_of::<ibv_wc__bindgen_ty_1>() - 4usize];
     ["Alignment of ibv_wc__bindgen_ty_1"][::std::mem::align_of::<ibv_wc__bindgen_ty_1>() - 4usize];
     ["Offset of field: ibv_wc__bindgen_ty_1::imm_data"]
@@ -1566,6 +1670,17 @@ const _: () = {
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
+    ["Size of ibv_grh"][::std::mem::size_of::<ibv_grh>() - 40usize];
+    ["Alignment of ibv_grh"][::std::mem::align_of::<ibv_grh>() - 8usize];
+    ["Offset of field: ibv_grh::version_tclass_flow"][::std::mem::offset_of!(ibv_grh, version_tclass_flow) - 0usize];
+    ["Offset of field: ibv_grh::paylen"][::std::mem::offset_of!(ibv_grh, paylen) - 4usize];
+    ["Offset of field: ibv_grh::next_hdr"][::std::mem::offset_of!(ibv_grh, next_hdr) - 6usize];
+    ["Offset of field: ibv_grh::hop_limit"][::std::mem::offset_of!(ibv_grh, hop_limit) - 7usize];
+    ["Offset of field: ibv_grh::sgid"][::std::mem::offset_of!(ibv_grh, sgid) - 8usize];
+    ["Offset of field: ibv_grh::dgid"][::std::mem::offset_of!(ibv_grh, dgid) - 24usize];
+};
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
     ["Size of ibv_ah_attr"][::std::mem::size_of::<ibv_ah_attr>() - 32usize];
     ["Alignment of ibv_ah_attr"][::std::mem::align_of::<ibv_ah_attr>() - 8usize];
     ["Offset of field: ibv_ah_attr::grh"][::std::mem::offset_of!(ibv_ah_attr, grh) - 0usize];
@@ -1583,6 +1698,14 @@ const _: () = {
     ["Offset of field: ibv_srq_attr::max_wr"][::std::mem::offset_of!(ibv_srq_attr, max_wr) - 0usize];
     ["Offset of field: ibv_srq_attr::max_sge"][::std::mem::offset_of!(ibv_srq_attr, max_sge) - 4usize];
     ["Offset of field: ibv_srq_attr::srq_limit"][::std::mem::offset_of!(ibv_srq_attr, srq_limit) - 8usize];
+};
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_srq_init_attr"][::std::mem::size_of::<ibv_srq_init_attr>() - 24usize];
+    ["Alignment of ibv_srq_init_attr"][::std::mem::align_of::<ibv_srq_init_attr>() - 8usize];
+    ["Offset of field: ibv_srq_init_attr::srq_context"]
+        [::std::mem::offset_of!(ibv_srq_init_attr, srq_context) - 0usize];
+    ["Offset of field: ibv_srq_init_attr::attr"][::std::mem::offset_of!(ibv_srq_init_attr, attr) - 8usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
@@ -1772,6 +1895,13 @@ const _: () = {
         [::std::mem::offset_of!(ibv_qp_rate_limit_attr, typical_pkt_sz) - 8usize];
     ["Offset of field: ibv_qp_rate_limit_attr::comp_mask"]
         [::std::mem::offset_of!(ibv_qp_rate_limit_attr, comp_mask) - 12usize];
+};
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_data_buf"][::std::mem::size_of::<ibv_data_buf>() - 16usize];
+    ["Alignment of ibv_data_buf"][::std::mem::align_of::<ibv_data_buf>() - 8usize];
+    ["Offset of field: ibv_data_buf::addr"][::std::mem::offset_of!(ibv_data_buf, addr) - 0usize];
+    ["Offset of field: ibv_data_buf::length"][::std::mem::offset_of!(ibv_data_buf, length) - 8usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
@@ -2004,6 +2134,39 @@ const _: () = {
     ["Offset of field: ibv_qp::mutex"][::std::mem::offset_of!(ibv_qp, mutex) - 64usize];
     ["Offset of field: ibv_qp::cond"][::std::mem::offset_of!(ibv_qp, cond) - 104usize];
     ["Offset of field: ibv_qp::events_completed"][::std::mem::offset_of!(ibv_qp, events_completed) - 152usize];
+};
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_qp_ex"][::std::mem::size_of::<ibv_qp_ex>() - 352usize];
+    ["Alignment of ibv_qp_ex"][::std::mem::align_of::<ibv_qp_ex>() - 8usize];
+    ["Offset of field: ibv_qp_ex::qp_base"][::std::mem::offset_of!(ibv_qp_ex, qp_base) - 0usize];
+    ["Offset of field: ibv_qp_ex::comp_mask"][::std::mem::offset_of!(ibv_qp_ex, comp_mask) - 160usize];
+    ["Offset of field: ibv_qp_ex::wr_id"][::std::mem::offset_of!(ibv_qp_ex, wr_id) - 168usize];
+    ["Offset of field: ibv_qp_ex::wr_flags"][::std::mem::offset_of!(ibv_qp_ex, wr_flags) - 176usize];
+    ["Offset of field: ibv_qp_ex::wr_atomic_cmp_swp"][::std::mem::offset_of!(ibv_qp_ex, wr_atomic_cmp_swp) - 184usize];
+    ["Offset of field: ibv_qp_ex::wr_atomic_fetch_add"]
+        [::std::mem::offset_of!(ibv_qp_ex, wr_atomic_fetch_add) - 192usize];
+    ["Offset of field: ibv_qp_ex::wr_bind_mw"][::std::mem::offset_of!(ibv_qp_ex, wr_bind_mw) - 200usize];
+    ["Offset of field: ibv_qp_ex::wr_local_inv"][::std::mem::offset_of!(ibv_qp_ex, wr_local_inv) - 208usize];
+    ["Offset of field: ibv_qp_ex::wr_rdma_read"][::std::mem::offset_of!(ibv_qp_ex, wr_rdma_read) - 216usize];
+    ["Offset of field: ibv_qp_ex::wr_rdma_write"][::std::mem::offset_of!(ibv_qp_ex, wr_rdma_write) - 224usize];
+    ["Offset of field: ibv_qp_ex::wr_rdma_write_imm"][::std::mem::offset_of!(ibv_qp_ex, wr_rdma_write_imm) - 232usize];
+    ["Offset of field: ibv_qp_ex::wr_send"][::std::mem::offset_of!(ibv_qp_ex, wr_send) - 240usize];
+    ["Offset of field: ibv_qp_ex::wr_send_imm"][::std::mem::offset_of!(ibv_qp_ex, wr_send_imm) - 248usize];
+    ["Offset of field: ibv_qp_ex::wr_send_inv"][::std::mem::offset_of!(ibv_qp_ex, wr_send_inv) - 256usize];
+    ["Offset of field: ibv_qp_ex::wr_send_tso"][::std::mem::offset_of!(ibv_qp_ex, wr_send_tso) - 264usize];
+    ["Offset of field: ibv_qp_ex::wr_set_ud_addr"][::std::mem::offset_of!(ibv_qp_ex, wr_set_ud_addr) - 272usize];
+    ["Offset of field: ibv_qp_ex::wr_set_xrc_srqn"][::std::mem::offset_of!(ibv_qp_ex, wr_set_xrc_srqn) - 280usize];
+    ["Offset of field: ibv_qp_ex::wr_set_inline_data"]
+        [::std::mem::offset_of!(ibv_qp_ex, wr_set_inline_data) - 288usize];
+    ["Offset of field: ibv_qp_ex::wr_set_inline_data_list"]
+        [::std::mem::offset_of!(ibv_qp_ex, wr_set_inline_data_list) - 296usize];
+    ["Offset of field: ibv_qp_ex::wr_set_sge"][::std::mem::offset_of!(ibv_qp_ex, wr_set_sge) - 304usize];
+    ["Offset of field: ibv_qp_ex::wr_set_sge_list"][::std::mem::offset_of!(ibv_qp_ex, wr_set_sge_list) - 312usize];
+    ["Offset of field: ibv_qp_ex::wr_start"][::std::mem::offset_of!(ibv_qp_ex, wr_start) - 320usize];
+    ["Offset of field: ibv_qp_ex::wr_complete"][::std::mem::offset_of!(ibv_qp_ex, wr_complete) - 328usize];
+    ["Offset of field: ibv_qp_ex::wr_abort"][::std::mem::offset_of!(ibv_qp_ex, wr_abort) - 336usize];
+    ["Offset of field: ibv_qp_ex::wr_atomic_write"][::std::mem::offset_of!(ibv_qp_ex, wr_atomic_write) - 344usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
@@ -2403,6 +2566,15 @@ pub union ibv_gid {
 }
 #[repr(C)]
 #[derive(Copy, Clone)]
+pub union ibv_async_event__bindgen_ty_1 {
+    pub cq: *mut ibv_cq,
+    pub qp: *mut ibv_qp,
+    pub srq: *mut ibv_srq,
+    pub wq: *mut ibv_wq,
+    pub port_num: ::std::os::raw::c_int,
+}
+#[repr(C)]
+#[derive(Copy, Clone)]
 pub union ibv_wc__bindgen_ty_1 {
     pub imm_data: __be32,
     pub invalidated_rkey: u32,
@@ -2523,6 +2695,58 @@ impl ibv_transport_type {
     pub const IBV_TRANSPORT_USNIC_UDP: ibv_transport_type = ibv_transport_type(3);
     pub const IBV_TRANSPORT_UNSPECIFIED: ibv_transport_type = ibv_transport_type(4);
 }
+impl ibv_device_cap_flags {
+    pub const IBV_DEVICE_RESIZE_MAX_WR: ibv_device_cap_flags = ibv_device_cap_flags(1);
+    pub const IBV_DEVICE_BAD_PKEY_CNTR: ibv_device_cap_flags = ibv_device_cap_flags(2);
+    pub const IBV_DEVICE_BAD_QKEY_CNTR: ibv_device_cap_flags = ibv_device_cap_flags(4);
+    pub const IBV_DEVICE_RAW_MULTI: ibv_device_cap_flags = ibv_device_cap_flags(8);
+    pub const IBV_DEVICE_AUTO_PATH_MIG: ibv_device_cap_flags = ibv_device_cap_flags(16);
+    pub const IBV_DEVICE_CHANGE_PHY_PORT: ibv_device_cap_flags = ibv_device_cap_flags(32);
+    pub const IBV_DEVICE_UD_AV_PORT_ENFORCE: ibv_device_cap_flags = ibv_device_cap_flags(64);
+    pub const IBV_DEVICE_CURR_QP_STATE_MOD: ibv_device_cap_flags = ibv_device_cap_flags(128);
+    pub const IBV_DEVICE_SHUTDOWN_PORT: ibv_device_cap_flags = ibv_device_cap_flags(256);
+    pub const IBV_DEVICE_INIT_TYPE: ibv_device_cap_flags = ibv_device_cap_flags(512);
+    pub const IBV_DEVICE_PORT_ACTIVE_EVENT: ibv_device_cap_flags = ibv_device_cap_flags(1024);
+    pub const IBV_DEVICE_SYS_IMAGE_GUID: ibv_device_cap_flags = ibv_device_cap_flags(2048);
+    pub const IBV_DEVICE_RC_RNR_NAK_GEN: ibv_device_cap_flags = ibv_device_cap_flags(4096);
+    pub const IBV_DEVICE_SRQ_RESIZE: ibv_device_cap_flags = ibv_device_cap_flags(8192);
+    pub const IBV_DEVICE_N_NOTIFY_CQ: ibv_device_cap_flags = ibv_device_cap_flags(16384);
+    pub const IBV_DEVICE_MEM_WINDOW: ibv_device_cap_flags = ibv_device_cap_flags(131072);
+    pub const IBV_DEVICE_UD_IP_CSUM: ibv_device_cap_flags = ibv_device_cap_flags(262144);
+    pub const IBV_DEVICE_XRC: ibv_device_cap_flags = ibv_device_cap_flags(1048576);
+    pub const IBV_DEVICE_MEM_MGT_EXTENSIONS: ibv_device_cap_flags = ibv_device_cap_flags(2097152);
+    pub const IBV_DEVICE_MEM_WINDOW_TYPE_2A: ibv_device_cap_flags = ibv_device_cap_flags(8388608);
+    pub const IBV_DEVICE_MEM_WINDOW_TYPE_2B: ibv_device_cap_flags = ibv_device_cap_flags(16777216);
+    pub const IBV_DEVICE_RC_IP_CSUM: ibv_device_cap_flags = ibv_device_cap_flags(33554432);
+    pub const IBV_DEVICE_RAW_IP_CSUM: ibv_device_cap_flags = ibv_device_cap_flags(67108864);
+    pub const IBV_DEVICE_MANAGED_FLOW_STEERING: ibv_device_cap_flags = ibv_device_cap_flags(536870912);
+}
+impl ::std::ops::BitOr<ibv_device_cap_flags> for ibv_device_cap_flags {
+    type Output = Self;
+    #[inline]
+    fn bitor(self, other: Self) -> Self {
+        ibv_device_cap_flags(self.0 | other.0)
+    }
+}
+impl ::std::ops::BitOrAssign for ibv_device_cap_flags {
+    #[inline]
+    fn bitor_assign(&mut self, rhs: ibv_device_cap_flags) {
+        self.0 |= rhs.0;
+    }
+}
+impl ::std::ops::BitAnd<ibv_device_cap_flags> for ibv_device_cap_flags {
+    type Output = Self;
+    #[inline]
+    fn bitand(self, other: Self) -> Self {
+        ibv_device_cap_flags(self.0 & other.0)
+    }
+}
+impl ::std::ops::BitAndAssign for ibv_device_cap_flags {
+    #[inline]
+    fn bitand_assign(&mut self, rhs: ibv_device_cap_flags) {
+        self.0 &= rhs.0;
+    }
+}
 impl ibv_atomic_cap {
     pub const IBV_ATOMIC_NONE: ibv_atomic_cap = ibv_atomic_cap(0);
     pub const IBV_ATOMIC_HCA: ibv_atomic_cap = ibv_atomic_cap(1);
@@ -2571,6 +2795,46 @@ impl ibv_port_state {
     pub const IBV_PORT_ACTIVE_DEFER: ibv_port_state = ibv_port_state(5);
 }
 impl Default for ibv_port_attr {
+    fn default() -> Self {
+        let mut s = ::std::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::std::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+impl ibv_event_type {
+    pub const IBV_EVENT_CQ_ERR: ibv_event_type = ibv_event_type(0);
+    pub const IBV_EVENT_QP_FATAL: ibv_event_type = ibv_event_type(1);
+    pub const IBV_EVENT_QP_REQ_ERR: ibv_event_type = ibv_event_type(2);
+    pub const IBV_EVENT_QP_ACCESS_ERR: ibv_event_type = ibv_event_type(3);
+    pub const IBV_EVENT_COMM_EST: ibv_event_type = ibv_event_type(4);
+    pub const IBV_EVENT_SQ_DRAINED: ibv_event_type = ibv_event_type(5);
+    pub const IBV_EVENT_PATH_MIG: ibv_event_type = ibv_event_type(6);
+    pub const IBV_EVENT_PATH_MIG_ERR: ibv_event_type = ibv_event_type(7);
+    pub const IBV_EVENT_DEVICE_FATAL: ibv_event_type = ibv_event_type(8);
+    pub const IBV_EVENT_PORT_ACTIVE: ibv_event_type = ibv_event_type(9);
+    pub const IBV_EVENT_PORT_ERR: ibv_event_type = ibv_event_type(10);
+    pub const IBV_EVENT_LID_CHANGE: ibv_event_type = ibv_event_type(11);
+    pub const IBV_EVENT_PKEY_CHANGE: ibv_event_type = ibv_event_type(12);
+    pub const IBV_EVENT_SM_CHANGE: ibv_event_type = ibv_event_type(13);
+    pub const IBV_EVENT_SRQ_ERR: ibv_event_type = ibv_event_type(14);
+    pub const IBV_EVENT_SRQ_LIMIT_REACHED: ibv_event_type = ibv_event_type(15);
+    pub const IBV_EVENT_QP_LAST_WQE_REACHED: ibv_event_type = ibv_event_type(16);
+    pub const IBV_EVENT_CLIENT_REREGISTER: ibv_event_type = ibv_event_type(17);
+    pub const IBV_EVENT_GID_CHANGE: ibv_event_type = ibv_event_type(18);
+    pub const IBV_EVENT_WQ_FATAL: ibv_event_type = ibv_event_type(19);
+}
+impl Default for ibv_async_event__bindgen_ty_1 {
+    fn default() -> Self {
+        let mut s = ::std::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::std::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+impl Default for ibv_async_event {
     fn default() -> Self {
         let mut s = ::std::mem::MaybeUninit::<Self>::uninit();
         unsafe {
@@ -2783,7 +3047,55 @@ impl Default for ibv_global_route {
         }
     }
 }
+impl Default for ibv_grh {
+    fn default() -> Self {
+        let mut s = ::std::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::std::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
 impl Default for ibv_ah_attr {
+    fn default() -> Self {
+        let mut s = ::std::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::std::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+impl ibv_srq_attr_mask {
+    pub const IBV_SRQ_MAX_WR: ibv_srq_attr_mask = ibv_srq_attr_mask(1);
+    pub const IBV_SRQ_LIMIT: ibv_srq_attr_mask = ibv_srq_attr_mask(2);
+}
+impl ::std::ops::BitOr<ibv_srq_attr_mask> for ibv_srq_attr_mask {
+    type Output = Self;
+    #[inline]
+    fn bitor(self, other: Self) -> Self {
+        ibv_srq_attr_mask(self.0 | other.0)
+    }
+}
+impl ::std::ops::BitOrAssign for ibv_srq_attr_mask {
+    #[inline]
+    fn bitor_assign(&mut self, rhs: ibv_srq_attr_mask) {
+        self.0 |= rhs.0;
+    }
+}
+impl ::std::ops::BitAnd<ibv_srq_attr_mask> for ibv_srq_attr_mask {
+    type Output = Self;
+    #[inline]
+    fn bitand(self, other: Self) -> Self {
+        ibv_srq_attr_mask(self.0 & other.0)
+    }
+}
+impl ::std::ops::BitAndAssign for ibv_srq_attr_mask {
+    #[inline]
+    fn bitand_assign(&mut self, rhs: ibv_srq_attr_mask) {
+        self.0 &= rhs.0;
+    }
+}
+impl Default for ibv_srq_init_attr {
     fn default() -> Self {
         let mut s = ::std::mem::MaybeUninit::<Self>::uninit();
         unsafe {
@@ -3018,6 +3330,15 @@ impl ::std::ops::BitAndAssign for ibv_send_flags {
         self.0 &= rhs.0;
     }
 }
+impl Default for ibv_data_buf {
+    fn default() -> Self {
+        let mut s = ::std::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::std::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
 impl Default for ibv_send_wr__bindgen_ty_1 {
     fn default() -> Self {
         let mut s = ::std::mem::MaybeUninit::<Self>::uninit();
@@ -3159,6 +3480,15 @@ impl Default for ibv_wq {
     }
 }
 impl Default for ibv_qp {
+    fn default() -> Self {
+        let mut s = ::std::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::std::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+impl Default for ibv_qp_ex {
     fn default() -> Self {
         let mut s = ::std::mem::MaybeUninit::<Self>::uninit();
         unsafe {
@@ -3328,6 +3658,8 @@ unsafe extern "C" {
     pub fn ibv_get_device_guid(device: *mut ibv_device) -> __be64;
     pub fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context;
     pub fn ibv_close_device(context: *mut ibv_context) -> ::std::os::raw::c_int;
+    pub fn ibv_get_async_event(context: *mut ibv_context, event: *mut ibv_async_event) -> ::std::os::raw::c_int;
+    pub fn ibv_ack_async_event(event: *mut ibv_async_event);
     pub fn ibv_query_device(context: *mut ibv_context, device_attr: *mut ibv_device_attr) -> ::std::os::raw::c_int;
     pub fn ibv_query_port(
         context: *mut ibv_context,
@@ -3341,6 +3673,12 @@ unsafe extern "C" {
         flags: u32,
         entry_size: usize,
     ) -> isize;
+    pub fn ibv_query_pkey(
+        context: *mut ibv_context,
+        port_num: u8,
+        index: ::std::os::raw::c_int,
+        pkey: *mut __be16,
+    ) -> ::std::os::raw::c_int;
     pub fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd;
     pub fn ibv_dealloc_pd(pd: *mut ibv_pd) -> ::std::os::raw::c_int;
     pub fn ibv_reg_mr_iova2(
@@ -3349,6 +3687,14 @@ unsafe extern "C" {
         length: usize,
         iova: u64,
         access: ::std::os::raw::c_uint,
+    ) -> *mut ibv_mr;
+    pub fn ibv_reg_dmabuf_mr(
+        pd: *mut ibv_pd,
+        offset: u64,
+        length: usize,
+        iova: u64,
+        fd: ::std::os::raw::c_int,
+        access: ::std::os::raw::c_int,
     ) -> *mut ibv_mr;
     pub fn ibv_dereg_mr(mr: *mut ibv_mr) -> ::std::os::raw::c_int;
     pub fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel;
@@ -3360,6 +3706,7 @@ unsafe extern "C" {
         channel: *mut ibv_comp_channel,
         comp_vector: ::std::os::raw::c_int,
     ) -> *mut ibv_cq;
+    pub fn ibv_resize_cq(cq: *mut ibv_cq, cqe: ::std::os::raw::c_int) -> ::std::os::raw::c_int;
     pub fn ibv_destroy_cq(cq: *mut ibv_cq) -> ::std::os::raw::c_int;
     pub fn ibv_get_cq_event(
         channel: *mut ibv_comp_channel,
@@ -3367,6 +3714,14 @@ unsafe extern "C" {
         cq_context: *mut *mut ::std::os::raw::c_void,
     ) -> ::std::os::raw::c_int;
     pub fn ibv_ack_cq_events(cq: *mut ibv_cq, nevents: ::std::os::raw::c_uint);
+    pub fn ibv_create_srq(pd: *mut ibv_pd, srq_init_attr: *mut ibv_srq_init_attr) -> *mut ibv_srq;
+    pub fn ibv_modify_srq(
+        srq: *mut ibv_srq,
+        srq_attr: *mut ibv_srq_attr,
+        srq_attr_mask: ::std::os::raw::c_int,
+    ) -> ::std::os::raw::c_int;
+    pub fn ibv_query_srq(srq: *mut ibv_srq, srq_attr: *mut ibv_srq_attr) -> ::std::os::raw::c_int;
+    pub fn ibv_destroy_srq(srq: *mut ibv_srq) -> ::std::os::raw::c_int;
     pub fn ibv_create_qp(pd: *mut ibv_pd, qp_init_attr: *mut ibv_qp_init_attr) -> *mut ibv_qp;
     pub fn ibv_modify_qp(
         qp: *mut ibv_qp,
@@ -3380,4 +3735,8 @@ unsafe extern "C" {
         init_attr: *mut ibv_qp_init_attr,
     ) -> ::std::os::raw::c_int;
     pub fn ibv_destroy_qp(qp: *mut ibv_qp) -> ::std::os::raw::c_int;
+    pub fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah;
+    pub fn ibv_destroy_ah(ah: *mut ibv_ah) -> ::std::os::raw::c_int;
+    pub fn ibv_attach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, lid: u16) -> ::std::os::raw::c_int;
+    pub fn ibv_detach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, lid: u16) -> ::std::os::raw::c_int;
 }

@@ -1,9 +1,11 @@
 //! The `static inline` functions of `<infiniband/verbs.h>` that the library calls, written by hand.
 //!
-//! The four of the data path go through the function table of the context, as the C ones do; so they serve every
-//! device, the soft one included.
+//! Those of the data path go through the function table of the context, as the C ones do; so they serve every device,
+//! the soft one included.
 
-use super::{ibv_cq, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_wc};
+#[cfg(feature = "rdma-core")]
+use super::ibv_pd;
+use super::{ibv_cq, ibv_mw, ibv_mw_bind, ibv_mw_type, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_srq, ibv_wc};
 use core::ffi::c_int;
 #[cfg(feature = "rdma-core")]
 pub(crate) use query::ibv_query_port;
@@ -12,10 +14,103 @@ pub(crate) use query::ibv_query_port;
 pub(crate) type PostSend = unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> c_int;
 /// The type of `ibv_context_ops::post_recv`.
 pub(crate) type PostReceive = unsafe extern "C" fn(*mut ibv_qp, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int;
+/// The type of `ibv_context_ops::post_srq_recv`.
+#[allow(dead_code, reason = "for whoever keeps the function")]
+pub(crate) type PostShared = unsafe extern "C" fn(*mut ibv_srq, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int;
 /// The type of `ibv_context_ops::poll_cq`.
 pub(crate) type PollCq = unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -> c_int;
 /// The type of `ibv_context_ops::req_notify_cq`.
 pub(crate) type RequestNotify = unsafe extern "C" fn(*mut ibv_cq, c_int) -> c_int;
+
+/// `ibv_post_srq_recv`; `EOPNOTSUPP` where the device has no such function.
+///
+/// # Safety
+///
+/// `ibv_post_srq_recv(3)`.
+#[allow(dead_code, reason = "for shared receive queues")]
+pub(crate) unsafe fn ibv_post_srq_recv(srq: *mut ibv_srq, wr: *mut ibv_recv_wr, bad: *mut *mut ibv_recv_wr) -> c_int {
+    // SAFETY: alive (caller).
+    let context = unsafe { (*srq).context };
+    // SAFETY: the context of a live object is open.
+    match unsafe { (*context).ops.post_srq_recv } {
+        // SAFETY: the provider's own function; the rest is the caller's promise.
+        Some(post) => unsafe { post(srq, wr, bad) },
+        None => libc::EOPNOTSUPP,
+    }
+}
+
+/// `ibv_bind_mw`: posts a bind of a window of type 1; its new key is in `mw` afterwards.
+///
+/// # Safety
+///
+/// `ibv_bind_mw(3)`; the region, if there is one, is alive.
+#[allow(dead_code, reason = "for memory windows")]
+pub(crate) unsafe fn ibv_bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: *mut ibv_mw_bind) -> c_int {
+    // SAFETY: alive (caller).
+    let ibv_mw { context, pd, type_, .. } = unsafe { mw.read() };
+    // SAFETY: may be read (caller).
+    let info = unsafe { (*bind).bind_info };
+    if type_ != ibv_mw_type::IBV_MW_TYPE_1 || info.mr.is_null() && (info.addr != 0 || info.length != 0) {
+        return libc::EINVAL;
+    }
+    // SAFETY: not null, so alive (caller).
+    if !info.mr.is_null() && pd != unsafe { (*info.mr).pd } {
+        return libc::EPERM;
+    }
+    // SAFETY: the context of a live object is open.
+    match unsafe { (*context).ops.bind_mw } {
+        // SAFETY: the provider's own function; the rest is the caller's promise.
+        Some(post) => unsafe { post(qp, mw, bind) },
+        None => libc::EOPNOTSUPP,
+    }
+}
+
+/// `ibv_inc_rkey`: the key with the next tag, for the next bind of a window of type 2.
+#[allow(dead_code, reason = "for memory windows")]
+pub(crate) fn ibv_inc_rkey(rkey: u32) -> u32 {
+    const TAG: u32 = 0xff;
+    rkey & !TAG | rkey.wrapping_add(1) & TAG
+}
+
+/// `ibv_alloc_mw`: null and `errno` on failure.
+///
+/// # Safety
+///
+/// `pd` is alive.
+#[cfg(feature = "rdma-core")]
+pub(crate) unsafe fn ibv_alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> *mut ibv_mw {
+    // SAFETY: alive (caller).
+    let context = unsafe { (*pd).context };
+    // SAFETY: the context of a live object is open.
+    match unsafe { (*context).ops.alloc_mw } {
+        // SAFETY: the provider's own function.
+        Some(alloc) => unsafe { alloc(pd, kind) },
+        None => {
+            // SAFETY: takes nothing.
+            let errno = unsafe { libc::__errno_location() };
+            // SAFETY: the place of this thread's `errno`.
+            unsafe { errno.write(libc::EOPNOTSUPP) };
+            core::ptr::null_mut()
+        }
+    }
+}
+
+/// `ibv_dealloc_mw`.
+///
+/// # Safety
+///
+/// `mw` is alive and not used any more.
+#[cfg(feature = "rdma-core")]
+pub(crate) unsafe fn ibv_dealloc_mw(mw: *mut ibv_mw) -> c_int {
+    // SAFETY: alive (caller).
+    let context = unsafe { (*mw).context };
+    // SAFETY: the context of a live object is open.
+    match unsafe { (*context).ops.dealloc_mw } {
+        // SAFETY: the provider's own function; the rest is the caller's promise.
+        Some(dealloc) => unsafe { dealloc(mw) },
+        None => libc::EOPNOTSUPP,
+    }
+}
 
 #[cfg(feature = "rdma-core")]
 mod query {

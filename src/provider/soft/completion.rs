@@ -1,15 +1,14 @@
 //! Completion queues, channels, and what a completion holds.
-#![allow(unsafe_code, reason = "the event file descriptor of a channel")]
 
-use super::{fabric::State, objects::Table, pair::Pair};
-use crate::sys::{ibv_wc, ibv_wc__bindgen_ty_1, ibv_wc_flags, ibv_wc_opcode, ibv_wc_status};
-use libc::c_int;
-use std::{
-    collections::VecDeque,
-    fs::File,
-    io::{self, Read, Write},
-    os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd},
+use super::{
+    events::{Signal, Subject},
+    fabric::State,
+    objects::{Raw, Table},
+    pair::Pair,
 };
+use crate::sys::{ibv_cq, ibv_event_type, ibv_wc, ibv_wc__bindgen_ty_1, ibv_wc_flags, ibv_wc_opcode, ibv_wc_status};
+use libc::c_int;
+use std::{collections::VecDeque, os::fd::RawFd};
 
 /// What fields hold that a completion leaves undefined: conspicuous, and wrong in every use.
 const JUNK: u32 = 0xbad0_bad0;
@@ -18,22 +17,33 @@ const JUNK_BYTE: u8 = 0xba;
 /// Entries for which a new queue has room at once.
 const RESERVED: usize = 4096;
 
-/// Which queue of a pair a completion is of.
+/// Which queue a completion is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
+    /// Of a pair.
     Send,
+    /// Of a pair.
     Receive,
+    /// A shared receive queue.
+    Shared,
+}
+
+/// The slot of a work queue that a completion frees, once it is polled.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Slot {
+    pub(super) side: Side,
+    /// The pair or shared receive queue, and the life of it (creation or reset) in which the request was posted.
+    pub(super) owner: usize,
+    pub(super) epoch: u64,
+    /// Requests posted in that life up to and with this one: polling this completion frees their slots. In a shared
+    /// queue, where requests complete in any order, it frees its own alone.
+    pub(super) end: u64,
 }
 
 /// A completion that has not been polled.
 pub(super) struct Entry {
     pub(super) wc: ibv_wc,
-    pub(super) side: Side,
-    /// The pair, and the life of it (creation or reset) in which the request was posted.
-    pub(super) pair: usize,
-    pub(super) epoch: u64,
-    /// Requests posted in that life up to and with this one: polling this completion frees their slots.
-    pub(super) end: u64,
+    pub(super) slot: Slot,
     pub(super) solicited: bool,
 }
 
@@ -47,7 +57,8 @@ enum Arm {
 
 /// A completion queue.
 pub(super) struct Cq {
-    context: usize,
+    pub(super) context: usize,
+    pub(super) raw: Raw<ibv_cq>,
     pub(super) device: usize,
     channel: usize,
     depth: usize,
@@ -62,48 +73,19 @@ pub(super) struct Cq {
 /// A completion channel.
 pub(super) struct Channel {
     context: usize,
-    event: File,
-    /// Whether `event` is readable.
-    raised: bool,
+    signal: Signal,
     /// The queues whose events have not been taken.
     waiting: VecDeque<usize>,
     users: u32,
 }
 
-impl Channel {
-    fn raise(&mut self) {
-        if !self.raised {
-            // Cannot fail: the counter is 0.
-            self.raised = self.event.write(&1_u64.to_ne_bytes()).is_ok();
-        }
-    }
-
-    fn lower(&mut self) {
-        if self.raised {
-            // Cannot fail: the counter is 1.
-            self.raised = self.event.read(&mut [0; 8]).is_err();
-        }
-    }
-}
-
-/// An eventfd that does not block.
-fn event() -> Result<File, c_int> {
-    // SAFETY: takes two numbers.
-    let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error().raw_os_error().unwrap_or(libc::EMFILE));
-    }
-    // SAFETY: created just now, owned by nobody else.
-    Ok(File::from(unsafe { OwnedFd::from_raw_fd(fd) }))
-}
-
 impl State {
     pub(super) fn create_channel(&mut self, context: usize) -> Result<(usize, RawFd), c_int> {
         let info = self.contexts.get_mut(context).ok_or(libc::EINVAL)?;
-        let event = event()?;
-        let fd = event.as_raw_fd();
+        let signal = Signal::new()?;
+        let fd = signal.fd();
         info.children += 1;
-        let channel = Channel { context, event, raised: false, waiting: VecDeque::new(), users: 0 };
+        let channel = Channel { context, signal, waiting: VecDeque::new(), users: 0 };
         Ok((self.channels.insert(channel), fd))
     }
 
@@ -118,29 +100,43 @@ impl State {
         Ok(())
     }
 
-    /// Takes one event.
-    pub(super) fn take_event(&mut self, index: usize) -> Result<bool, c_int> {
+    /// Takes one event: its queue.
+    pub(super) fn take_event(&mut self, index: usize) -> Result<Option<*mut ibv_cq>, c_int> {
         let channel = self.channels.get_mut(index).ok_or(libc::EINVAL)?;
-        let taken = channel.waiting.pop_front().is_some();
+        let taken = channel.waiting.pop_front();
         if channel.waiting.is_empty() {
-            channel.lower();
+            channel.signal.lower();
         }
-        Ok(taken)
+        Ok(taken.and_then(|cq| self.cqs.get(cq)).map(|cq| cq.raw.get()))
     }
 
-    pub(super) fn create_cq(&mut self, context: usize, depth: u32, channel: usize) -> Result<usize, c_int> {
+    pub(super) fn create_cq(
+        &mut self,
+        context: usize,
+        depth: u32,
+        channel: usize,
+        raw: Raw<ibv_cq>,
+    ) -> Result<usize, c_int> {
         let info = self.contexts.get_mut(context).ok_or(libc::EINVAL)?;
         let owner = self.channels.get_mut(channel).filter(|owner| owner.context == context).ok_or(libc::EINVAL)?;
-        if depth == 0 || depth > super::device::MAX_CQE {
-            return Err(libc::EINVAL);
-        }
-        let depth = usize::try_from(depth).map_err(|_| libc::EINVAL)?;
+        let depth = entries(depth)?;
         info.children += 1;
         owner.users += 1;
         let entries = VecDeque::with_capacity(depth.min(RESERVED));
         let device = info.device;
-        let cq = Cq { context, device, channel, depth, entries, arm: Arm::No, failed: false, users: 0 };
+        let cq = Cq { context, raw, device, channel, depth, entries, arm: Arm::No, failed: false, users: 0 };
         Ok(self.cqs.insert(cq))
+    }
+
+    /// Gives a queue room for exactly `depth` entries, which must hold those that wait.
+    pub(super) fn resize_cq(&mut self, index: usize, depth: u32) -> Result<(), c_int> {
+        let depth = entries(depth)?;
+        let cq = self.cqs.get_mut(index).ok_or(libc::EINVAL)?;
+        if depth < cq.entries.len() {
+            return Err(libc::EINVAL);
+        }
+        cq.depth = depth;
+        Ok(())
     }
 
     pub(super) fn destroy_cq(&mut self, index: usize) -> Result<(), c_int> {
@@ -149,13 +145,14 @@ impl State {
             return Err(libc::EBUSY);
         }
         let (context, channel) = (cq.context, cq.channel);
+        self.forget(Subject::Cq(index));
         self.cqs.remove(index);
         self.release_context(context);
         if let Some(channel) = self.channels.get_mut(channel) {
             channel.users = channel.users.saturating_sub(1);
             channel.waiting.retain(|&waiting| waiting != index);
             if channel.waiting.is_empty() {
-                channel.lower();
+                channel.signal.lower();
             }
         }
         Ok(())
@@ -174,10 +171,17 @@ impl State {
     pub(super) fn poll(&mut self, index: usize) -> Result<Option<ibv_wc>, c_int> {
         let cq = self.cqs.get_mut(index).ok_or(libc::EINVAL)?;
         let Some(entry) = cq.entries.pop_front() else { return if cq.failed { Err(libc::EIO) } else { Ok(None) } };
-        if let Some(pair) = self.pairs.get_mut(entry.pair).filter(|pair| pair.epoch == entry.epoch) {
-            match entry.side {
-                Side::Send => pair.send.free_to(entry.end),
-                Side::Receive => pair.receive.free_to(entry.end),
+        let Slot { side, owner, epoch, end } = entry.slot;
+        match side {
+            Side::Shared => {
+                if let Some(srq) = self.srqs.get_mut(owner).filter(|srq| srq.epoch == epoch) {
+                    srq.queue.free_one();
+                }
+            }
+            Side::Send | Side::Receive => {
+                if let Some(pair) = self.pairs.get_mut(owner).filter(|pair| pair.epoch == epoch) {
+                    if side == Side::Send { pair.send.free_to(end) } else { pair.receive.free_to(end) }
+                }
             }
         }
         Ok(Some(entry.wc))
@@ -207,7 +211,7 @@ impl State {
             cq.arm = Arm::No;
             if let Some(channel) = self.channels.get_mut(cq.channel) {
                 channel.waiting.push_back(index);
-                channel.raise();
+                channel.signal.raise();
             }
         }
     }
@@ -226,7 +230,11 @@ impl State {
         let attached = |pair: &Pair| pair.send_cq == index || pair.receive_cq == index;
         let pairs: Vec<usize> =
             self.pairs.iter().filter(|(_, pair)| attached(pair)).map(|(number, _)| number).collect();
+        self.raise(ibv_event_type::IBV_EVENT_CQ_ERR, Subject::Cq(index));
         for pair in pairs {
+            if self.pairs.get(pair).is_some_and(Pair::can_break) {
+                self.raise(ibv_event_type::IBV_EVENT_QP_FATAL, Subject::Pair(pair));
+            }
             self.enter_error(pair);
         }
     }
@@ -235,10 +243,18 @@ impl State {
     pub(super) fn wake_waiting(&mut self) {
         for (_, cq) in self.cqs.iter().filter(|(_, cq)| cq.arm != Arm::No) {
             if let Some(channel) = self.channels.get_mut(cq.channel) {
-                channel.raise();
+                channel.signal.raise();
             }
         }
     }
+}
+
+/// The number of entries of a queue, if it can have as many.
+fn entries(depth: u32) -> Result<usize, c_int> {
+    if depth == 0 || depth > super::device::MAX_CQE {
+        return Err(libc::EINVAL);
+    }
+    usize::try_from(depth).map_err(|_| libc::EINVAL)
 }
 
 /// Completion queues.
@@ -283,15 +299,54 @@ pub(super) fn sent(id: u64, opcode: ibv_wc_opcode, qpn: u32, len: Option<u32>) -
     wc
 }
 
-/// A receive that a message filled. `immediate` as it was in the request, in network byte order.
-pub(super) fn received(id: u64, opcode: ibv_wc_opcode, qpn: u32, len: u32, immediate: Option<u32>) -> ibv_wc {
+/// What a message brings beside its bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Extra {
+    Nothing,
+    /// In network byte order, as it was in the request.
+    Immediate(u32),
+    /// The key that ended with it.
+    Invalidated(u32),
+}
+
+/// Where a datagram came from.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Origin {
+    pub(super) qpn: u32,
+    pub(super) service_level: u8,
+}
+
+/// A receive that a message filled; `origin` where it was a datagram, whose `len` includes the header.
+pub(super) fn received(
+    id: u64,
+    opcode: ibv_wc_opcode,
+    qpn: u32,
+    len: u32,
+    extra: Extra,
+    origin: Option<Origin>,
+) -> ibv_wc {
     let mut wc = wc(id, ibv_wc_status::IBV_WC_SUCCESS, qpn);
     wc.opcode = opcode;
     wc.byte_len = len;
     wc.wc_flags = 0;
-    if let Some(immediate) = immediate {
-        wc.wc_flags = ibv_wc_flags::IBV_WC_WITH_IMM.0;
-        wc.__bindgen_anon_1 = ibv_wc__bindgen_ty_1 { imm_data: immediate };
+    match extra {
+        Extra::Nothing => {}
+        Extra::Immediate(imm_data) => {
+            wc.wc_flags = ibv_wc_flags::IBV_WC_WITH_IMM.0;
+            wc.__bindgen_anon_1 = ibv_wc__bindgen_ty_1 { imm_data };
+        }
+        Extra::Invalidated(invalidated_rkey) => {
+            wc.wc_flags = ibv_wc_flags::IBV_WC_WITH_INV.0;
+            wc.__bindgen_anon_1 = ibv_wc__bindgen_ty_1 { invalidated_rkey };
+        }
+    }
+    if let Some(origin) = origin {
+        wc.wc_flags |= ibv_wc_flags::IBV_WC_GRH.0;
+        wc.src_qp = origin.qpn;
+        wc.sl = origin.service_level;
+        wc.slid = 0;
+        wc.pkey_index = 0;
+        wc.dlid_path_bits = 0;
     }
     wc
 }

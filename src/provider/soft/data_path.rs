@@ -4,10 +4,10 @@
 use super::{
     fabric::State,
     fault::Verb,
-    verbs::{cq_parts, fabric_of, qp_parts},
-    work::Refused,
+    handles::{cq_parts, fabric_of, qp_parts, srq_parts},
+    post::Refused,
 };
-use crate::sys::{ibv_context_ops, ibv_cq, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_wc};
+use crate::sys::{ibv_context_ops, ibv_cq, ibv_mw, ibv_mw_bind, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_srq, ibv_wc};
 use libc::c_int;
 use std::ptr;
 
@@ -15,6 +15,8 @@ use std::ptr;
 pub(super) fn fill(ops: &mut ibv_context_ops) {
     ops.post_send = Some(post_send);
     ops.post_recv = Some(post_recv);
+    ops.post_srq_recv = Some(post_srq_recv);
+    ops.bind_mw = Some(bind_mw);
     ops.poll_cq = Some(poll_cq);
     ops.req_notify_cq = Some(req_notify_cq);
 }
@@ -25,7 +27,7 @@ fn failure(state: &mut State, device: Option<usize>, verb: Verb) -> Option<c_int
         return Some(errno);
     }
     match device.and_then(|device| state.devices.get(device)) {
-        Some(device) if !device.removed => None,
+        Some(device) if !device.refuses(verb) => None,
         Some(_) => Some(libc::EIO),
         None => Some(libc::EINVAL),
     }
@@ -91,6 +93,49 @@ unsafe extern "C" fn post_recv(qp: *mut ibv_qp, wr: *mut ibv_recv_wr, bad: *mut 
     state.settle();
     // SAFETY: the caller's promise.
     unsafe { answer(result, bad) }
+}
+
+/// `ibv_post_srq_recv`.
+///
+/// # Safety
+///
+/// `ibv_post_srq_recv(3)`, on a live queue of this provider.
+unsafe extern "C" fn post_srq_recv(srq: *mut ibv_srq, wr: *mut ibv_recv_wr, bad: *mut *mut ibv_recv_wr) -> c_int {
+    // SAFETY: alive (caller).
+    let (context, index) = unsafe { srq_parts(srq) };
+    // SAFETY: its context is open.
+    let mut state = unsafe { fabric_of(context) }.lock();
+    let device = state.srqs.get(index).map(|srq| srq.device);
+    let result = match failure(&mut state, device, Verb::PostSrqRecv) {
+        Some(errno) => Err(Refused { errno, at: wr }),
+        // SAFETY: the caller's promise.
+        None => unsafe { state.post_shared(index, wr) },
+    };
+    state.settle();
+    // SAFETY: the caller's promise.
+    unsafe { answer(result, bad) }
+}
+
+/// `ibv_bind_mw`, what is left of it behind the inline function.
+///
+/// # Safety
+///
+/// `ibv_bind_mw(3)`, on live objects of this provider.
+unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: *mut ibv_mw_bind) -> c_int {
+    // SAFETY: alive (caller).
+    let (context, index) = unsafe { qp_parts(qp) };
+    // SAFETY: its context is open.
+    let mut state = unsafe { fabric_of(context) }.lock();
+    let device = state.pairs.get(index).map(|pair| pair.device);
+    // SAFETY: may be read (caller).
+    let bind = unsafe { &*bind };
+    let result = match failure(&mut state, device, Verb::BindMw) {
+        Some(errno) => Err(errno),
+        // SAFETY: the caller's promise.
+        None => unsafe { state.post_bind(index, mw, bind) },
+    };
+    state.settle();
+    result.err().unwrap_or(0)
 }
 
 /// `ibv_poll_cq`.

@@ -1,9 +1,10 @@
 //! Addresses and limits of a soft device.
 #![allow(unsafe_code, reason = "unions of the C interface")]
 
-use super::objects::Table;
+use super::{events::Events, fault::Verb, objects::Table};
 use crate::sys::{
-    ibv_atomic_cap, ibv_device_attr, ibv_gid, ibv_gid_entry, ibv_gid_type, ibv_mtu, ibv_port_attr, ibv_port_state,
+    ibv_atomic_cap, ibv_device_attr, ibv_device_cap_flags as Cap, ibv_gid, ibv_gid_entry, ibv_gid_type, ibv_mtu,
+    ibv_port_attr, ibv_port_state,
 };
 use libc::c_int;
 use std::collections::HashMap;
@@ -12,6 +13,8 @@ use std::collections::HashMap;
 pub(super) const PORT: u8 = 1;
 /// Payload of a packet: 4096 bytes.
 pub(super) const ACTIVE_MTU: ibv_mtu = ibv_mtu::IBV_MTU_4096;
+/// The same as a number; the longest datagram.
+pub(super) const ACTIVE_MTU_BYTES: u64 = 4096;
 /// The longest message.
 pub(super) const MAX_MESSAGE: u32 = 1 << 31;
 /// Requests in one queue.
@@ -24,6 +27,13 @@ pub(super) const MAX_INLINE: u32 = 512;
 pub(super) const MAX_CQE: u32 = (1 << 22) - 1;
 /// Reads and atomics at a time, in either direction.
 pub(super) const MAX_RD_ATOMIC: u8 = 128;
+/// Requests in one shared receive queue.
+pub(super) const MAX_SRQ_WR: u32 = 1 << 20;
+/// Multicast groups, and queue pairs in one of them.
+pub(super) const MAX_GROUPS: usize = 8192;
+pub(super) const MAX_GROUP_MEMBERS: usize = 56;
+/// The only row of the table of partition keys: full member of the default partition.
+const DEFAULT_PKEY: u16 = 0xffff;
 /// Objects of a kind.
 const MAX_OBJECTS: c_int = 1 << 20;
 /// Rows of the GID table, of which two are filled.
@@ -37,9 +47,25 @@ const PORT_CAP_FLAGS: u32 = 1 << 16 | 1 << 26;
 const ETHERNET: u8 = 2;
 /// "Link up".
 const PHYS_LINK_UP: u8 = 5;
+/// "Disabled".
+const PHYS_DISABLED: u8 = 3;
 /// One lane; 2.5 Gb/s. As Linux soft-RoCE says of itself.
 const WIDTH_1X: u8 = 1;
 const SPEED_SDR: u8 = 1;
+
+/// What `device_cap_flags` says.
+const CAPABILITIES: Cap = Cap(Cap::IBV_DEVICE_CURR_QP_STATE_MOD.0
+    | Cap::IBV_DEVICE_PORT_ACTIVE_EVENT.0
+    | Cap::IBV_DEVICE_SYS_IMAGE_GUID.0
+    | Cap::IBV_DEVICE_RC_RNR_NAK_GEN.0
+    | Cap::IBV_DEVICE_SRQ_RESIZE.0
+    | Cap::IBV_DEVICE_MEM_WINDOW.0
+    | Cap::IBV_DEVICE_MEM_MGT_EXTENSIONS.0
+    | Cap::IBV_DEVICE_MEM_WINDOW_TYPE_2B.0);
+
+fn small(number: usize) -> c_int {
+    c_int::try_from(number).unwrap_or(c_int::MAX)
+}
 
 /// A device of a fabric.
 pub(super) struct Device {
@@ -51,6 +77,9 @@ pub(super) struct Device {
     pub(super) qpns: HashMap<u32, usize, Numbers>,
     next_qpn: u32,
     pub(super) removed: bool,
+    /// Failed, but its driver lives.
+    pub(super) fatal: bool,
+    pub(super) port_down: bool,
 }
 
 impl Device {
@@ -70,7 +99,25 @@ impl Device {
             qpns: HashMap::default(),
             next_qpn: 17,
             removed: false,
+            fatal: false,
+            port_down: false,
         }
+    }
+
+    /// Whether packets come and go.
+    pub(super) fn is_reachable(&self) -> bool {
+        !self.removed && !self.fatal && !self.port_down
+    }
+
+    /// Whether a verb fails because of what happened to the device.
+    pub(super) fn refuses(&self, verb: Verb) -> bool {
+        let always = matches!(verb, Verb::CloseDevice | Verb::GetAsyncEvent);
+        self.removed && !always || self.fatal && !verb.outlives_device()
+    }
+
+    /// Row `index` of the table of partition keys.
+    pub(super) fn pkey(port: u8, index: u16) -> Option<u16> {
+        (port == PORT && index == 0).then_some(DEFAULT_PKEY)
     }
 
     /// As `ibv_get_device_guid` has it.
@@ -122,15 +169,29 @@ impl Device {
         attributes.max_qp_init_rd_atom = c_int::from(MAX_RD_ATOMIC);
         attributes.max_res_rd_atom = MAX_OBJECTS;
         attributes.atomic_cap = ibv_atomic_cap::IBV_ATOMIC_HCA;
+        attributes.max_srq = MAX_OBJECTS;
+        attributes.max_srq_wr = MAX_SRQ_WR.cast_signed();
+        attributes.max_srq_sge = MAX_SGE.cast_signed();
+        attributes.max_mw = (1 << 23) - 1;
+        attributes.max_ah = MAX_OBJECTS;
+        attributes.max_mcast_grp = small(MAX_GROUPS);
+        attributes.max_mcast_qp_attach = small(MAX_GROUP_MEMBERS);
+        attributes.max_total_mcast_qp_attach = small(MAX_GROUPS * MAX_GROUP_MEMBERS);
+        attributes.device_cap_flags = CAPABILITIES.0;
         attributes.max_pkeys = 1;
         attributes.local_ca_ack_delay = 15;
         attributes.phys_port_cnt = PORT;
         attributes
     }
 
-    pub(super) fn port() -> ibv_port_attr {
+    pub(super) fn port(&self) -> ibv_port_attr {
+        let (state, phys_state) = if self.port_down {
+            (ibv_port_state::IBV_PORT_DOWN, PHYS_DISABLED)
+        } else {
+            (ibv_port_state::IBV_PORT_ACTIVE, PHYS_LINK_UP)
+        };
         ibv_port_attr {
-            state: ibv_port_state::IBV_PORT_ACTIVE,
+            state,
             max_mtu: ACTIVE_MTU,
             active_mtu: ACTIVE_MTU,
             gid_tbl_len: GID_ROWS,
@@ -140,7 +201,7 @@ impl Device {
             max_vl_num: 1,
             active_width: WIDTH_1X,
             active_speed: SPEED_SDR,
-            phys_state: PHYS_LINK_UP,
+            phys_state,
             link_layer: ETHERNET,
             ..ibv_port_attr::default()
         }
@@ -169,6 +230,7 @@ pub(super) struct ContextInfo {
     pub(super) device: usize,
     /// Protection domains, channels and completion queues.
     pub(super) children: u32,
+    pub(super) events: Events,
 }
 
 /// Open contexts.

@@ -1,22 +1,24 @@
-//! The requester and the responder.
+//! The requester.
 //!
 //! One request of a pair is under way at a time, so the numbers of reads in flight that both sides agreed on are kept
-//! by nature. A unit of work carries it to the responder, which executes it whole or not at all; the next unit brings
-//! the answer and completes it. Packets exist as numbers only.
-#![allow(unsafe_code, reason = "moves data between registered regions")]
-
+//! by nature, and so are fences. A unit of work carries it to the responder, which executes it whole or not at all; the
+//! next unit brings the answer and completes it. Without acknowledgements the second unit says that it is on the wire.
+//! Packets exist as numbers only.
 use super::{
     completion::{self, Entry, Side},
+    datagram::Header,
+    device,
     fabric::State,
-    memory::{self, AtomicOp, Span},
-    pair::{Flight, PSN_MASK, Pair, PairState, Phase},
-    work::{Operation, Remote, SendWork},
+    memory::Span,
+    pair::{Flight, PSN_MASK, Pair, Phase},
+    transition::{PairState, Transport},
+    work::{Operation, SendWork},
 };
-use crate::sys::{ibv_access_flags, ibv_wc_opcode, ibv_wc_status};
+use crate::sys::ibv_wc_status;
 use std::{mem, time::Duration};
 
 /// What became of a request that was sent.
-enum Reply {
+pub(super) enum Reply {
     /// Nothing came back.
     Lost,
     /// Done, refused by the responder, or spoilt by the requester's own memory.
@@ -25,24 +27,22 @@ enum Reply {
     NotReady(u8),
 }
 
-/// A refusal: the responder's pair is in Error after it.
-struct Refusal {
-    /// What the requester gets.
-    status: ibv_wc_status,
-    /// What the receive gets that the request would have used.
-    receive: Option<ibv_wc_status>,
-}
-
-const SUCCESS: ibv_wc_status = ibv_wc_status::IBV_WC_SUCCESS;
-const INVALID_REQUEST: Refusal = Refusal { status: ibv_wc_status::IBV_WC_REM_INV_REQ_ERR, receive: None };
+pub(super) const SUCCESS: ibv_wc_status = ibv_wc_status::IBV_WC_SUCCESS;
 
 impl State {
     /// One unit of work of a runnable pair.
     pub(super) fn work(&mut self, index: usize) {
         let Some(pair) = self.pairs.get_mut(index) else { return };
-        if pair.state == PairState::Error {
-            self.flush_one(index);
-            return;
+        match pair.state {
+            PairState::Error => {
+                _ = self.flush_send(index) || self.flush_receive(index);
+                return;
+            }
+            PairState::SendError => {
+                self.flush_send(index);
+                return;
+            }
+            _ => {}
         }
         let Some((work, end)) = pair.send.pop() else { return };
         let flight = match pair.flight {
@@ -120,347 +120,186 @@ impl State {
                     // As long as a message at most, so it fits.
                     Operation::Read(_) => u32::try_from(work.len).ok(),
                     Operation::Atomic(..) => Some(8),
-                    Operation::Send | Operation::Write(_) => None,
+                    _ => None,
                 };
                 let wc = completion::sent(work.id, work.opcode, pair.qpn, len);
-                let entry = entry(pair, index, wc, Side::Send, end);
+                let entry = Entry { wc, slot: pair.slot(index, Side::Send, end), solicited: false };
                 let cq = pair.send_cq;
                 pair.recycle(work);
                 self.complete(cq, entry);
             } else {
                 pair.recycle(work);
             }
+            self.tell_drained(index);
         } else {
             let wc = completion::failed(work.id, status, pair.qpn);
-            let entry = entry(pair, index, wc, Side::Send, end);
+            let entry = Entry { wc, slot: pair.slot(index, Side::Send, end), solicited: false };
             let cq = pair.send_cq;
+            pair.recycle(work);
             self.complete(cq, entry);
-            self.enter_error(index);
+            self.break_sending(index);
         }
     }
 
-    /// Flushes one request of a pair in Error: sends first, each queue in order.
-    fn flush_one(&mut self, index: usize) {
-        let Some(pair) = self.pairs.get_mut(index) else { return };
-        let flushed = ibv_wc_status::IBV_WC_WR_FLUSH_ERR;
-        let (cq, id, side, end) = if let Some((work, end)) = pair.send.pop() {
-            (pair.send_cq, work.id, Side::Send, end)
-        } else if let Some((work, end)) = pair.receive.pop() {
-            (pair.receive_cq, work.id, Side::Receive, end)
-        } else {
-            return;
-        };
-        let entry = entry(pair, index, completion::failed(id, flushed, pair.qpn), side, end);
+    /// Flushes the oldest request of the send queue; whether there was one.
+    pub(super) fn flush_send(&mut self, index: usize) -> bool {
+        let Some(pair) = self.pairs.get_mut(index) else { return false };
+        let Some((work, end)) = pair.send.pop() else { return false };
+        let wc = completion::failed(work.id, ibv_wc_status::IBV_WC_WR_FLUSH_ERR, pair.qpn);
+        let entry = Entry { wc, slot: pair.slot(index, Side::Send, end), solicited: false };
+        let cq = pair.send_cq;
+        pair.recycle(work);
         self.complete(cq, entry);
+        true
+    }
+
+    /// Flushes the oldest request of the receive queue, unless that is a shared one; whether there was one.
+    fn flush_receive(&mut self, index: usize) -> bool {
+        let Some(pair) = self.pairs.get_mut(index) else { return false };
+        let Some((work, end)) = pair.receive.pop() else { return false };
+        let wc = completion::failed(work.id, ibv_wc_status::IBV_WC_WR_FLUSH_ERR, pair.qpn);
+        let entry = Entry { wc, slot: pair.slot(index, Side::Receive, end), solicited: false };
+        let cq = pair.receive_cq;
+        pair.receive.recycle(work.sges);
+        self.complete(cq, entry);
+        true
     }
 
     /// Sends a request: reads what it carries, and lets the responder have it.
     fn carry(&mut self, index: usize, work: &SendWork, flight: Flight) -> Reply {
+        let Some((transport, who)) = self.pairs.get(index).map(|pair| (pair.transport, pair.who(index))) else {
+            return Reply::Lost;
+        };
+        match work.operation {
+            Operation::Bind(bind) => {
+                let bound = self.regions.bind(who, &bind).is_some();
+                return Reply::Done(if bound { SUCCESS } else { ibv_wc_status::IBV_WC_MW_BIND_ERR });
+            }
+            Operation::Invalidate(rkey) => {
+                let ended = self.regions.invalidate(who, rkey);
+                return Reply::Done(if ended { SUCCESS } else { ibv_wc_status::IBV_WC_LOC_QP_OP_ERR });
+            }
+            _ => {}
+        }
         let mut local = mem::take(&mut self.local_scratch);
         local.clear();
-        let reply = if self.gather(index, work, &mut local).is_none() {
-            Reply::Done(ibv_wc_status::IBV_WC_LOC_PROT_ERR)
-        } else if self.faults.loses_request() {
-            Reply::Lost
-        } else {
-            match self.peer(index) {
-                Some(peer) => self.arrive(index, peer, work, flight, &local),
-                None => Reply::Lost,
-            }
+        let reply = match transport {
+            Transport::Reliable => self.carry_reliably(index, work, flight, &mut local),
+            Transport::Unreliable => self.carry_unreliably(index, work, flight, &mut local),
+            Transport::Datagram => match self.header(index, work) {
+                Ok(header) => self.carry_datagram(index, work, &header, &mut local),
+                Err(status) => Reply::Done(status),
+            },
         };
         self.local_scratch = local;
         reply
     }
 
+    fn carry_reliably(&mut self, index: usize, work: &SendWork, flight: Flight, local: &mut Vec<Span>) -> Reply {
+        if self.gather(index, work, local).is_none() {
+            return Reply::Done(ibv_wc_status::IBV_WC_LOC_PROT_ERR);
+        }
+        if self.faults.loses_request() {
+            return Reply::Lost;
+        }
+        match self.peer(index) {
+            Some(peer) => self.arrive(index, peer, work, flight, local),
+            None => Reply::Lost,
+        }
+    }
+
+    /// What becomes of the message on its way, nobody learns.
+    fn carry_unreliably(&mut self, index: usize, work: &SendWork, flight: Flight, local: &mut Vec<Span>) -> Reply {
+        if self.gather(index, work, local).is_none() {
+            return Reply::Done(ibv_wc_status::IBV_WC_LOC_PROT_ERR);
+        }
+        if !self.faults.loses_request()
+            && let Some(peer) = self.peer(index)
+        {
+            self.arrive_unreliably(index, peer, work, flight, local);
+        }
+        Reply::Done(SUCCESS)
+    }
+
+    fn carry_datagram(&mut self, index: usize, work: &SendWork, header: &Header, local: &mut Vec<Span>) -> Reply {
+        local.push(header.span());
+        if self.gather(index, work, local).is_none() {
+            return Reply::Done(ibv_wc_status::IBV_WC_LOC_PROT_ERR);
+        }
+        if !self.faults.loses_request() {
+            self.distribute(index, work, header, local);
+        }
+        Reply::Done(SUCCESS)
+    }
+
     /// The memory that an outgoing message comes from. `None`: a local protection error.
     fn gather(&self, index: usize, work: &SendWork, to: &mut Vec<Span>) -> Option<()> {
-        match work.operation {
-            Operation::Read(_) | Operation::Atomic(..) => Some(()),
-            Operation::Send | Operation::Write(_) => match &work.inline {
-                Some(data) => {
-                    to.push(Span::of_bytes(data));
-                    Some(())
-                }
-                None => self.regions.local(self.pairs.get(index)?.pd, work.sges.as_slice(), work.len, false, to),
-            },
+        if !work.operation.is_outgoing() {
+            return Some(());
+        }
+        match &work.inline {
+            Some(data) => {
+                to.push(Span::of_bytes(data));
+                Some(())
+            }
+            None => self.regions.local(self.pairs.get(index)?.pd, work.sges.as_slice(), work.len, false, to),
         }
     }
 
     /// The pair at the other end, if packets get there and it takes them: each must be connected to the other.
     fn peer(&self, index: usize) -> Option<usize> {
         let pair = self.pairs.get(index)?;
+        if !self.devices.get(pair.device)?.is_reachable() {
+            return None;
+        }
         let device = self.devices.iter().find(|device| device.has_gid(&pair.attributes.peer_gid))?;
         let peer_index = *device.qpns.get(&pair.attributes.peer_qpn)?;
         let peer = self.pairs.get(peer_index)?;
-        let back = peer.attributes.peer_qpn == pair.qpn
+        let back = peer.transport == pair.transport
+            && device.is_reachable()
+            && peer.attributes.peer_qpn == pair.qpn
             && peer.attributes.peer_gid == pair.attributes.gid
             && peer.attributes.gid == pair.attributes.peer_gid;
         (back && peer.state.responds()).then_some(peer_index)
     }
-
-    /// A request arrives at the responder.
-    fn arrive(&mut self, index: usize, peer: usize, work: &SendWork, flight: Flight, local: &[Span]) -> Reply {
-        let Some(responder) = self.pairs.get(peer) else { return Reply::Lost };
-        let after = flight.psn.wrapping_add(flight.packets) & PSN_MASK;
-        let again = match flight.executed {
-            None if responder.expected_psn == flight.psn => None,
-            // The responder knows what it has executed and repeats only the answer.
-            Some(before) if responder.expected_psn == after => Some(before),
-            _ => return Reply::Lost,
-        };
-        let silent = self.faults.loses_answer();
-        let result = match (work.operation, again) {
-            (Operation::Read(remote), _) => self.read(index, peer, work, remote, silent),
-            (Operation::Atomic(_, _), Some(before)) => Ok(self.atomic_result(index, work, before, silent)),
-            (_, Some(_)) => Ok(Reply::Done(SUCCESS)),
-            (Operation::Atomic(remote, op), None) => self.atomic(index, peer, work, remote, op, silent),
-            (Operation::Send, None) => self.deliver(index, peer, work, local),
-            (Operation::Write(remote), None) => self.write(index, peer, work, remote, local),
-        };
-        let executed = matches!(result, Ok(Reply::Done(_)));
-        let reply = match result {
-            Ok(reply) => reply,
-            Err(refusal) => self.refuse(peer, &refusal),
-        };
-        if again.is_none()
-            && executed
-            && let Some(responder) = self.pairs.get_mut(peer)
-        {
-            responder.expected_psn = after;
-        }
-        if !silent {
-            return reply;
-        }
-        if executed
-            && let Some(flight) = self.pairs.get_mut(index).and_then(|pair| pair.flight.as_mut())
-            && flight.executed.is_none()
-        {
-            flight.executed = Some(0);
-        }
-        Reply::Lost
-    }
-
-    /// The responder refuses a request and breaks.
-    fn refuse(&mut self, peer: usize, refusal: &Refusal) -> Reply {
-        if let (Some(status), Some(pair)) = (refusal.receive, self.pairs.get_mut(peer))
-            && let Some((work, end)) = pair.receive.pop()
-        {
-            let entry = entry(pair, peer, completion::failed(work.id, status, pair.qpn), Side::Receive, end);
-            let cq = pair.receive_cq;
-            self.complete(cq, entry);
-        }
-        self.enter_error(peer);
-        Reply::Done(refusal.status)
-    }
-
-    /// Whether both ends cut a message of `len` bytes into the same packets.
-    fn same_packets(&self, index: usize, peer: usize, len: u64) -> bool {
-        let mtu = |index| self.pairs.get(index).map_or(0, |pair| pair.attributes.mtu_bytes());
-        let (ours, theirs) = (mtu(index), mtu(peer));
-        ours == theirs || len <= ours.min(theirs)
-    }
-
-    /// A send arrives.
-    fn deliver(&mut self, index: usize, peer: usize, work: &SendWork, local: &[Span]) -> Result<Reply, Refusal> {
-        let same_packets = self.same_packets(index, peer, work.len);
-        let Some(pair) = self.pairs.get(peer) else { return Ok(Reply::Lost) };
-        let Some(receive) = pair.receive.front() else { return Ok(Reply::NotReady(pair.attributes.min_rnr_timer)) };
-        let invalid = ibv_wc_status::IBV_WC_REM_INV_REQ_ERR;
-        if !same_packets {
-            return Err(Refusal { status: invalid, receive: Some(invalid) });
-        }
-        if receive.sges.bytes() < work.len {
-            return Err(Refusal { status: invalid, receive: Some(ibv_wc_status::IBV_WC_LOC_LEN_ERR) });
-        }
-        let mut target = mem::take(&mut self.target_scratch);
-        target.clear();
-        let found = self.regions.local(pair.pd, receive.sges.as_slice(), work.len, true, &mut target);
-        if found.is_some() {
-            // SAFETY: spans of regions that are registered now, and under this lock stay so; the receive may be written.
-            unsafe { memory::copy(local, &target) };
-        }
-        self.target_scratch = target;
-        if found.is_none() {
-            let status = ibv_wc_status::IBV_WC_REM_OP_ERR;
-            return Err(Refusal { status, receive: Some(ibv_wc_status::IBV_WC_LOC_PROT_ERR) });
-        }
-        self.take_receive(peer, ibv_wc_opcode::IBV_WC_RECV, work);
-        Ok(Reply::Done(SUCCESS))
-    }
-
-    /// Completes the oldest receive of the responder with what `work` brought.
-    fn take_receive(&mut self, peer: usize, opcode: ibv_wc_opcode, work: &SendWork) {
-        let Some(pair) = self.pairs.get_mut(peer) else { return };
-        let Some((receive, end)) = pair.receive.pop() else { return };
-        // No message is longer than 2^31.
-        let len = u32::try_from(work.len).unwrap_or(u32::MAX);
-        let wc = completion::received(receive.id, opcode, pair.qpn, len, work.immediate);
-        let mut entry = entry(pair, peer, wc, Side::Receive, end);
-        entry.solicited = work.solicited;
-        let cq = pair.receive_cq;
-        self.complete(cq, entry);
-    }
-
-    /// A write arrives.
-    fn write(
-        &mut self,
-        index: usize,
-        peer: usize,
-        work: &SendWork,
-        remote: Remote,
-        local: &[Span],
-    ) -> Result<Reply, Refusal> {
-        let same_packets = self.same_packets(index, peer, work.len);
-        let Some(pair) = self.pairs.get(peer) else { return Ok(Reply::Lost) };
-        permit(pair, ibv_access_flags::IBV_ACCESS_REMOTE_WRITE)?;
-        let with_receive = work.immediate.is_some();
-        if with_receive && pair.receive.is_empty() {
-            return Ok(Reply::NotReady(pair.attributes.min_rnr_timer));
-        }
-        if !same_packets {
-            let receive = with_receive.then_some(ibv_wc_status::IBV_WC_REM_INV_REQ_ERR);
-            return Err(Refusal { receive, ..INVALID_REQUEST });
-        }
-        // Without data there is nothing to check.
-        if work.len > 0 {
-            let right = ibv_access_flags::IBV_ACCESS_REMOTE_WRITE;
-            let target = self.regions.remote(pair.pd, remote.rkey, remote.addr, work.len, right).ok_or(Refusal {
-                status: ibv_wc_status::IBV_WC_REM_ACCESS_ERR,
-                receive: with_receive.then_some(ibv_wc_status::IBV_WC_LOC_ACCESS_ERR),
-            })?;
-            // SAFETY: as in `deliver`; peers may write this region.
-            unsafe { memory::copy(local, &[target]) };
-        }
-        if with_receive {
-            self.take_receive(peer, ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM, work);
-        }
-        Ok(Reply::Done(SUCCESS))
-    }
-
-    /// A read arrives; the data goes to the requester at once, unless the answer is to be lost.
-    fn read(
-        &mut self,
-        index: usize,
-        peer: usize,
-        work: &SendWork,
-        remote: Remote,
-        silent: bool,
-    ) -> Result<Reply, Refusal> {
-        let same_packets = self.same_packets(index, peer, work.len);
-        let (Some(pair), Some(requester)) = (self.pairs.get(peer), self.pairs.get(index)) else {
-            return Ok(Reply::Lost);
-        };
-        permit(pair, ibv_access_flags::IBV_ACCESS_REMOTE_READ)?;
-        if pair.attributes.max_dest_rd_atomic == 0 {
-            return Err(INVALID_REQUEST);
-        }
-        if work.len == 0 {
-            return Ok(Reply::Done(SUCCESS));
-        }
-        let right = ibv_access_flags::IBV_ACCESS_REMOTE_READ;
-        let source = self
-            .regions
-            .remote(pair.pd, remote.rkey, remote.addr, work.len, right)
-            .ok_or(Refusal { status: ibv_wc_status::IBV_WC_REM_ACCESS_ERR, receive: None })?;
-        if !same_packets {
-            return Ok(Reply::Done(ibv_wc_status::IBV_WC_BAD_RESP_ERR));
-        }
-        let mut target = mem::take(&mut self.target_scratch);
-        target.clear();
-        let found = self.regions.local(requester.pd, work.sges.as_slice(), work.len, true, &mut target);
-        if found.is_some() && !silent {
-            // SAFETY: as in `deliver`; peers may read the one, and the other is where the requester wants it.
-            unsafe { memory::copy(&[source], &target) };
-        }
-        self.target_scratch = target;
-        Ok(Reply::Done(if found.is_some() { SUCCESS } else { ibv_wc_status::IBV_WC_LOC_PROT_ERR }))
-    }
-
-    /// An atomic arrives.
-    fn atomic(
-        &mut self,
-        index: usize,
-        peer: usize,
-        work: &SendWork,
-        remote: Remote,
-        op: AtomicOp,
-        silent: bool,
-    ) -> Result<Reply, Refusal> {
-        let Some(pair) = self.pairs.get(peer) else { return Ok(Reply::Lost) };
-        let right = ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC;
-        permit(pair, right)?;
-        if pair.attributes.max_dest_rd_atomic == 0 {
-            return Err(INVALID_REQUEST);
-        }
-        let target = self
-            .regions
-            .remote(pair.pd, remote.rkey, remote.addr, 8, right)
-            .ok_or(Refusal { status: ibv_wc_status::IBV_WC_REM_ACCESS_ERR, receive: None })?;
-        // SAFETY: eight bytes of a region that is registered now; one with a remote right is exposed.
-        let before = unsafe { memory::atomic(target, op) }.ok_or(INVALID_REQUEST)?;
-        if silent && let Some(flight) = self.pairs.get_mut(index).and_then(|pair| pair.flight.as_mut()) {
-            flight.executed = Some(before);
-        }
-        Ok(self.atomic_result(index, work, before, silent))
-    }
-
-    /// The answer to an atomic: what was there before goes to the requester's memory.
-    fn atomic_result(&mut self, index: usize, work: &SendWork, before: u64, silent: bool) -> Reply {
-        let Some(requester) = self.pairs.get(index) else { return Reply::Lost };
-        let mut target = mem::take(&mut self.target_scratch);
-        target.clear();
-        let found = self.regions.local(requester.pd, work.sges.as_slice(), 8, true, &mut target);
-        if found.is_some() && !silent {
-            // SAFETY: as in `deliver`.
-            unsafe { memory::copy(&[Span::of_bytes(&before.to_ne_bytes())], &target) };
-        }
-        self.target_scratch = target;
-        Reply::Done(if found.is_some() { SUCCESS } else { ibv_wc_status::IBV_WC_LOC_PROT_ERR })
-    }
 }
 
 impl Pair {
-    /// Keeps the buffer of a finished inline request for the next one.
+    /// Keeps what a finished request had allocated for the next one.
     fn recycle(&mut self, work: SendWork) {
+        self.send.recycle(work.sges);
         if let Some(data) = work.inline {
             self.spare.push(data);
         }
     }
 }
 
-impl SendWork {
-    /// Whether data goes from here to the peer.
-    fn is_outgoing(&self) -> bool {
-        matches!(self.operation, Operation::Send | Operation::Write(_))
-    }
-}
-
 /// Starts the request at the head of the send queue: numbers its packets. `Err`: it cannot be done.
 fn begin(pair: &mut Pair, work: &SendWork) -> Result<Flight, ibv_wc_status> {
-    if work.too_long() || matches!(work.operation, Operation::Atomic(..)) && work.len < 8 {
+    let fits = match work.operation {
+        Operation::Atomic(..) => work.len >= 8,
+        Operation::AtomicWrite(_) => work.len == 8,
+        // No datagram has more than one packet.
+        _ if pair.transport == Transport::Datagram => work.len <= device::ACTIVE_MTU_BYTES,
+        _ => work.len <= u64::from(device::MAX_MESSAGE),
+    };
+    if !fits {
         return Err(ibv_wc_status::IBV_WC_LOC_LEN_ERR);
     }
-    if !work.is_outgoing() && pair.attributes.max_rd_atomic == 0 {
+    let answered = matches!(work.operation, Operation::Read(_) | Operation::Atomic(..) | Operation::AtomicWrite(_));
+    if answered && pair.attributes.max_rd_atomic == 0 {
         return Err(ibv_wc_status::IBV_WC_LOC_QP_OP_ERR);
     }
     let packets = match work.operation {
-        Operation::Atomic(..) => 1,
+        Operation::Bind(_) | Operation::Invalidate(_) => 0,
+        Operation::Atomic(..) | Operation::AtomicWrite(_) => 1,
+        _ if pair.transport == Transport::Datagram => 1,
         // At most 2^31 / 256, so it fits.
         _ => u32::try_from(work.len.div_ceil(pair.attributes.mtu_bytes())).unwrap_or(u32::MAX).max(1),
     };
     let psn = pair.next_psn;
     pair.next_psn = psn.wrapping_add(packets) & PSN_MASK;
     Ok(Flight { phase: Phase::Ready, psn, packets, timeouts: 0, not_ready: 0, executed: None })
-}
-
-/// A completion of a request of `pair`.
-fn entry(pair: &Pair, index: usize, wc: crate::sys::ibv_wc, side: Side, end: u64) -> Entry {
-    Entry { wc, side, pair: index, epoch: pair.epoch, end, solicited: false }
-}
-
-/// Whether a pair lets its peer do that at all.
-fn permit(pair: &Pair, right: ibv_access_flags) -> Result<(), Refusal> {
-    if pair.attributes.access & right.0 == 0 { Err(INVALID_REQUEST) } else { Ok(()) }
 }
 
 /// 4.096 us * 2^code; for ever if 0.

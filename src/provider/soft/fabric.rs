@@ -2,18 +2,26 @@
 
 use super::{
     completion::{Channels, Cqs},
-    device::{ContextInfo, Contexts, Device, MAX_DEVICES, MAX_SGE},
+    datagram::Address,
+    device::{ContextInfo, Contexts, Device, MAX_DEVICES, MAX_SGE, Numbers},
+    events::{Events, Subject},
     fault::{Fault, Faults, Verb},
+    handles,
     memory::Span,
-    objects::{Pd, Regions, Table},
+    objects::{Pd, Table},
     pair::Pairs,
-    verbs,
+    regions::Regions,
+    srq::Srqs,
 };
-use crate::{error::VerbError, provider::Listed, sys};
+use crate::{
+    error::VerbError,
+    provider::Listed,
+    sys::{self, ibv_event_type},
+};
 use libc::c_int;
 use std::{
     cmp::Reverse,
-    collections::{BinaryHeap, VecDeque},
+    collections::{BTreeMap, BinaryHeap, HashMap, VecDeque},
     fmt,
     ptr::NonNull,
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
@@ -76,13 +84,17 @@ impl Fabric {
             regions: Regions::default(),
             channels: Table::default(),
             cqs: Table::default(),
+            srqs: Table::default(),
             pairs: Table::default(),
+            addresses: HashMap::default(),
+            last_address: 0,
+            groups: BTreeMap::new(),
             ready: VecDeque::with_capacity(64),
             timers: BinaryHeap::with_capacity(64),
             last_timer: 0,
             last_epoch: 0,
             faults: Faults::default(),
-            local_scratch: Vec::with_capacity(MAX_SGE as usize),
+            local_scratch: Vec::with_capacity(MAX_SGE as usize + 1),
             target_scratch: Vec::with_capacity(MAX_SGE as usize),
         })))
     }
@@ -122,10 +134,14 @@ impl Fabric {
     pub fn inject(&self, fault: Fault) {
         let mut state = self.lock();
         state.faults.add(&fault);
-        if let Fault::DeviceRemoved { device } = &fault
-            && let Ok(device) = state.device(device)
+        if let Fault::DeviceRemoved { device } | Fault::DeviceFatal { device } | Fault::PortDown { device } = &fault
+            && let Ok(number) = state.device(device)
         {
-            state.remove_device(device);
+            match fault {
+                Fault::PortDown { .. } => state.lower_port(number),
+                Fault::DeviceRemoved { .. } => state.break_device(number, true),
+                _ => state.break_device(number, false),
+            }
         }
         state.settle();
     }
@@ -147,12 +163,14 @@ impl Fabric {
             return Err(failed(errno));
         }
         let number = state.device(device).map_err(failed)?;
-        if state.devices.get(number).is_none_or(|found| found.removed) {
+        if state.devices.get(number).is_none_or(|found| found.removed || found.fatal) {
             return Err(failed(libc::EIO));
         }
-        let index = state.contexts.insert(ContextInfo { device: number, children: 0 });
+        let events = Events::new().map_err(failed)?;
+        let async_fd = events.signal.fd();
+        let index = state.contexts.insert(ContextInfo { device: number, children: 0, events });
         drop(state);
-        Ok(verbs::new_context(self.clone(), index, device))
+        Ok(handles::new_context(self.clone(), index, device, async_fd))
     }
 
     /// The devices so far.
@@ -181,6 +199,9 @@ impl fmt::Debug for Fabric {
                     .field("regions", &state.regions.len())
                     .field("completion_queues", &state.cqs.len())
                     .field("queue_pairs", &state.pairs.len())
+                    .field("shared_receive_queues", &state.srqs.len())
+                    .field("windows", &state.regions.windows.len())
+                    .field("address_handles", &state.addresses.len())
                     .finish()
             }
             Err(_) => out.finish_non_exhaustive(),
@@ -213,7 +234,13 @@ pub(super) struct State {
     pub(super) regions: Regions,
     pub(super) channels: Channels,
     pub(super) cqs: Cqs,
+    pub(super) srqs: Srqs,
     pub(super) pairs: Pairs,
+    /// By numbers that are not used again.
+    pub(super) addresses: HashMap<u32, Address, Numbers>,
+    pub(super) last_address: u32,
+    /// Who is attached to a multicast group, in the order of attaching.
+    pub(super) groups: BTreeMap<[u8; 16], Vec<usize>>,
     /// Pairs that may be runnable, in turn.
     ready: VecDeque<usize>,
     timers: BinaryHeap<Reverse<Timer>>,
@@ -256,23 +283,38 @@ impl State {
         Ok(number)
     }
 
-    fn remove_device(&mut self, number: usize) {
+    /// The device is gone, or else has failed: all its pairs are in Error, and flush what they have in the second case.
+    fn break_device(&mut self, number: usize, gone: bool) {
         if let Some(device) = self.devices.get_mut(number) {
-            device.removed = true;
+            device.removed |= gone;
+            device.fatal |= !gone;
         }
         for index in self.pairs_where(|pair| pair.device == number) {
             self.enter_error(index);
-            if let Some(pair) = self.pairs.get_mut(index) {
+            if gone && let Some(pair) = self.pairs.get_mut(index) {
                 pair.flush_withheld = true;
             }
         }
+        self.raise_all(number, ibv_event_type::IBV_EVENT_DEVICE_FATAL, Subject::Device);
         self.notify_all(number);
+    }
+
+    fn lower_port(&mut self, number: usize) {
+        if let Some(device) = self.devices.get_mut(number).filter(|device| !device.port_down) {
+            device.port_down = true;
+            self.raise_all(number, ibv_event_type::IBV_EVENT_PORT_ERR, Subject::Port);
+        }
     }
 
     fn heal(&mut self) {
         self.faults = Faults::default();
-        for device in &mut self.devices {
+        for number in 0..self.devices.len() {
+            let Some(device) = self.devices.get_mut(number) else { continue };
             device.removed = false;
+            device.fatal = false;
+            if std::mem::take(&mut device.port_down) {
+                self.raise_all(number, ibv_event_type::IBV_EVENT_PORT_ACTIVE, Subject::Port);
+            }
         }
         for index in self.pairs_where(|pair| pair.flush_withheld) {
             if let Some(pair) = self.pairs.get_mut(index) {

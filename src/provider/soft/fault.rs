@@ -50,6 +50,40 @@ pub enum Verb {
     PollCq,
     /// `ibv_req_notify_cq`
     ReqNotifyCq,
+    /// `ibv_query_pkey`
+    QueryPkey,
+    /// `ibv_get_async_event`
+    GetAsyncEvent,
+    /// `ibv_reg_mr_iova`
+    RegMrIova,
+    /// `ibv_reg_dmabuf_mr`
+    RegDmabufMr,
+    /// `ibv_alloc_mw`
+    AllocMw,
+    /// `ibv_dealloc_mw`
+    DeallocMw,
+    /// `ibv_bind_mw`
+    BindMw,
+    /// `ibv_create_ah`
+    CreateAh,
+    /// `ibv_destroy_ah`
+    DestroyAh,
+    /// `ibv_resize_cq`
+    ResizeCq,
+    /// `ibv_create_srq`
+    CreateSrq,
+    /// `ibv_modify_srq`
+    ModifySrq,
+    /// `ibv_query_srq`
+    QuerySrq,
+    /// `ibv_destroy_srq`
+    DestroySrq,
+    /// `ibv_post_srq_recv`: refused as a whole, `bad_wr` names the first request
+    PostSrqRecv,
+    /// `ibv_attach_mcast`
+    AttachMcast,
+    /// `ibv_detach_mcast`
+    DetachMcast,
 }
 
 impl Verb {
@@ -78,7 +112,44 @@ impl Verb {
             Self::PostRecv => "ibv_post_recv",
             Self::PollCq => "ibv_poll_cq",
             Self::ReqNotifyCq => "ibv_req_notify_cq",
+            Self::QueryPkey => "ibv_query_pkey",
+            Self::GetAsyncEvent => "ibv_get_async_event",
+            Self::RegMrIova => "ibv_reg_mr_iova",
+            Self::RegDmabufMr => "ibv_reg_dmabuf_mr",
+            Self::AllocMw => "ibv_alloc_mw",
+            Self::DeallocMw => "ibv_dealloc_mw",
+            Self::BindMw => "ibv_bind_mw",
+            Self::CreateAh => "ibv_create_ah",
+            Self::DestroyAh => "ibv_destroy_ah",
+            Self::ResizeCq => "ibv_resize_cq",
+            Self::CreateSrq => "ibv_create_srq",
+            Self::ModifySrq => "ibv_modify_srq",
+            Self::QuerySrq => "ibv_query_srq",
+            Self::DestroySrq => "ibv_destroy_srq",
+            Self::PostSrqRecv => "ibv_post_srq_recv",
+            Self::AttachMcast => "ibv_attach_mcast",
+            Self::DetachMcast => "ibv_detach_mcast",
         }
+    }
+
+    /// Whether a device in its fatal state still does it: what gives objects back, and what tells of the past.
+    pub(super) fn outlives_device(self) -> bool {
+        matches!(
+            self,
+            Self::CloseDevice
+                | Self::GetAsyncEvent
+                | Self::GetCqEvent
+                | Self::PollCq
+                | Self::DeallocPd
+                | Self::DeregMr
+                | Self::DeallocMw
+                | Self::DestroyAh
+                | Self::DestroyCompChannel
+                | Self::DestroyCq
+                | Self::DestroySrq
+                | Self::DestroyQp
+                | Self::DetachMcast
+        )
     }
 }
 
@@ -137,13 +208,34 @@ pub enum Fault {
     ///
     /// Models a device that flushes late, and Linux soft-RoCE, which flushes receives posted in Error only when kicked.
     FlushWithheld,
-    /// The device is gone: its verbs answer `EIO` (only closing a context without objects works), its queue pairs are
-    /// in Error and make no completions.
+    /// The device is gone: its verbs answer `EIO` (only closing a context without objects and taking asynchronous
+    /// events work), its queue pairs are in Error and make no completions. `IBV_EVENT_DEVICE_FATAL` is raised.
     ///
-    /// Models surprise removal and `IBV_EVENT_DEVICE_FATAL`. `heal` brings the device back, its pairs stay in Error.
+    /// Models surprise removal, as libibverbs shows it. `heal` brings the device back, its pairs stay in Error.
     DeviceRemoved {
         /// Its name.
         device: String,
+    },
+    /// The device fails, but its driver lives: its queue pairs are in Error and flush what they have,
+    /// `IBV_EVENT_DEVICE_FATAL` is raised, and verbs answer `EIO`, save those that destroy, take events and poll.
+    ///
+    /// Models the internal error state of a driver. `heal` brings the device back, its pairs stay in Error.
+    DeviceFatal {
+        /// Its name.
+        device: String,
+    },
+    /// The port goes down until `heal`: nothing leaves it and nothing arrives. `IBV_EVENT_PORT_ERR` is raised now,
+    /// `IBV_EVENT_PORT_ACTIVE` when it is up again.
+    PortDown {
+        /// The name of the device.
+        device: String,
+    },
+    /// Registrations that would make more than `bytes` registered bytes in all fail with `ENOMEM`.
+    ///
+    /// Models `RLIMIT_MEMLOCK`.
+    LockedMemoryLimit {
+        /// How many bytes.
+        bytes: u64,
     },
 }
 
@@ -156,6 +248,7 @@ pub(super) struct Faults {
     requests_lost: u32,
     answers_lost: u32,
     pub(super) flush_withheld: bool,
+    locked_limit: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -179,7 +272,8 @@ impl Faults {
             Fault::RequestsLost { count } => self.requests_lost = count,
             Fault::AnswersLost { count } => self.answers_lost = count,
             Fault::FlushWithheld => self.flush_withheld = true,
-            Fault::DeviceRemoved { .. } => {}
+            Fault::LockedMemoryLimit { bytes } => self.locked_limit = Some(bytes),
+            Fault::DeviceRemoved { .. } | Fault::DeviceFatal { .. } | Fault::PortDown { .. } => {}
         }
     }
 
@@ -199,6 +293,11 @@ impl Faults {
         }
         self.verbs.retain(|fault| fault.count > 0);
         errno
+    }
+
+    /// How many bytes can be registered at a time.
+    pub(super) fn locked_limit(&self) -> u64 {
+        self.locked_limit.unwrap_or(u64::MAX)
     }
 
     pub(super) fn send_kept(&mut self) -> Option<c_int> {

@@ -3,9 +3,9 @@
 //! Memory of a region without remote rights is *private*: its owner has given up access until the completion is polled,
 //! and the fabric's lock orders the device's plain copies against the owner's accesses.
 //!
-//! Memory of a region with any remote right is *exposed*: the program may access it at any time through relaxed
+//! Memory of a region with any remote right, or behind a window, is *exposed*: the program may access it at any time through relaxed
 //! `AtomicU64` of aligned words. Accesses of another size, or plain ones, would be data races, so the device does the
-//! same, also for single bytes. That works because exposed regions begin and end on 8-byte boundaries.
+//! same, also for single bytes. That works because exposed regions and windows begin and end on 8-byte boundaries.
 //!
 //! Addresses are numbers, as they are in `ibv_sge`; their provenance has been exposed by whoever registered or posted
 //! them.
@@ -42,6 +42,11 @@ impl Span {
     /// Bytes of the device's own, to be read only.
     pub(super) fn of_bytes(bytes: &[u8]) -> Self {
         Self { addr: bytes.as_ptr().expose_provenance(), len: bytes.len(), exposed: false }
+    }
+
+    /// Bytes of the device's own, to be written. They are borrowed for as long as the span is in use.
+    pub(super) fn of_bytes_mut(bytes: &mut [u8]) -> Self {
+        Self { addr: bytes.as_mut_ptr().expose_provenance(), len: bytes.len(), exposed: false }
     }
 
     fn cut(&mut self, len: usize) {
@@ -184,7 +189,12 @@ fn mask(offset: usize, len: usize) -> u64 {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum AtomicOp {
     Add(u64),
-    CompareAndSwap { compare: u64, swap: u64 },
+    CompareAndSwap {
+        compare: u64,
+        swap: u64,
+    },
+    /// Of an atomic write; what was there before is of no interest.
+    Write(u64),
 }
 
 /// Does `op` on the word at the beginning of `span`; what was there before. `None` if it is not aligned.
@@ -205,5 +215,6 @@ pub(super) unsafe fn atomic(span: Span, op: AtomicOp) -> Option<u64> {
                 Ok(before) | Err(before) => before,
             }
         }
+        AtomicOp::Write(value) => word.swap(value, Ordering::SeqCst),
     })
 }

@@ -11,26 +11,48 @@
 //! |---|---|
 //! | `fabric` | the lock, the clock, the queue of runnable pairs, timers |
 //! | `device` | addresses and limits |
-//! | `objects` | tables, protection domains, memory regions and their keys |
+//! | `objects` | tables, protection domains |
+//! | `regions` | memory regions and their keys |
+//! | `window` | memory windows |
 //! | `memory` | how the device touches memory |
 //! | `completion` | completion queues, channels, what a completion holds |
-//! | `pair` | the state machine of a queue pair |
-//! | `work` | the queues of a pair, and posting |
-//! | `engine` | requester and responder |
+//! | `events` | asynchronous events |
+//! | `pair` | queue pairs |
+//! | `transition`, `modify` | their states, and the ways between them |
+//! | `srq` | shared receive queues |
+//! | `work` | work queues and the requests in them |
+//! | `request`, `post` | the way from the lists of the C interface into them |
+//! | `engine` | the requester |
+//! | `responder` | the responder |
+//! | `datagram` | address handles, datagrams, multicast groups |
 //! | `fault` | failures on demand |
-//! | `verbs` | the control path, as `Provider` |
+//! | `handles` | what stands behind the pointers of the C interface |
+//! | `verbs`, `memory_verbs`, `queue_verbs` | the control path, as `Provider` |
 //! | `data_path` | the data path, as C functions |
 
 mod completion;
 mod data_path;
+mod datagram;
 mod device;
 mod engine;
+mod events;
 mod fabric;
 mod fault;
+mod handles;
 mod memory;
+mod memory_verbs;
+mod modify;
 mod objects;
 mod pair;
+mod post;
+mod queue_verbs;
+mod regions;
+mod request;
+mod responder;
+mod srq;
+mod transition;
 mod verbs;
+mod window;
 mod work;
 
 #[cfg(test)]

@@ -1,9 +1,8 @@
-//! Tables of objects, protection domains, memory regions and their keys.
+//! Tables of objects, addresses of objects, protection domains.
 
-use super::{device::Numbers, fabric::State, memory::Span};
-use crate::sys::{ibv_access_flags, ibv_sge};
+use super::fabric::State;
 use libc::c_int;
-use std::collections::HashMap;
+use std::ptr::NonNull;
 
 /// Objects by a small number that is used again when the object is gone.
 pub(super) struct Table<T> {
@@ -47,6 +46,10 @@ impl<T> Table<T> {
         self.slots.iter().enumerate().filter_map(|(index, slot)| Some((index, slot.as_ref()?)))
     }
 
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.slots.iter_mut().filter_map(Option::as_mut)
+    }
+
     pub(super) fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }
@@ -56,137 +59,24 @@ impl<T> Table<T> {
 pub(super) struct Pd {
     pub(super) context: usize,
     pub(super) device: usize,
-    /// Queue pairs and memory regions.
+    /// Queue pairs, shared receive queues, memory regions, windows and addresses.
     pub(super) children: u32,
 }
 
-/// A memory region.
-pub(super) struct Mr {
-    pub(super) pd: usize,
-    addr: u64,
-    len: u64,
-    access: u32,
-    pub(super) lkey: u32,
-    pub(super) rkey: u32,
-}
+/// The address of an object of the C interface: to be given back, never followed.
+pub(super) struct Raw<T>(*mut T);
 
-/// Rights that make memory exposed.
-const REMOTE: u32 = ibv_access_flags::IBV_ACCESS_REMOTE_READ.0
-    | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0
-    | ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0;
-const LOCAL_WRITE: u32 = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0;
-/// Rights that say nothing without local write.
-const NEEDS_LOCAL_WRITE: u32 =
-    ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0 | ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0;
-/// Flags that this device knows but does not serve.
-const UNSERVED: u32 = ibv_access_flags::IBV_ACCESS_ZERO_BASED.0
-    | ibv_access_flags::IBV_ACCESS_ON_DEMAND.0
-    | ibv_access_flags::IBV_ACCESS_HUGETLB.0;
-/// `IBV_ACCESS_OPTIONAL_RANGE`: flags that a device may ignore.
-const OPTIONAL: u32 = 0x3ff0_0000;
+#[allow(unsafe_code, reason = "an address is a number")]
+// SAFETY: nothing is reached through it here; who gets it back promised to use it as C allows.
+unsafe impl<T> Send for Raw<T> {}
 
-/// Regions and keys.
-#[derive(Default)]
-pub(super) struct Regions {
-    table: Table<Mr>,
-    lkeys: HashMap<u32, usize, Numbers>,
-    rkeys: HashMap<u32, usize, Numbers>,
-    /// Keys handed out so far.
-    keys: u32,
-}
-
-impl Regions {
-    pub(super) fn get(&self, index: usize) -> Option<&Mr> {
-        self.table.get(index)
+impl<T> Raw<T> {
+    pub(super) fn new(object: NonNull<T>) -> Self {
+        Self(object.as_ptr())
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.table.len()
-    }
-
-    /// A key that no region of this fabric has had before: a bijection of a counter, so that neighbours differ widely.
-    /// Never 0.
-    fn key(&mut self) -> Option<u32> {
-        loop {
-            self.keys = self.keys.checked_add(1)?;
-            let mut key = self.keys.wrapping_mul(0x9e37_79b1);
-            key = (key ^ key >> 15).wrapping_mul(0x85eb_ca6b);
-            key ^= key >> 13;
-            if key != 0 {
-                return Some(key);
-            }
-        }
-    }
-
-    /// Registers `len` bytes at `addr`.
-    pub(super) fn insert(&mut self, pd: usize, addr: usize, len: usize, access: u32) -> Result<usize, c_int> {
-        if access & UNSERVED != 0 {
-            return Err(libc::EOPNOTSUPP);
-        }
-        let known = REMOTE | LOCAL_WRITE | ibv_access_flags::IBV_ACCESS_MW_BIND.0 | OPTIONAL;
-        let missing = access & NEEDS_LOCAL_WRITE != 0 && access & LOCAL_WRITE == 0;
-        if access & !known != 0 || missing || len == 0 || addr.checked_add(len).is_none() {
-            return Err(libc::EINVAL);
-        }
-        if addr == 0 {
-            return Err(libc::EFAULT);
-        }
-        let exposed = access & REMOTE != 0;
-        if exposed && !(addr.is_multiple_of(8) && len.is_multiple_of(8)) {
-            return Err(libc::EINVAL);
-        }
-        let (Some(lkey), Some(rkey)) = (self.key(), self.key()) else { return Err(libc::ENOMEM) };
-        let region = Mr { pd, addr: addr as u64, len: len as u64, access, lkey, rkey };
-        let index = self.table.insert(region);
-        self.lkeys.insert(lkey, index);
-        self.rkeys.insert(rkey, index);
-        Ok(index)
-    }
-
-    pub(super) fn remove(&mut self, index: usize) -> Option<Mr> {
-        let region = self.table.remove(index)?;
-        self.lkeys.remove(&region.lkey);
-        self.rkeys.remove(&region.rkey);
-        Some(region)
-    }
-
-    /// The first `len` bytes of a scatter or gather list, which must be of regions of `pd`, and writable if `write`.
-    ///
-    /// Entries beyond what the message needs are not looked at. `None`: a local protection error.
-    pub(super) fn local(&self, pd: usize, list: &[ibv_sge], len: u64, write: bool, to: &mut Vec<Span>) -> Option<()> {
-        let mut left = len;
-        for entry in list {
-            let part = left.min(u64::from(entry.length));
-            if part > 0 {
-                let region = self.table.get(*self.lkeys.get(&entry.lkey)?)?;
-                let needed = if write { LOCAL_WRITE } else { 0 };
-                to.push(region.span(pd, entry.addr, part, needed)?);
-                left -= part;
-            }
-        }
-        (left == 0).then_some(())
-    }
-
-    /// `len` bytes that a peer named by `rkey`. `None`: a remote access error.
-    pub(super) fn remote(&self, pd: usize, rkey: u32, addr: u64, len: u64, right: ibv_access_flags) -> Option<Span> {
-        self.table.get(*self.rkeys.get(&rkey)?)?.span(pd, addr, len, right.0)
-    }
-}
-
-impl Mr {
-    #![allow(unsafe_code, reason = "vouches for registered memory")]
-
-    fn span(&self, pd: usize, addr: u64, len: u64, needed: u32) -> Option<Span> {
-        let offset = addr.checked_sub(self.addr)?;
-        let inside = offset.checked_add(len)? <= self.len;
-        if self.pd != pd || !inside || self.access & needed != needed {
-            return None;
-        }
-        let (addr, len) = (usize::try_from(addr).ok()?, usize::try_from(len).ok()?);
-        // SAFETY: within the registered memory, which `reg_mr` was given (its caller's promise) until `dereg_mr` ends the
-        // region; spans are used under the lock in which they were made, so the region lives as long. Exposed regions
-        // consist of whole words.
-        Some(unsafe { Span::new(addr, len, self.access & REMOTE != 0) })
+    pub(super) fn get(&self) -> *mut T {
+        self.0
     }
 }
 
@@ -209,23 +99,17 @@ impl State {
         Ok(())
     }
 
-    pub(super) fn reg_mr(&mut self, pd: usize, addr: usize, len: usize, access: u32) -> Result<usize, c_int> {
-        let owner = self.pds.get_mut(pd).ok_or(libc::EINVAL)?;
-        let index = self.regions.insert(pd, addr, len, access)?;
-        owner.children += 1;
-        Ok(index)
-    }
-
-    pub(super) fn dereg_mr(&mut self, index: usize) -> Result<(), c_int> {
-        let region = self.regions.remove(index).ok_or(libc::EINVAL)?;
-        self.release_pd(region.pd);
-        Ok(())
-    }
-
     pub(super) fn release_context(&mut self, index: usize) {
         if let Some(context) = self.contexts.get_mut(index) {
             context.children = context.children.saturating_sub(1);
         }
+    }
+
+    /// The device of a protection domain, which has one more child now.
+    pub(super) fn adopt(&mut self, pd: usize) -> Result<usize, c_int> {
+        let pd = self.pds.get_mut(pd).ok_or(libc::EINVAL)?;
+        pd.children += 1;
+        Ok(pd.device)
     }
 
     pub(super) fn release_pd(&mut self, index: usize) {

@@ -1,123 +1,29 @@
-//! The state machine of a queue pair.
-//!
-//! Only the reliable connection exists. Another transport brings its own rows to [`masks`], its own receiving side in
-//! `engine`, and its own places in `work`.
-#![allow(unsafe_code, reason = "a union of the C interface")]
+//! Queue pairs: what they have, and how they are made, changed and ended.
 
 use super::{
-    device::{self, raw_gid},
+    completion::{Side, Slot},
+    device,
+    events::Subject,
     fabric::State,
-    objects::Table,
+    objects::{Raw, Table},
+    transition::{PairState, Transport},
     work::{Queue, ReceiveWork, SendWork},
 };
-use crate::sys::{ibv_ah_attr, ibv_mtu, ibv_qp_attr, ibv_qp_attr_mask as Mask, ibv_qp_cap, ibv_qp_state};
+use crate::sys::{ibv_ah_attr, ibv_event_type, ibv_mtu, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask as Mask, ibv_qp_cap};
 use libc::c_int;
 
 /// Queue pairs.
 pub(super) type Pairs = Table<Pair>;
 
-/// The states that this device has; SQE is none of a reliable connection's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum PairState {
-    Reset,
-    Init,
-    ReadyToReceive,
-    ReadyToSend,
-    Drain,
-    Error,
-}
-
-impl PairState {
-    fn from_raw(raw: ibv_qp_state) -> Option<Self> {
-        Some(match raw {
-            ibv_qp_state::IBV_QPS_RESET => Self::Reset,
-            ibv_qp_state::IBV_QPS_INIT => Self::Init,
-            ibv_qp_state::IBV_QPS_RTR => Self::ReadyToReceive,
-            ibv_qp_state::IBV_QPS_RTS => Self::ReadyToSend,
-            ibv_qp_state::IBV_QPS_SQD => Self::Drain,
-            ibv_qp_state::IBV_QPS_ERR => Self::Error,
-            _ => return None,
-        })
-    }
-
-    pub(super) fn raw(self) -> ibv_qp_state {
-        match self {
-            Self::Reset => ibv_qp_state::IBV_QPS_RESET,
-            Self::Init => ibv_qp_state::IBV_QPS_INIT,
-            Self::ReadyToReceive => ibv_qp_state::IBV_QPS_RTR,
-            Self::ReadyToSend => ibv_qp_state::IBV_QPS_RTS,
-            Self::Drain => ibv_qp_state::IBV_QPS_SQD,
-            Self::Error => ibv_qp_state::IBV_QPS_ERR,
-        }
-    }
-
-    /// Whether what a peer sends is served.
-    pub(super) fn responds(self) -> bool {
-        matches!(self, Self::ReadyToReceive | Self::ReadyToSend | Self::Drain)
-    }
-}
-
-/// Required and optional attributes of a transition, beside the state itself; `None` if there is no such transition.
-fn masks(from: PairState, to: PairState) -> Option<(Mask, Mask)> {
-    use PairState::{Drain, Error, Init, ReadyToReceive, ReadyToSend, Reset};
-    const NONE: Mask = Mask(0);
-    let running = Mask::IBV_QP_CUR_STATE
-        | Mask::IBV_QP_ALT_PATH
-        | Mask::IBV_QP_ACCESS_FLAGS
-        | Mask::IBV_QP_MIN_RNR_TIMER
-        | Mask::IBV_QP_PATH_MIG_STATE;
-    let init = Mask::IBV_QP_PKEY_INDEX | Mask::IBV_QP_PORT | Mask::IBV_QP_ACCESS_FLAGS;
-    Some(match (from, to) {
-        (_, Reset) | (Init | ReadyToReceive | ReadyToSend | Drain | Error, Error) => (NONE, NONE),
-        (Reset, Init) => (init, NONE),
-        (Init, Init) => (NONE, init),
-        (Init, ReadyToReceive) => (
-            Mask::IBV_QP_AV
-                | Mask::IBV_QP_PATH_MTU
-                | Mask::IBV_QP_DEST_QPN
-                | Mask::IBV_QP_RQ_PSN
-                | Mask::IBV_QP_MAX_DEST_RD_ATOMIC
-                | Mask::IBV_QP_MIN_RNR_TIMER,
-            Mask::IBV_QP_ALT_PATH | Mask::IBV_QP_ACCESS_FLAGS | Mask::IBV_QP_PKEY_INDEX,
-        ),
-        (ReadyToReceive, ReadyToSend) => (
-            Mask::IBV_QP_SQ_PSN
-                | Mask::IBV_QP_TIMEOUT
-                | Mask::IBV_QP_RETRY_CNT
-                | Mask::IBV_QP_RNR_RETRY
-                | Mask::IBV_QP_MAX_QP_RD_ATOMIC,
-            running,
-        ),
-        (ReadyToSend | Drain, ReadyToSend) => (NONE, running),
-        (ReadyToSend, Drain) => (NONE, Mask::IBV_QP_EN_SQD_ASYNC_NOTIFY),
-        (Drain, Drain) => (
-            NONE,
-            Mask::IBV_QP_PORT
-                | Mask::IBV_QP_AV
-                | Mask::IBV_QP_TIMEOUT
-                | Mask::IBV_QP_RETRY_CNT
-                | Mask::IBV_QP_RNR_RETRY
-                | Mask::IBV_QP_MAX_QP_RD_ATOMIC
-                | Mask::IBV_QP_MAX_DEST_RD_ATOMIC
-                | Mask::IBV_QP_ALT_PATH
-                | Mask::IBV_QP_ACCESS_FLAGS
-                | Mask::IBV_QP_PKEY_INDEX
-                | Mask::IBV_QP_MIN_RNR_TIMER
-                | Mask::IBV_QP_PATH_MIG_STATE,
-        ),
-        _ => return None,
-    })
-}
-
 /// What modify sets.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Attributes {
     pub(super) port: u8,
-    pkey_index: u16,
+    pub(super) pkey_index: u16,
     pub(super) access: u32,
-    mtu: ibv_mtu_code,
+    pub(super) mtu: ibv_mtu_code,
     pub(super) peer_qpn: u32,
-    ah: ibv_ah_attr,
+    pub(super) ah: ibv_ah_attr,
     /// The GID of row `ah.grh.sgid_index`.
     pub(super) gid: [u8; 16],
     pub(super) peer_gid: [u8; 16],
@@ -127,6 +33,8 @@ pub(super) struct Attributes {
     pub(super) retry_count: u8,
     pub(super) rnr_retry: u8,
     pub(super) max_rd_atomic: u8,
+    /// Of a datagram pair.
+    pub(super) qkey: u32,
 }
 
 /// A value of `ibv_mtu`.
@@ -169,6 +77,8 @@ pub(super) enum Phase {
 
 /// A queue pair.
 pub(super) struct Pair {
+    pub(super) raw: Raw<ibv_qp>,
+    pub(super) transport: Transport,
     pub(super) device: usize,
     pub(super) pd: usize,
     pub(super) send_cq: usize,
@@ -181,7 +91,9 @@ pub(super) struct Pair {
     pub(super) cap: ibv_qp_cap,
     pub(super) signal_all: bool,
     pub(super) send: Queue<SendWork>,
+    /// Empty for good where there is a shared one.
     pub(super) receive: Queue<ReceiveWork>,
+    pub(super) srq: Option<usize>,
     pub(super) flight: Option<Flight>,
     /// Of the next packet to send.
     pub(super) next_psn: u32,
@@ -189,6 +101,12 @@ pub(super) struct Pair {
     pub(super) expected_psn: u32,
     /// The timer that counts; an older one that fires is ignored. 0: none.
     pub(super) timer: u64,
+    /// An event is to tell when it is drained.
+    pub(super) notify_drained: bool,
+    /// A message has come since it was made ready to receive.
+    pub(super) established: bool,
+    /// Multicast groups that it is attached to.
+    pub(super) groups: u32,
     /// In the queue of runnable pairs.
     pub(super) scheduled: bool,
     /// A fault keeps the flush back.
@@ -205,11 +123,32 @@ impl Pair {
             PairState::Error => !self.flush_withheld && (!self.send.is_empty() || !self.receive.is_empty()),
             PairState::ReadyToSend => begun || self.flight.is_none() && !self.send.is_empty(),
             PairState::Drain => begun,
+            PairState::SendError => !self.flush_withheld && !self.send.is_empty(),
             PairState::Reset | PairState::Init | PairState::ReadyToReceive => false,
         }
     }
 
-    fn draining(&self) -> bool {
+    /// Whether the next message is the first of a connection, and news.
+    pub(super) fn is_fresh(&self) -> bool {
+        self.state == PairState::ReadyToReceive && !self.established
+    }
+
+    /// Whether what is posted to the send queue is flushed.
+    pub(super) fn flushes_sends(&self) -> bool {
+        matches!(self.state, PairState::SendError | PairState::Error)
+    }
+
+    /// Whether Error can be entered from here.
+    pub(super) fn can_break(&self) -> bool {
+        !matches!(self.state, PairState::Reset | PairState::Error)
+    }
+
+    /// The slot of a request of its own.
+    pub(super) fn slot(&self, index: usize, side: Side, end: u64) -> Slot {
+        Slot { side, owner: index, epoch: self.epoch, end }
+    }
+
+    pub(super) fn draining(&self) -> bool {
         self.state == PairState::Drain && self.flight.is_some()
     }
 
@@ -220,6 +159,8 @@ impl Pair {
             qp_state: state,
             cur_qp_state: state,
             path_mtu: ibv_mtu(mtu),
+            qkey: self.attributes.qkey,
+            en_sqd_async_notify: u8::from(self.notify_drained),
             rq_psn: self.expected_psn,
             sq_psn: self.next_psn,
             dest_qp_num: peer_qpn,
@@ -242,6 +183,9 @@ impl Pair {
 
 /// What creates a pair.
 pub(super) struct Creation {
+    pub(super) raw: Raw<ibv_qp>,
+    pub(super) transport: Transport,
+    pub(super) srq: Option<usize>,
     pub(super) pd: usize,
     pub(super) send_cq: usize,
     pub(super) receive_cq: usize,
@@ -252,9 +196,12 @@ pub(super) struct Creation {
 impl State {
     /// Creates a pair in Reset, with the sizes that were asked for: its index and number.
     pub(super) fn create_pair(&mut self, creation: Creation) -> Result<(usize, u32), c_int> {
-        let Creation { pd, send_cq, receive_cq, cap, signal_all } = creation;
+        let Creation { raw, transport, srq, pd, send_cq, receive_cq, cap, signal_all } = creation;
         let device = self.pds.get(pd).ok_or(libc::EINVAL)?.device;
         if self.cqs.get(send_cq).is_none() || self.cqs.get(receive_cq).is_none() {
+            return Err(libc::EINVAL);
+        }
+        if srq.is_some_and(|srq| self.srqs.get(srq).is_none()) {
             return Err(libc::EINVAL);
         }
         let fits = cap.max_send_wr <= device::MAX_QP_WR
@@ -267,6 +214,8 @@ impl State {
         }
         let epoch = self.next_epoch();
         let index = self.pairs.insert(Pair {
+            raw,
+            transport,
             device,
             pd,
             send_cq,
@@ -279,10 +228,14 @@ impl State {
             signal_all,
             send: Queue::new(cap.max_send_wr),
             receive: Queue::new(cap.max_recv_wr),
+            srq,
             flight: None,
             next_psn: 0,
             expected_psn: 0,
             timer: 0,
+            notify_drained: false,
+            established: false,
+            groups: 0,
             scheduled: false,
             flush_withheld: false,
             spare: Vec::new(),
@@ -299,15 +252,25 @@ impl State {
                 cq.users += 1;
             }
         }
-        if let Some(pd) = self.pds.get_mut(pd) {
-            pd.children += 1;
+        if let Some(srq) = srq.and_then(|srq| self.srqs.get_mut(srq)) {
+            srq.users += 1;
         }
+        self.adopt(pd)?;
         Ok((index, qpn))
     }
 
-    /// Ends a pair; what it had in its queues is dropped without a word, its old completions stay.
+    /// Ends a pair; what it had in its queues is dropped without a word, its old completions stay. Windows that it alone
+    /// serves end with it.
     pub(super) fn destroy_pair(&mut self, index: usize) -> Result<(), c_int> {
+        if self.pairs.get(index).ok_or(libc::EINVAL)?.groups > 0 {
+            return Err(libc::EBUSY);
+        }
+        self.forget(Subject::Pair(index));
+        self.regions.unbind_pair(index);
         let pair = self.pairs.remove(index).ok_or(libc::EINVAL)?;
+        if let Some(srq) = pair.srq.and_then(|srq| self.srqs.get_mut(srq)) {
+            srq.users = srq.users.saturating_sub(1);
+        }
         if let Some(device) = self.devices.get_mut(pair.device) {
             device.qpns.remove(&pair.qpn);
         }
@@ -327,139 +290,45 @@ impl State {
         Ok(self.pairs.get(index).ok_or(libc::EINVAL)?.query())
     }
 
-    /// Checks everything, then changes attributes and state; the state that the pair is in then.
-    pub(super) fn modify_pair(&mut self, index: usize, new: &ibv_qp_attr, mask: Mask) -> Result<ibv_qp_state, c_int> {
-        let pair = self.pairs.get(index).ok_or(libc::EINVAL)?;
-        let from = pair.state;
-        let has = |bit: Mask| (mask & bit).0 != 0;
-        let to = if has(Mask::IBV_QP_STATE) { PairState::from_raw(new.qp_state).ok_or(libc::EINVAL)? } else { from };
-        if has(Mask::IBV_QP_CUR_STATE) && PairState::from_raw(new.cur_qp_state) != Some(from) {
-            return Err(libc::EINVAL);
+    /// Tells once that nothing is under way any more, if that was asked for.
+    pub(super) fn tell_drained(&mut self, index: usize) {
+        let Some(pair) = self.pairs.get_mut(index) else { return };
+        if pair.notify_drained && pair.state == PairState::Drain && pair.flight.is_none() {
+            pair.notify_drained = false;
+            self.raise(ibv_event_type::IBV_EVENT_SQ_DRAINED, Subject::Pair(index));
         }
-        let (required, optional) = masks(from, to).ok_or(libc::EINVAL)?;
-        let allowed = required | optional | Mask::IBV_QP_STATE;
-        if (mask & required) != required || mask.0 & !allowed.0 != 0 {
-            return Err(libc::EINVAL);
-        }
-        if pair.draining() && to == PairState::ReadyToSend {
-            return Err(libc::EINVAL);
-        }
-        let attributes = self.checked(pair, new, mask)?;
-
-        let epoch = if to == PairState::Reset { self.next_epoch() } else { 0 };
-        let pair = self.pairs.get_mut(index).ok_or(libc::EINVAL)?;
-        pair.attributes = attributes;
-        if has(Mask::IBV_QP_RQ_PSN) {
-            pair.expected_psn = new.rq_psn & PSN_MASK;
-        }
-        if has(Mask::IBV_QP_SQ_PSN) {
-            pair.next_psn = new.sq_psn & PSN_MASK;
-        }
-        match to {
-            PairState::Reset => {
-                pair.epoch = epoch;
-                pair.state = PairState::Reset;
-                pair.attributes = Attributes::default();
-                pair.send.reset();
-                pair.receive.reset();
-                pair.flight = None;
-                pair.timer = 0;
-                pair.next_psn = 0;
-                pair.expected_psn = 0;
-                pair.flush_withheld = false;
-            }
-            // Entered again, it flushes what a fault kept back.
-            PairState::Error if from == PairState::Error => pair.flush_withheld = false,
-            PairState::Error => self.enter_error(index),
-            _ => pair.state = to,
-        }
-        self.schedule(index);
-        Ok(to.raw())
-    }
-
-    /// The attributes of `pair` with those of `new` that `mask` names, each within its range.
-    fn checked(&self, pair: &Pair, new: &ibv_qp_attr, mask: Mask) -> Result<Attributes, c_int> {
-        let has = |bit: Mask| (mask & bit).0 != 0;
-        let ensure = |fine: bool| if fine { Ok(()) } else { Err(libc::EINVAL) };
-        let mut a = pair.attributes;
-        if has(Mask::IBV_QP_PORT) {
-            ensure(new.port_num == device::PORT)?;
-            a.port = new.port_num;
-        }
-        if has(Mask::IBV_QP_PKEY_INDEX) {
-            ensure(new.pkey_index == 0)?;
-            a.pkey_index = new.pkey_index;
-        }
-        if has(Mask::IBV_QP_ACCESS_FLAGS) {
-            ensure(new.qp_access_flags & !KNOWN_ACCESS == 0)?;
-            a.access = new.qp_access_flags;
-        }
-        if has(Mask::IBV_QP_AV) {
-            let ah = new.ah_attr;
-            ensure(ah.is_global != 0 && ah.port_num == a.port)?;
-            let device = self.devices.get(pair.device).ok_or(libc::EINVAL)?;
-            a.gid = device.gid(ah.grh.sgid_index).ok_or(libc::ENODATA)?;
-            a.peer_gid = raw_gid(&ah.grh.dgid);
-            a.ah = ah;
-        }
-        if has(Mask::IBV_QP_PATH_MTU) {
-            ensure((ibv_mtu::IBV_MTU_256.0..=device::ACTIVE_MTU.0).contains(&new.path_mtu.0))?;
-            a.mtu = new.path_mtu.0;
-        }
-        if has(Mask::IBV_QP_DEST_QPN) {
-            ensure(new.dest_qp_num <= QPN_MASK)?;
-            a.peer_qpn = new.dest_qp_num;
-        }
-        if has(Mask::IBV_QP_MAX_DEST_RD_ATOMIC) {
-            ensure(new.max_dest_rd_atomic <= device::MAX_RD_ATOMIC)?;
-            a.max_dest_rd_atomic = new.max_dest_rd_atomic;
-        }
-        if has(Mask::IBV_QP_MAX_QP_RD_ATOMIC) {
-            ensure(new.max_rd_atomic <= device::MAX_RD_ATOMIC)?;
-            a.max_rd_atomic = new.max_rd_atomic;
-        }
-        if has(Mask::IBV_QP_MIN_RNR_TIMER) {
-            ensure(new.min_rnr_timer <= 31)?;
-            a.min_rnr_timer = new.min_rnr_timer;
-        }
-        if has(Mask::IBV_QP_TIMEOUT) {
-            ensure(new.timeout <= 31)?;
-            a.timeout = new.timeout;
-        }
-        if has(Mask::IBV_QP_RETRY_CNT) {
-            ensure(new.retry_cnt <= 7)?;
-            a.retry_count = new.retry_cnt;
-        }
-        if has(Mask::IBV_QP_RNR_RETRY) {
-            ensure(new.rnr_retry <= 7)?;
-            a.rnr_retry = new.rnr_retry;
-        }
-        // There is one path and nothing to migrate to.
-        if has(Mask::IBV_QP_ALT_PATH) || has(Mask::IBV_QP_PATH_MIG_STATE) {
-            return Err(libc::EOPNOTSUPP);
-        }
-        Ok(a)
     }
 
     /// The pair is broken, or told to be: what it has begun ends here, the rest is flushed.
     pub(super) fn enter_error(&mut self, index: usize) {
         let withheld = self.faults.flush_withheld;
-        let Some(pair) = self.pairs.get_mut(index) else { return };
         // From Reset there is no way to Error.
-        if matches!(pair.state, PairState::Reset | PairState::Error) {
-            return;
-        }
+        let Some(pair) = self.pairs.get_mut(index).filter(|pair| pair.can_break()) else { return };
         pair.state = PairState::Error;
         pair.flight = None;
         pair.timer = 0;
         pair.flush_withheld = withheld || self.devices.get(pair.device).is_none_or(|device| device.removed);
+        if pair.srq.is_some() {
+            // It holds no receive between two messages.
+            self.raise(ibv_event_type::IBV_EVENT_QP_LAST_WQE_REACHED, Subject::Pair(index));
+        }
+        self.schedule(index);
+    }
+
+    /// A request has failed here: what was posted after it is flushed, and a pair that can still receives.
+    pub(super) fn break_sending(&mut self, index: usize) {
+        let withheld = self.faults.flush_withheld;
+        let Some(pair) = self.pairs.get_mut(index) else { return };
+        let sends = matches!(pair.state, PairState::ReadyToSend | PairState::Drain);
+        if pair.transport == Transport::Reliable || !sends {
+            self.enter_error(index);
+            return;
+        }
+        pair.state = PairState::SendError;
+        pair.flush_withheld = withheld;
         self.schedule(index);
     }
 }
 
 /// Packet numbers have 24 bits.
 pub(super) const PSN_MASK: u32 = 0xff_ffff;
-/// So have queue pair numbers.
-const QPN_MASK: u32 = 0xff_ffff;
-/// `ibv_access_flags` that mean something, or at least nothing wrong, in a queue pair.
-const KNOWN_ACCESS: u32 = 0x1f;

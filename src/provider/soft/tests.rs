@@ -1,14 +1,23 @@
 //! The rules of the device, on the raw verbs. This file has the helpers; each test is named by what holds.
 #![allow(unsafe_code, reason = "raw verbs")]
 
+mod asynchronous;
+mod datagram;
 mod errors;
 mod events;
 mod faults;
 mod manual;
 mod queues;
 mod random;
+mod regions;
+mod requests;
+mod shared;
 mod states;
+mod support;
 mod transfer;
+mod transports;
+mod unreliable;
+mod windows;
 
 use super::{Fabric, Soft};
 use crate::{provider::Provider, sys::*};
@@ -17,6 +26,7 @@ use std::{
     ptr::{self, NonNull},
     time::{Duration, Instant},
 };
+use support::Request;
 
 type Errno = i32;
 
@@ -34,7 +44,11 @@ const INIT: ibv_qp_state = ibv_qp_state::IBV_QPS_INIT;
 const RTR: ibv_qp_state = ibv_qp_state::IBV_QPS_RTR;
 const RTS: ibv_qp_state = ibv_qp_state::IBV_QPS_RTS;
 const SQD: ibv_qp_state = ibv_qp_state::IBV_QPS_SQD;
+const SQE: ibv_qp_state = ibv_qp_state::IBV_QPS_SQE;
 const ERR: ibv_qp_state = ibv_qp_state::IBV_QPS_ERR;
+const RC: ibv_qp_type = ibv_qp_type::IBV_QPT_RC;
+const UC: ibv_qp_type = ibv_qp_type::IBV_QPT_UC;
+const UD: ibv_qp_type = ibv_qp_type::IBV_QPT_UD;
 
 /// A context with one protection domain, channel and completion queue; destroys all that it made.
 struct Node {
@@ -44,6 +58,9 @@ struct Node {
     cq: NonNull<ibv_cq>,
     pairs: RefCell<Vec<NonNull<ibv_qp>>>,
     regions: RefCell<Vec<Region>>,
+    queues: RefCell<Vec<NonNull<ibv_srq>>>,
+    windows: RefCell<Vec<NonNull<ibv_mw>>>,
+    addresses: RefCell<Vec<NonNull<ibv_ah>>>,
 }
 
 /// A pair of a node. Knows the settings with which it goes up.
@@ -56,6 +73,8 @@ struct Pair {
 
 #[derive(Clone, Copy)]
 struct Settings {
+    transport: ibv_qp_type,
+    qkey: u32,
     access: u32,
     mtu: ibv_mtu,
     rq_psn: u32,
@@ -69,6 +88,8 @@ struct Settings {
 }
 
 const SETTINGS: Settings = Settings {
+    transport: RC,
+    qkey: 0x1234,
     access: ALL,
     mtu: ibv_mtu::IBV_MTU_1024,
     rq_psn: 0xff_fffe,
@@ -139,7 +160,17 @@ impl Node {
         let channel = unsafe { Soft.create_comp_channel(context) }.unwrap();
         // SAFETY: open, of this context.
         let cq = unsafe { Soft.create_cq(context, depth, channel) }.unwrap();
-        Self { context, domain, channel, cq, pairs: RefCell::default(), regions: RefCell::default() }
+        Self {
+            context,
+            domain,
+            channel,
+            cq,
+            pairs: RefCell::default(),
+            regions: RefCell::default(),
+            queues: RefCell::default(),
+            windows: RefCell::default(),
+            addresses: RefCell::default(),
+        }
     }
 
     fn init_attributes(&self) -> ibv_qp_init_attr {
@@ -160,11 +191,16 @@ impl Node {
     }
 
     fn pair_with(&self, settings: Settings) -> Pair {
-        let qp = self.create(self.init_attributes()).unwrap();
+        let qp = self.create(ibv_qp_init_attr { qp_type: settings.transport, ..self.init_attributes() }).unwrap();
+        Pair { qp, gid: self.gid(1), settings }
+    }
+
+    /// A row of the GID table.
+    fn gid(&self, row: usize) -> [u8; 16] {
         // SAFETY: open.
         let table = unsafe { Soft.query_gid_table(self.context) }.unwrap();
         // SAFETY: all bytes are values.
-        Pair { qp, gid: unsafe { table[1].gid.raw }, settings }
+        unsafe { table[row].gid.raw }
     }
 
     fn pair(&self) -> Pair {
@@ -319,6 +355,18 @@ impl Drop for Node {
             // SAFETY: alive.
             unsafe { Soft.destroy_qp(qp) }.unwrap();
         }
+        for queue in self.queues.take() {
+            // SAFETY: alive.
+            unsafe { Soft.destroy_srq(queue) }.unwrap();
+        }
+        for window in self.windows.take() {
+            // SAFETY: alive.
+            unsafe { Soft.dealloc_mw(window) }.unwrap();
+        }
+        for address in self.addresses.take() {
+            // SAFETY: alive.
+            unsafe { Soft.destroy_ah(address) }.unwrap();
+        }
         for region in self.regions.take() {
             if region.live {
                 // SAFETY: alive.
@@ -340,90 +388,6 @@ impl Drop for Node {
 
 fn receive_wr(id: u64, sges: &mut [ibv_sge]) -> ibv_recv_wr {
     ibv_recv_wr { wr_id: id, sg_list: sges.as_mut_ptr(), num_sge: sges.len() as i32, ..ibv_recv_wr::default() }
-}
-
-/// A send-side request.
-#[derive(Clone)]
-struct Request {
-    id: u64,
-    opcode: ibv_wr_opcode,
-    flags: u32,
-    sges: Vec<ibv_sge>,
-    immediate: u32,
-    remote: (u64, u32),
-    compare_add: u64,
-    swap: u64,
-}
-
-impl Request {
-    fn new(id: u64, opcode: ibv_wr_opcode, sges: &[ibv_sge]) -> Self {
-        let flags = ibv_send_flags::IBV_SEND_SIGNALED.0;
-        Self { id, opcode, flags, sges: sges.to_vec(), immediate: 0, remote: (0, 0), compare_add: 0, swap: 0 }
-    }
-
-    fn send(id: u64, sges: &[ibv_sge]) -> Self {
-        Self::new(id, ibv_wr_opcode::IBV_WR_SEND, sges)
-    }
-
-    fn write(id: u64, sges: &[ibv_sge], to: &Region, offset: u64) -> Self {
-        Self::new(id, ibv_wr_opcode::IBV_WR_RDMA_WRITE, sges).at(to.addr().wrapping_add(offset), to.rkey())
-    }
-
-    fn read(id: u64, sges: &[ibv_sge], from: &Region, offset: u64) -> Self {
-        Self::new(id, ibv_wr_opcode::IBV_WR_RDMA_READ, sges).at(from.addr().wrapping_add(offset), from.rkey())
-    }
-
-    fn add(id: u64, sges: &[ibv_sge], to: &Region, offset: u64, value: u64) -> Self {
-        let request = Self::new(id, ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD, sges);
-        Self { compare_add: value, ..request.at(to.addr().wrapping_add(offset), to.rkey()) }
-    }
-
-    fn swap(id: u64, sges: &[ibv_sge], to: &Region, compare: u64, swap: u64) -> Self {
-        let request = Self::new(id, ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP, sges);
-        Self { compare_add: compare, swap, ..request.at(to.addr(), to.rkey()) }
-    }
-
-    fn at(self, addr: u64, rkey: u32) -> Self {
-        Self { remote: (addr, rkey), ..self }
-    }
-
-    fn immediate(self, immediate: u32) -> Self {
-        let opcode = if self.opcode == ibv_wr_opcode::IBV_WR_SEND {
-            ibv_wr_opcode::IBV_WR_SEND_WITH_IMM
-        } else {
-            ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM
-        };
-        Self { opcode, immediate: immediate.to_be(), ..self }
-    }
-
-    fn flag(self, flag: ibv_send_flags) -> Self {
-        Self { flags: self.flags | flag.0, ..self }
-    }
-
-    fn unsignaled(self) -> Self {
-        Self { flags: self.flags & !ibv_send_flags::IBV_SEND_SIGNALED.0, ..self }
-    }
-
-    fn raw(&self, sges: &mut [ibv_sge]) -> ibv_send_wr {
-        let mut wr = ibv_send_wr {
-            wr_id: self.id,
-            sg_list: sges.as_mut_ptr(),
-            num_sge: sges.len() as i32,
-            opcode: self.opcode,
-            send_flags: self.flags,
-            ..ibv_send_wr::default()
-        };
-        wr.__bindgen_anon_1.imm_data = self.immediate;
-        let (remote_addr, rkey) = self.remote;
-        match self.opcode {
-            ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP | ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD => {
-                let (compare_add, swap) = (self.compare_add, self.swap);
-                wr.wr.atomic = ibv_send_wr__bindgen_ty_2__bindgen_ty_2 { remote_addr, compare_add, swap, rkey };
-            }
-            _ => wr.wr.rdma = ibv_send_wr__bindgen_ty_2__bindgen_ty_1 { remote_addr, rkey },
-        }
-        wr
-    }
 }
 
 impl Pair {
@@ -463,9 +427,11 @@ impl Pair {
             qp_state: INIT,
             port_num: 1,
             qp_access_flags: self.settings.access,
+            qkey: self.settings.qkey,
             ..ibv_qp_attr::default()
         };
-        (attributes, (M::IBV_QP_STATE | M::IBV_QP_PKEY_INDEX | M::IBV_QP_PORT | M::IBV_QP_ACCESS_FLAGS).0)
+        let rights = if self.settings.transport == UD { M::IBV_QP_QKEY } else { M::IBV_QP_ACCESS_FLAGS };
+        (attributes, (M::IBV_QP_STATE | M::IBV_QP_PKEY_INDEX | M::IBV_QP_PORT | rights).0)
     }
 
     fn rtr_with(self, peer: Pair) -> (ibv_qp_attr, u32) {
@@ -484,14 +450,13 @@ impl Pair {
         attributes.ah_attr.grh.sgid_index = 1;
         attributes.ah_attr.grh.hop_limit = 64;
         attributes.ah_attr.grh.dgid = ibv_gid { raw: peer.gid };
-        let mask = M::IBV_QP_STATE
-            | M::IBV_QP_AV
-            | M::IBV_QP_PATH_MTU
-            | M::IBV_QP_DEST_QPN
-            | M::IBV_QP_RQ_PSN
-            | M::IBV_QP_MAX_DEST_RD_ATOMIC
-            | M::IBV_QP_MIN_RNR_TIMER;
-        (attributes, mask.0)
+        let path = M::IBV_QP_AV | M::IBV_QP_PATH_MTU | M::IBV_QP_DEST_QPN | M::IBV_QP_RQ_PSN;
+        let mask = match self.settings.transport {
+            UD => M(0),
+            UC => path,
+            _ => path | M::IBV_QP_MAX_DEST_RD_ATOMIC | M::IBV_QP_MIN_RNR_TIMER,
+        };
+        (attributes, (M::IBV_QP_STATE | mask).0)
     }
 
     fn rtr(self, peer: Pair) -> Result<(), Errno> {
@@ -510,13 +475,9 @@ impl Pair {
             max_rd_atomic: self.settings.max_rd_atomic,
             ..ibv_qp_attr::default()
         };
-        let mask = M::IBV_QP_STATE
-            | M::IBV_QP_SQ_PSN
-            | M::IBV_QP_TIMEOUT
-            | M::IBV_QP_RETRY_CNT
-            | M::IBV_QP_RNR_RETRY
-            | M::IBV_QP_MAX_QP_RD_ATOMIC;
-        (attributes, mask.0)
+        let reliable = M::IBV_QP_TIMEOUT | M::IBV_QP_RETRY_CNT | M::IBV_QP_RNR_RETRY | M::IBV_QP_MAX_QP_RD_ATOMIC;
+        let mask = if self.settings.transport == RC { reliable } else { M(0) };
+        (attributes, (M::IBV_QP_STATE | M::IBV_QP_SQ_PSN | mask).0)
     }
 
     fn rts(self) -> Result<(), Errno> {

@@ -1,135 +1,27 @@
 //! The verbs of the control path.
-//!
-//! The structs of the C interface hold numbers; everything else is in tables under the fabric's lock. Only contexts and
-//! channels are longer than their C structs.
 #![allow(unsafe_code, reason = "verbs on raw objects")]
 
 use super::{
-    data_path,
     device::{Device, PORT},
-    fabric::{Fabric, State},
+    fabric::State,
     fault::Verb,
-    pair::Creation,
+    handles::{SoftChannel, SoftContext, control, cq_parts, fabric_of, give, handle, qp_parts, srq_parts, take_back},
+    memory_verbs, queue_verbs,
 };
 use crate::{
     error::VerbError,
     provider::Provider,
     sys::{
-        ibv_access_flags, ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_device_attr, ibv_gid_entry, ibv_mr,
-        ibv_node_type, ibv_pd, ibv_port_attr, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_init_attr, ibv_qp_state,
-        ibv_qp_type, ibv_transport_type,
+        ibv_access_flags, ibv_ah, ibv_ah_attr, ibv_async_event, ibv_comp_channel, ibv_context, ibv_cq, ibv_device_attr,
+        ibv_gid, ibv_gid_entry, ibv_mr, ibv_mw, ibv_mw_type, ibv_pd, ibv_port_attr, ibv_qp, ibv_qp_attr,
+        ibv_qp_attr_mask, ibv_qp_init_attr, ibv_srq, ibv_srq_attr, ibv_srq_attr_mask, ibv_srq_init_attr,
     },
 };
-use libc::c_int;
-use std::{ptr::NonNull, time::Duration};
+use std::{os::fd::RawFd, ptr::NonNull, time::Duration};
 
 /// The soft device. Its objects know their fabric.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Soft;
-
-/// A context, and what the C struct has no room for.
-#[repr(C)]
-struct SoftContext {
-    base: ibv_context,
-    fabric: Fabric,
-    index: usize,
-    device: ibv_device,
-}
-
-/// A channel, and its number.
-#[repr(C)]
-struct SoftChannel {
-    base: ibv_comp_channel,
-    index: usize,
-}
-
-/// Makes an open context, entry `index` of the fabric's table.
-pub(super) fn new_context(fabric: Fabric, index: usize, name: &str) -> NonNull<ibv_context> {
-    let mut device = ibv_device {
-        node_type: ibv_node_type::IBV_NODE_CA,
-        transport_type: ibv_transport_type::IBV_TRANSPORT_IB,
-        ..ibv_device::default()
-    };
-    let room = device.name.len() - 1;
-    for ((to, also), from) in device.name.iter_mut().zip(&mut device.dev_name).zip(name.bytes()).take(room) {
-        *to = from.cast_signed();
-        *also = *to;
-    }
-    let mut base = ibv_context::default();
-    data_path::fill(&mut base.ops);
-    base.cmd_fd = -1;
-    base.async_fd = -1;
-    base.num_comp_vectors = 1;
-    let context = Box::into_raw(Box::new(SoftContext { base, fabric, index, device }));
-    // SAFETY: allocated just now; the address of a member.
-    let device = unsafe { &raw mut (*context).device };
-    // SAFETY: allocated just now, known to nobody else.
-    unsafe { (*context).base.device = device };
-    // SAFETY: a box is never null.
-    unsafe { NonNull::new_unchecked(context) }.cast()
-}
-
-/// The fabric of a context.
-///
-/// # Safety
-///
-/// `context` came from [`Fabric::open`] and is open for as long as the result is used.
-pub(super) unsafe fn fabric_of<'a>(context: *mut ibv_context) -> &'a Fabric {
-    // SAFETY: every context of this provider is the beginning of a `SoftContext` (caller).
-    unsafe { &(*context.cast::<SoftContext>()).fabric }
-}
-
-/// The number of a context.
-///
-/// # Safety
-///
-/// As [`fabric_of`].
-unsafe fn index_of(context: *mut ibv_context) -> usize {
-    // SAFETY: as in `fabric_of`.
-    unsafe { (*context.cast::<SoftContext>()).index }
-}
-
-fn handle(index: usize) -> Result<u32, c_int> {
-    u32::try_from(index).map_err(|_| libc::ENOMEM)
-}
-
-/// Does `f` under the lock, unless the verb is to fail or the device is gone; then the fabric settles.
-///
-/// # Safety
-///
-/// As [`fabric_of`].
-unsafe fn control<R>(
-    context: *mut ibv_context,
-    verb: Verb,
-    f: impl FnOnce(&mut State, usize) -> Result<R, c_int>,
-) -> Result<R, VerbError> {
-    // SAFETY: the caller's promise.
-    let fabric = unsafe { fabric_of(context) };
-    // SAFETY: the caller's promise.
-    let index = unsafe { index_of(context) };
-    let mut state = fabric.lock();
-    let result = match state.faults.verb(verb) {
-        Some(errno) => Err(errno),
-        None if verb != Verb::CloseDevice && state.device_of(index).is_ok_and(|device| device.removed) => {
-            Err(libc::EIO)
-        }
-        None => f(&mut state, index),
-    };
-    state.settle();
-    result.map_err(|errno| VerbError::new(verb.name(), errno))
-}
-
-/// Moves `object` to the heap, for the C interface.
-fn give<T>(object: T) -> NonNull<T> {
-    NonNull::from(Box::leak(Box::new(object)))
-}
-
-impl State {
-    fn device_of(&self, context: usize) -> Result<&Device, c_int> {
-        let device = self.contexts.get(context).and_then(|context| self.devices.get(context.device));
-        device.ok_or(libc::EINVAL)
-    }
-}
 
 impl Provider for Soft {
     /// Unlike libibverbs, refuses while objects of the context are alive.
@@ -143,8 +35,8 @@ impl Provider for Soft {
         };
         // SAFETY: open (caller).
         unsafe { control(context.as_ptr(), Verb::CloseDevice, close) }?;
-        // SAFETY: came from a box of this type, and the caller does not use it any more.
-        drop(unsafe { Box::from_raw(context.as_ptr().cast::<SoftContext>()) });
+        // SAFETY: a context of this provider, which the caller does not use any more.
+        unsafe { take_back(context.cast::<SoftContext>()) };
         Ok(())
     }
 
@@ -156,8 +48,8 @@ impl Provider for Soft {
 
     unsafe fn query_port(&self, context: NonNull<ibv_context>, port: u8) -> Result<ibv_port_attr, VerbError> {
         let query = |state: &mut State, index| {
-            state.device_of(index)?;
-            if port == PORT { Ok(Device::port()) } else { Err(libc::EINVAL) }
+            let device = state.device_of(index)?;
+            if port == PORT { Ok(device.port()) } else { Err(libc::EINVAL) }
         };
         // SAFETY: open (caller).
         unsafe { control(context.as_ptr(), Verb::QueryPort, query) }
@@ -167,6 +59,18 @@ impl Provider for Soft {
         let query = |state: &mut State, index| Ok(state.device_of(index)?.gid_table());
         // SAFETY: open (caller).
         unsafe { control(context.as_ptr(), Verb::QueryGidTable, query) }
+    }
+
+    unsafe fn query_pkey(&self, context: NonNull<ibv_context>, port: u8, index: u16) -> Result<u16, VerbError> {
+        let query = |_: &mut State, _| Device::pkey(port, index).ok_or(libc::EINVAL);
+        // SAFETY: open (caller).
+        unsafe { control(context.as_ptr(), Verb::QueryPkey, query) }
+    }
+
+    unsafe fn take_async_event(&self, context: NonNull<ibv_context>) -> Result<Option<ibv_async_event>, VerbError> {
+        let take = |state: &mut State, index| state.take_async(index);
+        // SAFETY: open (caller).
+        unsafe { control(context.as_ptr(), Verb::GetAsyncEvent, take) }
     }
 
     unsafe fn alloc_pd(&self, context: NonNull<ibv_context>) -> Result<NonNull<ibv_pd>, VerbError> {
@@ -181,8 +85,8 @@ impl Provider for Soft {
         let ibv_pd { context, handle, .. } = unsafe { pd.read() };
         // SAFETY: its context is open.
         unsafe { control(context, Verb::DeallocPd, |state, _| state.dealloc_pd(handle as usize)) }?;
-        // SAFETY: given by `give`, and the caller does not use it any more.
-        drop(unsafe { Box::from_raw(pd.as_ptr()) });
+        // SAFETY: the caller does not use it any more.
+        unsafe { take_back(pd) };
         Ok(())
     }
 
@@ -193,28 +97,65 @@ impl Provider for Soft {
         len: usize,
         access: ibv_access_flags,
     ) -> Result<NonNull<ibv_mr>, VerbError> {
+        // SAFETY: the caller's promise.
+        unsafe { memory_verbs::register(Verb::RegMr, pd, addr, len, None, access) }
+    }
+
+    unsafe fn reg_mr_iova(
+        &self,
+        pd: NonNull<ibv_pd>,
+        addr: *mut u8,
+        len: usize,
+        iova: u64,
+        access: ibv_access_flags,
+    ) -> Result<NonNull<ibv_mr>, VerbError> {
+        // SAFETY: the caller's promise.
+        unsafe { memory_verbs::register(Verb::RegMrIova, pd, addr, len, Some(iova), access) }
+    }
+
+    /// There is no device memory that this device could reach.
+    unsafe fn reg_dmabuf_mr(
+        &self,
+        pd: NonNull<ibv_pd>,
+        _: u64,
+        _: usize,
+        _: u64,
+        _: RawFd,
+        _: ibv_access_flags,
+    ) -> Result<NonNull<ibv_mr>, VerbError> {
         // SAFETY: alive (caller).
-        let ibv_pd { context, handle: domain, .. } = unsafe { pd.read() };
-        // The device goes by the number alone.
-        let number = addr.expose_provenance();
-        let register = |state: &mut State, _| {
-            let index = state.reg_mr(domain as usize, number, len, access.0)?;
-            let region = state.regions.get(index).ok_or(libc::EINVAL)?;
-            Ok((handle(index)?, region.lkey, region.rkey))
-        };
+        let context = unsafe { pd.read() }.context;
         // SAFETY: its context is open.
-        let (handle, lkey, rkey) = unsafe { control(context, Verb::RegMr, register) }?;
-        Ok(give(ibv_mr { context, pd: pd.as_ptr(), addr: addr.cast(), length: len, handle, lkey, rkey }))
+        unsafe { control(context, Verb::RegDmabufMr, |_, _| Err(libc::EOPNOTSUPP)) }
     }
 
     unsafe fn dereg_mr(&self, mr: NonNull<ibv_mr>) -> Result<(), VerbError> {
-        // SAFETY: alive (caller).
-        let ibv_mr { context, handle, .. } = unsafe { mr.read() };
-        // SAFETY: its context is open.
-        unsafe { control(context, Verb::DeregMr, |state, _| state.dereg_mr(handle as usize)) }?;
-        // SAFETY: given by `give`, and the caller does not use it any more.
-        drop(unsafe { Box::from_raw(mr.as_ptr()) });
-        Ok(())
+        // SAFETY: the caller's promise.
+        unsafe { memory_verbs::deregister(mr) }
+    }
+
+    unsafe fn alloc_mw(&self, pd: NonNull<ibv_pd>, kind: ibv_mw_type) -> Result<NonNull<ibv_mw>, VerbError> {
+        // SAFETY: the caller's promise.
+        unsafe { memory_verbs::alloc_window(pd, kind) }
+    }
+
+    unsafe fn dealloc_mw(&self, mw: NonNull<ibv_mw>) -> Result<(), VerbError> {
+        // SAFETY: the caller's promise.
+        unsafe { memory_verbs::dealloc_window(mw) }
+    }
+
+    unsafe fn create_ah(
+        &self,
+        pd: NonNull<ibv_pd>,
+        attributes: &mut ibv_ah_attr,
+    ) -> Result<NonNull<ibv_ah>, VerbError> {
+        // SAFETY: the caller's promise.
+        unsafe { memory_verbs::create_address(pd, attributes) }
+    }
+
+    unsafe fn destroy_ah(&self, ah: NonNull<ibv_ah>) -> Result<(), VerbError> {
+        // SAFETY: the caller's promise.
+        unsafe { memory_verbs::destroy_address(ah) }
     }
 
     unsafe fn create_comp_channel(
@@ -234,16 +175,20 @@ impl Provider for Soft {
         let SoftChannel { base, index } = unsafe { channel.read() };
         // SAFETY: its context is open.
         unsafe { control(base.context, Verb::DestroyCompChannel, |state, _| state.destroy_channel(index)) }?;
-        // SAFETY: given by `give`, and the caller does not use it any more.
-        drop(unsafe { Box::from_raw(channel.as_ptr()) });
+        // SAFETY: the caller does not use it any more.
+        unsafe { take_back(channel) };
         Ok(())
     }
 
-    unsafe fn take_cq_event(&self, channel: NonNull<ibv_comp_channel>) -> Result<bool, VerbError> {
+    unsafe fn take_cq_event_of(
+        &self,
+        channel: NonNull<ibv_comp_channel>,
+    ) -> Result<Option<NonNull<ibv_cq>>, VerbError> {
         // SAFETY: alive (caller).
         let SoftChannel { base, index } = unsafe { channel.cast::<SoftChannel>().read() };
         // SAFETY: its context is open.
-        unsafe { control(base.context, Verb::GetCqEvent, |state, _| state.take_event(index)) }
+        let taken = unsafe { control(base.context, Verb::GetCqEvent, |state, _| state.take_event(index)) }?;
+        Ok(taken.and_then(NonNull::new))
     }
 
     unsafe fn create_cq(
@@ -252,13 +197,13 @@ impl Provider for Soft {
         cqe: u32,
         channel: NonNull<ibv_comp_channel>,
     ) -> Result<NonNull<ibv_cq>, VerbError> {
-        // SAFETY: alive (caller).
-        let owner = unsafe { channel.cast::<SoftChannel>().read() }.index;
-        let create = |state: &mut State, index| handle(state.create_cq(index, cqe, owner)?);
-        // SAFETY: open (caller).
-        let handle = unsafe { control(context.as_ptr(), Verb::CreateCq, create) }?;
-        let cqe = c_int::try_from(cqe).unwrap_or(c_int::MAX);
-        Ok(give(ibv_cq { context: context.as_ptr(), channel: channel.as_ptr(), handle, cqe, ..ibv_cq::default() }))
+        // SAFETY: the caller's promise.
+        unsafe { queue_verbs::create_cq(context, cqe, channel) }
+    }
+
+    unsafe fn resize_cq(&self, cq: NonNull<ibv_cq>, cqe: u32) -> Result<(), VerbError> {
+        // SAFETY: the caller's promise.
+        unsafe { queue_verbs::resize_cq(cq, cqe) }
     }
 
     unsafe fn destroy_cq(&self, cq: NonNull<ibv_cq>) -> Result<(), VerbError> {
@@ -266,8 +211,51 @@ impl Provider for Soft {
         let (context, handle) = unsafe { cq_parts(cq.as_ptr()) };
         // SAFETY: its context is open.
         unsafe { control(context, Verb::DestroyCq, |state, _| state.destroy_cq(handle)) }?;
-        // SAFETY: given by `give`, and the caller does not use it any more.
-        drop(unsafe { Box::from_raw(cq.as_ptr()) });
+        // SAFETY: the caller does not use it any more.
+        unsafe { take_back(cq) };
+        Ok(())
+    }
+
+    unsafe fn create_srq(
+        &self,
+        pd: NonNull<ibv_pd>,
+        attributes: &mut ibv_srq_init_attr,
+    ) -> Result<NonNull<ibv_srq>, VerbError> {
+        // SAFETY: the caller's promise.
+        unsafe { queue_verbs::create_srq(pd, attributes) }
+    }
+
+    unsafe fn modify_srq(
+        &self,
+        srq: NonNull<ibv_srq>,
+        attributes: &mut ibv_srq_attr,
+        mask: ibv_srq_attr_mask,
+    ) -> Result<(), VerbError> {
+        // SAFETY: alive (caller).
+        let (context, index) = unsafe { srq_parts(srq.as_ptr()) };
+        let modify = |state: &mut State, _| {
+            state.modify_srq(index, attributes, mask)?;
+            *attributes = state.query_srq(index)?;
+            Ok(())
+        };
+        // SAFETY: its context is open.
+        unsafe { control(context, Verb::ModifySrq, modify) }
+    }
+
+    unsafe fn query_srq(&self, srq: NonNull<ibv_srq>) -> Result<ibv_srq_attr, VerbError> {
+        // SAFETY: alive (caller).
+        let (context, index) = unsafe { srq_parts(srq.as_ptr()) };
+        // SAFETY: its context is open.
+        unsafe { control(context, Verb::QuerySrq, |state, _| state.query_srq(index)) }
+    }
+
+    unsafe fn destroy_srq(&self, srq: NonNull<ibv_srq>) -> Result<(), VerbError> {
+        // SAFETY: alive (caller).
+        let (context, index) = unsafe { srq_parts(srq.as_ptr()) };
+        // SAFETY: its context is open.
+        unsafe { control(context, Verb::DestroySrq, |state, _| state.destroy_srq(index)) }?;
+        // SAFETY: the caller does not use it any more.
+        unsafe { take_back(srq) };
         Ok(())
     }
 
@@ -276,38 +264,8 @@ impl Provider for Soft {
         pd: NonNull<ibv_pd>,
         attributes: &mut ibv_qp_init_attr,
     ) -> Result<NonNull<ibv_qp>, VerbError> {
-        // SAFETY: alive (caller).
-        let ibv_pd { context, handle: domain, .. } = unsafe { pd.read() };
-        let ibv_qp_init_attr { send_cq, recv_cq, srq, cap, qp_type, sq_sig_all, qp_context } = *attributes;
-        // SAFETY: alive, or null (caller).
-        let send = unsafe { cq_in(send_cq, context) };
-        // SAFETY: as above.
-        let receive = unsafe { cq_in(recv_cq, context) };
-        let create = |state: &mut State, _| {
-            if qp_type != ibv_qp_type::IBV_QPT_RC || !srq.is_null() {
-                return Err(libc::EOPNOTSUPP);
-            }
-            let (Some(send_cq), Some(receive_cq)) = (send, receive) else { return Err(libc::EINVAL) };
-            let pd = domain as usize;
-            let creation = Creation { pd, send_cq, receive_cq, cap, signal_all: sq_sig_all != 0 };
-            let (index, qpn) = state.create_pair(creation)?;
-            Ok((handle(index)?, qpn))
-        };
-        // SAFETY: its context is open.
-        let (handle, qp_num) = unsafe { control(context, Verb::CreateQp, create) }?;
-        Ok(give(ibv_qp {
-            context,
-            qp_context,
-            pd: pd.as_ptr(),
-            send_cq,
-            recv_cq,
-            srq,
-            handle,
-            qp_num,
-            state: ibv_qp_state::IBV_QPS_RESET,
-            qp_type,
-            ..ibv_qp::default()
-        }))
+        // SAFETY: the caller's promise.
+        unsafe { queue_verbs::create_qp(pd, attributes) }
     }
 
     unsafe fn modify_qp(
@@ -341,53 +299,27 @@ impl Provider for Soft {
         let (context, index) = unsafe { qp_parts(qp.as_ptr()) };
         // SAFETY: its context is open.
         unsafe { control(context, Verb::DestroyQp, |state, _| state.destroy_pair(index)) }?;
-        // SAFETY: given by `give`, and the caller does not use it any more.
-        drop(unsafe { Box::from_raw(qp.as_ptr()) });
+        // SAFETY: the caller does not use it any more.
+        unsafe { take_back(qp) };
         Ok(())
+    }
+
+    unsafe fn attach_mcast(&self, qp: NonNull<ibv_qp>, gid: &ibv_gid, _: u16) -> Result<(), VerbError> {
+        // SAFETY: alive (caller).
+        let (context, index) = unsafe { qp_parts(qp.as_ptr()) };
+        // SAFETY: its context is open.
+        unsafe { control(context, Verb::AttachMcast, |state, _| state.attach(index, gid)) }
+    }
+
+    unsafe fn detach_mcast(&self, qp: NonNull<ibv_qp>, gid: &ibv_gid, _: u16) -> Result<(), VerbError> {
+        // SAFETY: alive (caller).
+        let (context, index) = unsafe { qp_parts(qp.as_ptr()) };
+        // SAFETY: its context is open.
+        unsafe { control(context, Verb::DetachMcast, |state, _| state.detach(index, gid)) }
     }
 
     fn next_timer(&self, context: NonNull<ibv_context>) -> Option<Duration> {
         // SAFETY: a context of this provider, open (the trait's promise).
         unsafe { fabric_of(context.as_ptr()) }.lock().next_wakeup()
     }
-}
-
-/// Context and number of a queue pair.
-///
-/// # Safety
-///
-/// A live queue pair of this provider.
-pub(super) unsafe fn qp_parts(qp: *mut ibv_qp) -> (*mut ibv_context, usize) {
-    // SAFETY: alive (caller).
-    let context = unsafe { (*qp).context };
-    // SAFETY: alive (caller).
-    let handle = unsafe { (*qp).handle };
-    (context, handle as usize)
-}
-
-/// Context and number of a completion queue.
-///
-/// # Safety
-///
-/// A live completion queue of this provider.
-pub(super) unsafe fn cq_parts(cq: *mut ibv_cq) -> (*mut ibv_context, usize) {
-    // SAFETY: alive (caller).
-    let context = unsafe { (*cq).context };
-    // SAFETY: alive (caller).
-    let handle = unsafe { (*cq).handle };
-    (context, handle as usize)
-}
-
-/// The number of a completion queue, if it is one of `context`.
-///
-/// # Safety
-///
-/// Null, or a live completion queue of this provider.
-unsafe fn cq_in(cq: *mut ibv_cq, context: *mut ibv_context) -> Option<usize> {
-    if cq.is_null() {
-        return None;
-    }
-    // SAFETY: not null, so alive (caller).
-    let (owner, index) = unsafe { cq_parts(cq) };
-    (owner == context).then_some(index)
 }

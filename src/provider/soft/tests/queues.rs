@@ -91,13 +91,7 @@ fn a_list_stops_at_its_first_bad_request() {
 #[test]
 fn unknown_operations_and_negative_lists_are_refused() {
     let link = Link::automatic();
-    for opcode in [
-        ibv_wr_opcode::IBV_WR_LOCAL_INV,
-        ibv_wr_opcode::IBV_WR_BIND_MW,
-        ibv_wr_opcode::IBV_WR_SEND_WITH_INV,
-        ibv_wr_opcode::IBV_WR_TSO,
-        ibv_wr_opcode(99),
-    ] {
+    for opcode in [ibv_wr_opcode::IBV_WR_TSO, ibv_wr_opcode::IBV_WR_DRIVER1, ibv_wr_opcode(99)] {
         assert_eq!(link.left.try_send(link.a, Request::new(1, opcode, &[])), libc::EINVAL);
     }
     let mut wr = Request::send(1, &[]).raw(&mut []);
@@ -194,7 +188,7 @@ fn sizes_have_limits_and_are_granted_as_asked() {
     assert_eq!(create(&|a| a.cap.max_inline_data = 512), Ok(()));
     assert_eq!(create(&|a| a.cap.max_inline_data = 513), Err(libc::EINVAL));
     assert_eq!(create(&|a| a.recv_cq = ptr::null_mut()), Err(libc::EINVAL));
-    for other in [ibv_qp_type::IBV_QPT_UC, ibv_qp_type::IBV_QPT_UD, ibv_qp_type(77)] {
+    for other in [ibv_qp_type::IBV_QPT_RAW_PACKET, ibv_qp_type::IBV_QPT_XRC_SEND, ibv_qp_type(77)] {
         assert_eq!(create(&|a| a.qp_type = other), Err(libc::EOPNOTSUPP));
     }
     let stranger = Node::new(&fabric, "one");
@@ -218,13 +212,13 @@ fn sizes_have_limits_and_are_granted_as_asked() {
 fn regions_have_rules_and_keys_of_their_own() {
     let fabric = Fabric::new();
     let node = Node::new(&fabric, "one");
-    for access in [0, LOCAL, READ, LOCAL | READ, ALL, 16, LOCAL | 1 << 20] {
+    for access in [0, LOCAL, READ, LOCAL | READ, ALL, 16, 32, ALL | 32, LOCAL | 1 << 20] {
         node.memory(1, access);
     }
     for access in [WRITE, ATOMIC, READ | WRITE, 1 << 9, 1 << 30] {
         assert_eq!(node.try_register(1, access).map(|_| ()), Err(libc::EINVAL), "{access:#x}");
     }
-    for access in [32, 64, 128] {
+    for access in [64, 128] {
         assert_eq!(node.try_register(1, access).map(|_| ()), Err(libc::EOPNOTSUPP), "{access:#x}");
     }
     assert_eq!(node.try_register(0, 0).map(|_| ()), Err(libc::EINVAL));

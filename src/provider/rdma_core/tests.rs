@@ -1,0 +1,318 @@
+//! The table against a real device, where there is one: `./x rxe -- cargo test --lib rdma_core -- --ignored`.
+
+use super::*;
+use crate::sys::*;
+use std::{
+    ptr,
+    time::{Duration, Instant},
+};
+
+const GID_ROW: u8 = 1;
+const QKEY: u32 = 0x1234;
+
+/// A context with the usual objects; they end in the order that C demands.
+struct Device {
+    context: NonNull<ibv_context>,
+    domain: NonNull<ibv_pd>,
+    channel: NonNull<ibv_comp_channel>,
+    cq: NonNull<ibv_cq>,
+    gid: ibv_gid,
+}
+
+impl Device {
+    fn open() -> Self {
+        let name = std::env::var("INTERLOCK_DEVICE").expect("the name of a device");
+        let context = open(&name).unwrap().expect("the device");
+        // SAFETY: open.
+        let domain = unsafe { RdmaCore.alloc_pd(context) }.unwrap();
+        // SAFETY: open.
+        let channel = unsafe { RdmaCore.create_comp_channel(context) }.unwrap();
+        // SAFETY: open; the channel is alive.
+        let cq = unsafe { RdmaCore.create_cq(context, 63, channel) }.unwrap();
+        // SAFETY: open.
+        let table = unsafe { RdmaCore.query_gid_table(context) }.unwrap();
+        let row = table.iter().find(|row| row.gid_index == u32::from(GID_ROW)).expect("a row with an IPv4 address");
+        Self { context, domain, channel, cq, gid: row.gid }
+    }
+
+    fn pair(&self, qp_type: ibv_qp_type, srq: *mut ibv_srq) -> NonNull<ibv_qp> {
+        let cap = ibv_qp_cap { max_send_wr: 8, max_recv_wr: 8, max_send_sge: 2, max_recv_sge: 2, max_inline_data: 16 };
+        let (send_cq, recv_cq) = (self.cq.as_ptr(), self.cq.as_ptr());
+        let mut init = ibv_qp_init_attr { send_cq, recv_cq, srq, cap, qp_type, ..ibv_qp_init_attr::default() };
+        // SAFETY: alive, with queues that are alive.
+        unsafe { RdmaCore.create_qp(self.domain, &mut init) }.unwrap()
+    }
+
+    fn address(&self) -> ibv_ah_attr {
+        let mut attributes = ibv_ah_attr { is_global: 1, port_num: 1, ..ibv_ah_attr::default() };
+        attributes.grh.dgid = self.gid;
+        attributes.grh.sgid_index = GID_ROW;
+        attributes.grh.hop_limit = 64;
+        attributes
+    }
+
+    /// Polls for `count` completions.
+    fn wait(&self, count: usize) -> Vec<ibv_wc> {
+        // SAFETY: open.
+        let poll = unsafe { (*self.context.as_ptr()).ops }.poll_cq.unwrap();
+        let (start, mut all) = (Instant::now(), Vec::new());
+        while all.len() < count && start.elapsed() < Duration::from_secs(10) {
+            let mut wc = ibv_wc::default();
+            // SAFETY: alive; room for one.
+            if unsafe { poll(self.cq.as_ptr(), 1, &mut wc) } == 1 {
+                all.push(wc);
+            }
+        }
+        assert_eq!(all.len(), count);
+        all
+    }
+
+    /// Waits for an asynchronous event.
+    fn event(&self) -> ibv_async_event {
+        let start = Instant::now();
+        loop {
+            // SAFETY: open.
+            if let Some(event) = unsafe { RdmaCore.take_async_event(self.context) }.unwrap() {
+                return event;
+            }
+            assert!(start.elapsed() < Duration::from_secs(10), "no event");
+            std::thread::yield_now();
+        }
+    }
+
+    fn close(self) {
+        // SAFETY: nobody uses it, and so with the others.
+        unsafe { RdmaCore.destroy_cq(self.cq) }.unwrap();
+        // SAFETY: as above.
+        unsafe { RdmaCore.destroy_comp_channel(self.channel) }.unwrap();
+        // SAFETY: as above.
+        unsafe { RdmaCore.dealloc_pd(self.domain) }.unwrap();
+        // SAFETY: as above.
+        unsafe { RdmaCore.close_device(self.context) }.unwrap();
+    }
+}
+
+fn modify(qp: NonNull<ibv_qp>, mut attributes: ibv_qp_attr, mask: ibv_qp_attr_mask) {
+    let mask = mask | ibv_qp_attr_mask::IBV_QP_STATE;
+    // SAFETY: alive.
+    unsafe { RdmaCore.modify_qp(qp, &mut attributes, mask) }.unwrap();
+}
+
+/// A datagram pair, or a reliable one connected to itself.
+fn bring_up(device: &Device, qp: NonNull<ibv_qp>) {
+    use ibv_qp_attr_mask as M;
+    // SAFETY: alive.
+    let ibv_qp { qp_type, qp_num, .. } = unsafe { qp.read() };
+    let datagram = qp_type == ibv_qp_type::IBV_QPT_UD;
+    let mut attributes = ibv_qp_attr {
+        port_num: 1,
+        qkey: QKEY,
+        qp_access_flags: 0xf,
+        path_mtu: ibv_mtu::IBV_MTU_1024,
+        dest_qp_num: qp_num,
+        max_dest_rd_atomic: 1,
+        max_rd_atomic: 1,
+        min_rnr_timer: 12,
+        timeout: 14,
+        retry_cnt: 3,
+        rnr_retry: 3,
+        ah_attr: device.address(),
+        ..ibv_qp_attr::default()
+    };
+    let rights = if datagram { M::IBV_QP_QKEY } else { M::IBV_QP_ACCESS_FLAGS };
+    let path = M::IBV_QP_AV
+        | M::IBV_QP_PATH_MTU
+        | M::IBV_QP_DEST_QPN
+        | M::IBV_QP_RQ_PSN
+        | M::IBV_QP_MAX_DEST_RD_ATOMIC
+        | M::IBV_QP_MIN_RNR_TIMER;
+    let retries = M::IBV_QP_TIMEOUT | M::IBV_QP_RETRY_CNT | M::IBV_QP_RNR_RETRY | M::IBV_QP_MAX_QP_RD_ATOMIC;
+    let none = M(0);
+    attributes.qp_state = ibv_qp_state::IBV_QPS_INIT;
+    modify(qp, attributes, M::IBV_QP_PKEY_INDEX | M::IBV_QP_PORT | rights);
+    attributes.qp_state = ibv_qp_state::IBV_QPS_RTR;
+    modify(qp, attributes, if datagram { none } else { path });
+    attributes.qp_state = ibv_qp_state::IBV_QPS_RTS;
+    modify(qp, attributes, M::IBV_QP_SQ_PSN | if datagram { none } else { retries });
+}
+
+fn post_send(qp: NonNull<ibv_qp>, wr: &mut ibv_send_wr) -> i32 {
+    // SAFETY: alive.
+    let context = unsafe { (*qp.as_ptr()).context };
+    // SAFETY: open.
+    let post = unsafe { (*context).ops }.post_send.unwrap();
+    // SAFETY: one request; its memory outlives its completion.
+    unsafe { post(qp.as_ptr(), wr, &mut ptr::null_mut()) }
+}
+
+#[test]
+#[ignore = "needs a device"]
+fn objects_come_and_go() {
+    let device = Device::open();
+    // SAFETY: here and below, the objects are alive and not used after their end.
+    assert_eq!(unsafe { RdmaCore.query_pkey(device.context, 1, 0) }.unwrap(), 0xffff);
+    // SAFETY: as above.
+    assert!(unsafe { RdmaCore.query_pkey(device.context, 99, 0) }.is_err());
+    // SAFETY: as above.
+    assert!(unsafe { RdmaCore.async_fd(device.context) } >= 0);
+    // SAFETY: as above.
+    assert!(unsafe { RdmaCore.take_async_event(device.context) }.unwrap().is_none());
+    // SAFETY: as above.
+    assert!(unsafe { RdmaCore.take_cq_event_of(device.channel) }.unwrap().is_none());
+    // SAFETY: as above.
+    unsafe { RdmaCore.resize_cq(device.cq, 100) }.unwrap();
+    // SAFETY: as above.
+    assert!(unsafe { (*device.cq.as_ptr()).cqe } >= 100);
+    let mut memory = vec![0_u64; 1024];
+    let (start, access) = (memory.as_mut_ptr().cast::<u8>(), ibv_access_flags(1));
+    let iova = 0x7000_0000_0000 + (start.addr() % 4096) as u64;
+    // SAFETY: as above; the memory outlives the region.
+    let region = unsafe { RdmaCore.reg_mr_iova(device.domain, start, 8192, iova, access) }.unwrap();
+    // SAFETY: as above.
+    unsafe { RdmaCore.dereg_mr(region) }.unwrap();
+    // SAFETY: as above; there is no such descriptor.
+    assert!(unsafe { RdmaCore.reg_dmabuf_mr(device.domain, 0, 4096, 0, -1, access) }.is_err());
+    // SAFETY: as above.
+    let ah = unsafe { RdmaCore.create_ah(device.domain, &mut device.address()) }.unwrap();
+    // SAFETY: as above.
+    unsafe { RdmaCore.destroy_ah(ah) }.unwrap();
+    let group = ibv_gid { raw: [0xff, 0x0e, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1] };
+    let pair = device.pair(ibv_qp_type::IBV_QPT_UD, ptr::null_mut());
+    // SAFETY: as above.
+    unsafe { RdmaCore.attach_mcast(pair, &group, 0) }.unwrap();
+    // SAFETY: as above; refused while it is in a group.
+    assert_eq!(unsafe { RdmaCore.destroy_qp(pair) }.unwrap_err().errno(), libc::EBUSY);
+    // SAFETY: as above.
+    unsafe { RdmaCore.detach_mcast(pair, &group, 0) }.unwrap();
+    // SAFETY: as above.
+    unsafe { RdmaCore.destroy_qp(pair) }.unwrap();
+    device.close();
+}
+
+#[test]
+#[ignore = "needs a device"]
+fn shared_queues_tell_of_their_limit_and_their_last_receive() {
+    let device = Device::open();
+    let attr = ibv_srq_attr { max_wr: 7, max_sge: 1, srq_limit: 0 };
+    let mut init = ibv_srq_init_attr { attr, ..ibv_srq_init_attr::default() };
+    // SAFETY: here and below, the objects are alive and not used after their end.
+    let srq = unsafe { RdmaCore.create_srq(device.domain, &mut init) }.unwrap();
+    assert!(init.attr.max_wr >= 7);
+    let pair = device.pair(ibv_qp_type::IBV_QPT_RC, srq.as_ptr());
+    bring_up(&device, pair);
+    for wr_id in [1, 2] {
+        let mut wr = ibv_recv_wr { wr_id, ..ibv_recv_wr::default() };
+        // SAFETY: as above; one request.
+        assert_eq!(unsafe { inline::ibv_post_srq_recv(srq.as_ptr(), &mut wr, &mut ptr::null_mut()) }, 0);
+    }
+    let mut limit = ibv_srq_attr { srq_limit: 2, ..ibv_srq_attr::default() };
+    // SAFETY: as above.
+    unsafe { RdmaCore.modify_srq(srq, &mut limit, ibv_srq_attr_mask::IBV_SRQ_LIMIT) }.unwrap();
+    // SAFETY: as above.
+    assert_eq!(unsafe { RdmaCore.query_srq(srq) }.unwrap().srq_limit, 2);
+    let opcode = ibv_wr_opcode::IBV_WR_SEND;
+    let mut wr = ibv_send_wr { wr_id: 3, opcode, send_flags: 2, ..ibv_send_wr::default() };
+    assert_eq!(post_send(pair, &mut wr), 0);
+    assert!(device.wait(2).iter().all(|wc| wc.status == ibv_wc_status::IBV_WC_SUCCESS));
+    let event = device.event();
+    assert_eq!(event.event_type, ibv_event_type::IBV_EVENT_SRQ_LIMIT_REACHED);
+    // SAFETY: the member that such an event has.
+    assert_eq!(unsafe { event.element.srq }, srq.as_ptr());
+    modify(pair, ibv_qp_attr { qp_state: ibv_qp_state::IBV_QPS_ERR, ..ibv_qp_attr::default() }, ibv_qp_attr_mask(0));
+    let event = device.event();
+    assert_eq!(event.event_type, ibv_event_type::IBV_EVENT_QP_LAST_WQE_REACHED);
+    // SAFETY: as above.
+    assert_eq!(unsafe { event.element.qp }, pair.as_ptr());
+    // SAFETY: as above.
+    unsafe { RdmaCore.destroy_qp(pair) }.unwrap();
+    // SAFETY: as above.
+    unsafe { RdmaCore.destroy_srq(srq) }.unwrap();
+    device.close();
+}
+
+#[test]
+#[ignore = "needs a device"]
+fn datagrams_arrive_and_the_channel_names_the_queue() {
+    let device = Device::open();
+    let pair = device.pair(ibv_qp_type::IBV_QPT_UD, ptr::null_mut());
+    bring_up(&device, pair);
+    let mut memory = vec![0_u64; 512];
+    let start = memory.as_mut_ptr().cast::<u8>();
+    // SAFETY: here and below, the objects are alive and not used after their end; the memory outlives the region.
+    let region = unsafe { RdmaCore.reg_mr(device.domain, start, 4096, ibv_access_flags(1)) }.unwrap();
+    // SAFETY: as above.
+    let ah = unsafe { RdmaCore.create_ah(device.domain, &mut device.address()) }.unwrap();
+    // SAFETY: as above.
+    let lkey = unsafe { (*region.as_ptr()).lkey };
+    // SAFETY: as above.
+    let ops = unsafe { (*device.context.as_ptr()).ops };
+    let mut sge = ibv_sge { addr: start.expose_provenance() as u64, length: 104, lkey };
+    let mut receive = ibv_recv_wr { wr_id: 1, sg_list: &mut sge, num_sge: 1, ..ibv_recv_wr::default() };
+    // SAFETY: as above; one request.
+    assert_eq!(unsafe { ops.post_recv.unwrap()(pair.as_ptr(), &mut receive, &mut ptr::null_mut()) }, 0);
+    // SAFETY: as above.
+    assert_eq!(unsafe { ops.req_notify_cq.unwrap()(device.cq.as_ptr(), 0) }, 0);
+    let mut data = ibv_sge { addr: sge.addr + 1024, length: 64, lkey };
+    let opcode = ibv_wr_opcode::IBV_WR_SEND;
+    let mut wr =
+        ibv_send_wr { wr_id: 2, sg_list: &mut data, num_sge: 1, opcode, send_flags: 2, ..ibv_send_wr::default() };
+    // SAFETY: as above.
+    let remote_qpn = unsafe { (*pair.as_ptr()).qp_num };
+    wr.wr.ud = ibv_send_wr__bindgen_ty_2__bindgen_ty_3 { ah: ah.as_ptr(), remote_qpn, remote_qkey: QKEY };
+    assert_eq!(post_send(pair, &mut wr), 0);
+    let received = device.wait(2).into_iter().find(|wc| wc.wr_id == 1).unwrap();
+    assert_eq!((received.status, received.byte_len), (ibv_wc_status::IBV_WC_SUCCESS, 104));
+    assert_eq!((received.src_qp, received.wc_flags & 1), (remote_qpn, 1));
+    // SAFETY: as above.
+    let named = unsafe { RdmaCore.take_cq_event_of(device.channel) }.unwrap();
+    assert_eq!(named, Some(device.cq));
+    // SAFETY: as above.
+    unsafe { RdmaCore.destroy_ah(ah) }.unwrap();
+    // SAFETY: as above.
+    unsafe { RdmaCore.destroy_qp(pair) }.unwrap();
+    // SAFETY: as above.
+    unsafe { RdmaCore.dereg_mr(region) }.unwrap();
+    device.close();
+}
+
+#[test]
+#[ignore = "needs a device"]
+fn windows_of_both_types_are_bound() {
+    let device = Device::open();
+    let pair = device.pair(ibv_qp_type::IBV_QPT_RC, ptr::null_mut());
+    bring_up(&device, pair);
+    let mut memory = vec![0_u64; 512];
+    let start = memory.as_mut_ptr().cast::<u8>();
+    // SAFETY: here and below, the objects are alive and not used after their end; the memory outlives the region.
+    let region = unsafe { RdmaCore.reg_mr(device.domain, start, 4096, ibv_access_flags(1 | 16)) }.unwrap();
+    let addr = start.expose_provenance() as u64;
+    let bind_info = ibv_mw_bind_info { mr: region.as_ptr(), addr, length: 4096, mw_access_flags: 2 };
+    for kind in [ibv_mw_type::IBV_MW_TYPE_1, ibv_mw_type::IBV_MW_TYPE_2] {
+        // SAFETY: as above.
+        let window = unsafe { RdmaCore.alloc_mw(device.domain, kind) }.unwrap();
+        // SAFETY: as above.
+        let before = unsafe { (*window.as_ptr()).rkey };
+        let rkey = inline::ibv_inc_rkey(before);
+        if kind == ibv_mw_type::IBV_MW_TYPE_1 {
+            let mut bind = ibv_mw_bind { wr_id: 1, send_flags: 2, bind_info };
+            // SAFETY: as above.
+            assert_eq!(unsafe { inline::ibv_bind_mw(pair.as_ptr(), window.as_ptr(), &mut bind) }, 0);
+            // SAFETY: as above.
+            assert_eq!(unsafe { (*window.as_ptr()).rkey }, rkey);
+        } else {
+            let opcode = ibv_wr_opcode::IBV_WR_BIND_MW;
+            let mut wr = ibv_send_wr { wr_id: 1, opcode, send_flags: 2, ..ibv_send_wr::default() };
+            wr.__bindgen_anon_2.bind_mw =
+                ibv_send_wr__bindgen_ty_4__bindgen_ty_1 { mw: window.as_ptr(), rkey, bind_info };
+            assert_eq!(post_send(pair, &mut wr), 0);
+        }
+        assert_eq!(device.wait(1)[0].status, ibv_wc_status::IBV_WC_SUCCESS, "{kind:?}");
+        // SAFETY: as above; before the pair, as rxe wants it.
+        unsafe { RdmaCore.dealloc_mw(window) }.unwrap();
+    }
+    // SAFETY: as above.
+    unsafe { RdmaCore.destroy_qp(pair) }.unwrap();
+    // SAFETY: as above.
+    unsafe { RdmaCore.dereg_mr(region) }.unwrap();
+    device.close();
+}

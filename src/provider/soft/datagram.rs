@@ -1,0 +1,230 @@
+//! Datagrams: address handles, the header that comes before the data, multicast groups.
+//!
+//! A datagram goes to the pair that its request names, or to each that is attached to a group. It is dropped without a
+//! word where nobody expects it: another key, another transport, no receive, a port that is down.
+
+use super::{
+    completion::Origin,
+    device::{self, raw_gid},
+    engine::SUCCESS,
+    fabric::State,
+    memory::Span,
+    responder::Misfit,
+    transition::Transport,
+    work::SendWork,
+};
+use crate::sys::{ibv_ah_attr, ibv_gid, ibv_wc_opcode, ibv_wc_status};
+use libc::c_int;
+
+/// Bytes before the data in each receive.
+pub(super) const HEADER: usize = 40;
+/// The queue pair number that stands for a group.
+const GROUP_QPN: u32 = 0xff_ffff;
+/// With this bit in a request's key, the pair's own key goes with the datagram.
+const OWN_QKEY: u32 = 1 << 31;
+/// An IPv6 address that stands for an IPv4 one.
+const MAPPED: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
+/// Bytes of the headers of UDP and InfiniBand, and of the checksum at the end.
+const OVERHEAD: u64 = 8 + 12 + 8 + 4;
+/// The protocol number of UDP.
+const UDP: u8 = 17;
+/// What the first half of the header holds where IPv4 has the second: nothing in particular.
+const JUNK: u8 = 0xba;
+
+/// An address handle.
+pub(super) struct Address {
+    pd: usize,
+    attributes: ibv_ah_attr,
+    source: [u8; 16],
+    target: [u8; 16],
+}
+
+/// Where a request wants its datagram to go.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Destination {
+    /// The number of the address handle, which no other one ever has.
+    pub(super) address: u32,
+    pub(super) qpn: u32,
+    pub(super) qkey: u32,
+}
+
+/// What comes before the data.
+pub(super) struct Header {
+    bytes: [u8; HEADER],
+    target: [u8; 16],
+    qpn: u32,
+    qkey: u32,
+    origin: Origin,
+}
+
+impl Header {
+    /// To be used while the header stays where it is.
+    pub(super) fn span(&self) -> Span {
+        Span::of_bytes(&self.bytes)
+    }
+}
+
+/// Whether an address is that of a group.
+fn is_group(gid: &[u8; 16]) -> bool {
+    match gid.strip_prefix(&MAPPED) {
+        Some(ipv4) => ipv4.first().is_some_and(|first| first >> 4 == 0xe),
+        None => gid.first() == Some(&0xff),
+    }
+}
+
+/// The header of `len` bytes of data: that of IPv6, or in the second half that of IPv4.
+fn header(address: &Address, len: u64) -> [u8; HEADER] {
+    let route = address.attributes.grh;
+    let len = u16::try_from(len.next_multiple_of(4) + OVERHEAD).unwrap_or(u16::MAX);
+    let mut bytes = [JUNK; HEADER];
+    if let (Some(source), Some(target)) = (address.source.strip_prefix(&MAPPED), address.target.strip_prefix(&MAPPED)) {
+        let [high, low] = (len + 20).to_be_bytes();
+        let mut ipv4 = [0; 20];
+        let start = [0x45, route.traffic_class, high, low, 0, 0, 0x40, 0, route.hop_limit, UDP, 0, 0];
+        fill(&mut ipv4, &[&start, source, target]);
+        let sum = checksum(&ipv4).to_be_bytes();
+        let (before, rest) = start.split_at(10);
+        fill(&mut ipv4, &[before, &sum, rest.get(2..).unwrap_or(&[]), source, target]);
+        fill(&mut bytes, &[&[JUNK; 20], &ipv4]);
+    } else {
+        let first = 6 << 28 | u32::from(route.traffic_class) << 20 | route.flow_label & 0xf_ffff;
+        let rest = [UDP, route.hop_limit];
+        fill(&mut bytes, &[&first.to_be_bytes(), &len.to_be_bytes(), &rest, &address.source, &address.target]);
+    }
+    bytes
+}
+
+/// Writes `parts` one after the other.
+fn fill(to: &mut [u8], parts: &[&[u8]]) {
+    for (to, from) in to.iter_mut().zip(parts.iter().copied().flatten()) {
+        *to = *from;
+    }
+}
+
+/// The checksum of an IPv4 header whose own checksum is 0.
+fn checksum(header: &[u8; 20]) -> u16 {
+    let mut sum = 0_u32;
+    for pair in header.chunks_exact(2) {
+        if let &[high, low] = pair {
+            sum += u32::from(u16::from_be_bytes([high, low]));
+        }
+    }
+    while sum > 0xffff {
+        sum = (sum >> 16) + (sum & 0xffff);
+    }
+    !(sum as u16)
+}
+
+impl State {
+    /// Makes an address handle: its number.
+    pub(super) fn create_ah(&mut self, pd: usize, attributes: &ibv_ah_attr) -> Result<u32, c_int> {
+        let device = self.pds.get(pd).ok_or(libc::EINVAL)?.device;
+        if attributes.is_global == 0 || attributes.port_num != device::PORT {
+            return Err(libc::EINVAL);
+        }
+        let device = self.devices.get(device).ok_or(libc::EINVAL)?;
+        let source = device.gid(attributes.grh.sgid_index).ok_or(libc::ENODATA)?;
+        let target = raw_gid(&attributes.grh.dgid);
+        self.last_address = self.last_address.checked_add(1).ok_or(libc::ENOMEM)?;
+        self.adopt(pd)?;
+        self.addresses.insert(self.last_address, Address { pd, attributes: *attributes, source, target });
+        Ok(self.last_address)
+    }
+
+    pub(super) fn destroy_ah(&mut self, number: u32) -> Result<(), c_int> {
+        let address = self.addresses.remove(&number).ok_or(libc::EINVAL)?;
+        self.release_pd(address.pd);
+        Ok(())
+    }
+
+    /// The header of a request's datagram. `Err`: its address handle is not one of its domain, or gone.
+    pub(super) fn header(&self, index: usize, work: &SendWork) -> Result<Header, ibv_wc_status> {
+        let found = || {
+            let (pair, to) = (self.pairs.get(index)?, work.to?);
+            let address = self.addresses.get(&to.address).filter(|address| address.pd == pair.pd)?;
+            let qkey = if to.qkey & OWN_QKEY != 0 { pair.attributes.qkey } else { to.qkey };
+            let origin = Origin { qpn: pair.qpn, service_level: address.attributes.sl };
+            Some(Header { bytes: header(address, work.len), target: address.target, qpn: to.qpn, qkey, origin })
+        };
+        found().ok_or(ibv_wc_status::IBV_WC_LOC_QP_OP_ERR)
+    }
+
+    /// Lets all have a datagram that it is for. `message` begins with the header.
+    pub(super) fn distribute(&mut self, index: usize, work: &SendWork, header: &Header, message: &[Span]) {
+        let own = self.pairs.get(index).and_then(|pair| self.devices.get(pair.device));
+        if !own.is_some_and(device::Device::is_reachable) {
+            return;
+        }
+        if !is_group(&header.target) {
+            let device = self.devices.iter().find(|device| device.has_gid(&header.target));
+            if let Some(&peer) = device.and_then(|device| device.qpns.get(&header.qpn)) {
+                self.receive_datagram(peer, work, header, message);
+            }
+        } else if header.qpn == GROUP_QPN {
+            let mut turn = 0;
+            // Nobody leaves or joins meanwhile.
+            while let Some(&peer) = self.groups.get(&header.target).and_then(|members| members.get(turn)) {
+                self.receive_datagram(peer, work, header, message);
+                turn += 1;
+            }
+        }
+    }
+
+    fn receive_datagram(&mut self, peer: usize, work: &SendWork, header: &Header, message: &[Span]) {
+        let Some(pair) = self.pairs.get(peer) else { return };
+        let reachable = self.devices.get(pair.device).is_some_and(device::Device::is_reachable);
+        let expected = pair.transport == Transport::Datagram && pair.attributes.qkey == header.qkey;
+        if !(reachable && expected && pair.state.responds()) {
+            return;
+        }
+        let status = match self.scatter(peer, message, work.len + HEADER as u64) {
+            Ok(()) => SUCCESS,
+            Err(Misfit::NoReceive) => return,
+            Err(Misfit::TooSmall) => ibv_wc_status::IBV_WC_LOC_LEN_ERR,
+            Err(Misfit::Protected) => ibv_wc_status::IBV_WC_LOC_PROT_ERR,
+        };
+        if status == SUCCESS {
+            self.take_receive(peer, ibv_wc_opcode::IBV_WC_RECV, work, Some(header.origin));
+        } else {
+            self.fail_receive(peer, status);
+            self.enter_error(peer);
+        }
+    }
+
+    /// A pair joins a group; again changes nothing.
+    pub(super) fn attach(&mut self, index: usize, gid: &ibv_gid) -> Result<(), c_int> {
+        let gid = raw_gid(gid);
+        let pair = self.pairs.get_mut(index).ok_or(libc::EINVAL)?;
+        if pair.transport != Transport::Datagram || !is_group(&gid) {
+            return Err(libc::EINVAL);
+        }
+        if self.groups.len() >= device::MAX_GROUPS && !self.groups.contains_key(&gid) {
+            return Err(libc::ENOMEM);
+        }
+        let members = self.groups.entry(gid).or_default();
+        if members.contains(&index) {
+            return Ok(());
+        }
+        if members.len() >= device::MAX_GROUP_MEMBERS {
+            return Err(libc::ENOMEM);
+        }
+        members.push(index);
+        pair.groups += 1;
+        Ok(())
+    }
+
+    /// A pair leaves a group that it is in.
+    pub(super) fn detach(&mut self, index: usize, gid: &ibv_gid) -> Result<(), c_int> {
+        let gid = raw_gid(gid);
+        let members = self.groups.get_mut(&gid).ok_or(libc::EINVAL)?;
+        let place = members.iter().position(|&member| member == index).ok_or(libc::EINVAL)?;
+        members.remove(place);
+        if members.is_empty() {
+            self.groups.remove(&gid);
+        }
+        if let Some(pair) = self.pairs.get_mut(index) {
+            pair.groups = pair.groups.saturating_sub(1);
+        }
+        Ok(())
+    }
+}

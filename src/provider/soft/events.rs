@@ -1,0 +1,137 @@
+//! Asynchronous events: what happens to objects that no completion tells of.
+#![allow(unsafe_code, reason = "event file descriptors")]
+
+use super::fabric::State;
+use crate::sys::{ibv_async_event, ibv_async_event__bindgen_ty_1 as Element, ibv_event_type};
+use libc::c_int;
+use std::{
+    collections::VecDeque,
+    fs::File,
+    io::{self, Read, Write},
+    os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd},
+};
+
+/// A descriptor that is readable or not.
+pub(super) struct Signal {
+    event: File,
+    raised: bool,
+}
+
+impl Signal {
+    /// An eventfd that does not block.
+    pub(super) fn new() -> Result<Self, c_int> {
+        // SAFETY: takes two numbers.
+        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error().raw_os_error().unwrap_or(libc::EMFILE));
+        }
+        // SAFETY: created just now, owned by nobody else.
+        Ok(Self { event: File::from(unsafe { OwnedFd::from_raw_fd(fd) }), raised: false })
+    }
+
+    pub(super) fn fd(&self) -> RawFd {
+        self.event.as_raw_fd()
+    }
+
+    pub(super) fn raise(&mut self) {
+        if !self.raised {
+            // Cannot fail: the counter is 0.
+            self.raised = self.event.write(&1_u64.to_ne_bytes()).is_ok();
+        }
+    }
+
+    pub(super) fn lower(&mut self) {
+        if self.raised {
+            // Cannot fail: the counter is 1.
+            self.raised = self.event.read(&mut [0; 8]).is_err();
+        }
+    }
+}
+
+/// What an event is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Subject {
+    Cq(usize),
+    Pair(usize),
+    Srq(usize),
+    Port,
+    Device,
+}
+
+/// The events of a context that nobody has taken.
+pub(super) struct Events {
+    pub(super) signal: Signal,
+    waiting: VecDeque<(ibv_event_type, Subject)>,
+}
+
+impl Events {
+    pub(super) fn new() -> Result<Self, c_int> {
+        Ok(Self { signal: Signal::new()?, waiting: VecDeque::new() })
+    }
+
+    fn push(&mut self, kind: ibv_event_type, subject: Subject) {
+        self.waiting.push_back((kind, subject));
+        self.signal.raise();
+    }
+
+    fn settle(&mut self) {
+        if self.waiting.is_empty() {
+            self.signal.lower();
+        }
+    }
+}
+
+impl State {
+    /// The context of an object.
+    fn context_of(&self, subject: Subject) -> Option<usize> {
+        let of_pd = |pd: usize| Some(self.pds.get(pd)?.context);
+        match subject {
+            Subject::Cq(index) => Some(self.cqs.get(index)?.context),
+            Subject::Pair(index) => of_pd(self.pairs.get(index)?.pd),
+            Subject::Srq(index) => of_pd(self.srqs.get(index)?.pd),
+            Subject::Port | Subject::Device => None,
+        }
+    }
+
+    /// Tells the context of an object what happened to it.
+    pub(super) fn raise(&mut self, kind: ibv_event_type, subject: Subject) {
+        if let Some(context) = self.context_of(subject)
+            && let Some(context) = self.contexts.get_mut(context)
+        {
+            context.events.push(kind, subject);
+        }
+    }
+
+    /// Tells all contexts of a device.
+    pub(super) fn raise_all(&mut self, device: usize, kind: ibv_event_type, subject: Subject) {
+        for context in self.contexts.iter_mut().filter(|context| context.device == device) {
+            context.events.push(kind, subject);
+        }
+    }
+
+    /// An object ends, and with it the events of it that nobody took. It is still in its table.
+    pub(super) fn forget(&mut self, subject: Subject) {
+        if let Some(context) = self.context_of(subject)
+            && let Some(context) = self.contexts.get_mut(context)
+        {
+            context.events.waiting.retain(|(_, waiting)| *waiting != subject);
+            context.events.settle();
+        }
+    }
+
+    /// Takes the oldest event.
+    pub(super) fn take_async(&mut self, context: usize) -> Result<Option<ibv_async_event>, c_int> {
+        let events = &mut self.contexts.get_mut(context).ok_or(libc::EINVAL)?.events;
+        let taken = events.waiting.pop_front();
+        events.settle();
+        let Some((event_type, subject)) = taken else { return Ok(None) };
+        let element = match subject {
+            Subject::Cq(index) => Element { cq: self.cqs.get(index).ok_or(libc::EINVAL)?.raw.get() },
+            Subject::Pair(index) => Element { qp: self.pairs.get(index).ok_or(libc::EINVAL)?.raw.get() },
+            Subject::Srq(index) => Element { srq: self.srqs.get(index).ok_or(libc::EINVAL)?.raw.get() },
+            Subject::Port => Element { port_num: c_int::from(super::device::PORT) },
+            Subject::Device => Element { port_num: 0 },
+        };
+        Ok(Some(ibv_async_event { element, event_type }))
+    }
+}

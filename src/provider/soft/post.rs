@@ -1,0 +1,159 @@
+//! Posting: the way into the work queues.
+#![allow(unsafe_code, reason = "lists and pointers of the C interface")]
+
+use super::{
+    fabric::State,
+    request,
+    transition::PairState,
+    work::{Operation, Queue, ReceiveWork, Sges},
+};
+use crate::sys::{ibv_mw, ibv_mw_bind, ibv_recv_wr, ibv_send_wr};
+use libc::c_int;
+use std::ptr;
+
+/// A post that was refused: all requests before `at` are posted. `at` is null where the device says nothing of it.
+pub(super) struct Refused<W> {
+    pub(super) errno: c_int,
+    pub(super) at: *mut W,
+}
+
+impl State {
+    /// Posts a list of requests to the send queue. With `kept`, a fault: they are queued, but not started, in any state.
+    ///
+    /// # Safety
+    ///
+    /// As for `ibv_post_send(3)`: `list` is a list of requests; the memory that they name belongs to the device until
+    /// they complete.
+    pub(super) unsafe fn post_send(
+        &mut self,
+        index: usize,
+        list: *mut ibv_send_wr,
+        kept: Option<c_int>,
+    ) -> Result<(), Refused<ibv_send_wr>> {
+        let withheld = self.faults.flush_withheld;
+        let Some(pair) = self.pairs.get_mut(index) else { return Err(Refused { errno: libc::EINVAL, at: list }) };
+        let sends = pair.state.takes_sends();
+        let mut result = Ok(());
+        let mut at = list;
+        while !at.is_null() {
+            // SAFETY: an element of the list (caller).
+            let wr = unsafe { &*at };
+            let work = if !sends && kept.is_none() {
+                Err(libc::EINVAL)
+            } else if pair.send.is_full() {
+                Err(libc::ENOMEM)
+            } else {
+                // SAFETY: the caller's promise.
+                unsafe { request::send_work(pair, wr) }
+            };
+            match work {
+                Ok(work) => pair.send.push(work),
+                Err(errno) => {
+                    result = Err(Refused { errno, at });
+                    break;
+                }
+            }
+            at = wr.next;
+        }
+        pair.flush_withheld |= withheld && pair.flushes_sends();
+        if let (Some(errno), Ok(())) = (kept, &result) {
+            return Err(Refused { errno, at: ptr::null_mut() });
+        }
+        self.schedule(index);
+        result
+    }
+
+    /// Posts a bind of a window of type 1, which has its new key at once.
+    ///
+    /// # Safety
+    ///
+    /// As for `ibv_bind_mw(3)`.
+    pub(super) unsafe fn post_bind(&mut self, index: usize, mw: *mut ibv_mw, bind: &ibv_mw_bind) -> Result<(), c_int> {
+        let pair = self.pairs.get_mut(index).ok_or(libc::EINVAL)?;
+        if !pair.state.takes_sends() {
+            return Err(libc::EINVAL);
+        }
+        if pair.send.is_full() {
+            return Err(libc::ENOMEM);
+        }
+        // SAFETY: the caller's promise.
+        let work = unsafe { request::bind_work(pair, mw, bind) }?;
+        if let Operation::Bind(bind) = work.operation {
+            // SAFETY: alive, and nobody else's during the call (caller).
+            unsafe { (*mw).rkey = bind.rkey };
+        }
+        pair.send.push(work);
+        self.schedule(index);
+        Ok(())
+    }
+
+    /// Posts a list of requests to the receive queue. `kept` as in `post_send`.
+    ///
+    /// # Safety
+    ///
+    /// As for `ibv_post_recv(3)`.
+    pub(super) unsafe fn post_receive(
+        &mut self,
+        index: usize,
+        list: *mut ibv_recv_wr,
+        kept: Option<c_int>,
+    ) -> Result<(), Refused<ibv_recv_wr>> {
+        let withheld = self.faults.flush_withheld;
+        let Some(pair) = self.pairs.get_mut(index) else { return Err(Refused { errno: libc::EINVAL, at: list }) };
+        let receives = pair.srq.is_none() && (pair.state != PairState::Reset || kept.is_some());
+        if !receives && !list.is_null() {
+            return Err(Refused { errno: libc::EINVAL, at: list });
+        }
+        // SAFETY: the caller's promise.
+        let result = unsafe { push_receives(&mut pair.receive, list, pair.cap.max_recv_sge) };
+        pair.flush_withheld |= withheld && pair.state == PairState::Error;
+        if let (Some(errno), Ok(())) = (kept, &result) {
+            return Err(Refused { errno, at: ptr::null_mut() });
+        }
+        self.schedule(index);
+        result
+    }
+
+    /// Posts a list of requests to a shared receive queue.
+    ///
+    /// # Safety
+    ///
+    /// As for `ibv_post_srq_recv(3)`.
+    pub(super) unsafe fn post_shared(
+        &mut self,
+        index: usize,
+        list: *mut ibv_recv_wr,
+    ) -> Result<(), Refused<ibv_recv_wr>> {
+        let Some(srq) = self.srqs.get_mut(index) else { return Err(Refused { errno: libc::EINVAL, at: list }) };
+        // SAFETY: the caller's promise.
+        unsafe { push_receives(&mut srq.queue, list, srq.max_sge) }
+    }
+}
+
+/// Puts a list of receives of at most `max_sge` entries each into a queue, until one does not fit.
+///
+/// # Safety
+///
+/// As for `ibv_post_recv(3)`.
+unsafe fn push_receives(
+    queue: &mut Queue<ReceiveWork>,
+    list: *mut ibv_recv_wr,
+    max_sge: u32,
+) -> Result<(), Refused<ibv_recv_wr>> {
+    let mut at = list;
+    while !at.is_null() {
+        // SAFETY: an element of the list (caller).
+        let wr = unsafe { &*at };
+        let sges = if queue.is_full() {
+            Err(libc::ENOMEM)
+        } else {
+            // SAFETY: the caller's promise.
+            unsafe { request::entries(wr.sg_list, wr.num_sge, max_sge) }
+        };
+        let sges = sges.map_err(|errno| Refused { errno, at })?;
+        let sges = Sges::new(sges, || queue.spare_list());
+        queue.push(ReceiveWork { id: wr.wr_id, sges });
+        at = wr.next;
+    }
+    Ok(())
+}

@@ -1,0 +1,235 @@
+//! Memory regions and their keys.
+
+use super::{device::Numbers, fabric::State, memory::Span, objects::Table, window::Window};
+use crate::sys::{ibv_access_flags, ibv_sge};
+use libc::c_int;
+use std::collections::HashMap;
+
+/// A memory region.
+pub(super) struct Mr {
+    pub(super) pd: usize,
+    /// What the keys call the first byte.
+    base: u64,
+    /// Where the first byte is.
+    addr: u64,
+    len: u64,
+    pub(super) access: u32,
+    pub(super) lkey: u32,
+    pub(super) rkey: u32,
+    /// Windows that are bound to it.
+    pub(super) windows: u32,
+}
+
+/// Rights that make memory exposed.
+pub(super) const REMOTE: u32 = ibv_access_flags::IBV_ACCESS_REMOTE_READ.0
+    | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0
+    | ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0;
+pub(super) const LOCAL_WRITE: u32 = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0;
+/// Rights that say nothing without local write.
+pub(super) const NEEDS_LOCAL_WRITE: u32 =
+    ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0 | ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0;
+pub(super) const ZERO_BASED: u32 = ibv_access_flags::IBV_ACCESS_ZERO_BASED.0;
+/// Flags that this device knows but does not serve.
+const UNSERVED: u32 = ibv_access_flags::IBV_ACCESS_ON_DEMAND.0 | ibv_access_flags::IBV_ACCESS_HUGETLB.0;
+/// `IBV_ACCESS_OPTIONAL_RANGE`: flags that a device may ignore. Relaxed ordering is one.
+const OPTIONAL: u32 = 0x3ff0_0000;
+/// What the address and its name must agree in.
+const PAGE: u64 = 4096;
+/// Exposed memory consists of such words.
+const WORD: u64 = 8;
+
+/// Memory to be registered.
+#[derive(Clone, Copy)]
+pub(super) struct Registration {
+    pub(super) addr: usize,
+    pub(super) len: usize,
+    /// What the keys call the first byte, if that is not its address.
+    pub(super) iova: Option<u64>,
+    pub(super) access: u32,
+}
+
+/// What a remote key names.
+#[derive(Clone, Copy)]
+pub(super) enum Keyed {
+    Region(usize),
+    Window(usize),
+}
+
+/// Regions, windows and keys.
+#[derive(Default)]
+pub(super) struct Regions {
+    pub(super) table: Table<Mr>,
+    pub(super) windows: Table<Window>,
+    lkeys: HashMap<u32, usize, Numbers>,
+    pub(super) rkeys: HashMap<u32, Keyed, Numbers>,
+    /// Keys handed out so far to regions, and families of keys to windows.
+    keys: u32,
+    pub(super) families: u32,
+    /// Bytes registered now.
+    locked: u64,
+}
+
+/// A bijection of numbers of `bits` bits, so that neighbours differ widely; 0 stays 0.
+pub(super) fn spread(number: u32, bits: u32) -> u32 {
+    let mask = u32::MAX >> (32 - bits);
+    let mut key = number.wrapping_mul(0x9e37_79b1) & mask;
+    key = (key ^ key >> 15).wrapping_mul(0x85eb_ca6b) & mask;
+    key ^ key >> 13
+}
+
+impl Regions {
+    pub(super) fn get(&self, index: usize) -> Option<&Mr> {
+        self.table.get(index)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    /// A key that nothing in this fabric has had before. Never 0; the highest bit is for windows.
+    fn key(&mut self) -> Option<u32> {
+        self.keys = self.keys.checked_add(1).filter(|&keys| keys < 1 << 31)?;
+        Some(spread(self.keys, 31))
+    }
+
+    /// Registers memory; `limit`: of all the bytes that are registered then.
+    pub(super) fn insert(&mut self, pd: usize, memory: Registration, limit: u64) -> Result<usize, c_int> {
+        let Registration { addr, len, iova, access } = memory;
+        if access & UNSERVED != 0 {
+            return Err(libc::EOPNOTSUPP);
+        }
+        let known = REMOTE | LOCAL_WRITE | ibv_access_flags::IBV_ACCESS_MW_BIND.0 | ZERO_BASED | OPTIONAL;
+        let missing = access & NEEDS_LOCAL_WRITE != 0 && access & LOCAL_WRITE == 0;
+        if access & !known != 0 || missing || len == 0 || addr.checked_add(len).is_none() {
+            return Err(libc::EINVAL);
+        }
+        if addr == 0 {
+            return Err(libc::EFAULT);
+        }
+        let (addr, len) = (addr as u64, len as u64);
+        let exposed = access & REMOTE != 0;
+        if exposed && !(addr.is_multiple_of(WORD) && len.is_multiple_of(WORD)) {
+            return Err(libc::EINVAL);
+        }
+        let base = match iova {
+            _ if access & ZERO_BASED != 0 => 0,
+            None => addr,
+            Some(base) if addr % PAGE == base % PAGE && base.checked_add(len).is_some() => base,
+            Some(_) => return Err(libc::EINVAL),
+        };
+        let locked = self.locked.checked_add(len).filter(|&locked| locked <= limit).ok_or(libc::ENOMEM)?;
+        let (Some(lkey), Some(rkey)) = (self.key(), self.key()) else { return Err(libc::ENOMEM) };
+        let region = Mr { pd, base, addr, len, access, lkey, rkey, windows: 0 };
+        let index = self.table.insert(region);
+        self.lkeys.insert(lkey, index);
+        self.rkeys.insert(rkey, Keyed::Region(index));
+        self.locked = locked;
+        Ok(index)
+    }
+
+    /// Ends a region that has no window.
+    fn remove(&mut self, index: usize) -> Result<Mr, c_int> {
+        if self.table.get(index).ok_or(libc::EINVAL)?.windows > 0 {
+            return Err(libc::EBUSY);
+        }
+        let region = self.table.remove(index).ok_or(libc::EINVAL)?;
+        self.lkeys.remove(&region.lkey);
+        self.rkeys.remove(&region.rkey);
+        self.locked = self.locked.saturating_sub(region.len);
+        Ok(region)
+    }
+
+    /// The first `len` bytes of a scatter or gather list, which must be of regions of `pd`, and writable if `write`.
+    ///
+    /// Entries beyond what the message needs are not looked at. `None`: a local protection error.
+    pub(super) fn local(&self, pd: usize, list: &[ibv_sge], len: u64, write: bool, to: &mut Vec<Span>) -> Option<()> {
+        let mut left = len;
+        for entry in list {
+            let part = left.min(u64::from(entry.length));
+            if part > 0 {
+                let index = *self.lkeys.get(&entry.lkey)?;
+                let region = self.table.get(index)?;
+                let needed = if write { LOCAL_WRITE } else { 0 };
+                if region.pd != pd || region.access & needed != needed {
+                    return None;
+                }
+                let addr = region.find(entry.addr, part)?;
+                // What lies behind a window is the peer's as well. Windows have whole words; what is around them need not.
+                let exposed = region.is_exposed() || region.windows > 0 && self.in_window(index, addr, part);
+                to.push(region.span(addr, part, exposed)?);
+                left -= part;
+            }
+        }
+        (left == 0).then_some(())
+    }
+
+    /// `len` bytes that the peer of `pair` named by `rkey`. `None`: a remote access error.
+    pub(super) fn remote(
+        &self,
+        (pd, pair): (usize, usize),
+        rkey: u32,
+        addr: u64,
+        len: u64,
+        right: ibv_access_flags,
+    ) -> Option<Span> {
+        match *self.rkeys.get(&rkey)? {
+            Keyed::Region(index) => {
+                let region = self.table.get(index)?;
+                let addr = region.find(addr, len)?;
+                let permitted = region.pd == pd && region.access & right.0 == right.0;
+                if permitted { region.span(addr, len, true) } else { None }
+            }
+            Keyed::Window(index) => {
+                let window = self.windows.get(index).filter(|window| window.pd == pd)?;
+                let (region, addr) = window.find(pair, addr, len, right)?;
+                self.table.get(region)?.span(addr, len, true)
+            }
+        }
+    }
+}
+
+impl Mr {
+    #![allow(unsafe_code, reason = "vouches for registered memory")]
+
+    /// Whether all of it is exposed.
+    pub(super) fn is_exposed(&self) -> bool {
+        self.access & REMOTE != 0
+    }
+
+    /// Where the `len` bytes are that the keys call `addr`.
+    pub(super) fn find(&self, addr: u64, len: u64) -> Option<u64> {
+        let offset = addr.checked_sub(self.base)?;
+        (offset.checked_add(len)? <= self.len).then(|| self.addr + offset)
+    }
+
+    /// `len` bytes at `addr`, which [`find`](Self::find) gave.
+    fn span(&self, addr: u64, len: u64, exposed: bool) -> Option<Span> {
+        let end = addr.checked_add(len)?;
+        if addr < self.addr || end > self.addr + self.len {
+            return None;
+        }
+        let (addr, len) = (usize::try_from(addr).ok()?, usize::try_from(len).ok()?);
+        // SAFETY: within the registered memory, which `reg_mr` was given (its caller's promise) until `dereg_mr` ends the
+        // region; spans are used under the lock in which they were made, so the region lives as long. Exposed regions
+        // and windows consist of whole words.
+        Some(unsafe { Span::new(addr, len, exposed) })
+    }
+}
+
+impl State {
+    pub(super) fn reg_mr(&mut self, pd: usize, memory: Registration) -> Result<usize, c_int> {
+        let limit = self.faults.locked_limit();
+        if self.pds.get(pd).is_none() {
+            return Err(libc::EINVAL);
+        }
+        let index = self.regions.insert(pd, memory, limit)?;
+        self.adopt(pd)?;
+        Ok(index)
+    }
+
+    pub(super) fn dereg_mr(&mut self, index: usize) -> Result<(), c_int> {
+        let region = self.regions.remove(index)?;
+        self.release_pd(region.pd);
+        Ok(())
+    }
+}

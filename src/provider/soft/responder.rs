@@ -1,0 +1,368 @@
+//! The responder: what becomes of a request at the other end.
+#![allow(unsafe_code, reason = "moves data between registered regions")]
+
+use super::{
+    completion::{self, Entry, Extra, Origin},
+    datagram::HEADER,
+    engine::{Reply, SUCCESS},
+    events::Subject,
+    fabric::State,
+    memory::{self, AtomicOp, Span},
+    pair::{Flight, PSN_MASK, Pair},
+    work::{Operation, Remote, SendWork},
+};
+use crate::sys::{ibv_access_flags, ibv_event_type, ibv_wc_opcode, ibv_wc_status};
+use std::mem;
+
+/// A refusal: the responder's pair is in Error after it.
+struct Refusal {
+    /// What the requester gets.
+    status: ibv_wc_status,
+    /// What the receive gets that the request would have used.
+    receive: Option<ibv_wc_status>,
+}
+
+/// Why a receive cannot take a message.
+pub(super) enum Misfit {
+    /// There is none.
+    NoReceive,
+    TooSmall,
+    /// Its memory is not what it says.
+    Protected,
+}
+
+const INVALID_REQUEST: Refusal = Refusal { status: ibv_wc_status::IBV_WC_REM_INV_REQ_ERR, receive: None };
+
+impl State {
+    /// A request arrives at the responder.
+    pub(super) fn arrive(
+        &mut self,
+        index: usize,
+        peer: usize,
+        work: &SendWork,
+        flight: Flight,
+        local: &[Span],
+    ) -> Reply {
+        let Some(responder) = self.pairs.get(peer) else { return Reply::Lost };
+        let after = flight.psn.wrapping_add(flight.packets) & PSN_MASK;
+        let again = match flight.executed {
+            None if responder.expected_psn == flight.psn => None,
+            // The responder knows what it has executed and repeats only the answer.
+            Some(before) if responder.expected_psn == after => Some(before),
+            _ => return Reply::Lost,
+        };
+        if responder.is_fresh() {
+            self.establish(peer);
+        }
+        let silent = self.faults.loses_answer();
+        let result = match (work.operation, again) {
+            (Operation::Read(remote), _) => self.read(index, peer, work, remote, silent),
+            (Operation::Atomic(_, _), Some(before)) => Ok(self.atomic_result(index, work, before, silent)),
+            (_, Some(_)) => Ok(Reply::Done(SUCCESS)),
+            (Operation::Atomic(remote, op), None) => self.atomic(index, peer, work, remote, op, silent),
+            (Operation::Send, None) => self.deliver(index, peer, work, local),
+            (Operation::Write(remote), None) => self.write(index, peer, work, remote, local),
+            (Operation::AtomicWrite(remote), None) => self.atomic_write(peer, remote, local),
+            // Nothing of these is ever sent.
+            (Operation::Invalidate(_) | Operation::Bind(_), None) => Ok(Reply::Lost),
+        };
+        let executed = matches!(result, Ok(Reply::Done(_)));
+        let reply = match result {
+            Ok(reply) => reply,
+            Err(refusal) => self.refuse(peer, &refusal),
+        };
+        if again.is_none()
+            && executed
+            && let Some(responder) = self.pairs.get_mut(peer)
+        {
+            responder.expected_psn = after;
+        }
+        if !silent {
+            return reply;
+        }
+        if executed
+            && let Some(flight) = self.pairs.get_mut(index).and_then(|pair| pair.flight.as_mut())
+            && flight.executed.is_none()
+        {
+            flight.executed = Some(0);
+        }
+        Reply::Lost
+    }
+
+    /// The responder refuses a request and breaks. If no completion of its own tells why, an event does.
+    fn refuse(&mut self, peer: usize, refusal: &Refusal) -> Reply {
+        match refusal.receive {
+            Some(status) => self.fail_receive(peer, status),
+            None if refusal.status == ibv_wc_status::IBV_WC_REM_ACCESS_ERR => {
+                self.raise(ibv_event_type::IBV_EVENT_QP_ACCESS_ERR, Subject::Pair(peer));
+            }
+            None => self.raise(ibv_event_type::IBV_EVENT_QP_REQ_ERR, Subject::Pair(peer)),
+        }
+        self.enter_error(peer);
+        Reply::Done(refusal.status)
+    }
+
+    /// The first message of a connection has come.
+    fn establish(&mut self, peer: usize) {
+        if let Some(pair) = self.pairs.get_mut(peer).filter(|pair| pair.is_fresh()) {
+            pair.established = true;
+            self.raise(ibv_event_type::IBV_EVENT_COMM_EST, Subject::Pair(peer));
+        }
+    }
+
+    /// A message without acknowledgement arrives: what does not fit is dropped without a word, but for a receive that
+    /// is at fault itself.
+    pub(super) fn arrive_unreliably(
+        &mut self,
+        index: usize,
+        peer: usize,
+        work: &SendWork,
+        flight: Flight,
+        local: &[Span],
+    ) {
+        self.establish(peer);
+        // Whatever the number is, a new message is a new beginning.
+        if let Some(pair) = self.pairs.get_mut(peer) {
+            pair.expected_psn = flight.psn.wrapping_add(flight.packets) & PSN_MASK;
+        }
+        let result = match work.operation {
+            Operation::Send => self.deliver(index, peer, work, local),
+            Operation::Write(remote) => self.write(index, peer, work, remote, local),
+            _ => return,
+        };
+        let fault = [ibv_wc_status::IBV_WC_LOC_LEN_ERR, ibv_wc_status::IBV_WC_LOC_PROT_ERR];
+        if let Err(refusal) = result
+            && refusal.receive.is_some_and(|status| fault.contains(&status))
+        {
+            self.refuse(peer, &refusal);
+        }
+    }
+
+    /// Whether both ends cut a message of `len` bytes into the same packets.
+    fn same_packets(&self, index: usize, peer: usize, len: u64) -> bool {
+        let mtu = |index| self.pairs.get(index).map_or(0, |pair| pair.attributes.mtu_bytes());
+        let (ours, theirs) = (mtu(index), mtu(peer));
+        ours == theirs || len <= ours.min(theirs)
+    }
+
+    /// Where the oldest receive of a pair wants `len` bytes.
+    fn place(&self, peer: usize, len: u64, to: &mut Vec<Span>) -> Result<(), Misfit> {
+        let (receive, pd) = self.next_receive(peer).ok_or(Misfit::NoReceive)?;
+        if receive.sges.bytes() < len {
+            return Err(Misfit::TooSmall);
+        }
+        self.regions.local(pd, receive.sges.as_slice(), len, true, to).ok_or(Misfit::Protected)
+    }
+
+    /// Copies `len` bytes to where the oldest receive of a pair wants them.
+    pub(super) fn scatter(&mut self, peer: usize, message: &[Span], len: u64) -> Result<(), Misfit> {
+        let mut target = mem::take(&mut self.target_scratch);
+        target.clear();
+        let found = self.place(peer, len, &mut target);
+        if found.is_ok() {
+            // SAFETY: spans of regions that are registered now, and under this lock stay so; the receive may be written.
+            unsafe { memory::copy(message, &target) };
+        }
+        self.target_scratch = target;
+        found
+    }
+
+    /// A send arrives.
+    fn deliver(&mut self, index: usize, peer: usize, work: &SendWork, local: &[Span]) -> Result<Reply, Refusal> {
+        let same_packets = self.same_packets(index, peer, work.len);
+        let Some(pair) = self.pairs.get(peer) else { return Ok(Reply::Lost) };
+        let (who, not_ready) = (pair.who(peer), Reply::NotReady(pair.attributes.min_rnr_timer));
+        let invalid = ibv_wc_status::IBV_WC_REM_INV_REQ_ERR;
+        let fault = match work.extra {
+            _ if !same_packets => Some(invalid),
+            Extra::Invalidated(rkey) if !self.regions.can_invalidate(who, rkey) => {
+                Some(ibv_wc_status::IBV_WC_LOC_QP_OP_ERR)
+            }
+            _ => None,
+        };
+        if fault.is_some() {
+            let ready = self.next_receive(peer).is_some();
+            return if ready { Err(Refusal { status: invalid, receive: fault }) } else { Ok(not_ready) };
+        }
+        match self.scatter(peer, local, work.len) {
+            Ok(()) => {}
+            Err(Misfit::NoReceive) => return Ok(not_ready),
+            Err(Misfit::TooSmall) => {
+                return Err(Refusal { status: invalid, receive: Some(ibv_wc_status::IBV_WC_LOC_LEN_ERR) });
+            }
+            Err(Misfit::Protected) => {
+                let status = ibv_wc_status::IBV_WC_REM_OP_ERR;
+                return Err(Refusal { status, receive: Some(ibv_wc_status::IBV_WC_LOC_PROT_ERR) });
+            }
+        }
+        if let Extra::Invalidated(rkey) = work.extra {
+            self.regions.invalidate(who, rkey);
+        }
+        self.take_receive(peer, ibv_wc_opcode::IBV_WC_RECV, work, None);
+        Ok(Reply::Done(SUCCESS))
+    }
+
+    /// Completes the oldest receive of the responder with what `work` brought; `origin` of a datagram.
+    pub(super) fn take_receive(&mut self, peer: usize, opcode: ibv_wc_opcode, work: &SendWork, origin: Option<Origin>) {
+        let Some((id, slot)) = self.pop_receive(peer) else { return };
+        let Some(pair) = self.pairs.get(peer) else { return };
+        let header = if origin.is_some() { HEADER as u64 } else { 0 };
+        // No message is longer than 2^31.
+        let len = u32::try_from(work.len + header).unwrap_or(u32::MAX);
+        let wc = completion::received(id, opcode, pair.qpn, len, work.extra, origin);
+        let cq = pair.receive_cq;
+        self.complete(cq, Entry { wc, slot, solicited: work.solicited });
+    }
+
+    /// Completes the oldest receive of a pair, which cannot take what came.
+    pub(super) fn fail_receive(&mut self, peer: usize, status: ibv_wc_status) {
+        let Some((id, slot)) = self.pop_receive(peer) else { return };
+        let Some(pair) = self.pairs.get(peer) else { return };
+        let wc = completion::failed(id, status, pair.qpn);
+        let cq = pair.receive_cq;
+        self.complete(cq, Entry { wc, slot, solicited: false });
+    }
+
+    /// A write arrives.
+    fn write(
+        &mut self,
+        index: usize,
+        peer: usize,
+        work: &SendWork,
+        remote: Remote,
+        local: &[Span],
+    ) -> Result<Reply, Refusal> {
+        let same_packets = self.same_packets(index, peer, work.len);
+        let Some(pair) = self.pairs.get(peer) else { return Ok(Reply::Lost) };
+        permit(pair, ibv_access_flags::IBV_ACCESS_REMOTE_WRITE)?;
+        let who = pair.who(peer);
+        let with_receive = matches!(work.extra, Extra::Immediate(_));
+        if with_receive && self.next_receive(peer).is_none() {
+            return Ok(Reply::NotReady(pair.attributes.min_rnr_timer));
+        }
+        if !same_packets {
+            let receive = with_receive.then_some(ibv_wc_status::IBV_WC_REM_INV_REQ_ERR);
+            return Err(Refusal { receive, ..INVALID_REQUEST });
+        }
+        // Without data there is nothing to check.
+        if work.len > 0 {
+            let right = ibv_access_flags::IBV_ACCESS_REMOTE_WRITE;
+            let target = self.regions.remote(who, remote.rkey, remote.addr, work.len, right).ok_or(Refusal {
+                status: ibv_wc_status::IBV_WC_REM_ACCESS_ERR,
+                receive: with_receive.then_some(ibv_wc_status::IBV_WC_LOC_ACCESS_ERR),
+            })?;
+            // SAFETY: as in `scatter`; peers may write this region.
+            unsafe { memory::copy(local, &[target]) };
+        }
+        if with_receive {
+            self.take_receive(peer, ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM, work, None);
+        }
+        Ok(Reply::Done(SUCCESS))
+    }
+
+    /// A read arrives; the data goes to the requester at once, unless the answer is to be lost.
+    fn read(
+        &mut self,
+        index: usize,
+        peer: usize,
+        work: &SendWork,
+        remote: Remote,
+        silent: bool,
+    ) -> Result<Reply, Refusal> {
+        let same_packets = self.same_packets(index, peer, work.len);
+        let (Some(pair), Some(requester)) = (self.pairs.get(peer), self.pairs.get(index)) else {
+            return Ok(Reply::Lost);
+        };
+        permit(pair, ibv_access_flags::IBV_ACCESS_REMOTE_READ)?;
+        if pair.attributes.max_dest_rd_atomic == 0 {
+            return Err(INVALID_REQUEST);
+        }
+        if work.len == 0 {
+            return Ok(Reply::Done(SUCCESS));
+        }
+        let right = ibv_access_flags::IBV_ACCESS_REMOTE_READ;
+        let source = self
+            .regions
+            .remote(pair.who(peer), remote.rkey, remote.addr, work.len, right)
+            .ok_or(Refusal { status: ibv_wc_status::IBV_WC_REM_ACCESS_ERR, receive: None })?;
+        if !same_packets {
+            return Ok(Reply::Done(ibv_wc_status::IBV_WC_BAD_RESP_ERR));
+        }
+        let mut target = mem::take(&mut self.target_scratch);
+        target.clear();
+        let found = self.regions.local(requester.pd, work.sges.as_slice(), work.len, true, &mut target);
+        if found.is_some() && !silent {
+            // SAFETY: as in `scatter`; peers may read the one, and the other is where the requester wants it.
+            unsafe { memory::copy(&[source], &target) };
+        }
+        self.target_scratch = target;
+        Ok(Reply::Done(if found.is_some() { SUCCESS } else { ibv_wc_status::IBV_WC_LOC_PROT_ERR }))
+    }
+
+    /// An atomic arrives.
+    fn atomic(
+        &mut self,
+        index: usize,
+        peer: usize,
+        work: &SendWork,
+        remote: Remote,
+        op: AtomicOp,
+        silent: bool,
+    ) -> Result<Reply, Refusal> {
+        let Some(pair) = self.pairs.get(peer) else { return Ok(Reply::Lost) };
+        let right = ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC;
+        permit(pair, right)?;
+        if pair.attributes.max_dest_rd_atomic == 0 {
+            return Err(INVALID_REQUEST);
+        }
+        let target = self
+            .regions
+            .remote(pair.who(peer), remote.rkey, remote.addr, 8, right)
+            .ok_or(Refusal { status: ibv_wc_status::IBV_WC_REM_ACCESS_ERR, receive: None })?;
+        // SAFETY: eight bytes of a region that is registered now; one with a remote right is exposed.
+        let before = unsafe { memory::atomic(target, op) }.ok_or(INVALID_REQUEST)?;
+        if silent && let Some(flight) = self.pairs.get_mut(index).and_then(|pair| pair.flight.as_mut()) {
+            flight.executed = Some(before);
+        }
+        Ok(self.atomic_result(index, work, before, silent))
+    }
+
+    /// An atomic write arrives: eight bytes, all at once.
+    fn atomic_write(&mut self, peer: usize, remote: Remote, local: &[Span]) -> Result<Reply, Refusal> {
+        let Some(pair) = self.pairs.get(peer) else { return Ok(Reply::Lost) };
+        let right = ibv_access_flags::IBV_ACCESS_REMOTE_WRITE;
+        permit(pair, right)?;
+        if pair.attributes.max_dest_rd_atomic == 0 {
+            return Err(INVALID_REQUEST);
+        }
+        let target = self
+            .regions
+            .remote(pair.who(peer), remote.rkey, remote.addr, 8, right)
+            .ok_or(Refusal { status: ibv_wc_status::IBV_WC_REM_ACCESS_ERR, receive: None })?;
+        let mut value = [0; 8];
+        // SAFETY: as in `scatter`; the array has room for the eight bytes of the message.
+        unsafe { memory::copy(local, &[Span::of_bytes_mut(&mut value)]) };
+        // SAFETY: eight bytes of a region that is registered now; one with a remote right is exposed.
+        unsafe { memory::atomic(target, AtomicOp::Write(u64::from_ne_bytes(value))) }.ok_or(INVALID_REQUEST)?;
+        Ok(Reply::Done(SUCCESS))
+    }
+
+    /// The answer to an atomic: what was there before goes to the requester's memory.
+    fn atomic_result(&mut self, index: usize, work: &SendWork, before: u64, silent: bool) -> Reply {
+        let Some(requester) = self.pairs.get(index) else { return Reply::Lost };
+        let mut target = mem::take(&mut self.target_scratch);
+        target.clear();
+        let found = self.regions.local(requester.pd, work.sges.as_slice(), 8, true, &mut target);
+        if found.is_some() && !silent {
+            // SAFETY: as in `scatter`.
+            unsafe { memory::copy(&[Span::of_bytes(&before.to_ne_bytes())], &target) };
+        }
+        self.target_scratch = target;
+        Reply::Done(if found.is_some() { SUCCESS } else { ibv_wc_status::IBV_WC_LOC_PROT_ERR })
+    }
+}
+
+/// Whether a pair lets its peer do that at all.
+fn permit(pair: &Pair, right: ibv_access_flags) -> Result<(), Refusal> {
+    if pair.attributes.access & right.0 == 0 { Err(INVALID_REQUEST) } else { Ok(()) }
+}

@@ -1,0 +1,123 @@
+//! Shared receive queues: receives that go to whichever queue pair a message comes to.
+
+use super::{
+    completion::{Side, Slot},
+    device,
+    events::Subject,
+    fabric::State,
+    objects::{Raw, Table},
+    work::{Queue, ReceiveWork},
+};
+use crate::sys::{ibv_event_type, ibv_srq, ibv_srq_attr, ibv_srq_attr_mask as Mask};
+use libc::c_int;
+
+/// Shared receive queues.
+pub(super) type Srqs = Table<Srq>;
+
+/// A shared receive queue.
+pub(super) struct Srq {
+    pub(super) raw: Raw<ibv_srq>,
+    /// Whose regions its receives name, whatever the pair's are.
+    pub(super) pd: usize,
+    pub(super) device: usize,
+    pub(super) queue: Queue<ReceiveWork>,
+    /// Unique in the fabric.
+    pub(super) epoch: u64,
+    pub(super) max_sge: u32,
+    /// Fewer receives than that make an event, once. 0: none.
+    limit: u32,
+    /// Queue pairs.
+    pub(super) users: u32,
+}
+
+impl State {
+    /// Makes a queue with the sizes that were asked for.
+    pub(super) fn create_srq(
+        &mut self,
+        pd: usize,
+        attributes: &ibv_srq_attr,
+        raw: Raw<ibv_srq>,
+    ) -> Result<usize, c_int> {
+        let ibv_srq_attr { max_wr, max_sge, .. } = *attributes;
+        if max_wr == 0 || max_wr > device::MAX_SRQ_WR || max_sge > device::MAX_SGE {
+            return Err(libc::EINVAL);
+        }
+        let device = self.adopt(pd)?;
+        let epoch = self.next_epoch();
+        Ok(self.srqs.insert(Srq { raw, pd, device, queue: Queue::new(max_wr), epoch, max_sge, limit: 0, users: 0 }))
+    }
+
+    /// Checks everything, then changes size and limit. A limit that is not met already makes its event at once.
+    pub(super) fn modify_srq(&mut self, index: usize, new: &ibv_srq_attr, mask: Mask) -> Result<(), c_int> {
+        let has = |bit: Mask| (mask & bit).0 != 0;
+        let srq = self.srqs.get_mut(index).ok_or(libc::EINVAL)?;
+        if mask.0 & !(Mask::IBV_SRQ_MAX_WR | Mask::IBV_SRQ_LIMIT).0 != 0 {
+            return Err(libc::EINVAL);
+        }
+        let depth = if has(Mask::IBV_SRQ_MAX_WR) { new.max_wr } else { srq.queue.depth() };
+        let limit = if has(Mask::IBV_SRQ_LIMIT) { new.srq_limit } else { srq.limit };
+        let fits = depth > 0 && depth <= device::MAX_SRQ_WR && srq.queue.taken() <= u64::from(depth);
+        if !fits || limit > depth {
+            return Err(libc::EINVAL);
+        }
+        srq.queue.resize(depth);
+        srq.limit = limit;
+        self.tell_limit(index);
+        Ok(())
+    }
+
+    pub(super) fn query_srq(&self, index: usize) -> Result<ibv_srq_attr, c_int> {
+        let srq = self.srqs.get(index).ok_or(libc::EINVAL)?;
+        Ok(ibv_srq_attr { max_wr: srq.queue.depth(), max_sge: srq.max_sge, srq_limit: srq.limit })
+    }
+
+    /// Ends a queue; what was in it is dropped without a word.
+    pub(super) fn destroy_srq(&mut self, index: usize) -> Result<(), c_int> {
+        if self.srqs.get(index).ok_or(libc::EINVAL)?.users > 0 {
+            return Err(libc::EBUSY);
+        }
+        self.forget(Subject::Srq(index));
+        let srq = self.srqs.remove(index).ok_or(libc::EINVAL)?;
+        self.release_pd(srq.pd);
+        Ok(())
+    }
+
+    /// Makes the event, once, if there are fewer receives than the limit.
+    fn tell_limit(&mut self, index: usize) {
+        let Some(srq) = self.srqs.get_mut(index) else { return };
+        if srq.queue.len() < srq.limit as usize {
+            srq.limit = 0;
+            self.raise(ibv_event_type::IBV_EVENT_SRQ_LIMIT_REACHED, Subject::Srq(index));
+        }
+    }
+
+    /// The receive that the next message to a pair takes, and the domain of its memory.
+    pub(super) fn next_receive(&self, pair: usize) -> Option<(&ReceiveWork, usize)> {
+        let pair = self.pairs.get(pair)?;
+        match pair.srq {
+            Some(srq) => {
+                let srq = self.srqs.get(srq)?;
+                Some((srq.queue.front()?, srq.pd))
+            }
+            None => Some((pair.receive.front()?, pair.pd)),
+        }
+    }
+
+    /// Takes that receive out: its number and slot.
+    pub(super) fn pop_receive(&mut self, index: usize) -> Option<(u64, Slot)> {
+        let pair = self.pairs.get_mut(index)?;
+        let Some(shared) = pair.srq else {
+            let (work, end) = pair.receive.pop()?;
+            let id = work.id;
+            pair.receive.recycle(work.sges);
+            return Some((id, pair.slot(index, Side::Receive, end)));
+        };
+        let srq = self.srqs.get_mut(shared)?;
+        let (work, end) = srq.queue.pop()?;
+        let id = work.id;
+        srq.queue.recycle(work.sges);
+        let slot = Slot { side: Side::Shared, owner: shared, epoch: srq.epoch, end };
+        self.tell_limit(shared);
+        Some((id, slot))
+    }
+}
