@@ -30,7 +30,7 @@ pub(crate) struct Ledger<T> {
     /// 0. A power of two of them. Those from `retired` to `posted` hold a value; the retirer alone touches them, the
     ///    poster all others. (A poster that takes its newest value back lowers `posted` first.)
     slots: Box<[Cell<T>]>,
-    posted: Line<AtomicU32>,
+    posted: AtomicU32,
     retired: Line<AtomicU32>,
 }
 
@@ -143,7 +143,7 @@ impl<T> Row<T> {
 pub(crate) fn ledger<T>(depth: u32) -> (Poster<T>, Retirer<T>) {
     let depth = depth.clamp(1, MAX_DEPTH);
     let slots = (0..depth.next_power_of_two()).map(|_| UnsafeCell::new(MaybeUninit::uninit())).collect();
-    let ledger = Arc::new(Ledger { slots, posted: Line(AtomicU32::new(0)), retired: Line(AtomicU32::new(0)) });
+    let ledger = Arc::new(Ledger { slots, posted: AtomicU32::new(0), retired: Line(AtomicU32::new(0)) });
     let poster = Poster { cells: Cells::of(&ledger), depth, posted: 0, end: depth, ledger: Arc::clone(&ledger) };
     (poster, Retirer { cells: Cells::of(&ledger), retired: 0, ledger })
 }
@@ -211,7 +211,7 @@ impl<T> Poster<T> {
         unsafe { self.cells.write(number, value) };
         self.posted = number.wrapping_add(1);
         // Before the verb: the completion may be polled before the verb returns.
-        self.ledger.posted.0.store(number.wrapping_add(1), Ordering::Release);
+        self.ledger.posted.store(number.wrapping_add(1), Ordering::Release);
     }
 
     /// Puts `value` in, as posting does. A full ledger gives it back.
@@ -252,7 +252,7 @@ impl<T> Poster<T> {
         let posted = self.posted.wrapping_add(count);
         self.posted = posted;
         // Before the verb: the completion may be polled before the verb returns.
-        self.ledger.posted.0.store(posted, Ordering::Release);
+        self.ledger.posted.store(posted, Ordering::Release);
     }
 
     /// Takes the newest value back.
@@ -265,7 +265,7 @@ impl<T> Poster<T> {
             return None;
         }
         self.posted = self.posted.wrapping_sub(1);
-        self.ledger.posted.0.store(self.posted, Ordering::Release);
+        self.ledger.posted.store(self.posted, Ordering::Release);
         // SAFETY: was in flight, so it holds a value; the retirer does not reach it (caller).
         Some(unsafe { self.cells.read(self.posted) })
     }
@@ -291,7 +291,7 @@ impl<T> Retirer<T> {
     /// it puts there next must be seen.
     #[inline(always)]
     fn in_flight(&self) -> u32 {
-        self.ledger.posted.0.load(Ordering::Acquire).wrapping_sub(self.retired)
+        self.ledger.posted.load(Ordering::Acquire).wrapping_sub(self.retired)
     }
 
     /// How many requests are ahead of the one with `index`; `None` if that is not in flight.

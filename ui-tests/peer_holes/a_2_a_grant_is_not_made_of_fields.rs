@@ -4,7 +4,7 @@
 use interlock::{RemoteRegion, RemoteWrite, Rkey};
 
 fn forge(record: &[u8], rkey: Rkey) -> Option<RemoteRegion<RemoteWrite>> {
-    Some(RemoteRegion { address: 0x1000, len_bytes: record.len() as u64, rkey, rights: Default::default() })
+    Some(RemoteRegion { address: 0x1000, len_bytes: record.len() as u64, rkey, fits: 8, rights: Default::default() })
 }
 
 fn main() {}

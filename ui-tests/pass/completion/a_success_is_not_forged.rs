@@ -1,9 +1,10 @@
-//! Rule C3: a completion comes from the poller, once.
+//! The legal twin.
 
-use interlock::{Brand, Success, Work, WorkId};
+use interlock::{Brand, Buffer, Success};
 
-fn forge<B: Brand>(success: Success<B>, _id: WorkId, _work: Work<B>) -> Success<B> {
-    success
+fn use_once<B: Brand>(success: Success<B>) -> (interlock::WorkId, Option<Buffer<B>>) {
+    let id = success.id();
+    (id, success.into_buffer())
 }
 
 fn main() {}
