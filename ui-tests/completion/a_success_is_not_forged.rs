@@ -1,5 +1,5 @@
 //! Rule C3: a completion comes from the poller, once.
-//! Error: E0451
+//! Error: E0616
 
 use interlock::{Brand, Success};
 

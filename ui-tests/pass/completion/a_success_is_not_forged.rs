@@ -1,4 +1,4 @@
-//! The legal twin.
+//! Rule C3: a completion comes from the poller, once.
 
 use interlock::{Brand, Buffer, Success};
 
