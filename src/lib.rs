@@ -173,8 +173,8 @@ mod sys;
 mod types;
 
 pub use completion::{
-    Completion, CompletionQueue, Failure, FailureCause, NoRoom, PollError, Poller, Received, Retired, Status, Success,
-    Unsignalled, WaitError, Work, WrittenWithImmediate,
+    Completion, CompletionQueue, Datagram, Failure, FailureCause, NoRoom, PollError, Poller, Received, Retired, Status,
+    Success, Unsignalled, WaitError, Work, WrittenWithImmediate,
 };
 pub use connection::Endpoint;
 pub use device::{
@@ -193,14 +193,16 @@ pub use memory::{
 pub use provider::soft;
 pub use queue::request;
 pub use queue::{
-    AdvanceError, AnyQueuePair, Batch, BatchError, CarriesImmediate, ConnectAttributes, CreateError, DestroyError,
-    DeviceState, DrainFailure, Errored, GoesTo, Halted, Init, InitAttributes, Inline, JoinHalvesError, Limits, OnPort,
-    Operation, PeerPath, PeerRights, PostError, PostReceive, PostSend, PostedMemory, QueuePair, ReadyToReceive,
-    ReadyToSend, ReceiveHalf, ReliableConnection, RequestFlaw, Reset, RtrAttributes, RtsAttributes, SendHalf,
-    SendMemory, SendQueueDrain, State, TransitionError, TransitionFailure, Transport, Undrained, WorkId, WorkRequest,
+    AddressError, AddressHandle, Addressed, AdvanceError, AnyQueuePair, Batch, BatchError, Carries, CarriesImmediate,
+    ConnectAttributes, CreateError, DatagramInitAttributes, DestroyError, DeviceState, DrainFailure, Errored, GoesTo,
+    Halted, Init, InitAttributes, Inline, JoinHalvesError, Limits, OnPort, Operation, PeerPath, PeerRights, PostError,
+    PostReceive, PostSend, PostedMemory, QueuePair, ReadyToReceive, ReadyToSend, ReceiveHalf, Recipient,
+    ReliableConnection, RequestFlaw, Reset, RtrAttributes, RtsAttributes, SendHalf, SendMemory, SendQueueDrain,
+    SendQueueError, State, TransitionError, TransitionFailure, Transport, Undrained, Unreliable, UnreliableConnection,
+    UnreliableDatagram, UnreliableRtrAttributes, WorkId, WorkRequest,
 };
 pub use types::{
-    AckTimeout, Gid, Lkey, Mtu, OutOfRange, PortNumber, Psn, Qpn, ReadDepth, RetryCount, Rkey, RnrRetry, RnrTimer,
+    AckTimeout, Gid, Lkey, Mtu, OutOfRange, PortNumber, Psn, Qkey, Qpn, ReadDepth, RetryCount, Rkey, RnrRetry, RnrTimer,
 };
 
 #[doc(hidden)]

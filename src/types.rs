@@ -124,6 +124,9 @@ impl Psn {
 }
 
 impl Qpn {
+    /// The members of a multicast group.
+    pub const MULTICAST: Self = Self(0xff_ffff);
+
     /// What a device says, of which 24 bits count.
     #[inline(always)]
     pub(crate) fn from_device(number: u32) -> Self {
@@ -160,6 +163,17 @@ pub struct Lkey(pub(crate) u32);
 /// The remote key of registered memory: what a peer must name to reach it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Rkey(pub(crate) u32);
+
+/// The key that a datagram must bring along to be taken: the same on both sides. Keys with the top bit set are for the
+/// privileged.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[doc(alias = "qkey")]
+pub struct Qkey(pub u32);
+
+impl Qkey {
+    /// `0x1111_1111`, which `ibv_ud_pingpong` and perftest use.
+    pub const USUAL: Self = Self(0x1111_1111);
+}
 
 impl Rkey {
     /// The number, for printing and for wire formats of other programs.

@@ -498,3 +498,37 @@ fn a_pair_may_be_destroyed_on_one_thread_while_another_polls() {
     destroying.join().unwrap();
     assert!(poller.poll().unwrap().is_none());
 }
+
+/// A queue that is never seen empty gives a destroyed pair's memory back all the same, and its room.
+#[test]
+fn a_busy_queue_lets_a_destroyed_pair_leave() {
+    interlock::domain! { struct Test; }
+    let fabric = interlock::soft::Fabric::new();
+    let domain = interlock::Context::open_on(&fabric, "busy").unwrap().named_domain(Test).unwrap();
+    let port = domain.context().active_port().unwrap();
+    let (queue, mut poller) = domain.completion_queue(64).unwrap();
+    let pair = |sends, receives| {
+        let limits = Limits { sends, receives, ..Limits::default() };
+        let pair = domain.reliable(&queue, &limits).unwrap().into_init(&port).unwrap();
+        let myself = pair.endpoint();
+        pair.connect(&myself).unwrap()
+    };
+    let (mut busy, mut gone) = (pair(40, 1), pair(4, 4));
+    let target = domain.register::<interlock::RemoteWrite, _>(vec![0_u64; 1]).unwrap();
+    gone.post_receive(domain.buffer(8).unwrap()).unwrap();
+    for buffer in domain.buffers(40, 8).unwrap() {
+        busy.post_write(buffer, &target.remote()).unwrap();
+    }
+    gone.destroy().unwrap();
+    let destroyed = (0..200).any(|_| match poller.poll().unwrap().expect("a busy queue").check() {
+        Ok(success) => {
+            busy.post_write(success.into_buffer().unwrap(), &target.remote()).unwrap();
+            false
+        }
+        Err(failure) => failure.status == interlock::Status::Destroyed,
+    });
+    assert!(destroyed, "the queue was busy all the time");
+    let success = poller.poll().unwrap().unwrap().check().unwrap();
+    drop(success);
+    assert_eq!(queue.room(), 64 - 41);
+}

@@ -1,8 +1,9 @@
 //! The parts of the interface that look into completions, each in one place.
 
 use interlock::{
-    Batch, Brand, Completion, Limits, Operation, PollError, Poller, PostError, PostedMemory, Qpn, QueuePair, Received,
-    SendHalf, SendMemory, Status, Success, Work, WorkId, WorkRequest, WrittenWithImmediate,
+    Batch, Brand, Carries, Completion, Limits, Operation, PollError, Poller, PostError, PostedMemory, Qpn, QueuePair,
+    Received, ReliableConnection, SendHalf, SendMemory, Status, Success, Work, WorkId, WorkRequest,
+    WrittenWithImmediate,
 };
 
 /// A completion, with all that can be asked of it.
@@ -62,7 +63,9 @@ pub(crate) trait Post<'env, B> {
     fn post<M: SendMemory<B> + 'env, K>(
         &mut self,
         request: WorkRequest<M, K>,
-    ) -> Result<WorkId, PostError<WorkRequest<M, K>>>;
+    ) -> Result<WorkId, PostError<WorkRequest<M, K>>>
+    where
+        ReliableConnection: Carries<K>;
 }
 
 macro_rules! post {
@@ -71,7 +74,10 @@ macro_rules! post {
             fn post<M: SendMemory<B> + 'env, K>(
                 &mut self,
                 request: WorkRequest<M, K>,
-            ) -> Result<WorkId, PostError<WorkRequest<M, K>>> {
+            ) -> Result<WorkId, PostError<WorkRequest<M, K>>>
+            where
+                ReliableConnection: Carries<K>,
+            {
                 <$who>::post(self, request)
             }
         }

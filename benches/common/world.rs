@@ -13,10 +13,10 @@ use super::random::Random;
 use super::shape::{Ended, Outcome, Post, limits, poll_each, poll_retired};
 use interlock::soft::{Fabric, Fault, Verb};
 use interlock::{
-    AnyQueuePair, Brand, Buffer, Completion, CompletionQueue, ConnectAttributes, Context, CreateError, Halted, Inline,
-    Limits, MemoryRegion, Operation, PollError, Poller, Port, PostError, PostedMemory, ProtectionDomain, Qpn,
-    RemoteAll, RemoteRegion, RetryCount, RnrRetry, SharedBuffer, Status, TransitionFailure, WaitError, WorkId,
-    WorkRequest,
+    AnyQueuePair, Brand, Buffer, Carries, Completion, CompletionQueue, ConnectAttributes, Context, CreateError, Halted,
+    Inline, Limits, MemoryRegion, Operation, PollError, Poller, Port, PostError, PostedMemory, ProtectionDomain, Qpn,
+    ReliableConnection, RemoteAll, RemoteRegion, RetryCount, RnrRetry, SharedBuffer, Status, TransitionFailure,
+    WaitError, WorkId, WorkRequest,
 };
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::mem;
@@ -234,7 +234,10 @@ impl<'env, B: Brand + 'env> Source<'_, B> {
         request: WorkRequest<Buffer<B>, K>,
         want: Want,
         which: (usize, usize),
-    ) -> Answer {
+    ) -> Answer
+    where
+        ReliableConnection: Carries<K>,
+    {
         let request = if self.random.one_in(2) { request.unsignalled() } else { request };
         let posted = |id| Posted { id, address: which.0, want };
         answer(poster.post(request), posted, |buffer| {

@@ -11,8 +11,8 @@ use crate::report::Figures;
 use crate::watch::{Manner, Progress, Watch};
 use hdrhistogram::Histogram;
 use interlock::{
-    AckTimeout, Buffer, ConnectAttributes, Init, Limits, MemoryRegion, Pages, Poller, Port, ProtectionDomain,
-    QueuePair, ReadDepth, Received, RemoteReadWrite, RemoteRegion, SendMemory, Work, WorkRequest,
+    AckTimeout, Buffer, Carries, ConnectAttributes, Init, Limits, MemoryRegion, Pages, Poller, Port, ProtectionDomain,
+    QueuePair, ReadDepth, Received, ReliableConnection, RemoteReadWrite, RemoteRegion, SendMemory, Work, WorkRequest,
 };
 use std::time::{Duration, Instant};
 
@@ -255,7 +255,10 @@ impl Client<'_> {
         mut pool: Vec<M>,
         request: impl Fn(M) -> WorkRequest<M, K>,
         memory: impl Fn(Work<Perf>) -> Option<M>,
-    ) -> Result<Figures, Fault> {
+    ) -> Result<Figures, Fault>
+    where
+        ReliableConnection: Carries<K>,
+    {
         // One request of a group is signalled, and a group is posted together. perftest signals one of 100.
         let group = (pool.len() as u64 / 8).clamp(1, 16);
         let mut start = Instant::now();

@@ -26,8 +26,9 @@ pub(crate) struct Desk {
     filled: usize,
     /// Work queues that were gone before the last look at the device; to be emptied once that look's completions are out.
     leaving: Vec<Orphan>,
-    /// Work queues that went since.
-    left: Vec<Orphan>,
+    /// Work queues that went since, each with how many completions may be in the queue that were there before it went. The
+    /// queue gives them out in order, so a queue that is never seen empty lets them leave too.
+    left: Vec<(Orphan, u32)>,
     /// Completions for requests that are not in flight.
     unknown: u64,
     poisoned: bool,
@@ -130,14 +131,15 @@ impl Desk {
         if !may_look {
             return Ok(Attended::Empty);
         }
+        // What is gone before this look has no completions after the end of the queue, if the look finds that.
         self.read_mail(queue);
-        // These were gone before this look, so once it finds the end of the queue, it has found all completions of theirs.
-        let gone = self.left.len();
         let any = self.look(queue)?;
-        if gone != 0 && self.filled < BATCH {
-            // Emptied from the back, oldest first. (None has come since: mail is read here and where a completion is astray.)
-            self.leaving.extend(mem::take(&mut self.left).into_iter().rev());
-        }
+        let seen = if self.filled < BATCH { u32::MAX } else { BATCH as u32 };
+        self.left.iter_mut().for_each(|(_, before)| *before = before.saturating_sub(seen));
+        // Those at the front went first. They are emptied from the back, oldest first.
+        let gone = self.left.iter().take_while(|(_, before)| *before == 0).count();
+        let waiting = self.left.split_off(gone);
+        self.leaving.extend(mem::replace(&mut self.left, waiting).into_iter().rev().map(|(orphan, _)| orphan));
         if !(self.left.is_empty() && self.leaving.is_empty()) {
             queue.mailbox.flag();
         }
@@ -169,7 +171,7 @@ impl Desk {
                         *place = Some(attached);
                     }
                 }
-                Message::Orphan(orphan) => self.left.push(orphan),
+                Message::Orphan(orphan) => self.left.push((orphan, queue.capacity())),
             }
         }
     }

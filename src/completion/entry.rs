@@ -2,7 +2,7 @@
 
 use super::{Failure, Status, Success};
 use crate::domain::brand::Branded;
-use crate::queue::{Entry, QueueKind, RawEntry, WorkId};
+use crate::queue::{Entry, HEADER_BYTES, QueueKind, RawEntry, WorkId};
 use crate::sys;
 use crate::types::Qpn;
 use std::{fmt, marker::PhantomData};
@@ -40,6 +40,8 @@ pub(super) struct Ended {
     /// On success of a receive: above the immediate, big-endian; below the length. On failure: above the first failure
     /// of the pair plus 1, or 0; below the provider's code.
     detail: u64,
+    /// Of a datagram that was received: from the top 16 bits of LID, 8 of service level, and 24 of queue pair number.
+    sender: u64,
 }
 
 /// The queue pair was destroyed or reset.
@@ -50,6 +52,10 @@ const IMPOSSIBLE: u32 = u32::MAX - 1;
 const WITH_WRITE: u64 = 1 << 25;
 /// A receive came with an immediate.
 const WITH_IMMEDIATE: u64 = 1 << 24;
+/// A datagram.
+const DATAGRAM: u64 = 1 << 26;
+/// The header in front of a datagram is there.
+const WITH_HEADER: u64 = 1 << 27;
 
 fn words(above: u32, below: u32) -> u64 {
     u64::from(above) << 32 | u64::from(below)
@@ -59,26 +65,26 @@ impl Ended {
     /// A later request of the queue completed, so this unsignalled one has succeeded before it.
     #[inline(always)]
     pub(super) fn implied(id: WorkId, qpn: u32) -> Self {
-        Self { id, head: u64::from(qpn), detail: 0 }
+        Self { id, head: u64::from(qpn), detail: 0, sender: 0 }
     }
 
     pub(super) fn destroyed(id: WorkId, qpn: u32) -> Self {
-        Self { id, head: words(DESTROYED, qpn), detail: 0 }
+        Self { id, head: words(DESTROYED, qpn), detail: 0, sender: 0 }
     }
 
     #[inline(always)]
-    pub(super) fn succeeded(id: WorkId, entry: &Entry, qpn: u32, wc: &sys::ibv_wc) -> Self {
+    pub(super) fn succeeded(id: WorkId, entry: &Entry, qpn: u32, datagrams: bool, wc: &sys::ibv_wc) -> Self {
         match id.key().kind() {
             // Only a receive has a length and flags.
-            QueueKind::Send => Self { id, head: u64::from(qpn), detail: 0 },
-            QueueKind::Receive => Self::received(id, entry, qpn, wc),
+            QueueKind::Send => Self { id, head: u64::from(qpn), detail: 0, sender: 0 },
+            QueueKind::Receive => Self::received(id, entry, qpn, datagrams, wc),
         }
     }
 
     /// A receive that succeeded: what came is what is filled. One of more bytes than its buffer has is no success.
     #[inline(always)]
     #[allow(unsafe_code, reason = "the immediate is in a union")]
-    fn received(id: WorkId, entry: &Entry, qpn: u32, wc: &sys::ibv_wc) -> Self {
+    fn received(id: WorkId, entry: &Entry, qpn: u32, datagrams: bool, wc: &sys::ibv_wc) -> Self {
         let mut head = u64::from(qpn);
         if wc.wc_flags & sys::ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0 {
             head |= WITH_IMMEDIATE;
@@ -89,12 +95,22 @@ impl Ended {
             filled = 0;
             head |= WITH_WRITE;
         }
+        let mut sender = 0;
+        let mut least = 0;
+        if datagrams {
+            least = HEADER_BYTES;
+            head |= DATAGRAM;
+            if wc.wc_flags & sys::ibv_wc_flags::IBV_WC_GRH.0 != 0 {
+                head |= WITH_HEADER;
+            }
+            sender = u64::from(wc.slid) << 32 | u64::from(wc.sl) << 24 | u64::from(wc.src_qp & 0xff_ffff);
+        }
         match entry.part() {
-            Some(part) if filled <= part.capacity() => part.set_filled(filled),
-            _ => return Self { id, head: words(IMPOSSIBLE, qpn), detail: 0 },
+            Some(part) if filled <= part.capacity() && filled >= least => part.set_filled(filled),
+            _ => return Self { id, head: words(IMPOSSIBLE, qpn), detail: 0, sender: 0 },
         }
         // SAFETY: the members of the union are numbers of 4 bytes.
-        Self { id, head, detail: words(unsafe { wc.__bindgen_anon_1.imm_data }, wc.byte_len) }
+        Self { id, head, detail: words(unsafe { wc.__bindgen_anon_1.imm_data }, wc.byte_len), sender }
     }
 
     #[cold]
@@ -102,7 +118,7 @@ impl Ended {
         let first = first.and_then(Status::code).map_or(0, |code| code.saturating_add(1));
         // The library's own statuses are no device's.
         let status = wc.status.0.min(IMPOSSIBLE - 1);
-        Self { id, head: words(status, qpn), detail: words(first, wc.vendor_err) }
+        Self { id, head: words(status, qpn), detail: words(first, wc.vendor_err), sender: 0 }
     }
 
     #[inline(always)]
@@ -124,6 +140,15 @@ impl Ended {
         (self.head & WITH_IMMEDIATE != 0).then_some(u32::from_be((self.detail >> 32) as u32))
     }
 
+    /// Of a receive that succeeded: whether it is a datagram, and if so whether its header is there, and who sent it: LID,
+    /// service level, queue pair.
+    pub(super) fn datagram(self) -> Option<(bool, u16, u8, Qpn)> {
+        (self.head & DATAGRAM != 0).then(|| {
+            let sender = self.sender;
+            (self.head & WITH_HEADER != 0, (sender >> 32) as u16, (sender >> 24) as u8, Qpn::from_device(sender as u32))
+        })
+    }
+
     /// Of a receive that succeeded: whether a write took it.
     pub(super) fn is_with_write(self) -> bool {
         self.head & WITH_WRITE != 0
@@ -134,7 +159,7 @@ impl Ended {
     #[inline(never)]
     #[allow(unsafe_code, reason = "takes the entry over")]
     unsafe fn into_failure<B>(id: WorkId, head: u64, detail: u64, entry: RawEntry) -> Failure<B> {
-        let this = Self { id, head, detail };
+        let this = Self { id, head, detail, sender: 0 };
         // SAFETY: the caller's promise.
         let entry = unsafe { Entry::from_raw(entry) };
         let status = match this.status() {
@@ -183,7 +208,7 @@ impl<B> Completion<B> {
         if self.ended.status() == 0 {
             return Ok(Success::new(self.ended, self.entry));
         }
-        let Ended { id, head, detail } = self.ended;
+        let Ended { id, head, detail, .. } = self.ended;
         // SAFETY: used once.
         Err(unsafe { Ended::into_failure(id, head, detail, self.entry.into_raw()) })
     }

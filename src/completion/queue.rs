@@ -84,16 +84,42 @@ pub struct NoRoom {
 /// What a work queue and its poller tell each other besides the ledger. One for both queues of a pair.
 #[derive(Debug)]
 pub(crate) struct QueueStatus {
-    /// Set at the first failure that the poller saw; posts are refused from then on.
-    pub(crate) broken: AtomicBool,
+    /// Set at the first failure that the poller saw; posts to this queue are refused from then on.
+    broken: [AtomicBool; 2],
     /// That failure's status, plus 1; 0 for none.
-    pub(crate) first_failure: AtomicU32,
+    first_failure: AtomicU32,
     pub(crate) qpn: u32,
+    /// UC and UD: a failing send stops the sends only.
+    unreliable: bool,
+    /// UD: a message comes with a header.
+    datagrams: bool,
 }
 
 impl QueueStatus {
-    pub(crate) fn new(qpn: u32) -> Arc<Self> {
-        Arc::new(Self { broken: AtomicBool::new(false), first_failure: AtomicU32::new(0), qpn })
+    pub(crate) fn new(qpn: u32, kind: sys::ibv_qp_type) -> Arc<Self> {
+        Arc::new(Self {
+            broken: [AtomicBool::new(false), AtomicBool::new(false)],
+            first_failure: AtomicU32::new(0),
+            qpn,
+            unreliable: kind != sys::ibv_qp_type::IBV_QPT_RC,
+            datagrams: kind == sys::ibv_qp_type::IBV_QPT_UD,
+        })
+    }
+
+    /// The same for another life of the pair.
+    pub(crate) fn anew(&self) -> Arc<Self> {
+        let Self { qpn, unreliable, datagrams, .. } = *self;
+        let broken = [AtomicBool::new(false), AtomicBool::new(false)];
+        Arc::new(Self { broken, first_failure: AtomicU32::new(0), qpn, unreliable, datagrams })
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_broken(&self, side: QueueKind) -> bool {
+        self.broken[side as usize].load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn break_all(&self) {
+        self.broken.iter().for_each(|broken| broken.store(true, Ordering::Relaxed));
     }
 
     /// What broke the pair.
@@ -104,18 +130,21 @@ impl QueueStatus {
         }
     }
 
-    /// Notes what broke the pair.
-    pub(crate) fn note_failure(&self, failed: Status) {
+    /// Notes what broke the pair, or its send queue.
+    pub(crate) fn note_failure(&self, side: QueueKind, failed: Status) {
         // 0 is "none", so codes are kept plus 1.
         let kept = failed.code().unwrap_or(u32::MAX - 1).saturating_add(1);
         self.first_failure.store(kept, Ordering::Relaxed);
-        self.broken.store(true, Ordering::Relaxed);
+        match side {
+            QueueKind::Send if self.unreliable => self.broken[side as usize].store(true, Ordering::Relaxed),
+            _ => self.break_all(),
+        }
     }
 
     /// Forgets the failures of an earlier life; nothing of it is in flight.
     pub(crate) fn renew(&self) {
         self.first_failure.store(0, Ordering::Relaxed);
-        self.broken.store(false, Ordering::Relaxed);
+        self.broken.iter().for_each(|broken| broken.store(false, Ordering::Relaxed));
     }
 }
 
@@ -126,6 +155,8 @@ pub(crate) struct Attached {
     pub(crate) retirer: Retirer<Entry>,
     /// The status's, without the way there.
     pub(super) qpn: u32,
+    /// Likewise.
+    pub(super) datagrams: bool,
     pub(crate) status: Arc<QueueStatus>,
 }
 
@@ -133,7 +164,7 @@ static_assertions::const_assert_eq!(mem::size_of::<Option<Attached>>(), 64);
 
 impl Attached {
     pub(crate) fn new(key: QueueKey, retirer: Retirer<Entry>, status: Arc<QueueStatus>) -> Self {
-        Self { key, retirer, qpn: status.qpn, status }
+        Self { key, retirer, qpn: status.qpn, datagrams: status.datagrams, status }
     }
 }
 
@@ -194,6 +225,10 @@ unsafe impl Sync for CqInner {}
 impl CqInner {
     fn control(&self) -> MutexGuard<'_, Control> {
         self.control.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn capacity(&self) -> u32 {
+        self.capacity
     }
 
     /// A work queue has come.

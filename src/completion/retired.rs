@@ -8,7 +8,7 @@ use super::queue::{Attached, QueueStatus};
 use super::{Completion, Status, Success};
 use crate::domain::brand::Branded;
 use crate::memory::Buffer;
-use crate::queue::{Entry, WorkId};
+use crate::queue::{Entry, QueueKind, WorkId};
 use crate::sys;
 use std::mem::{ManuallyDrop, MaybeUninit};
 use std::{fmt, iter::FusedIterator, marker::PhantomData};
@@ -86,10 +86,10 @@ impl<'d> Run<'d> {
                 if wc.status == sys::ibv_wc_status::IBV_WC_SUCCESS {
                     // SAFETY: in flight (0).
                     let entry = unsafe { attached.retirer.take_one() };
-                    (Ended::succeeded(id, &entry, qpn, wc), entry)
+                    (Ended::succeeded(id, &entry, qpn, attached.datagrams, wc), entry)
                 } else {
                     // Before the pair can see itself drained, and begin a new life without failures.
-                    let first = note_failure(&attached.status, Status::from_raw(wc.status.0));
+                    let first = note_failure(&attached.status, id.key().kind(), Status::from_raw(wc.status.0));
                     // SAFETY: in flight (0).
                     let entry = unsafe { attached.retirer.take_one() };
                     (Ended::failed(id, qpn, wc, first), entry)
@@ -123,10 +123,10 @@ impl<'d> Run<'d> {
 
 /// Notes the first failure of a pair; gives the one there was before.
 #[cold]
-fn note_failure(status: &QueueStatus, failed: Status) -> Option<Status> {
+fn note_failure(status: &QueueStatus, side: QueueKind, failed: Status) -> Option<Status> {
     let first = status.first_failure();
-    if first.is_none() {
-        status.note_failure(failed);
+    if first.is_none() || !status.is_broken(side) {
+        status.note_failure(side, first.unwrap_or(failed));
     }
     first
 }

@@ -3,8 +3,8 @@
 use super::entry::Ended;
 use crate::domain::brand::Branded;
 use crate::memory::{Buffer, SharedBuffer};
-use crate::queue::{Entry, Operation, PostedMemory, WorkId};
-use crate::types::Qpn;
+use crate::queue::{Entry, HEADER_BYTES, Operation, PostedMemory, WorkId};
+use crate::types::{Gid, Qpn};
 use std::{fmt, marker::PhantomData};
 
 /// A request that succeeded. Dropping it drops the buffer.
@@ -56,7 +56,17 @@ impl<B> Success<B> {
                 written_bytes: ended.byte_len(),
                 immediate: ended.immediate().unwrap_or(0),
             }),
-            PostedMemory::Unique(buffer) => Work::Received(Received { buffer, immediate: ended.immediate() }),
+            PostedMemory::Unique(buffer) => match ended.datagram() {
+                None => Work::Received(Received { buffer, immediate: ended.immediate() }),
+                Some((with_header, lid, service_level, sender)) => Work::Datagram(Datagram {
+                    sender,
+                    lid,
+                    service_level,
+                    immediate: ended.immediate(),
+                    with_header,
+                    buffer,
+                }),
+            },
             // Cannot be: only unique buffers are received into.
             memory => Work::Sent(memory),
         }
@@ -77,7 +87,8 @@ impl<B> Success<B> {
     /// The buffer of a message that was received.
     #[inline]
     pub fn received(self) -> Option<Buffer<B>> {
-        let is_message = self.operation() == Operation::Receive && !self.ended.is_with_write();
+        let is_message =
+            self.operation() == Operation::Receive && !self.ended.is_with_write() && self.ended.datagram().is_none();
         if is_message { self.into_buffer() } else { None }
     }
 }
@@ -110,6 +121,8 @@ pub enum Work<B> {
     },
     /// A message was received.
     Received(Received<B>),
+    /// A datagram was received.
+    Datagram(Datagram<B>),
     /// The peer wrote to memory of this side, and said so with an immediate.
     WrittenWithImmediate(WrittenWithImmediate<B>),
 }
@@ -121,6 +134,68 @@ pub struct Received<B> {
     pub buffer: Buffer<B>,
     /// The immediate that came with it, host byte order.
     pub immediate: Option<u32>,
+}
+
+/// A datagram that was received, and who sent it.
+#[non_exhaustive]
+pub struct Datagram<B> {
+    /// The queue pair that sent it.
+    #[doc(alias = "src_qp")]
+    pub sender: Qpn,
+    /// The local identifier of the port that sent it; 0 on Ethernet.
+    #[doc(alias = "slid")]
+    pub lid: u16,
+    /// Its service level.
+    #[doc(alias = "sl")]
+    pub service_level: u8,
+    /// The immediate that came with it, host byte order.
+    pub immediate: Option<u32>,
+    with_header: bool,
+    /// 40 bytes of header, then the message.
+    buffer: Buffer<B>,
+}
+
+impl<B> Datagram<B> {
+    /// The message.
+    pub fn message(&self) -> &[u8] {
+        self.buffer.get(HEADER_BYTES..).unwrap_or_default()
+    }
+
+    /// The 40 bytes of the global routing header, if it is there: always on Ethernet. With an IPv4 sender, the last 20 are
+    /// the IP header.
+    #[doc(alias = "ibv_grh")]
+    pub fn header(&self) -> Option<&[u8; HEADER_BYTES]> {
+        self.buffer.first_chunk().filter(|_| self.with_header)
+    }
+
+    /// The GID of the port that sent it, if the header is there.
+    pub fn sender_gid(&self) -> Option<Gid> {
+        let header = self.header()?;
+        // An IPv4 header starts with its version and its length in words, which a routing header has no room for there:
+        // the first nibble of that is a 6.
+        let is_v4 = header[20] == 0x45 && header[0] >> 4 != 6;
+        Some(if is_v4 {
+            Gid::from(std::net::IpAddr::from(<[u8; 4]>::try_from(&header[32..36]).ok()?))
+        } else {
+            Gid(header[8..24].try_into().ok()?)
+        })
+    }
+
+    /// The buffer: 40 bytes of header, which may hold anything if there is [none](Self::header), then the message.
+    pub fn into_buffer(self) -> Buffer<B> {
+        self.buffer
+    }
+}
+
+impl<B> fmt::Debug for Datagram<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Datagram")
+            .field("sender", &self.sender)
+            .field("sender_gid", &self.sender_gid())
+            .field("immediate", &self.immediate)
+            .field("len", &self.message().len())
+            .finish_non_exhaustive()
+    }
 }
 
 /// A write of the peer that took a receive to announce itself.
@@ -155,6 +230,7 @@ impl<B> Work<B> {
             Self::Sent(memory) | Self::Written(memory) => memory.into_buffer(),
             Self::Read(buffer) | Self::Atomic { buffer, .. } => Some(buffer),
             Self::Received(Received { buffer, .. })
+            | Self::Datagram(Datagram { buffer, .. })
             | Self::WrittenWithImmediate(WrittenWithImmediate { buffer, .. }) => Some(buffer),
         }
     }
@@ -178,6 +254,7 @@ impl<B> fmt::Debug for Work<B> {
                 f.debug_struct("Atomic").field("original", original).field("buffer", buffer).finish()
             }
             Self::Received(received) => received.fmt(f),
+            Self::Datagram(datagram) => datagram.fmt(f),
             Self::WrittenWithImmediate(written) => written.fmt(f),
         }
     }

@@ -9,7 +9,9 @@ use crate::completion::{CompletionQueue, Poller};
 use crate::device::{Context, ContextInner};
 use crate::error::{VerbError, note_leak};
 use crate::memory::{Access, Buffer, LocalWrite, Memory, MemoryRegion, Pages, RegisterError, RegisterFailure};
-use crate::queue::{CreateError, Limits, QueuePair, ReliableConnection, Reset};
+use crate::queue::{
+    CreateError, Limits, QueuePair, ReliableConnection, Reset, UnreliableConnection, UnreliableDatagram,
+};
 use crate::sys;
 use brand::{Branded, Claim, Named};
 use std::{fmt, marker::PhantomData, mem, ptr::NonNull, sync::Arc};
@@ -223,6 +225,63 @@ impl<B: Brand> ProtectionDomain<B> {
         limits: &Limits,
     ) -> Result<QueuePair<B, Reset, ReliableConnection>, CreateError> {
         QueuePair::create(&self.inner, &sends.inner, &receives.inner, limits)
+    }
+
+    /// A queue pair for unreliable connections, likewise.
+    ///
+    /// # Errors
+    ///
+    /// As [`reliable`](Self::reliable).
+    #[doc(alias = "ibv_create_qp")]
+    #[doc(alias = "IBV_QPT_UC")]
+    pub fn unreliable(
+        &self,
+        queue: &CompletionQueue<B>,
+        limits: &Limits,
+    ) -> Result<QueuePair<B, Reset, UnreliableConnection>, CreateError> {
+        QueuePair::create(&self.inner, &queue.inner, &queue.inner, limits)
+    }
+
+    /// A queue pair for unreliable datagrams, likewise.
+    ///
+    /// # Errors
+    ///
+    /// As [`reliable`](Self::reliable).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use interlock::{Context, Limits, Qkey, Work};
+    /// use std::time::Duration;
+    /// interlock::domain! { struct Docs; }
+    ///
+    /// let domain = Context::open("soft0")?.named_domain(Docs)?;
+    /// let port = domain.context().active_port()?;
+    /// let (queue, mut poller) = domain.completion_queue(Limits::default().completions())?;
+    /// let mut pair = domain.datagram(&queue, &Limits::default())?.into_init(&port)?.open()?;
+    /// // 40 bytes of each receive are for the header.
+    /// pair.post_receive(domain.buffer(40 + 64)?)?;
+    /// let myself = domain.recipient(&port, &pair.endpoint(), Qkey::USUAL)?;
+    /// let mut greeting = domain.buffer(64)?;
+    /// greeting.write(b"hello")?;
+    /// pair.post_send_to(greeting, &myself)?;
+    /// loop {
+    ///     let success = poller.wait(Duration::from_secs(1))?.check()?;
+    ///     if let Work::Datagram(datagram) = success.work() {
+    ///         assert_eq!((datagram.message(), datagram.sender), (&b"hello"[..], pair.number()));
+    ///         break;
+    ///     }
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[doc(alias = "ibv_create_qp")]
+    #[doc(alias = "IBV_QPT_UD")]
+    pub fn datagram(
+        &self,
+        queue: &CompletionQueue<B>,
+        limits: &Limits,
+    ) -> Result<QueuePair<B, Reset, UnreliableDatagram>, CreateError> {
+        QueuePair::create(&self.inner, &queue.inner, &queue.inner, limits)
     }
 }
 

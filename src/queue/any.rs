@@ -2,7 +2,7 @@
 
 use super::error::{TransitionError, TransitionFailure};
 use super::pair::QueuePair;
-use super::state::{Errored, Init, ReadyToReceive, ReadyToSend, Reset, SendQueueDrain, State};
+use super::state::{Errored, Init, ReadyToReceive, ReadyToSend, Reset, SendQueueDrain, SendQueueError, State};
 use super::transport::{ReliableConnection, Transport};
 use crate::domain::Brand;
 use std::{error, fmt, mem};
@@ -57,6 +57,8 @@ pub enum AnyQueuePair<B, T = ReliableConnection> {
     ReadyToSend(QueuePair<B, ReadyToSend, T>),
     /// Send Queue Drain.
     SendQueueDrain(QueuePair<B, SendQueueDrain, T>),
+    /// Send Queue Error.
+    SendQueueError(QueuePair<B, SendQueueError, T>),
     /// Error.
     Errored(QueuePair<B, Errored, T>),
     /// No pair: taken out, or lost to a panic in [`advance`](Self::advance).
@@ -156,6 +158,7 @@ impl<B, T> AnyQueuePair<B, T> {
             Self::ReadyToReceive(_) => ReadyToReceive::NAME,
             Self::ReadyToSend(_) => ReadyToSend::NAME,
             Self::SendQueueDrain(_) => SendQueueDrain::NAME,
+            Self::SendQueueError(_) => SendQueueError::NAME,
             Self::Errored(_) => Errored::NAME,
             Self::Vacant => "Vacant",
         }
@@ -170,6 +173,7 @@ impl<B, T> fmt::Debug for AnyQueuePair<B, T> {
             Self::ReadyToReceive(pair) => pair.fmt(f),
             Self::ReadyToSend(pair) => pair.fmt(f),
             Self::SendQueueDrain(pair) => pair.fmt(f),
+            Self::SendQueueError(pair) => pair.fmt(f),
             Self::Errored(pair) => pair.fmt(f),
             Self::Vacant => f.write_str("Vacant"),
         }

@@ -1,8 +1,9 @@
 //! What a queue pair is created with, and what each transition takes: exactly what `ibv_modify_qp(3)` requires.
 
+use super::transport::Init;
 use crate::device::Port;
 use crate::sys::{self, ibv_access_flags, ibv_qp_attr_mask as mask};
-use crate::types::{AckTimeout, Gid, Mtu, PortNumber, Psn, Qpn, ReadDepth, RetryCount, RnrRetry, RnrTimer};
+use crate::types::{AckTimeout, Gid, Mtu, PortNumber, Psn, Qkey, Qpn, ReadDepth, RetryCount, RnrRetry, RnrTimer};
 
 /// How many requests a queue pair may have in flight, and how large its inline ones.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -79,6 +80,53 @@ impl From<&Port> for InitAttributes {
     }
 }
 
+impl Init for InitAttributes {
+    fn port(&self) -> &Port {
+        &self.port
+    }
+
+    fn modify(&self, kind: sys::ibv_qp_type) -> Modify {
+        let mut this = Modify::init(&self.port, self.pkey_index);
+        let rights = self.peer_rights.to_sys();
+        // Of unreliable connections a peer can but write.
+        let most = if kind == sys::ibv_qp_type::IBV_QPT_UC { ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0 } else { !0 };
+        this.attributes.qp_access_flags = rights & most;
+        this.mask |= mask::IBV_QP_ACCESS_FLAGS;
+        this
+    }
+}
+
+/// For Reset to Init, unreliable datagrams.
+#[derive(Clone, Debug)]
+pub struct DatagramInitAttributes {
+    /// The port, and the GID by which peers reach it.
+    pub port: Port,
+    /// The row of the partition key; 0 is the default partition.
+    pub pkey_index: u16,
+    /// The key that datagrams must bring along to be taken here.
+    pub qkey: Qkey,
+}
+
+impl From<&Port> for DatagramInitAttributes {
+    /// The default partition, and [`Qkey::USUAL`].
+    fn from(port: &Port) -> Self {
+        Self { port: port.clone(), pkey_index: 0, qkey: Qkey::USUAL }
+    }
+}
+
+impl Init for DatagramInitAttributes {
+    fn port(&self) -> &Port {
+        &self.port
+    }
+
+    fn modify(&self, _: sys::ibv_qp_type) -> Modify {
+        let mut this = Modify::init(&self.port, self.pkey_index);
+        this.attributes.qkey = self.qkey.0;
+        this.mask |= mask::IBV_QP_QKEY;
+        this
+    }
+}
+
 /// How packets reach the peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[doc(alias = "ibv_ah_attr")]
@@ -102,6 +150,23 @@ impl PeerPath {
     pub fn to(gid: Gid) -> Self {
         Self { gid: Some(gid), lid: 0, hop_limit: 64, traffic_class: 0, flow_label: 0, service_level: 0 }
     }
+
+    /// From `port`, by the GID in row `source_row`.
+    pub(super) fn to_sys(self, port: PortNumber, source_row: u8) -> sys::ibv_ah_attr {
+        let mut attributes =
+            sys::ibv_ah_attr { dlid: self.lid, sl: self.service_level, port_num: port.value(), ..Default::default() };
+        if let Some(gid) = self.gid {
+            attributes.is_global = 1;
+            attributes.grh = sys::ibv_global_route {
+                dgid: sys::ibv_gid { raw: gid.0 },
+                flow_label: self.flow_label,
+                sgid_index: source_row,
+                hop_limit: self.hop_limit,
+                traffic_class: self.traffic_class,
+            };
+        }
+        attributes
+    }
 }
 
 /// For Init to Ready To Receive, reliable connection.
@@ -120,6 +185,19 @@ pub struct RtrAttributes {
     pub responder_depth: ReadDepth,
     /// How long the peer waits when no receive is posted.
     pub min_rnr_timer: RnrTimer,
+}
+
+/// For Init to Ready To Receive, unreliable connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct UnreliableRtrAttributes {
+    /// How packets reach the peer.
+    pub path: PeerPath,
+    /// The MTU: at most the port's active one, and the same on both sides.
+    pub path_mtu: Mtu,
+    /// The peer's queue pair.
+    pub destination: Qpn,
+    /// The first packet sequence number that the peer sends.
+    pub receive_psn: Psn,
 }
 
 /// For Ready To Receive to Ready To Send, reliable connection.
@@ -190,7 +268,9 @@ impl Default for ConnectAttributes {
 }
 
 /// The attributes of one `ibv_modify_qp`, and which of them count.
-pub(super) struct Modify {
+#[allow(unnameable_types, reason = "in a sealed trait")]
+#[allow(missing_debug_implementations, reason = "nobody gets one")]
+pub struct Modify {
     pub(super) attributes: sys::ibv_qp_attr,
     pub(super) mask: mask,
 }
@@ -201,43 +281,44 @@ impl Modify {
         Self { attributes: sys::ibv_qp_attr { qp_state: state, ..Default::default() }, mask: mask::IBV_QP_STATE }
     }
 
-    pub(super) fn init(attr: &InitAttributes) -> Self {
+    /// What Init takes of every transport.
+    fn init(port: &Port, pkey_index: u16) -> Self {
         let mut this = Self::to(sys::ibv_qp_state::IBV_QPS_INIT);
-        this.attributes.port_num = attr.port.number().value();
-        this.attributes.pkey_index = attr.pkey_index;
-        this.attributes.qp_access_flags = attr.peer_rights.to_sys();
-        this.mask = this.mask | mask::IBV_QP_PORT | mask::IBV_QP_PKEY_INDEX | mask::IBV_QP_ACCESS_FLAGS;
+        this.attributes.port_num = port.number().value();
+        this.attributes.pkey_index = pkey_index;
+        this.mask = this.mask | mask::IBV_QP_PORT | mask::IBV_QP_PKEY_INDEX;
         this
     }
 
     pub(super) fn ready_to_receive(attr: &RtrAttributes, port: PortNumber, source_row: u8) -> Self {
+        let RtrAttributes { path, path_mtu, destination, receive_psn, responder_depth, min_rnr_timer } = *attr;
+        let connection = UnreliableRtrAttributes { path, path_mtu, destination, receive_psn };
+        let mut this = Self::ready_to_receive_unreliably(&connection, port, source_row);
+        this.attributes.max_dest_rd_atomic = responder_depth.value();
+        this.attributes.min_rnr_timer = min_rnr_timer.value();
+        this.mask = this.mask | mask::IBV_QP_MAX_DEST_RD_ATOMIC | mask::IBV_QP_MIN_RNR_TIMER;
+        this
+    }
+
+    pub(super) fn ready_to_receive_unreliably(
+        attr: &UnreliableRtrAttributes,
+        port: PortNumber,
+        source_row: u8,
+    ) -> Self {
         let mut this = Self::to(sys::ibv_qp_state::IBV_QPS_RTR);
-        let path = &attr.path;
-        this.attributes.ah_attr.dlid = path.lid;
-        this.attributes.ah_attr.sl = path.service_level;
-        this.attributes.ah_attr.port_num = port.value();
-        if let Some(gid) = path.gid {
-            this.attributes.ah_attr.is_global = 1;
-            this.attributes.ah_attr.grh = sys::ibv_global_route {
-                dgid: sys::ibv_gid { raw: gid.0 },
-                flow_label: path.flow_label,
-                sgid_index: source_row,
-                hop_limit: path.hop_limit,
-                traffic_class: path.traffic_class,
-            };
-        }
+        this.attributes.ah_attr = attr.path.to_sys(port, source_row);
         this.attributes.path_mtu = attr.path_mtu.to_sys();
         this.attributes.dest_qp_num = attr.destination.value();
         this.attributes.rq_psn = attr.receive_psn.value();
-        this.attributes.max_dest_rd_atomic = attr.responder_depth.value();
-        this.attributes.min_rnr_timer = attr.min_rnr_timer.value();
-        this.mask = this.mask
-            | mask::IBV_QP_AV
-            | mask::IBV_QP_PATH_MTU
-            | mask::IBV_QP_DEST_QPN
-            | mask::IBV_QP_RQ_PSN
-            | mask::IBV_QP_MAX_DEST_RD_ATOMIC
-            | mask::IBV_QP_MIN_RNR_TIMER;
+        this.mask = this.mask | mask::IBV_QP_AV | mask::IBV_QP_PATH_MTU | mask::IBV_QP_DEST_QPN | mask::IBV_QP_RQ_PSN;
+        this
+    }
+
+    /// To Ready To Send with no more than a first number: UC and UD.
+    pub(super) fn ready_to_send_from(send_psn: Psn) -> Self {
+        let mut this = Self::to(sys::ibv_qp_state::IBV_QPS_RTS);
+        this.attributes.sq_psn = send_psn.value();
+        this.mask |= mask::IBV_QP_SQ_PSN;
         this
     }
 

@@ -3,8 +3,9 @@
 //! A batch writes ahead in the ledger, where nobody looks yet; ringing publishes what was written and hands it to the device.
 #![allow(unsafe_code, reason = "links the requests of a list")]
 
-use super::post::{PostError, SendQueue, Staged};
+use super::post::{KEY, PostError, SendQueue, Staged};
 use super::request::{SendMemory, WorkRequest};
+use super::transport::{Carries, ReliableConnection};
 use super::work::{PostedMemory, WorkId};
 use crate::domain::brand::Branded;
 use crate::error::VerbError;
@@ -92,7 +93,7 @@ type Section<'batch, 'env> = fn(&'batch (), &'env ()) -> (&'batch (), &'env ());
 /// `'batch` is new for each batch, so that two batches cannot be swapped; what is posted [`Inline`](crate::Inline) is
 /// copied at the doorbell, so it lives for `'env`. What a batch that panicked had not handed over was never posted: its ids
 /// are given out again.
-pub struct Batch<'batch, 'env, B> {
+pub struct Batch<'batch, 'env, B, T = ReliableConnection> {
     queue: &'batch mut SendQueue,
     /// # Invariants
     ///
@@ -107,6 +108,7 @@ pub struct Batch<'batch, 'env, B> {
     posted: usize,
     fault: Option<Box<Fault<B>>>,
     brand: Branded<B>,
+    transport: PhantomData<fn() -> T>,
     section: PhantomData<Section<'batch, 'env>>,
 }
 
@@ -163,14 +165,15 @@ struct Fault<B> {
 
 /// Lends `f` a batch on `queue`.
 #[inline(always)]
-pub(super) fn batch<'env, B, R>(
+pub(super) fn batch<'env, B, T, R>(
     queue: &mut SendQueue,
-    f: impl for<'batch> FnOnce(&mut Batch<'batch, 'env, B>) -> R,
+    f: impl for<'batch> FnOnce(&mut Batch<'batch, 'env, B, T>) -> R,
 ) -> Result<R, BatchError<B, R>> {
     let spare = Stage::new();
     let taken = Taken::of_thread_or(&spare);
-    let (staged, brand, section) = (taken.first, PhantomData, PhantomData);
-    let mut batch = Batch { queue, staged, count: 0, room: 0, free: 0, posted: 0, fault: None, brand, section };
+    let (staged, brand, transport, section) = (taken.first, PhantomData, PhantomData, PhantomData);
+    let mut batch =
+        Batch { queue, staged, count: 0, room: 0, free: 0, posted: 0, fault: None, brand, transport, section };
     batch.make_room();
     let result = f(&mut batch);
     batch.ring();
@@ -182,11 +185,11 @@ pub(super) fn batch<'env, B, R>(
     Err(batch.into_error(result))
 }
 
-impl<'env, B> Batch<'_, 'env, B> {
+impl<'env, B, T> Batch<'_, 'env, B, T> {
     /// Looks how many requests fit.
     #[inline(always)]
     fn make_room(&mut self) {
-        self.free = if self.fault.is_some() { 0 } else { self.queue.room() as usize };
+        self.free = if self.fault.is_some() { 0 } else { self.queue.room_for(STAGED as u32) as usize };
         self.room = self.free.min(STAGED);
     }
 
@@ -200,8 +203,11 @@ impl<'env, B> Batch<'_, 'env, B> {
     pub fn post<M: SendMemory<B> + 'env, K>(
         &mut self,
         request: WorkRequest<M, K>,
-    ) -> Result<WorkId, PostError<WorkRequest<M, K>>> {
-        let length = match request.action.length(&request.memory, self.queue.inline_bytes) {
+    ) -> Result<WorkId, PostError<WorkRequest<M, K>>>
+    where
+        T: Carries<K>,
+    {
+        let length = match request.action.length(&request.memory, self.queue.most_bytes) {
             Ok(length) => length,
             Err(flaw) => return Err(PostError::Flawed { request, flaw }),
         };
@@ -224,7 +230,10 @@ impl<'env, B> Batch<'_, 'env, B> {
     pub fn post_each<M: SendMemory<B> + 'env, K>(
         &mut self,
         requests: impl IntoIterator<Item = WorkRequest<M, K>>,
-    ) -> Result<usize, PostError<WorkRequest<M, K>>> {
+    ) -> Result<usize, PostError<WorkRequest<M, K>>>
+    where
+        T: Carries<K>,
+    {
         /// Counts what is staged, also when the iterator panics. Few words, so that the loop below runs in registers.
         struct Staging<'c> {
             next: *mut Staged,
@@ -241,7 +250,7 @@ impl<'env, B> Batch<'_, 'env, B> {
         let before = self.posted + self.count;
         let mut requests = requests.into_iter();
         loop {
-            let inline_bytes = self.queue.inline_bytes;
+            let most_bytes = self.queue.most_bytes;
             let mut row = self.queue.poster.row(self.count as u32);
             let mut id = self.queue.id(self.count as u32);
             let end = self.at(self.plain_room().min(self.count + row.len() as usize));
@@ -251,10 +260,14 @@ impl<'env, B> Batch<'_, 'env, B> {
                     drop(staging);
                     return Ok(self.posted + self.count - before);
                 };
-                let length = match request.action.length(&request.memory, inline_bytes) {
+                let length = match request.action.length(&request.memory, most_bytes) {
                     Ok(length) => length,
                     Err(flaw) => return Err(PostError::Flawed { request, flaw }),
                 };
+                if let Some(to) = request.memory.recipient(KEY) {
+                    // SAFETY: so much fits in the queue (1); nobody else posts.
+                    unsafe { self.queue.keep(id.index(), to) };
+                }
                 // SAFETY: room (0), since it is below the end of the stage (1); it stays where it is until it was rung.
                 let (entry, _) =
                     unsafe { Staged::stage(staging.next, request.memory, &request.action, length, id, false) };
@@ -285,6 +298,10 @@ impl<'env, B> Batch<'_, 'env, B> {
     #[inline(always)]
     unsafe fn add<M: SendMemory<B>, K>(&mut self, request: WorkRequest<M, K>, length: u32, id: WorkId, last: bool) {
         let staged = self.at(self.count);
+        if let Some(to) = request.memory.recipient(KEY) {
+            // SAFETY: there is room (caller); nobody else posts.
+            unsafe { self.queue.keep(id.index(), to) };
+        }
         // SAFETY: room (0), since `count` is below `STAGED` (1, caller); it stays where it is until it was rung.
         let (entry, _) = unsafe { Staged::stage(staged, request.memory, &request.action, length, id, last) };
         // SAFETY: so much fits in the queue (1, caller); nobody else posts.
@@ -380,7 +397,7 @@ impl<'env, B> Batch<'_, 'env, B> {
     }
 }
 
-impl<B> Drop for Batch<'_, '_, B> {
+impl<B, T> Drop for Batch<'_, '_, B, T> {
     /// Ends a batch whose closure panicked: the device was not given what is staged, so it is the program's again.
     #[inline(always)]
     fn drop(&mut self) {
@@ -390,7 +407,7 @@ impl<B> Drop for Batch<'_, '_, B> {
     }
 }
 
-impl<B> fmt::Debug for Batch<'_, '_, B> {
+impl<B, T> fmt::Debug for Batch<'_, '_, B, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Batch").field("staged", &self.count).finish_non_exhaustive()
     }

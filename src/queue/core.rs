@@ -1,7 +1,8 @@
 //! What is behind a queue pair, whatever its state: the raw pair, its places on the completion queues, and its lives.
 #![allow(unsafe_code, reason = "owns the raw queue pair")]
 
-use super::attr::{Limits, Modify};
+use super::attr::{Limits, Modify, PeerPath};
+use super::datagram::Peers;
 use super::error::{CreateError, TransitionFailure};
 use super::ledger::{MAX_DEPTH, ledger};
 use super::post::{ReceiveQueue, SendQueue};
@@ -13,7 +14,7 @@ use crate::device::{GidEntry, LinkLayer, Port};
 use crate::domain::DomainInner;
 use crate::error::{VerbError, note_leak};
 use crate::sys::{self, ibv_qp_attr_mask as Mask, ibv_qp_state as raw_state};
-use crate::types::{Mtu, PortNumber, Psn, Qpn};
+use crate::types::{Gid, Mtu, PortNumber, Psn, Qpn};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::{mem, ptr::NonNull};
@@ -38,6 +39,10 @@ pub(super) struct Core {
     status: Arc<QueueStatus>,
     /// How many ledgers of an earlier life may still have completions in a queue.
     unsettled: Arc<AtomicU32>,
+    /// Of datagrams: what requests in flight go by.
+    peers: Option<Arc<Peers>>,
+    /// Of datagrams: the multicast groups that the pair is a member of. A member cannot be destroyed.
+    groups: Vec<(Gid, u16)>,
     pub(super) limits: Limits,
     pub(super) local: Local,
     // Dropped in this order, after the pair is destroyed.
@@ -108,18 +113,21 @@ impl Inner {
             }
         };
         // SAFETY: created just now.
-        let status = QueueStatus::new(unsafe { (*raw.as_ptr()).qp_num });
+        let status = QueueStatus::new(unsafe { (*raw.as_ptr()).qp_num }, code::<T>());
         let (send_poster, send_retirer) = ledger(limits.sends);
         let (receive_poster, receive_retirer) = ledger(limits.receives);
         let (send_key, receive_key) = (places.send.key, places.receive.key);
         for (queue, key, retirer) in [(sends, send_key, send_retirer), (receives, receive_key, receive_retirer)] {
             queue.attach(Attached::new(key, retirer, Arc::clone(&status)));
         }
+        let peers = (code::<T>() == sys::ibv_qp_type::IBV_QPT_UD).then(|| Peers::new(limits.sends));
         let core = Core {
             raw,
             places: Some(places),
             status: Arc::clone(&status),
             unsettled: Arc::new(AtomicU32::new(0)),
+            peers: peers.clone(),
+            groups: Vec::new(),
             limits: *limits,
             local: Local::UNKNOWN,
             send_queue: Arc::clone(sends),
@@ -127,8 +135,16 @@ impl Inner {
             domain: Arc::clone(domain),
         };
         Ok(Box::new(Self {
-            send: SendQueue::new(send_poster, send_key, raw, post_send, Arc::clone(&status), limits.inline_bytes),
-            receive: ReceiveQueue::new(receive_poster, receive_key, raw, post_receive, status, 0),
+            send: SendQueue::new(
+                send_poster,
+                send_key,
+                raw,
+                post_send,
+                Arc::clone(&status),
+                limits.inline_bytes,
+                peers.clone(),
+            ),
+            receive: ReceiveQueue::new(receive_poster, receive_key, raw, post_receive, status, 0, None),
             core: Arc::new(core),
         }))
     }
@@ -164,7 +180,7 @@ impl Inner {
             core.receive_queue.release(receive, false);
             return Err(verb(error));
         }
-        core.status = QueueStatus::new(core.status.qpn);
+        core.status = core.status.anew();
         let (poster, retirer) = ledger(core.limits.sends);
         let (key, status) = (send.key, Arc::clone(&core.status));
         core.send_queue.attach(Attached::new(key, retirer, Arc::clone(&status)));
@@ -187,6 +203,20 @@ impl Core {
         unsafe { self.domain.context.provider.modify_qp(self.raw, &mut modify.attributes, modify.mask) }
     }
 
+    pub(super) fn attach(&mut self, group: Gid, lid: u16) -> Result<(), VerbError> {
+        // SAFETY: alive (0).
+        unsafe { self.domain.context.provider.attach_mcast(self.raw, &sys::ibv_gid { raw: group.0 }, lid) }?;
+        self.groups.push((group, lid));
+        Ok(())
+    }
+
+    pub(super) fn detach(&mut self, group: Gid, lid: u16) -> Result<(), VerbError> {
+        // SAFETY: alive (0).
+        unsafe { self.domain.context.provider.detach_mcast(self.raw, &sys::ibv_gid { raw: group.0 }, lid) }?;
+        self.groups.retain(|&member| member != (group, lid));
+        Ok(())
+    }
+
     pub(super) fn query(&self, mask: Mask) -> Result<sys::ibv_qp_attr, VerbError> {
         // SAFETY: alive (0).
         unsafe { self.domain.context.provider.query_qp(self.raw, mask) }
@@ -195,6 +225,9 @@ impl Core {
     pub(super) fn destroy(&mut self) -> Result<(), VerbError> {
         if self.places.is_none() {
             return Ok(());
+        }
+        while let Some(&(group, lid)) = self.groups.last() {
+            self.detach(group, lid)?;
         }
         // SAFETY: alive (0).
         unsafe { self.domain.context.provider.destroy_qp(self.raw) }?;
@@ -230,6 +263,11 @@ impl Core {
     pub(super) fn first_failure(&self) -> Option<Status> {
         self.status.first_failure()
     }
+
+    /// The pair sends again; nothing of before is in flight.
+    pub(super) fn forget_failures(&self) {
+        self.status.renew();
+    }
 }
 
 impl Drop for Core {
@@ -237,6 +275,7 @@ impl Drop for Core {
         if let Err(error) = self.destroy() {
             note_leak("a queue pair", error);
             // The device may go on with what is in flight: nothing that it needs may end.
+            mem::forget(self.peers.clone());
             mem::forget(Arc::clone(&self.send_queue));
             mem::forget(Arc::clone(&self.receive_queue));
             mem::forget(Arc::clone(&self.domain));
@@ -272,6 +311,22 @@ impl Local {
             Err(_) => panic!("0 is a PSN"),
         },
     };
+
+    /// The row of the GID table by which packets leave.
+    pub(super) fn row(&self) -> u8 {
+        self.gid.map_or(0, |row| row.index())
+    }
+
+    /// Whether the port gets packets of that size there.
+    pub(super) fn reaches(&self, path: &PeerPath, path_mtu: Mtu) -> Result<(), TransitionFailure> {
+        if self.link_layer == LinkLayer::Ethernet && path.gid.is_none() {
+            return Err(TransitionFailure::NoPeerGid);
+        }
+        if path_mtu > self.mtu {
+            return Err(TransitionFailure::Mtu { asked: path_mtu, most: self.mtu });
+        }
+        Ok(())
+    }
 
     pub(super) fn of(port: &Port) -> Self {
         Self {

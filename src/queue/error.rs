@@ -1,5 +1,6 @@
 //! Why something did not happen to a queue pair, with the pair as it is.
 
+use super::state::DeviceState;
 use crate::completion::{NoRoom, PollError};
 use crate::error::VerbError;
 use crate::types::{Mtu, PortNumber};
@@ -67,6 +68,20 @@ pub enum TransitionFailure {
         asked: Mtu,
         /// What the port carries.
         most: Mtu,
+    },
+    /// The device says that the pair is in another state.
+    #[error("the queue pair is not in {asked}: the device says {state:?}")]
+    Elsewhere {
+        /// The state that was asked for.
+        asked: &'static str,
+        /// Where it is.
+        state: DeviceState,
+    },
+    /// Sends are still in flight.
+    #[error("{sends} sends have not come out of the poller yet: poll, then try again")]
+    Undrained {
+        /// How many.
+        sends: u32,
     },
     /// A completion queue has no slot left for another life of the pair.
     #[error("the completion queue has no slot left for another life of the pair")]

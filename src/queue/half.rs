@@ -2,11 +2,12 @@
 
 use super::batch::{Batch, BatchError, batch};
 use super::core::{Core, Inner};
+use super::datagram::header_bytes;
 use super::pair::QueuePair;
 use super::post::{PostError, ReceiveQueue, SendQueue};
-use super::request::{SendMemory, WorkRequest};
+use super::request::{self, SendMemory, WorkRequest};
 use super::state::ReadyToSend;
-use super::transport::{ReliableConnection, Transport};
+use super::transport::{Carries, ReliableConnection, Transport};
 use super::work::WorkId;
 use crate::completion::Status;
 use crate::domain::Brand;
@@ -65,7 +66,10 @@ impl<B: Brand, T: Transport> SendHalf<B, T> {
     pub fn post<M: SendMemory<B>, K>(
         &mut self,
         request: WorkRequest<M, K>,
-    ) -> Result<WorkId, PostError<WorkRequest<M, K>>> {
+    ) -> Result<WorkId, PostError<WorkRequest<M, K>>>
+    where
+        T: Carries<K>,
+    {
         self.half.0.post(request)
     }
 
@@ -75,7 +79,10 @@ impl<B: Brand, T: Transport> SendHalf<B, T> {
     ///
     /// As [`QueuePair::post_send`].
     #[inline]
-    pub fn post_send<M: SendMemory<B>>(&mut self, memory: M) -> Result<WorkId, PostError<M>> {
+    pub fn post_send<M: SendMemory<B>>(&mut self, memory: M) -> Result<WorkId, PostError<M>>
+    where
+        T: Carries<request::Send>,
+    {
         self.post(WorkRequest::send(memory)).map_err(|error| error.map(WorkRequest::into_memory))
     }
 
@@ -87,7 +94,7 @@ impl<B: Brand, T: Transport> SendHalf<B, T> {
     #[inline]
     pub fn batch<'env, R>(
         &mut self,
-        f: impl for<'batch> FnOnce(&mut Batch<'batch, 'env, B>) -> R,
+        f: impl for<'batch> FnOnce(&mut Batch<'batch, 'env, B, T>) -> R,
     ) -> Result<R, BatchError<B, R>> {
         batch(&mut self.half.0, f)
     }
@@ -131,7 +138,7 @@ impl<B: Brand, T: Transport> ReceiveHalf<B, T> {
     /// As [`QueuePair::post_receive`].
     #[inline]
     pub fn post_receive(&mut self, buffer: Buffer<B>) -> Result<WorkId, PostError<Buffer<B>>> {
-        self.half.0.post(buffer)
+        self.half.0.post(buffer, header_bytes::<T>())
     }
 
     /// The number of the pair.

@@ -175,6 +175,13 @@ impl<T> Poster<T> {
         if free != 0 { free } else { self.free_now() }
     }
 
+    /// How many requests fit now, looked up again if `wanted` do not seem to.
+    #[inline(always)]
+    pub(crate) fn free_for(&mut self, wanted: u32) -> u32 {
+        let free = self.end.wrapping_sub(self.posted);
+        if free >= wanted { free } else { self.free_now() }
+    }
+
     #[cold]
     #[inline(never)]
     fn free_now(&mut self) -> u32 {

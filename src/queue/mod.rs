@@ -4,6 +4,7 @@ mod any;
 mod attr;
 mod batch;
 mod core;
+mod datagram;
 mod error;
 mod half;
 pub(crate) mod ledger;
@@ -12,11 +13,17 @@ mod post;
 pub mod request;
 mod state;
 mod transport;
+mod unreliable;
 mod work;
 
 pub use any::{AdvanceError, AnyQueuePair, Halted};
-pub use attr::{ConnectAttributes, InitAttributes, Limits, PeerPath, PeerRights, RtrAttributes, RtsAttributes};
+pub use attr::{
+    ConnectAttributes, DatagramInitAttributes, InitAttributes, Limits, PeerPath, PeerRights, RtrAttributes,
+    RtsAttributes, UnreliableRtrAttributes,
+};
 pub use batch::{Batch, BatchError};
+pub(crate) use datagram::HEADER_BYTES;
+pub use datagram::{AddressError, AddressHandle, Addressed, Recipient};
 pub use error::{CreateError, DestroyError, DrainFailure, TransitionError, TransitionFailure, Undrained};
 pub use half::{JoinHalvesError, ReceiveHalf, SendHalf};
 pub use pair::QueuePair;
@@ -24,8 +31,8 @@ pub use post::PostError;
 pub use request::{CarriesImmediate, Inline, RequestFlaw, SendMemory, WorkRequest};
 pub use state::{
     DeviceState, Errored, GoesTo, Init, OnPort, PostReceive, PostSend, ReadyToReceive, ReadyToSend, Reset,
-    SendQueueDrain, State,
+    SendQueueDrain, SendQueueError, State,
 };
-pub use transport::{ReliableConnection, Transport};
+pub use transport::{Carries, ReliableConnection, Transport, Unreliable, UnreliableConnection, UnreliableDatagram};
 pub(crate) use work::{Entry, MAX_SLOTS, QueueKey, QueueKind, RawEntry};
 pub use work::{Operation, PostedMemory, WorkId};

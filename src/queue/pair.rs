@@ -1,18 +1,19 @@
 //! The queue pair.
 
 use super::AnyQueuePair;
-use super::attr::{ConnectAttributes, InitAttributes, Limits, Modify, PeerPath, RtrAttributes, RtsAttributes};
+use super::attr::{ConnectAttributes, Limits, Modify, PeerPath, RtrAttributes, RtsAttributes};
 use super::batch::{Batch, BatchError, batch};
 use super::core::{Core, Inner, Local};
+use super::datagram::header_bytes;
 use super::error::{CreateError, DestroyError, TransitionError, TransitionFailure, Undrained};
 use super::half::{ReceiveHalf, SendHalf};
 use super::post::PostError;
-use super::request::{SendMemory, WorkRequest};
+use super::request::{self, Atomic, Read, SendMemory, WorkRequest, Write};
 use super::state::{
     DeviceState, Errored, GoesTo, Init, OnPort, PostReceive, PostSend, ReadyToReceive, ReadyToSend, Reset,
     SendQueueDrain, State,
 };
-use super::transport::{ReliableConnection, Transport};
+use super::transport::{Carries, Init as _, ReliableConnection, Transport, code};
 use super::work::WorkId;
 use crate::completion::{Completion, CqInner, Poller, Status};
 use crate::connection::Endpoint;
@@ -54,6 +55,7 @@ use std::{fmt, thread};
 /// - Q11: one thread posts to a work queue at a time.
 /// - Q12: a lent batch settles on state that its closure cannot reach.
 /// - Q13: work ids come from posting.
+/// - Q14: which operation exists on which transport is a matter of types.
 #[doc(alias = "ibv_qp")]
 pub struct QueuePair<B, S = ReadyToSend, T = ReliableConnection> {
     pub(super) inner: Box<Inner>,
@@ -82,14 +84,14 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     }
 
     /// Calls `ibv_modify_qp`, and gives the pair in the new state or as it was.
-    fn transition<S2: State>(self, modify: Modify) -> Result<QueuePair<B, S2, T>, TransitionError<Self>> {
+    pub(super) fn transition<S2: State>(self, modify: Modify) -> Result<QueuePair<B, S2, T>, TransitionError<Self>> {
         match self.inner.core.modify(modify) {
             Ok(()) => Ok(QueuePair::assume_state(self.inner)),
             Err(source) => self.fail(TransitionFailure::Verb { to: S2::NAME, source }),
         }
     }
 
-    fn fail<Q>(self, source: TransitionFailure) -> Result<Q, TransitionError<Self>> {
+    pub(super) fn fail<Q>(self, source: TransitionFailure) -> Result<Q, TransitionError<Self>> {
         Err(TransitionError { queue_pair: self, source })
     }
 
@@ -147,7 +149,8 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         Ok(DeviceState::from_raw(self.inner.core.query(Mask::IBV_QP_STATE)?.qp_state))
     }
 
-    /// From Reset to Init, on a port: a `&Port` for the usual, or [`InitAttributes`].
+    /// From Reset to Init, on a port: a `&Port` for the usual, or [`InitAttributes`](crate::InitAttributes)
+    /// ([`DatagramInitAttributes`](crate::DatagramInitAttributes) for datagrams).
     ///
     /// `ibv_modify_qp(3)`. Chooses a new random first packet sequence number, so that an endpoint of before is of no use:
     /// exchange [`endpoint`](Self::endpoint)s again.
@@ -157,11 +160,15 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     /// [`TransitionFailure::Unsettled`] after a reset with requests in flight; [`TransitionFailure::NoGid`]; or the device
     /// refused.
     #[doc(alias = "ibv_modify_qp")]
-    pub fn into_init(mut self, attr: impl Into<InitAttributes>) -> Result<QueuePair<B, Init, T>, TransitionError<Self>>
+    pub fn into_init(
+        mut self,
+        attr: impl Into<T::InitAttributes>,
+    ) -> Result<QueuePair<B, Init, T>, TransitionError<Self>>
     where
         S: GoesTo<Init>,
     {
         let attr = attr.into();
+        let port = attr.port();
         let Some(core) = self.inner.unsplit() else {
             let source = VerbError::new("ibv_modify_qp", libc::EBUSY);
             return self.fail(TransitionFailure::Verb { to: Init::NAME, source });
@@ -169,11 +176,12 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         if !core.is_settled() {
             return self.fail(TransitionFailure::Unsettled);
         }
-        if attr.port.link_layer() == LinkLayer::Ethernet && attr.port.gid().is_none() {
-            return self.fail(TransitionFailure::NoGid { port: attr.port.number() });
+        if port.link_layer() == LinkLayer::Ethernet && port.gid().is_none() {
+            return self.fail(TransitionFailure::NoGid { port: port.number() });
         }
-        core.local = Local::of(&attr.port);
-        self.transition(Modify::init(&attr))
+        core.local = Local::of(port);
+        self.inner.send.most_bytes.1 = core.local.mtu.bytes();
+        self.transition(attr.modify(code::<T>()))
     }
 
     /// From Ready To Send to Send Queue Drain: begun requests go on to their end, later ones wait.
@@ -253,7 +261,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     where
         S: PostReceive,
     {
-        self.inner.receive.post(buffer)
+        self.inner.receive.post(buffer, header_bytes::<T>())
     }
 
     /// Posts a request.
@@ -271,6 +279,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     ) -> Result<WorkId, PostError<WorkRequest<M, K>>>
     where
         S: PostSend,
+        T: Carries<K>,
     {
         self.inner.send.post(request)
     }
@@ -285,6 +294,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     pub fn post_send<M: SendMemory<B>>(&mut self, memory: M) -> Result<WorkId, PostError<M>>
     where
         S: PostSend,
+        T: Carries<request::Send>,
     {
         self.inner.send.post(WorkRequest::send(memory)).map_err(|error| error.map(WorkRequest::into_memory))
     }
@@ -303,6 +313,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     ) -> Result<WorkId, PostError<M>>
     where
         S: PostSend,
+        T: Carries<Write>,
     {
         self.inner.send.post(WorkRequest::write(memory, target)).map_err(|error| error.map(WorkRequest::into_memory))
     }
@@ -321,6 +332,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     ) -> Result<WorkId, PostError<M>>
     where
         S: PostSend,
+        T: Carries<request::Send>,
     {
         let request = WorkRequest::send(memory).with_immediate(immediate);
         self.inner.send.post(request).map_err(|error| error.map(WorkRequest::into_memory))
@@ -341,6 +353,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     ) -> Result<WorkId, PostError<M>>
     where
         S: PostSend,
+        T: Carries<Write>,
     {
         let request = WorkRequest::write(memory, target).with_immediate(immediate);
         self.inner.send.post(request).map_err(|error| error.map(WorkRequest::into_memory))
@@ -360,6 +373,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     ) -> Result<WorkId, PostError<Buffer<B>>>
     where
         S: PostSend,
+        T: Carries<Read>,
     {
         self.post_and_unwrap(WorkRequest::read(buffer, source))
     }
@@ -380,6 +394,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     ) -> Result<WorkId, PostError<Buffer<B>>>
     where
         S: PostSend,
+        T: Carries<Atomic>,
     {
         self.post_and_unwrap(WorkRequest::compare_and_swap(result, target, compare, swap))
     }
@@ -399,6 +414,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     ) -> Result<WorkId, PostError<Buffer<B>>>
     where
         S: PostSend,
+        T: Carries<Atomic>,
     {
         self.post_and_unwrap(WorkRequest::fetch_and_add(result, target, addend))
     }
@@ -447,7 +463,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     #[inline]
     pub fn batch<'env, R>(
         &mut self,
-        f: impl for<'batch> FnOnce(&mut Batch<'batch, 'env, B>) -> R,
+        f: impl for<'batch> FnOnce(&mut Batch<'batch, 'env, B, T>) -> R,
     ) -> Result<R, BatchError<B, R>>
     where
         S: PostSend,
@@ -473,16 +489,11 @@ impl<B: Brand, S: State> QueuePair<B, S, ReliableConnection> {
     where
         S: GoesTo<ReadyToReceive>,
     {
-        let local = &self.inner.core.local;
-        if local.link_layer == LinkLayer::Ethernet && attr.path.gid.is_none() {
-            return self.fail(TransitionFailure::NoPeerGid);
+        let local = self.inner.core.local;
+        if let Err(source) = local.reaches(&attr.path, attr.path_mtu) {
+            return self.fail(source);
         }
-        if attr.path_mtu > local.mtu {
-            let (asked, most) = (attr.path_mtu, local.mtu);
-            return self.fail(TransitionFailure::Mtu { asked, most });
-        }
-        let modify = Modify::ready_to_receive(attr, local.port, local.gid.map_or(0, |row| row.index()));
-        self.transition(modify)
+        self.transition(Modify::ready_to_receive(attr, local.port, local.row()))
     }
 
     /// From Ready To Receive to Ready To Send.

@@ -4,6 +4,7 @@
 //! (`ibv_post_send(3)`, RETURN VALUE). One that fails otherwise may have queued any.
 #![allow(unsafe_code, reason = "calls the provider's post functions")]
 
+use super::datagram::{Peers, Recipient};
 use super::ledger::Poster;
 use super::request::{Action, RequestFlaw, SendMemory, WorkRequest};
 use super::work::{Entry, Operation, QueueKey, QueueKind, WorkId};
@@ -16,7 +17,6 @@ use crate::sys::{
     inline::{PostReceive as PostReceiveVerb, PostSend as PostSendVerb},
 };
 use std::mem::MaybeUninit;
-use std::sync::atomic::Ordering;
 use std::{error, fmt, ptr, ptr::NonNull, sync::Arc};
 
 pub(super) const KEY: Key = Key(());
@@ -137,7 +137,21 @@ pub(super) struct WorkQueue<V> {
     raw: NonNull<sys::ibv_qp>,
     verb: V,
     status: Arc<QueueStatus>,
-    pub(super) inline_bytes: u32,
+    /// The most bytes of an inline request, and of a datagram.
+    pub(super) most_bytes: (u32, u32),
+    /// Of a queue of datagrams: what its requests go by.
+    peers: Option<Arc<Peers>>,
+}
+
+/// Which of the two queues of a pair a function of the provider posts to.
+pub(super) trait Side {
+    const SIDE: QueueKind;
+}
+impl Side for PostSendVerb {
+    const SIDE: QueueKind = QueueKind::Send;
+}
+impl Side for PostReceiveVerb {
+    const SIDE: QueueKind = QueueKind::Receive;
 }
 
 pub(super) type SendQueue = WorkQueue<PostSendVerb>;
@@ -149,7 +163,7 @@ unsafe impl<V: Send> Send for WorkQueue<V> {}
 // SAFETY: shared access reads numbers only.
 unsafe impl<V: Sync> Sync for WorkQueue<V> {}
 
-impl<V> WorkQueue<V> {
+impl<V: Side> WorkQueue<V> {
     pub(super) fn new(
         poster: Poster<Entry>,
         key: QueueKey,
@@ -157,8 +171,9 @@ impl<V> WorkQueue<V> {
         verb: V,
         status: Arc<QueueStatus>,
         inline_bytes: u32,
+        peers: Option<Arc<Peers>>,
     ) -> Self {
-        Self { poster, key, raw, verb, status, inline_bytes }
+        Self { poster, key, raw, verb, status, most_bytes: (inline_bytes, 0), peers }
     }
 
     /// Begins another life of the pair.
@@ -176,9 +191,15 @@ impl<V> WorkQueue<V> {
         if self.is_broken() { 0 } else { self.poster.free() }
     }
 
+    /// The same for a batch, which wants room for `wanted`.
+    #[inline(always)]
+    pub(super) fn room_for(&mut self, wanted: u32) -> u32 {
+        if self.is_broken() { 0 } else { self.poster.free_for(wanted) }
+    }
+
     #[inline(always)]
     fn is_broken(&self) -> bool {
-        self.status.broken.load(Ordering::Relaxed)
+        self.status.is_broken(V::SIDE)
     }
 
     /// Why there is no room for `request`.
@@ -205,7 +226,7 @@ impl<V> WorkQueue<V> {
 
     /// The device may have what the provider did not account for: nothing more is posted.
     pub(super) fn poison(&self) {
-        self.status.broken.store(true, Ordering::Relaxed);
+        self.status.break_all();
     }
 
     /// What to answer where the provider refused a single request, which `restore` makes of its entry.
@@ -301,6 +322,11 @@ impl Staged {
             if action.has_immediate() {
                 (&raw mut (*wr).__bindgen_anon_1.imm_data).write(action.immediate_be);
             }
+            if let Some(to) = memory.recipient(KEY) {
+                (&raw mut (*wr).wr.ud.ah).write(to.handle().raw());
+                (&raw mut (*wr).wr.ud.remote_qpn).write(to.queue_pair().value());
+                (&raw mut (*wr).wr.ud.remote_qkey).write(to.qkey().0);
+            }
             match action.operation {
                 Operation::Write | Operation::Read => {
                     (&raw mut (*wr).wr.rdma.remote_addr).write(action.remote_addr);
@@ -345,6 +371,19 @@ impl Staged {
 }
 
 impl SendQueue {
+    /// Keeps the address handle of the request with this number, as long as that may be in flight.
+    ///
+    /// # Safety
+    ///
+    /// The number is that of a free slot, and the caller the only one who posts.
+    #[inline]
+    pub(super) unsafe fn keep<B>(&self, number: u32, to: &Recipient<B>) {
+        if let Some(peers) = &self.peers {
+            // SAFETY: the caller's promise.
+            unsafe { peers.keep(number, to.handle()) };
+        }
+    }
+
     /// Hands the list that starts at `first` to the device.
     #[inline(always)]
     pub(super) fn ring(&mut self, first: *mut Staged) -> Result<(), (VerbError, *mut Staged)> {
@@ -360,7 +399,7 @@ impl SendQueue {
         &mut self,
         request: WorkRequest<M, K>,
     ) -> Result<WorkId, PostError<WorkRequest<M, K>>> {
-        let length = match request.action.length(&request.memory, self.inline_bytes) {
+        let length = match request.action.length(&request.memory, self.most_bytes) {
             Ok(length) => length,
             Err(flaw) => return Err(PostError::Flawed { request, flaw }),
         };
@@ -371,6 +410,10 @@ impl SendQueue {
         let number = self.poster.next_number();
         let id = self.key.id(number);
         let WorkRequest { memory, action, .. } = request;
+        if let Some(to) = memory.recipient(KEY) {
+            // SAFETY: there is room; nobody else posts.
+            unsafe { self.keep(number, to) };
+        }
         let mut staged = MaybeUninit::uninit();
         // One pointer for all: the request points into itself.
         let staged: *mut Staged = staged.as_mut_ptr();
@@ -392,8 +435,13 @@ impl SendQueue {
 }
 
 impl ReceiveQueue {
+    /// Posts a receive, of which `header_bytes` are not for the message.
     #[inline(always)]
-    pub(super) fn post<B>(&mut self, buffer: Buffer<B>) -> Result<WorkId, PostError<Buffer<B>>> {
+    pub(super) fn post<B>(&mut self, buffer: Buffer<B>, header_bytes: usize) -> Result<WorkId, PostError<Buffer<B>>> {
+        if header_bytes != 0 && buffer.capacity() < header_bytes {
+            let flaw = RequestFlaw::NoRoomForHeader { len_bytes: buffer.capacity() as u64 };
+            return Err(PostError::Flawed { request: buffer, flaw });
+        }
         if self.room() == 0 {
             return Err(self.no_room(buffer));
         }

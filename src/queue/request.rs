@@ -1,5 +1,6 @@
 //! Work requests: what is asked of the device, with the memory that it works on.
 
+use super::datagram::{Addressed, Recipient};
 use super::post::KEY;
 use super::work::{Entry, Operation};
 use crate::memory::{
@@ -21,14 +22,25 @@ pub enum Read {}
 /// Kind of a [`WorkRequest`]: an atomic on a word of the peer.
 #[derive(Debug)]
 pub enum Atomic {}
+/// Kind of a [`WorkRequest`]: sends a datagram to a recipient.
+#[derive(Debug)]
+pub enum SendTo {}
+/// Kind of a [`WorkRequest`]: one of kind `K` that waits for earlier reads and atomics.
+pub struct Fenced<K>(PhantomData<fn() -> K>);
 
-mod sealed {
+impl<K> fmt::Debug for Fenced<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Fenced")
+    }
+}
+
+pub(super) mod sealed {
     use super::{Descriptor, Entry, Key, Operation};
 
     #[allow(unnameable_types, reason = "seals `SendMemory`")]
     pub trait Sealed<B>: Sized {
         /// What the entry does not keep of the handle.
-        type Rest: Copy;
+        type Rest;
         /// How many bytes are filled.
         fn filled(&self, key: Key) -> usize;
         /// What it points to, unless it is inline.
@@ -36,6 +48,10 @@ mod sealed {
         /// The bytes of an inline one.
         fn bytes(&self, _: Key) -> &[u8] {
             &[]
+        }
+        /// To whom it goes, if it is a datagram.
+        fn recipient(&self, _: Key) -> Option<&super::Recipient<B>> {
+            None
         }
         fn into_entry(self, operation: Operation, key: Key) -> (Entry, Self::Rest);
         /// The handle that was made into the entry.
@@ -152,6 +168,14 @@ impl CarriesImmediate for Write {}
 impl sealed::Carries for Write {
     const WITH_IMMEDIATE: ibv_wr_opcode = ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM;
 }
+impl CarriesImmediate for SendTo {}
+impl sealed::Carries for SendTo {
+    const WITH_IMMEDIATE: ibv_wr_opcode = ibv_wr_opcode::IBV_WR_SEND_WITH_IMM;
+}
+impl<K: CarriesImmediate> CarriesImmediate for Fenced<K> {}
+impl<K: sealed::Carries> sealed::Carries for Fenced<K> {
+    const WITH_IMMEDIATE: ibv_wr_opcode = K::WITH_IMMEDIATE;
+}
 
 /// A request of kind `K` with its memory `M`, to be [posted](crate::QueuePair::post).
 ///
@@ -221,11 +245,18 @@ impl Action {
     }
 
     /// How many bytes the request moves from or to `memory`, of which the pair copies `inline_bytes` at most; or why they
-    /// do not go together.
+    /// do not go together. A datagram has `datagram_bytes` at most.
     #[inline(always)]
-    pub(super) fn length<B, M: SendMemory<B>>(&self, memory: &M, inline_bytes: u32) -> Result<u32, RequestFlaw> {
+    pub(super) fn length<B, M: SendMemory<B>>(
+        &self,
+        memory: &M,
+        (inline_bytes, datagram_bytes): (u32, u32),
+    ) -> Result<u32, RequestFlaw> {
         let part = memory.part(KEY);
-        let most = if part.is_some() { MAX_MESSAGE_BYTES as u64 } else { u64::from(inline_bytes) };
+        let mut most = if part.is_some() { MAX_MESSAGE_BYTES as u64 } else { u64::from(inline_bytes) };
+        if memory.recipient(KEY).is_some() {
+            most = most.min(u64::from(datagram_bytes));
+        }
         let (len, within) = match (self.operation, part) {
             (Operation::Send | Operation::Receive, _) => (memory.filled(KEY) as u64, most),
             (Operation::Write, Some(_)) => (memory.filled(KEY) as u64, self.remote_len),
@@ -251,14 +282,20 @@ impl Action {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RequestFlaw {
-    /// More bytes than fit at the target (the peer's memory for a write, the buffer for a read) or in a message, or than
-    /// the pair takes [inline](crate::Inline).
+    /// More bytes than fit at the target (the peer's memory for a write, the buffer for a read), in a message, in a datagram
+    /// (the port's MTU), or than the pair takes [inline](crate::Inline).
     #[error("{len_bytes} bytes do not fit in {within}")]
     TooLong {
         /// What would be moved.
         len_bytes: u64,
         /// What there is.
         within: u64,
+    },
+    /// A datagram comes with 40 bytes in front, for which the receive must have room.
+    #[error("a receive of datagrams needs at least 40 bytes, for the routing header; there are {len_bytes}")]
+    NoRoomForHeader {
+        /// How many bytes there are.
+        len_bytes: u64,
     },
     /// An atomic works on 8 bytes at an address that is a multiple of 8, on both sides.
     #[error("an atomic needs 8 bytes at a multiple of 8; there are {len_bytes} at {address:#x}")]
@@ -283,6 +320,16 @@ impl<M> WorkRequest<M, Send> {
     #[inline(always)]
     pub fn send(memory: M) -> Self {
         Self::new(memory, Action::new(Operation::Send, ibv_wr_opcode::IBV_WR_SEND))
+    }
+}
+
+impl<B, M> WorkRequest<Addressed<B, M>, SendTo> {
+    /// Sends what is filled of `memory` to `recipient`, as one datagram.
+    #[doc(alias = "IBV_WR_SEND")]
+    #[inline(always)]
+    pub fn send_to(memory: M, recipient: &Recipient<B>) -> Self {
+        let addressed = Addressed { memory, recipient: recipient.clone() };
+        Self::new(addressed, Action::new(Operation::Send, ibv_wr_opcode::IBV_WR_SEND))
     }
 }
 
@@ -347,12 +394,12 @@ impl<M, K> WorkRequest<M, K> {
         self
     }
 
-    /// Begins only when all earlier reads and atomics of the queue are done.
+    /// Begins only when all earlier reads and atomics of the queue are done. Reliable connections only.
     #[doc(alias = "IBV_SEND_FENCE")]
     #[inline(always)]
-    pub fn fenced(mut self) -> Self {
+    pub fn fenced(mut self) -> WorkRequest<M, Fenced<K>> {
         self.action.flags |= ibv_send_flags::IBV_SEND_FENCE.0;
-        self
+        WorkRequest::new(self.memory, self.action)
     }
 
     /// With 4 bytes more, in host byte order. A write with an immediate takes a receive of the peer.

@@ -18,7 +18,8 @@ mod sealed {
 ///                                                                ▼         │ resume
 ///                                                               SendQueueDrain
 ///
-///   from Init, ReadyToReceive, ReadyToSend, SendQueueDrain:  into_error ──▶ Errored
+///   from ReadyToSend, UC and UD, where the device went there:  into_sqe ──▶ SendQueueError ──resume──▶ ReadyToSend
+///   from Init, ReadyToReceive, ReadyToSend, SendQueueDrain, SendQueueError:  into_error ──▶ Errored
 ///   from every state:  into_reset ──▶ Reset
 /// ```
 ///
@@ -29,6 +30,7 @@ mod sealed {
 /// | [`ReadyToReceive`] | yes | yes | |
 /// | [`ReadyToSend`] | yes | yes | yes |
 /// | [`SendQueueDrain`] | yes | yes | |
+/// | [`SendQueueError`] | yes | yes | |
 /// | [`Errored`] | | | |
 ///
 /// The type is what the program asked for last. The device may enter Error at any time by itself: completions say so, and
@@ -36,7 +38,7 @@ mod sealed {
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a state of a queue pair",
     label = "not a state",
-    note = "the states are `Reset`, `Init`, `ReadyToReceive`, `ReadyToSend`, `SendQueueDrain` and `Errored`"
+    note = "the states are `Reset`, `Init`, `ReadyToReceive`, `ReadyToSend`, `SendQueueDrain`, `SendQueueError` and `Errored`"
 )]
 #[doc(alias = "ibv_qp_state")]
 pub trait State: sealed::Sealed + Sized + 'static {
@@ -69,7 +71,7 @@ pub trait OnPort: State {}
 /// States in which a receive may be posted. Sealed.
 #[diagnostic::on_unimplemented(
     message = "cannot post a receive in state `{Self}`",
-    label = "needs `Init`, `ReadyToReceive`, `ReadyToSend` or `SendQueueDrain`",
+    label = "needs `Init`, `ReadyToReceive`, `ReadyToSend`, `SendQueueDrain` or `SendQueueError`",
     note = "from `Reset`, call `.into_init(..)` first; a pair in `Errored` goes through `.into_reset()`"
 )]
 pub trait PostReceive: State {}
@@ -160,6 +162,23 @@ impl State for SendQueueDrain {
     const NAME: &'static str = "SendQueueDrain";
     fn any<B, T>(pair: QueuePair<B, Self, T>) -> AnyQueuePair<B, T> {
         AnyQueuePair::SendQueueDrain(pair)
+    }
+}
+
+/// SQE: a send of an unreliable transport failed; sends are being flushed, receives go on. The device goes there by itself:
+/// [`into_sqe`](crate::QueuePair::into_sqe) sees it, and `resume` is the way back.
+#[doc(alias = "IBV_QPS_SQE")]
+#[doc(alias = "SQE")]
+#[derive(Debug)]
+pub enum SendQueueError {}
+impl GoesTo<Errored> for SendQueueError {}
+impl OnPort for SendQueueError {}
+impl PostReceive for SendQueueError {}
+impl sealed::Sealed for SendQueueError {}
+impl State for SendQueueError {
+    const NAME: &'static str = "SendQueueError";
+    fn any<B, T>(pair: QueuePair<B, Self, T>) -> AnyQueuePair<B, T> {
+        AnyQueuePair::SendQueueError(pair)
     }
 }
 

@@ -1,31 +1,111 @@
-//! Transports of a queue pair.
+//! Transports of a queue pair, and which operation exists on which.
 
+use super::attr::{DatagramInitAttributes, InitAttributes, Modify};
+use super::request::{Atomic, Fenced, Read, Send, SendTo, Write};
+use crate::device::Port;
 use crate::sys::ibv_qp_type;
 
 mod sealed {
+    use super::{Modify, Port, ibv_qp_type};
+
     #[allow(unnameable_types, reason = "seals `Transport`")]
     pub trait Sealed {
-        const TYPE: crate::sys::ibv_qp_type;
+        const TYPE: ibv_qp_type;
+    }
+
+    /// Attributes of Reset to Init.
+    #[allow(unnameable_types, reason = "seals the attributes of `Transport`")]
+    pub trait Init: for<'p> From<&'p Port> {
+        fn port(&self) -> &Port;
+        fn modify(&self, kind: ibv_qp_type) -> Modify;
     }
 }
+pub(super) use sealed::Init;
 
 /// A transport. Sealed.
-#[diagnostic::on_unimplemented(message = "`{Self}` is not a transport", note = "use `ReliableConnection`")]
+///
+/// | | sends | writes | reads, atomics | one peer | in order, or the pair breaks |
+/// |---|---|---|---|---|---|
+/// | [`ReliableConnection`] | yes | yes | yes | yes | yes |
+/// | [`UnreliableConnection`] | yes | yes | | yes | messages may be lost |
+/// | [`UnreliableDatagram`] | to a [`Recipient`](crate::Recipient) | | | | messages may be lost |
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a transport",
+    note = "the transports are `ReliableConnection`, `UnreliableConnection` and `UnreliableDatagram`"
+)]
 #[doc(alias = "ibv_qp_type")]
-pub trait Transport: sealed::Sealed + 'static {}
+pub trait Transport: sealed::Sealed + 'static {
+    /// What Reset to Init takes.
+    #[allow(private_bounds, reason = "sealed")]
+    type InitAttributes: Init;
+}
 
 /// RC: one peer; every message arrives once and in order, or the pair breaks.
 #[doc(alias = "IBV_QPT_RC")]
 #[doc(alias = "RC")]
 #[derive(Debug)]
 pub enum ReliableConnection {}
-
+impl Transport for ReliableConnection {
+    type InitAttributes = InitAttributes;
+}
 impl sealed::Sealed for ReliableConnection {
     const TYPE: ibv_qp_type = ibv_qp_type::IBV_QPT_RC;
 }
-impl Transport for ReliableConnection {}
+
+/// UC: one peer; a message arrives once and in order, or is lost, and nobody is told.
+///
+/// A send is complete when it has left: that says nothing about the peer. A message for which the peer has no receive, or
+/// that it does not allow, is dropped there.
+#[doc(alias = "IBV_QPT_UC")]
+#[doc(alias = "UC")]
+#[derive(Debug)]
+pub enum UnreliableConnection {}
+impl Transport for UnreliableConnection {
+    type InitAttributes = InitAttributes;
+}
+impl sealed::Sealed for UnreliableConnection {
+    const TYPE: ibv_qp_type = ibv_qp_type::IBV_QPT_UC;
+}
+
+/// UD: messages of at most one MTU, each to a recipient of its own, from whoever knows the Q_Key; each may be lost.
+#[doc(alias = "IBV_QPT_UD")]
+#[doc(alias = "UD")]
+#[derive(Debug)]
+pub enum UnreliableDatagram {}
+impl Transport for UnreliableDatagram {
+    type InitAttributes = DatagramInitAttributes;
+}
+impl sealed::Sealed for UnreliableDatagram {
+    const TYPE: ibv_qp_type = ibv_qp_type::IBV_QPT_UD;
+}
 
 /// The number of a transport, for the device.
-pub(crate) fn code<T: Transport>() -> ibv_qp_type {
+pub(crate) const fn code<T: Transport>() -> ibv_qp_type {
     <T as sealed::Sealed>::TYPE
 }
+
+/// Transports that do not tell of lost messages, and whose failing sends stop the sends only: UC and UD. Sealed.
+#[diagnostic::on_unimplemented(
+    message = "a failing send of `{Self}` breaks the whole queue pair",
+    label = "only `UnreliableConnection` and `UnreliableDatagram` have the state `SendQueueError`"
+)]
+pub trait Unreliable: Transport {}
+impl Unreliable for UnreliableConnection {}
+impl Unreliable for UnreliableDatagram {}
+
+/// Transports that carry requests of kind `K`. Sealed.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not carry requests of kind `{K}`",
+    label = "not on this transport",
+    note = "reliable connections send, write, read and do atomics, fenced or not; unreliable connections send and write; \
+            unreliable datagrams are sent to a recipient: `.post_send_to(memory, &recipient)`"
+)]
+pub trait Carries<K>: Transport {}
+impl Carries<Send> for ReliableConnection {}
+impl Carries<Write> for ReliableConnection {}
+impl Carries<Read> for ReliableConnection {}
+impl Carries<Atomic> for ReliableConnection {}
+impl<K> Carries<Fenced<K>> for ReliableConnection where ReliableConnection: Carries<K> {}
+impl Carries<Send> for UnreliableConnection {}
+impl Carries<Write> for UnreliableConnection {}
+impl Carries<SendTo> for UnreliableDatagram {}

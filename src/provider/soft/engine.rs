@@ -184,6 +184,7 @@ impl State {
         let mut local = mem::take(&mut self.local_scratch);
         local.clear();
         let reply = match transport {
+            _ if self.faults.fails_request() => Reply::Done(ibv_wc_status::IBV_WC_LOC_PROT_ERR),
             Transport::Reliable => self.carry_reliably(index, work, flight, &mut local),
             Transport::Unreliable => self.carry_unreliably(index, work, flight, &mut local),
             Transport::Datagram => match self.header(index, work) {

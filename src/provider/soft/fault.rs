@@ -203,6 +203,13 @@ pub enum Fault {
         /// How many.
         count: u32,
     },
+    /// The next `count` requests that are carried out end with a local protection error.
+    ///
+    /// Models memory that the device cannot reach any more: what no safe program can bring about.
+    RequestsFail {
+        /// How many.
+        count: u32,
+    },
     /// Queue pairs that enter Error from now on, and requests posted to them there, are not flushed until `heal` or a
     /// further modify to Error.
     ///
@@ -246,6 +253,7 @@ pub(super) struct Faults {
     send_kept: Option<c_int>,
     receive_kept: Option<c_int>,
     requests_lost: u32,
+    requests_fail: u32,
     answers_lost: u32,
     pub(super) flush_withheld: bool,
     locked_limit: Option<u64>,
@@ -270,6 +278,7 @@ impl Faults {
             Fault::SendKept { errno } => self.send_kept = Some(positive(errno)),
             Fault::ReceiveKept { errno } => self.receive_kept = Some(positive(errno)),
             Fault::RequestsLost { count } => self.requests_lost = count,
+            Fault::RequestsFail { count } => self.requests_fail = count,
             Fault::AnswersLost { count } => self.answers_lost = count,
             Fault::FlushWithheld => self.flush_withheld = true,
             Fault::LockedMemoryLimit { bytes } => self.locked_limit = Some(bytes),
@@ -311,6 +320,11 @@ impl Faults {
     /// Whether the request that is under way gets lost.
     pub(super) fn loses_request(&mut self) -> bool {
         spend(&mut self.requests_lost)
+    }
+
+    /// Whether the request that is under way fails here.
+    pub(super) fn fails_request(&mut self) -> bool {
+        spend(&mut self.requests_fail)
     }
 
     /// Whether the answer that is to come gets lost.

@@ -21,6 +21,7 @@ mod a_scoped_send_takes_memory_of_its_own_domain;
 mod a_send_takes_memory_of_its_own_domain;
 mod a_shared_buffer_is_sent_in_its_own_domain;
 mod all_other_objects_are_invariant_in_their_brand;
+mod an_address_handle_of_another_domain_is_no_way;
 mod brands_that_are_subtypes_of_each_other_do_not_mix;
 mod code_that_never_runs_does_not_unify_scoped_brands;
 mod objects_of_a_domain_need_a_brand;

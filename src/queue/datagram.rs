@@ -1,0 +1,349 @@
+//! Unreliable datagrams: address handles, recipients, and the transitions of their queue pairs.
+#![allow(unsafe_code, reason = "owns address handles")]
+
+use super::attr::{Modify, PeerPath};
+use super::error::TransitionError;
+use super::pair::QueuePair;
+use super::post::PostError;
+use super::request::{SendMemory, SendTo, WorkRequest, sealed};
+use super::state::{GoesTo, PostSend, ReadyToReceive, ReadyToSend, State};
+use super::transport::{Transport, UnreliableDatagram, code};
+use super::work::{Entry, Operation, WorkId};
+use crate::connection::Endpoint;
+use crate::device::{LinkLayer, Port};
+use crate::domain::brand::Branded;
+use crate::domain::{Brand, DomainInner, ProtectionDomain};
+use crate::error::{VerbError, note_leak};
+use crate::memory::Descriptor;
+use crate::seal::Key;
+use crate::sys::{self, ibv_qp_state as raw_state, ibv_qp_type};
+use crate::types::{Gid, Qkey, Qpn};
+use std::cell::UnsafeCell;
+use std::{fmt, marker::PhantomData, mem, ptr::NonNull, sync::Arc};
+
+/// How many bytes of routing header come in front of each datagram that is received.
+pub(crate) const HEADER_BYTES: usize = 40;
+
+/// How many bytes of a receive are not for the message.
+#[inline(always)]
+pub(super) const fn header_bytes<T: Transport>() -> usize {
+    if code::<T>().0 == ibv_qp_type::IBV_QPT_UD.0 { HEADER_BYTES } else { 0 }
+}
+
+/// How datagrams reach a port, resolved once: an address handle of domain `B`. Clones name the same one.
+///
+/// It is destroyed with its last clone, and not before the requests that go by it have completed and their place in the
+/// queue was taken by later ones, or their queue pair is gone.
+#[doc(alias = "ibv_ah")]
+pub struct AddressHandle<B> {
+    inner: Arc<AhInner>,
+    brand: Branded<B>,
+}
+
+/// An address handle without its brand.
+pub(super) struct AhInner {
+    /// # Invariants
+    ///
+    /// 0. Came from the domain's provider, and is alive until this is dropped.
+    raw: NonNull<sys::ibv_ah>,
+    domain: Arc<DomainInner>,
+}
+
+// SAFETY: an address handle is immutable; verbs may name it from any thread.
+unsafe impl Send for AhInner {}
+// SAFETY: as above.
+unsafe impl Sync for AhInner {}
+
+impl AhInner {
+    pub(super) fn raw(&self) -> *mut sys::ibv_ah {
+        self.raw.as_ptr()
+    }
+}
+
+impl Drop for AhInner {
+    fn drop(&mut self) {
+        // SAFETY: alive (0); what is in flight by it holds a reference.
+        if let Err(error) = unsafe { self.domain.context.provider.destroy_ah(self.raw) } {
+            mem::forget(Arc::clone(&self.domain));
+            note_leak("an address handle", error);
+        }
+    }
+}
+
+impl<B> Clone for AddressHandle<B> {
+    fn clone(&self) -> Self {
+        Self { inner: Arc::clone(&self.inner), brand: PhantomData }
+    }
+}
+
+impl<B> fmt::Debug for AddressHandle<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AddressHandle").finish_non_exhaustive()
+    }
+}
+
+/// Why there is no address handle.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AddressError {
+    /// This port has no GID, without which it cannot send on Ethernet.
+    #[error("this port has no GID: has its network interface an address, and is it up?")]
+    NoGid,
+    /// The peer has no GID, without which it cannot be reached on Ethernet.
+    #[error("the peer has no GID, without which it cannot be reached on Ethernet")]
+    NoPeerGid,
+    /// The device refused: `ENODATA` or `EINVAL` where the row of the port's GID is empty, `EHOSTUNREACH` or `ETIMEDOUT` where
+    /// the peer's address does not resolve.
+    #[error(transparent)]
+    Verb(#[from] VerbError),
+}
+
+impl<B: Brand> ProtectionDomain<B> {
+    /// Resolves how datagrams get from `port` to a peer.
+    ///
+    /// `ibv_create_ah(3)`.
+    ///
+    /// # Errors
+    ///
+    /// [`AddressError`].
+    #[doc(alias = "ibv_create_ah")]
+    pub fn address_handle(&self, port: &Port, path: &PeerPath) -> Result<AddressHandle<B>, AddressError> {
+        if port.link_layer() == LinkLayer::Ethernet {
+            port.gid().ok_or(AddressError::NoGid)?;
+            path.gid.ok_or(AddressError::NoPeerGid)?;
+        }
+        let mut attributes = path.to_sys(port.number(), port.gid().map_or(0, |row| row.index()));
+        let domain = &self.inner;
+        // SAFETY: the domain is alive.
+        let raw = unsafe { domain.context.provider.create_ah(domain.raw, &mut attributes) }?;
+        Ok(AddressHandle { inner: Arc::new(AhInner { raw, domain: Arc::clone(domain) }), brand: PhantomData })
+    }
+
+    /// The recipient that is behind `endpoint`, reached from `port`.
+    ///
+    /// # Errors
+    ///
+    /// As [`address_handle`](Self::address_handle).
+    pub fn recipient(&self, port: &Port, endpoint: &Endpoint, qkey: Qkey) -> Result<Recipient<B>, AddressError> {
+        let path = PeerPath { gid: endpoint.gid(), lid: endpoint.lid(), ..PeerPath::to(Gid::default()) };
+        Ok(Recipient::new(self.address_handle(port, &path)?, endpoint.queue_pair(), qkey))
+    }
+}
+
+/// To whom a datagram goes: a queue pair behind an address, with the Q_Key that it asks for.
+#[derive(Debug)]
+pub struct Recipient<B> {
+    handle: AddressHandle<B>,
+    queue_pair: Qpn,
+    qkey: Qkey,
+}
+
+impl<B> Clone for Recipient<B> {
+    fn clone(&self) -> Self {
+        Self { handle: self.handle.clone(), queue_pair: self.queue_pair, qkey: self.qkey }
+    }
+}
+
+impl<B> Recipient<B> {
+    /// Queue pair `queue_pair` behind `handle`, which takes what comes with `qkey`; what comes with another, it drops.
+    pub fn new(handle: AddressHandle<B>, queue_pair: Qpn, qkey: Qkey) -> Self {
+        Self { handle, queue_pair, qkey }
+    }
+
+    /// All members of a multicast group whose address is behind `handle`.
+    pub fn group(handle: AddressHandle<B>, qkey: Qkey) -> Self {
+        Self::new(handle, Qpn::MULTICAST, qkey)
+    }
+
+    pub(super) fn handle(&self) -> &Arc<AhInner> {
+        &self.handle.inner
+    }
+
+    /// The queue pair.
+    pub fn queue_pair(&self) -> Qpn {
+        self.queue_pair
+    }
+
+    /// The key.
+    pub fn qkey(&self) -> Qkey {
+        self.qkey
+    }
+}
+
+/// Memory with a recipient: what a request to send a datagram holds.
+pub struct Addressed<B, M> {
+    /// The memory.
+    pub memory: M,
+    /// To whom it goes.
+    pub recipient: Recipient<B>,
+}
+
+impl<B, M: fmt::Debug> fmt::Debug for Addressed<B, M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Addressed")
+            .field("memory", &self.memory)
+            .field("recipient", &self.recipient.queue_pair)
+            .finish()
+    }
+}
+
+impl<B, M: SendMemory<B>> SendMemory<B> for Addressed<B, M> {}
+impl<B, M: SendMemory<B>> sealed::Sealed<B> for Addressed<B, M> {
+    type Rest = (Recipient<B>, M::Rest);
+    fn filled(&self, key: Key) -> usize {
+        self.memory.filled(key)
+    }
+    fn part(&self, key: Key) -> Option<&Descriptor> {
+        self.memory.part(key)
+    }
+    fn bytes(&self, key: Key) -> &[u8] {
+        self.memory.bytes(key)
+    }
+    fn recipient(&self, _: Key) -> Option<&Recipient<B>> {
+        Some(&self.recipient)
+    }
+    fn into_entry(self, operation: Operation, key: Key) -> (Entry, Self::Rest) {
+        let Self { memory, recipient } = self;
+        let (entry, rest) = memory.into_entry(operation, key);
+        (entry, (recipient, rest))
+    }
+    fn from_entry(entry: Entry, (recipient, rest): Self::Rest, key: Key) -> Option<Self> {
+        M::from_entry(entry, rest, key).map(|memory| Self { memory, recipient })
+    }
+}
+
+/// The address handles of the requests that a queue of datagrams may have in flight, by number of the request. One is kept
+/// until its place is taken by a later request, whose own place in the ledger was free: so the earlier one has completed.
+pub(super) struct Peers {
+    /// # Invariants
+    ///
+    /// 0. A power of two of them, touched only by the one who posts.
+    by_number: Box<[UnsafeCell<Option<Arc<AhInner>>>]>,
+}
+
+// SAFETY: touched by one thread at a time (0), and dropped by the last owner.
+unsafe impl Send for Peers {}
+// SAFETY: as above.
+unsafe impl Sync for Peers {}
+
+impl Peers {
+    pub(super) fn new(depth: u32) -> Arc<Self> {
+        Arc::new(Self { by_number: (0..depth.next_power_of_two()).map(|_| UnsafeCell::new(None)).collect() })
+    }
+
+    /// Keeps `peer` for the request with this number.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only one who posts, and the place is free in the ledger.
+    pub(super) unsafe fn keep(&self, number: u32, peer: &Arc<AhInner>) {
+        let place = number as usize & (self.by_number.len() - 1);
+        if let Some(place) = self.by_number.get(place) {
+            // SAFETY: nobody else touches it (0, caller).
+            drop(unsafe { (*place.get()).replace(Arc::clone(peer)) });
+        }
+    }
+}
+
+/// The way up of unreliable datagrams, which have no peer to connect to.
+impl<B: Brand, S: State> QueuePair<B, S, UnreliableDatagram> {
+    /// From Init to Ready To Send: it sends, and takes datagrams from everybody who knows its Q_Key.
+    ///
+    /// `ibv_modify_qp(3)`, twice.
+    ///
+    /// # Errors
+    ///
+    /// The device refused; the pair comes back in the state that it reached.
+    #[allow(clippy::type_complexity, reason = "a pair of two states")]
+    pub fn open(
+        self,
+    ) -> Result<
+        QueuePair<B, ReadyToSend, UnreliableDatagram>,
+        TransitionError<super::AnyQueuePair<B, UnreliableDatagram>>,
+    >
+    where
+        S: GoesTo<ReadyToReceive>,
+    {
+        self.into_rtr()
+            .map_err(|error| TransitionError { queue_pair: error.queue_pair.into(), source: error.source })?
+            .into_rts()
+            .map_err(|error| TransitionError { queue_pair: error.queue_pair.into(), source: error.source })
+    }
+
+    /// From Init to Ready To Receive.
+    ///
+    /// `ibv_modify_qp(3)`.
+    ///
+    /// # Errors
+    ///
+    /// The device refused.
+    #[doc(alias = "ibv_modify_qp")]
+    pub fn into_rtr(self) -> Result<QueuePair<B, ReadyToReceive, UnreliableDatagram>, TransitionError<Self>>
+    where
+        S: GoesTo<ReadyToReceive>,
+    {
+        self.transition(Modify::to(raw_state::IBV_QPS_RTR))
+    }
+
+    /// From Ready To Receive to Ready To Send.
+    ///
+    /// `ibv_modify_qp(3)`.
+    ///
+    /// # Errors
+    ///
+    /// The device refused.
+    #[doc(alias = "ibv_modify_qp")]
+    pub fn into_rts(self) -> Result<QueuePair<B, ReadyToSend, UnreliableDatagram>, TransitionError<Self>>
+    where
+        S: GoesTo<ReadyToSend>,
+    {
+        let psn = self.inner.core.local.psn;
+        self.transition(Modify::ready_to_send_from(psn))
+    }
+
+    /// Sends what is filled of `memory` to `recipient`, as one datagram: [`post`](Self::post) of [`WorkRequest::send_to`].
+    ///
+    /// `ibv_post_send(3)`. At most the port's MTU.
+    ///
+    /// # Errors
+    ///
+    /// [`PostError`] gives the memory back, but for [`PostError::Uncertain`].
+    #[doc(alias = "ibv_post_send")]
+    pub fn post_send_to<M: SendMemory<B>>(
+        &mut self,
+        memory: M,
+        recipient: &Recipient<B>,
+    ) -> Result<WorkId, PostError<M>>
+    where
+        S: PostSend,
+    {
+        let request: WorkRequest<_, SendTo> = WorkRequest::send_to(memory, recipient);
+        self.post(request).map_err(|error| error.map(|request| request.into_memory().memory))
+    }
+
+    /// Joins a multicast group: datagrams to it arrive here too, until the pair leaves it or is destroyed.
+    ///
+    /// `ibv_attach_mcast(3)`. On Ethernet, the port's network interface must have joined the group as well.
+    ///
+    /// # Errors
+    ///
+    /// The device refused: `EINVAL` if `group` is no multicast address.
+    #[doc(alias = "ibv_attach_mcast")]
+    pub fn join_group(&mut self, group: Gid, lid: u16) -> Result<(), VerbError> {
+        let busy = VerbError::new("ibv_attach_mcast", libc::EBUSY);
+        self.inner.unsplit().ok_or(busy)?.attach(group, lid)
+    }
+
+    /// Leaves a multicast group.
+    ///
+    /// `ibv_detach_mcast(3)`.
+    ///
+    /// # Errors
+    ///
+    /// The device refused: `EINVAL` if the pair is no member.
+    #[doc(alias = "ibv_detach_mcast")]
+    pub fn leave_group(&mut self, group: Gid, lid: u16) -> Result<(), VerbError> {
+        let busy = VerbError::new("ibv_detach_mcast", libc::EBUSY);
+        self.inner.unsplit().ok_or(busy)?.detach(group, lid)
+    }
+}

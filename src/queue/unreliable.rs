@@ -1,0 +1,118 @@
+//! Unreliable connections: the way up; and the way back from a failing send, which datagrams have too.
+
+use super::AnyQueuePair;
+use super::attr::{Modify, PeerPath, UnreliableRtrAttributes};
+use super::error::{TransitionError, TransitionFailure};
+use super::pair::QueuePair;
+use super::state::{DeviceState, GoesTo, ReadyToReceive, ReadyToSend, SendQueueError, State};
+use super::transport::{Transport, Unreliable, UnreliableConnection};
+use crate::connection::Endpoint;
+use crate::domain::Brand;
+use crate::sys::ibv_qp_state as raw_state;
+use crate::types::{Gid, Psn};
+
+/// The way up of an unreliable connection.
+impl<B: Brand, S: State> QueuePair<B, S, UnreliableConnection> {
+    /// From Init to Ready To Receive.
+    ///
+    /// `ibv_modify_qp(3)`.
+    ///
+    /// # Errors
+    ///
+    /// The device refused.
+    #[doc(alias = "ibv_modify_qp")]
+    pub fn into_rtr(
+        self,
+        attr: &UnreliableRtrAttributes,
+    ) -> Result<QueuePair<B, ReadyToReceive, UnreliableConnection>, TransitionError<Self>>
+    where
+        S: GoesTo<ReadyToReceive>,
+    {
+        let local = self.inner.core.local;
+        if let Err(source) = local.reaches(&attr.path, attr.path_mtu) {
+            return self.fail(source);
+        }
+        self.transition(Modify::ready_to_receive_unreliably(attr, local.port, local.row()))
+    }
+
+    /// From Ready To Receive to Ready To Send, with the number of the first packet.
+    ///
+    /// `ibv_modify_qp(3)`.
+    ///
+    /// # Errors
+    ///
+    /// The device refused.
+    #[doc(alias = "ibv_modify_qp")]
+    pub fn into_rts(
+        self,
+        send_psn: Psn,
+    ) -> Result<QueuePair<B, ReadyToSend, UnreliableConnection>, TransitionError<Self>>
+    where
+        S: GoesTo<ReadyToSend>,
+    {
+        self.transition(Modify::ready_to_send_from(send_psn))
+    }
+
+    /// From Init to Ready To Send, connected to `peer`. Both sides do this, in any order.
+    ///
+    /// # Errors
+    ///
+    /// The device refused one of the two transitions; the pair comes back in the state that it reached.
+    #[allow(clippy::type_complexity, reason = "a pair of two states")]
+    pub fn connect(
+        self,
+        peer: &Endpoint,
+    ) -> Result<QueuePair<B, ReadyToSend, UnreliableConnection>, TransitionError<AnyQueuePair<B, UnreliableConnection>>>
+    where
+        S: GoesTo<ReadyToReceive>,
+    {
+        let local = self.inner.core.local;
+        let attr = UnreliableRtrAttributes {
+            path: PeerPath { gid: peer.gid(), lid: peer.lid(), ..PeerPath::to(Gid::default()) },
+            path_mtu: local.mtu.min(peer.mtu()),
+            destination: peer.queue_pair(),
+            receive_psn: peer.psn(),
+        };
+        self.into_rtr(&attr)
+            .map_err(|error| TransitionError { queue_pair: error.queue_pair.into(), source: error.source })?
+            .into_rts(local.psn)
+            .map_err(|error| TransitionError { queue_pair: error.queue_pair.into(), source: error.source })
+    }
+}
+
+/// Where a send of an unreliable transport has failed.
+impl<B: Brand, T: Unreliable> QueuePair<B, ReadyToSend, T> {
+    /// To Send Queue Error, if the device says that the pair is there, after a send that failed; otherwise the pair as it is.
+    ///
+    /// # Errors
+    ///
+    /// The device says another state, or nothing: the pair comes back.
+    pub fn into_sqe(self) -> Result<QueuePair<B, SendQueueError, T>, TransitionError<Self>> {
+        match self.query_state() {
+            Ok(DeviceState::SendQueueError) => Ok(QueuePair::assume_state(self.inner)),
+            Ok(state) => self.fail(TransitionFailure::Elsewhere { asked: SendQueueError::NAME, state }),
+            Err(source) => self.fail(TransitionFailure::Verb { to: SendQueueError::NAME, source }),
+        }
+    }
+}
+
+/// In SQE: sends are flushed, receives go on.
+impl<B: Brand, T: Transport> QueuePair<B, SendQueueError, T> {
+    /// Back to Ready To Send, once the poller has given out every send.
+    ///
+    /// `ibv_modify_qp(3)`.
+    ///
+    /// # Errors
+    ///
+    /// [`TransitionFailure::Undrained`]: sends are still in flight; or the device refused.
+    #[doc(alias = "ibv_modify_qp")]
+    pub fn resume(self) -> Result<QueuePair<B, ReadyToSend, T>, TransitionError<Self>> {
+        let sends = self.sends_in_flight();
+        if sends != 0 {
+            return self.fail(TransitionFailure::Undrained { sends });
+        }
+        let pair = self.transition(Modify::to(raw_state::IBV_QPS_RTS))?;
+        pair.inner.core.forget_failures();
+        Ok(pair)
+    }
+}

@@ -1,0 +1,16 @@
+//! Rule D1: memory is posted to queue pairs of its own protection domain only.
+
+use interlock::{Buffer, QueuePair, ReadyToSend, Recipient, UnreliableDatagram};
+
+interlock::domain! { struct Storage; }
+interlock::domain! { struct Scratch; }
+
+fn post(
+    pair: &mut QueuePair<Storage, ReadyToSend, UnreliableDatagram>,
+    buffer: Buffer<Storage>,
+    to: &Recipient<Storage>,
+) {
+    let _ = pair.post_send_to(buffer, to);
+}
+
+fn main() {}

@@ -1,0 +1,10 @@
+//! Rule Q14: which operation exists on which transport is a matter of types.
+
+use interlock::{Brand, Buffer, QueuePair, Recipient};
+
+fn post<B: Brand>(pair: &mut QueuePair<B>, buffer: Buffer<B>, recipient: &Recipient<B>) {
+    let _ = recipient;
+    let _ = pair.post_send(buffer);
+}
+
+fn main() {}

@@ -1,0 +1,15 @@
+//! Rule Q14: which operation exists on which transport is a matter of types.
+
+use interlock::{Brand, Buffer, QueuePair, ReadyToSend, Recipient, ReliableConnection, RemoteAll, RemoteRegion};
+
+fn post<B: Brand>(
+    pair: &mut QueuePair<B, ReadyToSend, ReliableConnection>,
+    buffer: Buffer<B>,
+    peer: &RemoteRegion<RemoteAll>,
+    recipient: &Recipient<B>,
+) {
+    let _ = (peer, recipient);
+    let _ = pair.post_read(buffer, peer);
+}
+
+fn main() {}

@@ -1,0 +1,16 @@
+//! Rule Q14: which operation exists on which transport is a matter of types.
+//! Error: E0308
+
+use interlock::{Brand, Buffer, QueuePair, ReadyToSend, Recipient, RemoteAll, RemoteRegion, UnreliableDatagram, WorkRequest};
+
+fn post<B: Brand>(
+    pair: &mut QueuePair<B, ReadyToSend, UnreliableDatagram>,
+    buffer: Buffer<B>,
+    peer: &RemoteRegion<RemoteAll>,
+    recipient: &Recipient<B>,
+) {
+    let _ = (peer, recipient);
+    let _ = pair.batch(|batch| batch.post(WorkRequest::read(buffer, peer)));
+}
+
+fn main() {}
