@@ -173,8 +173,8 @@ mod sys;
 mod types;
 
 pub use completion::{
-    Completion, CompletionQueue, Datagram, Failure, FailureCause, NoRoom, PollError, Poller, Received, Retired, Status,
-    Success, Unsignalled, WaitError, Work, WrittenWithImmediate,
+    Completion, CompletionQueue, Datagram, Failure, FailureCause, NoRoom, PollError, Poller, Received, Retired,
+    Scattered, Status, Success, Unsignalled, WaitError, Work, WrittenWithImmediate,
 };
 pub use connection::Endpoint;
 pub use device::{
@@ -184,9 +184,9 @@ pub use device::{
 pub use domain::{Brand, NamedDomainError, ProtectionDomain, Scoped};
 pub use error::VerbError;
 pub use memory::{
-    Access, Buffer, DeregisterError, DeviceMayWrite, Exposed, JoinError, LocalRead, LocalWrite, MAX_MESSAGE_BYTES,
-    Memory, MemoryRegion, NoPages, OutOfBounds, Pages, PeerCannotWrite, PeerMayAtomic, PeerMayRead, PeerMayWrite,
-    Plain, RecordError, RegisterError, RegisterFailure, RejoinError, RemoteAll, RemoteAtomic, RemoteRead,
+    Access, Buffer, BufferList, DeregisterError, DeviceMayWrite, Exposed, JoinError, LocalRead, LocalWrite,
+    MAX_MESSAGE_BYTES, Memory, MemoryRegion, NoPages, OutOfBounds, Pages, PeerCannotWrite, PeerMayAtomic, PeerMayRead,
+    PeerMayWrite, Plain, RecordError, RegisterError, RegisterFailure, RejoinError, RemoteAll, RemoteAtomic, RemoteRead,
     RemoteReadWrite, RemoteRegion, RemoteWrite, SharedBuffer, SplitError, SplitRegion, TooLong, Unexposed, ViewError,
     Viewable, locked_memory_limit,
 };
@@ -194,12 +194,12 @@ pub use provider::soft;
 pub use queue::request;
 pub use queue::{
     AddressError, AddressHandle, Addressed, AdvanceError, AnyQueuePair, Batch, BatchError, Carries, CarriesImmediate,
-    ConnectAttributes, CreateError, DatagramInitAttributes, DestroyError, DeviceState, DrainFailure, Errored, GoesTo,
-    Halted, Init, InitAttributes, Inline, JoinHalvesError, Limits, OnPort, Operation, PeerPath, PeerRights, PostError,
-    PostReceive, PostSend, PostedMemory, QueuePair, ReadyToReceive, ReadyToSend, ReceiveHalf, Recipient,
-    ReliableConnection, RequestFlaw, Reset, RtrAttributes, RtsAttributes, SendHalf, SendMemory, SendQueueDrain,
-    SendQueueError, State, TransitionError, TransitionFailure, Transport, Undrained, Unreliable, UnreliableConnection,
-    UnreliableDatagram, UnreliableRtrAttributes, WorkId, WorkRequest,
+    ConnectAttributes, CreateError, DatagramInitAttributes, DestroyError, DeviceState, DrainFailure, Errored,
+    FillMemory, GoesTo, Halted, Init, InitAttributes, Inline, JoinHalvesError, Limits, OnPort, Operation, PeerPath,
+    PeerRights, PostError, PostReceive, PostSend, PostedMemory, QueuePair, ReadyToReceive, ReadyToSend, ReceiveHalf,
+    Recipient, ReliableConnection, RequestFlaw, Reset, RtrAttributes, RtsAttributes, SendHalf, SendMemory,
+    SendQueueDrain, SendQueueError, State, TransitionError, TransitionFailure, Transport, Undrained, Unreliable,
+    UnreliableConnection, UnreliableDatagram, UnreliableRtrAttributes, WorkId, WorkRequest,
 };
 pub use types::{
     AckTimeout, Gid, Lkey, Mtu, OutOfRange, PortNumber, Psn, Qkey, Qpn, ReadDepth, RetryCount, Rkey, RnrRetry, RnrTimer,

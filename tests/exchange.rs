@@ -4,9 +4,9 @@ mod common;
 
 use common::{Link, PATIENCE, context};
 use interlock::{
-    Brand, Buffer, Completion, ConnectAttributes, DeviceState, LocalRead, Poller, PostError, PostedMemory, RemoteAll,
-    RemoteAtomic, RemoteRead, RemoteReadWrite, RemoteRegion, RemoteWrite, RnrRetry, Status, Success, Work, WorkId,
-    WorkRequest,
+    Brand, Buffer, BufferList, Completion, ConnectAttributes, DeviceState, LocalRead, Poller, PostError, PostedMemory,
+    ProtectionDomain, RemoteAll, RemoteAtomic, RemoteRead, RemoteReadWrite, RemoteRegion, RemoteWrite, RequestFlaw,
+    RnrRetry, Scattered, Status, Success, Work, WorkId, WorkRequest,
 };
 use std::time::Duration;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -532,4 +532,83 @@ fn two_devices_reach_each_other() {
     left.post_send(message).unwrap();
     assert_eq!(&next(&mut there_poller).received().unwrap()[..], b"over there");
     assert!(matches!(next(&mut here_poller).work(), Work::Sent(_)));
+}
+
+fn list_of<B: Brand>(domain: &ProtectionDomain<B>, parts: &[&[u8]]) -> BufferList<B> {
+    let fill = |part: &&[u8]| {
+        let mut buffer = domain.buffer(part.len().max(1)).unwrap();
+        buffer.write(part).unwrap();
+        buffer
+    };
+    parts.iter().map(fill).collect()
+}
+
+fn listed<B: Brand>(domain: ProtectionDomain<B>) -> Link<B> {
+    let limits = interlock::Limits { sends: 4, receives: 4, elements: 3, ..Default::default() };
+    Link::limited(domain, &limits, &interlock::ConnectAttributes::default())
+}
+
+#[test]
+fn a_list_is_gathered_on_one_side_and_scattered_on_the_other() {
+    interlock::domain! { struct Test; }
+    let mut link = listed(context().named_domain(Test).unwrap());
+    // An empty buffer in the middle takes no part.
+    let message = list_of(&link.domain, &[b"head", b"", b"and body"]);
+    let into: BufferList<_> = [5, 3, 100].map(|len| link.domain.buffer(len).unwrap()).into_iter().collect();
+    link.right.post_receive(into).unwrap();
+    link.left.post_send(message).unwrap();
+    for _ in 0..2 {
+        match next(&mut link.poller).work() {
+            Work::Sent(PostedMemory::List(list)) => assert_eq!((&list[0][..], list.filled_bytes()), (&b"head"[..], 12)),
+            Work::Scattered(Scattered { list, written_bytes: None, immediate: None, .. }) => {
+                let parts: Vec<&[u8]> = list.iter().map(|buffer| &buffer[..]).collect();
+                assert_eq!(parts, [&b"heada"[..], b"nd ", b"body"]);
+                assert_eq!(list.into_buffers().len(), 3);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn memory_of_the_peer_is_read_into_a_list_and_written_from_one() {
+    interlock::domain! { struct Test; }
+    let mut link = listed(context().named_domain(Test).unwrap());
+    let mut theirs = link.domain.register::<RemoteAll, _>(vec![0_u64; 2]).unwrap();
+    theirs.write_from(0, b"0123456789abcdef").unwrap();
+    let remote = theirs.remote();
+    let list = list_of(&link.domain, &[b"three", b"and", b"a lot more"]);
+    link.left.post(WorkRequest::read_scattered(list, &remote.slice(0..10).unwrap())).unwrap();
+    let Work::ReadScattered(list) = next(&mut link.poller).work() else { panic!("a read") };
+    let parts: Vec<&[u8]> = list.iter().map(|buffer| &buffer[..]).collect();
+    assert_eq!(parts, [&b"01234"[..], b"567", b"89"]);
+    link.left.post_write(list, &remote.slice(6..16).unwrap()).unwrap();
+    let Work::Written(PostedMemory::List(_)) = next(&mut link.poller).work() else { panic!("a write") };
+    let mut bytes = [0; 16];
+    theirs.read_into(0, &mut bytes).unwrap();
+    assert_eq!(&bytes, b"0123450123456789");
+}
+
+/// C047 besides: the write needs no memory of the receive. C065: more than the pair takes.
+#[test]
+fn a_list_has_as_many_buffers_as_the_pair_takes() {
+    interlock::domain! { struct Test; }
+    let mut link = listed(context().named_domain(Test).unwrap());
+    let four = || list_of(&link.domain, &[b"1", b"2", b"3", b"4"]);
+    let (send, receive) = (four(), four());
+    for error in [link.left.post_send(send).unwrap_err(), link.left.post_receive(receive).unwrap_err()] {
+        let PostError::Flawed { request, flaw: RequestFlaw::TooManyElements { elements: 4, most: 3 } } = error else {
+            panic!("{error}")
+        };
+        assert_eq!(request.len(), 4);
+    }
+    let theirs = link.domain.register::<RemoteAll, _>(vec![0_u64; 1]).unwrap();
+    link.right.post_receive(BufferList::new(Vec::new())).unwrap();
+    link.left.post_write_with_immediate(list_of(&link.domain, &[b"to", b"them"]), &theirs.remote(), 3).unwrap();
+    let works = [next(&mut link.poller).work(), next(&mut link.poller).work()];
+    let told = works.iter().find_map(|work| match work {
+        Work::Scattered(scattered) => Some((scattered.written_bytes, scattered.immediate, scattered.list.len())),
+        _ => None,
+    });
+    assert_eq!(told, Some((Some(6), Some(3), 0)));
 }

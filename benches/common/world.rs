@@ -504,7 +504,7 @@ impl<B: Brand> World<B> {
                         assert_eq!(posted.address, buffer.as_ptr().addr(), "a refused buffer");
                         spare.push(buffer);
                     }
-                    PostedMemory::Shared(_) | PostedMemory::Inline => {
+                    _ => {
                         assert_eq!(posted.address, 0, "refused without its buffer");
                     }
                 }
@@ -970,7 +970,7 @@ impl<B: Brand> World<B> {
                 }
                 self.under_way -= 1;
             }
-            PostedMemory::Shared(_) | PostedMemory::Inline => {
+            _ => {
                 assert_eq!(posted.address, 0, "a completion without its buffer");
                 assert!(matches!(outcome, Outcome::Sent | Outcome::Failed { .. }));
             }

@@ -105,9 +105,8 @@ impl Ended {
             }
             sender = u64::from(wc.slid) << 32 | u64::from(wc.sl) << 24 | u64::from(wc.src_qp & 0xff_ffff);
         }
-        match entry.part() {
-            Some(part) if filled <= part.capacity() && filled >= least => part.set_filled(filled),
-            _ => return Self { id, head: words(IMPOSSIBLE, qpn), detail: 0, sender: 0 },
+        if filled < least || !entry.fill(filled) {
+            return Self { id, head: words(IMPOSSIBLE, qpn), detail: 0, sender: 0 };
         }
         // SAFETY: the members of the union are numbers of 4 bytes.
         Self { id, head, detail: words(unsafe { wc.__bindgen_anon_1.imm_data }, wc.byte_len), sender }

@@ -18,4 +18,4 @@ pub(crate) use queue::{Attached, CqInner, Orphan, Place, QueueStatus, create};
 pub use queue::{CompletionQueue, NoRoom};
 pub use retired::{Retired, Unsignalled};
 pub use status::Status;
-pub use success::{Datagram, Received, Success, Work, WrittenWithImmediate};
+pub use success::{Datagram, Received, Scattered, Success, Work, WrittenWithImmediate};

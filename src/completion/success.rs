@@ -2,7 +2,7 @@
 
 use super::entry::Ended;
 use crate::domain::brand::Branded;
-use crate::memory::{Buffer, SharedBuffer};
+use crate::memory::{Buffer, BufferList, SharedBuffer};
 use crate::queue::{Entry, HEADER_BYTES, Operation, PostedMemory, WorkId};
 use crate::types::{Gid, Qpn};
 use std::{fmt, marker::PhantomData};
@@ -67,7 +67,12 @@ impl<B> Success<B> {
                     buffer,
                 }),
             },
-            // Cannot be: only unique buffers are received into.
+            PostedMemory::List(list) => Work::Scattered(Scattered {
+                list,
+                written_bytes: ended.is_with_write().then_some(ended.byte_len()),
+                immediate: ended.immediate(),
+            }),
+            // Cannot be: only these are received into.
             memory => Work::Sent(memory),
         }
     }
@@ -125,6 +130,10 @@ pub enum Work<B> {
     Datagram(Datagram<B>),
     /// The peer wrote to memory of this side, and said so with an immediate.
     WrittenWithImmediate(WrittenWithImmediate<B>),
+    /// A receive into a list ended.
+    Scattered(Scattered<B>),
+    /// Memory of the peer was read into a list.
+    ReadScattered(BufferList<B>),
 }
 
 /// A message that was received.
@@ -134,6 +143,28 @@ pub struct Received<B> {
     pub buffer: Buffer<B>,
     /// The immediate that came with it, host byte order.
     pub immediate: Option<u32>,
+}
+
+/// What came of a receive into a list of buffers.
+#[non_exhaustive]
+pub struct Scattered<B> {
+    /// The list; what is filled of its buffers, one after the other, is the message. A datagram starts with 40 bytes of
+    /// header.
+    pub list: BufferList<B>,
+    /// Where a write of the peer took the receive: how many bytes it wrote to its target. Nothing came into the list then.
+    pub written_bytes: Option<u32>,
+    /// The immediate that came with it, host byte order.
+    pub immediate: Option<u32>,
+}
+
+impl<B> fmt::Debug for Scattered<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Scattered")
+            .field("list", &self.list)
+            .field("written_bytes", &self.written_bytes)
+            .field("immediate", &self.immediate)
+            .finish()
+    }
 }
 
 /// A datagram that was received, and who sent it.
@@ -218,6 +249,7 @@ impl<B> Work<B> {
                 let original = buffer.first_chunk::<8>().map_or(0, |word| u64::from_ne_bytes(*word));
                 Self::Atomic { original, buffer }
             }
+            (Operation::Read, PostedMemory::List(list)) => Self::ReadScattered(list),
             (Operation::Write, memory) => Self::Written(memory),
             (_, memory) => Self::Sent(memory),
         }
@@ -232,6 +264,7 @@ impl<B> Work<B> {
             Self::Received(Received { buffer, .. })
             | Self::Datagram(Datagram { buffer, .. })
             | Self::WrittenWithImmediate(WrittenWithImmediate { buffer, .. }) => Some(buffer),
+            Self::Scattered(_) | Self::ReadScattered(_) => None,
         }
     }
 
@@ -256,6 +289,8 @@ impl<B> fmt::Debug for Work<B> {
             Self::Received(received) => received.fmt(f),
             Self::Datagram(datagram) => datagram.fmt(f),
             Self::WrittenWithImmediate(written) => written.fmt(f),
+            Self::Scattered(scattered) => scattered.fmt(f),
+            Self::ReadScattered(list) => f.debug_tuple("ReadScattered").field(list).finish(),
         }
     }
 }

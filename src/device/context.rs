@@ -280,6 +280,12 @@ impl DeviceAttributes {
         limit(self.0.max_qp_wr)
     }
 
+    /// Buffers of one list that is sent or received.
+    #[doc(alias = "max_sge")]
+    pub fn max_elements(&self) -> u32 {
+        limit(self.0.max_sge)
+    }
+
     /// Entries of one completion queue.
     pub fn max_completion_entries(&self) -> u32 {
         limit(self.0.max_cqe)

@@ -15,6 +15,7 @@ use zerocopy::{FromBytes, KnownLayout};
 /// fills. Posting moves it away; the completion gives it back.
 ///
 /// Dropping it gives its bytes up; the region is deregistered and freed with its last buffer.
+#[repr(transparent)]
 pub struct Buffer<B> {
     /// # Invariants
     ///

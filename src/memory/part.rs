@@ -10,7 +10,7 @@ use std::{fmt, mem, ptr::NonNull, slice, sync::Arc};
 /// A part of a region.
 ///
 /// Made when a region is split, never on the data path. The alignment leaves room for the ledger's tag.
-#[repr(C, align(32))]
+#[repr(C, align(64))]
 #[allow(unnameable_types, reason = "in a sealed trait")]
 pub struct Descriptor {
     /// What is filled, to be sent.
@@ -48,6 +48,12 @@ static_assertions::const_assert!(cfg!(target_endian = "little") || cfg!(target_p
 unsafe impl Send for Descriptor {}
 // SAFETY: as above.
 unsafe impl Sync for Descriptor {}
+
+impl Element {
+    fn copy(&self) -> sys::ibv_sge {
+        sys::ibv_sge { addr: self.addr.addr() as u64, length: self.length.load(Ordering::Relaxed), lkey: self.lkey }
+    }
+}
 
 impl Descriptor {
     /// All of `region`.
@@ -110,6 +116,16 @@ impl Descriptor {
     #[inline(always)]
     pub(crate) fn element(&self) -> *mut sys::ibv_sge {
         (&raw const self.element).cast_mut().cast()
+    }
+
+    /// A copy of it.
+    pub(super) fn filled_element(&self) -> sys::ibv_sge {
+        self.element.copy()
+    }
+
+    /// A copy of the element of all of it.
+    pub(super) fn whole_element_copy(&self) -> sys::ibv_sge {
+        self.whole.copy()
     }
 
     /// All of it as a scatter/gather element, likewise.

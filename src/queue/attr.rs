@@ -20,6 +20,11 @@ pub struct Limits {
     /// some hundred.
     #[doc(alias = "max_inline_data")]
     pub inline_bytes: u32,
+    /// How many buffers a [`BufferList`](crate::BufferList) that is posted here may have, sent or received; 1 to the
+    /// device's [`max_elements`](crate::DeviceAttributes::max_elements).
+    #[doc(alias = "max_send_sge")]
+    #[doc(alias = "max_recv_sge")]
+    pub elements: u32,
 }
 
 impl Limits {
@@ -30,9 +35,9 @@ impl Limits {
 }
 
 impl Default for Limits {
-    /// Four of each and nothing inline: enough for a first program.
+    /// Four of each, nothing inline, and no lists: enough for a first program.
     fn default() -> Self {
-        Self { sends: 4, receives: 4, inline_bytes: 0 }
+        Self { sends: 4, receives: 4, inline_bytes: 0, elements: 1 }
     }
 }
 

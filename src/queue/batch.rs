@@ -207,7 +207,7 @@ impl<'env, B, T> Batch<'_, 'env, B, T> {
     where
         T: Carries<K>,
     {
-        let length = match request.action.length(&request.memory, self.queue.most_bytes) {
+        let length = match request.action.length(&request.memory, self.queue.most) {
             Ok(length) => length,
             Err(flaw) => return Err(PostError::Flawed { request, flaw }),
         };
@@ -250,7 +250,7 @@ impl<'env, B, T> Batch<'_, 'env, B, T> {
         let before = self.posted + self.count;
         let mut requests = requests.into_iter();
         loop {
-            let most_bytes = self.queue.most_bytes;
+            let most = self.queue.most;
             let mut row = self.queue.poster.row(self.count as u32);
             let mut id = self.queue.id(self.count as u32);
             let end = self.at(self.plain_room().min(self.count + row.len() as usize));
@@ -260,7 +260,7 @@ impl<'env, B, T> Batch<'_, 'env, B, T> {
                     drop(staging);
                     return Ok(self.posted + self.count - before);
                 };
-                let length = match request.action.length(&request.memory, most_bytes) {
+                let length = match request.action.length(&request.memory, most) {
                     Ok(length) => length,
                     Err(flaw) => return Err(PostError::Flawed { request, flaw }),
                 };

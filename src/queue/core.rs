@@ -96,8 +96,8 @@ impl Inner {
             cap: sys::ibv_qp_cap {
                 max_send_wr: limits.sends,
                 max_recv_wr: limits.receives,
-                max_send_sge: 1,
-                max_recv_sge: 1,
+                max_send_sge: limits.elements.max(1),
+                max_recv_sge: limits.elements.max(1),
                 max_inline_data: limits.inline_bytes,
             },
             qp_type: code::<T>(),
@@ -135,16 +135,8 @@ impl Inner {
             domain: Arc::clone(domain),
         };
         Ok(Box::new(Self {
-            send: SendQueue::new(
-                send_poster,
-                send_key,
-                raw,
-                post_send,
-                Arc::clone(&status),
-                limits.inline_bytes,
-                peers.clone(),
-            ),
-            receive: ReceiveQueue::new(receive_poster, receive_key, raw, post_receive, status, 0, None),
+            send: SendQueue::new(send_poster, send_key, raw, post_send, Arc::clone(&status), limits, peers.clone()),
+            receive: ReceiveQueue::new(receive_poster, receive_key, raw, post_receive, status, limits, None),
             core: Arc::new(core),
         }))
     }

@@ -14,7 +14,7 @@ use crate::device::{LinkLayer, Port};
 use crate::domain::brand::Branded;
 use crate::domain::{Brand, DomainInner, ProtectionDomain};
 use crate::error::{VerbError, note_leak};
-use crate::memory::Descriptor;
+use crate::memory::{Descriptor, ListInner};
 use crate::seal::Key;
 use crate::sys::{self, ibv_qp_state as raw_state, ibv_qp_type};
 use crate::types::{Gid, Qkey, Qpn};
@@ -198,6 +198,12 @@ impl<B, M: SendMemory<B>> sealed::Sealed<B> for Addressed<B, M> {
     }
     fn bytes(&self, key: Key) -> &[u8] {
         self.memory.bytes(key)
+    }
+    fn list(&mut self, key: Key) -> Option<&mut ListInner> {
+        self.memory.list(key)
+    }
+    fn extent(&self, key: Key) -> (usize, usize) {
+        self.memory.extent(key)
     }
     fn recipient(&self, _: Key) -> Option<&Recipient<B>> {
         Some(&self.recipient)

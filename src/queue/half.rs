@@ -5,14 +5,13 @@ use super::core::{Core, Inner};
 use super::datagram::header_bytes;
 use super::pair::QueuePair;
 use super::post::{PostError, ReceiveQueue, SendQueue};
-use super::request::{self, SendMemory, WorkRequest};
+use super::request::{self, FillMemory, SendMemory, WorkRequest};
 use super::state::ReadyToSend;
 use super::transport::{Carries, ReliableConnection, Transport};
 use super::work::WorkId;
 use crate::completion::Status;
 use crate::domain::Brand;
 use crate::domain::brand::Branded;
-use crate::memory::Buffer;
 use crate::types::Qpn;
 use std::{fmt, marker::PhantomData, sync::Arc};
 
@@ -137,8 +136,8 @@ impl<B: Brand, T: Transport> ReceiveHalf<B, T> {
     ///
     /// As [`QueuePair::post_receive`].
     #[inline]
-    pub fn post_receive(&mut self, buffer: Buffer<B>) -> Result<WorkId, PostError<Buffer<B>>> {
-        self.half.0.post(buffer, header_bytes::<T>())
+    pub fn post_receive<M: FillMemory<B>>(&mut self, memory: M) -> Result<WorkId, PostError<M>> {
+        self.half.0.post(memory, header_bytes::<T>())
     }
 
     /// The number of the pair.

@@ -28,7 +28,7 @@ pub use error::{CreateError, DestroyError, DrainFailure, TransitionError, Transi
 pub use half::{JoinHalvesError, ReceiveHalf, SendHalf};
 pub use pair::QueuePair;
 pub use post::PostError;
-pub use request::{CarriesImmediate, Inline, RequestFlaw, SendMemory, WorkRequest};
+pub use request::{CarriesImmediate, FillMemory, Inline, RequestFlaw, SendMemory, WorkRequest};
 pub use state::{
     DeviceState, Errored, GoesTo, Init, OnPort, PostReceive, PostSend, ReadyToReceive, ReadyToSend, Reset,
     SendQueueDrain, SendQueueError, State,

@@ -8,7 +8,7 @@ use super::datagram::header_bytes;
 use super::error::{CreateError, DestroyError, TransitionError, TransitionFailure, Undrained};
 use super::half::{ReceiveHalf, SendHalf};
 use super::post::PostError;
-use super::request::{self, Atomic, Read, SendMemory, WorkRequest, Write};
+use super::request::{self, Atomic, FillMemory, Read, SendMemory, WorkRequest, Write};
 use super::state::{
     DeviceState, Errored, GoesTo, Init, OnPort, PostReceive, PostSend, ReadyToReceive, ReadyToSend, Reset,
     SendQueueDrain, State,
@@ -180,7 +180,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
             return self.fail(TransitionFailure::NoGid { port: port.number() });
         }
         core.local = Local::of(port);
-        self.inner.send.most_bytes.1 = core.local.mtu.bytes();
+        self.inner.send.most.datagram_bytes = core.local.mtu.bytes();
         self.transition(attr.modify(code::<T>()))
     }
 
@@ -248,7 +248,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         }
     }
 
-    /// Posts a receive: `buffer` takes the next message, all of its capacity.
+    /// Posts a receive: a [`Buffer`] or a [`BufferList`](crate::BufferList) takes the next message, all of its capacity.
     ///
     /// `ibv_post_recv(3)`. The buffer is the device's until its completion.
     ///
@@ -257,11 +257,11 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     /// [`PostError`] gives the buffer back, but for [`PostError::Uncertain`].
     #[doc(alias = "ibv_post_recv")]
     #[inline]
-    pub fn post_receive(&mut self, buffer: Buffer<B>) -> Result<WorkId, PostError<Buffer<B>>>
+    pub fn post_receive<M: FillMemory<B>>(&mut self, memory: M) -> Result<WorkId, PostError<M>>
     where
         S: PostReceive,
     {
-        self.inner.receive.post(buffer, header_bytes::<T>())
+        self.inner.receive.post(memory, header_bytes::<T>())
     }
 
     /// Posts a request.

@@ -4,13 +4,14 @@
 //! (`ibv_post_send(3)`, RETURN VALUE). One that fails otherwise may have queued any.
 #![allow(unsafe_code, reason = "calls the provider's post functions")]
 
+use super::attr::Limits;
 use super::datagram::{Peers, Recipient};
 use super::ledger::Poster;
-use super::request::{Action, RequestFlaw, SendMemory, WorkRequest};
+use super::request::{Action, FillMemory, Most, RequestFlaw, SendMemory, WorkRequest};
 use super::work::{Entry, Operation, QueueKey, QueueKind, WorkId};
 use crate::completion::{QueueStatus, Status};
 use crate::error::VerbError;
-use crate::memory::Buffer;
+use crate::memory::ListInner;
 use crate::seal::Key;
 use crate::sys::{
     self, ibv_send_flags,
@@ -137,8 +138,7 @@ pub(super) struct WorkQueue<V> {
     raw: NonNull<sys::ibv_qp>,
     verb: V,
     status: Arc<QueueStatus>,
-    /// The most bytes of an inline request, and of a datagram.
-    pub(super) most_bytes: (u32, u32),
+    pub(super) most: Most,
     /// Of a queue of datagrams: what its requests go by.
     peers: Option<Arc<Peers>>,
 }
@@ -170,10 +170,12 @@ impl<V: Side> WorkQueue<V> {
         raw: NonNull<sys::ibv_qp>,
         verb: V,
         status: Arc<QueueStatus>,
-        inline_bytes: u32,
+        limits: &Limits,
         peers: Option<Arc<Peers>>,
     ) -> Self {
-        Self { poster, key, raw, verb, status, most_bytes: (inline_bytes, 0), peers }
+        let Limits { inline_bytes, elements, .. } = *limits;
+        let most = Most { inline_bytes, datagram_bytes: 0, elements: elements.max(1) };
+        Self { poster, key, raw, verb, status, most, peers }
     }
 
     /// Begins another life of the pair.
@@ -280,40 +282,46 @@ impl Staged {
     #[inline(always)]
     pub(super) unsafe fn stage<B, M: SendMemory<B>>(
         this: *mut Self,
-        memory: M,
+        mut memory: M,
         action: &Action,
         length: u32,
         id: WorkId,
         last: bool,
     ) -> (Entry, M::Rest) {
         let mut flags = action.flags | if last { ibv_send_flags::IBV_SEND_SIGNALED.0 } else { 0 };
-        let element = match memory.part(KEY) {
-            Some(part) => {
-                if action.operation.fills() {
-                    // SAFETY: may be written (caller).
-                    unsafe { (*this).filled_before = part.filled() };
-                    part.set_filled(length as usize);
-                }
-                // It says `length`: what is filled, or was made so.
-                part.element()
-            }
-            None => {
-                flags |= ibv_send_flags::IBV_SEND_INLINE.0;
-                // The provider reads them when the request is posted.
-                let addr = memory.bytes(KEY).as_ptr().expose_provenance() as u64;
+        let mut count = 1;
+        let sg_list = if let Some(part) = memory.part(KEY) {
+            if action.operation.fills() {
                 // SAFETY: may be written (caller).
-                unsafe { (*this).element = sys::ibv_sge { addr, length, lkey: 0 } };
-                // SAFETY: as above.
-                unsafe { &raw mut (*this).element }
+                unsafe { (*this).filled_before = part.filled() };
+                part.set_filled(length as usize);
             }
+            // It says `length`: what is filled, or was made so.
+            part.element()
+        } else if let Some(list) = memory.list(KEY) {
+            if action.operation.fills() {
+                list.note();
+                list.fill(length as usize);
+            }
+            let (elements, filled) = list.filled_elements();
+            count = filled;
+            elements
+        } else {
+            flags |= ibv_send_flags::IBV_SEND_INLINE.0;
+            // The provider reads them when the request is posted.
+            let addr = memory.bytes(KEY).as_ptr().expose_provenance() as u64;
+            // SAFETY: may be written (caller).
+            unsafe { (*this).element = sys::ibv_sge { addr, length, lkey: 0 } };
+            // SAFETY: as above.
+            unsafe { &raw mut (*this).element }
         };
         #[allow(clippy::multiple_unsafe_ops_per_block, reason = "one struct, member by member")]
         // SAFETY: may be written (caller); each member is written in place. What the opcode does not use is left alone.
         unsafe {
             let wr = &raw mut (*this).wr;
             (&raw mut (*wr).wr_id).write(id.raw());
-            (&raw mut (*wr).sg_list).write(element);
-            (&raw mut (*wr).num_sge).write(1);
+            (&raw mut (*wr).sg_list).write(sg_list);
+            (&raw mut (*wr).num_sge).write(count as i32);
             (&raw mut (*wr).opcode).write(action.opcode);
             (&raw mut (*wr).send_flags).write(flags);
             if length == 0 {
@@ -361,11 +369,14 @@ impl Staged {
     ///
     /// It was staged in `this`.
     pub(super) unsafe fn unstage(this: *const Self, entry: &Entry) {
-        if entry.operation(QueueKind::Send).fills()
-            && let Some(part) = entry.part()
-        {
+        if !entry.operation(QueueKind::Send).fills() {
+            return;
+        }
+        if let Some(part) = entry.part() {
             // SAFETY: written when it was staged (caller).
             part.set_filled(unsafe { (*this).filled_before });
+        } else if let Some(list) = entry.as_list() {
+            list.restore();
         }
     }
 }
@@ -399,7 +410,7 @@ impl SendQueue {
         &mut self,
         request: WorkRequest<M, K>,
     ) -> Result<WorkId, PostError<WorkRequest<M, K>>> {
-        let length = match request.action.length(&request.memory, self.most_bytes) {
+        let length = match request.action.length(&request.memory, self.most) {
             Ok(length) => length,
             Err(flaw) => return Err(PostError::Flawed { request, flaw }),
         };
@@ -437,20 +448,33 @@ impl SendQueue {
 impl ReceiveQueue {
     /// Posts a receive, of which `header_bytes` are not for the message.
     #[inline(always)]
-    pub(super) fn post<B>(&mut self, buffer: Buffer<B>, header_bytes: usize) -> Result<WorkId, PostError<Buffer<B>>> {
-        if header_bytes != 0 && buffer.capacity() < header_bytes {
-            let flaw = RequestFlaw::NoRoomForHeader { len_bytes: buffer.capacity() as u64 };
-            return Err(PostError::Flawed { request: buffer, flaw });
+    pub(super) fn post<B, M: FillMemory<B>>(
+        &mut self,
+        mut memory: M,
+        header_bytes: usize,
+    ) -> Result<WorkId, PostError<M>> {
+        let (elements, capacity) = memory.extent(KEY);
+        if elements > 1 && elements > self.most.elements as usize {
+            let flaw = RequestFlaw::TooManyElements { elements, most: self.most.elements };
+            return Err(PostError::Flawed { request: memory, flaw });
+        }
+        if header_bytes != 0 && capacity < header_bytes {
+            let flaw = RequestFlaw::NoRoomForHeader { len_bytes: capacity as u64 };
+            return Err(PostError::Flawed { request: memory, flaw });
         }
         if self.room() == 0 {
-            return Err(self.no_room(buffer));
+            return Err(self.no_room(memory));
         }
         let number = self.poster.next_number();
         let id = self.key.id(number);
-        let sg_list = buffer.part().whole_element();
+        let (sg_list, count) = match (memory.part(KEY), 1) {
+            (Some(part), one) => (part.whole_element(), one),
+            (None, _) => memory.list(KEY).map_or((ptr::null_mut(), 0), ListInner::whole_elements),
+        };
+        let (entry, rest) = memory.into_entry(Operation::Receive, KEY);
         // SAFETY: there is room, as was just seen; nobody else posts.
-        unsafe { self.poster.push(number, Entry::unique(Operation::Receive, buffer)) };
-        let mut wr = sys::ibv_recv_wr { wr_id: id.raw(), next: ptr::null_mut(), sg_list, num_sge: 1 };
+        unsafe { self.poster.push(number, entry) };
+        let mut wr = sys::ibv_recv_wr { wr_id: id.raw(), next: ptr::null_mut(), sg_list, num_sge: count as i32 };
         let mut bad = ptr::null_mut();
         // SAFETY: alive, at or above Init (0), and nobody else posts (`&mut`); the ledger owns the buffer.
         let result = unsafe { (self.verb)(self.raw.as_ptr(), &mut wr, &mut bad) };
@@ -458,6 +482,6 @@ impl ReceiveQueue {
             return Ok(id);
         }
         let source = VerbError::new("ibv_post_recv", result.wrapping_abs());
-        Err(self.refused(ptr::eq(bad, &wr), source, id, Entry::into_buffer))
+        Err(self.refused(ptr::eq(bad, &wr), source, id, |entry| M::from_entry(entry, rest, KEY)))
     }
 }

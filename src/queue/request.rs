@@ -4,7 +4,8 @@ use super::datagram::{Addressed, Recipient};
 use super::post::KEY;
 use super::work::{Entry, Operation};
 use crate::memory::{
-    Buffer, Descriptor, MAX_MESSAGE_BYTES, PeerMayAtomic, PeerMayRead, PeerMayWrite, RemoteRegion, SharedBuffer,
+    Buffer, BufferList, Descriptor, ListInner, MAX_MESSAGE_BYTES, PeerMayAtomic, PeerMayRead, PeerMayWrite,
+    RemoteRegion, SharedBuffer,
 };
 use crate::seal::Key;
 use crate::sys::{ibv_send_flags, ibv_wr_opcode};
@@ -45,6 +46,14 @@ pub(super) mod sealed {
         fn filled(&self, key: Key) -> usize;
         /// What it points to, unless it is inline.
         fn part(&self, key: Key) -> Option<&Descriptor>;
+        /// The list that it is.
+        fn list(&mut self, _: Key) -> Option<&mut super::ListInner> {
+            None
+        }
+        /// How many elements it has, 0 if it is inline, and how many bytes fit.
+        fn extent(&self, key: Key) -> (usize, usize) {
+            self.part(key).map_or((0, 0), |part| (1, part.capacity()))
+        }
         /// The bytes of an inline one.
         fn bytes(&self, _: Key) -> &[u8] {
             &[]
@@ -112,6 +121,39 @@ impl<B> sealed::Sealed<B> for SharedBuffer<B> {
         entry.into_memory().into_shared()
     }
 }
+
+impl<B> SendMemory<B> for BufferList<B> {}
+impl<B> sealed::Sealed<B> for BufferList<B> {
+    type Rest = ();
+    fn filled(&self, _: Key) -> usize {
+        self.inner().filled()
+    }
+    fn part(&self, _: Key) -> Option<&Descriptor> {
+        None
+    }
+    fn list(&mut self, _: Key) -> Option<&mut ListInner> {
+        Some(self.inner_mut())
+    }
+    fn extent(&self, _: Key) -> (usize, usize) {
+        (self.inner().len().max(1), self.inner().capacity())
+    }
+    fn into_entry(self, operation: Operation, _: Key) -> (Entry, ()) {
+        (Entry::list(operation, self), ())
+    }
+    fn from_entry(entry: Entry, (): (), _: Key) -> Option<Self> {
+        entry.into_list()
+    }
+}
+
+/// Memory that a device fills: [`Buffer`] and [`BufferList`]. Sealed.
+#[diagnostic::on_unimplemented(
+    message = "the device cannot fill `{Self}`",
+    label = "not a buffer of this queue pair's domain",
+    note = "receives and reads take a `Buffer<{B}>` or a `BufferList<{B}>`"
+)]
+pub trait FillMemory<B>: SendMemory<B> {}
+impl<B> FillMemory<B> for Buffer<B> {}
+impl<B> FillMemory<B> for BufferList<B> {}
 
 /// A few bytes that are copied when the request is posted, so that they stay with the program. They need no registration.
 ///
@@ -244,29 +286,26 @@ impl Action {
         matches!(self.opcode, ibv_wr_opcode::IBV_WR_SEND_WITH_IMM | ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM)
     }
 
-    /// How many bytes the request moves from or to `memory`, of which the pair copies `inline_bytes` at most; or why they
-    /// do not go together. A datagram has `datagram_bytes` at most.
+    /// How many bytes the request moves from or to `memory`; or why they do not go together.
     #[inline(always)]
-    pub(super) fn length<B, M: SendMemory<B>>(
-        &self,
-        memory: &M,
-        (inline_bytes, datagram_bytes): (u32, u32),
-    ) -> Result<u32, RequestFlaw> {
-        let part = memory.part(KEY);
-        let mut most = if part.is_some() { MAX_MESSAGE_BYTES as u64 } else { u64::from(inline_bytes) };
-        if memory.recipient(KEY).is_some() {
-            most = most.min(u64::from(datagram_bytes));
+    pub(super) fn length<B, M: SendMemory<B>>(&self, memory: &M, most: Most) -> Result<u32, RequestFlaw> {
+        let (elements, capacity) = memory.extent(KEY);
+        if elements > 1 && elements > most.elements as usize {
+            return Err(RequestFlaw::TooManyElements { elements, most: most.elements });
         }
-        let (len, within) = match (self.operation, part) {
-            (Operation::Send | Operation::Receive, _) => (memory.filled(KEY) as u64, most),
-            (Operation::Write, Some(_)) => (memory.filled(KEY) as u64, self.remote_len),
-            (Operation::Write, None) => (memory.filled(KEY) as u64, self.remote_len.min(most)),
-            (Operation::Read, part) => {
-                (self.remote_len, part.map_or(0, |part| part.capacity().min(MAX_MESSAGE_BYTES) as u64))
-            }
-            (Operation::CompareAndSwap | Operation::FetchAndAdd, part) => {
-                let (address, len) = part.map_or((0, 0), |part| (part.device_addr(), part.capacity() as u64));
-                for (address, len_bytes) in [(self.remote_addr, self.remote_len), (address, len)] {
+        let mut bytes = if elements == 0 { u64::from(most.inline_bytes) } else { MAX_MESSAGE_BYTES as u64 };
+        if memory.recipient(KEY).is_some() {
+            bytes = bytes.min(u64::from(most.datagram_bytes));
+        }
+        let (len, within) = match self.operation {
+            Operation::Send | Operation::Receive => (memory.filled(KEY) as u64, bytes),
+            // What is remote is at most a message.
+            Operation::Write if elements != 0 => (memory.filled(KEY) as u64, self.remote_len),
+            Operation::Write => (memory.filled(KEY) as u64, self.remote_len.min(bytes)),
+            Operation::Read => (self.remote_len, bytes.min(capacity as u64)),
+            Operation::CompareAndSwap | Operation::FetchAndAdd => {
+                let address = memory.part(KEY).map_or(0, Descriptor::device_addr);
+                for (address, len_bytes) in [(self.remote_addr, self.remote_len), (address, capacity as u64)] {
                     if len_bytes < 8 || !address.is_multiple_of(8) {
                         return Err(RequestFlaw::NotAWord { address, len_bytes });
                     }
@@ -276,6 +315,17 @@ impl Action {
         };
         if len <= within { Ok(len as u32) } else { Err(RequestFlaw::of(len, within)) }
     }
+}
+
+/// What a pair takes at most.
+#[derive(Clone, Copy)]
+pub(super) struct Most {
+    /// Of an inline request.
+    pub(super) inline_bytes: u32,
+    /// Of a datagram.
+    pub(super) datagram_bytes: u32,
+    /// Buffers of a list.
+    pub(super) elements: u32,
 }
 
 /// A request whose parts do not go together. Nothing reached the device.
@@ -290,6 +340,14 @@ pub enum RequestFlaw {
         len_bytes: u64,
         /// What there is.
         within: u64,
+    },
+    /// More buffers in a list than the pair takes.
+    #[error("a list of {elements} buffers, where the queue pair takes {most}: see `Limits::elements`")]
+    TooManyElements {
+        /// How many there are.
+        elements: usize,
+        /// How many the pair was made for.
+        most: u32,
     },
     /// A datagram comes with 40 bytes in front, for which the receive must have room.
     #[error("a receive of datagrams needs at least 40 bytes, for the routing header; there are {len_bytes}")]
@@ -339,6 +397,15 @@ impl<M> WorkRequest<M, Write> {
     #[inline(always)]
     pub fn write<A: PeerMayWrite>(memory: M, target: &RemoteRegion<A>) -> Self {
         Self::new(memory, Action::new(Operation::Write, ibv_wr_opcode::IBV_WR_RDMA_WRITE).at(target))
+    }
+}
+
+impl<B> WorkRequest<BufferList<B>, Read> {
+    /// Reads all of `source` into the buffers of `list`, one after the other.
+    #[doc(alias = "IBV_WR_RDMA_READ")]
+    #[inline(always)]
+    pub fn read_scattered<A: PeerMayRead>(list: BufferList<B>, source: &RemoteRegion<A>) -> Self {
+        Self::new(list, Action::new(Operation::Read, ibv_wr_opcode::IBV_WR_RDMA_READ).at(source))
     }
 }
 

@@ -2,7 +2,7 @@
 #![allow(unsafe_code, reason = "a tagged pointer to a descriptor")]
 
 use super::ledger::INDEX_MASK;
-use crate::memory::{Buffer, Descriptor, Part, SharedBuffer};
+use crate::memory::{Buffer, BufferList, Descriptor, ListInner, Part, SharedBuffer};
 use std::{fmt, mem, ptr, ptr::NonNull};
 
 /// Names a posted work request.
@@ -127,11 +127,14 @@ impl Operation {
 }
 
 /// The memory of a request: gone while it is in flight, here again with its completion.
+#[non_exhaustive]
 pub enum PostedMemory<B> {
     /// A buffer.
     Unique(Buffer<B>),
     /// A share of a read-only buffer.
     Shared(SharedBuffer<B>),
+    /// A list of buffers.
+    List(BufferList<B>),
     /// None: the request was [inline](crate::Inline).
     Inline,
 }
@@ -141,6 +144,7 @@ impl<B> fmt::Debug for PostedMemory<B> {
         match self {
             Self::Unique(buffer) => buffer.fmt(f),
             Self::Shared(share) => f.debug_tuple("Shared").field(share).finish(),
+            Self::List(list) => list.fmt(f),
             Self::Inline => f.write_str("Inline"),
         }
     }
@@ -152,7 +156,7 @@ impl<B> PostedMemory<B> {
     pub fn into_buffer(self) -> Option<Buffer<B>> {
         match self {
             Self::Unique(buffer) => Some(buffer),
-            Self::Shared(_) | Self::Inline => None,
+            _ => None,
         }
     }
 
@@ -160,7 +164,15 @@ impl<B> PostedMemory<B> {
     pub fn into_shared(self) -> Option<SharedBuffer<B>> {
         match self {
             Self::Shared(share) => Some(share),
-            Self::Unique(_) | Self::Inline => None,
+            _ => None,
+        }
+    }
+
+    /// The list, if it was one.
+    pub fn into_list(self) -> Option<BufferList<B>> {
+        match self {
+            Self::List(list) => Some(list),
+            _ => None,
         }
     }
 
@@ -169,6 +181,7 @@ impl<B> PostedMemory<B> {
         match self {
             Self::Unique(buffer) => buffer.capacity(),
             Self::Shared(share) => share.len(),
+            Self::List(list) => list.inner().capacity(),
             Self::Inline => 0,
         }
     }
@@ -179,8 +192,9 @@ impl<B> PostedMemory<B> {
 pub struct Entry {
     /// # Invariants
     ///
-    /// 0. Low bits: the operation, and the form of the memory. Above them, where the form is `UNIQUE` or `SHARED`: a
-    ///    [`Part`], from `into_raw`; the alignment of a descriptor keeps the low bits free.
+    /// 0. Low bits: the operation, and the form of the memory. Above them, where the form is `UNIQUE` or `SHARED`, a
+    ///    [`Part`], where it is `LIST`, a [`BufferList`], from `into_raw`; the alignment of what they point to keeps the low
+    ///    bits free.
     tagged: NonNull<Descriptor>,
 }
 
@@ -188,16 +202,19 @@ pub struct Entry {
 #[derive(Clone, Copy)]
 pub(crate) struct RawEntry(NonNull<Descriptor>);
 
-const OPERATION: usize = 0b0_0111;
-const FORM: usize = 0b1_1000;
+const OPERATION: usize = 0b00_0111;
+const FORM: usize = 0b11_1000;
 /// A [`Buffer`]: the only reference to its descriptor.
-const UNIQUE: usize = 0b0_0000;
+const UNIQUE: usize = 0b00_0000;
 /// A [`SharedBuffer`].
-const SHARED: usize = 0b0_1000;
+const SHARED: usize = 0b00_1000;
 /// No memory.
-const INLINE: usize = 0b1_0000;
+const INLINE: usize = 0b01_0000;
+/// A [`BufferList`].
+const LIST: usize = 0b10_0000;
 const TAG: usize = OPERATION | FORM;
 static_assertions::const_assert!(mem::align_of::<Descriptor>() > TAG);
+static_assertions::const_assert!(mem::align_of::<ListInner>() > TAG);
 static_assertions::assert_eq_size!(Entry, Option<Entry>, u64);
 
 // SAFETY: a part, which is `Send`.
@@ -212,6 +229,13 @@ impl Entry {
     #[inline(always)]
     pub(crate) fn shared<B>(operation: Operation, share: SharedBuffer<B>) -> Self {
         Self::tag(share.into_part(), operation as usize | SHARED)
+    }
+
+    #[inline(always)]
+    pub(crate) fn list<B>(operation: Operation, list: BufferList<B>) -> Self {
+        let tagged = list.into_raw().as_ptr().wrapping_byte_add(operation as usize | LIST).cast();
+        // SAFETY: not null, since inside a list.
+        Self { tagged: unsafe { NonNull::new_unchecked(tagged) } }
     }
 
     #[inline(always)]
@@ -262,7 +286,30 @@ impl Entry {
     #[inline(always)]
     pub(crate) fn part(&self) -> Option<&Descriptor> {
         // SAFETY: a reference that we own (0).
-        (self.form() != INLINE).then(|| unsafe { self.part_ptr().as_ref() })
+        matches!(self.form(), UNIQUE | SHARED).then(|| unsafe { self.part_ptr().as_ref() })
+    }
+
+    /// Its list, if it has one.
+    pub(crate) fn as_list(&self) -> Option<&ListInner> {
+        // SAFETY: ours (0).
+        (self.form() == LIST).then(|| unsafe { self.part_ptr().cast::<ListInner>().as_ref() })
+    }
+
+    /// The list, if it is one.
+    pub(crate) fn into_list<B>(self) -> Option<BufferList<B>> {
+        // SAFETY: from `into_raw` (0); given up here.
+        (self.form() == LIST).then(|| unsafe { BufferList::from_raw(mem::ManuallyDrop::new(self).part_ptr().cast()) })
+    }
+
+    /// Lets `len_bytes` count as filled, if so many fit.
+    #[inline(always)]
+    pub(crate) fn fill(&self, len_bytes: usize) -> bool {
+        match (self.part(), self.as_list()) {
+            (Some(part), _) if len_bytes <= part.capacity() => part.set_filled(len_bytes),
+            (None, Some(list)) if len_bytes <= list.capacity() => list.fill(len_bytes),
+            _ => return false,
+        }
+        true
     }
 
     /// The reference to the descriptor, given up.
@@ -297,6 +344,8 @@ impl Entry {
             UNIQUE => PostedMemory::Unique(Buffer::new(unsafe { self.into_part() })),
             // SAFETY: this form has one.
             SHARED => PostedMemory::Shared(SharedBuffer::new(unsafe { self.into_part() })),
+            // SAFETY: from `into_raw` (0); given up here.
+            LIST => PostedMemory::List(unsafe { BufferList::from_raw(mem::ManuallyDrop::new(self).part_ptr().cast()) }),
             _ => {
                 // Has nothing to drop.
                 mem::forget(self);
@@ -316,9 +365,12 @@ impl Entry {
 impl Drop for Entry {
     #[inline]
     fn drop(&mut self) {
-        if self.form() != INLINE {
+        match self.form() {
             // SAFETY: from `into_raw` (0); given up here.
-            drop(unsafe { Part::from_raw(self.part_ptr()) });
+            UNIQUE | SHARED => drop(unsafe { Part::from_raw(self.part_ptr()) }),
+            // SAFETY: as above.
+            LIST => unsafe { ListInner::drop_raw(self.part_ptr().cast()) },
+            _ => (),
         }
     }
 }

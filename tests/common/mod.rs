@@ -35,11 +35,14 @@ impl<B: Brand> Link<B> {
     }
 
     pub(crate) fn with(domain: ProtectionDomain<B>, depth: u32, attr: &ConnectAttributes) -> Self {
-        let limits = Limits { sends: depth, receives: depth, ..Limits::default() };
+        Self::limited(domain, &Limits { sends: depth, receives: depth, ..Limits::default() }, attr)
+    }
+
+    pub(crate) fn limited(domain: ProtectionDomain<B>, limits: &Limits, attr: &ConnectAttributes) -> Self {
         let port = domain.context().active_port().unwrap();
-        let (queue, poller) = domain.completion_queue(4 * depth).unwrap();
-        let left = domain.reliable(&queue, &limits).unwrap().into_init(&port).unwrap();
-        let right = domain.reliable(&queue, &limits).unwrap().into_init(&port).unwrap();
+        let (queue, poller) = domain.completion_queue(2 * limits.completions()).unwrap();
+        let left = domain.reliable(&queue, limits).unwrap().into_init(&port).unwrap();
+        let right = domain.reliable(&queue, limits).unwrap().into_init(&port).unwrap();
         let (to_left, to_right) = (left.endpoint(), right.endpoint());
         let left = left.connect_with(&to_right, attr).unwrap();
         let right = right.connect_with(&to_left, attr).unwrap();

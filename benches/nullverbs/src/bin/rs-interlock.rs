@@ -143,7 +143,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let domain = Context::open("null0")?.named_domain(Bench)?;
     let port = domain.context().active_port()?;
     let (queue, poller) = domain.completion_queue(256)?;
-    let pair = domain.reliable(&queue, &Limits { sends: 128, receives: 128, inline_bytes: INLINE as u32 })?.into_init(&port)?;
+    let pair = domain.reliable(&queue, &Limits { sends: 128, receives: 128, inline_bytes: INLINE as u32, elements: 1 })?.into_init(&port)?;
     let myself = pair.endpoint();
     let region = domain.register::<RemoteWrite, _>(vec![0_u64; SLOTS * MESSAGE / 8])?;
     let mut setup = Setup {

@@ -1,0 +1,221 @@
+//! Lists of buffers, which one request sends from or fills.
+#![allow(unsafe_code, reason = "an owned pointer in the form of the ledger; slices of transparent wrappers")]
+
+use super::{Buffer, Part};
+use crate::domain::brand::Branded;
+use crate::sys;
+use std::{fmt, marker::PhantomData, mem, ptr::NonNull, slice};
+
+/// Several buffers of domain `B`, which one request sends from, or fills, one after the other. One word.
+///
+/// Made once, outside of the data path; what is filled of each buffer counts anew each time that the list is posted. A
+/// queue pair takes lists of as many buffers as [`Limits::elements`](crate::Limits::elements) says.
+///
+/// # Examples
+///
+/// A header and a body, sent as one message and received apart again:
+///
+/// ```
+/// use interlock::{BufferList, Context, Limits, Work};
+/// use std::time::Duration;
+/// interlock::domain! { struct Docs; }
+///
+/// let domain = Context::open("soft0")?.named_domain(Docs)?;
+/// let port = domain.context().active_port()?;
+/// let (queue, mut poller) = domain.completion_queue(8)?;
+/// let limits = Limits { elements: 2, ..Limits::default() };
+/// let pair = domain.reliable(&queue, &limits)?.into_init(&port)?;
+/// let myself = pair.endpoint();
+/// let mut pair = pair.connect(&myself)?;
+/// pair.post_receive(BufferList::new(domain.buffers(2, 8)?))?;
+///
+/// let mut message = BufferList::new(domain.buffers(2, 8)?);
+/// message[0].write(b"4 bytes:")?;
+/// message[1].write(b"body")?;
+/// pair.post_send(message)?;
+/// loop {
+///     if let Work::Scattered(scattered) = poller.wait(Duration::from_secs(1))?.check()?.work() {
+///         assert_eq!((&scattered.list[0][..], &scattered.list[1][..]), (&b"4 bytes:"[..], &b"body"[..]));
+///         break;
+///     }
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[doc(alias = "sg_list")]
+#[doc(alias = "ibv_sge")]
+pub struct BufferList<B> {
+    inner: NonNull<ListInner>,
+    brand: Branded<B>,
+}
+
+/// The buffers of a list, and their elements as the device is given them.
+#[repr(align(64))]
+#[allow(unnameable_types, reason = "in a sealed trait")]
+pub struct ListInner {
+    parts: Vec<Part>,
+    /// Room for as many as there are parts.
+    elements: Vec<sys::ibv_sge>,
+    /// What was filled of each part before a request that fills them, in case it is refused.
+    before: Vec<usize>,
+}
+
+// SAFETY: parts are `Send`, and nothing else of it points anywhere.
+unsafe impl<B> Send for BufferList<B> {}
+// SAFETY: as above.
+unsafe impl<B> Sync for BufferList<B> {}
+
+impl<B> BufferList<B> {
+    /// The buffers, in this order.
+    pub fn new(buffers: Vec<Buffer<B>>) -> Self {
+        let parts: Vec<Part> = buffers.into_iter().map(Buffer::into_part).collect();
+        let (elements, before) = (Vec::with_capacity(parts.len()), vec![0; parts.len()]);
+        let inner = Box::new(ListInner { parts, elements, before });
+        // SAFETY: a box is not null.
+        Self { inner: unsafe { NonNull::new_unchecked(Box::into_raw(inner)) }, brand: PhantomData }
+    }
+
+    /// The buffers again.
+    pub fn into_buffers(self) -> Vec<Buffer<B>> {
+        // SAFETY: from `Box::into_raw`, and given up here.
+        let inner = unsafe { Box::from_raw(self.into_raw().as_ptr()) };
+        inner.parts.into_iter().map(Buffer::new).collect()
+    }
+
+    /// How many bytes are filled in all.
+    pub fn filled_bytes(&self) -> usize {
+        self.inner().filled()
+    }
+
+    #[inline(always)]
+    pub(crate) fn inner(&self) -> &ListInner {
+        // SAFETY: ours, and alive.
+        unsafe { self.inner.as_ref() }
+    }
+
+    #[inline(always)]
+    pub(crate) fn inner_mut(&mut self) -> &mut ListInner {
+        // SAFETY: ours, and alive.
+        unsafe { self.inner.as_mut() }
+    }
+
+    /// The pointer. Whoever has it owns the list.
+    #[inline(always)]
+    pub(crate) fn into_raw(self) -> NonNull<ListInner> {
+        mem::ManuallyDrop::new(self).inner
+    }
+
+    /// The list again.
+    ///
+    /// # Safety
+    ///
+    /// `raw` came from [`into_raw`](Self::into_raw), and is used once.
+    #[inline(always)]
+    pub(crate) unsafe fn from_raw(raw: NonNull<ListInner>) -> Self {
+        Self { inner: raw, brand: PhantomData }
+    }
+}
+
+impl ListInner {
+    /// Drops a list.
+    ///
+    /// # Safety
+    ///
+    /// `raw` came from [`BufferList::into_raw`], and is used once.
+    pub(crate) unsafe fn drop_raw(raw: NonNull<Self>) {
+        // SAFETY: from `Box::into_raw` (caller).
+        drop(unsafe { Box::from_raw(raw.as_ptr()) });
+    }
+
+    pub(crate) fn filled(&self) -> usize {
+        self.parts.iter().map(|part| part.filled()).sum()
+    }
+
+    pub(crate) fn capacity(&self) -> usize {
+        self.parts.iter().map(|part| part.capacity()).sum()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.parts.len()
+    }
+
+    /// The elements of what is filled, without empty ones: those mean 2^31 bytes to some devices.
+    pub(crate) fn filled_elements(&mut self) -> (*mut sys::ibv_sge, usize) {
+        let Self { parts, elements, .. } = self;
+        elements.clear();
+        // As many as there was room made for: this does not allocate.
+        elements.extend(parts.iter().map(|part| part.filled_element()).filter(|element| element.length != 0));
+        (elements.as_mut_ptr(), elements.len())
+    }
+
+    /// The elements of all of it, likewise.
+    pub(crate) fn whole_elements(&mut self) -> (*mut sys::ibv_sge, usize) {
+        let Self { parts, elements, .. } = self;
+        elements.clear();
+        elements.extend(parts.iter().map(|part| part.whole_element_copy()).filter(|element| element.length != 0));
+        (elements.as_mut_ptr(), elements.len())
+    }
+
+    /// Lets `len_bytes` count as filled, from the front.
+    pub(crate) fn fill(&self, mut len_bytes: usize) {
+        for part in &self.parts {
+            let filled = len_bytes.min(part.capacity());
+            part.set_filled(filled);
+            len_bytes -= filled;
+        }
+    }
+
+    /// Notes how much is filled, for [`restore`](Self::restore).
+    pub(crate) fn note(&mut self) {
+        self.before.iter_mut().zip(&self.parts).for_each(|(before, part)| *before = part.filled());
+    }
+
+    pub(crate) fn restore(&self) {
+        self.before.iter().zip(&self.parts).for_each(|(&before, part)| part.set_filled(before));
+    }
+}
+
+impl fmt::Debug for ListInner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(&self.parts).finish()
+    }
+}
+
+impl<B> std::ops::Deref for BufferList<B> {
+    type Target = [Buffer<B>];
+    fn deref(&self) -> &[Buffer<B>] {
+        let parts = &self.inner().parts;
+        // SAFETY: a buffer is transparent over its part.
+        unsafe { slice::from_raw_parts(parts.as_ptr().cast(), parts.len()) }
+    }
+}
+
+impl<B> std::ops::DerefMut for BufferList<B> {
+    fn deref_mut(&mut self) -> &mut [Buffer<B>] {
+        // SAFETY: ours, and alive.
+        let parts = unsafe { &mut self.inner.as_mut().parts };
+        // SAFETY: a buffer is transparent over its part; whichever buffer is put here bears the same brand.
+        unsafe { slice::from_raw_parts_mut(parts.as_mut_ptr().cast(), parts.len()) }
+    }
+}
+
+impl<B> Drop for BufferList<B> {
+    fn drop(&mut self) {
+        // SAFETY: ours; given up here.
+        unsafe { ListInner::drop_raw(self.inner) };
+    }
+}
+
+impl<B> FromIterator<Buffer<B>> for BufferList<B> {
+    fn from_iter<I: IntoIterator<Item = Buffer<B>>>(buffers: I) -> Self {
+        Self::new(buffers.into_iter().collect())
+    }
+}
+
+impl<B> fmt::Debug for BufferList<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}
+
+static_assertions::assert_eq_size!(BufferList<()>, Option<BufferList<()>>, *const ());
+static_assertions::assert_not_impl_any!(BufferList<()>: Clone, Copy);
