@@ -62,6 +62,7 @@
 //! | memory region, `ibv_mr` | [`MemoryRegion`], [`Access`] | registered memory, and the rights to it as a type |
 //! | scatter/gather element, `ibv_sge` | [`Buffer`], [`SharedBuffer`] | a part of a region: to write alone, or to read many times |
 //! | remote address and rkey | [`RemoteRegion`] | memory that a peer granted |
+//! | shared receive queue, `ibv_srq` | [`SharedReceiveQueue`], [`OnShared`] | receives for many pairs, and the transport of those |
 //! | completion queue, `ibv_cq` | [`CompletionQueue`], [`Poller`] | to make pairs with, and to poll |
 //! | work completion, `ibv_wc` | [`Completion`], then [`Success`] or [`Failure`] | the end of one request, with its memory |
 //! | queue pair, `ibv_qp` | [`QueuePair`], [`State`], [`Transport`] | one end of a connection |
@@ -139,7 +140,7 @@
 //!
 //! # What is not here yet
 //!
-//! Transports other than reliable connection, shared receive queues, memory windows, scatter and gather lists of more
+//! Transports other than reliable connection, memory windows, scatter and gather lists of more
 //! than one element, inline data, `rdma_cm`, asynchronous events and futures.
 //!
 //! # More
@@ -194,10 +195,12 @@ pub use provider::soft;
 pub use queue::request;
 pub use queue::{
     AdvanceError, AnyQueuePair, Batch, BatchError, CarriesImmediate, ConnectAttributes, CreateError, DestroyError,
-    DeviceState, DrainFailure, Errored, GoesTo, Halted, Init, InitAttributes, Inline, JoinHalvesError, Limits, OnPort,
-    Operation, PeerPath, PeerRights, PostError, PostReceive, PostSend, PostedMemory, QueuePair, ReadyToReceive,
-    ReadyToSend, ReceiveHalf, ReliableConnection, RequestFlaw, Reset, RtrAttributes, RtsAttributes, SendHalf,
-    SendMemory, SendQueueDrain, State, TransitionError, TransitionFailure, Transport, Undrained, WorkId, WorkRequest,
+    DestroySharedError, DeviceState, DrainFailure, Errored, GoesTo, Halted, Init, InitAttributes, Inline,
+    JoinHalvesError, Limits, OnPort, OnShared, Operation, OwnReceives, PeerPath, PeerRights, PostError, PostReceive,
+    PostSend, PostedMemory, QueuePair, ReadyToReceive, ReadyToSend, ReceiveHalf, Reliable, ReliableConnection,
+    RequestFlaw, Reset, RtrAttributes, RtsAttributes, SendHalf, SendMemory, SendQueueDrain, SharedAttributes,
+    SharedLimits, SharedReceiveQueue, SharedReceiveQueueId, State, TransitionError, TransitionFailure, Transport,
+    Undrained, WorkId, WorkRequest,
 };
 pub use types::{
     AckTimeout, Gid, Lkey, Mtu, OutOfRange, PortNumber, Psn, Qpn, ReadDepth, RetryCount, Rkey, RnrRetry, RnrTimer,

@@ -71,7 +71,7 @@ impl Ended {
         match id.key().kind() {
             // Only a receive has a length and flags.
             QueueKind::Send => Self { id, head: u64::from(qpn), detail: 0 },
-            QueueKind::Receive => Self::received(id, entry, qpn, wc),
+            QueueKind::Receive | QueueKind::Shared => Self::received(id, entry, qpn, wc),
         }
     }
 

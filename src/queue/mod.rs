@@ -10,6 +10,8 @@ pub(crate) mod ledger;
 mod pair;
 mod post;
 pub mod request;
+mod shared;
+mod slab;
 mod state;
 mod transport;
 mod work;
@@ -22,10 +24,12 @@ pub use half::{JoinHalvesError, ReceiveHalf, SendHalf};
 pub use pair::QueuePair;
 pub use post::PostError;
 pub use request::{CarriesImmediate, Inline, RequestFlaw, SendMemory, WorkRequest};
+pub(crate) use shared::SharedLedger;
+pub use shared::{DestroySharedError, SharedAttributes, SharedLimits, SharedReceiveQueue, SharedReceiveQueueId};
 pub use state::{
     DeviceState, Errored, GoesTo, Init, OnPort, PostReceive, PostSend, ReadyToReceive, ReadyToSend, Reset,
     SendQueueDrain, State,
 };
-pub use transport::{ReliableConnection, Transport};
+pub use transport::{OnShared, OwnReceives, Reliable, ReliableConnection, Transport};
 pub(crate) use work::{Entry, MAX_SLOTS, QueueKey, QueueKind, RawEntry};
 pub use work::{Operation, PostedMemory, WorkId};
