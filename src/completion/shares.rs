@@ -6,6 +6,7 @@
 //!
 //! ASSUMPTION: a completion of a shared receive comes to the receive completion queue of the pair that it names in `qp_num`
 //! (`ibv_poll_cq(3)`), and a shared receive makes at most one.
+#![allow(unsafe_code, reason = "puts an entry into a ledger")]
 
 use crate::queue::ledger::Poster;
 use crate::queue::{Entry, SharedLedger, WorkId};
@@ -33,10 +34,7 @@ impl Members {
     }
 
     pub(super) fn leave(&mut self, qpn: u32, slot: usize) {
-        let from = self.first(qpn);
-        if let Some(at) = self.0.iter().skip(from).position(|member| member.slot == slot) {
-            self.0.remove(from + at);
-        }
+        self.0.retain(|member| (member.qpn, member.slot) != (qpn, slot));
     }
 
     fn first(&self, qpn: u32) -> usize {
@@ -52,7 +50,9 @@ impl Members {
         let member = of_this_number.into_iter().find(|member| member.ledger.is_of(id))?;
         // Otherwise it was brought already, and who asked for it forgot what it got.
         if member.poster.free() != 0 {
-            member.poster.try_push(member.ledger.take(id)?).ok()?;
+            let entry = member.ledger.take(id)?;
+            // SAFETY: there is room, as was just seen.
+            unsafe { member.poster.push(member.poster.next_number(), entry) };
         }
         Some(member.slot)
     }

@@ -215,6 +215,7 @@ impl<T> Poster<T> {
     }
 
     /// Puts `value` in, as posting does. A full ledger gives it back.
+    #[cfg(test)]
     pub(crate) fn try_push(&mut self, value: T) -> Result<(), T> {
         if self.free() == 0 {
             return Err(value);
