@@ -70,9 +70,9 @@ impl Default for SharedLimits {
 ///
 /// Each is kept by the compiler; programs that break them are in `ui-tests/queue`.
 ///
-/// - S1: a pair on a shared receive queue has no receives of its own.
-/// - S2: a shared receive queue, its memory, its pairs and their completion queues are of one domain.
-/// - S3: one thread posts to a shared receive queue at a time.
+/// - H1: a pair on a shared receive queue has no receives of its own.
+/// - H2: a shared receive queue, its memory, its pairs and their completion queues are of one domain.
+/// - H3: one thread posts to a shared receive queue at a time.
 ///
 /// # Examples
 ///
