@@ -62,6 +62,7 @@
 //! | memory region, `ibv_mr` | [`MemoryRegion`], [`Access`] | registered memory, and the rights to it as a type |
 //! | scatter/gather element, `ibv_sge` | [`Buffer`], [`SharedBuffer`] | a part of a region: to write alone, or to read many times |
 //! | remote address and rkey | [`RemoteRegion`] | memory that a peer granted |
+//! | shared receive queue, `ibv_srq` | [`SharedReceiveQueue`], [`OnShared`] | receives for many pairs, and the transport of those |
 //! | completion queue, `ibv_cq` | [`CompletionQueue`], [`Poller`] | to make pairs with, and to poll |
 //! | work completion, `ibv_wc` | [`Completion`], then [`Success`] or [`Failure`] | the end of one request, with its memory |
 //! | queue pair, `ibv_qp` | [`QueuePair`], [`State`], [`Transport`] | one end of a connection |
@@ -139,7 +140,7 @@
 //!
 //! # What is not here yet
 //!
-//! Transports other than reliable connection, shared receive queues, memory windows, scatter and gather lists of more
+//! Transports other than reliable connection, memory windows, scatter and gather lists of more
 //! than one element, inline data, `rdma_cm`, asynchronous events and futures.
 //!
 //! # More
@@ -194,12 +195,13 @@ pub use provider::soft;
 pub use queue::request;
 pub use queue::{
     AddressError, AddressHandle, Addressed, AdvanceError, AnyQueuePair, Batch, BatchError, Carries, CarriesImmediate,
-    ConnectAttributes, CreateError, DatagramInitAttributes, DestroyError, DeviceState, DrainFailure, Errored,
-    FillMemory, GoesTo, Halted, Init, InitAttributes, Inline, JoinHalvesError, Limits, OnPort, Operation, PeerPath,
-    PeerRights, PostError, PostReceive, PostSend, PostedMemory, QueuePair, ReadyToReceive, ReadyToSend, ReceiveHalf,
-    Recipient, ReliableConnection, RequestFlaw, Reset, RtrAttributes, RtsAttributes, SendHalf, SendMemory,
-    SendQueueDrain, SendQueueError, State, TransitionError, TransitionFailure, Transport, Undrained, Unreliable,
-    UnreliableConnection, UnreliableDatagram, UnreliableRtrAttributes, WorkId, WorkRequest,
+    ConnectAttributes, CreateError, DatagramInitAttributes, DestroyError, DestroySharedError, DeviceState,
+    DrainFailure, Errored, FillMemory, GoesTo, Halted, Init, InitAttributes, Inline, JoinHalvesError, Limits, OnPort,
+    OnShared, Operation, OwnReceives, PeerPath, PeerRights, PostError, PostReceive, PostSend, PostedMemory, QueuePair,
+    ReadyToReceive, ReadyToSend, ReceiveHalf, Recipient, Reliable, ReliableConnection, RequestFlaw, Reset,
+    RtrAttributes, RtsAttributes, SendHalf, SendMemory, SendQueueDrain, SendQueueError, SharedAttributes, SharedLimits,
+    SharedReceiveQueue, SharedReceiveQueueId, State, TransitionError, TransitionFailure, Transport, Undrained,
+    Unreliable, UnreliableConnection, UnreliableDatagram, UnreliableRtrAttributes, WorkId, WorkRequest,
 };
 pub use types::{
     AckTimeout, Gid, Lkey, Mtu, OutOfRange, PortNumber, Psn, Qkey, Qpn, ReadDepth, RetryCount, Rkey, RnrRetry, RnrTimer,

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Link, PATIENCE, context};
-use interlock::{Buffer, RemoteAll, WorkRequest};
+use interlock::{Buffer, Limits, RemoteAll, SharedLimits, WorkRequest};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
@@ -103,4 +103,38 @@ fn no_operation_allocates_once_everything_is_set_up() {
         let allocations: u64 = (0..100).map(|_| one(&mut link, round)).sum();
         assert_eq!(allocations, 0, "{name}");
     }
+}
+
+#[test]
+fn shared_receives_allocate_nothing_once_everything_is_set_up() {
+    interlock::domain! { struct Shared; }
+    let domain = context().named_domain(Shared).unwrap();
+    let port = domain.context().active_port().unwrap();
+    let (queue, mut poller) = domain.completion_queue(64).unwrap();
+    let mut shared = domain.shared_receive_queue(&SharedLimits::default()).unwrap();
+    let mut pairs = Vec::new();
+    for _ in 0..3 {
+        let client = domain.reliable(&queue, &Limits::default()).unwrap().into_init(&port).unwrap();
+        let server = shared.reliable(&queue, &Limits::default()).unwrap().into_init(&port).unwrap();
+        let (to_client, to_server) = (client.endpoint(), server.endpoint());
+        pairs.push((client.connect(&to_server).unwrap(), server.connect(&to_client).unwrap()));
+    }
+    let mut spare = domain.buffers(6, 64).unwrap();
+    let mut round = || {
+        let before = COUNT.get();
+        for (client, _) in &mut pairs {
+            shared.post_receive(spare.pop().unwrap()).unwrap();
+            client.post_send(spare.pop().unwrap()).unwrap();
+        }
+        for _ in 0..6 {
+            let mut buffer = poller.wait(PATIENCE).unwrap().check().unwrap().into_buffer().unwrap();
+            buffer.set_len(64).unwrap();
+            spare.push(buffer);
+        }
+        COUNT.get() - before
+    };
+    for _ in 0..20 {
+        round();
+    }
+    assert_eq!((0..100).map(|_| round()).sum::<u64>(), 0);
 }

@@ -1,4 +1,4 @@
-//! Against a program that nobody here wrote: `ibv_rc_pingpong` of rdma-core. And between two processes of our own.
+//! Against programs that nobody here wrote: `ibv_rc_pingpong` and `ibv_srq_pingpong` of rdma-core. And between two processes of our own.
 //!
 //! It sends from the buffer that it receives into, so it echoes. Our side compares every byte of what comes back.
 
@@ -140,6 +140,30 @@ fn two_processes_of_ours_play() {
         if let Some((server, client)) = play((our_program(), arguments), (our_program(), arguments)) {
             server.says("1000 iterations of 4096 bytes each way").says(PLAYED);
             client.says("1000 iterations of 4096 bytes each way").says(PLAYED);
+        }
+    }
+}
+
+#[test]
+fn pairs_on_shared_receive_queues_play_with_the_c_program() {
+    let (c_program, ours) = (c_program().with_file_name("ibv_srq_pingpong"), example("srq_pingpong"));
+    for (arguments, says) in [
+        (&[] as &[&str], "1000 messages of 4096 bytes each way on 16 queue pairs"),
+        (&["-q", "5", "-r", "7", "-s", "20001", "-n", "300"], "300 messages of 20001 bytes each way on 5 queue pairs"),
+    ] {
+        // With -c it looks at the first byte of each page.
+        let checks = [arguments, &["-c"]].concat();
+        if let Some((server, client)) = play((c_program.clone(), &checks), (ours.clone(), arguments)) {
+            assert!(!server.stdout.contains("invalid data"), "{server:#?}");
+            client.says(says).says("every byte checked");
+        }
+        if let Some((server, client)) = play((ours.clone(), arguments), (c_program.clone(), &checks)) {
+            assert!(!client.stdout.contains("invalid data"), "{client:#?}");
+            server.says(says).says("every byte checked");
+        }
+        if let Some((server, client)) = play((ours.clone(), arguments), (ours.clone(), arguments)) {
+            server.says(says);
+            client.says(says);
         }
     }
 }

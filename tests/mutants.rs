@@ -106,6 +106,15 @@ const MUTANTS: &[Mutant] = &[
         cases: &["queue/a_receive_is_not_posted_in_reset", "queue/a_receive_is_not_posted_in_error"],
     },
     Mutant {
+        without: "the transports that have receives",
+        changes: &[("queue/pair.rs", "        T: OwnReceives,\n", "        T: Transport,\n")],
+        cases: &[
+            "queue/a_pair_on_a_shared_queue_posts_no_receives",
+            "queue/a_pair_on_a_shared_queue_counts_no_receives",
+            "queue/a_pair_on_a_shared_queue_is_not_split",
+        ],
+    },
+    Mutant {
         without: "the states that go to Error",
         changes: &[("queue/pair.rs", "        S: GoesTo<Errored>,\n", "        S: State,\n")],
         cases: &[

@@ -7,6 +7,7 @@
 use super::poller::PollError;
 use super::queue::{Attached, CqInner, Message, Orphan};
 use super::retired::Run;
+use super::shares::Members;
 use crate::queue::WorkId;
 use crate::sys;
 use std::mem;
@@ -20,6 +21,8 @@ static_assertions::const_assert!(BATCH.is_power_of_two());
 pub(crate) struct Desk {
     /// The work queues, by slot.
     attached: Vec<Option<Attached>>,
+    /// Those of them that receive from a shared receive queue.
+    members: Members,
     /// What was taken from the device and not given out yet: from `next` to `filled`.
     polled: [sys::ibv_wc; BATCH],
     next: usize,
@@ -43,6 +46,7 @@ impl Desk {
     pub(super) fn new() -> Self {
         Self {
             attached: Vec::new(),
+            members: Members::default(),
             // SAFETY: a struct of numbers, for which zero is a value. (A device need not write all of them.)
             polled: unsafe { mem::zeroed() },
             next: 0,
@@ -72,7 +76,10 @@ impl Desk {
                     // not have the run.
                     return Ok(Some(unsafe { mem::transmute::<Run<'_>, Run<'_>>(run) }));
                 }
-                self.astray(queue);
+                match self.shared() {
+                    Some(slot) => return Ok(self.current_shared(slot)),
+                    None => self.astray(queue),
+                }
                 continue;
             }
             if queue.mailbox.is_flagged() {
@@ -96,6 +103,20 @@ impl Desk {
         let attached = self.attached.get_mut(id.key().slot())?.as_mut().filter(|attached| attached.key == id.key())?;
         let ahead = attached.retirer.ahead_of(id.index())?;
         Some(Run::completed(attached, ahead, wc, &mut self.next))
+    }
+
+    /// Brings what the completion at `next` names to the pair that took it, if that is a shared receive; the pair's slot.
+    #[cold]
+    #[inline(never)]
+    fn shared(&mut self) -> Option<usize> {
+        self.members.bring(&self.polled[self.next % BATCH])
+    }
+
+    /// The shared receive that was brought to the pair in `slot`.
+    #[cold]
+    fn current_shared(&mut self, slot: usize) -> Option<Run<'_>> {
+        let wc = &self.polled[self.next % BATCH];
+        self.attached.get_mut(slot)?.as_mut().map(|attached| Run::completed(attached, 0, wc, &mut self.next))
     }
 
     /// The requests of a queue that is gone.
@@ -171,6 +192,7 @@ impl Desk {
                         *place = Some(attached);
                     }
                 }
+                Message::Join(member) => self.members.join(member),
                 Message::Orphan(orphan) => self.left.push((orphan, queue.capacity())),
             }
         }
@@ -186,7 +208,9 @@ impl Desk {
             // For what came besides.
             queue.mailbox.flag();
         } else {
-            self.unknown += 1;
+            // What a queue that was destroyed had in flight came back then.
+            let id = WorkId::from_raw(self.polled[self.next % BATCH].wr_id);
+            self.unknown += u64::from(!self.members.is_over(id));
             self.next += 1;
         }
     }
@@ -200,6 +224,9 @@ impl Desk {
             if let Some(place) = self.attached.get_mut(slot) {
                 if place.as_ref().is_some_and(|attached| attached.retirer.has_any()) {
                     return Some(slot);
+                }
+                if let (Some(attached), Some(_)) = (&place, &orphan.place.shared) {
+                    self.members.leave(attached.qpn, slot);
                 }
                 *place = None;
             }

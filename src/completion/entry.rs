@@ -77,7 +77,7 @@ impl Ended {
         match id.key().kind() {
             // Only a receive has a length and flags.
             QueueKind::Send => Self { id, head: u64::from(qpn), detail: 0, sender: 0 },
-            QueueKind::Receive => Self::received(id, entry, qpn, datagrams, wc),
+            QueueKind::Receive | QueueKind::Shared => Self::received(id, entry, qpn, datagrams, wc),
         }
     }
 

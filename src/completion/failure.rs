@@ -13,7 +13,7 @@ use std::{error, fmt};
 pub struct Failure<B> {
     /// The id that posting gave.
     pub id: WorkId,
-    /// The queue pair that it was posted to.
+    /// The queue pair that it was posted to; of a shared receive, the one that took it.
     pub queue_pair: Qpn,
     /// What it should have done.
     pub operation: Operation,

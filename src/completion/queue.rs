@@ -10,13 +10,14 @@
 
 use super::desk::Desk;
 use super::mailbox::Mailbox;
+use super::shares::{Member, SharedLeases};
 use super::waker::Waker;
 use super::{Poller, Status};
 use crate::domain::DomainInner;
 use crate::domain::brand::Branded;
 use crate::error::{VerbError, note_leak};
 use crate::queue::ledger::Retirer;
-use crate::queue::{Entry, MAX_SLOTS, QueueKey, QueueKind};
+use crate::queue::{Entry, MAX_SLOTS, QueueKey, QueueKind, SharedLedger};
 use crate::sys::{
     self,
     inline::{PollCq, RequestNotify},
@@ -172,6 +173,8 @@ impl Attached {
 pub(super) enum Message {
     /// A work queue has come.
     Attach(Attached),
+    /// What is attached there receives from a shared receive queue.
+    Join(Member),
     /// The device is done with a work queue: its pair was destroyed, or reset.
     Orphan(Orphan),
 }
@@ -188,10 +191,13 @@ pub(crate) struct Place {
     pub(crate) key: QueueKey,
     generation: u32,
     depth: u32,
+    /// Of a pair that receives from a shared receive queue: what is in flight there. Such pairs have one lease together.
+    pub(crate) shared: Option<SharedLedger>,
 }
 
 struct Control {
     leased: u32,
+    shared: SharedLeases,
     /// Slots that were used before, with the generation that their next user gets.
     free: Vec<(u32, u32)>,
     /// The lowest slot that was never used.
@@ -236,6 +242,11 @@ impl CqInner {
         self.mailbox.send(Message::Attach(attached));
     }
 
+    /// A pair that was attached receives from a shared receive queue.
+    pub(crate) fn join(&self, member: Member) {
+        self.mailbox.send(Message::Join(member));
+    }
+
     /// The device is done with a work queue; its poller, asleep perhaps, gives out what is left.
     pub(crate) fn orphan(&self, orphan: Orphan) {
         self.mailbox.send(Message::Orphan(orphan));
@@ -254,9 +265,25 @@ impl CqInner {
         Ok(place)
     }
 
+    /// Takes a slot for a pair that receives from a shared receive queue. The first such pair leases room for all of that
+    /// queue's receives.
+    pub(crate) fn lease_shared(&self, ledger: &SharedLedger) -> Result<Place, NoRoom> {
+        let mut control = self.control();
+        let free = self.capacity - control.leased;
+        let needed = control.shared.needed(ledger);
+        if needed > free {
+            return Err(NoRoom { needed, free });
+        }
+        let place = control.place(QueueKind::Receive, 0).ok_or(NoRoom { needed, free: 0 })?;
+        control.leased += needed;
+        control.shared.begin(ledger);
+        Ok(Place { shared: Some(SharedLedger::clone(ledger)), ..place })
+    }
+
     /// A further place on the lease of `old`, whose completions may still be in the queue.
     pub(crate) fn renew(&self, kind: QueueKind, old: &Place) -> Option<Place> {
-        self.control().place(kind, old.depth)
+        let place = self.control().place(kind, old.depth)?;
+        Some(Place { shared: old.shared.clone(), ..place })
     }
 
     /// Gives a place back, with its lease or without.
@@ -265,6 +292,9 @@ impl CqInner {
         control.free.push((place.key.slot() as u32, place.generation.wrapping_add(1)));
         if ends_lease {
             control.leased -= place.depth;
+            if let Some(ledger) = &place.shared {
+                control.leased -= control.shared.end(ledger);
+            }
         }
     }
 
@@ -284,7 +314,7 @@ impl Control {
             }
             None => return None,
         };
-        Some(Place { key: QueueKey::new(kind, slot, generation), generation, depth })
+        Some(Place { key: QueueKey::new(kind, slot, generation), generation, depth, shared: None })
     }
 }
 
@@ -308,7 +338,7 @@ impl Drop for CqInner {
         let mut ledgers: Vec<Attached> = parked.map(|desk| desk.into_attached()).unwrap_or_default();
         ledgers.extend(unread.into_iter().filter_map(|message| match message {
             Message::Attach(attached) => Some(attached),
-            Message::Orphan(_) => None,
+            Message::Join(_) | Message::Orphan(_) => None,
         }));
         for mut attached in ledgers {
             while let Some(entry) = attached.retirer.take() {
@@ -353,7 +383,13 @@ pub(crate) fn create<B>(domain: &Arc<DomainInner>, entries: u32) -> Result<(Comp
         capacity: entries,
         mailbox: Mailbox::new(),
         waker,
-        control: Mutex::new(Control { leased: 0, free: Vec::new(), fresh: 0, parked: None }),
+        control: Mutex::new(Control {
+            leased: 0,
+            shared: SharedLeases::default(),
+            free: Vec::new(),
+            fresh: 0,
+            parked: None,
+        }),
         domain: Arc::clone(domain),
     });
     let poller = Poller::new(Arc::clone(&inner), Box::new(Desk::new()));

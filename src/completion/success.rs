@@ -26,7 +26,7 @@ impl<B> Success<B> {
         self.ended.id
     }
 
-    /// The queue pair that it was posted to.
+    /// The queue pair that it was posted to; of a shared receive, the one that took it.
     #[inline]
     pub fn queue_pair(&self) -> Qpn {
         self.ended.qpn()

@@ -286,6 +286,18 @@ impl DeviceAttributes {
         limit(self.0.max_sge)
     }
 
+    /// Shared receive queues; 0 where the device has none.
+    #[doc(alias = "max_srq")]
+    pub fn max_shared_receive_queues(&self) -> u32 {
+        limit(self.0.max_srq)
+    }
+
+    /// Receives of one shared receive queue.
+    #[doc(alias = "max_srq_wr")]
+    pub fn max_shared_receive_depth(&self) -> u32 {
+        limit(self.0.max_srq_wr)
+    }
+
     /// Entries of one completion queue.
     pub fn max_completion_entries(&self) -> u32 {
         limit(self.0.max_cqe)

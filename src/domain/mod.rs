@@ -2,15 +2,18 @@
 #![allow(unsafe_code, reason = "owns the raw protection domain")]
 
 pub(crate) mod brand;
+mod numbers;
 
 pub use brand::{Brand, Scoped};
+pub(crate) use numbers::{Number, Numbers};
 
 use crate::completion::{CompletionQueue, Poller};
 use crate::device::{Context, ContextInner};
 use crate::error::{VerbError, note_leak};
 use crate::memory::{Access, Buffer, LocalWrite, Memory, MemoryRegion, Pages, RegisterError, RegisterFailure};
 use crate::queue::{
-    CreateError, Limits, QueuePair, ReliableConnection, Reset, UnreliableConnection, UnreliableDatagram,
+    CreateError, Limits, QueuePair, ReliableConnection, Reset, SharedLimits, SharedReceiveQueue, UnreliableConnection,
+    UnreliableDatagram,
 };
 use crate::sys;
 use brand::{Branded, Claim, Named};
@@ -32,6 +35,8 @@ pub(crate) struct DomainInner {
     pub(crate) raw: NonNull<sys::ibv_pd>,
     /// The name, freed only after the domain is.
     claim: Option<Claim>,
+    /// Of its shared receive queues.
+    pub(crate) numbers: Arc<Numbers>,
     pub(crate) context: Arc<ContextInner>,
 }
 
@@ -44,7 +49,7 @@ impl DomainInner {
     fn new(context: &Arc<ContextInner>, claim: Option<Claim>) -> Result<Arc<Self>, VerbError> {
         // SAFETY: the context is open as long as we hold it.
         let raw = unsafe { context.provider.alloc_pd(context.raw) }?;
-        Ok(Arc::new(Self { raw, claim, context: Arc::clone(context) }))
+        Ok(Arc::new(Self { raw, claim, numbers: Arc::default(), context: Arc::clone(context) }))
     }
 }
 
@@ -282,6 +287,18 @@ impl<B: Brand> ProtectionDomain<B> {
         limits: &Limits,
     ) -> Result<QueuePair<B, Reset, UnreliableDatagram>, CreateError> {
         QueuePair::create(&self.inner, &queue.inner, &queue.inner, limits)
+    }
+
+    /// A shared receive queue: receives for whichever of many queue pairs a message comes to.
+    ///
+    /// `ibv_create_srq(3)`. Its own methods make the pairs that receive from it.
+    ///
+    /// # Errors
+    ///
+    /// [`CreateError`]: limits that the device does not have.
+    #[doc(alias = "ibv_create_srq")]
+    pub fn shared_receive_queue(&self, limits: &SharedLimits) -> Result<SharedReceiveQueue<B>, CreateError> {
+        SharedReceiveQueue::create(&self.inner, limits)
     }
 }
 

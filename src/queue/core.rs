@@ -4,12 +4,13 @@
 use super::attr::{Limits, Modify, PeerPath};
 use super::datagram::Peers;
 use super::error::{CreateError, TransitionFailure};
-use super::ledger::{MAX_DEPTH, ledger};
+use super::ledger::{MAX_DEPTH, Poster, ledger};
 use super::post::{ReceiveQueue, SendQueue};
+use super::shared::SharedCore;
 use super::state::{Reset, State};
 use super::transport::{Transport, code};
-use super::work::QueueKind;
-use crate::completion::{Attached, CqInner, NoRoom, Orphan, Place, QueueStatus, Status};
+use super::work::{Entry, QueueKind};
+use crate::completion::{Attached, CqInner, Member, NoRoom, Orphan, Place, QueueStatus, Status};
 use crate::device::{GidEntry, LinkLayer, Port};
 use crate::domain::DomainInner;
 use crate::error::{VerbError, note_leak};
@@ -17,7 +18,7 @@ use crate::sys::{self, ibv_qp_attr_mask as Mask, ibv_qp_state as raw_state};
 use crate::types::{Gid, Mtu, PortNumber, Psn, Qpn};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::{mem, ptr::NonNull};
+use std::{mem, ptr, ptr::NonNull};
 
 /// A queue pair without its types.
 pub(super) struct Inner {
@@ -48,6 +49,8 @@ pub(super) struct Core {
     // Dropped in this order, after the pair is destroyed.
     send_queue: Arc<CqInner>,
     receive_queue: Arc<CqInner>,
+    /// Where its receives come from, if it has none of its own.
+    shared: Option<Arc<SharedCore>>,
     pub(super) domain: Arc<DomainInner>,
 }
 
@@ -78,9 +81,10 @@ impl Inner {
         sends: &Arc<CqInner>,
         receives: &Arc<CqInner>,
         limits: &Limits,
+        shared: Option<&Arc<SharedCore>>,
     ) -> Result<Box<Self>, CreateError> {
-        for asked in [limits.sends, limits.receives] {
-            if asked == 0 || asked > MAX_DEPTH {
+        for (asked, least) in [(limits.sends, 1), (limits.receives, u32::from(shared.is_none()))] {
+            if asked < least || asked > MAX_DEPTH {
                 return Err(CreateError::Depth { asked, most: MAX_DEPTH });
             }
         }
@@ -89,21 +93,23 @@ impl Inner {
         let (Some(post_send), Some(post_receive)) = (operations.post_send, operations.post_recv) else {
             return Err(VerbError::new("ibv_post_send", libc::EOPNOTSUPP).into());
         };
-        let places = lease(sends, receives, limits)?;
+        let places = lease(sends, receives, limits, shared)?;
         let mut attributes = sys::ibv_qp_init_attr {
             send_cq: sends.raw.as_ptr(),
             recv_cq: receives.raw.as_ptr(),
+            srq: shared.map_or(ptr::null_mut(), |shared| shared.raw()),
             cap: sys::ibv_qp_cap {
                 max_send_wr: limits.sends,
                 max_recv_wr: limits.receives,
                 max_send_sge: limits.elements.max(1),
-                max_recv_sge: limits.elements.max(1),
+                max_recv_sge: if shared.is_none() { limits.elements.max(1) } else { 0 },
                 max_inline_data: limits.inline_bytes,
             },
             qp_type: code::<T>(),
             ..Default::default()
         };
-        // SAFETY: domain and queues are alive; the queues belong to the same device, since they bear the same brand.
+        // SAFETY: domain and queues are alive, the shared one too; they belong to the same device, since they bear the same
+        // brand.
         let raw = match unsafe { domain.context.provider.create_qp(domain.raw, &mut attributes) } {
             Ok(raw) => raw,
             Err(error) => {
@@ -114,12 +120,9 @@ impl Inner {
         };
         // SAFETY: created just now.
         let status = QueueStatus::new(unsafe { (*raw.as_ptr()).qp_num }, code::<T>());
-        let (send_poster, send_retirer) = ledger(limits.sends);
-        let (receive_poster, receive_retirer) = ledger(limits.receives);
         let (send_key, receive_key) = (places.send.key, places.receive.key);
-        for (queue, key, retirer) in [(sends, send_key, send_retirer), (receives, receive_key, receive_retirer)] {
-            queue.attach(Attached::new(key, retirer, Arc::clone(&status)));
-        }
+        let send_poster = attach(sends, &places.send, limits.sends, &status);
+        let receive_poster = attach(receives, &places.receive, limits.receives, &status);
         let peers = (code::<T>() == sys::ibv_qp_type::IBV_QPT_UD).then(|| Peers::new(limits.sends));
         let core = Core {
             raw,
@@ -132,6 +135,7 @@ impl Inner {
             local: Local::UNKNOWN,
             send_queue: Arc::clone(sends),
             receive_queue: Arc::clone(receives),
+            shared: shared.cloned(),
             domain: Arc::clone(domain),
         };
         Ok(Box::new(Self {
@@ -152,7 +156,8 @@ impl Inner {
         let Some(core) = Arc::get_mut(&mut self.core) else {
             return Err(verb(VerbError::new("ibv_modify_qp", libc::EBUSY)));
         };
-        if drained {
+        // How many shared receives it has begun is not known.
+        if drained && core.shared.is_none() {
             // Every request has come out, so no completion of this life is left in a queue.
             core.modify(Modify::to(raw_state::IBV_QPS_RESET)).map_err(verb)?;
             core.status.renew();
@@ -173,14 +178,10 @@ impl Inner {
             return Err(verb(error));
         }
         core.status = core.status.anew();
-        let (poster, retirer) = ledger(core.limits.sends);
-        let (key, status) = (send.key, Arc::clone(&core.status));
-        core.send_queue.attach(Attached::new(key, retirer, Arc::clone(&status)));
-        self.send.renew(poster, key, status);
-        let (poster, retirer) = ledger(core.limits.receives);
-        let (key, status) = (receive.key, Arc::clone(&core.status));
-        core.receive_queue.attach(Attached::new(key, retirer, Arc::clone(&status)));
-        self.receive.renew(poster, key, status);
+        let poster = attach(&core.send_queue, &send, core.limits.sends, &core.status);
+        self.send.renew(poster, send.key, Arc::clone(&core.status));
+        let poster = attach(&core.receive_queue, &receive, core.limits.receives, &core.status);
+        self.receive.renew(poster, receive.key, Arc::clone(&core.status));
         core.unsettled.fetch_add(2, Ordering::Relaxed);
         if let Some(old) = core.places.replace(Places { send, receive }) {
             core.orphan(old.send, old.receive, Some(&core.unsettled));
@@ -270,21 +271,42 @@ impl Drop for Core {
             mem::forget(self.peers.clone());
             mem::forget(Arc::clone(&self.send_queue));
             mem::forget(Arc::clone(&self.receive_queue));
+            mem::forget(self.shared.clone());
             mem::forget(Arc::clone(&self.domain));
         }
     }
 }
 
 /// Leases a place on each queue; both or none.
-fn lease(sends: &CqInner, receives: &CqInner, limits: &Limits) -> Result<Places, NoRoom> {
+fn lease(
+    sends: &CqInner,
+    receives: &CqInner,
+    limits: &Limits,
+    shared: Option<&Arc<SharedCore>>,
+) -> Result<Places, NoRoom> {
     let send = sends.lease(QueueKind::Send, limits.sends)?;
-    match receives.lease(QueueKind::Receive, limits.receives) {
+    let receive = match shared {
+        Some(shared) => receives.lease_shared(&shared.ledger),
+        None => receives.lease(QueueKind::Receive, limits.receives),
+    };
+    match receive {
         Ok(receive) => Ok(Places { send, receive }),
         Err(error) => {
             sends.release(send, true);
             Err(error)
         }
     }
+}
+
+/// Makes the ledger of a work queue, and tells its poller of it; gives the end that posts.
+fn attach(queue: &CqInner, place: &Place, depth: u32, status: &Arc<QueueStatus>) -> Poster<Entry> {
+    let (poster, retirer) = ledger(depth);
+    queue.attach(Attached::new(place.key, retirer, Arc::clone(status)));
+    let Some(shared) = &place.shared else { return poster };
+    // The poller posts, for each completion. To the ledger of the pair nobody does.
+    let (qpn, slot, ledger_of_all) = (status.qpn, place.key.slot(), shared.clone());
+    queue.join(Member { qpn, slot, poster, ledger: ledger_of_all });
+    ledger(1).0
 }
 
 impl Local {

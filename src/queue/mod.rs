@@ -11,6 +11,8 @@ pub(crate) mod ledger;
 mod pair;
 mod post;
 pub mod request;
+mod shared;
+mod slab;
 mod state;
 mod transport;
 mod unreliable;
@@ -29,10 +31,15 @@ pub use half::{JoinHalvesError, ReceiveHalf, SendHalf};
 pub use pair::QueuePair;
 pub use post::PostError;
 pub use request::{CarriesImmediate, FillMemory, Inline, RequestFlaw, SendMemory, WorkRequest};
+pub(crate) use shared::SharedLedger;
+pub use shared::{DestroySharedError, SharedAttributes, SharedLimits, SharedReceiveQueue, SharedReceiveQueueId};
 pub use state::{
     DeviceState, Errored, GoesTo, Init, OnPort, PostReceive, PostSend, ReadyToReceive, ReadyToSend, Reset,
     SendQueueDrain, SendQueueError, State,
 };
-pub use transport::{Carries, ReliableConnection, Transport, Unreliable, UnreliableConnection, UnreliableDatagram};
+pub use transport::{
+    Carries, OnShared, OwnReceives, Reliable, ReliableConnection, Transport, Unreliable, UnreliableConnection,
+    UnreliableDatagram,
+};
 pub(crate) use work::{Entry, MAX_SLOTS, QueueKey, QueueKind, RawEntry};
 pub use work::{Operation, PostedMemory, WorkId};

@@ -9,11 +9,12 @@ use super::error::{CreateError, DestroyError, TransitionError, TransitionFailure
 use super::half::{ReceiveHalf, SendHalf};
 use super::post::PostError;
 use super::request::{self, Atomic, FillMemory, Read, SendMemory, WorkRequest, Write};
+use super::shared::SharedCore;
 use super::state::{
     DeviceState, Errored, GoesTo, Init, OnPort, PostReceive, PostSend, ReadyToReceive, ReadyToSend, Reset,
     SendQueueDrain, State,
 };
-use super::transport::{Carries, Init as _, ReliableConnection, Transport, code};
+use super::transport::{Carries, Init as _, OnShared, OwnReceives, Reliable, ReliableConnection, Transport, code};
 use super::work::WorkId;
 use crate::completion::{Completion, CqInner, Poller, Status};
 use crate::connection::Endpoint;
@@ -73,7 +74,19 @@ impl<B: Brand, T: Transport> QueuePair<B, Reset, T> {
         receives: &Arc<CqInner>,
         limits: &Limits,
     ) -> Result<Self, CreateError> {
-        Ok(Self::assume_state(Inner::create::<T>(domain, sends, receives, limits)?))
+        Ok(Self::assume_state(Inner::create::<T>(domain, sends, receives, limits, None)?))
+    }
+}
+
+impl<B: Brand, T: OwnReceives> QueuePair<B, Reset, OnShared<T>> {
+    pub(super) fn create_on_shared(
+        shared: &Arc<SharedCore>,
+        sends: &Arc<CqInner>,
+        receives: &Arc<CqInner>,
+        limits: &Limits,
+    ) -> Result<Self, CreateError> {
+        let limits = Limits { receives: 0, ..*limits };
+        Ok(Self::assume_state(Inner::create::<T>(&shared.domain, sends, receives, &limits, Some(shared))?))
     }
 }
 
@@ -119,7 +132,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         Endpoint::new(self.number(), psn, gid.map(|row| row.gid), lid, mtu)
     }
 
-    /// How many requests it may have in flight.
+    /// How many requests it may have in flight; no receives where they are shared.
     pub fn limits(&self) -> Limits {
         self.inner.core.limits
     }
@@ -130,7 +143,10 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     }
 
     /// How many receives are in flight.
-    pub fn receives_in_flight(&self) -> u32 {
+    pub fn receives_in_flight(&self) -> u32
+    where
+        T: OwnReceives,
+    {
         self.inner.receive.outstanding()
     }
 
@@ -260,6 +276,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     pub fn post_receive<M: FillMemory<B>>(&mut self, memory: M) -> Result<WorkId, PostError<M>>
     where
         S: PostReceive,
+        T: OwnReceives,
     {
         self.inner.receive.post(memory, header_bytes::<T>())
     }
@@ -473,7 +490,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
 }
 
 /// The way up of a reliable connection.
-impl<B: Brand, S: State> QueuePair<B, S, ReliableConnection> {
+impl<B: Brand, S: State, T: Reliable> QueuePair<B, S, T> {
     /// From Init to Ready To Receive.
     ///
     /// `ibv_modify_qp(3)`.
@@ -482,10 +499,7 @@ impl<B: Brand, S: State> QueuePair<B, S, ReliableConnection> {
     ///
     /// The device refused.
     #[doc(alias = "ibv_modify_qp")]
-    pub fn into_rtr(
-        self,
-        attr: &RtrAttributes,
-    ) -> Result<QueuePair<B, ReadyToReceive, ReliableConnection>, TransitionError<Self>>
+    pub fn into_rtr(self, attr: &RtrAttributes) -> Result<QueuePair<B, ReadyToReceive, T>, TransitionError<Self>>
     where
         S: GoesTo<ReadyToReceive>,
     {
@@ -504,10 +518,7 @@ impl<B: Brand, S: State> QueuePair<B, S, ReliableConnection> {
     ///
     /// The device refused.
     #[doc(alias = "ibv_modify_qp")]
-    pub fn into_rts(
-        self,
-        attr: &RtsAttributes,
-    ) -> Result<QueuePair<B, ReadyToSend, ReliableConnection>, TransitionError<Self>>
+    pub fn into_rts(self, attr: &RtsAttributes) -> Result<QueuePair<B, ReadyToSend, T>, TransitionError<Self>>
     where
         S: GoesTo<ReadyToSend>,
     {
@@ -522,10 +533,7 @@ impl<B: Brand, S: State> QueuePair<B, S, ReliableConnection> {
     ///
     /// The device refused one of the two transitions; the pair comes back in the state that it reached.
     #[allow(clippy::type_complexity, reason = "a pair of two states")]
-    pub fn connect(
-        self,
-        peer: &Endpoint,
-    ) -> Result<QueuePair<B, ReadyToSend, ReliableConnection>, TransitionError<AnyQueuePair<B, ReliableConnection>>>
+    pub fn connect(self, peer: &Endpoint) -> Result<QueuePair<B, ReadyToSend, T>, TransitionError<AnyQueuePair<B, T>>>
     where
         S: GoesTo<ReadyToReceive>,
     {
@@ -542,7 +550,7 @@ impl<B: Brand, S: State> QueuePair<B, S, ReliableConnection> {
         self,
         peer: &Endpoint,
         attr: &ConnectAttributes,
-    ) -> Result<QueuePair<B, ReadyToSend, ReliableConnection>, TransitionError<AnyQueuePair<B, ReliableConnection>>>
+    ) -> Result<QueuePair<B, ReadyToSend, T>, TransitionError<AnyQueuePair<B, T>>>
     where
         S: GoesTo<ReadyToReceive>,
     {
@@ -590,7 +598,10 @@ impl<B: Brand, S: State> QueuePair<B, S, ReliableConnection> {
 /// In RTS: receives and sends.
 impl<B: Brand, T: Transport> QueuePair<B, ReadyToSend, T> {
     /// Takes the pair apart for two threads, one that sends and one that receives.
-    pub fn split(self) -> (SendHalf<B, T>, ReceiveHalf<B, T>) {
+    pub fn split(self) -> (SendHalf<B, T>, ReceiveHalf<B, T>)
+    where
+        T: OwnReceives,
+    {
         let Inner { send, receive, core } = *self.inner;
         (SendHalf::new(send, Arc::clone(&core)), ReceiveHalf::new(receive, core))
     }
@@ -643,7 +654,8 @@ impl<B: Brand, T: Transport> QueuePair<B, Errored, T> {
     /// pairs too.
     ///
     /// Moves the pair to Error again now and then, which is legal, and which devices need that flush only when they are told to.
-    /// Where sends and receives complete on different queues, the other one must be polled meanwhile.
+    /// Where sends and receives complete on different queues, the other one must be polled meanwhile. Of a pair on a
+    /// shared receive queue only the sends are waited for.
     ///
     /// # Errors
     ///
@@ -665,7 +677,7 @@ impl<B: Brand, T: Transport> QueuePair<B, Errored, T> {
                 Ok(None) => true,
                 Err(error) => break Some(error.into()),
             };
-            if self.sends_in_flight() == 0 && self.receives_in_flight() == 0 {
+            if self.sends_in_flight() == 0 && self.inner.receive.outstanding() == 0 {
                 return Ok(());
             }
             // Other pairs of the queue may keep the poller busy for ever.
@@ -682,7 +694,7 @@ impl<B: Brand, T: Transport> QueuePair<B, Errored, T> {
                 thread::sleep(PAUSE);
             }
         };
-        Err(Undrained { sends: self.sends_in_flight(), receives: self.receives_in_flight(), timeout, source })
+        Err(Undrained { sends: self.sends_in_flight(), receives: self.inner.receive.outstanding(), timeout, source })
     }
 }
 

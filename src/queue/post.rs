@@ -27,7 +27,8 @@ pub(super) const KEY: Key = Key(());
 pub enum PostError<R> {
     /// As many requests as the queue holds are in flight. Poll, then post again.
     QueueFull(R),
-    /// The pair has failed: a completion said so, or a post that may have been half done. Reset or destroy it.
+    /// The pair, or the shared receive queue, has failed: a completion said so, or a post that may have been half done. Reset
+    /// or destroy it.
     Broken {
         /// What was to be posted.
         request: R,
@@ -89,7 +90,7 @@ impl<R> fmt::Display for PostError<R> {
         match self {
             Self::QueueFull(_) => f.write_str("the work queue is full: poll completions, then post again"),
             Self::Broken { first_failure: Some(first), .. } => write!(f, "the queue pair has failed: {first}"),
-            Self::Broken { first_failure: None, .. } => f.write_str("the queue pair has failed: reset or destroy it"),
+            Self::Broken { first_failure: None, .. } => f.write_str("the queue has failed: reset or destroy it"),
             Self::Flawed { flaw, .. } => flaw.fmt(f),
             Self::Refused { .. } => f.write_str("the provider refused the request"),
             Self::Uncertain { .. } => f.write_str("the provider failed with the request possibly posted"),

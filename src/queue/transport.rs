@@ -4,6 +4,7 @@ use super::attr::{DatagramInitAttributes, InitAttributes, Modify};
 use super::request::{Atomic, Fenced, Read, Send, SendTo, Write};
 use crate::device::Port;
 use crate::sys::ibv_qp_type;
+use std::{convert::Infallible, marker::PhantomData};
 
 mod sealed {
     use super::{Modify, Port, ibv_qp_type};
@@ -79,6 +80,36 @@ impl sealed::Sealed for UnreliableDatagram {
     const TYPE: ibv_qp_type = ibv_qp_type::IBV_QPT_UD;
 }
 
+/// The transport `T`, of a pair that has no receives of its own: it takes those of a
+/// [`SharedReceiveQueue`](crate::SharedReceiveQueue), which makes such pairs.
+#[derive(Debug)]
+pub struct OnShared<T>(Infallible, PhantomData<fn() -> T>);
+
+impl<T: OwnReceives> sealed::Sealed for OnShared<T> {
+    const TYPE: ibv_qp_type = T::TYPE;
+}
+impl<T: OwnReceives> Transport for OnShared<T> {
+    type InitAttributes = T::InitAttributes;
+}
+
+/// Transports whose pairs have a receive queue of their own: all but [`OnShared`]. Sealed.
+#[diagnostic::on_unimplemented(
+    message = "a queue pair of transport `{Self}` has no receives of its own",
+    label = "needs a pair with a receive queue of its own",
+    note = "post to the `SharedReceiveQueue` that the pair was made with",
+    note = "its receives are not the pair's to count, and a pair without them is not split: it only sends"
+)]
+pub trait OwnReceives: Transport {}
+impl OwnReceives for ReliableConnection {}
+impl OwnReceives for UnreliableConnection {}
+impl OwnReceives for UnreliableDatagram {}
+
+/// Reliable connection, with receives of its own or shared ones. Sealed.
+#[diagnostic::on_unimplemented(message = "`{Self}` is not a reliable connection", label = "not a reliable connection")]
+pub trait Reliable: Transport {}
+impl Reliable for ReliableConnection {}
+impl<T: Reliable + OwnReceives> Reliable for OnShared<T> {}
+
 /// The number of a transport, for the device.
 pub(crate) const fn code<T: Transport>() -> ibv_qp_type {
     <T as sealed::Sealed>::TYPE
@@ -109,3 +140,4 @@ impl<K> Carries<Fenced<K>> for ReliableConnection where ReliableConnection: Carr
 impl Carries<Send> for UnreliableConnection {}
 impl Carries<Write> for UnreliableConnection {}
 impl Carries<SendTo> for UnreliableDatagram {}
+impl<K, T: OwnReceives + Carries<K>> Carries<K> for OnShared<T> {}

@@ -23,6 +23,8 @@ pub(crate) struct QueueKey(u64);
 pub(crate) enum QueueKind {
     Send = 0,
     Receive = 1,
+    /// Of a shared receive queue: its ids are made by [`WorkId::shared`].
+    Shared = 2,
 }
 
 const INDEX_BITS: u32 = 24;
@@ -32,6 +34,13 @@ const SLOT_BITS: u32 = 20;
 
 /// The most work queues that one completion queue serves.
 pub(crate) const MAX_SLOTS: u32 = 1 << SLOT_BITS;
+
+/// In the id of a shared receive, the slot is the number of its queue, and the rest is of the request: 22 generation, 20 index.
+const SHARED_INDEX_BITS: u32 = 20;
+const SHARED_GENERATION_BITS: u32 = GENERATION_BITS + INDEX_BITS - SHARED_INDEX_BITS;
+/// The most requests of one shared receive queue.
+pub(crate) const MAX_SHARED: u32 = 1 << SHARED_INDEX_BITS;
+pub(crate) const SHARED_GENERATION_MASK: u32 = (1 << SHARED_GENERATION_BITS) - 1;
 
 impl QueueKey {
     /// `slot` is below [`MAX_SLOTS`]; generations come round.
@@ -43,7 +52,11 @@ impl QueueKey {
 
     #[inline(always)]
     pub(crate) fn kind(self) -> QueueKind {
-        if self.0 >> (SLOT_BITS + GENERATION_BITS + INDEX_BITS) == 0 { QueueKind::Send } else { QueueKind::Receive }
+        match self.0 >> (SLOT_BITS + GENERATION_BITS + INDEX_BITS) {
+            0 => QueueKind::Send,
+            1 => QueueKind::Receive,
+            _ => QueueKind::Shared,
+        }
     }
 
     #[inline(always)]
@@ -72,6 +85,22 @@ impl WorkId {
     #[inline(always)]
     pub(crate) fn key(self) -> QueueKey {
         QueueKey(self.0 & !u64::from(INDEX_MASK))
+    }
+
+    /// The id of a shared receive: the number of its queue, and the generation and index of its slot there.
+    #[inline(always)]
+    pub(crate) fn shared(number: u32, generation: u32, index: u32) -> Self {
+        let key = QueueKey::new(QueueKind::Shared, number, 0);
+        let generation = u64::from(generation & SHARED_GENERATION_MASK);
+        Self(key.0 | generation << SHARED_INDEX_BITS | u64::from(index & (MAX_SHARED - 1)))
+    }
+
+    /// Of a shared receive: the number of its queue, and the generation and index of its slot there.
+    #[inline(always)]
+    pub(crate) fn as_shared(self) -> Option<(u32, u32, u32)> {
+        let generation = (self.0 >> SHARED_INDEX_BITS) as u32 & SHARED_GENERATION_MASK;
+        let index = self.0 as u32 & (MAX_SHARED - 1);
+        (self.key().kind() == QueueKind::Shared).then_some((self.key().slot() as u32, generation, index))
     }
 
     /// The id of the next request, if that is on the same round of the ledger.
@@ -327,7 +356,7 @@ impl Entry {
     #[inline(always)]
     pub(crate) fn operation(&self, kind: QueueKind) -> Operation {
         match (kind, self.tagged.addr().get() & OPERATION) {
-            (QueueKind::Receive, _) => Operation::Receive,
+            (QueueKind::Receive | QueueKind::Shared, _) => Operation::Receive,
             (_, 0) => Operation::Send,
             (_, 1) => Operation::Write,
             (_, 2) => Operation::Read,
@@ -393,5 +422,20 @@ mod tests {
         assert_ne!(QueueKey::new(QueueKind::Send, 3, 0), QueueKey::new(QueueKind::Receive, 3, 0));
         assert_ne!(QueueKey::new(QueueKind::Send, 3, 0), QueueKey::new(QueueKind::Send, 3, 1));
         assert_eq!(QueueKey::new(QueueKind::Send, 3, 1 << 18), QueueKey::new(QueueKind::Send, 3, 0));
+    }
+
+    #[test]
+    fn the_id_of_a_shared_receive_keeps_its_parts_apart() {
+        for parts in
+            [(0, 0, 0), (MAX_SLOTS - 1, 0, 0), (0, SHARED_GENERATION_MASK, 0), (0, 0, MAX_SHARED - 1), (5, 6, 7)]
+        {
+            let (number, generation, index) = parts;
+            let id = WorkId::shared(number, generation, index);
+            assert_eq!((id.as_shared(), id.key().kind()), (Some(parts), QueueKind::Shared));
+        }
+        assert_eq!(WorkId::shared(1, SHARED_GENERATION_MASK + 1, 0), WorkId::shared(1, 0, 0), "generations come round");
+        for kind in [QueueKind::Send, QueueKind::Receive] {
+            assert_eq!(QueueKey::new(kind, 1, 0).id(0).as_shared(), None);
+        }
     }
 }

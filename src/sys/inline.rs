@@ -15,7 +15,6 @@ pub(crate) type PostSend = unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *
 /// The type of `ibv_context_ops::post_recv`.
 pub(crate) type PostReceive = unsafe extern "C" fn(*mut ibv_qp, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int;
 /// The type of `ibv_context_ops::post_srq_recv`.
-#[allow(dead_code, reason = "for whoever keeps the function")]
 pub(crate) type PostShared = unsafe extern "C" fn(*mut ibv_srq, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int;
 /// The type of `ibv_context_ops::poll_cq`.
 pub(crate) type PollCq = unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -> c_int;

@@ -3,7 +3,8 @@
 
 use interlock::{
     AnyQueuePair, Completion, CompletionQueue, Failure, LocalWrite, MemoryRegion, Poller, PostedMemory,
-    ProtectionDomain, ReceiveHalf, Scoped, SendHalf, SharedBuffer, SplitRegion, Success,
+    ProtectionDomain, ReceiveHalf, Scoped, SendHalf, SharedBuffer, SharedReceiveQueue, SplitRegion,
+    Success,
 };
 
 type Region<B> = MemoryRegion<B, LocalWrite>;
@@ -28,6 +29,7 @@ keep! {
     Region,
     Rest,
     SharedBuffer,
+    SharedReceiveQueue,
     SendHalf,
     ReceiveHalf,
     AnyQueuePair,

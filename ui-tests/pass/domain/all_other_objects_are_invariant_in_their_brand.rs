@@ -2,7 +2,7 @@
 
 use interlock::{
     AnyQueuePair, Completion, CompletionQueue, Failure, LocalWrite, MemoryRegion, Poller, PostedMemory,
-    ProtectionDomain, ReceiveHalf, Scoped, SendHalf, SharedBuffer, SplitRegion, Success,
+    ProtectionDomain, ReceiveHalf, Scoped, SendHalf, SharedBuffer, SharedReceiveQueue, SplitRegion, Success,
 };
 
 type Region<B> = MemoryRegion<B, LocalWrite>;
@@ -27,6 +27,7 @@ keep! {
     Region,
     Rest,
     SharedBuffer,
+    SharedReceiveQueue,
     SendHalf,
     ReceiveHalf,
     AnyQueuePair,

@@ -1,0 +1,86 @@
+//! What the command line asks for.
+
+use crate::fault::Fault;
+use interlock::Mtu;
+use lexopt::prelude::*;
+use std::time::Duration;
+
+pub(crate) const HELP: &str = "\
+Many queue pairs play ping-pong at once, and each side receives all its messages from one shared receive queue.
+
+  srq_pingpong                 both sides in this process
+  srq_pingpong -d DEVICE       a server: waits for one client
+  srq_pingpong HOST            a client of the server on HOST
+The peer is another srq_pingpong or the ibv_srq_pingpong of rdma-core, which needs -g on RoCE.
+
+  -d, --ib-dev DEVICE    the RDMA device (default: the first with an active port, or else a soft one)
+  -g, --gid-idx ROW      the row of its GID table (default: the one that suits RoCE v2 best)
+  -p, --port PORT        TCP port to meet at (default 18515); without HOST: a server
+  -s, --size BYTES       length of a message, the same on both sides (default 4096)
+  -n, --iters COUNT      messages each way, on all pairs together, the same on both sides (default 1000)
+  -m, --mtu BYTES        path MTU, the same on both sides (default 1024)
+  -q, --num-qp COUNT     queue pairs, the same on both sides (default 16)
+  -r, --rx-depth COUNT   receives that are posted, at least one for each pair (default 500)
+      --patience SECONDS give up when nothing happens for so long (default 10)
+  -h, --help             this
+";
+
+pub(crate) struct Options {
+    pub(crate) host: Option<String>,
+    pub(crate) is_server: bool,
+    pub(crate) device: Option<String>,
+    pub(crate) gid_row: Option<u8>,
+    pub(crate) tcp_port: u16,
+    pub(crate) size: u32,
+    pub(crate) iterations: u32,
+    pub(crate) mtu: Mtu,
+    pub(crate) pairs: u32,
+    pub(crate) receives: u32,
+    pub(crate) patience: Duration,
+}
+
+/// Reads the command line; `None` if it asks for help.
+pub(crate) fn parse() -> Result<Option<Options>, Fault> {
+    let mut options = Options {
+        host: None,
+        is_server: false,
+        device: None,
+        gid_row: None,
+        tcp_port: 18515,
+        size: 4096,
+        iterations: 1000,
+        mtu: Mtu::Bytes1024,
+        pairs: 16,
+        receives: 500,
+        patience: Duration::from_secs(10),
+    };
+    let mut parser = lexopt::Parser::from_env();
+    while let Some(argument) = parser.next()? {
+        match argument {
+            Short('d') | Long("ib-dev") => {
+                (options.device, options.is_server) = (Some(parser.value()?.string()?), true)
+            }
+            Short('g') | Long("gid-idx") => options.gid_row = Some(parser.value()?.parse()?),
+            Short('p') | Long("port") => (options.tcp_port, options.is_server) = (parser.value()?.parse()?, true),
+            Short('s') | Long("size") => options.size = parser.value()?.parse()?,
+            Short('n') | Long("iters") => options.iterations = parser.value()?.parse()?,
+            Short('m') | Long("mtu") => options.mtu = mtu(parser.value()?.parse()?)?,
+            Short('q') | Long("num-qp") => options.pairs = parser.value()?.parse()?,
+            Short('r') | Long("rx-depth") => options.receives = parser.value()?.parse()?,
+            Long("patience") => options.patience = Duration::from_secs(parser.value()?.parse()?),
+            Short('h') | Long("help") => return Ok(None),
+            Value(name) if options.host.is_none() => options.host = Some(name.string()?),
+            other => return Err(Fault::new(format!("{} (-h lists what there is)", other.unexpected()))),
+        }
+    }
+    if options.size == 0 || options.pairs == 0 || options.receives < options.pairs {
+        return Err(Fault::new("-s and -q take at least 1, and -r at least as many as there are pairs"));
+    }
+    Ok(Some(options))
+}
+
+fn mtu(bytes: u32) -> Result<Mtu, Fault> {
+    let mut all = (1..=5).filter_map(|code| Mtu::from_code(code).ok());
+    let found = all.find(|mtu| mtu.bytes() == bytes);
+    found.ok_or_else(|| Fault::new(format!("-m takes 256, 512, 1024, 2048 or 4096, not {bytes}")))
+}

@@ -1,0 +1,70 @@
+//! Numbers for objects of one domain, which their work ids carry.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// The numbers of one domain. A number that comes back begins, for its next user, where it ended.
+#[derive(Debug, Default)]
+pub(crate) struct Numbers(Mutex<Table>);
+
+#[derive(Debug, Default)]
+struct Table {
+    /// Numbers that were used before, with the generation that their next user begins with.
+    free: Vec<(u32, u32)>,
+    /// The lowest number that was never used.
+    fresh: u32,
+}
+
+/// A number that nobody else of the domain has.
+#[derive(Debug)]
+pub(crate) struct Number {
+    number: u32,
+    /// The first generation; at the end, that of the next user.
+    pub(crate) generation: u32,
+    numbers: Arc<Numbers>,
+}
+
+impl Numbers {
+    /// A number below `most`.
+    pub(crate) fn take(self: &Arc<Self>, most: u32) -> Option<Number> {
+        let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (number, generation) = match table.free.pop() {
+            Some(used) => used,
+            None if table.fresh < most => {
+                table.fresh += 1;
+                (table.fresh - 1, 0)
+            }
+            None => return None,
+        };
+        Some(Number { number, generation, numbers: Arc::clone(self) })
+    }
+}
+
+impl Number {
+    #[inline(always)]
+    pub(crate) fn get(&self) -> u32 {
+        self.number
+    }
+}
+
+impl Drop for Number {
+    fn drop(&mut self) {
+        let mut table = self.numbers.0.lock().unwrap_or_else(PoisonError::into_inner);
+        table.free.push((self.number, self.generation));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_is_one_users_and_goes_on_where_it_ended() {
+        let numbers = Arc::new(Numbers::default());
+        let (Some(mut first), Some(second)) = (numbers.take(2), numbers.take(2)) else { panic!("two numbers") };
+        assert_eq!((first.get(), second.get()), (0, 1));
+        assert!(numbers.take(2).is_none());
+        first.generation = 7;
+        drop(first);
+        assert_eq!(numbers.take(2).map(|number| (number.get(), number.generation)), Some((0, 7)));
+    }
+}

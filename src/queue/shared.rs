@@ -1,0 +1,430 @@
+//! Shared receive queues: receives for whichever of many queue pairs a message comes to.
+//!
+//! ASSUMPTION: `ibv_destroy_srq` that returns 0 has ended every access of the device through the queue's receives; and a post
+//! that fails and points `bad_wr` at its request has not queued it.
+#![allow(unsafe_code, reason = "owns the raw queue, calls the provider's post function")]
+
+use super::attr::Limits;
+use super::error::CreateError;
+use super::pair::QueuePair;
+use super::post::PostError;
+use super::slab::{Slab, SlabPoster, slab};
+use super::state::Reset;
+use super::transport::{OnShared, ReliableConnection};
+use super::work::{Entry, MAX_SHARED, MAX_SLOTS, Operation, WorkId};
+use crate::completion::CompletionQueue;
+use crate::domain::brand::Branded;
+use crate::domain::{Brand, DomainInner};
+use crate::error::{VerbError, note_leak};
+use crate::memory::Buffer;
+use crate::sys::{self, ibv_srq_attr_mask as Mask, inline::PostShared};
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::{fmt, mem, ptr, ptr::NonNull};
+
+/// What is in flight on a shared receive queue. Completion queues hold it for as long as its completions may be in them.
+pub(crate) type SharedLedger = crate::sync::Arc<Slab<Entry>>;
+
+/// How many receives a shared receive queue may have in flight.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[doc(alias = "ibv_srq_attr")]
+pub struct SharedLimits {
+    /// At first; 1 to the device's
+    /// [`max_shared_receive_depth`](crate::DeviceAttributes::max_shared_receive_depth), and 2^20.
+    #[doc(alias = "max_wr")]
+    pub receives: u32,
+    /// How many [`resize`](SharedReceiveQueue::resize) may make of it; if that is less than `receives`, no more than those.
+    pub grows_to: u32,
+}
+
+impl SharedLimits {
+    /// The room that a queue with these limits leases on each completion queue of its pairs, once for all that are on
+    /// the same.
+    pub const fn completions(&self) -> u32 {
+        if self.grows_to > self.receives { self.grows_to } else { self.receives }
+    }
+}
+
+impl Default for SharedLimits {
+    /// Sixteen, and no more.
+    fn default() -> Self {
+        Self { receives: 16, grows_to: 0 }
+    }
+}
+
+/// A shared receive queue of domain `B`: receives for whichever of its queue pairs a message comes to. One word.
+///
+/// Pairs that receive from it are made by [`reliable`](Self::reliable). They have no receive queue of their own:
+/// their transport is [`OnShared`], and [`QueuePair::post_receive`] does not compile for them. Each receive completes on the
+/// completion queue of the pair that took it, which [`Success::queue_pair`](crate::Success::queue_pair) names. A
+/// failed one breaks that pair, not this queue.
+///
+/// Each pair keeps the queue alive: dropping this destroys it, `ibv_destroy_srq(3)`, with the last of its pairs. Messages
+/// that came before still come out of the pollers. What else is in flight is dropped; [`destroy`](Self::destroy)
+/// gives it back.
+///
+/// When a pair fails, receives that it had begun may never complete. They count as in flight until the queue is
+/// destroyed, and come back then.
+///
+/// # Rules
+///
+/// Each is kept by the compiler; programs that break them are in `ui-tests/queue`.
+///
+/// - H1: a pair on a shared receive queue has no receives of its own.
+/// - H2: a shared receive queue, its memory, its pairs and their completion queues are of one domain.
+/// - H3: one thread posts to a shared receive queue at a time.
+///
+/// # Examples
+///
+/// Two connections, and one stock of receives for both:
+///
+/// ```
+/// use interlock::{Context, Limits, SharedLimits};
+/// use std::time::Duration;
+/// interlock::domain! { struct Docs; }
+///
+/// let context = Context::open("soft0")?;
+/// let port = context.active_port()?;
+/// let domain = context.named_domain(Docs)?;
+/// let (queue, mut poller) = domain.completion_queue(64)?;
+///
+/// let mut shared = domain.shared_receive_queue(&SharedLimits { receives: 8, ..SharedLimits::default() })?;
+/// for buffer in domain.buffers(8, 64)? {
+///     shared.post_receive(buffer)?;
+/// }
+/// let mut servers = Vec::new();
+/// for greeting in [b"one", b"two"] {
+///     let server = shared.reliable(&queue, &Limits::default())?.into_init(&port)?;
+///     let client = domain.reliable(&queue, &Limits::default())?.into_init(&port)?;
+///     let (to_server, to_client) = (server.endpoint(), client.endpoint());
+///     servers.push(server.connect(&to_client)?);
+///     let mut client = client.connect(&to_server)?;
+///     let mut message = domain.buffer(64)?;
+///     message.write(greeting)?;
+///     client.post_send(message)?;
+///     let received = loop {
+///         let success = poller.wait(Duration::from_secs(1))?.check()?;
+///         let queue_pair = success.queue_pair();
+///         if let Some(buffer) = success.received() {
+///             assert_eq!(queue_pair, servers[servers.len() - 1].number());
+///             break buffer;
+///         }
+///     };
+///     assert_eq!(&received[..], greeting);
+///     shared.post_receive(received)?;
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[doc(alias = "ibv_srq")]
+#[doc(alias = "SRQ")]
+pub struct SharedReceiveQueue<B> {
+    inner: Box<Inner>,
+    brand: Branded<B>,
+}
+static_assertions::assert_impl_all!(SharedReceiveQueue<()>: Send, Sync);
+static_assertions::assert_not_impl_any!(SharedReceiveQueue<()>: Clone, Copy);
+
+struct Inner {
+    poster: SlabPoster<Entry>,
+    post: PostShared,
+    /// A post may have been half done.
+    broken: bool,
+    core: Arc<SharedCore>,
+}
+
+/// What the pairs of a shared receive queue keep alive.
+pub(super) struct SharedCore {
+    /// # Invariants
+    ///
+    /// 0. Came from the domain's provider, and is alive while `is_alive`.
+    raw: NonNull<sys::ibv_srq>,
+    is_alive: bool,
+    pub(super) ledger: SharedLedger,
+    pub(super) domain: Arc<DomainInner>,
+}
+
+// SAFETY: control verbs may be called from any thread; posting takes `&mut` of the one handle.
+unsafe impl Send for SharedCore {}
+// SAFETY: as above.
+unsafe impl Sync for SharedCore {}
+
+/// Which shared receive queue: what an asynchronous event of one names.
+///
+/// Two queues that are alive at the same time differ in it; a later one may have the id of one that was destroyed.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct SharedReceiveQueueId(usize);
+
+impl SharedReceiveQueueId {
+    /// The queue itself is not looked at.
+    pub(crate) fn of(raw: *const sys::ibv_srq) -> Self {
+        Self(raw.addr())
+    }
+}
+
+impl fmt::Debug for SharedReceiveQueueId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SharedReceiveQueueId({:#x})", self.0)
+    }
+}
+
+/// What the device says of a shared receive queue.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+#[doc(alias = "ibv_srq_attr")]
+pub struct SharedAttributes {
+    /// How many receives it holds: at least as many as were asked for.
+    #[doc(alias = "max_wr")]
+    pub receives: u32,
+    /// The limit that is armed; 0 if none is, or it was reached.
+    #[doc(alias = "srq_limit")]
+    pub limit: u32,
+}
+
+/// A shared receive queue that was not destroyed. It comes back.
+#[derive(thiserror::Error)]
+#[error("the shared receive queue is still there")]
+pub struct DestroySharedError<B> {
+    /// The queue.
+    pub shared: SharedReceiveQueue<B>,
+    /// Why: `EBUSY` while it has queue pairs, or what the device answered.
+    pub source: VerbError,
+}
+
+impl<B> fmt::Debug for DestroySharedError<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DestroySharedError").field("source", &self.source).finish_non_exhaustive()
+    }
+}
+
+impl<B: Brand> SharedReceiveQueue<B> {
+    pub(crate) fn create(domain: &Arc<DomainInner>, limits: &SharedLimits) -> Result<Self, CreateError> {
+        let (receives, slots) = (limits.receives, limits.completions());
+        for asked in [receives, slots] {
+            if asked == 0 || asked > MAX_SHARED {
+                return Err(CreateError::Depth { asked, most: MAX_SHARED });
+            }
+        }
+        // SAFETY: an open context has its function table filled.
+        let Some(post) = (unsafe { (*domain.context.raw.as_ptr()).ops.post_srq_recv }) else {
+            return Err(VerbError::new("ibv_create_srq", libc::EOPNOTSUPP).into());
+        };
+        let number = domain.numbers.take(MAX_SLOTS).ok_or(VerbError::new("ibv_create_srq", libc::ENOMEM))?;
+        let attr = sys::ibv_srq_attr { max_wr: receives, max_sge: 1, srq_limit: 0 };
+        let mut attributes = sys::ibv_srq_init_attr { attr, ..Default::default() };
+        // SAFETY: the domain is alive as long as we hold it.
+        let raw = unsafe { domain.context.provider.create_srq(domain.raw, &mut attributes) }?;
+        let poster = slab(number, slots, receives);
+        let ledger = SharedLedger::clone(&poster.slab);
+        let core = Arc::new(SharedCore { raw, is_alive: true, ledger, domain: Arc::clone(domain) });
+        Ok(Self { inner: Box::new(Inner { poster, post, broken: false, core }), brand: PhantomData })
+    }
+
+    /// A queue pair for reliable connections that receives from this queue, and whose sends and receives complete on `queue`.
+    ///
+    /// `ibv_create_qp(3)`. As [`ProtectionDomain::reliable`](crate::ProtectionDomain::reliable) otherwise; of `limits`, the
+    /// receives are not looked at. The completion queue leases room for all receives of this queue
+    /// ([`SharedLimits::completions`]) to the first of its pairs there.
+    ///
+    /// # Errors
+    ///
+    /// [`CreateError`]: limits that the device does not have, or no room left on the completion queue.
+    #[doc(alias = "ibv_create_qp")]
+    pub fn reliable(
+        &self,
+        queue: &CompletionQueue<B>,
+        limits: &Limits,
+    ) -> Result<QueuePair<B, Reset, OnShared<ReliableConnection>>, CreateError> {
+        self.reliable_on(queue, queue, limits)
+    }
+
+    /// As [`reliable`](Self::reliable), with sends and receives completing on different queues.
+    ///
+    /// # Errors
+    ///
+    /// As [`reliable`](Self::reliable).
+    pub fn reliable_on(
+        &self,
+        sends: &CompletionQueue<B>,
+        receives: &CompletionQueue<B>,
+        limits: &Limits,
+    ) -> Result<QueuePair<B, Reset, OnShared<ReliableConnection>>, CreateError> {
+        QueuePair::create_on_shared(&self.inner.core, &sends.inner, &receives.inner, limits)
+    }
+
+    /// Posts a receive: `buffer` takes the next message that comes to a pair of this queue, all of its capacity.
+    ///
+    /// `ibv_post_srq_recv(3)`. The buffer is the device's until its completion.
+    ///
+    /// # Errors
+    ///
+    /// [`PostError`] gives the buffer back, but for [`PostError::Uncertain`], after which nothing more is posted here.
+    #[doc(alias = "ibv_post_srq_recv")]
+    #[inline]
+    pub fn post_receive(&mut self, buffer: Buffer<B>) -> Result<WorkId, PostError<Buffer<B>>> {
+        let this = &mut *self.inner;
+        if this.broken {
+            return Err(PostError::Broken { request: buffer, first_failure: None });
+        }
+        let Some(vacancy) = this.poster.vacancy() else { return Err(PostError::QueueFull(buffer)) };
+        let sg_list = buffer.part().whole_element();
+        let id = vacancy.fill(Entry::unique(Operation::Receive, buffer));
+        let mut wr = sys::ibv_recv_wr { wr_id: id.raw(), next: ptr::null_mut(), sg_list, num_sge: 1 };
+        let mut bad = ptr::null_mut();
+        // SAFETY: alive (core 0): this handle is what ends that. Nobody else posts (`&mut`); the slab owns the buffer.
+        let result = unsafe { (this.post)(this.core.raw.as_ptr(), &mut wr, &mut bad) };
+        if result == 0 {
+            return Ok(id);
+        }
+        Err(this.refused(ptr::eq(bad, &wr), id, VerbError::new("ibv_post_srq_recv", result.wrapping_abs())))
+    }
+
+    /// Asks for an event when fewer than `receives` are left for messages: `IBV_EVENT_SRQ_LIMIT_REACHED`, once.
+    ///
+    /// `ibv_modify_srq(3)`. At most as many as the queue holds; 0 takes a limit back. If fewer are posted already, the event comes
+    /// at once or with the next message.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: more than the queue holds. Or what the device answered.
+    #[doc(alias = "ibv_modify_srq")]
+    #[doc(alias = "IBV_SRQ_LIMIT")]
+    pub fn arm_limit(&self, receives: u32) -> Result<(), VerbError> {
+        if receives > self.inner.poster.depth() {
+            return Err(VerbError::new("ibv_modify_srq", libc::EINVAL));
+        }
+        let attributes = sys::ibv_srq_attr { srq_limit: receives, ..Default::default() };
+        self.inner.core.modify(attributes, Mask::IBV_SRQ_LIMIT)
+    }
+
+    /// Changes how many receives may be in flight, up to the [limits](Self::limits) of the queue.
+    ///
+    /// `ibv_modify_srq(3)`. Not every device can.
+    ///
+    /// # Errors
+    ///
+    /// Then nothing changes. `EINVAL`: none, more than the limits say, or fewer than are in flight. Or what the device answered.
+    #[doc(alias = "ibv_modify_srq")]
+    #[doc(alias = "IBV_SRQ_MAX_WR")]
+    pub fn resize(&mut self, receives: u32) -> Result<(), VerbError> {
+        let Inner { poster, core, .. } = &mut *self.inner;
+        let before = poster.depth();
+        if receives == 0 || receives > poster.slab.slots() || !poster.shrink(receives) {
+            return Err(VerbError::new("ibv_modify_srq", libc::EINVAL));
+        }
+        let attributes = sys::ibv_srq_attr { max_wr: receives, ..Default::default() };
+        let changed = core.modify(attributes, Mask::IBV_SRQ_MAX_WR);
+        poster.grow(if changed.is_ok() { receives } else { before });
+        changed
+    }
+
+    /// What the device says of it.
+    ///
+    /// `ibv_query_srq(3)`.
+    ///
+    /// # Errors
+    ///
+    /// The device is gone.
+    #[doc(alias = "ibv_query_srq")]
+    pub fn query(&self) -> Result<SharedAttributes, VerbError> {
+        let core = &self.inner.core;
+        // SAFETY: alive (core 0).
+        let sys::ibv_srq_attr { max_wr, srq_limit, .. } = unsafe { core.domain.context.provider.query_srq(core.raw) }?;
+        Ok(SharedAttributes { receives: max_wr, limit: srq_limit })
+    }
+
+    /// Destroys the queue, and gives the buffers of all receives that did not complete.
+    ///
+    /// `ibv_destroy_srq(3)`. Poll before: of a message that came and was not yet polled the buffer is among them, and its
+    /// completion is gone.
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY` while a queue pair receives from it; or the device refused. The queue comes back, as it was.
+    #[doc(alias = "ibv_destroy_srq")]
+    pub fn destroy(mut self) -> Result<Vec<Buffer<B>>, DestroySharedError<B>> {
+        // The only reference, so there is no pair.
+        let ended = match Arc::get_mut(&mut self.inner.core) {
+            Some(core) => core.destroy(),
+            None => Err(VerbError::new("ibv_destroy_srq", libc::EBUSY)),
+        };
+        match ended {
+            Ok(()) => Ok(self.inner.core.ledger.take_all().filter_map(Entry::into_buffer).collect()),
+            Err(source) => Err(DestroySharedError { shared: self, source }),
+        }
+    }
+}
+
+impl<B> SharedReceiveQueue<B> {
+    /// What an asynchronous event of this queue names.
+    pub fn id(&self) -> SharedReceiveQueueId {
+        SharedReceiveQueueId::of(self.inner.core.raw.as_ptr())
+    }
+
+    /// How many receives it holds now, and how many it can be made to hold.
+    pub fn limits(&self) -> SharedLimits {
+        let poster = &self.inner.poster;
+        SharedLimits { receives: poster.depth(), grows_to: poster.slab.slots() }
+    }
+
+    /// How many receives are in flight: posted, and not yet out of a poller. Looks at each that the queue can hold.
+    pub fn in_flight(&self) -> u32 {
+        self.inner.core.ledger.in_flight()
+    }
+}
+
+impl Inner {
+    /// What to answer where the provider refused a request.
+    #[cold]
+    fn refused<B>(&mut self, ours: bool, id: WorkId, source: VerbError) -> PostError<Buffer<B>> {
+        // Only a provider that names our request as the bad one has surely not queued it.
+        match if ours { self.poster.slab.take(id).and_then(Entry::into_buffer) } else { None } {
+            Some(request) => PostError::Refused { request, source },
+            None => {
+                self.broken = true;
+                PostError::Uncertain { id, source }
+            }
+        }
+    }
+}
+
+impl SharedCore {
+    pub(super) fn raw(&self) -> *mut sys::ibv_srq {
+        self.raw.as_ptr()
+    }
+
+    fn modify(&self, mut attributes: sys::ibv_srq_attr, mask: Mask) -> Result<(), VerbError> {
+        // SAFETY: alive (0).
+        unsafe { self.domain.context.provider.modify_srq(self.raw, &mut attributes, mask) }
+    }
+
+    fn destroy(&mut self) -> Result<(), VerbError> {
+        if self.is_alive {
+            // SAFETY: alive (0); no pair uses it, since each has a reference to this.
+            unsafe { self.domain.context.provider.destroy_srq(self.raw) }?;
+            self.is_alive = false;
+            self.ledger.end();
+        }
+        Ok(())
+    }
+}
+
+impl Drop for SharedCore {
+    fn drop(&mut self) {
+        // What is in flight goes with the ledger: completion queues may have completions of it.
+        if let Err(error) = self.destroy() {
+            note_leak("a shared receive queue", error);
+            // The device may go on with what is in flight: nothing that it needs may end.
+            mem::forget(SharedLedger::clone(&self.ledger));
+            mem::forget(Arc::clone(&self.domain));
+        }
+    }
+}
+
+impl<B> fmt::Debug for SharedReceiveQueue<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedReceiveQueue")
+            .field("id", &self.id())
+            .field("limits", &self.limits())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,460 @@
+//! The slab: who owns what a shared receive queue has in flight.
+//!
+//! Shared receives complete in no order, and each on the completion queue of whichever pair took it. So there is one
+//! [`SlabPoster`], and many who take out: the pollers of all those queues, on any threads, and who destroys the queue.
+//!
+//! ```text
+//!               posted                     taken out
+//!   free list ───────────▶ slot in flight ───────────▶ returned list ──▶ free list
+//!   (the poster's)         its state says so           (many push)       (taken as a whole)
+//! ```
+//!
+//! Each slot has one atomic state: a generation, and whether a value is in flight. Whoever changes it from in flight to
+//! taken owns the value. That ends the generation, so a completion of before finds nothing. Nobody locks or allocates.
+//!
+//! The returned list is pushed to by many and emptied at once by the poster alone: a push that mistakes a head that went and
+//! came back for the one that it saw links to the right slot all the same.
+//!
+//! A value that nobody takes out is dropped with the slab if the queue [ended](Slab::end), and leaked otherwise.
+#![allow(unsafe_code, reason = "cells that change owners")]
+
+use super::work::{MAX_SHARED, SHARED_GENERATION_MASK, WorkId};
+use crate::domain::Number;
+use crate::sync::{Arc, AtomicBool, AtomicU32, Ordering, UnsafeCell};
+use core::mem::MaybeUninit;
+use std::fmt;
+
+/// What is in flight on one shared receive queue.
+pub(crate) struct Slab<T> {
+    slots: Box<[Slot<T>]>,
+    /// Of the queue, in its domain. Comes back when nobody is left who could find anything by it.
+    number: Number,
+    /// The slots that were taken out since the poster last looked: the last of them, or [`NONE`].
+    returned: Line<AtomicU32>,
+    /// The queue is gone: the device is done with all values, and nothing is posted.
+    ended: AtomicBool,
+}
+
+#[repr(align(64))]
+struct Line<T>(T);
+
+struct Slot<T> {
+    /// # Invariants
+    ///
+    /// 0. A generation, doubled; plus 1 if a value is in flight. Free slots are changed by the poster alone; from in flight
+    ///    goes by a compare-exchange.
+    state: AtomicU32,
+    /// The next slot of the list that this one is in, or [`NONE`].
+    next: AtomicU32,
+    /// 1. Holds a value while in flight. Then it belongs to who ends that (0), otherwise to the poster.
+    value: UnsafeCell<MaybeUninit<T>>,
+}
+
+/// The end of a list.
+const NONE: u32 = u32::MAX;
+const IN_FLIGHT: u32 = 1;
+
+// SAFETY: a value is touched by one owner at a time (1), and states and lists hand it over with release and acquire.
+unsafe impl<T: Send> Send for Slab<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send> Sync for Slab<T> {}
+
+impl<T> Slab<T> {
+    /// Takes the value of the request with this id out: whoever gets it owns it. `None` if the request is not in flight.
+    #[inline]
+    pub(crate) fn take(&self, id: WorkId) -> Option<T> {
+        let (number, generation, index) = id.as_shared()?;
+        let slot = self.slots.get(index as usize)?;
+        if number != self.number.get() {
+            return None;
+        }
+        let value = slot.take(generation)?;
+        self.give_back(slot, index);
+        Some(value)
+    }
+
+    /// Whether this is the slab of the request with this id.
+    #[inline]
+    pub(crate) fn is_of(&self, id: WorkId) -> bool {
+        id.as_shared().is_some_and(|(number, ..)| number == self.number.get())
+    }
+
+    /// Lets the poster have a slot that was taken out.
+    #[inline]
+    fn give_back(&self, slot: &Slot<T>, index: u32) {
+        let mut head = self.returned.0.load(Ordering::Relaxed);
+        loop {
+            slot.next.store(head, Ordering::Relaxed);
+            match self.returned.0.compare_exchange_weak(head, index, Ordering::Release, Ordering::Relaxed) {
+                Ok(_) => return,
+                Err(now) => head = now,
+            }
+        }
+    }
+
+    /// Says that the queue is gone: the device is done with all values.
+    pub(crate) fn end(&self) {
+        self.ended.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
+    }
+
+    /// Takes out what is in flight on a queue that [ended](Self::end), but for what pollers are just taking.
+    pub(crate) fn take_all(&self) -> impl Iterator<Item = T> {
+        self.slots.iter().filter_map(|slot| {
+            let state = slot.state.load(Ordering::Relaxed);
+            if state & IN_FLIGHT == 0 { None } else { slot.take(state >> 1) }
+        })
+    }
+
+    /// How many values are in flight. Looks at every slot.
+    pub(crate) fn in_flight(&self) -> u32 {
+        self.slots.iter().map(|slot| slot.state.load(Ordering::Relaxed) & IN_FLIGHT).sum()
+    }
+
+    /// How many slots there are.
+    pub(crate) fn slots(&self) -> u32 {
+        self.slots.len() as u32
+    }
+}
+
+impl<T> Slot<T> {
+    #[inline]
+    fn take(&self, generation: u32) -> Option<T> {
+        let after = ((generation + 1) & SHARED_GENERATION_MASK) << 1;
+        // Acquire: sees the value. What the poster writes there next is ordered by the returned list.
+        let taken =
+            self.state.compare_exchange(generation << 1 | IN_FLIGHT, after, Ordering::Acquire, Ordering::Relaxed);
+        // SAFETY: was in flight, so it holds a value, and by the exchange it is ours (1).
+        taken.ok().map(|_| self.value.with_mut(|value| unsafe { value.cast::<T>().read() }))
+    }
+}
+
+impl<T> Drop for Slab<T> {
+    fn drop(&mut self) {
+        // What begins next under this number has ids that no request of ours had.
+        let first = self.number.generation;
+        let used =
+            |slot: &Slot<T>| (slot.state.load(Ordering::Relaxed) >> 1).wrapping_sub(first) & SHARED_GENERATION_MASK;
+        let most = self.slots.iter().map(used).max().unwrap_or(0);
+        self.number.generation = first.wrapping_add(most + 1) & SHARED_GENERATION_MASK;
+        if self.has_ended() {
+            self.take_all().for_each(drop);
+        }
+    }
+}
+
+impl<T> fmt::Debug for Slab<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Slab").field("number", &self.number.get()).field("slots", &self.slots()).finish_non_exhaustive()
+    }
+}
+
+/// A slab with `slots` slots, 1 to [`MAX_SHARED`], of which `depth` are in use.
+pub(crate) fn slab<T>(number: Number, slots: u32, depth: u32) -> SlabPoster<T> {
+    let slots = slots.clamp(1, MAX_SHARED);
+    let depth = depth.clamp(1, slots);
+    let state = (number.generation & SHARED_GENERATION_MASK) << 1;
+    // Two lists, one of the slots in use.
+    let slot = |index| Slot {
+        state: AtomicU32::new(state),
+        next: AtomicU32::new(if index + 1 == depth || index + 1 == slots { NONE } else { index + 1 }),
+        value: UnsafeCell::new(MaybeUninit::uninit()),
+    };
+    let slab = Slab {
+        slots: (0..slots).map(slot).collect(),
+        number,
+        returned: Line(AtomicU32::new(NONE)),
+        ended: AtomicBool::new(false),
+    };
+    let reserve = if depth == slots { NONE } else { depth };
+    SlabPoster { slab: Arc::new(slab), free: 0, depth, reserve }
+}
+
+/// The end of a slab that posts.
+pub(crate) struct SlabPoster<T> {
+    pub(crate) slab: Arc<Slab<T>>,
+    /// The first free slot, or [`NONE`].
+    free: u32,
+    /// How many slots are in use: free, in flight or returned.
+    depth: u32,
+    /// The first slot that is not in use, or [`NONE`].
+    reserve: u32,
+}
+
+impl<T> SlabPoster<T> {
+    /// How many values fit, in flight or not.
+    pub(crate) fn depth(&self) -> u32 {
+        self.depth
+    }
+
+    /// The next free slot; `None` if there is none.
+    #[inline]
+    pub(crate) fn vacancy(&mut self) -> Option<Vacancy<'_, T>> {
+        if self.free == NONE {
+            // Acquire: what was taken out of these slots was so before.
+            self.free = self.slab.returned.0.swap(NONE, Ordering::Acquire);
+        }
+        let slot = self.slab.slots.get(self.free as usize)?;
+        Some(Vacancy { free: &mut self.free, slot, number: self.slab.number.get() })
+    }
+
+    /// Puts a value in; a full slab gives it back.
+    #[cfg(test)]
+    pub(crate) fn push(&mut self, value: T) -> Result<WorkId, T> {
+        match self.vacancy() {
+            Some(vacancy) => Ok(vacancy.fill(value)),
+            None => Err(value),
+        }
+    }
+
+    /// Puts slots to use until there are `depth`.
+    pub(crate) fn grow(&mut self, depth: u32) {
+        while self.depth < depth
+            && let Some(slot) = self.slab.slots.get(self.reserve as usize)
+        {
+            let next = slot.next.load(Ordering::Relaxed);
+            slot.next.store(self.free, Ordering::Relaxed);
+            (self.free, self.reserve) = (self.reserve, next);
+            self.depth += 1;
+        }
+    }
+
+    /// Takes free slots out of use until there are `depth`; false, and nothing done, if too many are in flight.
+    pub(crate) fn shrink(&mut self, depth: u32) -> bool {
+        let before = self.depth;
+        while self.depth > depth {
+            let reserve = self.reserve;
+            let Some((index, slot)) = self.vacancy().map(Vacancy::withhold) else { break };
+            slot.next.store(reserve, Ordering::Relaxed);
+            self.reserve = index;
+            self.depth -= 1;
+        }
+        if self.depth > depth {
+            self.grow(before);
+            return false;
+        }
+        true
+    }
+}
+
+/// A free slot, the first of its list. To drop it leaves it free.
+pub(crate) struct Vacancy<'p, T> {
+    /// Its index; of the poster, who alone may touch the slot (slot 1).
+    free: &'p mut u32,
+    slot: &'p Slot<T>,
+    number: u32,
+}
+
+impl<'p, T> Vacancy<'p, T> {
+    /// Puts a value in; it belongs to the device from here on.
+    #[inline]
+    pub(crate) fn fill(self, value: T) -> WorkId {
+        let number = self.number;
+        let (index, slot) = self.withhold();
+        // SAFETY: free, so empty and ours (1); who emptied it gave it back before, and we acquired that.
+        slot.value.with_mut(|cell| unsafe { cell.cast::<T>().write(value) });
+        let generation = slot.state.load(Ordering::Relaxed) >> 1;
+        // Before the verb: the completion may be polled before the verb returns.
+        slot.state.store(generation << 1 | IN_FLIGHT, Ordering::Release);
+        WorkId::shared(number, generation, index)
+    }
+
+    /// Takes it off the list.
+    #[inline]
+    fn withhold(self) -> (u32, &'p Slot<T>) {
+        let index = *self.free;
+        *self.free = self.slot.next.load(Ordering::Relaxed);
+        (index, self.slot)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::domain::Numbers;
+
+    fn numbers() -> std::sync::Arc<Numbers> {
+        std::sync::Arc::new(Numbers::default())
+    }
+
+    fn new<T>(slots: u32, depth: u32) -> SlabPoster<T> {
+        slab(numbers().take(1).unwrap(), slots, depth)
+    }
+
+    #[test]
+    fn values_come_out_by_their_id_in_any_order_and_once() {
+        let mut poster = new(3, 3);
+        let ids = [0, 1, 2].map(|value| poster.push(value).unwrap());
+        assert_eq!((poster.push(9), poster.slab.in_flight()), (Err(9), 3));
+        for value in [1, 0, 2] {
+            assert_eq!(poster.slab.take(ids[value]), Some(value));
+            assert_eq!(poster.slab.take(ids[value]), None, "taken already");
+        }
+        assert_eq!((poster.slab.in_flight(), poster.vacancy().is_some()), (0, true));
+    }
+
+    #[test]
+    fn an_id_of_before_takes_nothing_of_later() {
+        let mut poster = new(1, 1);
+        let mut stale = Vec::new();
+        for value in 0..50 {
+            let id = poster.push(value).unwrap();
+            assert!(stale.iter().all(|&old| poster.slab.take(old).is_none()));
+            assert_eq!(poster.slab.take(id), Some(value));
+            stale.push(id);
+        }
+    }
+
+    #[test]
+    fn an_id_of_another_queue_or_of_no_slot_takes_nothing() {
+        let numbers = numbers();
+        let [mut one, mut other] = [(); 2].map(|()| slab(numbers.take(2).unwrap(), 1, 1));
+        let (id, others) = (one.push(1).unwrap(), other.push(2).unwrap());
+        assert_eq!((one.slab.take(others), other.slab.take(id)), (None, None));
+        assert_eq!((one.slab.is_of(id), one.slab.is_of(others)), (true, false));
+        let beyond = WorkId::shared(0, 0, 1);
+        assert_eq!(one.slab.take(beyond), None);
+        assert_eq!(one.slab.take(id), Some(1));
+        assert_eq!(other.slab.take(others), Some(2));
+    }
+
+    #[test]
+    fn the_next_queue_of_a_number_has_other_ids() {
+        let numbers = numbers();
+        let mut seen = std::collections::HashSet::new();
+        for rounds in [1, 3, 0, 2] {
+            let mut poster = slab(numbers.take(1).unwrap(), 2, 2);
+            for value in 0..2 * rounds {
+                let id = poster.push(value).unwrap();
+                assert!(seen.insert(id), "an id of another life");
+                assert_eq!(poster.slab.take(id), Some(value));
+            }
+            let id = poster.push(0).unwrap();
+            assert!(seen.insert(id));
+        }
+    }
+
+    #[test]
+    fn what_is_left_comes_out_at_the_end() {
+        let mut poster = new(4, 4);
+        let ids = ["a", "b", "c"].map(|value| poster.push(value).unwrap());
+        assert_eq!(poster.slab.take(ids[1]), Some("b"));
+        assert_eq!(poster.slab.take_all().collect::<Vec<_>>(), ["a", "c"]);
+        assert_eq!((poster.slab.take(ids[0]), poster.slab.in_flight()), (None, 0));
+    }
+
+    #[test]
+    fn what_is_left_is_dropped_only_if_the_device_is_done_with_it() {
+        /// Counts its drops.
+        struct Counted<'a>(&'a std::cell::Cell<u32>);
+        impl Drop for Counted<'_> {
+            fn drop(&mut self) {
+                self.0.set(self.0.get() + 1);
+            }
+        }
+        for (ends, dropped) in [(true, 2), (false, 1)] {
+            let count = std::cell::Cell::new(0);
+            let mut poster = new(2, 2);
+            let Ok(id) = poster.push(Counted(&count)) else { panic!("room") };
+            assert!(poster.push(Counted(&count)).is_ok());
+            drop(poster.slab.take(id));
+            if ends {
+                poster.slab.end();
+            }
+            drop(poster);
+            assert_eq!(count.get(), dropped);
+        }
+    }
+
+    #[test]
+    fn a_slab_has_as_many_slots_in_use_as_it_was_told() {
+        let mut poster = new(4, 2);
+        let first = poster.push(0).unwrap();
+        poster.push(1).unwrap();
+        assert_eq!((poster.push(2), poster.depth()), (Err(2), 2));
+        poster.grow(4);
+        poster.push(2).unwrap();
+        poster.push(3).unwrap();
+        assert_eq!((poster.push(4), poster.depth()), (Err(4), 4));
+        assert!(!poster.shrink(3), "all are in flight");
+        assert_eq!(poster.slab.take(first), Some(0));
+        assert!(!poster.shrink(2), "one is free");
+        assert!(poster.shrink(3));
+        assert_eq!((poster.push(4), poster.depth()), (Err(4), 3));
+        poster.grow(9);
+        assert_eq!((poster.depth(), poster.push(4).is_ok(), poster.push(5)), (4, true, Err(5)));
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    //! Every interleaving of a poster, two pollers and who destroys.
+    use super::*;
+    use crate::domain::Numbers;
+    use loom::thread;
+
+    fn new(slots: u32) -> SlabPoster<u32> {
+        slab(std::sync::Arc::new(Numbers::default()).take(1).unwrap(), slots, slots)
+    }
+
+    #[test]
+    fn two_pollers_never_take_one_value() {
+        loom::model(|| {
+            let mut poster = new(1);
+            let id = poster.push(7).unwrap();
+            let pollers = [(); 2].map(|()| {
+                let slab = Arc::clone(&poster.slab);
+                thread::spawn(move || slab.take(id))
+            });
+            // The poster may have the slot again already: a late second take finds nothing of it.
+            let again = poster.push(8).ok();
+            let taken: Vec<u32> = pollers.into_iter().filter_map(|poller| poller.join().unwrap()).collect();
+            assert_eq!(taken, [7]);
+            if let Some(again) = again {
+                assert_eq!(poster.slab.take(again), Some(8));
+            }
+        });
+    }
+
+    #[test]
+    fn no_slot_is_lost_that_two_pollers_give_back() {
+        loom::model(|| {
+            let mut poster = new(2);
+            let pollers = [0, 1].map(|value| {
+                let (id, slab) = (poster.push(value).unwrap(), Arc::clone(&poster.slab));
+                thread::spawn(move || assert_eq!(slab.take(id), Some(value)))
+            });
+            let mut posted = Vec::new();
+            if let Ok(id) = poster.push(2) {
+                posted.push(id);
+            }
+            for poller in pollers {
+                poller.join().unwrap();
+            }
+            while let Ok(id) = poster.push(2) {
+                posted.push(id);
+            }
+            assert_eq!(posted.len(), 2);
+            assert!(posted.into_iter().all(|id| poster.slab.take(id) == Some(2)));
+        });
+    }
+
+    #[test]
+    fn a_value_comes_from_the_poller_or_from_the_destroy() {
+        loom::model(|| {
+            let mut poster = new(2);
+            let id = poster.push(1).unwrap();
+            poster.push(2).unwrap();
+            let slab = Arc::clone(&poster.slab);
+            let poller = thread::spawn(move || slab.take(id));
+            poster.slab.end();
+            let mut out: Vec<u32> = poster.slab.take_all().collect();
+            out.extend(poller.join().unwrap());
+            out.sort_unstable();
+            assert_eq!(out, [1, 2]);
+        });
+    }
+}

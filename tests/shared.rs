@@ -1,0 +1,485 @@
+//! Shared receive queues: many pairs, one stock of receives.
+
+mod common;
+
+use common::{PATIENCE, context};
+use interlock::{
+    Brand, Buffer, Completion, CompletionQueue, ConnectAttributes, CreateError, Failure, Init, Limits, OnShared,
+    Operation, Poller, Port, PostError, ProtectionDomain, Qpn, QueuePair, ReadyToSend, ReliableConnection, RemoteWrite,
+    Reset, SharedLimits, SharedReceiveQueue, Status, Success, TransitionFailure, Work,
+};
+use std::collections::{HashMap, HashSet};
+use std::time::{Duration, Instant};
+use std::{mem, thread};
+
+type Server<B, S = ReadyToSend> = QueuePair<B, S, OnShared<ReliableConnection>>;
+
+const LIMITS: Limits = Limits { sends: 4, receives: 4, inline_bytes: 0, elements: 1 };
+
+/// Clients, each connected to a server; the servers receive from one queue. All sends complete on `sent`, receives on
+/// `received`.
+struct Star<B> {
+    domain: ProtectionDomain<B>,
+    port: Port,
+    sent: (CompletionQueue<B>, Poller<B>),
+    received: (CompletionQueue<B>, Poller<B>),
+    shared: SharedReceiveQueue<B>,
+    clients: Vec<QueuePair<B>>,
+    servers: Vec<Server<B>>,
+}
+
+impl<B: Brand> Star<B> {
+    fn new(domain: ProtectionDomain<B>, pairs: usize, receives: u32) -> Self {
+        let port = domain.context().active_port().unwrap();
+        let sent = domain.completion_queue(16 * pairs as u32).unwrap();
+        let received = domain.completion_queue(receives).unwrap();
+        let shared = domain.shared_receive_queue(&SharedLimits { receives, grows_to: 0 }).unwrap();
+        let mut star = Self { domain, port, sent, received, shared, clients: Vec::new(), servers: Vec::new() };
+        for _ in 0..pairs {
+            star.add();
+        }
+        star
+    }
+
+    fn server(&self) -> Server<B, Reset> {
+        self.shared.reliable_on(&self.sent.0, &self.received.0, &LIMITS).unwrap()
+    }
+
+    fn client(&self) -> QueuePair<B, Reset> {
+        self.domain.reliable(&self.sent.0, &LIMITS).unwrap()
+    }
+
+    fn add(&mut self) {
+        let (client, server) =
+            (self.client().into_init(&self.port).unwrap(), self.server().into_init(&self.port).unwrap());
+        let (client, server) = join(client, server);
+        self.clients.push(client);
+        self.servers.push(server);
+    }
+
+    /// Posts `count` receives of 64 bytes.
+    fn stock(&mut self, count: usize) {
+        for buffer in self.domain.buffers(count, 64).unwrap() {
+            self.shared.post_receive(buffer).unwrap();
+        }
+    }
+
+    fn send(&mut self, client: usize, text: &[u8]) {
+        let mut buffer = self.domain.buffer(64).unwrap();
+        buffer.write(text).unwrap();
+        self.clients[client].post_send(buffer).unwrap();
+    }
+
+    /// Sends, and waits until the message has arrived.
+    fn deliver(&mut self, client: usize, text: &[u8]) {
+        self.send(client, text);
+        self.sent.1.wait(PATIENCE).unwrap().check().unwrap();
+    }
+
+    fn next(&mut self) -> Success<B> {
+        self.received.1.wait(PATIENCE).unwrap().check().unwrap()
+    }
+}
+
+fn join<B: Brand>(client: QueuePair<B, Init>, server: Server<B, Init>) -> (QueuePair<B>, Server<B>) {
+    let attr = ConnectAttributes::default();
+    let (to_client, to_server) = (client.endpoint(), server.endpoint());
+    (client.connect_with(&to_server, &attr).unwrap(), server.connect_with(&to_client, &attr).unwrap())
+}
+
+/// All that the poller gives, until it gives nothing more.
+fn all<B: Brand>(poller: &mut Poller<B>) -> Vec<Completion<B>> {
+    std::iter::from_fn(|| poller.poll().unwrap()).collect()
+}
+
+fn failure<B: Brand>(poller: &mut Poller<B>) -> Failure<B> {
+    poller.wait(PATIENCE).unwrap().check().unwrap_err()
+}
+
+/// Until the device says so, at most a second.
+fn eventually(mut is_so: impl FnMut() -> bool) -> bool {
+    let deadline = Instant::now() + Duration::from_secs(1);
+    while !is_so() {
+        if Instant::now() > deadline {
+            return false;
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    true
+}
+
+#[test]
+fn each_message_comes_once_with_the_pair_that_took_it() {
+    interlock::domain! { struct Test; }
+    let mut star = Star::new(context().named_domain(Test).unwrap(), 3, 16);
+    star.stock(16);
+    let mut expected = HashSet::new();
+    for round in 0..4 {
+        for client in 0..3 {
+            let text = format!("{round} of {client}");
+            star.send(client, text.as_bytes());
+            expected.insert((star.servers[client].number(), text));
+        }
+        for _ in 0..3 {
+            star.sent.1.wait(PATIENCE).unwrap().check().unwrap();
+        }
+    }
+    let mut ids = HashSet::new();
+    for _ in 0..12 {
+        let success = star.next();
+        assert!(ids.insert(success.id()));
+        let number = success.queue_pair();
+        let Work::Received(received) = success.work() else { panic!("not a message") };
+        let text = String::from_utf8(received.buffer.to_vec()).unwrap();
+        assert!(expected.remove(&(number, text.clone())), "{text:?} on {number:?}");
+    }
+    assert_eq!((expected.len(), star.shared.in_flight()), (0, 4));
+    assert_eq!(star.received.1.unknown_completions(), 0);
+}
+
+#[test]
+fn receives_are_posted_again_and_again() {
+    interlock::domain! { struct Test; }
+    let mut star = Star::new(context().named_domain(Test).unwrap(), 2, 3);
+    star.stock(3);
+    let mut ids = HashSet::new();
+    for round in 0..200_u32 {
+        star.deliver(round as usize % 2, &round.to_ne_bytes());
+        let success = star.next();
+        assert!(ids.insert(success.id()), "the id of an earlier request");
+        assert_eq!(success.queue_pair(), star.servers[round as usize % 2].number());
+        let buffer = success.received().unwrap();
+        assert_eq!(buffer[..], round.to_ne_bytes());
+        star.shared.post_receive(buffer).unwrap();
+    }
+    assert_eq!((star.shared.in_flight(), star.received.1.unknown_completions()), (3, 0));
+}
+
+#[test]
+fn a_full_queue_gives_the_buffer_back_until_a_message_came() {
+    interlock::domain! { struct Test; }
+    let mut star = Star::new(context().named_domain(Test).unwrap(), 1, 2);
+    star.stock(2);
+    let refused = star.shared.post_receive(star.domain.buffer(64).unwrap()).unwrap_err();
+    let PostError::QueueFull(buffer) = refused else { panic!("{refused}") };
+    star.deliver(0, b"room");
+    let PostError::QueueFull(buffer) = star.shared.post_receive(buffer).unwrap_err() else { panic!("not polled yet") };
+    let polled = star.next().received().unwrap();
+    star.shared.post_receive(buffer).unwrap();
+    assert!(matches!(star.shared.post_receive(polled), Err(PostError::QueueFull(_))));
+}
+
+#[test]
+fn a_write_with_immediate_takes_a_shared_receive() {
+    interlock::domain! { struct Test; }
+    let mut star = Star::new(context().named_domain(Test).unwrap(), 1, 2);
+    star.stock(1);
+    let region = star.domain.register::<RemoteWrite, _>(vec![0_u64; 1]).unwrap();
+    let mut buffer = star.domain.buffer(8).unwrap();
+    buffer.write(&7_u64.to_ne_bytes()).unwrap();
+    star.clients[0].post_write_with_immediate(buffer, &region.remote(), 9).unwrap();
+    let Work::WrittenWithImmediate(written) = star.next().work() else { panic!("not a write") };
+    assert_eq!((written.immediate, written.written_bytes, written.buffer.capacity()), (9, 8, 64));
+}
+
+#[test]
+fn a_server_answers_on_the_pair_that_a_message_came_to() {
+    interlock::domain! { struct Test; }
+    let mut star = Star::new(context().named_domain(Test).unwrap(), 2, 4);
+    star.stock(2);
+    star.clients[1].post_receive(star.domain.buffer(64).unwrap()).unwrap();
+    star.deliver(1, b"ping");
+    let success = star.next();
+    let mut by_number: HashMap<Qpn, &mut Server<Test>> =
+        star.servers.iter_mut().map(|server| (server.number(), server)).collect();
+    let server = by_number.get_mut(&success.queue_pair()).unwrap();
+    server.post_send(success.received().unwrap()).unwrap();
+    let mut answer = None;
+    while answer.is_none() {
+        answer = star.sent.1.wait(PATIENCE).unwrap().check().unwrap().received();
+    }
+    assert_eq!(&answer.unwrap()[..], b"ping");
+}
+
+#[test]
+fn the_limit_goes_off_once() {
+    interlock::domain! { struct Test; }
+    let mut star = Star::new(context().named_domain(Test).unwrap(), 1, 4);
+    star.stock(4);
+    star.shared.arm_limit(3).unwrap();
+    star.deliver(0, b"3 are left");
+    assert_eq!(star.shared.query().unwrap().limit, 3);
+    star.deliver(0, b"2 are left");
+    assert!(eventually(|| star.shared.query().unwrap().limit == 0), "it goes off");
+    star.shared.arm_limit(1).unwrap();
+    assert_eq!(star.shared.query().unwrap().limit, 1, "armed again");
+    star.shared.arm_limit(0).unwrap();
+    assert_eq!(star.shared.query().unwrap().limit, 0);
+}
+
+#[test]
+fn a_limit_above_the_size_is_refused() {
+    interlock::domain! { struct Test; }
+    let domain = context().named_domain(Test).unwrap();
+    let shared = domain.shared_receive_queue(&SharedLimits { receives: 4, grows_to: 8 }).unwrap();
+    let error = shared.arm_limit(5).unwrap_err();
+    assert_eq!((error.errno(), error.verb()), (libc::EINVAL, "ibv_modify_srq"));
+    shared.arm_limit(4).unwrap();
+}
+
+#[test]
+fn a_queue_is_resized_within_its_limits() {
+    interlock::domain! { struct Test; }
+    let domain = context().named_domain(Test).unwrap();
+    let mut shared = domain.shared_receive_queue(&SharedLimits { receives: 2, grows_to: 20 }).unwrap();
+    let mut buffers = domain.buffers(21, 64).unwrap();
+    let mut post = |shared: &mut SharedReceiveQueue<Test>, count: usize| {
+        let full = (0..count).filter(|_| shared.post_receive(buffers.pop().unwrap()).is_err()).count();
+        assert_eq!(full, 0);
+    };
+    post(&mut shared, 2);
+    assert!(shared.post_receive(domain.buffer(64).unwrap()).is_err());
+    shared.resize(20).unwrap();
+    assert_eq!(shared.limits(), SharedLimits { receives: 20, grows_to: 20 });
+    assert!(shared.query().unwrap().receives >= 20);
+    post(&mut shared, 18);
+    assert!(shared.post_receive(domain.buffer(64).unwrap()).is_err());
+    for refused in [0, 19, 21] {
+        assert_eq!(shared.resize(refused).unwrap_err().errno(), libc::EINVAL, "{refused}");
+        assert_eq!(shared.limits().receives, 20);
+    }
+    let back = shared.destroy().unwrap();
+    assert_eq!(back.len(), 20);
+}
+
+#[test]
+fn messages_arrive_after_a_resize() {
+    interlock::domain! { struct Test; }
+    let domain = context().named_domain(Test).unwrap();
+    let (queue, mut poller) = domain.completion_queue(32).unwrap();
+    let mut shared = domain.shared_receive_queue(&SharedLimits { receives: 2, grows_to: 16 }).unwrap();
+    let port = domain.context().active_port().unwrap();
+    let client = domain.reliable(&queue, &LIMITS).unwrap().into_init(&port).unwrap();
+    let server = shared.reliable(&queue, &LIMITS).unwrap().into_init(&port).unwrap();
+    let (mut client, _server) = join(client, server);
+    let mut depth = 2;
+    for size in [4, 16, 8, 1, 16] {
+        shared.resize(size).unwrap();
+        depth = depth.max(size);
+        for _ in 0..size {
+            shared.post_receive(domain.buffer(64).unwrap()).unwrap();
+        }
+        for _ in 0..size {
+            client.post_send(domain.buffer(8).unwrap()).unwrap();
+            for _ in 0..2 {
+                poller.wait(PATIENCE).unwrap().check().unwrap();
+            }
+        }
+        assert_eq!(shared.in_flight(), 0);
+    }
+}
+
+#[test]
+fn the_receives_of_a_pair_in_error_go_to_the_others() {
+    interlock::domain! { struct Test; }
+    let mut star = Star::new(context().named_domain(Test).unwrap(), 2, 4);
+    star.stock(2);
+    let mut broken = star.servers.remove(0).into_error().unwrap();
+    broken.drain(&mut star.sent.1, PATIENCE, drop).unwrap();
+    assert!(all(&mut star.received.1).is_empty(), "shared receives are not flushed");
+    assert_eq!(star.shared.in_flight(), 2);
+    for text in [b"one", b"two"] {
+        star.deliver(1, text);
+        assert_eq!(&star.next().received().unwrap()[..], text);
+    }
+}
+
+#[test]
+fn a_message_too_long_breaks_the_pair_that_took_it_alone() {
+    interlock::domain! { struct Test; }
+    let mut star = Star::new(context().named_domain(Test).unwrap(), 2, 4);
+    star.shared.post_receive(star.domain.buffer(4).unwrap()).unwrap();
+    star.send(0, b"much more than four");
+    let error = failure(&mut star.received.1);
+    // Soft-RoCE says it as the latter.
+    assert!(matches!(error.status, Status::LocalLength | Status::LocalQueuePairOperation), "{error}");
+    assert_eq!((error.queue_pair, error.operation), (star.servers[0].number(), Operation::Receive));
+    assert_eq!(star.servers[0].first_failure(), Some(error.status));
+    assert_eq!(error.into_buffer().unwrap().capacity(), 4);
+    let buffer = star.domain.buffer(8).unwrap();
+    assert!(matches!(star.servers[0].post_send(buffer), Err(PostError::Broken { .. })));
+    // The others go on.
+    assert_eq!(star.servers[1].first_failure(), None);
+    assert!(failure(&mut star.sent.1).status != Status::Destroyed);
+    star.stock(1);
+    star.deliver(1, b"still here");
+    assert_eq!(&star.next().received().unwrap()[..], b"still here");
+}
+
+#[test]
+fn a_queue_with_pairs_is_not_destroyed() {
+    interlock::domain! { struct Test; }
+    let mut star = Star::new(context().named_domain(Test).unwrap(), 1, 4);
+    star.stock(3);
+    let error = star.shared.destroy().unwrap_err();
+    assert_eq!((error.source.errno(), error.source.verb()), (libc::EBUSY, "ibv_destroy_srq"));
+    star.shared = error.shared;
+    star.deliver(0, b"it lives");
+    assert_eq!(&star.next().received().unwrap()[..], b"it lives");
+    star.servers.clear();
+    let back: Vec<Buffer<_>> = star.shared.destroy().unwrap();
+    assert_eq!(back.iter().map(Buffer::capacity).collect::<Vec<_>>(), [64, 64]);
+    assert!(all(&mut star.received.1).is_empty());
+    assert_eq!(star.received.1.unknown_completions(), 0);
+}
+
+#[test]
+fn pairs_receive_after_the_queues_handle_is_dropped_or_forgotten() {
+    interlock::domain! { struct Test; }
+    for forgets in [false, true] {
+        // A forgotten handle keeps the domain's name.
+        context()
+            .with_domain(|domain| {
+                let mut star = Star::new(domain, 1, 2);
+                star.stock(2);
+                let spare = star.domain.shared_receive_queue(&SharedLimits::default()).unwrap();
+                let shared = mem::replace(&mut star.shared, spare);
+                if forgets {
+                    mem::forget(shared)
+                } else {
+                    drop(shared)
+                }
+                for text in [b"one", b"two"] {
+                    star.deliver(0, text);
+                    assert_eq!(&star.next().received().unwrap()[..], text);
+                }
+            })
+            .unwrap();
+    }
+    context().named_domain(Test).unwrap();
+}
+
+#[test]
+fn messages_come_out_after_pair_and_queue_are_gone() {
+    interlock::domain! { struct Test; }
+    let mut star = Star::new(context().named_domain(Test).unwrap(), 1, 4);
+    star.stock(3);
+    star.deliver(0, b"late");
+    star.servers.clear();
+    drop(star.shared);
+    let mut out = all(&mut star.received.1);
+    assert_eq!(out.len(), 1, "what did not complete is dropped");
+    let buffer = out.remove(0).check().unwrap().received().unwrap();
+    assert_eq!(&buffer[..], b"late");
+    assert_eq!(star.received.0.room(), star.received.0.capacity());
+}
+
+#[test]
+fn a_destroy_gives_what_was_not_polled_and_the_poller_gives_it_not_again() {
+    interlock::domain! { struct Test; }
+    let mut star = Star::new(context().named_domain(Test).unwrap(), 1, 4);
+    star.stock(3);
+    star.deliver(0, b"unseen");
+    star.servers.clear();
+    assert_eq!(star.shared.destroy().unwrap().len(), 3);
+    assert!(all(&mut star.received.1).is_empty());
+    assert_eq!(star.received.1.unknown_completions(), 0, "it is no fault of the provider's");
+    assert_eq!(star.received.0.room(), star.received.0.capacity());
+}
+
+#[test]
+fn a_completion_queue_leases_room_once_for_all_pairs_of_a_shared_queue() {
+    interlock::domain! { struct Test; }
+    let mut star = Star::new(context().named_domain(Test).unwrap(), 3, 8);
+    assert_eq!((star.received.0.capacity(), star.received.0.room()), (8, 0));
+    let other = star.domain.shared_receive_queue(&SharedLimits { receives: 1, grows_to: 4 }).unwrap();
+    let refused = other.reliable_on(&star.sent.0, &star.received.0, &LIMITS).unwrap_err();
+    let CreateError::NoRoom(no_room) = refused else { panic!("{refused}") };
+    assert_eq!((no_room.needed, no_room.free), (4, 0));
+    let sends = star.sent.0.room();
+    star.servers.truncate(1);
+    assert!(all(&mut star.received.1).is_empty());
+    assert_eq!(star.received.0.room(), 0, "one is left");
+    star.servers.clear();
+    assert_eq!(star.received.0.room(), 0, "completions may be in the queue");
+    star.add();
+    assert!(all(&mut star.received.1).is_empty());
+    assert_eq!(star.received.0.room(), 0, "one came before that was seen");
+    star.servers.clear();
+    assert!(all(&mut star.received.1).is_empty());
+    assert_eq!(star.received.0.room(), 8);
+    assert!(all(&mut star.sent.1).is_empty());
+    assert_eq!(star.sent.0.room(), sends + 3 * LIMITS.sends - LIMITS.completions());
+}
+
+#[test]
+fn a_pair_comes_up_again_after_a_reset() {
+    interlock::domain! { struct Test; }
+    let mut star = Star::new(context().named_domain(Test).unwrap(), 1, 4);
+    for text in [b"one", b"two", b"six"] {
+        star.stock(1);
+        star.deliver(0, text);
+        let server = star.servers.remove(0).into_reset().unwrap();
+        let client = star.clients.remove(0).into_reset().unwrap().into_init(&star.port).unwrap();
+        let error = server.into_init(&star.port).unwrap_err();
+        assert!(matches!(error.source, TransitionFailure::Unsettled), "{error}");
+        assert_eq!(&star.next().received().unwrap()[..], text, "it came before");
+        assert!(all(&mut star.received.1).is_empty() && all(&mut star.sent.1).is_empty());
+        let (client, server) = join(client, error.queue_pair.into_init(&star.port).unwrap());
+        star.clients.push(client);
+        star.servers.push(server);
+    }
+    assert_eq!(star.received.0.room(), 0);
+}
+
+#[test]
+fn two_threads_poll_for_many_pairs_while_a_third_posts() {
+    const EACH: usize = if cfg!(miri) { 10 } else { 300 };
+    interlock::domain! { struct Test; }
+    let domain = context().named_domain(Test).unwrap();
+    let port = domain.context().active_port().unwrap();
+    let mut shared = domain.shared_receive_queue(&SharedLimits { receives: 8, grows_to: 0 }).unwrap();
+    for buffer in domain.buffers(8, 64).unwrap() {
+        shared.post_receive(buffer).unwrap();
+    }
+    let (back, stock) = std::sync::mpsc::channel::<Buffer<Test>>();
+    thread::scope(|scope| {
+        for thread in 0..2_u64 {
+            let (queue, mut poller) = domain.completion_queue(64).unwrap();
+            let mut clients = Vec::new();
+            let mut servers = Vec::new();
+            for _ in 0..3 {
+                let client = domain.reliable(&queue, &LIMITS).unwrap().into_init(&port).unwrap();
+                let server = shared.reliable(&queue, &LIMITS).unwrap().into_init(&port).unwrap();
+                let (client, server) = join(client, server);
+                clients.push(client);
+                servers.push(server);
+            }
+            let (back, domain) = (back.clone(), domain.clone());
+            scope.spawn(move || {
+                for round in 0..EACH as u64 {
+                    let at = round as usize % 3;
+                    let mut buffer = domain.buffer(16).unwrap();
+                    buffer.write(&(thread << 32 | round).to_ne_bytes()).unwrap();
+                    clients[at].post_send(buffer).unwrap();
+                    for _ in 0..2 {
+                        let success = poller.wait(PATIENCE).unwrap().check().unwrap();
+                        let pair = success.queue_pair();
+                        if let Some(message) = success.received() {
+                            assert_eq!(message[..], (thread << 32 | round).to_ne_bytes());
+                            assert_eq!(pair, servers[at].number());
+                            back.send(message).unwrap();
+                        }
+                    }
+                }
+                assert_eq!(poller.unknown_completions(), 0);
+            });
+        }
+        drop(back);
+        for buffer in stock {
+            shared.post_receive(buffer).unwrap();
+        }
+    });
+    assert_eq!(shared.in_flight(), 8);
+    assert_eq!(shared.destroy().unwrap().len(), 8);
+}

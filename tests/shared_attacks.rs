@@ -1,0 +1,359 @@
+//! Programs that try to break the promises of shared receive queues with safe calls alone. Each test is named as what never
+//! happens. All run on soft devices of their own, whose requests stay in flight for as long as the attack wants.
+
+use interlock::soft::{Fabric, Fault, Verb};
+use interlock::{
+    Brand, Buffer, Completion, CompletionQueue, ConnectAttributes, Context, Limits, OnShared, Poller, Port, PostError,
+    ProtectionDomain, QueuePair, ReadyToSend, ReliableConnection, RetryCount, SharedLimits, SharedReceiveQueue, Status,
+    WorkId,
+};
+use std::collections::HashSet;
+use std::{mem, thread};
+
+type Server<B, S = ReadyToSend> = QueuePair<B, S, OnShared<ReliableConnection>>;
+
+const LIMITS: Limits = Limits { sends: 4, receives: 4, inline_bytes: 0, elements: 1 };
+
+/// Two servers on a shared queue of 4 receives, each with its client, on one completion queue of a manual fabric: nothing
+/// moves but by `run`.
+struct Stage<B> {
+    fabric: Fabric,
+    domain: ProtectionDomain<B>,
+    port: Port,
+    queue: CompletionQueue<B>,
+    poller: Poller<B>,
+    shared: SharedReceiveQueue<B>,
+    clients: Vec<QueuePair<B>>,
+    servers: Vec<Server<B>>,
+}
+
+impl<B: Brand> Stage<B> {
+    fn new(fabric: Fabric, domain: ProtectionDomain<B>) -> Self {
+        let port = domain.context().active_port().unwrap();
+        let (queue, poller) = domain.completion_queue(64).unwrap();
+        let shared = domain.shared_receive_queue(&SharedLimits { receives: 4, grows_to: 0 }).unwrap();
+        let (clients, servers) = (Vec::new(), Vec::new());
+        let mut stage = Self { fabric, domain, port, queue, poller, shared, clients, servers };
+        stage.add();
+        stage.add();
+        stage
+    }
+
+    fn add(&mut self) {
+        let client = self.domain.reliable(&self.queue, &LIMITS).unwrap().into_init(&self.port).unwrap();
+        let server = self.shared.reliable(&self.queue, &LIMITS).unwrap().into_init(&self.port).unwrap();
+        let attr = ConnectAttributes { retry_count: RetryCount::new(1).unwrap(), ..Default::default() };
+        let (to_client, to_server) = (client.endpoint(), server.endpoint());
+        self.clients.push(client.connect_with(&to_server, &attr).unwrap());
+        self.servers.push(server.connect_with(&to_client, &attr).unwrap());
+    }
+
+    fn small(&self) -> Buffer<B> {
+        self.domain.buffer(8).unwrap()
+    }
+
+    fn stock(&mut self, count: usize) -> Vec<WorkId> {
+        (0..count).map(|_| self.shared.post_receive(self.domain.buffer(8).unwrap()).unwrap()).collect()
+    }
+
+    /// A message from a client arrives; its send is polled only with what came.
+    fn message(&mut self, client: usize) {
+        let buffer = self.small();
+        self.clients[client].post_send(buffer).unwrap();
+        self.fabric.run();
+    }
+
+    fn all(&mut self) -> Vec<Completion<B>> {
+        // A ledger out of joint would give for ever.
+        std::iter::from_fn(|| self.poller.poll().unwrap()).take(100).collect()
+    }
+
+    /// The ids of the receives that the poller gives.
+    fn received(&mut self) -> Vec<WorkId> {
+        self.all().into_iter().map(|c| c.check().unwrap()).filter(is_receive).map(|s| s.id()).collect()
+    }
+}
+
+fn is_receive<B>(success: &interlock::Success<B>) -> bool {
+    success.operation() == interlock::Operation::Receive
+}
+
+fn fails(verb: Verb, count: u32) -> Fault {
+    Fault::VerbFails { verb, after: 0, count, errno: libc::EBUSY }
+}
+
+/// Starts a manual stage in a domain of its own name.
+macro_rules! stage {
+    () => {{
+        interlock::domain! { struct Test; }
+        let fabric = Fabric::manual();
+        let domain = Context::open_on(&fabric, "dev").unwrap().named_domain(Test).unwrap();
+        Stage::new(fabric, domain)
+    }};
+}
+
+#[test]
+fn a_forgotten_completion_of_a_shared_receive_is_never_lost() {
+    let mut stage = stage!();
+    let ids = stage.stock(2);
+    stage.message(0);
+    stage.message(1);
+    for _ in 0..3 {
+        // Forgotten before anything was taken out: the first is there again each time.
+        let mut seen = 0;
+        let panicking = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            stage.poller.poll_retired(|retired| {
+                seen += 1;
+                mem::forget(retired);
+                panic!("after the first");
+            })
+        }));
+        assert!(panicking.is_err());
+        assert_eq!(seen, 1);
+    }
+    assert_eq!(stage.received().into_iter().collect::<HashSet<_>>(), ids.into_iter().collect());
+    assert_eq!((stage.poller.unknown_completions(), stage.shared.in_flight()), (0, 0));
+}
+
+#[test]
+fn a_forgotten_completion_never_frees_the_slot_for_another() {
+    let mut stage = stage!();
+    stage.stock(4);
+    stage.message(0);
+    let mut retired = 0;
+    let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        stage.poller.poll_retired(|run| {
+            retired += run.len();
+            mem::forget(run);
+            panic!("once");
+        })
+    }));
+    assert_eq!(retired, 1);
+    // The slot is free for the next request, whose completion is another.
+    let next = stage.stock(1)[0];
+    stage.message(1);
+    let received = stage.received();
+    assert_eq!((received.len(), received.contains(&next)), (2, false));
+    assert_eq!(stage.poller.unknown_completions(), 0);
+}
+
+#[test]
+fn a_pair_that_goes_never_takes_the_receives_of_the_others_along() {
+    let mut stage = stage!();
+    let ids = stage.stock(3);
+    stage.message(0);
+    stage.servers.remove(0).destroy().unwrap();
+    stage.clients.remove(0);
+    assert_eq!(stage.received(), ids[..1]);
+    stage.message(0);
+    assert_eq!(stage.received(), ids[1..2]);
+    assert_eq!(stage.shared.in_flight(), 1);
+}
+
+#[test]
+fn a_number_that_is_used_again_never_mixes_two_pairs() {
+    let mut stage = stage!();
+    for _ in 0..20 {
+        stage.stock(2);
+        stage.message(0);
+        // Gone before its completion is polled; its number may be the next pair's.
+        stage.servers.remove(0);
+        stage.clients.remove(0);
+        stage.add();
+        stage.message(1);
+        let numbers: Vec<_> = stage.servers.iter().map(QueuePair::number).collect();
+        let mut fresh = 0;
+        for completion in stage.all() {
+            let success = completion.check().unwrap();
+            fresh += usize::from(is_receive(&success) && numbers.contains(&success.queue_pair()));
+        }
+        assert!(fresh >= 1);
+        assert_eq!((stage.shared.in_flight(), stage.poller.unknown_completions()), (0, 0));
+    }
+}
+
+#[test]
+fn a_destroyed_queue_never_gives_a_buffer_twice() {
+    let mut stage = stage!();
+    stage.stock(4);
+    stage.message(0);
+    stage.message(1);
+    let first = stage.all().into_iter().map(|c| c.check().unwrap()).find(is_receive).unwrap();
+    stage.servers.clear();
+    let spare = stage.domain.shared_receive_queue(&SharedLimits::default()).unwrap();
+    let mut out = mem::replace(&mut stage.shared, spare).destroy().unwrap();
+    out.extend(first.into_buffer());
+    out.extend(stage.received().iter().map(|_| unreachable!("came from the destroy")).collect::<Vec<Buffer<_>>>());
+    let places: HashSet<_> = out.iter().map(|buffer| buffer.as_ptr()).collect();
+    assert_eq!(places.len(), out.len());
+    assert_eq!(stage.poller.unknown_completions(), 0);
+}
+
+#[test]
+fn a_queue_destroyed_while_another_thread_polls_never_loses_or_doubles_a_buffer() {
+    for _ in 0..if cfg!(miri) { 2 } else { 50 } {
+        interlock::domain! { struct Test; }
+        let fabric = Fabric::manual();
+        let domain = Context::open_on(&fabric, "dev").unwrap().named_domain(Test).unwrap();
+        let mut stage = Stage::new(fabric, domain);
+        stage.stock(4);
+        for client in [0, 1, 0] {
+            stage.message(client);
+        }
+        let Stage { mut poller, shared, servers, clients, queue, .. } = stage;
+        let polled = thread::scope(|scope| {
+            let polling = scope.spawn(move || {
+                let mut out = Vec::new();
+                // Until all leases came back.
+                while queue.room() != queue.capacity() {
+                    while let Some(completion) = poller.poll().unwrap() {
+                        out.extend(completion.check().ok().filter(is_receive).and_then(|s| s.into_buffer()));
+                    }
+                    thread::yield_now();
+                }
+                assert_eq!(poller.unknown_completions(), 0);
+                out
+            });
+            drop((servers, clients));
+            let mut out = shared.destroy().unwrap();
+            out.extend(polling.join().unwrap());
+            out
+        });
+        let places: HashSet<_> = polled.iter().map(|buffer| buffer.as_ptr()).collect();
+        assert_eq!((polled.len(), places.len()), (4, 4));
+    }
+}
+
+#[test]
+fn a_queue_that_stays_never_gives_its_buffers() {
+    let mut stage = stage!();
+    stage.stock(2);
+    stage.servers.clear();
+    stage.fabric.inject(fails(Verb::DestroySrq, 1));
+    let error = stage.shared.destroy().unwrap_err();
+    assert_eq!((error.source.verb(), error.source.errno()), ("ibv_destroy_srq", libc::EBUSY));
+    assert_eq!(error.shared.in_flight(), 2);
+    // Dropped, and refused again: everything stays allocated, the domain's name too.
+    stage.fabric.inject(fails(Verb::DestroySrq, 1));
+    drop(error.shared);
+    let Stage { fabric, domain, port, queue, poller, clients, .. } = stage;
+    drop((domain, port, queue, poller, clients));
+    interlock::domain! { struct Other; }
+    assert!(Context::open_on(&fabric, "dev").unwrap().named_domain(Other).is_ok());
+}
+
+#[test]
+fn a_pair_that_stays_never_lets_its_shared_queue_go() {
+    let mut stage = stage!();
+    stage.stock(1);
+    stage.fabric.inject(fails(Verb::DestroyQp, u32::MAX));
+    stage.servers.clear();
+    stage.fabric.heal();
+    let error = stage.shared.destroy().unwrap_err();
+    assert_eq!(error.source.errno(), libc::EBUSY);
+    assert_eq!(error.shared.in_flight(), 1, "the device may still write there");
+}
+
+#[test]
+fn a_refused_post_never_keeps_the_buffer_nor_the_slot() {
+    let mut stage = stage!();
+    for round in 0..10 {
+        stage.fabric.inject(Fault::VerbFails { verb: Verb::PostSrqRecv, after: 0, count: 1, errno: libc::ENOMEM });
+        let refused = stage.shared.post_receive(stage.domain.buffer(8).unwrap()).unwrap_err();
+        let PostError::Refused { request, source } = refused else { panic!("{refused}") };
+        assert_eq!((request.capacity(), source.verb()), (8, "ibv_post_srq_recv"), "round {round}");
+    }
+    let ids = stage.stock(4);
+    assert_eq!(ids.iter().collect::<HashSet<_>>().len(), 4);
+    stage.message(0);
+    assert_eq!(stage.received().len(), 1);
+}
+
+#[test]
+fn a_resize_that_is_refused_never_changes_the_size() {
+    let mut stage = stage!();
+    let mut shared = stage.domain.shared_receive_queue(&SharedLimits { receives: 2, grows_to: 6 }).unwrap();
+    for size in [1, 6] {
+        stage.fabric.inject(fails(Verb::ModifySrq, 1));
+        assert_eq!(shared.resize(size).unwrap_err().errno(), libc::EBUSY);
+        assert_eq!(shared.limits().receives, 2);
+    }
+    for fits in [true, true, false] {
+        assert_eq!(shared.post_receive(stage.domain.buffer(8).unwrap()).is_ok(), fits);
+    }
+    // None in flight of what was never used.
+    assert_eq!(shared.in_flight(), 2);
+    stage.stock(1);
+}
+
+#[test]
+fn a_failed_creation_never_keeps_a_lease() {
+    let stage = stage!();
+    let room = stage.queue.room();
+    let (queue, _poller) = stage.domain.completion_queue(8).unwrap();
+    for verb in [Verb::CreateQp, Verb::CreateSrq] {
+        stage.fabric.inject(fails(verb, 1));
+        let made = match verb {
+            Verb::CreateQp => stage.shared.reliable(&queue, &LIMITS).map(drop),
+            _ => stage.domain.shared_receive_queue(&SharedLimits::default()).map(drop),
+        };
+        assert!(made.is_err());
+        assert_eq!((queue.room(), stage.queue.room()), (8, room));
+    }
+    // All the numbers are there still.
+    for _ in 0..10 {
+        stage.domain.shared_receive_queue(&SharedLimits::default()).unwrap();
+    }
+}
+
+#[test]
+fn an_id_of_a_destroyed_queue_is_never_the_id_of_another() {
+    let mut stage = stage!();
+    let mut ids: HashSet<WorkId> = stage.stock(4).into_iter().collect();
+    for round in 1..20 {
+        let mut shared = stage.domain.shared_receive_queue(&SharedLimits { receives: 4, grows_to: 0 }).unwrap();
+        for _ in 0..4 {
+            assert!(ids.insert(shared.post_receive(stage.small()).unwrap()), "round {round}");
+        }
+        if round % 2 == 0 {
+            assert_eq!(shared.destroy().unwrap().len(), 4);
+        }
+    }
+}
+
+#[test]
+fn a_removed_device_never_gives_memory_that_it_may_still_have() {
+    let mut stage = stage!();
+    stage.stock(2);
+    stage.message(0);
+    stage.fabric.inject(Fault::DeviceFatal { device: "dev".to_owned() });
+    let mut received = 0;
+    for completion in stage.all() {
+        match completion.check() {
+            Ok(success) => received += usize::from(is_receive(&success)),
+            Err(failure) => assert!(matches!(failure.status, Status::Flushed), "{failure}"),
+        }
+    }
+    assert_eq!((received, stage.shared.in_flight()), (1, 1));
+    stage.servers.clear();
+    stage.clients.clear();
+    assert_eq!(stage.shared.destroy().unwrap().len(), 1);
+}
+
+#[test]
+fn a_poller_that_was_dropped_never_drops_shared_receives() {
+    let mut stage = stage!();
+    let ids = stage.stock(2);
+    stage.message(0);
+    // The next poller goes on where this one ended.
+    drop(mem::replace(&mut stage.poller, stage.domain.completion_queue(1).unwrap().1));
+    stage.message(1);
+    stage.poller = stage.queue.take_poller().unwrap();
+    assert_eq!(stage.received().into_iter().collect::<HashSet<_>>(), ids.into_iter().collect());
+    // And if there is none, everything goes with the queue.
+    stage.stock(2);
+    stage.message(0);
+    let Stage { queue, poller, shared, clients, servers, .. } = stage;
+    drop((poller, servers, clients, queue));
+    drop(shared);
+}

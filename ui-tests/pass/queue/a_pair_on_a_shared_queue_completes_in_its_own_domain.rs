@@ -1,0 +1,11 @@
+//! Rule H2: a shared receive queue, its memory, its pairs and their completion queues are of one domain.
+
+use interlock::{CompletionQueue, Limits, SharedReceiveQueue};
+
+interlock::domain! { struct Storage; struct Scratch; }
+
+fn create(shared: &SharedReceiveQueue<Storage>, queue: &CompletionQueue<Storage>) {
+    let _ = shared.reliable(queue, &Limits::default());
+}
+
+fn main() {}

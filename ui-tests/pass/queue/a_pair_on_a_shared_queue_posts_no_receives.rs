@@ -1,0 +1,11 @@
+//! Rule H1: a pair on a shared receive queue has no receives of its own.
+
+use interlock::{Brand, Buffer, OnShared, QueuePair, ReadyToSend, ReliableConnection, SharedReceiveQueue};
+
+type Pair<B> = QueuePair<B, ReadyToSend, OnShared<ReliableConnection>>;
+
+fn receive<B: Brand>(shared: &mut SharedReceiveQueue<B>, pair: &mut Pair<B>, buffer: Buffer<B>) {
+    let _ = (shared.post_receive(buffer), pair);
+}
+
+fn main() {}

@@ -1,0 +1,9 @@
+//! Rule H3: one thread posts to a shared receive queue at a time.
+
+use interlock::{Brand, Buffer, SharedReceiveQueue};
+
+fn post<B: Brand>(shared: &mut SharedReceiveQueue<B>, buffer: Buffer<B>) {
+    let _ = shared.post_receive(buffer);
+}
+
+fn main() {}

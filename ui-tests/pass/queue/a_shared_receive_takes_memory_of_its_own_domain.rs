@@ -1,0 +1,11 @@
+//! Rule H2: a shared receive queue, its memory, its pairs and their completion queues are of one domain.
+
+use interlock::{Buffer, SharedReceiveQueue};
+
+interlock::domain! { struct Storage; struct Scratch; }
+
+fn receive(shared: &mut SharedReceiveQueue<Storage>, buffer: Buffer<Storage>) {
+    let _ = shared.post_receive(buffer);
+}
+
+fn main() {}

@@ -1,0 +1,10 @@
+//! Rule H3: one thread posts to a shared receive queue at a time.
+//! Error: E0599
+
+use interlock::{Brand, SharedReceiveQueue};
+
+fn twice<B: Brand>(shared: SharedReceiveQueue<B>) {
+    let _ = (shared.clone(), shared);
+}
+
+fn main() {}
