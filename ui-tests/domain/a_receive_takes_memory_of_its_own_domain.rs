@@ -1,5 +1,5 @@
 //! Rule D1: memory is posted to queue pairs of its own protection domain only.
-//! Error: E0308
+//! Error: E0277
 
 use interlock::{Buffer, QueuePair};
 

@@ -1,5 +1,5 @@
 //! Hole of rrddmma: a receive into a borrow that ends when the call returns.
-//! Error: E0308
+//! Error: E0277
 
 use interlock::{Brand, Buffer, QueuePair};
 

@@ -1,5 +1,5 @@
 //! Rule Q7: memory in flight is gone until its completion.
-//! Error: E0308
+//! Error: E0277
 
 use interlock::{Brand, Buffer, QueuePair};
 

@@ -1,5 +1,5 @@
 //! Rule Q8: the device writes only to memory that one handle owns.
-//! Error: E0308
+//! Error: E0277
 
 use interlock::{Brand, QueuePair, SharedBuffer};
 
