@@ -34,7 +34,10 @@ fn pingpong_takes_any_size_and_sleeps_if_told() {
 #[test]
 fn pingpong_on_shared_receive_queues_plays_on_the_device_there_is() {
     let play = |arguments: &[&str]| Program::run(example("srq_pingpong"), arguments);
-    play(&["-n", "100"]).succeeded().says("100 messages of 4096 bytes each way on 16 queue pairs").says("every byte checked");
+    play(&["-n", "100"])
+        .succeeded()
+        .says("100 messages of 4096 bytes each way on 16 queue pairs")
+        .says("every byte checked");
     play(&["-q", "3", "-r", "3", "-s", "9000", "-n", "50"]).succeeded().says("every byte checked");
     play(&["-q", "3", "-r", "2"]).failed("-r at least as many as there are pairs");
 }
