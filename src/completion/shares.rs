@@ -103,3 +103,101 @@ impl SharedLeases {
         }
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    //! Completions of a device that lies.
+    use super::*;
+    use crate::domain::Numbers;
+    use crate::queue::ledger::{Retirer, ledger};
+    use crate::queue::{Operation, SlabPoster, slab};
+
+    fn queues() -> [SlabPoster<Entry>; 2] {
+        let numbers = std::sync::Arc::new(Numbers::default());
+        [(); 2].map(|()| slab(numbers.take(2).unwrap(), 2, 2))
+    }
+
+    fn post(queue: &mut SlabPoster<Entry>) -> WorkId {
+        queue.push(Entry::inline(Operation::Send)).unwrap()
+    }
+
+    fn join(members: &mut Members, qpn: u32, slot: usize, queue: &SlabPoster<Entry>) -> Retirer<Entry> {
+        let (poster, retirer) = ledger(1);
+        members.join(Member { qpn, slot, poster, ledger: Arc::clone(&queue.slab) });
+        retirer
+    }
+
+    fn wc(id: WorkId, qp_num: u32) -> sys::ibv_wc {
+        sys::ibv_wc { wr_id: id.raw(), qp_num, ..Default::default() }
+    }
+
+    #[test]
+    fn a_completion_brings_its_request_to_the_pair_that_it_names_once() {
+        let (mut members, [mut queue, _]) = (Members::default(), queues());
+        let [mut one, mut two] = [(7, 0), (3, 1)].map(|(qpn, slot)| join(&mut members, qpn, slot, &queue));
+        let ids = [post(&mut queue), post(&mut queue)];
+        assert_eq!(members.bring(&wc(ids[1], 7)), Some(0));
+        assert_eq!(members.bring(&wc(ids[1], 7)), Some(0), "forgotten, not taken");
+        assert!(one.take().is_some() && !one.has_any() && !two.has_any());
+        assert_eq!(members.bring(&wc(ids[1], 7)), None, "completed twice");
+        assert_eq!(members.bring(&wc(ids[1], 3)), None);
+        assert_eq!(members.bring(&wc(ids[0], 3)), Some(1));
+        assert!(two.take().is_some());
+    }
+
+    #[test]
+    fn a_completion_that_names_no_pair_of_its_queue_brings_nothing() {
+        let (mut members, [mut queue, mut other]) = (Members::default(), queues());
+        let (mut retirer, of_other) = (join(&mut members, 7, 0, &queue), join(&mut members, 8, 1, &other));
+        let (id, others) = (post(&mut queue), post(&mut other));
+        for lie in
+            [wc(id, 8), wc(id, 6), wc(id, 0), wc(others, 7), wc(WorkId::from_raw(0), 7), wc(WorkId::from_raw(!0), 7)]
+        {
+            assert_eq!(members.bring(&lie), None, "{lie:?}");
+        }
+        assert_eq!((queue.slab.in_flight(), other.slab.in_flight()), (1, 1));
+        assert!(!retirer.has_any() && !of_other.has_any());
+        assert_eq!(members.bring(&wc(id, 7)), Some(0));
+        assert!(retirer.take().is_some());
+        drop(other.slab.take(others));
+    }
+
+    #[test]
+    fn completions_of_a_number_are_of_the_pair_that_had_it_first_until_that_is_gone() {
+        let (mut members, [mut queue, mut other]) = (Members::default(), queues());
+        let mut old = join(&mut members, 7, 4, &queue);
+        let mut new = join(&mut members, 7, 2, &queue);
+        let mut elsewhere = join(&mut members, 7, 3, &other);
+        let id = post(&mut other);
+        assert_eq!(members.bring(&wc(id, 7)), Some(3), "the queue tells");
+        let id = post(&mut queue);
+        assert_eq!(members.bring(&wc(id, 7)), Some(4));
+        members.leave(7, 4);
+        let id = post(&mut queue);
+        assert_eq!(members.bring(&wc(id, 7)), Some(2));
+        assert!([&mut old, &mut new, &mut elsewhere].map(Retirer::take).iter().all(Option::is_some));
+    }
+
+    #[test]
+    fn what_a_destroyed_queue_had_is_no_fault() {
+        let (mut members, [mut queue, _]) = (Members::default(), queues());
+        let retirer = join(&mut members, 7, 0, &queue);
+        let id = post(&mut queue);
+        assert!(!members.is_over(id));
+        queue.slab.end();
+        assert_eq!(queue.slab.take_all().count(), 1);
+        assert_eq!((members.bring(&wc(id, 7)), members.is_over(id)), (None, true));
+        assert!(!retirer.has_any());
+    }
+
+    #[test]
+    fn room_is_leased_once_for_all_pairs_of_a_queue() {
+        let (mut leases, [queue, other]) = (SharedLeases::default(), queues());
+        assert_eq!((leases.needed(&queue.slab), leases.needed(&other.slab)), (2, 2));
+        leases.begin(&queue.slab);
+        leases.begin(&queue.slab);
+        assert_eq!((leases.needed(&queue.slab), leases.needed(&other.slab)), (0, 2));
+        assert_eq!([(); 3].map(|()| leases.end(&queue.slab)), [0, 2, 0]);
+        assert_eq!(leases.needed(&queue.slab), 2);
+    }
+}

@@ -33,6 +33,8 @@ pub use post::PostError;
 pub use request::{CarriesImmediate, FillMemory, Inline, RequestFlaw, SendMemory, WorkRequest};
 pub(crate) use shared::SharedLedger;
 pub use shared::{DestroySharedError, SharedAttributes, SharedLimits, SharedReceiveQueue, SharedReceiveQueueId};
+#[cfg(all(test, not(loom)))]
+pub(crate) use slab::{SlabPoster, slab};
 pub use state::{
     DeviceState, Errored, GoesTo, Init, OnPort, PostReceive, PostSend, ReadyToReceive, ReadyToSend, Reset,
     SendQueueDrain, SendQueueError, State,
