@@ -7,7 +7,8 @@
 //! - what only the device can know comes back as a typed value;
 //! - what the program hands to the device nobody can touch until the device has handed it back.
 //!
-//! All of it is safe Rust: there is no `unsafe` function in this interface.
+//! All of it is safe Rust: nothing of this interface is `unsafe` to use. Only who brings memory of a kind that the library
+//! does not know implements an `unsafe` trait for it, [`ForeignMemory`].
 //!
 //! # A first program
 //!
@@ -61,6 +62,9 @@
 //! | | [`Brand`], [`domain!`], [`Scoped`] | the type that names one domain |
 //! | memory region, `ibv_mr` | [`MemoryRegion`], [`Access`] | registered memory, and the rights to it as a type |
 //! | scatter/gather element, `ibv_sge` | [`Buffer`], [`SharedBuffer`] | a part of a region: to write alone, or to read many times |
+//! | | [`RelaxedOrdering`], [`OnDemand`], [`ZeroBased`] | ways of registration, as types around the rights |
+//! | | [`Pages`], [`Foreign`] | page-aligned memory, huge pages; memory of another kind |
+//! | memory that others write too | [`OpaqueRegion`], [`SharedMap`], [`DmaBuf`] | granted to peers, never borrowed |
 //! | remote address and rkey | [`RemoteRegion`] | memory that a peer granted |
 //! | shared receive queue, `ibv_srq` | [`SharedReceiveQueue`], [`OnShared`] | receives for many pairs, and the transport of those |
 //! | completion queue, `ibv_cq` | [`CompletionQueue`], [`Poller`] | to make pairs with, and to poll |
@@ -179,17 +183,19 @@ pub use completion::{
 };
 pub use connection::Endpoint;
 pub use device::{
-    Context, Device, DeviceAttributes, GidEntry, GidKind, LinkLayer, NoActivePort, NoGid, OpenError, Port, PortState,
-    devices,
+    Context, Device, DeviceAttributes, GidEntry, GidKind, LinkLayer, NoActivePort, NoGid, OnDemandPaging, OpenError,
+    PagedOperation, Port, PortState, devices,
 };
 pub use domain::{Brand, NamedDomainError, ProtectionDomain, Scoped};
 pub use error::VerbError;
 pub use memory::{
-    Access, Buffer, BufferList, DeregisterError, DeviceMayWrite, Exposed, JoinError, LocalRead, LocalWrite,
-    MAX_MESSAGE_BYTES, Memory, MemoryRegion, NoPages, OutOfBounds, Pages, PeerCannotWrite, PeerMayAtomic, PeerMayRead,
-    PeerMayWrite, Plain, RecordError, RegisterError, RegisterFailure, RejoinError, RemoteAll, RemoteAtomic, RemoteRead,
-    RemoteReadWrite, RemoteRegion, RemoteWrite, SharedBuffer, SplitError, SplitRegion, TooLong, Unexposed, ViewError,
-    Viewable, locked_memory_limit,
+    Access, Buffer, BufferList, DeregisterError, DeviceMayWrite, DmaBuf, Exposed, Foreign, ForeignMemory, HugePageSize,
+    JoinError, KeepsOrder, LocalRead, LocalWrite, LockedMemoryLimit, MAX_MESSAGE_BYTES, Memory, MemoryRegion,
+    NoHugePages, NoPages, NoSharedMap, OnDemand, OpaqueMemory, OpaqueRegion, OutOfBounds, Pages, PeerCannotWrite,
+    PeerMayAtomic, PeerMayChange, PeerMayRead, PeerMayWrite, Plain, RecordError, RegisterError, RegisterFailure,
+    RejoinError, RelaxedOrdering, RemoteAll, RemoteAtomic, RemoteRead, RemoteReadWrite, RemoteRegion, RemoteWrite,
+    SharedBuffer, SharedMap, SplitError, SplitRegion, TooLong, Unexposed, ViewError, Viewable, Word, ZeroBased,
+    locked_memory_limit, pinned_memory,
 };
 pub use provider::soft;
 pub use queue::request;

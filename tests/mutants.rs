@@ -245,16 +245,37 @@ const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         without: "the rights that a buffer needs",
-        changes: &[(
-            "memory/region.rs",
-            "impl<B: Brand, M: Memory> MemoryRegion<B, LocalWrite, M> {",
-            "impl<B: Brand, A: Access, M: Memory> MemoryRegion<B, A, M> {",
-        )],
+        changes: &[
+            ("memory/region.rs", "        A: DeviceMayWrite + Unexposed,\n", "        A: Access,\n"),
+            ("memory/region.rs", "A: DeviceMayWrite + Unexposed, M", "A: Access, M"),
+        ],
         cases: &[
             "memory/peer_writable_memory_is_not_split_into_buffers",
             "memory/peer_readable_memory_is_not_split_into_buffers",
             "memory/read_only_memory_is_not_split_into_buffers",
         ],
+    },
+    Mutant {
+        without: "the order that a flag needs",
+        changes: &[("memory/word.rs", "        A: KeepsOrder,\n", "        A: PeerMayChange,\n")],
+        cases: &[
+            "memory/a_flag_in_memory_with_relaxed_ordering_is_not_trusted",
+            "memory/relaxed_ordering_is_not_lost_in_on_demand_paging",
+        ],
+    },
+    Mutant {
+        without: "the rights that words for many need",
+        changes: &[("memory/word.rs", "A: PeerMayChange", "A: Access")],
+        cases: &["memory/peer_readable_memory_has_no_shared_words"],
+    },
+    Mutant {
+        without: "memory that only peers' rights grant",
+        changes: &[
+            ("memory/opaque.rs", "A: Exposed", "A: super::Access"),
+            ("memory/region.rs", "fn remote<A: Exposed>", "fn remote<A: Access>"),
+            ("memory/remote.rs", "impl<A: Exposed> RemoteRegion<A>", "impl<A: Access> RemoteRegion<A>"),
+        ],
+        cases: &["memory/an_opaque_region_has_rights_of_peers"],
     },
     Mutant {
         without: "the rights that an operation needs",
@@ -277,6 +298,9 @@ const MUTANTS: &[Mutant] = &[
             ("memory/access.rs", "impl PeerMayRead for ", "// "),
             ("memory/access.rs", "impl PeerMayWrite for ", "// "),
             ("memory/access.rs", "impl PeerMayAtomic for ", "// "),
+            ("memory/options.rs", "impl<A: PeerMayRead> PeerMayRead for ", "// "),
+            ("memory/options.rs", "impl<A: PeerMayWrite> PeerMayWrite for ", "// "),
+            ("memory/options.rs", "impl<A: PeerMayAtomic> PeerMayAtomic for ", "// "),
         ],
         cases: &[
             "queue/a_write_needs_the_right_to_write",

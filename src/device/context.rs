@@ -328,6 +328,12 @@ impl DeviceAttributes {
         self.0.atomic_cap != sys::ibv_atomic_cap::IBV_ATOMIC_NONE
     }
 
+    /// Whether its atomics are atomic with those of the processor and of other devices, too.
+    #[doc(alias = "IBV_ATOMIC_GLOB")]
+    pub fn atomics_reach_the_processor(&self) -> bool {
+        self.0.atomic_cap == sys::ibv_atomic_cap::IBV_ATOMIC_GLOB
+    }
+
     /// The version of its firmware, as the device spells it.
     pub fn firmware(&self) -> String {
         let bytes: Vec<u8> = self.0.fw_ver.iter().take_while(|&&c| c != 0).map(|&c| c as u8).collect();

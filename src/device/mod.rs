@@ -1,10 +1,12 @@
 //! Devices: what there is, opening one, and what it and its ports say of themselves.
 
 mod context;
+mod paging;
 mod port;
 
 pub(crate) use context::ContextInner;
 pub use context::{Context, DeviceAttributes, NoActivePort, OpenError};
+pub use paging::{OnDemandPaging, PagedOperation};
 pub use port::{GidEntry, GidKind, LinkLayer, NoGid, Port, PortState};
 
 use crate::error::VerbError;

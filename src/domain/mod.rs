@@ -141,13 +141,14 @@ impl<B: Brand> ProtectionDomain<B> {
     /// Registers memory with the rights `A`, and owns it until it is deregistered.
     ///
     /// `ibv_reg_mr(3)`. Pins the pages. `memory` is a `Box<[T]>`, a `Vec<T>` (its length, not its capacity), a
-    /// `&'static mut [T]` or [`Pages`], where any bytes are a `T` and a `T` has no padding. Rights that let a peer in
+    /// `&'static mut [T]` or [`Pages`], where any bytes are a `T` and a `T` has no padding; or a
+    /// [`Foreign`](crate::Foreign) owner of another kind. Rights that let a peer in
     /// ask for memory that is 8-byte aligned and a multiple of 8 bytes long, as [`Pages`] and `Box<[u64]>` are.
     ///
     /// # Errors
     ///
     /// [`RegisterError`] gives the memory back, with the reason: empty, not aligned for the rights, or what the
-    /// device answered (`ENOMEM` is often the locked-memory limit, `ulimit -l`).
+    /// device answered ([`LockedMemoryLimit`](crate::LockedMemoryLimit) where the process may not lock so much).
     ///
     /// # Examples
     ///

@@ -2,10 +2,12 @@
 
 use crate::sys::ibv_access_flags as flags;
 
-mod sealed {
+pub(super) mod sealed {
     #[allow(unnameable_types, reason = "seals `Access`")]
     pub trait Sealed {
         const FLAGS: crate::sys::ibv_access_flags;
+        /// Whether peers name its first byte by 0.
+        const ZERO_BASED: bool = false;
     }
 }
 
@@ -22,6 +24,10 @@ mod sealed {
 /// | [`RemoteAll`] | yes | yes | yes | yes | copies, words |
 ///
 /// The specification has no remote write or atomics without local write; nor is there a preset for it.
+///
+/// [`RelaxedOrdering`](super::RelaxedOrdering), [`OnDemand`](super::OnDemand) and [`ZeroBased`](super::ZeroBased) put a way
+/// of registration around a preset: `OnDemand<RemoteRead>`. Peers see nothing of that: a record of such a region is one of the
+/// preset, and [`RemoteRegion::restrict`](super::RemoteRegion::restrict) gives its type.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a set of access rights",
     label = "not access rights",
@@ -66,6 +72,14 @@ pub trait PeerMayWrite: Exposed {}
 )]
 #[doc(alias = "IBV_ACCESS_REMOTE_ATOMIC")]
 pub trait PeerMayAtomic: Exposed {}
+
+/// Peers may change it, by writes or atomics; so the program never borrows it.
+#[diagnostic::on_unimplemented(
+    message = "no peer changes memory registered as `{Self}`",
+    label = "the program may borrow it",
+    note = "use `as_bytes`, `load` and `store`, or register it with a preset that lets peers write or do atomics"
+)]
+pub trait PeerMayChange: Access {}
 
 /// No peer can change it, so the program may borrow it as `&[u8]`.
 #[diagnostic::on_unimplemented(
@@ -135,6 +149,7 @@ impl Access for RemoteWrite {}
 impl DeviceMayWrite for RemoteWrite {}
 impl Exposed for RemoteWrite {}
 impl PeerMayWrite for RemoteWrite {}
+impl PeerMayChange for RemoteWrite {}
 impl sealed::Sealed for RemoteWrite {
     const FLAGS: flags = flags(LOCAL_WRITE | REMOTE_WRITE);
 }
@@ -147,6 +162,7 @@ impl DeviceMayWrite for RemoteReadWrite {}
 impl Exposed for RemoteReadWrite {}
 impl PeerMayRead for RemoteReadWrite {}
 impl PeerMayWrite for RemoteReadWrite {}
+impl PeerMayChange for RemoteReadWrite {}
 impl sealed::Sealed for RemoteReadWrite {
     const FLAGS: flags = flags(LOCAL_WRITE | REMOTE_READ | REMOTE_WRITE);
 }
@@ -158,6 +174,7 @@ impl Access for RemoteAtomic {}
 impl DeviceMayWrite for RemoteAtomic {}
 impl Exposed for RemoteAtomic {}
 impl PeerMayAtomic for RemoteAtomic {}
+impl PeerMayChange for RemoteAtomic {}
 impl sealed::Sealed for RemoteAtomic {
     const FLAGS: flags = flags(LOCAL_WRITE | REMOTE_ATOMIC);
 }
@@ -171,6 +188,7 @@ impl Exposed for RemoteAll {}
 impl PeerMayRead for RemoteAll {}
 impl PeerMayWrite for RemoteAll {}
 impl PeerMayAtomic for RemoteAll {}
+impl PeerMayChange for RemoteAll {}
 impl sealed::Sealed for RemoteAll {
     const FLAGS: flags = flags(LOCAL_WRITE | REMOTE_READ | REMOTE_WRITE | REMOTE_ATOMIC);
 }

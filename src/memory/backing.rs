@@ -34,15 +34,17 @@ pub trait Viewable: FromBytes + Immutable {}
 #[diagnostic::do_not_recommend]
 impl<T: FromBytes + Immutable> Viewable for T {}
 
-/// Memory that can be registered. Sealed: `Box<[T]>`, `Vec<T>`, `&'static mut [T]`, [`Pages`].
+/// Memory that can be registered. Sealed: `Box<[T]>`, `Vec<T>`, `&'static mut [T]`, [`Pages`], and
+/// [`Foreign`](super::Foreign) for memory of any other kind.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not memory that a device may write to",
     label = "cannot be registered",
-    note = "give a `Box<[T]>`, `Vec<T>`, `&'static mut [T]` or `Pages`, of a type `T` for which any bytes are a value"
+    note = "give a `Box<[T]>`, `Vec<T>`, `&'static mut [T]` or `Pages`, of a type `T` for which any bytes are a value; \
+            `Foreign` takes memory of any other kind"
 )]
 pub trait Memory: Sized + sealed::Sealed {}
 
-mod sealed {
+pub(super) mod sealed {
     #[allow(unnameable_types, reason = "seals `Memory`")]
     pub trait Sealed {
         fn into_raw(self, key: super::Key) -> super::RawMemory;
@@ -64,13 +66,46 @@ pub struct RawMemory {
     /// Elements, and how many of them fit: what the owner needs to be rebuilt.
     count: usize,
     capacity: usize,
+    /// What else the owner needs; see [`keep`](Self::keep).
+    parts: *mut (),
 }
 
 impl RawMemory {
-    fn of_slice<T>(slice: *mut [T], capacity: usize) -> Self {
+    pub(super) fn of_slice<T>(slice: *mut [T], capacity: usize) -> Self {
         let addr = slice.cast::<u8>();
         addr.expose_provenance();
-        Self { addr, len_bytes: slice.len() * mem::size_of::<T>(), count: slice.len(), capacity }
+        let (len_bytes, count) = (slice.len() * mem::size_of::<T>(), slice.len());
+        Self { addr, len_bytes, count, capacity, parts: ptr::null_mut() }
+    }
+
+    /// Bytes with what their owner is made of besides.
+    pub(super) fn keep<P>(bytes: *mut [u8], parts: P) -> Self {
+        Self { parts: Box::into_raw(Box::new(parts)).cast(), ..Self::of_slice(bytes, bytes.len()) }
+    }
+
+    /// The bytes.
+    pub(super) fn bytes(&self) -> *mut [u8] {
+        ptr::slice_from_raw_parts_mut(self.addr, self.len_bytes)
+    }
+
+    /// What was kept with them, where it is.
+    ///
+    /// # Safety
+    ///
+    /// From [`keep`](Self::keep) of the same `P`, and [`parts`](Self::parts) is not called meanwhile.
+    pub(super) unsafe fn peek<P>(&self) -> &P {
+        // SAFETY: from a box of `P`, which is not given up (caller).
+        unsafe { &*self.parts.cast::<P>() }
+    }
+
+    /// What was kept with them.
+    ///
+    /// # Safety
+    ///
+    /// From [`keep`](Self::keep) of the same `P`; called once.
+    pub(super) unsafe fn parts<P>(&self) -> P {
+        // SAFETY: from a box of `P`, which is given up here (caller).
+        *unsafe { Box::from_raw(self.parts.cast::<P>()) }
     }
 
     fn as_slice_of<T>(&self) -> *mut [T] {
@@ -125,9 +160,11 @@ impl<T: Plain> Sealed for &'static mut [T] {
 pub struct Pages {
     /// # Invariants
     ///
-    /// 0. The start of a map of `len` bytes, readable and writable, ours alone; dangling if `len` is 0.
-    addr: ptr::NonNull<u8>,
-    len: usize,
+    /// 0. The start of a map of `mapped` bytes, readable and writable, ours alone; dangling if `mapped` is 0.
+    pub(super) addr: ptr::NonNull<u8>,
+    /// 1. At most `mapped`.
+    pub(super) len: usize,
+    pub(super) mapped: usize,
 }
 
 /// There are no pages: the system does not map so many bytes.
@@ -153,23 +190,26 @@ impl Pages {
     /// The system does not map so many.
     pub fn new(len_bytes: usize) -> Result<Self, NoPages> {
         if len_bytes == 0 {
-            return Ok(Self { addr: ptr::NonNull::dangling(), len: 0 });
+            return Ok(Self { addr: ptr::NonNull::dangling(), len: 0, mapped: 0 });
         }
-        let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: a new map, which replaces none.
-        let addr = unsafe { libc::mmap(ptr::null_mut(), len_bytes, access, kind, -1, 0) };
-        match ptr::NonNull::new(addr.cast()).filter(|_| addr != libc::MAP_FAILED) {
-            Some(addr) => Ok(Self { addr, len: len_bytes }),
-            None => Err(NoPages { len_bytes, source: io::Error::last_os_error() }),
-        }
+        let addr = map(len_bytes, 0).map_err(|source| NoPages { len_bytes, source })?;
+        Ok(Self { addr, len: len_bytes, mapped: len_bytes })
     }
+}
+
+/// A new private anonymous map of `len_bytes`, which are not 0, with `flags` besides.
+pub(super) fn map(len_bytes: usize, flags: i32) -> io::Result<ptr::NonNull<u8>> {
+    let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags);
+    // SAFETY: a new map, which replaces none.
+    let addr = unsafe { libc::mmap(ptr::null_mut(), len_bytes, access, kind, -1, 0) };
+    ptr::NonNull::new(addr.cast()).filter(|_| addr != libc::MAP_FAILED).ok_or_else(io::Error::last_os_error)
 }
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        if self.len != 0 {
+        if self.mapped != 0 {
             // SAFETY: our own map (0), which nobody uses any more.
-            unsafe { libc::munmap(self.addr.as_ptr().cast(), self.len) };
+            unsafe { libc::munmap(self.addr.as_ptr().cast(), self.mapped) };
         }
     }
 }
@@ -177,7 +217,7 @@ impl Drop for Pages {
 impl Deref for Pages {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        // SAFETY: ours alone, zeroed at first and so never uninitialised (0).
+        // SAFETY: ours alone, zeroed at first and so never uninitialised (0, 1).
         unsafe { slice::from_raw_parts(self.addr.as_ptr(), self.len) }
     }
 }
@@ -199,11 +239,11 @@ impl Memory for Pages {}
 impl Sealed for Pages {
     fn into_raw(self, _: Key) -> RawMemory {
         let this = mem::ManuallyDrop::new(self);
-        RawMemory::of_slice(ptr::slice_from_raw_parts_mut(this.addr.as_ptr(), this.len), this.len)
+        RawMemory::of_slice(ptr::slice_from_raw_parts_mut(this.addr.as_ptr(), this.len), this.mapped)
     }
 
     unsafe fn from_raw(raw: RawMemory) -> Self {
         // SAFETY: the pointer of pages that were taken apart is not null.
-        Self { addr: unsafe { ptr::NonNull::new_unchecked(raw.addr) }, len: raw.count }
+        Self { addr: unsafe { ptr::NonNull::new_unchecked(raw.addr) }, len: raw.count, mapped: raw.capacity }
     }
 }

@@ -65,7 +65,18 @@ fn for_each_word(
     }
 }
 
-fn copy_in(region: &RegionInner, offset: usize, bytes: &[u8]) -> Result<(), OutOfBounds> {
+/// Copies out of the words of a region that peers may reach.
+pub(super) fn copy_out(region: &RegionInner, offset: usize, bytes: &mut [u8]) -> Result<(), OutOfBounds> {
+    check(region, offset, bytes.len())?;
+    for_each_word(offset, bytes.len(), |index, inside, range| {
+        let whole = word(region, index).load(Ordering::Relaxed).to_ne_bytes();
+        bytes[range].copy_from_slice(&whole[inside]);
+    });
+    Ok(())
+}
+
+/// Copies into the words of a region that peers may reach.
+pub(super) fn copy_in(region: &RegionInner, offset: usize, bytes: &[u8]) -> Result<(), OutOfBounds> {
     check(region, offset, bytes.len())?;
     for_each_word(offset, bytes.len(), |index, inside, range| {
         let word = word(region, index);
@@ -84,8 +95,22 @@ fn copy_in(region: &RegionInner, offset: usize, bytes: &[u8]) -> Result<(), OutO
     Ok(())
 }
 
+/// The word at `offset`, which must be a multiple of 8.
+pub(super) fn whole_word(region: &RegionInner, offset: usize) -> Result<&AtomicU64, OutOfBounds> {
+    check(region, offset, WORD)?;
+    if !offset.is_multiple_of(WORD) {
+        let (offset, within) = (offset as u64, region.len_bytes() as u64);
+        return Err(OutOfBounds { offset, len_bytes: WORD as u64, within });
+    }
+    Ok(word(region, offset / WORD))
+}
+
 impl<B: Brand, A: Access, M: Memory> MemoryRegion<B, A, M> {
     /// Copies the bytes at `offset` out, word by word.
+    ///
+    /// The bytes of one word are of one moment; those of different words may be of different ones, in any order. What
+    /// belongs together needs a completion after it, or a version number before and behind it. What was copied is the
+    /// program's: check it only now, for the memory itself may already say something else.
     ///
     /// # Errors
     ///
@@ -94,12 +119,7 @@ impl<B: Brand, A: Access, M: Memory> MemoryRegion<B, A, M> {
     where
         A: Exposed,
     {
-        check(self.inner(), offset, bytes.len())?;
-        for_each_word(offset, bytes.len(), |index, inside, range| {
-            let whole = word(self.inner(), index).load(Ordering::Relaxed).to_ne_bytes();
-            bytes[range].copy_from_slice(&whole[inside]);
-        });
-        Ok(())
+        copy_out(self.inner(), offset, bytes)
     }
 
     /// Copies `bytes` in at `offset`, word by word.
@@ -128,7 +148,7 @@ impl<B: Brand, A: Access, M: Memory> MemoryRegion<B, A, M> {
     where
         A: Exposed,
     {
-        Ok(self.whole_word(offset)?.load(Ordering::Relaxed))
+        Ok(whole_word(self.inner(), offset)?.load(Ordering::Relaxed))
     }
 
     /// Stores the word at `offset`, a multiple of 8; native byte order.
@@ -140,20 +160,8 @@ impl<B: Brand, A: Access, M: Memory> MemoryRegion<B, A, M> {
     where
         A: Exposed,
     {
-        self.whole_word(offset)?.store(value, Ordering::Relaxed);
+        whole_word(self.inner(), offset)?.store(value, Ordering::Relaxed);
         Ok(())
-    }
-
-    fn whole_word(&self, offset: usize) -> Result<&AtomicU64, OutOfBounds> {
-        check(self.inner(), offset, WORD)?;
-        if !offset.is_multiple_of(WORD) {
-            return Err(OutOfBounds {
-                offset: offset as u64,
-                len_bytes: WORD as u64,
-                within: self.inner().len_bytes() as u64,
-            });
-        }
-        Ok(word(self.inner(), offset / WORD))
     }
 }
 

@@ -5,31 +5,48 @@
 //! | the program | [`MemoryRegion`] without peer rights, [`Buffer`], [`SharedBuffer`] | read and write it as bytes |
 //! | the device | the ledger, from posting to completion | nothing: the buffer was moved |
 //! | a peer | [`MemoryRegion`] with peer rights, from registration to deregistration | copy and load words; never borrow what the peer may write |
+//! | peers and other processes | [`OpaqueRegion`] over a [`SharedMap`] | copy and load words |
+//! | peers and other devices | [`OpaqueRegion`] over a [`DmaBuf`] | nothing |
 
 mod access;
 mod backing;
 mod buffer;
+mod dmabuf;
 mod exposed;
+mod fixed;
+mod foreign;
+mod huge;
 mod list;
+mod locked;
+mod opaque;
+mod options;
 mod part;
 mod region;
 mod remote;
+mod shared_map;
+mod word;
 
 pub use access::{
-    Access, DeviceMayWrite, Exposed, LocalRead, LocalWrite, PeerCannotWrite, PeerMayAtomic, PeerMayRead, PeerMayWrite,
-    RemoteAll, RemoteAtomic, RemoteRead, RemoteReadWrite, RemoteWrite, Unexposed,
+    Access, DeviceMayWrite, Exposed, LocalRead, LocalWrite, PeerCannotWrite, PeerMayAtomic, PeerMayChange, PeerMayRead,
+    PeerMayWrite, RemoteAll, RemoteAtomic, RemoteRead, RemoteReadWrite, RemoteWrite, Unexposed,
 };
 pub use backing::{Memory, NoPages, Pages, Plain, Viewable};
 pub use buffer::{Buffer, JoinError, SharedBuffer, SplitError, TooLong, ViewError};
+pub use dmabuf::DmaBuf;
 pub use exposed::OutOfBounds;
+pub use foreign::{Foreign, ForeignMemory};
+pub use huge::{HugePageSize, NoHugePages};
 pub use list::BufferList;
 pub(crate) use list::ListInner;
+pub use locked::{LockedMemoryLimit, locked_memory_limit, pinned_memory};
+pub use opaque::{OpaqueMemory, OpaqueRegion};
+pub use options::{KeepsOrder, OnDemand, RelaxedOrdering, ZeroBased};
 pub(crate) use part::{Descriptor, Part};
 pub(crate) use region::RegionInner;
-pub use region::{
-    DeregisterError, MemoryRegion, RegisterError, RegisterFailure, RejoinError, SplitRegion, locked_memory_limit,
-};
+pub use region::{DeregisterError, MemoryRegion, RegisterError, RegisterFailure, RejoinError, SplitRegion};
 pub use remote::{RecordError, RemoteRegion};
+pub use shared_map::{NoSharedMap, SharedMap};
+pub use word::Word;
 
 /// The longest message of the specification: 2^31 bytes. A buffer may be longer; as a receive it then takes so much.
 pub const MAX_MESSAGE_BYTES: usize = 1 << 31;

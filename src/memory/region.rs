@@ -4,8 +4,10 @@
 use super::access::Access;
 use super::backing::{Memory, NoPages, RawMemory};
 use super::buffer::{Buffer, SharedBuffer};
+use super::huge::NoHugePages;
+use super::locked::{LockedMemoryLimit, page_bytes};
 use super::part::Descriptor;
-use super::{Exposed, LocalWrite, Pages, PeerCannotWrite, RemoteRegion, Unexposed};
+use super::{DeviceMayWrite, Exposed, Pages, PeerCannotWrite, RemoteRegion, Unexposed};
 use crate::domain::brand::Branded;
 use crate::domain::{Brand, DomainInner};
 use crate::error::{VerbError, note_leak};
@@ -13,6 +15,7 @@ use crate::seal::Key;
 use crate::sys;
 use crate::types::{Lkey, Rkey};
 use std::marker::PhantomData;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::{fmt, mem, ptr::NonNull, slice, sync::Arc};
 
 /// A registration and the memory behind it. Reference-counted: buffers of a region keep it.
@@ -36,6 +39,74 @@ unsafe impl Send for RegionInner {}
 unsafe impl Sync for RegionInner {}
 
 impl RegionInner {
+    /// Registers `memory`. Rights that let a peer in ask for whole words.
+    ///
+    /// # Safety
+    ///
+    /// The memory is the caller's alone. It is freed, if not by `free`, only once the registration has ended; `free` is
+    /// called once then, on any thread.
+    pub(super) unsafe fn register(
+        domain: &Arc<DomainInner>,
+        memory: RawMemory,
+        free: unsafe fn(RawMemory),
+        rights: sys::ibv_access_flags,
+    ) -> Result<Self, RegisterFailure> {
+        // SAFETY: the domain is alive; the memory stays (caller).
+        let verb = || unsafe { domain.context.provider.reg_mr(domain.raw, memory.addr, memory.len_bytes, rights) };
+        // SAFETY: the caller's promise.
+        unsafe { Self::register_by(domain, memory, free, rights, verb) }
+    }
+
+    /// As [`register`](Self::register); the keys name the first byte by 0.
+    ///
+    /// # Safety
+    ///
+    /// As there.
+    pub(super) unsafe fn register_from_zero(
+        domain: &Arc<DomainInner>,
+        memory: RawMemory,
+        free: unsafe fn(RawMemory),
+        rights: sys::ibv_access_flags,
+    ) -> Result<Self, RegisterFailure> {
+        let (address, page_bytes, provider) = (memory.addr.addr(), page_bytes(), domain.context.provider);
+        if memory.len_bytes != 0 && !address.is_multiple_of(page_bytes) {
+            return Err(RegisterFailure::NotInPages { address, page_bytes });
+        }
+        // SAFETY: the domain is alive; the memory stays (caller).
+        let verb = || unsafe { provider.reg_mr_iova(domain.raw, memory.addr, memory.len_bytes, 0, rights) };
+        // SAFETY: the caller's promise.
+        unsafe { Self::register_by(domain, memory, free, rights, verb) }
+    }
+
+    /// As [`register`](Self::register), by another verb.
+    ///
+    /// # Safety
+    ///
+    /// As there; and `verb` calls the provider of `domain` to register all of `memory`.
+    pub(super) unsafe fn register_by(
+        domain: &Arc<DomainInner>,
+        memory: RawMemory,
+        free: unsafe fn(RawMemory),
+        rights: sys::ibv_access_flags,
+        verb: impl FnOnce() -> Result<NonNull<sys::ibv_mr>, VerbError>,
+    ) -> Result<Self, RegisterFailure> {
+        let private = sys::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0 | super::options::FLAGS;
+        let exposed = rights.0 & !private != 0;
+        let (address, len_bytes) = (memory.addr.addr(), memory.len_bytes);
+        if len_bytes == 0 {
+            return Err(RegisterFailure::Empty);
+        }
+        if exposed && (address % 8 != 0 || len_bytes % 8 != 0) {
+            return Err(RegisterFailure::NotInWords { address, len_bytes });
+        }
+        let raw = verb().map_err(|error| RegisterFailure::of(error, len_bytes, rights))?;
+        // SAFETY: registered just now, so the struct is there.
+        let lkey = unsafe { (*raw.as_ptr()).lkey };
+        // SAFETY: as above.
+        let rkey = unsafe { (*raw.as_ptr()).rkey };
+        Ok(Self { raw: Some(raw), memory, free, lkey: Lkey(lkey), rkey: Rkey(rkey), domain: Arc::clone(domain) })
+    }
+
     pub(crate) fn addr(&self) -> *mut u8 {
         self.memory.addr
     }
@@ -48,6 +119,12 @@ impl RegionInner {
         self.lkey
     }
 
+    /// What a peer of a region with the rights `A` needs.
+    pub(super) fn remote<A: Exposed>(&self) -> RemoteRegion<A> {
+        let base = if A::ZERO_BASED { 0 } else { self.addr().addr() as u64 };
+        RemoteRegion::of(base, self.len_bytes() as u64, self.rkey)
+    }
+
     fn deregister(&mut self) -> Result<(), VerbError> {
         if let Some(raw) = self.raw {
             // SAFETY: registered (0).
@@ -58,7 +135,7 @@ impl RegionInner {
     }
 
     /// Ends the registration; the memory is the caller's.
-    fn end(&mut self) -> Result<RawMemory, VerbError> {
+    pub(super) fn end(&mut self) -> Result<RawMemory, VerbError> {
         self.deregister()?;
         self.free = |_| ();
         Ok(self.memory)
@@ -68,8 +145,14 @@ impl RegionInner {
 impl Drop for RegionInner {
     fn drop(&mut self) {
         match self.deregister() {
-            // SAFETY: not registered any more, so the device is done with it (1, 2).
-            Ok(()) => unsafe { (self.free)(self.memory) },
+            Ok(()) => {
+                // The owner may be of the program's own; its panic has been reported, and must not unwind from a drop.
+                // SAFETY: not registered any more, so the device is done with it (1, 2).
+                let free = || unsafe { (self.free)(self.memory) };
+                if let Err(panic) = catch_unwind(AssertUnwindSafe(free)) {
+                    mem::forget(panic);
+                }
+            }
             Err(error) => {
                 mem::forget(Arc::clone(&self.domain));
                 note_leak("a memory region", error);
@@ -118,45 +201,52 @@ pub enum RegisterFailure {
         /// Its length.
         len_bytes: usize,
     },
-    /// The process may not lock so much memory.
+    /// Memory that peers name from 0 on starts with a page.
     #[error(
-        "{needed_bytes} bytes do not fit in the locked-memory limit of {limit_bytes} bytes: raise it \
-         (`ulimit -l`, or `LimitMEMLOCK=` of a systemd unit)"
+        "memory registered as `ZeroBased` starts on a page of {page_bytes} bytes; this is at {address:#x} (take `Pages`)"
     )]
-    LockedMemoryLimit {
+    NotInPages {
+        /// The address of its first byte.
+        address: usize,
+        /// The length of a page.
+        page_bytes: usize,
+    },
+    /// The process may not lock so much memory.
+    #[error(transparent)]
+    LockedMemoryLimit(LockedMemoryLimit),
+    /// The device has no such thing.
+    #[error("the device has no {feature}")]
+    Unsupported {
         /// What was asked for.
-        needed_bytes: usize,
-        /// `RLIMIT_MEMLOCK`, of which other registrations may have taken a part.
-        limit_bytes: u64,
+        feature: &'static str,
         /// What the device answered.
         source: VerbError,
     },
     /// There is not so much memory.
     #[error(transparent)]
     NoPages(#[from] NoPages),
+    /// There are not so many huge pages.
+    #[error(transparent)]
+    NoHugePages(#[from] NoHugePages),
     /// The device answered with an error.
     #[error(transparent)]
     Verb(VerbError),
 }
 
 impl RegisterFailure {
-    fn of(error: VerbError, needed_bytes: usize) -> Self {
-        match locked_memory_limit().filter(|_| error.errno() == libc::ENOMEM) {
-            Some(limit_bytes) => Self::LockedMemoryLimit { needed_bytes, limit_bytes, source: error },
-            None => Self::Verb(error),
+    fn of(source: VerbError, needed_bytes: usize, rights: sys::ibv_access_flags) -> Self {
+        let paging = rights.0 & sys::ibv_access_flags::IBV_ACCESS_ON_DEMAND.0 != 0;
+        match (source.errno(), source.verb()) {
+            (libc::ENOMEM, _) => {
+                LockedMemoryLimit::of(source, needed_bytes).map_or(Self::Verb(source), Self::LockedMemoryLimit)
+            }
+            (libc::EOPNOTSUPP, "ibv_reg_dmabuf_mr") => {
+                Self::Unsupported { feature: "registration of a dma-buf", source }
+            }
+            (libc::EOPNOTSUPP, _) if paging => Self::Unsupported { feature: "on-demand paging", source },
+            _ => Self::Verb(source),
         }
     }
-}
-
-/// How many bytes of memory the process may lock, and so register; `None` for no limit.
-///
-/// `RLIMIT_MEMLOCK` of `getrlimit(2)`. A process with `CAP_IPC_LOCK` has no such limit whatever this says.
-pub fn locked_memory_limit() -> Option<u64> {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // Miri does not know the call.
-    // SAFETY: the struct may be written.
-    let known = !cfg!(miri) && unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit) } == 0;
-    (known && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
 }
 
 /// Registered memory with the rights `A` in the domain `B`, as a whole. `M` is the owner that comes back.
@@ -180,6 +270,8 @@ pub fn locked_memory_limit() -> Option<u64> {
 /// - M10: nobody writes a shared buffer.
 /// - M11: bytes are viewed only as types for which they are a value.
 /// - M12: keys and grants come from devices and records, never from numbers.
+/// - M20: what a peer names from 0 on is not posted by address.
+/// - M25: static memory is only read.
 #[doc(alias = "ibv_mr")]
 pub struct MemoryRegion<B, A, M = Pages> {
     /// # Invariants
@@ -193,37 +285,20 @@ pub struct MemoryRegion<B, A, M = Pages> {
 impl<B: Brand, A: Access, M: Memory> MemoryRegion<B, A, M> {
     pub(crate) fn register(domain: &Arc<DomainInner>, memory: M) -> Result<Self, RegisterError<M>> {
         let raw_memory = memory.into_raw(Key(()));
-        let rights = A::FLAGS;
-        let exposed = rights.0 & !sys::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0 != 0;
-        let (address, len_bytes) = (raw_memory.addr.addr(), raw_memory.len_bytes);
-        let registered = if len_bytes == 0 {
-            Err(RegisterFailure::Empty)
-        } else if exposed && (address % 8 != 0 || len_bytes % 8 != 0) {
-            Err(RegisterFailure::NotInWords { address, len_bytes })
+        // SAFETY: `memory` came from `M::into_raw`; called once, when nobody uses it any more.
+        let free: unsafe fn(RawMemory) = |raw| drop(unsafe { M::from_raw(raw) });
+        let registered = if A::ZERO_BASED {
+            // SAFETY: taken apart just now, so ours alone, and freed by `free` only.
+            unsafe { RegionInner::register_from_zero(domain, raw_memory, free, A::FLAGS) }
         } else {
-            // SAFETY: the domain is alive; the memory is ours until `RegionInner` gives it up.
-            unsafe { domain.context.provider.reg_mr(domain.raw, raw_memory.addr, len_bytes, rights) }
-                .map_err(|error| RegisterFailure::of(error, len_bytes))
+            // SAFETY: as above.
+            unsafe { RegionInner::register(domain, raw_memory, free, A::FLAGS) }
         };
-        let raw = match registered {
-            Ok(raw) => raw,
+        match registered {
+            Ok(inner) => Ok(Self { inner: Arc::new(inner), brand: PhantomData, types: PhantomData }),
             // SAFETY: taken apart above, and no device knows it.
-            Err(source) => return Err(RegisterError { memory: unsafe { M::from_raw(raw_memory) }, source }),
-        };
-        // SAFETY: registered just now, so the struct is there.
-        let lkey = unsafe { (*raw.as_ptr()).lkey };
-        // SAFETY: as above.
-        let rkey = unsafe { (*raw.as_ptr()).rkey };
-        let inner = RegionInner {
-            raw: Some(raw),
-            memory: raw_memory,
-            // SAFETY: `memory` came from `M::into_raw`; called once, when nobody uses it any more.
-            free: |raw| drop(unsafe { M::from_raw(raw) }),
-            lkey: Lkey(lkey),
-            rkey: Rkey(rkey),
-            domain: Arc::clone(domain),
-        };
-        Ok(Self { inner: Arc::new(inner), brand: PhantomData, types: PhantomData })
+            Err(source) => Err(RegisterError { memory: unsafe { M::from_raw(raw_memory) }, source }),
+        }
     }
 
     /// Its length in bytes, at least 1.
@@ -292,16 +367,19 @@ impl<B: Brand, A: Access, M: Memory> MemoryRegion<B, A, M> {
     where
         A: Exposed,
     {
-        RemoteRegion::of(self.inner.addr().addr() as u64, self.inner.len_bytes() as u64, self.inner.rkey)
+        self.inner.remote()
     }
 }
 
-impl<B: Brand, M: Memory> MemoryRegion<B, LocalWrite, M> {
+impl<B: Brand, A: Access, M: Memory> MemoryRegion<B, A, M> {
     /// Turns the region into one buffer over all of it, which can be split further.
     ///
     /// The other part takes the whole buffer back and becomes the region again. It may be dropped at any time: the memory
     /// is freed when the last buffer is gone.
-    pub fn split(self) -> (SplitRegion<B, LocalWrite, M>, Buffer<B>) {
+    pub fn split(self) -> (SplitRegion<B, A, M>, Buffer<B>)
+    where
+        A: DeviceMayWrite + Unexposed,
+    {
         let descriptor = Descriptor::whole(Arc::clone(&self.inner), true);
         (SplitRegion { inner: self.inner, brand: PhantomData, types: PhantomData }, Buffer::new(descriptor))
     }
@@ -347,13 +425,13 @@ pub struct SplitRegion<B, A, M = Pages> {
     types: PhantomData<fn() -> (A, M)>,
 }
 
-impl<B: Brand, M: Memory> SplitRegion<B, LocalWrite, M> {
+impl<B: Brand, A: DeviceMayWrite + Unexposed, M: Memory> SplitRegion<B, A, M> {
     /// Makes the region whole again from a buffer over all of it.
     ///
     /// # Errors
     ///
     /// The buffer is of another region or a part only ([`Buffer::join`] puts parts together); both come back.
-    pub fn rejoin(self, whole: Buffer<B>) -> Result<MemoryRegion<B, LocalWrite, M>, RejoinError<Self, Buffer<B>>> {
+    pub fn rejoin(self, whole: Buffer<B>) -> Result<MemoryRegion<B, A, M>, RejoinError<Self, Buffer<B>>> {
         if !whole.covers(&self.inner) {
             return Err(RejoinError { region: self, buffer: whole });
         }

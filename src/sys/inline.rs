@@ -8,7 +8,7 @@ use super::ibv_pd;
 use super::{ibv_cq, ibv_mw, ibv_mw_bind, ibv_mw_type, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_srq, ibv_wc};
 use core::ffi::c_int;
 #[cfg(feature = "rdma-core")]
-pub(crate) use query::ibv_query_port;
+pub(crate) use query::{ibv_query_device_ex, ibv_query_port};
 
 /// The type of `ibv_context_ops::post_send`.
 pub(crate) type PostSend = unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> c_int;
@@ -113,7 +113,7 @@ pub(crate) unsafe fn ibv_dealloc_mw(mw: *mut ibv_mw) -> c_int {
 
 #[cfg(feature = "rdma-core")]
 mod query {
-    use super::super::{self as sys, ibv_context, ibv_port_attr, verbs_context};
+    use super::super::{self as sys, ibv_context, ibv_device_attr_ex, ibv_port_attr, verbs_context};
     use core::ffi::{c_int, c_void};
     use core::mem::{offset_of, size_of};
 
@@ -133,6 +133,29 @@ mod query {
         // SAFETY: the mark says that this context is the last member of a `verbs_context`, whose end every version shares.
         let present = unsafe { (*whole).sz };
         (present >= size_of::<verbs_context>() - offset).then_some(whole)
+    }
+
+    /// `ibv_query_device_ex` without an input. Where the device has no such function, only `orig_attr` is filled.
+    ///
+    /// # Safety
+    ///
+    /// `context` came from `ibv_open_device` and is open; `attributes` is zeroed and may be written.
+    pub(crate) unsafe fn ibv_query_device_ex(context: *mut ibv_context, attributes: *mut ibv_device_attr_ex) -> c_int {
+        // SAFETY: the caller's promise.
+        let whole = unsafe { extended(context, offset_of!(verbs_context, query_device_ex)) };
+        // SAFETY: `extended` saw that the table is long enough to have this member.
+        if let Some(query) = whole.and_then(|whole| unsafe { (*whole).query_device_ex }) {
+            // SAFETY: the provider's own function, with the size of the struct that it may fill; it needs no input.
+            let result = unsafe { query(context, core::ptr::null(), attributes, size_of::<ibv_device_attr_ex>()) };
+            if result != libc::EOPNOTSUPP && result != libc::ENOSYS {
+                return result;
+            }
+            // SAFETY: may be written (caller); a C struct of integers, for which zero is a value.
+            unsafe { attributes.write_bytes(0, 1) };
+        }
+        const _: () = assert!(offset_of!(ibv_device_attr_ex, orig_attr) == 0);
+        // SAFETY: may be written (caller); the old struct is the first member of the new one.
+        unsafe { sys::ibv_query_device(context, attributes.cast()) }
     }
 
     /// `ibv_query_port`: a macro over the extended table; the symbol of that name fills an older, shorter struct.

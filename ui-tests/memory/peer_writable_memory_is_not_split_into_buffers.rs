@@ -1,5 +1,5 @@
 //! Rule M3: buffers are made of memory that the device may write and no peer reaches.
-//! Error: E0599
+//! Error: E0277
 
 use interlock::{Brand, MemoryRegion, RemoteAll};
 

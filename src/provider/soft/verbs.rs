@@ -13,7 +13,7 @@ use crate::{
     provider::Provider,
     sys::{
         ibv_access_flags, ibv_ah, ibv_ah_attr, ibv_async_event, ibv_comp_channel, ibv_context, ibv_cq, ibv_device_attr,
-        ibv_gid, ibv_gid_entry, ibv_mr, ibv_mw, ibv_mw_type, ibv_pd, ibv_port_attr, ibv_qp, ibv_qp_attr,
+        ibv_gid, ibv_gid_entry, ibv_mr, ibv_mw, ibv_mw_type, ibv_odp_caps, ibv_pd, ibv_port_attr, ibv_qp, ibv_qp_attr,
         ibv_qp_attr_mask, ibv_qp_init_attr, ibv_srq, ibv_srq_attr, ibv_srq_attr_mask, ibv_srq_init_attr,
     },
 };
@@ -42,6 +42,13 @@ impl Provider for Soft {
 
     unsafe fn query_device(&self, context: NonNull<ibv_context>) -> Result<ibv_device_attr, VerbError> {
         let query = |state: &mut State, index| Ok(state.device_of(index)?.attributes());
+        // SAFETY: open (caller).
+        unsafe { control(context.as_ptr(), Verb::QueryDevice, query) }
+    }
+
+    /// It pins nothing, and so has nothing to page in.
+    unsafe fn query_odp(&self, context: NonNull<ibv_context>) -> Result<ibv_odp_caps, VerbError> {
+        let query = |state: &mut State, index| state.device_of(index).map(|_| ibv_odp_caps::default());
         // SAFETY: open (caller).
         unsafe { control(context.as_ptr(), Verb::QueryDevice, query) }
     }

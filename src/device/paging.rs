@@ -1,0 +1,134 @@
+//! On-demand paging: what a device does with memory that is not pinned.
+#![allow(unsafe_code, reason = "calls the provider")]
+
+use super::Context;
+use crate::error::VerbError;
+use crate::sys;
+use std::fmt;
+
+/// Which operations of which transports a device does on memory registered as [`OnDemand`](crate::OnDemand).
+#[derive(Clone, Copy)]
+#[doc(alias = "ibv_odp_caps")]
+pub struct OnDemandPaging(sys::ibv_odp_caps);
+
+/// An operation on memory that is paged in on demand.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+#[doc(alias = "ibv_odp_transport_cap_bits")]
+pub enum PagedOperation {
+    /// Gathering what is sent.
+    #[doc(alias = "IBV_ODP_SUPPORT_SEND")]
+    Send,
+    /// Scattering what is received.
+    #[doc(alias = "IBV_ODP_SUPPORT_RECV")]
+    Receive,
+    /// Writes, on both sides.
+    #[doc(alias = "IBV_ODP_SUPPORT_WRITE")]
+    Write,
+    /// Reads, on both sides.
+    #[doc(alias = "IBV_ODP_SUPPORT_READ")]
+    Read,
+    /// Atomics, on both sides.
+    #[doc(alias = "IBV_ODP_SUPPORT_ATOMIC")]
+    Atomic,
+    /// Receives of a shared receive queue.
+    #[doc(alias = "IBV_ODP_SUPPORT_SRQ_RECV")]
+    SharedReceive,
+}
+
+impl PagedOperation {
+    /// `ibv_odp_transport_cap_bits`.
+    fn bit(self) -> u32 {
+        match self {
+            Self::Send => 1 << 0,
+            Self::Receive => 1 << 1,
+            Self::Write => 1 << 2,
+            Self::Read => 1 << 3,
+            Self::Atomic => 1 << 4,
+            Self::SharedReceive => 1 << 5,
+        }
+    }
+}
+
+impl OnDemandPaging {
+    /// Whether there is any, so that memory can be registered so.
+    #[doc(alias = "IBV_ODP_SUPPORT")]
+    pub fn is_there(&self) -> bool {
+        self.0.general_caps & 1 != 0
+    }
+
+    /// Whether pairs of a reliable connection do `operation` on such memory.
+    pub fn reliable_connection(&self, operation: PagedOperation) -> bool {
+        self.0.per_transport_caps.rc_odp_caps & operation.bit() != 0
+    }
+
+    /// Whether pairs of an unreliable connection do `operation` on such memory.
+    pub fn unreliable_connection(&self, operation: PagedOperation) -> bool {
+        self.0.per_transport_caps.uc_odp_caps & operation.bit() != 0
+    }
+
+    /// Whether pairs for datagrams do `operation` on such memory.
+    pub fn unreliable_datagram(&self, operation: PagedOperation) -> bool {
+        self.0.per_transport_caps.ud_odp_caps & operation.bit() != 0
+    }
+}
+
+impl fmt::Debug for OnDemandPaging {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let caps = &self.0.per_transport_caps;
+        f.debug_struct("OnDemandPaging")
+            .field("is_there", &self.is_there())
+            .field("reliable_connection", &format_args!("{:#b}", caps.rc_odp_caps))
+            .field("unreliable_connection", &format_args!("{:#b}", caps.uc_odp_caps))
+            .field("unreliable_datagram", &format_args!("{:#b}", caps.ud_odp_caps))
+            .finish()
+    }
+}
+
+impl Context {
+    /// What the device does on memory that is paged in on demand.
+    ///
+    /// `ibv_query_device_ex(3)`, `odp_caps`.
+    ///
+    /// # Errors
+    ///
+    /// The device is gone (`EIO`).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use interlock::{Context, PagedOperation};
+    /// let paging = Context::open("soft0")?.on_demand()?;
+    /// assert!(!paging.is_there() && !paging.reliable_connection(PagedOperation::Write));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[doc(alias = "ibv_query_device_ex")]
+    pub fn on_demand(&self) -> Result<OnDemandPaging, VerbError> {
+        // SAFETY: open, as long as we hold it.
+        unsafe { self.0.provider.query_odp(self.0.raw) }.map(OnDemandPaging)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_operation_has_a_bit_of_its_own() {
+        let all = [
+            PagedOperation::Send,
+            PagedOperation::Receive,
+            PagedOperation::Write,
+            PagedOperation::Read,
+            PagedOperation::Atomic,
+            PagedOperation::SharedReceive,
+        ];
+        for operation in all {
+            let mut caps = sys::ibv_odp_caps::default();
+            caps.per_transport_caps.uc_odp_caps = operation.bit();
+            let paging = OnDemandPaging(caps);
+            assert_eq!(all.map(|other| paging.unreliable_connection(other)), all.map(|other| other == operation));
+            assert!(!paging.reliable_connection(operation) && !paging.unreliable_datagram(operation));
+        }
+    }
+}

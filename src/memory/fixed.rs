@@ -1,0 +1,65 @@
+//! Static memory, registered to be read.
+#![allow(unsafe_code, reason = "registers memory that is borrowed for ever")]
+
+use super::backing::RawMemory;
+use super::part::Descriptor;
+use super::region::RegionInner;
+use super::{RegisterFailure, SharedBuffer};
+use crate::domain::{Brand, ProtectionDomain};
+use crate::sys::ibv_access_flags;
+use std::sync::Arc;
+use zerocopy::{Immutable, IntoBytes};
+
+impl<B: Brand> ProtectionDomain<B> {
+    /// Registers static memory to be read by the device: a [`SharedBuffer`], which is sent as often, and to as many peers
+    /// at once, as one likes.
+    ///
+    /// `ibv_reg_mr(3)` without any rights, so the memory may be read-only. The program may go on reading it. No peer reaches
+    /// it but by what is sent or written to the peer. The registration ends with the last clone.
+    ///
+    /// # Errors
+    ///
+    /// [`RegisterFailure`]: no bytes, or what the device answered.
+    ///
+    /// # Examples
+    ///
+    /// A page of a program's own text, sent twice at once without a copy:
+    ///
+    /// ```
+    /// use interlock::{Context, Limits};
+    /// use std::time::Duration;
+    ///
+    /// static GREETING: &[u8] = b"the same for everybody";
+    ///
+    /// interlock::domain! { struct Docs; }
+    /// let context = Context::open("soft0")?;
+    /// let (port, domain) = (context.active_port()?, context.named_domain(Docs)?);
+    /// let (queue, mut poller) = domain.completion_queue(16)?;
+    /// let pair = domain.reliable(&queue, &Limits::default())?.into_init(&port)?;
+    /// let myself = pair.endpoint(); // a pair may be its own peer
+    /// let mut pair = pair.connect(&myself)?;
+    ///
+    /// let greeting = domain.register_static(GREETING)?;
+    /// for _ in 0..2 {
+    ///     pair.post_receive(domain.buffer(64)?)?;
+    ///     pair.post_send(greeting.clone())?;
+    /// }
+    /// for _ in 0..4 {
+    ///     if let Some(message) = poller.wait(Duration::from_secs(1))?.check()?.received() {
+    ///         assert_eq!(&message[..], GREETING);
+    ///     }
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[doc(alias = "ibv_reg_mr")]
+    pub fn register_static<T>(&self, memory: &'static [T]) -> Result<SharedBuffer<B>, RegisterFailure>
+    where
+        T: IntoBytes + Immutable + Sync,
+    {
+        let bytes = memory.as_bytes();
+        let raw = RawMemory::of_slice(std::ptr::from_ref(bytes).cast_mut(), bytes.len());
+        // SAFETY: borrowed for ever, so that nobody writes or frees it; without rights the device only reads it.
+        let region = unsafe { RegionInner::register(&self.inner, raw, |_| (), ibv_access_flags(0)) }?;
+        Ok(SharedBuffer::new(Descriptor::whole(Arc::new(region), false)))
+    }
+}

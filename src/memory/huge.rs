@@ -1,0 +1,182 @@
+//! Pages of two mebibytes and more: fewer entries in the tables of processor and device.
+#![allow(unsafe_code, reason = "maps and advises")]
+
+use super::backing::{NoPages, Pages, map};
+use std::{fmt, fs, io, ptr::NonNull};
+
+/// The length of a huge page. x86-64 has both; other machines and kernels may have others.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[non_exhaustive]
+#[doc(alias = "MAP_HUGETLB")]
+pub enum HugePageSize {
+    /// 2 MiB.
+    #[doc(alias = "MAP_HUGE_2MB")]
+    TwoMebibytes,
+    /// 1 GiB. Mostly to be set aside when the machine boots.
+    #[doc(alias = "MAP_HUGE_1GB")]
+    OneGibibyte,
+}
+
+impl HugePageSize {
+    /// Its length in bytes.
+    pub const fn bytes(self) -> usize {
+        match self {
+            Self::TwoMebibytes => 1 << 21,
+            Self::OneGibibyte => 1 << 30,
+        }
+    }
+
+    /// The folder in which the kernel counts them.
+    fn folder(self) -> String {
+        format!("/sys/kernel/mm/hugepages/hugepages-{}kB", self.bytes() / 1024)
+    }
+
+    /// How many pages of this size exist and how many of them nobody has, `(all, free)`; `None` where the machine or its
+    /// kernel has none of this size.
+    pub fn counts(self) -> Option<(u64, u64)> {
+        let count = |name: &str| fs::read_to_string(format!("{}/{name}", self.folder())).ok()?.trim().parse().ok();
+        let (all, free): (u64, u64) = (count("nr_hugepages")?, count("free_hugepages")?);
+        Some((all, free.saturating_sub(count("resv_hugepages").unwrap_or(0))))
+    }
+}
+
+impl fmt::Display for HugePageSize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::TwoMebibytes => "2 MiB",
+            Self::OneGibibyte => "1 GiB",
+        })
+    }
+}
+
+/// There are not so many huge pages.
+#[derive(Debug, thiserror::Error)]
+#[error("{needed} huge pages of {size} are not to be had{}", remedy(self))]
+pub struct NoHugePages {
+    /// Of which length.
+    pub size: HugePageSize,
+    /// How many of them were asked for.
+    pub needed: usize,
+    /// How many there are and how many of those were free, `(all, free)`; `None`: the kernel has none of this length.
+    pub counts: Option<(u64, u64)>,
+    /// What the system answered.
+    pub source: io::Error,
+}
+
+fn remedy(error: &NoHugePages) -> String {
+    let folder = error.size.folder();
+    match (error.counts, error.size) {
+        (None, size) => format!(": this kernel has no pages of {size} (there is no {folder})"),
+        (Some((all, free)), size) => {
+            let at_boot = match size {
+                HugePageSize::TwoMebibytes => "hugepages=N",
+                HugePageSize::OneGibibyte => "hugepagesz=1G hugepages=N",
+            };
+            format!(
+                ": {free} of {all} are free; set more aside (as root, write how many to {folder}/nr_hugepages; or boot \
+                 with {at_boot})"
+            )
+        }
+    }
+}
+
+/// Takes them now, so that a shortage is an error here rather than a signal later. Since Linux 5.14.
+const POPULATE_WRITE: i32 = libc::MADV_POPULATE_WRITE;
+
+impl Pages {
+    /// `len_bytes` zeroed bytes in huge pages, which the machine must have set aside. What is left of the last page stays unused.
+    ///
+    /// `mmap(2)` with `MAP_HUGETLB`. They are in memory from the start and never swapped.
+    ///
+    /// # Errors
+    ///
+    /// [`NoHugePages`] says how many there are, and how to have more. [`prefer_huge`](Self::prefer_huge) needs none to be set
+    /// aside.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use interlock::{Context, HugePageSize, LocalWrite, Pages};
+    /// interlock::domain! { struct Docs; }
+    /// let domain = Context::open_default()?.named_domain(Docs)?;
+    /// let pages = Pages::huge(64 << 20, HugePageSize::TwoMebibytes)?;
+    /// let (_, buffer) = domain.register::<LocalWrite, _>(pages)?.split();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[doc(alias = "MAP_HUGETLB")]
+    #[doc(alias = "hugetlbfs")]
+    pub fn huge(len_bytes: usize, size: HugePageSize) -> Result<Self, NoHugePages> {
+        let needed = len_bytes.div_ceil(size.bytes());
+        let refused = |source| NoHugePages { size, needed, counts: size.counts(), source };
+        if needed == 0 {
+            return Ok(Self { addr: NonNull::dangling(), len: 0, mapped: 0 });
+        }
+        let too_many = || refused(io::Error::from_raw_os_error(libc::ENOMEM));
+        let mapped = needed.checked_mul(size.bytes()).ok_or_else(too_many)?;
+        let kind = match size {
+            HugePageSize::TwoMebibytes => libc::MAP_HUGE_2MB,
+            HugePageSize::OneGibibyte => libc::MAP_HUGE_1GB,
+        };
+        let addr = map(mapped, libc::MAP_HUGETLB | kind).map_err(refused)?;
+        let pages = Self { addr, len: len_bytes, mapped };
+        // SAFETY: all of a map of our own.
+        if unsafe { libc::madvise(addr.as_ptr().cast(), mapped, POPULATE_WRITE) } != 0 {
+            let error = io::Error::last_os_error();
+            // An older kernel: it has reserved them for us.
+            if error.raw_os_error() != Some(libc::EINVAL) {
+                return Err(refused(error));
+            }
+        }
+        Ok(pages)
+    }
+
+    /// `len_bytes` zeroed bytes, aligned to 2 MiB, in huge pages where the kernel has them at hand.
+    ///
+    /// Transparent huge pages, `madvise(2)` with `MADV_HUGEPAGE`: nothing has to be set aside, and nothing is promised.
+    ///
+    /// # Errors
+    ///
+    /// The system does not map so many bytes. That it has no huge pages is no error.
+    #[doc(alias = "MADV_HUGEPAGE")]
+    pub fn prefer_huge(len_bytes: usize) -> Result<Self, NoPages> {
+        let size = HugePageSize::TwoMebibytes.bytes();
+        // Less than a huge page is none. Miri knows neither the advice nor unmapping a part.
+        if len_bytes < size || cfg!(miri) {
+            return Self::new(len_bytes);
+        }
+        let refused = |source| NoPages { len_bytes, source };
+        let too_many = || refused(io::Error::from_raw_os_error(libc::ENOMEM));
+        let mapped = len_bytes.checked_next_multiple_of(size).ok_or_else(too_many)?;
+        let all = mapped.checked_add(size).ok_or_else(too_many)?;
+        let start = map(all, 0).map_err(refused)?.as_ptr();
+        let before = start.align_offset(size).min(size);
+        let addr = start.wrapping_add(before);
+        for (addr, len) in [(start, before), (addr.wrapping_add(mapped), size - before)] {
+            if len != 0 {
+                // SAFETY: whole pages at an end of our new map, which nobody uses.
+                unsafe { libc::munmap(addr.cast(), len) };
+            }
+        }
+        // SAFETY: what is left of our map. The advice may go unheard.
+        unsafe { libc::madvise(addr.cast(), mapped, libc::MADV_HUGEPAGE) };
+        // SAFETY: inside of a map, so not null.
+        Ok(Self { addr: unsafe { NonNull::new_unchecked(addr) }, len: len_bytes, mapped })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_error_says_what_to_set_aside() {
+        let error = |size, counts| NoHugePages { size, needed: 3, counts, source: io::Error::from_raw_os_error(12) };
+        let text = error(HugePageSize::TwoMebibytes, Some((8, 1))).to_string();
+        for part in ["3 huge pages of 2 MiB", "1 of 8 are free", "hugepages-2048kB/nr_hugepages", "hugepages=N"] {
+            assert!(text.contains(part), "{text}");
+        }
+        let text = error(HugePageSize::OneGibibyte, Some((0, 0))).to_string();
+        assert!(text.contains("hugepages-1048576kB/nr_hugepages") && text.contains("hugepagesz=1G"), "{text}");
+        assert!(error(HugePageSize::OneGibibyte, None).to_string().contains("has no pages of 1 GiB"));
+    }
+}

@@ -1,0 +1,124 @@
+//! The limit of locked memory, which is what registration most often fails on.
+#![allow(unsafe_code, reason = "calls of libc")]
+
+use crate::error::VerbError;
+use std::fs;
+
+/// Memory was not registered, and the limit of locked memory is why, or may be.
+///
+/// Registration pins pages in memory. Where the process has not the capability `CAP_IPC_LOCK`, the kernel pins no more than
+/// `RLIMIT_MEMLOCK` (`getrlimit(2)`) in all.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error(
+    "{needed_bytes} bytes were not registered; the limit of locked memory (RLIMIT_MEMLOCK) is {limit_bytes} bytes{}: {}",
+    already(*.pinned_bytes), remedy(self)
+)]
+#[doc(alias = "RLIMIT_MEMLOCK")]
+#[doc(alias = "ENOMEM")]
+pub struct LockedMemoryLimit {
+    /// What was asked for.
+    pub needed_bytes: usize,
+    /// The soft limit: how much the process may lock.
+    pub limit_bytes: u64,
+    /// What the process had registered when it failed, as whole pages; `None` where the system does not say.
+    ///
+    /// `VmPin` of `/proc/self/status`, `proc_pid_status(5)`. What other programs of the user have locked does not count.
+    pub pinned_bytes: Option<u64>,
+    /// What the device answered: `ENOMEM`.
+    pub source: VerbError,
+}
+
+fn already(pinned_bytes: Option<u64>) -> String {
+    pinned_bytes.map_or_else(String::new, |bytes| format!(", of which {bytes} are taken"))
+}
+
+fn remedy(error: &LockedMemoryLimit) -> &'static str {
+    if error.would_fit() == Some(true) {
+        return "it would fit, so the device or the machine is out of memory";
+    }
+    "raise it (`ulimit -l`, `LimitMEMLOCK=` of a systemd unit, `memlock` in /etc/security/limits.conf, `--ulimit memlock` \
+     of a container), or give the process CAP_IPC_LOCK"
+}
+
+impl LockedMemoryLimit {
+    pub(super) fn of(source: VerbError, needed_bytes: usize) -> Option<Self> {
+        let limit_bytes = locked_memory_limit()?;
+        Some(Self { needed_bytes, limit_bytes, pinned_bytes: pinned_memory(), source })
+    }
+
+    /// Whether it would have fitted in what the limit leaves, so that something else is short; `None` where the system does
+    /// not say what is taken.
+    pub fn would_fit(&self) -> Option<bool> {
+        let (page_bytes, needed) = (page_bytes() as u64, self.needed_bytes as u64);
+        // The memory may begin and end inside pages.
+        let pinned = needed.checked_next_multiple_of(page_bytes)?.checked_add(page_bytes)?;
+        Some(self.pinned_bytes?.checked_add(pinned)? <= self.limit_bytes)
+    }
+}
+
+/// How many bytes of memory the process may lock, and so register; `None` for no limit.
+///
+/// `RLIMIT_MEMLOCK` of `getrlimit(2)`. A process with `CAP_IPC_LOCK` has no such limit whatever this says.
+#[doc(alias = "getrlimit")]
+pub fn locked_memory_limit() -> Option<u64> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // Miri does not know the call.
+    // SAFETY: the struct may be written.
+    let known = !cfg!(miri) && unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit) } == 0;
+    (known && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
+}
+
+/// How many bytes the process has pinned, by registration or otherwise; `None` where the system does not say.
+///
+/// `VmPin` of `/proc/self/status`. The soft device pins nothing.
+pub fn pinned_memory() -> Option<u64> {
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    pinned_of(&status)
+}
+
+fn pinned_of(status: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix("VmPin:"))?;
+    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kibibytes.checked_mul(1024)
+}
+
+/// The length of a page of this machine.
+pub(super) fn page_bytes() -> usize {
+    // SAFETY: takes a number.
+    usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(needed_bytes: usize, pinned_bytes: Option<u64>) -> LockedMemoryLimit {
+        let source = VerbError::new("ibv_reg_mr", libc::ENOMEM);
+        LockedMemoryLimit { needed_bytes, limit_bytes: 8 << 20, pinned_bytes, source }
+    }
+
+    #[test]
+    fn what_the_system_says_is_read() {
+        assert_eq!(pinned_of("Name:\tx\nVmLck:\t  8 kB\nVmPin:\t    1024 kB\n"), Some(1 << 20));
+        for strange in ["", "VmPin:", "VmPin: kB", "VmPin: 1 MB", "VmPin: 18446744073709551615 kB", "VmPin: -1 kB"] {
+            assert_eq!(pinned_of(strange), None, "{strange}");
+        }
+    }
+
+    #[test]
+    fn the_message_says_what_is_short_and_what_to_do() {
+        let text = refused(1 << 20, Some(8 << 20)).to_string();
+        for part in ["1048576 bytes", "RLIMIT_MEMLOCK", "of which 8388608 are taken", "ulimit -l", "CAP_IPC_LOCK"] {
+            assert!(text.contains(part), "{text}");
+        }
+        assert!(refused(1 << 20, None).to_string().contains("is 8388608 bytes: raise it"));
+        assert!(refused(1 << 20, Some(0)).to_string().contains("out of memory"));
+    }
+
+    #[test]
+    fn whole_pages_count() {
+        assert_eq!(refused(1, Some((8 << 20) - page_bytes() as u64)).would_fit(), Some(false));
+        assert_eq!(refused(usize::MAX, Some(0)).would_fit(), None);
+        assert_eq!(refused(1, Some(0)).would_fit(), Some(true));
+    }
+}

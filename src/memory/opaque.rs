@@ -1,0 +1,209 @@
+//! Regions over memory that the program never borrows.
+#![allow(unsafe_code, reason = "owns the registration of memory that others write too")]
+
+use super::access::Exposed;
+use super::backing::RawMemory;
+use super::region::RegionInner;
+use super::{DeregisterError, OutOfBounds, RegisterError, RemoteRegion, SharedMap, exposed};
+use crate::domain::brand::Branded;
+use crate::domain::{Brand, ProtectionDomain};
+use crate::error::VerbError;
+use crate::seal::Key;
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::{Arc, atomic::Ordering};
+
+/// Memory that others than this program and its device may write: [`SharedMap`](super::SharedMap) (other processes) and
+/// [`DmaBuf`](super::DmaBuf) (other devices). Sealed.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not memory of that kind",
+    label = "not a `SharedMap` or `DmaBuf`",
+    note = "memory that only this program and its device write is registered by `register`"
+)]
+pub trait OpaqueMemory: Sized + sealed::Sealed {}
+
+pub(super) mod sealed {
+    use super::{Key, RawMemory};
+    use std::os::fd::RawFd;
+
+    #[allow(unnameable_types, reason = "seals `OpaqueMemory`")]
+    pub trait Sealed: Send + 'static {
+        fn into_raw(self, key: Key) -> RawMemory;
+        /// # Safety
+        ///
+        /// `raw` came from `into_raw` of this type, and nobody else uses it any more.
+        unsafe fn from_raw(raw: RawMemory) -> Self;
+        /// The descriptor and the offset of what is not mapped here.
+        ///
+        /// # Safety
+        ///
+        /// `raw` came from `into_raw` of this type, and `from_raw` was not called since.
+        unsafe fn exported(raw: &RawMemory) -> Option<(RawFd, u64)>;
+    }
+}
+
+/// Registered memory that this program never borrows, since others than its device write it: another process
+/// ([`SharedMap`](super::SharedMap)) or another device ([`DmaBuf`](super::DmaBuf)). Peers reach it with the rights `A`.
+///
+/// It gives no slice and no [`Buffer`](super::Buffer), whatever the rights. With a `SharedMap` the program copies and loads
+/// words, as with other memory that peers write; with a `DmaBuf` it does not reach the memory at all.
+///
+/// # Rules
+///
+/// Each is kept by the compiler; programs that break them are in `ui-tests/memory`.
+///
+/// - M23: what other processes or devices write is never a slice and never a buffer.
+/// - M24: memory that the processor may not reach is not read by it.
+#[doc(alias = "ibv_mr")]
+pub struct OpaqueRegion<B, A, M> {
+    /// # Invariants
+    ///
+    /// 0. The only reference, but for its address while it is borrowed; the memory came from `M::into_raw`.
+    inner: Arc<RegionInner>,
+    brand: Branded<B>,
+    types: PhantomData<fn() -> (A, M)>,
+}
+
+impl<B: Brand> ProtectionDomain<B> {
+    /// Registers memory that others write too, for peers: a [`SharedMap`](super::SharedMap) or a
+    /// [`DmaBuf`](super::DmaBuf).
+    ///
+    /// `ibv_reg_mr(3)` or `ibv_reg_dmabuf_mr(3)`.
+    ///
+    /// # Errors
+    ///
+    /// [`RegisterError`] gives the memory back. For a map of a file: `EFAULT` where the kernel does not let devices write
+    /// files of that file system. For a dma-buf: [`Unsupported`](super::RegisterFailure::Unsupported) on devices that
+    /// take none, such as Linux soft-RoCE and the soft device.
+    ///
+    /// # Examples
+    ///
+    /// A peer writes into memory that another process has mapped:
+    ///
+    /// ```
+    /// use interlock::{Context, RemoteWrite, SharedMap};
+    /// interlock::domain! { struct Docs; }
+    /// let domain = Context::open("soft0")?.named_domain(Docs)?;
+    /// let map = SharedMap::new("mailbox", 4096)?;
+    /// // map.as_fd() goes to the other process, by a Unix socket or by inheritance.
+    /// let region = domain.register_opaque::<RemoteWrite, _>(map)?;
+    /// let grant = region.remote(); // goes to the peer
+    /// assert_eq!(region.load(0)?, 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[doc(alias = "ibv_reg_mr")]
+    #[doc(alias = "ibv_reg_dmabuf_mr")]
+    pub fn register_opaque<A: Exposed, M: OpaqueMemory>(
+        &self,
+        memory: M,
+    ) -> Result<OpaqueRegion<B, A, M>, RegisterError<M>> {
+        let (raw, domain, rights) = (memory.into_raw(Key(())), &self.inner, A::FLAGS);
+        // SAFETY: `raw` came from `M::into_raw`; called once, when nobody uses it any more.
+        let free: unsafe fn(RawMemory) = |raw| drop(unsafe { M::from_raw(raw) });
+        // SAFETY: taken apart just now.
+        let registered = if let Some((fd, offset)) = unsafe { M::exported(&raw) } {
+            let base = if A::ZERO_BASED { 0 } else { offset };
+            let (provider, pd, len) = (domain.context.provider, domain.raw, raw.len_bytes);
+            // SAFETY: the domain is alive; the registration holds the dma-buf itself.
+            let verb = || unsafe { provider.reg_dmabuf_mr(pd, offset, len, base, fd, rights) };
+            // SAFETY: `free` only closes it.
+            unsafe { RegionInner::register_by(domain, raw, free, rights, verb) }
+        } else if A::ZERO_BASED {
+            // SAFETY: taken apart just now, so ours alone in this process, and unmapped by `free` only.
+            unsafe { RegionInner::register_from_zero(domain, raw, free, rights) }
+        } else {
+            // SAFETY: as above.
+            unsafe { RegionInner::register(domain, raw, free, rights) }
+        };
+        match registered {
+            Ok(inner) => Ok(OpaqueRegion { inner: Arc::new(inner), brand: PhantomData, types: PhantomData }),
+            // SAFETY: taken apart above, and no device knows it.
+            Err(source) => Err(RegisterError { memory: unsafe { M::from_raw(raw) }, source }),
+        }
+    }
+}
+
+impl<B: Brand, A: Exposed, M: OpaqueMemory> OpaqueRegion<B, A, M> {
+    /// Its length in bytes, at least 8.
+    #[allow(clippy::len_without_is_empty, reason = "never empty")]
+    pub fn len(&self) -> usize {
+        self.inner.len_bytes()
+    }
+
+    /// What a peer needs to reach it, as [`MemoryRegion::remote`](super::MemoryRegion::remote).
+    ///
+    /// The address of a dma-buf's first byte is its offset in the dma-buf.
+    pub fn remote(&self) -> RemoteRegion<A> {
+        self.inner.remote()
+    }
+
+    /// Ends the registration and gives the memory back.
+    ///
+    /// `ibv_dereg_mr(3)`. Afterwards no peer reaches it.
+    ///
+    /// # Errors
+    ///
+    /// The device would not let go of it; the region comes back, still registered.
+    #[doc(alias = "ibv_dereg_mr")]
+    pub fn deregister(mut self) -> Result<M, DeregisterError<Self>> {
+        let ended = match Arc::get_mut(&mut self.inner) {
+            Some(inner) => inner.end(),
+            // Cannot be (0).
+            None => Err(VerbError::new("ibv_dereg_mr", libc::EBUSY)),
+        };
+        match ended {
+            // SAFETY: came from `M::into_raw` (0); not registered any more.
+            Ok(memory) => Ok(unsafe { M::from_raw(memory) }),
+            Err(source) => Err(DeregisterError { region: self, source }),
+        }
+    }
+}
+
+/// Words of a shared map. Nothing is ever borrowed, so `&self` is enough to write.
+impl<B: Brand, A: Exposed> OpaqueRegion<B, A, SharedMap> {
+    /// Copies the bytes at `offset` out, word by word, as [`MemoryRegion::read_into`](super::MemoryRegion::read_into).
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfBounds`]; nothing is copied.
+    pub fn read_into(&self, offset: usize, bytes: &mut [u8]) -> Result<(), OutOfBounds> {
+        exposed::copy_out(&self.inner, offset, bytes)
+    }
+
+    /// Copies `bytes` in at `offset`, word by word, as [`MemoryRegion::write_from`](super::MemoryRegion::write_from).
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfBounds`]; nothing is copied.
+    pub fn write_from(&self, offset: usize, bytes: &[u8]) -> Result<(), OutOfBounds> {
+        exposed::copy_in(&self.inner, offset, bytes)
+    }
+
+    /// Loads the word at `offset`, a multiple of 8; native byte order.
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfBounds`], also where `offset` is not a multiple of 8.
+    pub fn load(&self, offset: usize) -> Result<u64, OutOfBounds> {
+        Ok(exposed::whole_word(&self.inner, offset)?.load(Ordering::Relaxed))
+    }
+
+    /// Stores the word at `offset`, a multiple of 8; native byte order.
+    ///
+    /// # Errors
+    ///
+    /// As [`load`](Self::load).
+    pub fn store(&self, offset: usize, value: u64) -> Result<(), OutOfBounds> {
+        exposed::whole_word(&self.inner, offset)?.store(value, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+impl<B, A, M> fmt::Debug for OpaqueRegion<B, A, M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OpaqueRegion")
+            .field("len", &self.inner.len_bytes())
+            .field("rights", &std::any::type_name::<A>())
+            .finish_non_exhaustive()
+    }
+}

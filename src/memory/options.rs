@@ -1,0 +1,186 @@
+//! Ways of registration, as types around the rights.
+//!
+//! A region's rights say who may do what with it. How it is registered may change what the program can rely on as well;
+//! so that is a part of the same type parameter, and what no longer holds is not offered.
+
+use super::access::{Access, sealed::Sealed};
+use super::{
+    DeviceMayWrite, Exposed, LocalRead, LocalWrite, PeerCannotWrite, PeerMayAtomic, PeerMayChange, PeerMayRead,
+    PeerMayWrite, RemoteAll, RemoteAtomic, RemoteRead, RemoteReadWrite, RemoteWrite, Unexposed,
+};
+use crate::sys::ibv_access_flags as flags;
+use std::{convert::Infallible, marker::PhantomData};
+
+const RELAXED_ORDERING: u32 = flags::IBV_ACCESS_RELAXED_ORDERING.0;
+const ON_DEMAND: u32 = flags::IBV_ACCESS_ON_DEMAND.0;
+/// Flags that let nobody in.
+pub(super) const FLAGS: u32 = RELAXED_ORDERING | ON_DEMAND;
+
+/// What peers write arrives in the order in which one of them wrote it, as far as the device keeps order at all.
+///
+/// It does so for all but [`RelaxedOrdering`].
+#[diagnostic::on_unimplemented(
+    message = "writes to memory registered as `{Self}` become visible in any order",
+    label = "relaxed ordering",
+    note = "wait for a completion instead (such as a write with immediate), or register without `RelaxedOrdering`"
+)]
+pub trait KeepsOrder: Access {}
+impl KeepsOrder for LocalRead {}
+impl KeepsOrder for LocalWrite {}
+impl KeepsOrder for RemoteRead {}
+impl KeepsOrder for RemoteWrite {}
+impl KeepsOrder for RemoteReadWrite {}
+impl KeepsOrder for RemoteAtomic {}
+impl KeepsOrder for RemoteAll {}
+
+/// The rights `A`, registered so that the device may write there in any order: `RelaxedOrdering<LocalWrite>`.
+///
+/// `IBV_ACCESS_RELAXED_ORDERING` of `ibv_reg_mr(3)`. On some machines (PCI Express with many memory channels) this is much
+/// faster. A device that does not know it ignores it.
+///
+/// | with it | |
+/// |---|---|
+/// | a completion | still comes after all data of its request, and of those before it. So buffers are what they are without it: whoever holds a [`Buffer`](crate::Buffer) has the bytes |
+/// | deregistration | still ends every access |
+/// | two writes of a peer | become visible in any order; where they overlap, either may stay |
+/// | the bytes of one write | become visible in any order: a flag at its end says nothing of what stands before it |
+/// | atomics | are not overtaken by writes before them |
+///
+/// So memory that peers reach loses what looks at a flag and then trusts the data:
+/// [`Word::load_acquire`](crate::Word::load_acquire) is not there. Let the peer say by a completion that it is done, with
+/// [`post_write_with_immediate`](crate::QueuePair::post_write_with_immediate) or a send.
+///
+/// # Rules
+///
+/// Each is kept by the compiler; programs that break them are in `ui-tests/memory`.
+///
+/// - M21: what relies on the order of a peer's writes is not offered where they have none.
+///
+/// # Examples
+///
+/// ```
+/// use interlock::{Context, LocalWrite, RelaxedOrdering, RemoteWrite};
+/// interlock::domain! { struct Docs; }
+/// let domain = Context::open("soft0")?.named_domain(Docs)?;
+/// let (_, buffer) = domain.register::<RelaxedOrdering<LocalWrite>, _>(vec![0_u8; 4096])?.split();
+/// let region = domain.register::<RelaxedOrdering<RemoteWrite>, _>(vec![0_u64; 8])?;
+/// assert_eq!((buffer.len(), region.word(56)?.load()), (4096, 0));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// A flag is not there to be trusted:
+///
+/// ```compile_fail,E0277
+/// # use interlock::{Brand, MemoryRegion, RelaxedOrdering, RemoteWrite};
+/// fn is_done<B: Brand>(region: &MemoryRegion<B, RelaxedOrdering<RemoteWrite>>) -> bool {
+///     region.word(0).is_ok_and(|flag| flag.load_acquire() == 1)
+/// }
+/// ```
+#[derive(Debug)]
+#[doc(alias = "IBV_ACCESS_RELAXED_ORDERING")]
+pub struct RelaxedOrdering<A>(Infallible, PhantomData<fn() -> A>);
+impl<A: Access> Sealed for RelaxedOrdering<A> {
+    const FLAGS: flags = flags(A::FLAGS.0 | RELAXED_ORDERING);
+    const ZERO_BASED: bool = A::ZERO_BASED;
+}
+#[diagnostic::do_not_recommend]
+impl<A: Access> Access for RelaxedOrdering<A> {}
+#[diagnostic::do_not_recommend]
+impl<A: DeviceMayWrite> DeviceMayWrite for RelaxedOrdering<A> {}
+#[diagnostic::do_not_recommend]
+impl<A: PeerCannotWrite> PeerCannotWrite for RelaxedOrdering<A> {}
+#[diagnostic::do_not_recommend]
+impl<A: Unexposed> Unexposed for RelaxedOrdering<A> {}
+#[diagnostic::do_not_recommend]
+impl<A: Exposed> Exposed for RelaxedOrdering<A> {}
+#[diagnostic::do_not_recommend]
+impl<A: PeerMayRead> PeerMayRead for RelaxedOrdering<A> {}
+#[diagnostic::do_not_recommend]
+impl<A: PeerMayWrite> PeerMayWrite for RelaxedOrdering<A> {}
+#[diagnostic::do_not_recommend]
+impl<A: PeerMayAtomic> PeerMayAtomic for RelaxedOrdering<A> {}
+#[diagnostic::do_not_recommend]
+impl<A: PeerMayChange> PeerMayChange for RelaxedOrdering<A> {}
+
+/// The rights `A`, registered without pinning: the device faults the pages in as it needs them.
+///
+/// `IBV_ACCESS_ON_DEMAND` of `ibv_reg_mr(3)`, on-demand paging. Registration is quick, takes nothing of the limit of locked
+/// memory, and does not keep the memory from being swapped out; the first access to each page is slow. Who owns the
+/// memory when is not changed by it.
+///
+/// Which transports and operations of a device fault pages in, [`Context::on_demand`](crate::Context::on_demand) says. Others
+/// fail with a protection error. A device without it refuses the registration:
+/// [`RegisterFailure::Unsupported`](crate::RegisterFailure::Unsupported).
+///
+/// Receives from a peer that does not wait (datagrams, unreliable connections) are lost while a page is faulted in.
+#[derive(Debug)]
+#[doc(alias = "IBV_ACCESS_ON_DEMAND")]
+#[doc(alias = "ODP")]
+pub struct OnDemand<A>(Infallible, PhantomData<fn() -> A>);
+impl<A: Access> Sealed for OnDemand<A> {
+    const FLAGS: flags = flags(A::FLAGS.0 | ON_DEMAND);
+    const ZERO_BASED: bool = A::ZERO_BASED;
+}
+#[diagnostic::do_not_recommend]
+impl<A: Access> Access for OnDemand<A> {}
+#[diagnostic::do_not_recommend]
+impl<A: KeepsOrder> KeepsOrder for OnDemand<A> {}
+#[diagnostic::do_not_recommend]
+impl<A: DeviceMayWrite> DeviceMayWrite for OnDemand<A> {}
+#[diagnostic::do_not_recommend]
+impl<A: PeerCannotWrite> PeerCannotWrite for OnDemand<A> {}
+#[diagnostic::do_not_recommend]
+impl<A: Unexposed> Unexposed for OnDemand<A> {}
+#[diagnostic::do_not_recommend]
+impl<A: Exposed> Exposed for OnDemand<A> {}
+#[diagnostic::do_not_recommend]
+impl<A: PeerMayRead> PeerMayRead for OnDemand<A> {}
+#[diagnostic::do_not_recommend]
+impl<A: PeerMayWrite> PeerMayWrite for OnDemand<A> {}
+#[diagnostic::do_not_recommend]
+impl<A: PeerMayAtomic> PeerMayAtomic for OnDemand<A> {}
+#[diagnostic::do_not_recommend]
+impl<A: PeerMayChange> PeerMayChange for OnDemand<A> {}
+
+/// The rights `A` of peers, registered so that they name its bytes from 0 on, not by their address in this process.
+///
+/// So a peer learns no address, and its [`RemoteRegion::address`](crate::RemoteRegion::address) is an offset. The memory
+/// must start on a page, as that of [`Pages`](crate::Pages) does:
+/// [`RegisterFailure::NotInPages`](crate::RegisterFailure::NotInPages).
+///
+/// It is `ibv_reg_mr_iova(3)` with the address 0, which devices have that lack the flag `IBV_ACCESS_ZERO_BASED`.
+///
+/// The local key names the bytes from 0 on too, so none of it is posted: it has no buffers and is not shared out.
+///
+/// # Examples
+///
+/// ```
+/// use interlock::{Context, Pages, RemoteRead, ZeroBased};
+/// interlock::domain! { struct Docs; }
+/// let domain = Context::open("soft0")?.named_domain(Docs)?;
+/// let region = domain.register::<ZeroBased<RemoteRead>, _>(Pages::new(4096)?)?;
+/// assert_eq!(region.remote().address(), 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+#[doc(alias = "IBV_ACCESS_ZERO_BASED")]
+#[doc(alias = "ibv_reg_mr_iova")]
+pub struct ZeroBased<A>(Infallible, PhantomData<fn() -> A>);
+impl<A: Exposed> Sealed for ZeroBased<A> {
+    const FLAGS: flags = A::FLAGS;
+    const ZERO_BASED: bool = true;
+}
+#[diagnostic::do_not_recommend]
+impl<A: Exposed> Access for ZeroBased<A> {}
+#[diagnostic::do_not_recommend]
+impl<A: Exposed + KeepsOrder> KeepsOrder for ZeroBased<A> {}
+#[diagnostic::do_not_recommend]
+impl<A: Exposed> Exposed for ZeroBased<A> {}
+#[diagnostic::do_not_recommend]
+impl<A: PeerMayRead> PeerMayRead for ZeroBased<A> {}
+#[diagnostic::do_not_recommend]
+impl<A: PeerMayWrite> PeerMayWrite for ZeroBased<A> {}
+#[diagnostic::do_not_recommend]
+impl<A: PeerMayAtomic> PeerMayAtomic for ZeroBased<A> {}
+#[diagnostic::do_not_recommend]
+impl<A: Exposed + PeerMayChange> PeerMayChange for ZeroBased<A> {}

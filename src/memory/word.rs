@@ -1,0 +1,165 @@
+//! One word of memory that peers change.
+
+use super::exposed::{OutOfBounds, whole_word};
+use super::options::KeepsOrder;
+use super::{Access, Exposed, Memory, MemoryRegion, PeerMayChange};
+use crate::domain::Brand;
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::{fmt, ops::Range};
+
+/// An aligned word of 8 bytes in memory that peers with the rights `A` change, in native byte order. `Copy`, for all
+/// threads of the program.
+///
+/// Its bounds and alignment were checked when it was made, so nothing here fails.
+///
+/// # Who sees what
+///
+/// *Threads of this program*: it is an atomic. Each operation is done as a whole, and what is read and changed at once
+/// ([`fetch_add`](Self::fetch_add), [`swap`](Self::swap), [`compare_exchange`](Self::compare_exchange)) acquires and releases.
+///
+/// *The device*, with the writes and atomics of peers: each load sees some value that was there. But
+///
+/// - a peer's *atomics* are one with those of the processor only where the device says so
+///   ([`DeviceAttributes::atomics_reach_the_processor`](crate::DeviceAttributes::atomics_reach_the_processor)). Elsewhere, let
+///   only peers change a word that peers change by atomics (a pair can be connected to itself for that), and here only load it;
+/// - a peer's *write* may come in pieces: bytes of a word that the write begins or ends inside of, or of two writes, may be older
+///   and newer ones.
+///
+/// A peer can put any value there at any time, so a value is input from the network.
+pub struct Word<'region, A> {
+    word: &'region AtomicU64,
+    rights: PhantomData<fn() -> A>,
+}
+
+impl<A: PeerMayChange> Word<'_, A> {
+    /// The value. It says nothing of other words (`Ordering::Relaxed`).
+    #[inline]
+    pub fn load(self) -> u64 {
+        self.word.load(Ordering::Relaxed)
+    }
+
+    /// The value; and what this peer wrote before it is there for loads that follow (`Ordering::Acquire`).
+    ///
+    /// The specification promises that of a completion only; that a later message to the same memory is seen later is a
+    /// property of most devices that are registered without relaxed ordering. It is never a matter of soundness.
+    #[inline]
+    pub fn load_acquire(self) -> u64
+    where
+        A: KeepsOrder,
+    {
+        self.word.load(Ordering::Acquire)
+    }
+
+    /// Stores `value`. It says nothing of other words (`Ordering::Relaxed`).
+    #[inline]
+    pub fn store(self, value: u64) {
+        self.word.store(value, Ordering::Relaxed);
+    }
+
+    /// Stores `value` after what was stored before (`Ordering::Release`): for a peer that reads this word, and then, by another
+    /// request, the rest.
+    #[inline]
+    pub fn store_release(self, value: u64) {
+        self.word.store(value, Ordering::Release);
+    }
+
+    /// Adds `value`, wrapping; gives the value before.
+    #[inline]
+    pub fn fetch_add(self, value: u64) -> u64 {
+        self.word.fetch_add(value, Ordering::AcqRel)
+    }
+
+    /// Stores `value`; gives the value before.
+    #[inline]
+    pub fn swap(self, value: u64) -> u64 {
+        self.word.swap(value, Ordering::AcqRel)
+    }
+
+    /// Stores `new` if the value is `current`.
+    ///
+    /// # Errors
+    ///
+    /// The value that is there instead; nothing is stored.
+    #[inline]
+    pub fn compare_exchange(self, current: u64, new: u64) -> Result<u64, u64> {
+        self.word.compare_exchange(current, new, Ordering::AcqRel, Ordering::Acquire)
+    }
+}
+
+impl<A> Clone for Word<'_, A> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<A> Copy for Word<'_, A> {}
+
+impl<A> fmt::Debug for Word<'_, A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Word").field(&self.word.load(Ordering::Relaxed)).finish()
+    }
+}
+
+static_assertions::assert_eq_size!(Word<'_, ()>, &AtomicU64);
+static_assertions::assert_impl_all!(Word<'static, ()>: Send, Sync);
+
+impl<B: Brand, A: Access, M: Memory> MemoryRegion<B, A, M> {
+    /// The word at `offset`, a multiple of 8: an atomic, checked once.
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfBounds`], also where `offset` is not a multiple of 8.
+    ///
+    /// # Examples
+    ///
+    /// A mailbox: the peer writes a message, then, by another request, its number.
+    ///
+    /// ```
+    /// use interlock::{Brand, MemoryRegion, OutOfBounds, RemoteWrite};
+    ///
+    /// fn message<B: Brand>(mailbox: &MemoryRegion<B, RemoteWrite>, last: u64) -> Result<Option<Vec<u8>>, OutOfBounds> {
+    ///     let number = mailbox.word(0)?;
+    ///     if number.load_acquire() == last {
+    ///         return Ok(None);
+    ///     }
+    ///     mailbox.to_vec(8..64).map(Some) // a copy, which no peer can change any more: check it, then use it
+    /// }
+    /// ```
+    pub fn word(&self, offset: usize) -> Result<Word<'_, A>, OutOfBounds>
+    where
+        A: PeerMayChange,
+    {
+        Ok(Word { word: whole_word(self.inner(), offset)?, rights: PhantomData })
+    }
+
+    /// Loads the byte at `offset`.
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfBounds`].
+    pub fn load_byte(&self, offset: usize) -> Result<u8, OutOfBounds>
+    where
+        A: Exposed,
+    {
+        let mut byte = [0];
+        self.read_into(offset, &mut byte)?;
+        Ok(byte[0])
+    }
+
+    /// Copies the bytes in `range` out, as [`read_into`](Self::read_into) does.
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfBounds`]; nothing is allocated.
+    pub fn to_vec(&self, range: Range<usize>) -> Result<Vec<u8>, OutOfBounds>
+    where
+        A: Exposed,
+    {
+        let len_bytes = range.end.saturating_sub(range.start);
+        let within = self.len() as u64;
+        OutOfBounds::check(range.start as u64, len_bytes as u64, within)?;
+        let mut bytes = vec![0; len_bytes];
+        self.read_into(range.start, &mut bytes)?;
+        Ok(bytes)
+    }
+}

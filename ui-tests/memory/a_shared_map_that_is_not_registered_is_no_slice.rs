@@ -1,0 +1,10 @@
+//! Rule M23: what other processes or devices write is never a slice and never a buffer.
+//! Error: E0308
+
+use interlock::SharedMap;
+
+fn look(map: &SharedMap) -> &[u8] {
+    map
+}
+
+fn main() {}

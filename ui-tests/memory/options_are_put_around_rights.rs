@@ -1,0 +1,10 @@
+//! Rule M8: rights are presets; none has a peer write without the device's own.
+//! Error: E0277
+
+use interlock::{Brand, Pages, ProtectionDomain, RelaxedOrdering};
+
+fn register<B: Brand>(domain: &ProtectionDomain<B>, pages: Pages) {
+    let _ = domain.register::<RelaxedOrdering<()>, _>(pages);
+}
+
+fn main() {}

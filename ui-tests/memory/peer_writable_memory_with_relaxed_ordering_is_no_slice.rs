@@ -1,0 +1,10 @@
+//! Rule M1: what a peer can write is never `&[u8]`.
+//! Error: E0277
+
+use interlock::{Brand, MemoryRegion, RelaxedOrdering, RemoteWrite};
+
+fn look<B: Brand>(region: &MemoryRegion<B, RelaxedOrdering<RemoteWrite>>) -> usize {
+    region.as_bytes().len()
+}
+
+fn main() {}

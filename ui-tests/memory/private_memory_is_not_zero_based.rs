@@ -1,0 +1,10 @@
+//! Rule M20: what a peer names from 0 on is not posted by address.
+//! Error: E0277
+
+use interlock::{Brand, LocalWrite, Pages, ProtectionDomain, ZeroBased};
+
+fn register<B: Brand>(domain: &ProtectionDomain<B>, pages: Pages) {
+    let _ = domain.register::<ZeroBased<LocalWrite>, _>(pages);
+}
+
+fn main() {}

@@ -1,0 +1,9 @@
+//! Rule M21: what relies on the order of a peer's writes is not offered where they have none.
+
+use interlock::{Brand, MemoryRegion, RemoteWrite};
+
+fn is_done<B: Brand>(region: &MemoryRegion<B, RemoteWrite>) -> bool {
+    region.word(0).is_ok_and(|flag| flag.load_acquire() == 1)
+}
+
+fn main() {}

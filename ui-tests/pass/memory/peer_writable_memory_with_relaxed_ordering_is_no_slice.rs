@@ -1,0 +1,9 @@
+//! Rule M1: what a peer can write is never `&[u8]`.
+
+use interlock::{Brand, LocalWrite, MemoryRegion, RelaxedOrdering};
+
+fn look<B: Brand>(region: &MemoryRegion<B, RelaxedOrdering<LocalWrite>>) -> usize {
+    region.as_bytes().len()
+}
+
+fn main() {}

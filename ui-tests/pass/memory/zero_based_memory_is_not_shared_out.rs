@@ -1,0 +1,9 @@
+//! Rule M20: what a peer names from 0 on is not posted by address.
+
+use interlock::{Brand, MemoryRegion, OnDemand, RemoteRead, SharedBuffer};
+
+fn broadcast<B: Brand>(region: MemoryRegion<B, OnDemand<RemoteRead>>) -> SharedBuffer<B> {
+    region.share()
+}
+
+fn main() {}
