@@ -56,6 +56,7 @@
 //! |---|---|---|
 //! | device, `ibv_device` | [`Device`], from [`devices`] | one that could be opened |
 //! | context, `ibv_context` | [`Context`], [`DeviceAttributes`] | an open device, and its limits |
+//! | asynchronous event | [`AsyncEvents`], [`AsyncEvent`] | what happens to a device and its objects |
 //! | port, GID | [`Port`], [`GidEntry`], [`Gid`] | where peers reach it |
 //! | protection domain, `ibv_pd` | [`ProtectionDomain`] | what may be used together; the rest is made from it |
 //! | | [`Brand`], [`domain!`], [`Scoped`] | the type that names one domain |
@@ -112,7 +113,8 @@
 //!   variants, [`Uncertain`](PostError::Uncertain), keeps the buffer: the provider did not say whether it took it.
 //! - [`Failure`] is a request that was posted and did not succeed: which, why ([`Status`], explained in words), and what
 //!   broke the pair first, if this one was only flushed.
-//! - [`PollError`], [`WaitError`] and [`Undrained`] are about completion queues.
+//! - [`PollError`], [`WaitError`], and [`Undrained`] are about completion queues, [`EventsError`] about
+//!   asynchronous events.
 //!
 //! `?` turns all of them into a `Box<dyn Error>` (`Send` and `Sync` too) where the brand is a named one. An error that
 //! holds an object of a scoped brand does not leave the closure of [`Context::with_domain`]: take from it what you need,
@@ -140,7 +142,7 @@
 //! # What is not here yet
 //!
 //! Transports other than reliable connection, shared receive queues, memory windows, scatter and gather lists of more
-//! than one element, inline data, `rdma_cm`, asynchronous events and futures.
+//! than one element, inline data, `rdma_cm` and futures.
 //!
 //! # More
 //!
@@ -167,6 +169,7 @@ mod error;
 mod memory;
 mod provider;
 mod queue;
+mod readiness;
 mod seal;
 mod sync;
 mod sys;
@@ -178,8 +181,9 @@ pub use completion::{
 };
 pub use connection::Endpoint;
 pub use device::{
-    Context, Device, DeviceAttributes, GidEntry, GidKind, LinkLayer, NoActivePort, NoGid, OpenError, Port, PortState,
-    devices,
+    AsyncEvent, AsyncEvents, CompletionQueueId, Context, Device, DeviceAttributes, EventsError, GidEntry, GidKind,
+    LinkLayer, NoActivePort, NoGid, OpenError, Port, PortEvent, PortState, QueuePairEvent, SharedReceiveQueueEvent,
+    SharedReceiveQueueId, devices,
 };
 pub use domain::{Brand, NamedDomainError, ProtectionDomain, Scoped};
 pub use error::VerbError;
@@ -199,6 +203,7 @@ pub use queue::{
     ReadyToSend, ReceiveHalf, ReliableConnection, RequestFlaw, Reset, RtrAttributes, RtsAttributes, SendHalf,
     SendMemory, SendQueueDrain, State, TransitionError, TransitionFailure, Transport, Undrained, WorkId, WorkRequest,
 };
+pub use readiness::Readiness;
 pub use types::{
     AckTimeout, Gid, Lkey, Mtu, OutOfRange, PortNumber, Psn, Qpn, ReadDepth, RetryCount, Rkey, RnrRetry, RnrTimer,
 };

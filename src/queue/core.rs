@@ -9,6 +9,7 @@ use super::state::{Reset, State};
 use super::transport::{Transport, code};
 use super::work::QueueKind;
 use crate::completion::{Attached, CqInner, NoRoom, Orphan, Place, QueueStatus, Status};
+use crate::device::objects::Object;
 use crate::device::{GidEntry, LinkLayer, Port};
 use crate::domain::DomainInner;
 use crate::error::{VerbError, note_leak};
@@ -109,6 +110,7 @@ impl Inner {
         };
         // SAFETY: created just now.
         let status = QueueStatus::new(unsafe { (*raw.as_ptr()).qp_num });
+        domain.context.objects.note(raw, Object::QueuePair(Qpn::from_device(status.qpn)));
         let (send_poster, send_retirer) = ledger(limits.sends);
         let (receive_poster, receive_retirer) = ledger(limits.receives);
         let (send_key, receive_key) = (places.send.key, places.receive.key);
@@ -196,8 +198,9 @@ impl Core {
         if self.places.is_none() {
             return Ok(());
         }
+        let context = &self.domain.context;
         // SAFETY: alive (0).
-        unsafe { self.domain.context.provider.destroy_qp(self.raw) }?;
+        context.objects.end(self.raw, || unsafe { context.provider.destroy_qp(self.raw) })?;
         if let Some(Places { send, receive }) = self.places.take() {
             self.orphan(send, receive, None);
         }
