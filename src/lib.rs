@@ -64,6 +64,8 @@
 //! | scatter/gather element, `ibv_sge` | [`Buffer`], [`SharedBuffer`] | a part of a region: to write alone, or to read many times |
 //! | remote address and rkey | [`RemoteRegion`] | memory that a peer granted |
 //! | completion queue, `ibv_cq` | [`CompletionQueue`], [`Poller`] | to make pairs with, and to poll |
+//! | completion channel, `ibv_comp_channel` | [`CompletionChannel`] | to wait for any of several completion queues |
+//! | completion event | [`Armed`], [`Readiness`] | to wait in an event loop of your own |
 //! | work completion, `ibv_wc` | [`Completion`], then [`Success`] or [`Failure`] | the end of one request, with its memory |
 //! | queue pair, `ibv_qp` | [`QueuePair`], [`State`], [`Transport`] | one end of a connection |
 //! | | [`AnyQueuePair`] | a pair in any state, for a struct field |
@@ -113,7 +115,7 @@
 //!   variants, [`Uncertain`](PostError::Uncertain), keeps the buffer: the provider did not say whether it took it.
 //! - [`Failure`] is a request that was posted and did not succeed: which, why ([`Status`], explained in words), and what
 //!   broke the pair first, if this one was only flushed.
-//! - [`PollError`], [`WaitError`], and [`Undrained`] are about completion queues, [`EventsError`] about
+//! - [`PollError`], [`WaitError`], [`ResizeError`] and [`Undrained`] are about completion queues, [`EventsError`] about
 //!   asynchronous events.
 //!
 //! `?` turns all of them into a `Box<dyn Error>` (`Send` and `Sync` too) where the brand is a named one. An error that
@@ -176,8 +178,8 @@ mod sys;
 mod types;
 
 pub use completion::{
-    Completion, CompletionQueue, Failure, FailureCause, NoRoom, PollError, Poller, Received, Retired, Status, Success,
-    Unsignalled, WaitError, Work, WrittenWithImmediate,
+    Armed, Completion, CompletionChannel, CompletionQueue, Failure, FailureCause, NoRoom, PollError, Poller, Received,
+    ResizeError, Retired, Status, Success, Unsignalled, Wait, WaitError, WakeFor, Work, WrittenWithImmediate,
 };
 pub use connection::Endpoint;
 pub use device::{
