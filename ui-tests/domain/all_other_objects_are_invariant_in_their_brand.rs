@@ -2,8 +2,8 @@
 //! Error: lifetime may not live long enough
 
 use interlock::{
-    AnyQueuePair, Completion, CompletionQueue, Failure, LocalWrite, MemoryRegion, Poller, PostedMemory,
-    ProtectionDomain, ReceiveHalf, Scoped, SendHalf, SharedBuffer, SplitRegion, Success,
+    AnyQueuePair, Armed, Completion, CompletionChannel, CompletionQueue, Failure, LocalWrite, MemoryRegion, Poller,
+    PostedMemory, ProtectionDomain, ReceiveHalf, Scoped, SendHalf, SharedBuffer, SplitRegion, Success,
 };
 
 type Region<B> = MemoryRegion<B, LocalWrite>;
@@ -21,7 +21,9 @@ macro_rules! keep {
 keep! {
     ProtectionDomain,
     CompletionQueue,
+    CompletionChannel,
     Poller,
+    Armed,
     Completion,
     Success,
     Failure,
