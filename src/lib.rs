@@ -57,6 +57,7 @@
 //! |---|---|---|
 //! | device, `ibv_device` | [`Device`], from [`devices`] | one that could be opened |
 //! | context, `ibv_context` | [`Context`], [`DeviceAttributes`] | an open device, and its limits |
+//! | asynchronous event | [`AsyncEvents`], [`AsyncEvent`] | what happens to a device and its objects |
 //! | port, GID | [`Port`], [`GidEntry`], [`Gid`] | where peers reach it |
 //! | protection domain, `ibv_pd` | [`ProtectionDomain`] | what may be used together; the rest is made from it |
 //! | | [`Brand`], [`domain!`], [`Scoped`] | the type that names one domain |
@@ -68,6 +69,8 @@
 //! | remote address and rkey | [`RemoteRegion`] | memory that a peer granted |
 //! | shared receive queue, `ibv_srq` | [`SharedReceiveQueue`], [`OnShared`] | receives for many pairs, and the transport of those |
 //! | completion queue, `ibv_cq` | [`CompletionQueue`], [`Poller`] | to make pairs with, and to poll |
+//! | completion channel, `ibv_comp_channel` | [`CompletionChannel`] | to wait for any of several completion queues |
+//! | completion event | [`Armed`], [`Readiness`] | to wait in an event loop of your own |
 //! | work completion, `ibv_wc` | [`Completion`], then [`Success`] or [`Failure`] | the end of one request, with its memory |
 //! | queue pair, `ibv_qp` | [`QueuePair`], [`State`], [`Transport`] | one end of a connection |
 //! | | [`AnyQueuePair`] | a pair in any state, for a struct field |
@@ -117,7 +120,8 @@
 //!   variants, [`Uncertain`](PostError::Uncertain), keeps the buffer: the provider did not say whether it took it.
 //! - [`Failure`] is a request that was posted and did not succeed: which, why ([`Status`], explained in words), and what
 //!   broke the pair first, if this one was only flushed.
-//! - [`PollError`], [`WaitError`] and [`Undrained`] are about completion queues.
+//! - [`PollError`], [`WaitError`], [`ResizeError`] and [`Undrained`] are about completion queues, [`EventsError`] about
+//!   asynchronous events.
 //!
 //! `?` turns all of them into a `Box<dyn Error>` (`Send` and `Sync` too) where the brand is a named one. An error that
 //! holds an object of a scoped brand does not leave the closure of [`Context::with_domain`]: take from it what you need,
@@ -146,6 +150,8 @@
 //!
 //! Transports other than reliable connection, memory windows, scatter and gather lists of more
 //! than one element, inline data, `rdma_cm`, asynchronous events and futures.
+//! Transports other than reliable connection, shared receive queues, memory windows, scatter and gather lists of more
+//! than one element, inline data, `rdma_cm` and futures.
 //!
 //! # More
 //!
@@ -172,19 +178,22 @@ mod error;
 mod memory;
 mod provider;
 mod queue;
+mod readiness;
 mod seal;
 mod sync;
 mod sys;
 mod types;
 
 pub use completion::{
-    Completion, CompletionQueue, Datagram, Failure, FailureCause, NoRoom, PollError, Poller, Received, Retired,
-    Scattered, Status, Success, Unsignalled, WaitError, Work, WrittenWithImmediate,
+    Armed, Completion, CompletionChannel, CompletionQueue, Datagram, Failure, FailureCause, NoRoom, PollError, Poller,
+    Received, ResizeError, Retired, Scattered, Status, Success, Unsignalled, Wait, WaitError, WakeFor, Work,
+    WrittenWithImmediate,
 };
 pub use connection::Endpoint;
 pub use device::{
-    Context, Device, DeviceAttributes, GidEntry, GidKind, LinkLayer, NoActivePort, NoGid, OnDemandPaging, OpenError,
-    PagedOperation, Port, PortState, devices,
+    AsyncEvent, AsyncEvents, CompletionQueueId, Context, Device, DeviceAttributes, EventsError, GidEntry, GidKind,
+    LinkLayer, NoActivePort, NoGid, OnDemandPaging, OpenError, PagedOperation, Port, PortEvent, PortState,
+    QueuePairEvent, SharedReceiveQueueEvent, SharedReceiveQueueId, devices,
 };
 pub use domain::{Brand, NamedDomainError, ProtectionDomain, Scoped};
 pub use error::VerbError;
@@ -206,9 +215,10 @@ pub use queue::{
     OnShared, Operation, OwnReceives, PeerPath, PeerRights, PostError, PostReceive, PostSend, PostedMemory, QueuePair,
     ReadyToReceive, ReadyToSend, ReceiveHalf, Recipient, Reliable, ReliableConnection, RequestFlaw, Reset,
     RtrAttributes, RtsAttributes, SendHalf, SendMemory, SendQueueDrain, SendQueueError, SharedAttributes, SharedLimits,
-    SharedReceiveQueue, SharedReceiveQueueId, State, TransitionError, TransitionFailure, Transport, Undrained,
-    Unreliable, UnreliableConnection, UnreliableDatagram, UnreliableRtrAttributes, WorkId, WorkRequest,
+    SharedReceiveQueue, State, TransitionError, TransitionFailure, Transport, Undrained, Unreliable,
+    UnreliableConnection, UnreliableDatagram, UnreliableRtrAttributes, WorkId, WorkRequest,
 };
+pub use readiness::Readiness;
 pub use types::{
     AckTimeout, Gid, Lkey, Mtu, OutOfRange, PortNumber, Psn, Qkey, Qpn, ReadDepth, RetryCount, Rkey, RnrRetry, RnrTimer,
 };

@@ -15,8 +15,8 @@ use interlock::soft::{Fabric, Fault, Verb};
 use interlock::{
     AnyQueuePair, Brand, Buffer, Carries, Completion, CompletionQueue, ConnectAttributes, Context, CreateError, Halted,
     Inline, Limits, MemoryRegion, Operation, PollError, Poller, Port, PostError, PostedMemory, ProtectionDomain, Qpn,
-    ReliableConnection, RemoteAll, RemoteRegion, RetryCount, RnrRetry, SharedBuffer, Status, TransitionFailure,
-    WaitError, WorkId, WorkRequest,
+    ReliableConnection, RemoteAll, RemoteRegion, RetryCount, RnrRetry, SharedBuffer, Status, TransitionFailure, WorkId,
+    WorkRequest,
 };
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::mem;
@@ -900,12 +900,12 @@ impl<B: Brand> World<B> {
                     count += 1;
                 }
             }
-            1 => match poller.wait(Duration::ZERO) {
-                Ok(completion) => {
+            1 => match poller.wait_for(Duration::ZERO) {
+                Ok(Some(completion)) => {
                     self.settle(at, completion);
                     count = 1;
                 }
-                Err(WaitError::TimedOut(_)) => {}
+                Ok(None) => {}
                 Err(error) => assert!(self.armed, "{error}"),
             },
             2..5 => {

@@ -3,7 +3,7 @@
 use crate::Perf;
 use crate::fault::Fault;
 use crate::line::{Line, Said};
-use interlock::{Completion, MemoryRegion, Poller, RemoteReadWrite, WaitError};
+use interlock::{Completion, MemoryRegion, Poller, RemoteReadWrite};
 use std::io::{self, IsTerminal, Write};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -69,10 +69,8 @@ impl<'round> Watch<'round> {
         let mut wait = Wait::default();
         loop {
             if self.manner.event {
-                match poller.wait(LOOK) {
-                    Ok(completion) => return Ok(Some(completion)),
-                    Err(WaitError::TimedOut(_)) => {}
-                    Err(error) => return Err(error.into()),
+                if let Some(completion) = poller.wait_for(LOOK)? {
+                    return Ok(Some(completion));
                 }
             } else {
                 for _ in 0..self.looks() {

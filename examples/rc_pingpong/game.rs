@@ -300,11 +300,7 @@ fn next(
     patience: Duration,
 ) -> Result<Option<Completion<PingPong>>, Fault> {
     if events {
-        return match poller.wait(patience) {
-            Ok(completion) => Ok(Some(completion)),
-            Err(interlock::WaitError::TimedOut(_)) => Ok(None),
-            Err(error) => Err(error.into()),
-        };
+        return Ok(poller.wait_for(patience)?);
     }
     let deadline = Instant::now() + patience;
     loop {

@@ -171,7 +171,7 @@ impl Desk {
     }
 
     #[cold]
-    fn poison(&mut self, queue: &CqInner) -> PollError {
+    pub(super) fn poison(&mut self, queue: &CqInner) -> PollError {
         self.poisoned = true;
         queue.mailbox.flag();
         (self.next, self.filled) = (0, 0);

@@ -1,23 +1,30 @@
 //! Completion queues, the one poller of each, and what it gives back.
 
+mod channel;
 mod desk;
 mod entry;
 mod failure;
 pub(crate) mod mailbox;
 mod poller;
 mod queue;
+mod resize;
 mod retired;
 mod shares;
 mod status;
 mod success;
+mod wait;
 mod waker;
 
+pub use channel::CompletionChannel;
+pub(crate) use channel::create_channel;
 pub use entry::Completion;
 pub use failure::{Failure, FailureCause};
 pub use poller::{PollError, Poller, WaitError};
 pub(crate) use queue::{Attached, CqInner, Orphan, Place, QueueStatus, create};
 pub use queue::{CompletionQueue, NoRoom};
+pub use resize::ResizeError;
 pub use retired::{Retired, Unsignalled};
 pub(crate) use shares::Member;
 pub use status::Status;
 pub use success::{Datagram, Received, Scattered, Success, Work, WrittenWithImmediate};
+pub use wait::{Armed, Wait, WakeFor};

@@ -1,16 +1,17 @@
 //! The poller of a completion queue.
 #![allow(unsafe_code, reason = "arms the raw queue")]
 
-use super::Completion;
 use super::desk::Desk;
 use super::queue::CqInner;
 use super::retired::Retired;
+use super::{Completion, WakeFor};
+use crate::device::CompletionQueueId;
 use crate::domain::brand::Branded;
 use crate::error::VerbError;
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use std::{fmt, io};
 
 /// Polls one completion queue of domain `B`. There is one, so `&mut` means that nobody else polls.
@@ -20,8 +21,8 @@ use std::{fmt, io};
 #[doc(alias = "ibv_poll_cq")]
 pub struct Poller<B> {
     /// Taken out only when this is dropped.
-    desk: ManuallyDrop<Box<Desk>>,
-    queue: Arc<CqInner>,
+    pub(super) desk: ManuallyDrop<Box<Desk>>,
+    pub(super) queue: Arc<CqInner>,
     brand: Branded<B>,
 }
 
@@ -52,6 +53,12 @@ pub enum WaitError {
     /// Waiting for the channel failed.
     #[error("cannot wait for the completion channel")]
     Io(#[from] io::Error),
+    /// A poller of another channel was to be waited for: this one would not hear of its completions.
+    #[error("poller {index} is of another completion channel: make its queue from this one")]
+    OtherChannel {
+        /// Where it is among the pollers, from 0.
+        index: usize,
+    },
 }
 
 impl<B> Poller<B> {
@@ -134,81 +141,26 @@ impl<B> Poller<B> {
         Ok(count)
     }
 
-    /// Waits for the next completion, at most for `timeout`.
-    ///
-    /// Arms the queue, looks again, then sleeps on the completion channel: `ibv_req_notify_cq(3)`,
-    /// `ibv_get_cq_event(3)`. To spin instead, call [`poll`](Self::poll).
-    ///
-    /// # Errors
-    ///
-    /// [`WaitError`].
-    pub fn wait(&mut self, timeout: Duration) -> Result<Completion<B>, WaitError> {
-        let deadline = Instant::now().checked_add(timeout);
-        loop {
-            if let Some(completion) = self.poll()? {
-                return Ok(completion);
-            }
-            self.arm()?;
-            // What came before the queue was armed raises no event.
-            if let Some(completion) = self.poll()? {
-                return Ok(completion);
-            }
-            let left = deadline.map_or(timeout, |deadline| deadline.saturating_duration_since(Instant::now()));
-            if left.is_zero() {
-                return Err(WaitError::TimedOut(timeout));
-            }
-            self.sleep(left)?;
-        }
-    }
-
     /// Completions that named no request in flight, and were dropped. Not 0 means that the provider is at fault, or that
     /// another program wrote to this one's memory.
     pub fn unknown_completions(&self) -> u64 {
         self.desk.unknown()
     }
 
-    fn arm(&self) -> Result<(), VerbError> {
+    /// The name of its completion queue, as [`CompletionQueue::id`](super::CompletionQueue::id) gives it.
+    pub fn id(&self) -> CompletionQueueId {
+        self.queue.id
+    }
+
+    /// `ibv_req_notify_cq`.
+    pub(super) fn request_event(&self, wake_for: WakeFor) -> Result<(), VerbError> {
+        let solicited_only = i32::from(wake_for == WakeFor::Solicited);
         // SAFETY: alive as long as we hold it; we are its only poller.
-        match unsafe { (self.queue.request_notify)(self.queue.raw.as_ptr(), 0) } {
+        match unsafe { (self.queue.request_notify)(self.queue.raw.as_ptr(), solicited_only) } {
             0 => Ok(()),
             errno => Err(VerbError::new("ibv_req_notify_cq", errno.wrapping_abs())),
         }
     }
-
-    /// Sleeps until an event, or a timer of the device, or for `left`; takes what events there are.
-    fn sleep(&self, left: Duration) -> Result<(), WaitError> {
-        let left = self.queue.domain.context.next_timer().map_or(left, |timer| timer.min(left));
-        // SAFETY: alive as long as the queue.
-        let channel = unsafe { (*self.queue.channel.as_ptr()).fd };
-        wait_readable([channel, self.queue.waker.fd()], left)?;
-        self.queue.waker.clear();
-        // SAFETY: alive as long as the queue.
-        while unsafe { self.queue.domain.context.provider.take_cq_event(self.queue.channel) }? {}
-        Ok(())
-    }
-}
-
-/// Sleeps until one of `fds` can be read, or for `left`, or until a signal.
-#[cfg(not(miri))]
-fn wait_readable(fds: [i32; 2], left: Duration) -> io::Result<()> {
-    let mut polls = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
-    // Rounded up, so as not to spin through the last millisecond.
-    let millis = i32::try_from(left.as_micros().div_ceil(1000)).unwrap_or(i32::MAX);
-    // SAFETY: two entries, which may be written.
-    if unsafe { libc::poll(polls.as_mut_ptr(), 2, millis) } < 0 {
-        let error = io::Error::last_os_error();
-        if error.kind() != io::ErrorKind::Interrupted {
-            return Err(error);
-        }
-    }
-    Ok(())
-}
-
-/// Miri has no `poll(2)`; to come back early is allowed.
-#[cfg(miri)]
-fn wait_readable(_: [i32; 2], _: Duration) -> io::Result<()> {
-    std::thread::yield_now();
-    Ok(())
 }
 
 impl<B> Drop for Poller<B> {

@@ -6,13 +6,16 @@
 //! Every attached work queue has a *place*: a slot number with a generation, which its work ids carry, and a lease of
 //! room for its full depth. Both are given back only when, after the queue pair was destroyed, the completion queue was
 //! seen empty: until then old completions of the pair may be in it.
-#![allow(unsafe_code, reason = "owns the raw queue and channel")]
+#![allow(unsafe_code, reason = "owns the raw queue")]
 
+use super::channel::ChannelInner;
 use super::desk::Desk;
 use super::mailbox::Mailbox;
 use super::shares::{Member, SharedLeases};
 use super::waker::Waker;
 use super::{Poller, Status};
+use crate::device::CompletionQueueId;
+use crate::device::objects::Object;
 use crate::domain::DomainInner;
 use crate::domain::brand::Branded;
 use crate::error::{VerbError, note_leak};
@@ -37,14 +40,20 @@ pub struct CompletionQueue<B> {
 }
 
 impl<B> CompletionQueue<B> {
-    /// Room for this many completions.
+    /// Its name, for telling queues apart in events.
+    pub fn id(&self) -> CompletionQueueId {
+        self.inner.id
+    }
+
+    /// Room for this many completions. [`Poller::resize`] changes it.
     pub fn capacity(&self) -> u32 {
-        self.inner.capacity
+        self.inner.control().capacity
     }
 
     /// How much of the capacity no queue pair has leased.
     pub fn room(&self) -> u32 {
-        self.inner.capacity - self.inner.control().leased
+        let control = self.inner.control();
+        control.capacity - control.leased
     }
 
     /// The poller again, if the one there was has been dropped.
@@ -195,8 +204,10 @@ pub(crate) struct Place {
     pub(crate) shared: Option<SharedLedger>,
 }
 
-struct Control {
-    leased: u32,
+pub(super) struct Control {
+    /// At least `leased`.
+    pub(super) capacity: u32,
+    pub(super) leased: u32,
     shared: SharedLeases,
     /// Slots that were used before, with the generation that their next user gets.
     free: Vec<(u32, u32)>,
@@ -209,15 +220,15 @@ struct Control {
 pub(crate) struct CqInner {
     /// # Invariants
     ///
-    /// 0. Both came from the context's provider and are alive until this is dropped; the queue uses the channel.
+    /// 0. Came from the context's provider and is alive until this is dropped; it uses the channel.
     pub(crate) raw: NonNull<sys::ibv_cq>,
-    pub(crate) channel: NonNull<sys::ibv_comp_channel>,
+    pub(super) channel: Arc<ChannelInner>,
+    pub(super) id: CompletionQueueId,
     /// The function table's own, looked up once.
     pub(crate) poll: PollCq,
     pub(crate) request_notify: RequestNotify,
-    capacity: u32,
     pub(super) mailbox: Mailbox<Message>,
-    pub(super) waker: Waker,
+    pub(super) waker: Arc<Waker>,
     control: Mutex<Control>,
     /// The domain that the queue bears the brand of: its name is taken for as long as this is around.
     pub(crate) domain: Arc<DomainInner>,
@@ -229,12 +240,12 @@ unsafe impl Send for CqInner {}
 unsafe impl Sync for CqInner {}
 
 impl CqInner {
-    fn control(&self) -> MutexGuard<'_, Control> {
+    pub(super) fn control(&self) -> MutexGuard<'_, Control> {
         self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn capacity(&self) -> u32 {
-        self.capacity
+        self.control().capacity
     }
 
     /// A work queue has come.
@@ -251,12 +262,13 @@ impl CqInner {
     pub(crate) fn orphan(&self, orphan: Orphan) {
         self.mailbox.send(Message::Orphan(orphan));
         self.waker.wake();
+        self.channel.tell(self.raw);
     }
 
     /// Leases room for `depth` completions, and takes a slot.
     pub(crate) fn lease(&self, kind: QueueKind, depth: u32) -> Result<Place, NoRoom> {
         let mut control = self.control();
-        let free = self.capacity - control.leased;
+        let free = control.capacity - control.leased;
         if depth > free {
             return Err(NoRoom { needed: depth, free });
         }
@@ -269,7 +281,7 @@ impl CqInner {
     /// queue's receives.
     pub(crate) fn lease_shared(&self, ledger: &SharedLedger) -> Result<Place, NoRoom> {
         let mut control = self.control();
-        let free = self.capacity - control.leased;
+        let free = control.capacity - control.leased;
         let needed = control.shared.needed(ledger);
         if needed > free {
             return Err(NoRoom { needed, free });
@@ -320,14 +332,12 @@ impl Control {
 
 impl Drop for CqInner {
     fn drop(&mut self) {
-        let provider = self.domain.context.provider;
+        let context = &self.domain.context;
+        self.channel.leave(self.raw);
         // SAFETY: alive (0); no queue pair uses it, since each holds a reference to this.
-        let gone = match unsafe { provider.destroy_cq(self.raw) } {
-            // SAFETY: alive (0), and its only queue is gone.
-            Ok(()) => unsafe { provider.destroy_comp_channel(self.channel) },
-            Err(error) => Err(error),
-        };
+        let gone = context.objects.end(self.raw, || unsafe { context.provider.destroy_cq(self.raw) });
         if let Err(error) = gone {
+            mem::forget(Arc::clone(&self.channel));
             mem::forget(Arc::clone(&self.domain));
             note_leak("a completion queue", error);
         }
@@ -348,8 +358,17 @@ impl Drop for CqInner {
     }
 }
 
-/// Makes a completion queue and its poller.
+/// Makes a completion queue, which has a channel for itself, and its poller.
 pub(crate) fn create<B>(domain: &Arc<DomainInner>, entries: u32) -> Result<(CompletionQueue<B>, Poller<B>), VerbError> {
+    create_on(domain, &ChannelInner::new(domain)?, entries)
+}
+
+/// Makes a completion queue on a channel of the domain, and its poller.
+pub(super) fn create_on<B>(
+    domain: &Arc<DomainInner>,
+    channel: &Arc<ChannelInner>,
+    entries: u32,
+) -> Result<(CompletionQueue<B>, Poller<B>), VerbError> {
     if entries == 0 {
         return Err(VerbError::new("ibv_create_cq", libc::EINVAL));
     }
@@ -359,37 +378,29 @@ pub(crate) fn create<B>(domain: &Arc<DomainInner>, entries: u32) -> Result<(Comp
     let (Some(poll), Some(request_notify)) = (operations.poll_cq, operations.req_notify_cq) else {
         return Err(VerbError::new("ibv_poll_cq", libc::EOPNOTSUPP));
     };
-    let provider = context.provider;
-    let waker = Waker::new()?;
-    // SAFETY: the context is open as long as we hold it.
-    let channel = unsafe { provider.create_comp_channel(context.raw) }?;
-    // SAFETY: as above; the channel was made just now.
-    let raw = match unsafe { provider.create_cq(context.raw, entries, channel) } {
-        Ok(raw) => raw,
-        Err(error) => {
-            // SAFETY: made just now, and nothing uses it.
-            if let Err(error) = unsafe { provider.destroy_comp_channel(channel) } {
-                mem::forget(Arc::clone(domain));
-                note_leak("a completion channel", error);
-            }
-            return Err(error);
-        }
+    let waker = Arc::new(Waker::new()?);
+    // SAFETY: the context is open as long as we hold it, and so is the channel.
+    let raw = unsafe { context.provider.create_cq(context.raw, entries, channel.raw()) }?;
+    let id = CompletionQueueId::fresh();
+    context.objects.note(raw, Object::CompletionQueue(id));
+    channel.join(raw, id, &waker);
+    let control = Control {
+        capacity: entries,
+        leased: 0,
+        shared: SharedLeases::default(),
+        free: Vec::new(),
+        fresh: 0,
+        parked: None,
     };
     let inner = Arc::new(CqInner {
         raw,
-        channel,
+        channel: Arc::clone(channel),
+        id,
         poll,
         request_notify,
-        capacity: entries,
         mailbox: Mailbox::new(),
         waker,
-        control: Mutex::new(Control {
-            leased: 0,
-            shared: SharedLeases::default(),
-            free: Vec::new(),
-            fresh: 0,
-            parked: None,
-        }),
+        control: Mutex::new(control),
         domain: Arc::clone(domain),
     });
     let poller = Poller::new(Arc::clone(&inner), Box::new(Desk::new()));

@@ -1,6 +1,8 @@
 //! An open device.
 #![allow(unsafe_code, reason = "owns the raw context")]
 
+use super::events::EventState;
+use super::objects::Objects;
 use super::{Port, PortState, devices, hardware};
 use crate::error::{VerbError, note_leak};
 use crate::provider::{Provider, soft};
@@ -79,6 +81,9 @@ pub(crate) struct ContextInner {
     pub(crate) provider: &'static dyn Provider,
     name: String,
     soft: bool,
+    /// What asynchronous events can be about.
+    pub(crate) objects: Objects,
+    pub(super) event_state: EventState,
 }
 
 // ASSUMPTION: verbs may be called from any thread, but for a destroy that races with a use.
@@ -164,7 +169,8 @@ impl Context {
     }
 
     fn from_raw(raw: NonNull<sys::ibv_context>, provider: &'static dyn Provider, name: &str, soft: bool) -> Self {
-        Self(Arc::new(ContextInner { raw, provider, name: name.to_owned(), soft }))
+        let (objects, event_state) = (Objects::default(), EventState::default());
+        Self(Arc::new(ContextInner { raw, provider, name: name.to_owned(), soft, objects, event_state }))
     }
 
     /// The name of the device.

@@ -1,11 +1,15 @@
 //! Devices: what there is, opening one, and what it and its ports say of themselves.
 
 mod context;
+mod events;
+pub(crate) mod objects;
 mod paging;
 mod port;
 
 pub(crate) use context::ContextInner;
 pub use context::{Context, DeviceAttributes, NoActivePort, OpenError};
+pub use events::{AsyncEvent, AsyncEvents, EventsError, PortEvent, QueuePairEvent, SharedReceiveQueueEvent};
+pub use objects::{CompletionQueueId, SharedReceiveQueueId};
 pub use paging::{OnDemandPaging, PagedOperation};
 pub use port::{GidEntry, GidKind, LinkLayer, NoGid, Port, PortState};
 

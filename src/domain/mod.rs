@@ -7,7 +7,7 @@ mod numbers;
 pub use brand::{Brand, Scoped};
 pub(crate) use numbers::{Number, Numbers};
 
-use crate::completion::{CompletionQueue, Poller};
+use crate::completion::{CompletionChannel, CompletionQueue, Poller};
 use crate::device::{Context, ContextInner};
 use crate::error::{VerbError, note_leak};
 use crate::memory::{Access, Buffer, LocalWrite, Memory, MemoryRegion, Pages, RegisterError, RegisterFailure};
@@ -200,6 +200,18 @@ impl<B: Brand> ProtectionDomain<B> {
     #[doc(alias = "ibv_create_cq")]
     pub fn completion_queue(&self, entries: u32) -> Result<(CompletionQueue<B>, Poller<B>), VerbError> {
         crate::completion::create(&self.inner, entries)
+    }
+
+    /// A completion channel, from which completion queues are made that can be waited for together.
+    ///
+    /// `ibv_create_comp_channel(3)`. Otherwise each queue has one for itself.
+    ///
+    /// # Errors
+    ///
+    /// `EMFILE`, `ENFILE`: no more descriptors.
+    #[doc(alias = "ibv_create_comp_channel")]
+    pub fn completion_channel(&self) -> Result<CompletionChannel<B>, VerbError> {
+        crate::completion::create_channel(&self.inner)
     }
 
     /// A queue pair for reliable connections, whose sends and receives complete on `queue`.

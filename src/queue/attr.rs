@@ -286,6 +286,14 @@ impl Modify {
         Self { attributes: sys::ibv_qp_attr { qp_state: state, ..Default::default() }, mask: mask::IBV_QP_STATE }
     }
 
+    /// To Send Queue Drain, with the event that tells when it is drained.
+    pub(super) fn drain() -> Self {
+        let mut this = Self::to(sys::ibv_qp_state::IBV_QPS_SQD);
+        this.attributes.en_sqd_async_notify = 1;
+        this.mask |= mask::IBV_QP_EN_SQD_ASYNC_NOTIFY;
+        this
+    }
+
     /// What Init takes of every transport.
     fn init(port: &Port, pkey_index: u16) -> Self {
         let mut this = Self::to(sys::ibv_qp_state::IBV_QPS_INIT);

@@ -11,6 +11,7 @@ use super::state::{Reset, State};
 use super::transport::{Transport, code};
 use super::work::{Entry, QueueKind};
 use crate::completion::{Attached, CqInner, Member, NoRoom, Orphan, Place, QueueStatus, Status};
+use crate::device::objects::Object;
 use crate::device::{GidEntry, LinkLayer, Port};
 use crate::domain::DomainInner;
 use crate::error::{VerbError, note_leak};
@@ -120,6 +121,7 @@ impl Inner {
         };
         // SAFETY: created just now.
         let status = QueueStatus::new(unsafe { (*raw.as_ptr()).qp_num }, code::<T>());
+        domain.context.objects.note(raw, Object::QueuePair(Qpn::from_device(status.qpn)));
         let (send_key, receive_key) = (places.send.key, places.receive.key);
         let send_poster = attach(sends, &places.send, limits.sends, &status);
         let receive_poster = attach(receives, &places.receive, limits.receives, &status);
@@ -222,8 +224,9 @@ impl Core {
         while let Some(&(group, lid)) = self.groups.last() {
             self.detach(group, lid)?;
         }
+        let context = &self.domain.context;
         // SAFETY: alive (0).
-        unsafe { self.domain.context.provider.destroy_qp(self.raw) }?;
+        context.objects.end(self.raw, || unsafe { context.provider.destroy_qp(self.raw) })?;
         if let Some(Places { send, receive }) = self.places.take() {
             self.orphan(send, receive, None);
         }

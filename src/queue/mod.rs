@@ -32,7 +32,7 @@ pub use pair::QueuePair;
 pub use post::PostError;
 pub use request::{CarriesImmediate, FillMemory, Inline, RequestFlaw, SendMemory, WorkRequest};
 pub(crate) use shared::SharedLedger;
-pub use shared::{DestroySharedError, SharedAttributes, SharedLimits, SharedReceiveQueue, SharedReceiveQueueId};
+pub use shared::{DestroySharedError, SharedAttributes, SharedLimits, SharedReceiveQueue};
 #[cfg(all(test, not(loom)))]
 pub(crate) use slab::{SlabPoster, slab};
 pub use state::{

@@ -212,7 +212,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     where
         S: GoesTo<SendQueueDrain>,
     {
-        self.transition(Modify::to(raw_state::IBV_QPS_SQD))
+        self.transition(Modify::drain())
     }
 
     /// To Error: every request is flushed, each with a completion of [`Status::Flushed`].

@@ -13,6 +13,8 @@ use super::state::Reset;
 use super::transport::{OnShared, ReliableConnection};
 use super::work::{Entry, MAX_SHARED, MAX_SLOTS, Operation, WorkId};
 use crate::completion::CompletionQueue;
+use crate::device::SharedReceiveQueueId;
+use crate::device::objects::Object;
 use crate::domain::brand::Branded;
 use crate::domain::{Brand, DomainInner};
 use crate::error::{VerbError, note_leak};
@@ -138,6 +140,7 @@ pub(super) struct SharedCore {
     ///
     /// 0. Came from the domain's provider, and is alive while `is_alive`.
     raw: NonNull<sys::ibv_srq>,
+    id: SharedReceiveQueueId,
     is_alive: bool,
     pub(super) ledger: SharedLedger,
     pub(super) domain: Arc<DomainInner>,
@@ -147,25 +150,6 @@ pub(super) struct SharedCore {
 unsafe impl Send for SharedCore {}
 // SAFETY: as above.
 unsafe impl Sync for SharedCore {}
-
-/// Which shared receive queue: what an asynchronous event of one names.
-///
-/// Two queues that are alive at the same time differ in it; a later one may have the id of one that was destroyed.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct SharedReceiveQueueId(usize);
-
-impl SharedReceiveQueueId {
-    /// The queue itself is not looked at.
-    pub(crate) fn of(raw: *const sys::ibv_srq) -> Self {
-        Self(raw.addr())
-    }
-}
-
-impl fmt::Debug for SharedReceiveQueueId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "SharedReceiveQueueId({:#x})", self.0)
-    }
-}
 
 /// What the device says of a shared receive queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -213,9 +197,11 @@ impl<B: Brand> SharedReceiveQueue<B> {
         let mut attributes = sys::ibv_srq_init_attr { attr, ..Default::default() };
         // SAFETY: the domain is alive as long as we hold it.
         let raw = unsafe { domain.context.provider.create_srq(domain.raw, &mut attributes) }?;
+        let id = SharedReceiveQueueId::fresh();
+        domain.context.objects.note(raw, Object::SharedReceiveQueue(id));
         let poster = slab(number, slots, receives);
         let ledger = SharedLedger::clone(&poster.slab);
-        let core = Arc::new(SharedCore { raw, is_alive: true, ledger, domain: Arc::clone(domain) });
+        let core = Arc::new(SharedCore { raw, id, is_alive: true, ledger, domain: Arc::clone(domain) });
         Ok(Self { inner: Box::new(Inner { poster, post, broken: false, core }), brand: PhantomData })
     }
 
@@ -357,7 +343,7 @@ impl<B: Brand> SharedReceiveQueue<B> {
 impl<B> SharedReceiveQueue<B> {
     /// What an asynchronous event of this queue names.
     pub fn id(&self) -> SharedReceiveQueueId {
-        SharedReceiveQueueId::of(self.inner.core.raw.as_ptr())
+        self.inner.core.id
     }
 
     /// How many receives it holds now, and how many it can be made to hold.
@@ -399,8 +385,9 @@ impl SharedCore {
 
     fn destroy(&mut self) -> Result<(), VerbError> {
         if self.is_alive {
+            let context = &self.domain.context;
             // SAFETY: alive (0); no pair uses it, since each has a reference to this.
-            unsafe { self.domain.context.provider.destroy_srq(self.raw) }?;
+            context.objects.end(self.raw, || unsafe { context.provider.destroy_srq(self.raw) })?;
             self.is_alive = false;
             self.ledger.end();
         }

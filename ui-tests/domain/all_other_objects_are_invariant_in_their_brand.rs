@@ -2,9 +2,7 @@
 //! Error: lifetime may not live long enough
 
 use interlock::{
-    AnyQueuePair, Completion, CompletionQueue, Failure, LocalWrite, MemoryRegion, Poller, PostedMemory,
-    ProtectionDomain, ReceiveHalf, Scoped, SendHalf, SharedBuffer, SharedReceiveQueue, SplitRegion,
-    Success,
+    AnyQueuePair, Armed, Completion, CompletionChannel, CompletionQueue, Failure, LocalWrite, MemoryRegion, Poller, PostedMemory, ProtectionDomain, ReceiveHalf, Scoped, SendHalf, SharedBuffer, SharedReceiveQueue, SplitRegion, Success,
 };
 
 type Region<B> = MemoryRegion<B, LocalWrite>;
@@ -22,7 +20,9 @@ macro_rules! keep {
 keep! {
     ProtectionDomain,
     CompletionQueue,
+    CompletionChannel,
     Poller,
+    Armed,
     Completion,
     Success,
     Failure,

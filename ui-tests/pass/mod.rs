@@ -1,6 +1,7 @@
 //! The legal twins of the failing cases, which compile as a part of `tests/ui.rs`.
 
 mod completion;
+mod device;
 mod domain;
 mod memory;
 mod peer_holes;

@@ -218,11 +218,24 @@ impl State {
 
     /// Makes an event for each armed queue of a device: what they wait for does not come any more.
     pub(super) fn notify_all(&mut self, device: usize) {
-        let of_device: Vec<usize> =
-            self.cqs.iter().filter(|(_, cq)| cq.device == device).map(|(index, _)| index).collect();
-        for index in of_device {
+        for index in self.queues_of(device) {
             self.notify(index, true);
         }
+    }
+
+    /// Each queue of a device loses a completion.
+    pub(super) fn overrun_all(&mut self, device: usize) {
+        for index in self.queues_of(device) {
+            if let Some(cq) = self.cqs.get_mut(index) {
+                cq.failed = true;
+            }
+            self.notify(index, true);
+            self.overrun(index);
+        }
+    }
+
+    fn queues_of(&self, device: usize) -> Vec<usize> {
+        self.cqs.iter().filter(|(_, cq)| cq.device == device).map(|(index, _)| index).collect()
     }
 
     /// A completion queue that lost a completion is of no use any more, and neither are its queue pairs.

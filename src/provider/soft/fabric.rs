@@ -134,11 +134,15 @@ impl Fabric {
     pub fn inject(&self, fault: Fault) {
         let mut state = self.lock();
         state.faults.add(&fault);
-        if let Fault::DeviceRemoved { device } | Fault::DeviceFatal { device } | Fault::PortDown { device } = &fault
+        if let Fault::DeviceRemoved { device }
+        | Fault::DeviceFatal { device }
+        | Fault::PortDown { device }
+        | Fault::Overrun { device } = &fault
             && let Ok(number) = state.device(device)
         {
             match fault {
                 Fault::PortDown { .. } => state.lower_port(number),
+                Fault::Overrun { .. } => state.overrun_all(number),
                 Fault::DeviceRemoved { .. } => state.break_device(number, true),
                 _ => state.break_device(number, false),
             }

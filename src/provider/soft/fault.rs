@@ -237,6 +237,14 @@ pub enum Fault {
         /// The name of the device.
         device: String,
     },
+    /// Each completion queue of the device loses a completion, as if it had overrun: it is of no use any
+    /// more, and its queue pairs are in Error. `IBV_EVENT_CQ_ERR` is raised, and `IBV_EVENT_QP_FATAL` for the pairs.
+    ///
+    /// This library never lets a queue overrun; models what the device may do by itself. `heal` does not undo it.
+    Overrun {
+        /// Its name.
+        device: String,
+    },
     /// Registrations that would make more than `bytes` registered bytes in all fail with `ENOMEM`.
     ///
     /// Models `RLIMIT_MEMLOCK`.
@@ -282,7 +290,10 @@ impl Faults {
             Fault::AnswersLost { count } => self.answers_lost = count,
             Fault::FlushWithheld => self.flush_withheld = true,
             Fault::LockedMemoryLimit { bytes } => self.locked_limit = Some(bytes),
-            Fault::DeviceRemoved { .. } | Fault::DeviceFatal { .. } | Fault::PortDown { .. } => {}
+            Fault::DeviceRemoved { .. }
+            | Fault::DeviceFatal { .. }
+            | Fault::PortDown { .. }
+            | Fault::Overrun { .. } => {}
         }
     }
 

@@ -1,3 +1,4 @@
+mod a_channel_waits_for_pollers_of_its_own_domain;
 mod a_checked_completion_is_not_a_success_yet;
 mod a_completed_buffer_keeps_its_domain;
 mod a_completion_gives_no_buffer_before_it_is_checked;

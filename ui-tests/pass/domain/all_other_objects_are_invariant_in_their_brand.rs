@@ -1,8 +1,9 @@
 //! Rule D5: everything of a domain is invariant in its brand.
 
 use interlock::{
-    AnyQueuePair, Completion, CompletionQueue, Failure, LocalWrite, MemoryRegion, Poller, PostedMemory,
-    ProtectionDomain, ReceiveHalf, Scoped, SendHalf, SharedBuffer, SharedReceiveQueue, SplitRegion, Success,
+    AnyQueuePair, Armed, Completion, CompletionChannel, CompletionQueue, Failure, LocalWrite, MemoryRegion, Poller,
+    PostedMemory, ProtectionDomain, ReceiveHalf, Scoped, SendHalf, SharedBuffer, SharedReceiveQueue, SplitRegion,
+    Success,
 };
 
 type Region<B> = MemoryRegion<B, LocalWrite>;
@@ -20,7 +21,9 @@ macro_rules! keep {
 keep! {
     ProtectionDomain,
     CompletionQueue,
+    CompletionChannel,
     Poller,
+    Armed,
     Completion,
     Success,
     Failure,

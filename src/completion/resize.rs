@@ -1,0 +1,95 @@
+//! Changing the room of a completion queue.
+#![allow(unsafe_code, reason = "resizes the raw queue")]
+
+use super::Poller;
+use crate::error::VerbError;
+
+/// Why a completion queue has the room that it had.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ResizeError {
+    /// Queue pairs have leased more than that: as many completions may still come.
+    #[error(
+        "room for {asked} completions is less than the {leased} that queue pairs have leased: destroy some, and poll until \
+         the queue is empty"
+    )]
+    Leased {
+        /// What was asked for.
+        asked: u32,
+        /// What is leased.
+        leased: u32,
+    },
+    /// No completion queue of this device has that room.
+    #[error("a completion queue of this device has room for 1 to {most} completions, not {asked}")]
+    OutOfRange {
+        /// What was asked for.
+        asked: u32,
+        /// The most that the device has.
+        most: u32,
+    },
+    /// The device cannot resize completion queues (`EOPNOTSUPP`, `ENOSYS`); or it did not say what it can do.
+    #[error("the completion queue keeps its room")]
+    Refused(#[source] VerbError),
+    /// The device failed in the middle. The queue is of no use any more, and its poller says
+    /// [`PollError::Failed`](super::PollError::Failed): providers have been seen that let go of the old room first.
+    #[error("the completion queue failed while it was resized: destroy its queue pairs")]
+    Failed(#[source] VerbError),
+}
+
+impl<B> Poller<B> {
+    /// Gives the completion queue room for `entries` completions, more or fewer; what is in it stays.
+    ///
+    /// `ibv_resize_cq(3)`. It takes the poller, so that nobody polls meanwhile. (Most providers would allow that: theirs hold the
+    /// queue's lock. Not all do, and the size itself is read without one.) Whether an armed queue stays armed is not said: arm
+    /// it again.
+    ///
+    /// # Errors
+    ///
+    /// [`ResizeError`]: refused with all as it was, or else [`ResizeError::Failed`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use interlock::{Context, Limits, ResizeError};
+    /// interlock::domain! { struct Docs; }
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let domain = Context::open("soft0")?.named_domain(Docs)?;
+    /// let (queue, mut poller) = domain.completion_queue(8)?;
+    /// let pair = domain.reliable(&queue, &Limits::default())?;
+    /// assert!(matches!(poller.resize(4), Err(ResizeError::Leased { leased: 8, .. })));
+    /// poller.resize(16)?;
+    /// assert_eq!((queue.capacity(), queue.room()), (16, 8));
+    /// # Ok(()) }
+    /// ```
+    #[doc(alias = "ibv_resize_cq")]
+    pub fn resize(&mut self, entries: u32) -> Result<(), ResizeError> {
+        let queue = &self.queue;
+        let context = &queue.domain.context;
+        // SAFETY: open as long as we hold it.
+        let device = unsafe { context.provider.query_device(context.raw) }.map_err(ResizeError::Refused)?;
+        let most = u32::try_from(device.max_cqe).unwrap_or(0);
+        if entries == 0 || entries > most {
+            return Err(ResizeError::OutOfRange { asked: entries, most });
+        }
+        // Nothing is leased meanwhile.
+        let mut control = queue.control();
+        if entries < control.leased {
+            return Err(ResizeError::Leased { asked: entries, leased: control.leased });
+        }
+        // SAFETY: alive as long as we hold it; we are its only poller, and nobody else reads its size.
+        match unsafe { context.provider.resize_cq(queue.raw, entries) } {
+            Ok(()) => {
+                control.capacity = entries;
+                Ok(())
+            }
+            Err(source) if matches!(source.errno(), libc::EOPNOTSUPP | libc::ENOSYS) => {
+                Err(ResizeError::Refused(source))
+            }
+            Err(source) => {
+                drop(control);
+                self.desk.poison(queue);
+                Err(ResizeError::Failed(source))
+            }
+        }
+    }
+}

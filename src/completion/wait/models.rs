@@ -1,0 +1,146 @@
+//! Every interleaving of a device that completes, a program that destroys, and a poller that waits.
+use super::*;
+use crate::sync::{Arc, Mutex, lock};
+use loom::thread;
+
+/// A device with one completion queue, and the library's waker beside it. Each step is one, as it is in a device.
+struct Device(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    completions: u32,
+    armed: bool,
+    /// What makes the two descriptors readable.
+    event: bool,
+    woken: bool,
+    /// What the poller reads besides completions.
+    mail: u32,
+    /// How many threads have yet to do what they do.
+    left: usize,
+}
+
+impl Device {
+    fn complete(&self) {
+        let mut state = lock(&self.0);
+        state.completions += 1;
+        state.event |= std::mem::take(&mut state.armed);
+        state.left -= 1;
+    }
+
+    /// First the mail, then the waker: two steps.
+    fn orphan(&self) {
+        lock(&self.0).mail += 1;
+        let mut state = lock(&self.0);
+        state.woken = true;
+        state.left -= 1;
+    }
+}
+
+struct Waiter(Arc<Device>);
+
+impl Source for Waiter {
+    type Item = ();
+
+    fn look(&mut self) -> Result<Option<()>, PollError> {
+        let mut state = lock(&self.0.0);
+        let State { completions, mail, .. } = &mut *state;
+        let found = [completions, mail].into_iter().find(|count| **count > 0);
+        Ok(found.map(|count| *count -= 1))
+    }
+
+    fn arm(&mut self) -> Result<(), VerbError> {
+        lock(&self.0.0).armed = true;
+        Ok(())
+    }
+
+    fn sleep(&mut self, _: Duration) -> Result<(), WaitError> {
+        loop {
+            let state = lock(&self.0.0);
+            if state.event || state.woken {
+                return Ok(());
+            }
+            // Nobody is left who could end it.
+            let for_ever = state.left == 0;
+            drop(state);
+            assert!(!for_ever, "lost wake-up");
+            thread::yield_now();
+        }
+    }
+
+    fn take_events(&mut self) -> Result<bool, WaitError> {
+        lock(&self.0.0).woken = false;
+        Ok(std::mem::take(&mut lock(&self.0.0).event))
+    }
+}
+
+/// What a thread beside the poller does.
+type Doing = fn(&Device);
+
+/// Waits once for each of `doings`, of which each has its thread. `bound` is how often a thread is interrupted at most.
+fn model<const N: usize>(doings: [Doing; N], bound: Option<usize>, wait_once: fn(&mut Waiter)) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = bound;
+    builder.check(move || {
+        let device = Arc::new(Device(Mutex::new(State { left: N, ..State::default() })));
+        let threads = doings.map(|doing| {
+            let device = Arc::clone(&device);
+            thread::spawn(move || doing(&device))
+        });
+        let mut waiter = Waiter(device);
+        for _ in 0..N {
+            wait_once(&mut waiter);
+        }
+        for thread in threads {
+            thread.join().unwrap();
+        }
+    });
+}
+
+#[test]
+fn no_wake_up_is_lost() {
+    model([Device::complete, Device::orphan], None, |waiter| {
+        assert!(wait(waiter, Duration::ZERO, Duration::MAX).unwrap().is_some())
+    });
+}
+
+/// As an event loop of the program's own does it.
+#[test]
+fn no_wake_up_is_lost_between_armings() {
+    model([Device::complete, Device::orphan], Some(3), |waiter| {
+        loop {
+            waiter.take_events().unwrap();
+            if arm(waiter).unwrap().is_some() {
+                return;
+            }
+            waiter.sleep(Duration::MAX).unwrap();
+        }
+    });
+}
+
+/// The model finds the mistake that there is to make: not looking after arming.
+#[test]
+#[should_panic(expected = "lost wake-up")]
+fn without_the_second_look_a_wake_up_is_lost() {
+    model([Device::complete], None, |waiter| {
+        while waiter.look().unwrap().is_none() {
+            waiter.arm().unwrap();
+            waiter.sleep(Duration::MAX).unwrap();
+            waiter.take_events().unwrap();
+        }
+    });
+}
+
+/// And the other one: taking events after the look that found nothing.
+#[test]
+#[should_panic(expected = "lost wake-up")]
+fn where_events_are_taken_after_the_last_look_a_wake_up_is_lost() {
+    model([Device::complete], None, |waiter| {
+        loop {
+            if arm(waiter).unwrap().is_some() {
+                return;
+            }
+            waiter.take_events().unwrap();
+            waiter.sleep(Duration::MAX).unwrap();
+        }
+    });
+}

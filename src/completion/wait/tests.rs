@@ -1,0 +1,186 @@
+//! A completion comes at each place of the routine, on a device that moves only when it is told to.
+use super::*;
+use crate::soft::Fabric;
+use crate::{Brand, Context, Limits, ProtectionDomain, QueuePair, ReadyToSend};
+
+/// More than any test takes; a sleep that long was a lost wake-up.
+const LONG: Duration = Duration::from_secs(30);
+
+/// A pair that is connected to itself, and what it takes to let it move.
+struct World<B> {
+    fabric: Fabric,
+    domain: ProtectionDomain<B>,
+    pair: Option<QueuePair<B, ReadyToSend>>,
+}
+
+/// A world with a domain name of its own; and its poller.
+macro_rules! world {
+    ($fabric:expr) => {{
+        crate::domain! { struct Test; }
+        let fabric = $fabric;
+        let domain = Context::open_on(&fabric, "dev0").unwrap().named_domain(Test).unwrap();
+        World::new(fabric, domain)
+    }};
+}
+
+impl<B: Brand> World<B> {
+    fn new(fabric: Fabric, domain: ProtectionDomain<B>) -> (Self, Poller<B>) {
+        let port = domain.context().active_port().unwrap();
+        let (queue, poller) = domain.completion_queue(8).unwrap();
+        let pair = domain.reliable(&queue, &Limits::default()).unwrap().into_init(&port).unwrap();
+        let myself = pair.endpoint();
+        let pair = pair.connect(&myself).unwrap();
+        (Self { fabric, domain, pair: Some(pair) }, poller)
+    }
+
+    fn post(&mut self) {
+        let pair = self.pair.as_mut().unwrap();
+        pair.post_receive(self.domain.buffer(8).unwrap()).unwrap();
+        pair.post_send(self.domain.buffer(8).unwrap()).unwrap();
+    }
+}
+
+/// A poller on which something happens before step `at` of the routine, or in it where it sleeps.
+struct Disturbed<'p, B, F> {
+    inner: Waiting<'p, B>,
+    steps: usize,
+    at: usize,
+    /// Taken once.
+    happening: Option<F>,
+    slept: Duration,
+}
+
+impl<B, F: FnOnce()> Disturbed<'_, B, F> {
+    fn step(&mut self) {
+        if self.steps == self.at
+            && let Some(happening) = self.happening.take()
+        {
+            happening();
+        }
+        self.steps += 1;
+    }
+}
+
+impl<B, F: FnOnce() + Send> Source for Disturbed<'_, B, F> {
+    type Item = Completion<B>;
+
+    fn look(&mut self) -> Result<Option<Self::Item>, PollError> {
+        self.step();
+        self.inner.look()
+    }
+
+    fn arm(&mut self) -> Result<(), VerbError> {
+        self.step();
+        self.inner.arm()
+    }
+
+    fn sleep(&mut self, left: Duration) -> Result<(), WaitError> {
+        let start = Instant::now();
+        if self.steps == self.at
+            && let Some(happening) = self.happening.take()
+        {
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    std::thread::sleep(Duration::from_millis(5));
+                    happening();
+                });
+                self.inner.sleep(left)
+            })?;
+        } else if self.happening.is_none() {
+            self.inner.sleep(left)?;
+        }
+        // Else it comes back at once, which a sleep may do.
+        self.steps += 1;
+        self.slept = self.slept.max(start.elapsed());
+        Ok(())
+    }
+
+    fn take_events(&mut self) -> Result<bool, WaitError> {
+        self.step();
+        self.inner.take_events()
+    }
+}
+
+/// How many steps there are: two rounds of look, arm, look, sleep, take.
+const STEPS: usize = 10;
+
+#[test]
+#[cfg_attr(miri, ignore = "poll(2)")]
+fn hz14_a_completion_at_any_place_of_the_routine_ends_the_wait() {
+    for at in 0..STEPS {
+        for wake_for in [WakeFor::Any, WakeFor::Solicited] {
+            let (mut world, mut poller) = world!(Fabric::manual());
+            let fabric = world.fabric.clone();
+            if wake_for == WakeFor::Solicited {
+                let pair = world.pair.as_mut().unwrap();
+                pair.post_receive(world.domain.buffer(8).unwrap()).unwrap();
+                let request = crate::WorkRequest::send(world.domain.buffer(8).unwrap());
+                pair.post(request.solicited()).unwrap();
+            } else {
+                world.post();
+            }
+            let inner = Waiting { poller: &mut poller, wake_for };
+            // One unit of work at a time: the receive completes in one and the send in a later one.
+            let happening = move || while fabric.step() {};
+            let mut source = Disturbed { inner, steps: 0, at, happening: Some(happening), slept: Duration::ZERO };
+            let found = wait(&mut source, Duration::ZERO, LONG).unwrap();
+            assert!(found.is_some() && source.slept < LONG / 2, "step {at}");
+        }
+    }
+}
+
+/// Each unit of work of the device at each place: the one that completes something comes at any of them.
+#[test]
+#[cfg_attr(miri, ignore = "poll(2)")]
+fn hz14_single_steps_of_the_device_at_any_place_end_the_wait() {
+    for before in 0..4 {
+        for at in 0..STEPS {
+            let (mut world, mut poller) = world!(Fabric::manual());
+            world.post();
+            for _ in 0..before {
+                world.fabric.step();
+            }
+            // What this completed already is taken.
+            while let Some(completion) = poller.poll().unwrap() {
+                drop(completion);
+            }
+            let fabric = world.fabric.clone();
+            let pair = world.pair.as_ref().unwrap();
+            if pair.sends_in_flight() + pair.receives_in_flight() == 0 {
+                continue;
+            }
+            let happening = move || while fabric.step() {};
+            let inner = Waiting { poller: &mut poller, wake_for: WakeFor::Any };
+            let mut source = Disturbed { inner, steps: 0, at, happening: Some(happening), slept: Duration::ZERO };
+            let found = wait(&mut source, Duration::ZERO, LONG).unwrap();
+            assert!(found.is_some() && source.slept < LONG / 2, "step {at} after {before}");
+        }
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "poll(2)")]
+fn hz14_the_end_of_a_pair_at_any_place_of_the_routine_ends_the_wait() {
+    for at in 0..STEPS {
+        let (mut world, mut poller) = world!(Fabric::manual());
+        world.post();
+        let pair = world.pair.take().unwrap();
+        let inner = Waiting { poller: &mut poller, wake_for: WakeFor::Any };
+        let happening = move || drop(pair);
+        let mut source = Disturbed { inner, steps: 0, at, happening: Some(happening), slept: Duration::ZERO };
+        let found = wait(&mut source, Duration::ZERO, LONG).unwrap();
+        assert!(found.is_some() && source.slept < LONG / 2, "step {at}");
+    }
+}
+
+#[test]
+fn what_came_while_spinning_is_given_without_arming() {
+    let (mut world, mut poller) = world!(Fabric::new());
+    world.post();
+    let how = Wait { spin: Duration::from_secs(1), ..Wait::new(Duration::from_secs(1)) };
+    assert!(poller.wait_with(&how).unwrap().is_some());
+    assert!(poller.wait_with(&how).unwrap().is_some());
+    // Not armed, so a further completion makes no event.
+    world.post();
+    assert!(!poller.take_events().unwrap());
+}

@@ -1,0 +1,391 @@
+//! Asynchronous events: what happens to objects that no completion tells of.
+#![allow(unsafe_code, reason = "takes raw events, unions of the C interface")]
+
+use super::objects::Object;
+use super::{CompletionQueueId, Context, ContextInner, SharedReceiveQueueId};
+use crate::error::VerbError;
+use crate::readiness::{Readiness, until_readable};
+use crate::sys::{ibv_async_event, ibv_event_type as Kind};
+use crate::types::{PortNumber, Qpn};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use std::{fmt, io};
+
+/// Something that happened to a device or to an object of it. Its text says what to do.
+///
+/// `ibv_get_async_event(3)`, copied and acknowledged at once: nothing waits for the program to be done with it. Events of
+/// objects that are gone are dropped.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+#[doc(alias = "ibv_async_event")]
+pub enum AsyncEvent {
+    /// Of a queue pair. A number says which one of this device; it may be used again for another after this one is gone.
+    OfQueuePair(Qpn, QueuePairEvent),
+    /// A completion queue failed: it overran, or the device cannot write to it. Its poller says so too, and its queue
+    /// pairs are in Error or will be.
+    #[doc(alias = "IBV_EVENT_CQ_ERR")]
+    CompletionQueueError(CompletionQueueId),
+    /// Of a shared receive queue.
+    OfSharedReceiveQueue(SharedReceiveQueueId, SharedReceiveQueueEvent),
+    /// Of a port.
+    OfPort(PortNumber, PortEvent),
+    /// The device has failed or was removed. Nothing comes back to life: end what was made from this context, and open the
+    /// device anew once it is there again. After the events that are left, [`AsyncEvents`] says [`EventsError::DeviceGone`].
+    #[doc(alias = "IBV_EVENT_DEVICE_FATAL")]
+    DeviceFatal,
+    /// One that this library does not know.
+    Unknown {
+        /// The number of the kind, of `ibv_event_type`.
+        code: u32,
+    },
+}
+
+/// What happened to a queue pair.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum QueuePairEvent {
+    /// It failed in a way that no completion can tell of, and is in Error.
+    #[doc(alias = "IBV_EVENT_QP_FATAL")]
+    Fatal,
+    /// The peer sent what is no valid request (opcode, alignment, order, too long); the pair is in Error.
+    #[doc(alias = "IBV_EVENT_QP_REQ_ERR")]
+    RequestError,
+    /// The peer asked for memory that it may not have (key, range, rights, domain); the pair is in Error.
+    #[doc(alias = "IBV_EVENT_QP_ACCESS_ERR")]
+    AccessError,
+    /// A first message came while the pair was in Ready To Receive: the peer is connected, so go to Ready To Send.
+    #[doc(alias = "IBV_EVENT_COMM_EST")]
+    ConnectionEstablished,
+    /// The send queue is drained: what was begun before [`SendQueueDrain`](crate::SendQueueDrain) has ended.
+    #[doc(alias = "IBV_EVENT_SQ_DRAINED")]
+    SendQueueDrained,
+    /// The pair is in Error, and takes no more receives from its shared receive queue: it can be destroyed once its
+    /// completions are polled.
+    #[doc(alias = "IBV_EVENT_QP_LAST_WQE_REACHED")]
+    LastRequestReached,
+    /// The connection has moved to its alternate path.
+    #[doc(alias = "IBV_EVENT_PATH_MIG")]
+    PathMigrated,
+    /// The connection could not move to its alternate path.
+    #[doc(alias = "IBV_EVENT_PATH_MIG_ERR")]
+    PathMigrationFailed,
+}
+
+/// What happened to a shared receive queue.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum SharedReceiveQueueEvent {
+    /// Fewer receives are left than the limit that was set. Comes once for each time that the limit is set.
+    #[doc(alias = "IBV_EVENT_SRQ_LIMIT_REACHED")]
+    LimitReached,
+    /// It failed. Its queue pairs get no more receives.
+    #[doc(alias = "IBV_EVENT_SRQ_ERR")]
+    Failed,
+}
+
+/// What happened to a port.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum PortEvent {
+    /// The link is up.
+    #[doc(alias = "IBV_EVENT_PORT_ACTIVE")]
+    Active,
+    /// The link is down. Queue pairs stay as they are, and retry.
+    #[doc(alias = "IBV_EVENT_PORT_ERR")]
+    Down,
+    /// The subnet manager gave it another LID.
+    #[doc(alias = "IBV_EVENT_LID_CHANGE")]
+    LidChanged,
+    /// The table of partition keys changed.
+    #[doc(alias = "IBV_EVENT_PKEY_CHANGE")]
+    PartitionKeysChanged,
+    /// There is another subnet manager.
+    #[doc(alias = "IBV_EVENT_SM_CHANGE")]
+    SubnetManagerChanged,
+    /// The subnet manager wants multicast groups joined and services registered again.
+    #[doc(alias = "IBV_EVENT_CLIENT_REREGISTER")]
+    ReregisterRequested,
+    /// The GID table changed: an address came, went, or moved to another row.
+    #[doc(alias = "IBV_EVENT_GID_CHANGE")]
+    GidsChanged,
+}
+
+/// The asynchronous events of one open device. There is one handle of it at a time.
+///
+/// Events wait until they are taken, so a program that does not care need not take them.
+///
+/// # Rules
+///
+/// Kept by the compiler; programs that break it are in `ui-tests/device`.
+///
+/// - E1: the events of a device are taken by one at a time.
+pub struct AsyncEvents {
+    context: Arc<ContextInner>,
+}
+
+/// What an open device keeps for its events.
+#[derive(Debug, Default)]
+pub(super) struct EventState {
+    /// A handle is around.
+    taken: AtomicBool,
+    /// [`AsyncEvent::DeviceFatal`] has been given.
+    fatal: AtomicBool,
+}
+
+/// Why there is no event.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EventsError {
+    /// The device has failed or was removed, and all that it had to tell was given. It is the end: nothing will come.
+    #[error("the device is gone, and all of its events were given: drop what was made from it, and open it anew")]
+    DeviceGone,
+    /// Taking an event failed.
+    #[error(transparent)]
+    Verb(#[from] VerbError),
+    /// Waiting failed.
+    #[error("cannot wait for asynchronous events")]
+    Io(#[from] io::Error),
+}
+
+impl Context {
+    /// The asynchronous events of this open device; `None` while another handle of them is around, of a clone of this too.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use interlock::{AsyncEvent, Context, PortEvent, soft};
+    ///
+    /// let fabric = soft::Fabric::new();
+    /// let context = Context::open_on(&fabric, "dev0")?;
+    /// let mut events = context.events().expect("nobody else took them");
+    /// fabric.inject(soft::Fault::PortDown { device: "dev0".into() });
+    /// while let Some(event) = events.poll()? {
+    ///     println!("{event}"); // port 1: the link is down; ...
+    ///     assert!(matches!(event, AsyncEvent::OfPort(_, PortEvent::Down)));
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[doc(alias = "ibv_get_async_event")]
+    pub fn events(&self) -> Option<AsyncEvents> {
+        let taken = self.0.event_state.taken.swap(true, Ordering::Acquire);
+        (!taken).then(|| AsyncEvents { context: Arc::clone(&self.0) })
+    }
+}
+
+impl AsyncEvents {
+    /// The next event; `None` if there is none now.
+    ///
+    /// # Errors
+    ///
+    /// [`EventsError::DeviceGone`], after [`AsyncEvent::DeviceFatal`] and all others, from then on always.
+    #[doc(alias = "ibv_ack_async_event")]
+    pub fn poll(&mut self) -> Result<Option<AsyncEvent>, EventsError> {
+        let fatal = &self.context.event_state.fatal;
+        loop {
+            let event = match self.take() {
+                Ok(Taken::Event(event)) => event,
+                Ok(Taken::OfNobody) => continue,
+                Ok(Taken::Nothing) if fatal.load(Ordering::Relaxed) => return Err(EventsError::DeviceGone),
+                Ok(Taken::Nothing) => return Ok(None),
+                // So the kernel says that the device was removed.
+                Err(error) if error.errno() == libc::EIO => {
+                    if fatal.load(Ordering::Relaxed) {
+                        return Err(EventsError::DeviceGone);
+                    }
+                    AsyncEvent::DeviceFatal
+                }
+                Err(error) => return Err(error.into()),
+            };
+            if event == AsyncEvent::DeviceFatal {
+                fatal.store(true, Ordering::Relaxed);
+            }
+            return Ok(Some(event));
+        }
+    }
+
+    /// Waits for the next event, at most for `timeout`; `None` if none came.
+    ///
+    /// # Errors
+    ///
+    /// As [`poll`](Self::poll).
+    pub fn next(&mut self, timeout: Duration) -> Result<Option<AsyncEvent>, EventsError> {
+        let deadline = Instant::now().checked_add(timeout);
+        loop {
+            if let Some(event) = self.poll()? {
+                return Ok(Some(event));
+            }
+            let left = deadline.map_or(timeout, |deadline| deadline.saturating_duration_since(Instant::now()));
+            if left.is_zero() {
+                return Ok(None);
+            }
+            let left = self.next_timer().map_or(left, |timer| timer.min(left));
+            until_readable([self.fd()], left)?;
+        }
+    }
+
+    /// For an event loop of the program's own: readable while events wait.
+    ///
+    /// Take all with [`poll`](Self::poll) until it gives `None`, then wait until it is readable.
+    ///
+    /// # Errors
+    ///
+    /// No more descriptors (`EMFILE`, `ENFILE`).
+    pub fn readiness(&self) -> Result<Readiness, VerbError> {
+        Readiness::over(&[self.fd()])
+    }
+
+    /// How long an event loop may wait before it polls although nothing is readable; `None` is for ever, as on all devices but
+    /// an automatic soft one, whose timers go off in calls of the program.
+    pub fn next_timer(&self) -> Option<Duration> {
+        self.context.next_timer()
+    }
+
+    fn fd(&self) -> i32 {
+        // SAFETY: open as long as we hold it.
+        unsafe { self.context.provider.async_fd(self.context.raw) }
+    }
+
+    fn take(&self) -> Result<Taken, VerbError> {
+        let objects = self.context.objects.lock();
+        // SAFETY: open as long as we hold it.
+        let event = unsafe { self.context.provider.take_async_event(self.context.raw) }?;
+        Ok(event.map_or(Taken::Nothing, |event| Taken::read(&event, &objects)))
+    }
+}
+
+impl fmt::Debug for AsyncEvents {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let gone = self.context.event_state.fatal.load(Ordering::Relaxed);
+        f.debug_struct("AsyncEvents").field("device_fatal", &gone).finish_non_exhaustive()
+    }
+}
+
+impl Drop for AsyncEvents {
+    fn drop(&mut self) {
+        self.context.event_state.taken.store(false, Ordering::Release);
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Taken {
+    Nothing,
+    /// Its object is gone.
+    OfNobody,
+    Event(AsyncEvent),
+}
+
+impl Taken {
+    fn read(event: &ibv_async_event, objects: &HashMap<usize, Object>) -> Self {
+        use AsyncEvent as Event;
+        let kind = event.event_type;
+        // SAFETY: each member is a pointer or an `int`, and libibverbs writes a whole pointer or an `int`; of a pointer only
+        // the address is looked at.
+        let object = || objects.get(&unsafe { event.element.qp }.addr());
+        let pair = |what| match object() {
+            Some(&Object::QueuePair(qpn)) => Self::Event(Event::OfQueuePair(qpn, what)),
+            _ => Self::OfNobody,
+        };
+        let shared = |what| match object() {
+            Some(&Object::SharedReceiveQueue(id)) => Self::Event(Event::OfSharedReceiveQueue(id, what)),
+            _ => Self::OfNobody,
+        };
+        let unknown = Self::Event(Event::Unknown { code: kind.0 });
+        let port = |what| {
+            // SAFETY: events of ports have this member.
+            let number = u8::try_from(unsafe { event.element.port_num }).unwrap_or(0);
+            PortNumber::new(number).map_or(unknown, |port| Self::Event(Event::OfPort(port, what)))
+        };
+        match kind {
+            Kind::IBV_EVENT_QP_FATAL => pair(QueuePairEvent::Fatal),
+            Kind::IBV_EVENT_QP_REQ_ERR => pair(QueuePairEvent::RequestError),
+            Kind::IBV_EVENT_QP_ACCESS_ERR => pair(QueuePairEvent::AccessError),
+            Kind::IBV_EVENT_COMM_EST => pair(QueuePairEvent::ConnectionEstablished),
+            Kind::IBV_EVENT_SQ_DRAINED => pair(QueuePairEvent::SendQueueDrained),
+            Kind::IBV_EVENT_QP_LAST_WQE_REACHED => pair(QueuePairEvent::LastRequestReached),
+            Kind::IBV_EVENT_PATH_MIG => pair(QueuePairEvent::PathMigrated),
+            Kind::IBV_EVENT_PATH_MIG_ERR => pair(QueuePairEvent::PathMigrationFailed),
+            Kind::IBV_EVENT_CQ_ERR => match object() {
+                Some(&Object::CompletionQueue(id)) => Self::Event(Event::CompletionQueueError(id)),
+                _ => Self::OfNobody,
+            },
+            Kind::IBV_EVENT_SRQ_LIMIT_REACHED => shared(SharedReceiveQueueEvent::LimitReached),
+            Kind::IBV_EVENT_SRQ_ERR => shared(SharedReceiveQueueEvent::Failed),
+            Kind::IBV_EVENT_PORT_ACTIVE => port(PortEvent::Active),
+            Kind::IBV_EVENT_PORT_ERR => port(PortEvent::Down),
+            Kind::IBV_EVENT_LID_CHANGE => port(PortEvent::LidChanged),
+            Kind::IBV_EVENT_PKEY_CHANGE => port(PortEvent::PartitionKeysChanged),
+            Kind::IBV_EVENT_SM_CHANGE => port(PortEvent::SubnetManagerChanged),
+            Kind::IBV_EVENT_CLIENT_REREGISTER => port(PortEvent::ReregisterRequested),
+            Kind::IBV_EVENT_GID_CHANGE => port(PortEvent::GidsChanged),
+            Kind::IBV_EVENT_DEVICE_FATAL => Self::Event(Event::DeviceFatal),
+            _ => unknown,
+        }
+    }
+}
+
+impl fmt::Display for AsyncEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OfQueuePair(qpn, what) => write!(f, "queue pair {qpn}: {what}"),
+            Self::CompletionQueueError(id) => {
+                write!(f, "{id} failed: destroy its queue pairs, then the queue, and make new ones")
+            }
+            Self::OfSharedReceiveQueue(id, what) => write!(f, "{id}: {what}"),
+            Self::OfPort(port, what) => write!(f, "port {port}: {what}"),
+            Self::DeviceFatal => {
+                f.write_str("the device has failed or was removed: drop what was made from it, and open it anew")
+            }
+            Self::Unknown { code } => write!(f, "an event of the unknown kind {code}"),
+        }
+    }
+}
+
+impl fmt::Display for QueuePairEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Fatal => "it failed and is in Error: drain it, then reset or destroy it",
+            Self::RequestError => {
+                "the peer sent an invalid request, and the pair is in Error: look for the fault at the peer, then connect anew"
+            }
+            Self::AccessError => {
+                "the peer asked for memory that it may not have, and the pair is in Error: has it a stale or forged key, or is \
+                 the region of another domain? connect anew"
+            }
+            Self::ConnectionEstablished => "a first message came: go to Ready To Send",
+            Self::SendQueueDrained => "the send queue is drained: change attributes now, then resume",
+            Self::LastRequestReached => {
+                "it takes no more receives from its shared receive queue: poll its completions, then destroy it"
+            }
+            Self::PathMigrated => "it moved to its alternate path: load another one",
+            Self::PathMigrationFailed => "it could not move to its alternate path: load another one, or connect anew",
+        })
+    }
+}
+
+impl fmt::Display for SharedReceiveQueueEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::LimitReached => "fewer receives are left than its limit: post more, then set the limit again",
+            Self::Failed => "it failed: destroy its queue pairs, then the queue, and make new ones",
+        })
+    }
+}
+
+impl fmt::Display for PortEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Active => "the link is up",
+            Self::Down => "the link is down; connections retry until their limit, so wait or give up",
+            Self::LidChanged => "it has another LID: exchange endpoints anew before connecting",
+            Self::PartitionKeysChanged => "its table of partition keys changed: look keys up anew",
+            Self::SubnetManagerChanged => "there is another subnet manager",
+            Self::ReregisterRequested => "join multicast groups and register services again",
+            Self::GidsChanged => "its GID table changed: query the port and exchange endpoints anew before connecting",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

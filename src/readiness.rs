@@ -1,0 +1,94 @@
+//! Waiting for descriptors: in this library, and in an event loop of the program's own.
+//!
+//! The descriptors of the verbs themselves are not given out. A read takes an event away, and whoever reads without
+//! acknowledging makes the destroy of the event's object wait for ever; and a poller has two of them to watch. So a program
+//! gets an `epoll(7)` descriptor over them, which tells no more than that there is something.
+#![allow(unsafe_code, reason = "poll(2), epoll(7)")]
+
+use crate::error::VerbError;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::time::Duration;
+
+/// Tells an event loop when there is something to take: a descriptor that is readable then.
+///
+/// An `epoll(7)` descriptor, for `poll(2)`, `epoll(7)`, mio's `SourceFd` or tokio's `AsyncFd`. Level-triggered and edge-triggered
+/// loops both work: whatever happens anew is a new edge. It may be readable although nothing is there; so look, and wait again.
+/// It owns nothing but the descriptor: where the object that it came from is gone, it is never readable again.
+///
+/// From [`Poller::readiness`](crate::Poller::readiness), [`CompletionChannel::readiness`](crate::CompletionChannel::readiness) and
+/// [`AsyncEvents::readiness`](crate::AsyncEvents::readiness), which say what to call before waiting.
+#[derive(Debug)]
+pub struct Readiness {
+    epoll: OwnedFd,
+}
+
+impl Readiness {
+    /// Readable while one of `fds` is. The caller's descriptors stay the caller's: one that is closed counts no more.
+    pub(crate) fn over(fds: &[RawFd]) -> Result<Self, VerbError> {
+        // SAFETY: takes a number.
+        let epoll = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+        if epoll < 0 {
+            return Err(last("epoll_create1"));
+        }
+        // SAFETY: made just now, owned by nobody else.
+        let epoll = unsafe { OwnedFd::from_raw_fd(epoll) };
+        for &fd in fds {
+            let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
+            // SAFETY: open descriptors, and a struct that may be read.
+            if unsafe { libc::epoll_ctl(epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &mut event) } < 0 {
+                return Err(last("epoll_ctl"));
+            }
+        }
+        Ok(Self { epoll })
+    }
+
+    /// Waits until it is readable, at most for `timeout`; whether it is. For programs without an event loop.
+    ///
+    /// # Errors
+    ///
+    /// `poll(2)` failed.
+    pub fn wait(&self, timeout: Duration) -> io::Result<bool> {
+        until_readable([self.epoll.as_raw_fd()], timeout)
+    }
+}
+
+impl AsFd for Readiness {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+}
+
+impl AsRawFd for Readiness {
+    fn as_raw_fd(&self) -> RawFd {
+        self.epoll.as_raw_fd()
+    }
+}
+
+/// Sleeps until one of `fds` can be read, or for `left`, or until a signal. Whether one can be.
+#[cfg(not(miri))]
+pub(crate) fn until_readable<const N: usize>(fds: [RawFd; N], left: Duration) -> io::Result<bool> {
+    let mut polls = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+    // Rounded up, so as not to spin through the last millisecond.
+    let millis = i32::try_from(left.as_micros().div_ceil(1000)).unwrap_or(i32::MAX);
+    // SAFETY: `N` entries, which may be written.
+    let ready = unsafe { libc::poll(polls.as_mut_ptr(), N as libc::nfds_t, millis) };
+    if ready < 0 {
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+    Ok(ready > 0)
+}
+
+/// Miri has no `poll(2)`; to come back early is allowed.
+#[cfg(miri)]
+pub(crate) fn until_readable<const N: usize>(_: [RawFd; N], _: Duration) -> io::Result<bool> {
+    std::thread::yield_now();
+    Ok(false)
+}
+
+fn last(verb: &'static str) -> VerbError {
+    VerbError::new(verb, io::Error::last_os_error().raw_os_error().unwrap_or(libc::EMFILE))
+}

@@ -1,0 +1,9 @@
+//! Rule E1: the events of a device are taken by one at a time.
+
+use interlock::AsyncEvents;
+
+fn twice(events: AsyncEvents) {
+    let _ = events;
+}
+
+fn main() {}

@@ -1,0 +1,12 @@
+//! Rule E1: the events of a device are taken by one at a time.
+
+use interlock::AsyncEvents;
+
+fn take(one: &mut AsyncEvents, two: &mut AsyncEvents) {
+    std::thread::scope(|scope| {
+        scope.spawn(|| one.poll().is_ok());
+        scope.spawn(|| two.poll().is_ok());
+    });
+}
+
+fn main() {}

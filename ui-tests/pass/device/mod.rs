@@ -1,0 +1,2 @@
+mod events_are_not_cloned;
+mod events_are_not_taken_from_two_threads;
