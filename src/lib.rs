@@ -192,6 +192,7 @@ pub use memory::{
 };
 pub use provider::soft;
 pub use queue::request;
+pub use queue::scope;
 pub use queue::{
     AdvanceError, AnyQueuePair, Batch, BatchError, CarriesImmediate, ConnectAttributes, CreateError, DestroyError,
     DeviceState, DrainFailure, Errored, GoesTo, Halted, Init, InitAttributes, Inline, JoinHalvesError, Limits, OnPort,

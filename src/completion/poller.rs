@@ -167,6 +167,11 @@ impl<B> Poller<B> {
         self.desk.unknown()
     }
 
+    /// The queue that it polls.
+    pub(crate) fn queue(&self) -> &Arc<CqInner> {
+        &self.queue
+    }
+
     fn arm(&self) -> Result<(), VerbError> {
         // SAFETY: alive as long as we hold it; we are its only poller.
         match unsafe { (self.queue.request_notify)(self.queue.raw.as_ptr(), 0) } {

@@ -67,7 +67,7 @@ pub struct RawMemory {
 }
 
 impl RawMemory {
-    fn of_slice<T>(slice: *mut [T], capacity: usize) -> Self {
+    pub(super) fn of_slice<T>(slice: *mut [T], capacity: usize) -> Self {
         let addr = slice.cast::<u8>();
         addr.expose_provenance();
         Self { addr, len_bytes: slice.len() * mem::size_of::<T>(), count: slice.len(), capacity }

@@ -10,6 +10,7 @@ mod access;
 mod backing;
 mod buffer;
 mod exposed;
+mod loan;
 mod part;
 mod region;
 mod remote;
@@ -21,6 +22,7 @@ pub use access::{
 pub use backing::{Memory, NoPages, Pages, Plain, Viewable};
 pub use buffer::{Buffer, JoinError, SharedBuffer, SplitError, TooLong, ViewError};
 pub use exposed::OutOfBounds;
+pub(crate) use loan::Loan;
 pub(crate) use part::{Descriptor, Part};
 pub(crate) use region::RegionInner;
 pub use region::{

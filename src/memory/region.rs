@@ -36,6 +36,11 @@ unsafe impl Send for RegionInner {}
 unsafe impl Sync for RegionInner {}
 
 impl RegionInner {
+    /// Memory whose registration, if it has one, is another's: dropping this neither ends that nor frees anything.
+    pub(super) fn lent(memory: RawMemory, lkey: Lkey, rkey: Rkey, domain: &Arc<DomainInner>) -> Self {
+        Self { raw: None, memory, free: |_| (), lkey, rkey, domain: Arc::clone(domain) }
+    }
+
     pub(crate) fn addr(&self) -> *mut u8 {
         self.memory.addr
     }
@@ -140,7 +145,7 @@ pub enum RegisterFailure {
 }
 
 impl RegisterFailure {
-    fn of(error: VerbError, needed_bytes: usize) -> Self {
+    pub(super) fn of(error: VerbError, needed_bytes: usize) -> Self {
         match locked_memory_limit().filter(|_| error.errno() == libc::ENOMEM) {
             Some(limit_bytes) => Self::LockedMemoryLimit { needed_bytes, limit_bytes, source: error },
             None => Self::Verb(error),
@@ -251,6 +256,11 @@ impl<B: Brand, A: Access, M: Memory> MemoryRegion<B, A, M> {
             Ok(memory) => Ok(unsafe { M::from_raw(memory) }),
             Err(source) => Err(DeregisterError { region: self, source }),
         }
+    }
+
+    /// A region of all of `inner`, of which there is no other handle.
+    pub(super) fn of_lent(inner: RegionInner) -> Self {
+        Self { inner: Arc::new(inner), brand: PhantomData, types: PhantomData }
     }
 
     pub(super) fn inner(&self) -> &RegionInner {

@@ -10,6 +10,7 @@ pub(crate) mod ledger;
 mod pair;
 mod post;
 pub mod request;
+pub mod scope;
 mod state;
 mod transport;
 mod work;

@@ -5,3 +5,4 @@ mod domain;
 mod memory;
 mod peer_holes;
 mod queue;
+mod scope;
