@@ -78,7 +78,7 @@ impl Loan {
         // SAFETY: the caller's promise.
         let (mut loan, region) = unsafe { Self::register::<A, u64>(domain, ptr::from_mut(memory)) }?;
         loan.exposed = true;
-        Ok((loan, MemoryRegion::of_lent(region)))
+        Ok((loan, region.into_lent()))
     }
 
     /// # Safety

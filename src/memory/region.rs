@@ -41,6 +41,11 @@ impl RegionInner {
         Self { raw: None, memory, free: |_| (), lkey, rkey, domain: Arc::clone(domain) }
     }
 
+    /// A region over lent memory. It must not be deregistered: it has no owner to rebuild.
+    pub(super) fn into_lent<B, A>(self) -> MemoryRegion<B, A> {
+        MemoryRegion { inner: Arc::new(self), brand: PhantomData, types: PhantomData }
+    }
+
     pub(crate) fn addr(&self) -> *mut u8 {
         self.memory.addr
     }
@@ -256,11 +261,6 @@ impl<B: Brand, A: Access, M: Memory> MemoryRegion<B, A, M> {
             Ok(memory) => Ok(unsafe { M::from_raw(memory) }),
             Err(source) => Err(DeregisterError { region: self, source }),
         }
-    }
-
-    /// A region of all of `inner`, of which there is no other handle.
-    pub(super) fn of_lent(inner: RegionInner) -> Self {
-        Self { inner: Arc::new(inner), brand: PhantomData, types: PhantomData }
     }
 
     pub(super) fn inner(&self) -> &RegionInner {

@@ -1,5 +1,5 @@
 //! Rule B6: a scope has its pair for itself.
-//! Error: E0499
+//! Error: E0501
 
 use interlock::Brand;
 use interlock::scope::Exclusive;

@@ -4,10 +4,7 @@
 use interlock::Brand;
 use interlock::scope::{InScopeError, LentMut, Scope};
 
-fn look<'scope, B: Brand>(
-    scope: &'scope Scope<'scope, '_, B>,
-    memory: LentMut<'scope, B>,
-) -> Result<u8, InScopeError> {
+fn look<'scope, B: Brand>(scope: &'scope Scope<'scope, '_, B>, memory: LentMut<'scope, B>) -> Result<u8, InScopeError> {
     let ticket = scope.post_receive(memory)?;
     scope.wait(ticket)?;
     Ok(memory[0])

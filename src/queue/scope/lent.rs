@@ -1,14 +1,16 @@
 //! Handles of memory that is lent to a scope.
 
 use super::ScopeRules;
-use crate::memory::{Access, Exposed, MemoryRegion, OutOfBounds, PeerCannotWrite, RemoteRegion, SharedBuffer, SplitError, TooLong};
 use crate::domain::Brand;
 use crate::memory::Buffer;
+use crate::memory::{
+    Access, Exposed, MemoryRegion, OutOfBounds, PeerCannotWrite, RemoteRegion, SharedBuffer, SplitError, TooLong,
+};
 use crate::queue::{PostedMemory, SendMemory};
 use crate::seal::Key;
+use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut, Range};
-use std::fmt;
 
 /// Bytes that are lent to a scope to be read: by [`Scope::lend`](super::Scope::lend). Clones and slices share one registration, and
 /// may be in flight many times at once.
@@ -239,4 +241,3 @@ impl<B> sealed::Sealed<B> for LentMut<'_, B> {
         memory.into_buffer().map(Self::new)
     }
 }
-

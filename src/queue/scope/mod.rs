@@ -59,12 +59,18 @@
 //!
 //! # What it costs
 //!
-//! A registration and its end for each [`lend`](Scope::lend), which pins each page: system calls, and with hardware a command
-//! to the device. Under soft-RoCE it is tens of microseconds each, as on common hardware; on the soft device about one. That pays for
-//! large memory that is at hand where a copy would cost more, some 100 kB or more, or where memory cannot be
-//! the library's. For small or repeated messages keep [`Buffer`]s and copy, or post [`Inline`](crate::Inline). One
-//! lend serves any number of requests of the scope: [`Lent`] is cloned and [sliced](Lent::slice), [`LentMut`] comes back from
-//! each and is [split](LentMut::split_at).
+//! A registration and its end for each [`lend`](Scope::lend): system calls that pin each page, and with hardware commands to the
+//! device. Measured on a scope with one lend:
+//!
+//! | device | no lend | 64 bytes | 4 KiB | 64 KiB | 1 MiB | a copy of 4 KiB, of 1 MiB |
+//! |---|---|---|---|---|---|---|
+//! | soft | 0.1 µs | 0.5 µs | 0.5 µs | 0.5 µs | 0.5 µs | 0.03 µs, 380 µs |
+//! | Linux soft-RoCE, emulated machine | 1.2 µs | 160 µs | 140 µs | 510 µs | 1200 µs | 5 µs, 2500 µs |
+//!
+//! (The soft device pins nothing. An emulated machine is slow; compare within its row.) So a scope pays for large memory that is
+//! at hand, where a copy would take longer, or that cannot be the library's. For small or repeated messages keep
+//! [`Buffer`]s and copy, or post [`Inline`](crate::Inline). One lend serves any number of requests of the scope: [`Lent`] is
+//! cloned and [sliced](Lent::slice), [`LentMut`] comes back from each and is [split](LentMut::split_at).
 
 mod error;
 mod exclusive;

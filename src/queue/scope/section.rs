@@ -7,9 +7,7 @@ use super::{Done, Exclusive, ScopeRules, Ticket, WaitFailure};
 use crate::completion::{PollError, WaitError};
 use crate::domain::{Brand, DomainInner};
 use crate::error::VerbError;
-use crate::memory::{
-    Exposed, Loan, PeerMayAtomic, PeerMayRead, PeerMayWrite, Plain, RegisterFailure, RemoteRegion,
-};
+use crate::memory::{Exposed, Loan, PeerMayAtomic, PeerMayRead, PeerMayWrite, Plain, RegisterFailure, RemoteRegion};
 use crate::queue::post::KEY;
 use crate::queue::{PostError, QueuePair, RequestFlaw, WorkId};
 use std::marker::PhantomData;

@@ -5,7 +5,9 @@ use crate::queue::{Limits, QueueKind, WorkId};
 use std::mem;
 
 /// A request of a scope.
+#[derive(Default)]
 enum Slot<B> {
+    #[default]
     Free,
     /// Taken for a request that is about to be posted.
     Reserved,
@@ -30,12 +32,7 @@ impl<B> Slots<B> {
     pub(super) fn new(limits: &Limits) -> Self {
         let count = limits.sends.saturating_add(limits.receives);
         let by_index = [limits.sends, limits.receives].map(|depth| vec![0; depth.next_power_of_two() as usize].into());
-        Self {
-            slots: (0..count).map(|_| Slot::Free).collect(),
-            free: (0..count).collect(),
-            by_index,
-            in_flight: 0,
-        }
+        Self { slots: (0..count).map(|_| Slot::Free).collect(), free: (0..count).collect(), by_index, in_flight: 0 }
     }
 
     /// How many requests the device may still work on.
@@ -126,12 +123,6 @@ impl<B> Slots<B> {
         if let Some(place) = self.slots.get_mut(slot as usize) {
             *place = to;
         }
-    }
-}
-
-impl<B> Default for Slot<B> {
-    fn default() -> Self {
-        Self::Free
     }
 }
 

@@ -3,10 +3,7 @@
 use interlock::Brand;
 use interlock::scope::{InScopeError, LentMut, Scope};
 
-fn post<'scope, B: Brand>(
-    scope: &'scope Scope<'scope, '_, B>,
-    memory: LentMut<'scope, B>,
-) -> Result<(), InScopeError> {
+fn post<'scope, B: Brand>(scope: &'scope Scope<'scope, '_, B>, memory: LentMut<'scope, B>) -> Result<(), InScopeError> {
     let (one, two) = memory.split_at(8).unwrap();
     drop(scope.post_receive(one)?);
     drop(scope.post_receive(two)?);
