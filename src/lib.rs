@@ -76,6 +76,7 @@
 //! | | [`AnyQueuePair`] | a pair in any state, for a struct field |
 //! | | [`SendHalf`], [`ReceiveHalf`] | a pair taken apart for two threads |
 //! | work request, `ibv_send_wr` | [`WorkRequest`], [`Batch`] | what is posted: one at a time, or many with one doorbell |
+//! | | [`scope::Exclusive`], [`scope::Scope`] | requests on borrowed memory |
 //! | `wr_id` | [`WorkId`] | the name of a posted request |
 //! | what goes out of band | [`Endpoint`], [`RemoteRegion`] | records of fixed length, with a version |
 //!
@@ -106,6 +107,9 @@
 //! Memory that a peer may write is never a `&[u8]`, because it can change while one looks.
 //! [`deregister`](MemoryRegion::deregister) ends the peer's access and gives the memory back as what it was. The rights of a
 //! region are a type parameter; [`Access`] has the table of what each preset allows.
+//!
+//! Memory that is not the library's is borrowed for the length of a closure: see [`scope`]. It is back when the closure's
+//! scope ends, whatever happens in it; what has not completed by then is cut off.
 //!
 //! Everything of a protection domain bears the domain's [brand](Brand) `B`. Objects of two domains do not fit together:
 //! ``expected `Buffer<Storage>`, found `Buffer<Scratch>` ``.
@@ -208,6 +212,7 @@ pub use memory::{
 };
 pub use provider::soft;
 pub use queue::request;
+pub use queue::scope;
 pub use queue::{
     AddressError, AddressHandle, Addressed, AdvanceError, AnyQueuePair, Batch, BatchError, Carries, CarriesImmediate,
     ConnectAttributes, CreateError, DatagramInitAttributes, DestroyError, DestroySharedError, DeviceState,

@@ -147,6 +147,11 @@ impl<B> Poller<B> {
         self.desk.unknown()
     }
 
+    /// The queue that it polls.
+    pub(crate) fn queue(&self) -> &Arc<CqInner> {
+        &self.queue
+    }
+
     /// The name of its completion queue, as [`CompletionQueue::id`](super::CompletionQueue::id) gives it.
     pub fn id(&self) -> CompletionQueueId {
         self.queue.id

@@ -278,6 +278,13 @@ pub struct SplitError<P> {
     pub buffer: P,
 }
 
+impl<P> SplitError<P> {
+    /// The same with what `f` makes of the buffer.
+    pub(crate) fn map<Q>(self, f: impl FnOnce(P) -> Q) -> SplitError<Q> {
+        SplitError { mid: self.mid, buffer: f(self.buffer) }
+    }
+}
+
 impl<P> fmt::Debug for SplitError<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SplitError").field("mid", &self.mid).finish_non_exhaustive()

@@ -107,6 +107,16 @@ impl RegionInner {
         Ok(Self { raw: Some(raw), memory, free, lkey: Lkey(lkey), rkey: Rkey(rkey), domain: Arc::clone(domain) })
     }
 
+    /// Memory whose registration, if it has one, is another's: dropping this neither ends that nor frees anything.
+    pub(super) fn lent(memory: RawMemory, lkey: Lkey, rkey: Rkey, domain: &Arc<DomainInner>) -> Self {
+        Self { raw: None, memory, free: |_| (), lkey, rkey, domain: Arc::clone(domain) }
+    }
+
+    /// A region over lent memory. It must not be deregistered: it has no owner to rebuild.
+    pub(super) fn into_lent<B, A>(self) -> MemoryRegion<B, A> {
+        MemoryRegion { inner: Arc::new(self), brand: PhantomData, types: PhantomData }
+    }
+
     pub(crate) fn addr(&self) -> *mut u8 {
         self.memory.addr
     }
@@ -234,7 +244,7 @@ pub enum RegisterFailure {
 }
 
 impl RegisterFailure {
-    fn of(source: VerbError, needed_bytes: usize, rights: sys::ibv_access_flags) -> Self {
+    pub(super) fn of(source: VerbError, needed_bytes: usize, rights: sys::ibv_access_flags) -> Self {
         let paging = rights.0 & sys::ibv_access_flags::IBV_ACCESS_ON_DEMAND.0 != 0;
         match (source.errno(), source.verb()) {
             (libc::ENOMEM, _) => {

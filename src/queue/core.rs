@@ -240,6 +240,13 @@ impl Core {
         }
     }
 
+    /// How many handles of `queue` there are besides the pair's own two and that of its poller; `None` if the pair completes
+    /// elsewhere. Where there are none, none can come: handles are made from handles.
+    pub(super) fn others_on(&self, queue: &Arc<CqInner>) -> Option<usize> {
+        let is_ours = Arc::ptr_eq(&self.send_queue, queue) && Arc::ptr_eq(&self.receive_queue, queue);
+        is_ours.then(|| Arc::strong_count(queue).saturating_sub(3))
+    }
+
     /// Whether all completions of earlier lives have been seen.
     pub(super) fn is_settled(&self) -> bool {
         self.unsettled.load(Ordering::Acquire) == 0
@@ -254,6 +261,11 @@ impl Core {
 
     pub(super) fn qpn(&self) -> Qpn {
         Qpn::from_device(self.status.qpn)
+    }
+
+    /// Whether posts are refused: a request failed, or may have been half posted.
+    pub(super) fn is_broken(&self) -> bool {
+        self.status.is_broken(QueueKind::Send)
     }
 
     pub(super) fn first_failure(&self) -> Option<Status> {

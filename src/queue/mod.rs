@@ -11,6 +11,7 @@ pub(crate) mod ledger;
 mod pair;
 mod post;
 pub mod request;
+pub mod scope;
 mod shared;
 mod slab;
 mod state;

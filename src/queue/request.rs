@@ -355,6 +355,9 @@ pub enum RequestFlaw {
         /// How many bytes there are.
         len_bytes: u64,
     },
+    /// A receive into lent memory of no bytes, which devices do not know.
+    #[error("a receive needs at least one byte of memory")]
+    EmptyReceive,
     /// An atomic works on 8 bytes at an address that is a multiple of 8, on both sides.
     #[error("an atomic needs 8 bytes at a multiple of 8; there are {len_bytes} at {address:#x}")]
     NotAWord {

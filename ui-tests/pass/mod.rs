@@ -6,3 +6,4 @@ mod domain;
 mod memory;
 mod peer_holes;
 mod queue;
+mod scope;

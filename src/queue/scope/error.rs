@@ -1,0 +1,199 @@
+//! What can go wrong with a scope, and in one.
+
+use super::Ticket;
+use crate::completion::{FailureCause, Poller, Status, WaitError};
+use crate::memory::RegisterFailure;
+use crate::queue::{PostError, QueuePair};
+use std::{error, fmt};
+
+/// A pair and a poller that do not make an [`Exclusive`](super::Exclusive). Both come back.
+pub struct NotExclusive<B> {
+    /// The pair.
+    pub queue_pair: QueuePair<B>,
+    /// The poller.
+    pub poller: Poller<B>,
+    /// Why not.
+    pub reason: SharedQueue,
+}
+
+/// Why a poller does not serve one pair only.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SharedQueue {
+    /// The pair completes on another queue, for its sends or for its receives.
+    #[error("the poller is not that of the queue on which the pair completes its sends and its receives")]
+    OtherQueue,
+    /// Other pairs complete on the queue, or can be made to.
+    #[error(
+        "the completion queue has {others} other handles: drop its `CompletionQueue` and its clones, and the other queue \
+         pairs on it"
+    )]
+    Shared {
+        /// How many `CompletionQueue`s, and twice how many pairs. One that the device would not destroy counts for ever.
+        others: usize,
+    },
+}
+
+impl<B> fmt::Display for NotExclusive<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.reason.fmt(f)
+    }
+}
+
+impl<B> fmt::Debug for NotExclusive<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NotExclusive").field("reason", &self.reason).finish_non_exhaustive()
+    }
+}
+
+impl<B> error::Error for NotExclusive<B> {}
+
+impl<B> From<NotExclusive<B>> for SharedQueue {
+    fn from(error: NotExclusive<B>) -> Self {
+        error.reason
+    }
+}
+
+/// A scope after which the pair is not connected. All memory is back.
+///
+/// [`Exclusive::into_parts`](super::Exclusive::into_parts) gives the pair in the state that it got to.
+#[non_exhaustive]
+pub enum ScopeError<R> {
+    /// The pair had failed before, so the closure was not called.
+    NotConnected {
+        /// The state of the pair.
+        state: &'static str,
+    },
+    /// The closure was called and returned, but requests were then cut off, or one had failed.
+    Broken {
+        /// What the closure returned.
+        result: R,
+        /// The state of the pair.
+        state: &'static str,
+        /// How many requests of the scope had not completed by its end: what the peer saw of them is not known.
+        cut_off: u32,
+        /// The first failure of the pair, if a request failed before anything was cut off.
+        first_failure: Option<Status>,
+    },
+}
+
+impl<R> ScopeError<R> {
+    /// What the closure returned, if it was called.
+    pub fn into_result(self) -> Option<R> {
+        match self {
+            Self::NotConnected { .. } => None,
+            Self::Broken { result, .. } => Some(result),
+        }
+    }
+}
+
+impl<R> fmt::Display for ScopeError<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotConnected { state } => {
+                write!(f, "a scope needs a connected queue pair without failures; it is in {state}")
+            }
+            Self::Broken { state, first_failure: Some(first), .. } => {
+                write!(f, "the queue pair failed in the scope and is now in {state}: {first}")
+            }
+            Self::Broken { state, cut_off, .. } => {
+                write!(
+                    f,
+                    "{cut_off} requests had to be cut off at the end of the scope; the queue pair is now in {state}"
+                )
+            }
+        }
+    }
+}
+
+impl<R> fmt::Debug for ScopeError<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotConnected { state } => f.debug_struct("NotConnected").field("state", state).finish(),
+            Self::Broken { state, cut_off, first_failure, .. } => f
+                .debug_struct("Broken")
+                .field("state", state)
+                .field("cut_off", cut_off)
+                .field("first_failure", first_failure)
+                .finish_non_exhaustive(),
+        }
+    }
+}
+
+impl<R> error::Error for ScopeError<R> {}
+
+/// A request of a scope that did not succeed, or of which that is not known yet.
+#[non_exhaustive]
+pub enum WaitFailure<'scope, B, M> {
+    /// It failed: which, why, and what broke the pair.
+    Failed {
+        /// What the device said.
+        cause: FailureCause,
+        /// Its memory.
+        memory: M,
+    },
+    /// It has not completed.
+    Unfinished {
+        /// To wait on.
+        ticket: Ticket<'scope, B, M>,
+        /// Why there is no completion.
+        source: WaitError,
+    },
+}
+
+impl<B, M> fmt::Display for WaitFailure<'_, B, M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Failed { cause, .. } => cause.fmt(f),
+            Self::Unfinished { source, .. } => write!(f, "the request has not completed: {source}"),
+        }
+    }
+}
+
+impl<B, M> fmt::Debug for WaitFailure<'_, B, M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Failed { cause, .. } => f.debug_struct("Failed").field("cause", cause).finish_non_exhaustive(),
+            Self::Unfinished { source, .. } => {
+                f.debug_struct("Unfinished").field("source", source).finish_non_exhaustive()
+            }
+        }
+    }
+}
+
+impl<B, M> error::Error for WaitFailure<'_, B, M> {}
+
+/// What went wrong inside a scope, without the memory: it can leave the closure.
+///
+/// All errors of a scope's methods become one by `?`, and lose the handle that they give back.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum InScopeError {
+    /// Memory was not registered.
+    #[error(transparent)]
+    Lend(#[from] RegisterFailure),
+    /// A request was not posted.
+    #[error(transparent)]
+    Post(PostError<()>),
+    /// A request failed.
+    #[error(transparent)]
+    Failed(FailureCause),
+    /// A request has not completed.
+    #[error(transparent)]
+    Wait(#[from] WaitError),
+}
+
+impl<M> From<PostError<M>> for InScopeError {
+    fn from(error: PostError<M>) -> Self {
+        Self::Post(error.map(drop))
+    }
+}
+
+impl<B, M> From<WaitFailure<'_, B, M>> for InScopeError {
+    fn from(failure: WaitFailure<'_, B, M>) -> Self {
+        match failure {
+            WaitFailure::Failed { cause, .. } => Self::Failed(cause),
+            WaitFailure::Unfinished { source, .. } => Self::Wait(source),
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! A pair with the only poller of it, which scopes borrow.
+
+use super::settle::{End, Engine};
+use super::slots::Slots;
+use super::{NotExclusive, Scope, ScopeError, SharedQueue};
+use crate::completion::{Completion, PollError, Poller, WaitError};
+use crate::domain::Brand;
+use crate::memory::Buffer;
+use crate::queue::{AnyQueuePair, PostError, QueuePair, SendMemory, WorkId, WorkRequest};
+use crate::queue::{Carries, ReliableConnection};
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+use std::{fmt, mem};
+
+/// A connected pair and the poller of a completion queue that serves no other: what [scopes](Self::scope) are made of.
+///
+/// Both are inside, so nobody else posts, polls or tears down. Between scopes owned buffers may be posted and polled as usual;
+/// their completions are kept when they come during a scope.
+///
+/// # Rules
+///
+/// Each is kept by the compiler; programs that break them are in `ui-tests/scope`.
+///
+/// - B1: lent memory outlives its scope.
+/// - B2: memory lent to be written is out of the caller's reach until the scope ends.
+/// - B3: nothing of a scope leaves its closure.
+/// - B4: a scope takes only memory that was lent to it.
+/// - B5: a scope stays on its thread.
+/// - B6: a scope has its pair for itself.
+/// - B7: lent memory in flight is gone until its completion.
+pub struct Exclusive<B> {
+    pub(super) engine: RefCell<Engine<B>>,
+    pub(super) slots: RefCell<Slots<B>>,
+}
+static_assertions::assert_impl_all!(Exclusive<()>: Send);
+static_assertions::assert_not_impl_any!(Exclusive<()>: Sync, Clone);
+
+/// What an [`Exclusive`] was made of, and what it kept.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Parts<B> {
+    /// The pair, in the state that it got to; [`AnyQueuePair::Vacant`] if it had to be destroyed.
+    pub queue_pair: AnyQueuePair<B>,
+    /// The poller; `None` if its queue had failed and was given up with the pair.
+    pub poller: Option<Poller<B>>,
+    /// Completions of owned buffers that came during scopes and were not polled since.
+    pub completions: Vec<Completion<B>>,
+}
+
+impl<B: Brand> Exclusive<B> {
+    /// Takes a pair and the poller of the completion queue on which it completes, if that serves no other pair.
+    ///
+    /// Whether it does is counted: there must be no [`CompletionQueue`](crate::CompletionQueue) handle left, with which other
+    /// pairs could be made, and no other pair.
+    ///
+    /// # Errors
+    ///
+    /// [`NotExclusive`]; both come back.
+    pub fn new(mut queue_pair: QueuePair<B>, poller: Poller<B>) -> Result<Self, NotExclusive<B>> {
+        let reason = match queue_pair.inner.unsplit().and_then(|core| core.others_on(poller.queue())) {
+            Some(0) => {
+                let slots = RefCell::new(Slots::new(&queue_pair.limits()));
+                let kept = VecDeque::new();
+                let engine = Engine { pair: queue_pair.into(), poller: Some(poller), loans: Vec::new(), kept };
+                return Ok(Self { engine: RefCell::new(engine), slots });
+            }
+            Some(others) => SharedQueue::Shared { others },
+            None => SharedQueue::OtherQueue,
+        };
+        Err(NotExclusive { queue_pair, poller, reason })
+    }
+
+    /// Lends `f` a scope, in which borrowed memory is posted. Returns once the device has let go of all of it.
+    ///
+    /// `timeout` is for the whole scope: what has not completed by then is cut off when `f` returns, and the connection
+    /// with it. The [module's page](super) says how a scope ends, and when it aborts the process.
+    ///
+    /// # Errors
+    ///
+    /// [`ScopeError::Broken`], with what `f` returned: requests were cut off, or had failed, and the pair is no longer
+    /// connected. [`ScopeError::NotConnected`]: it was not before, and `f` was not called.
+    ///
+    /// # Panics
+    ///
+    /// If `f` does, after the scope has ended.
+    pub fn scope<'env, R>(
+        &mut self,
+        timeout: Duration,
+        f: impl for<'scope> FnOnce(&'scope Scope<'scope, 'env, B>) -> R,
+    ) -> Result<R, ScopeError<R>> {
+        if self.engine.get_mut().ready().is_none() {
+            return Err(ScopeError::NotConnected { state: self.engine.get_mut().pair.state() });
+        }
+        let this = &*self;
+        let deadline = Instant::now().checked_add(timeout);
+        let settles = Settles { this, deadline };
+        let scope = Scope::new(this, deadline);
+        let result = f(&scope);
+        let End { cut_off, first_failure } = settles.now();
+        let mut engine = this.engine.borrow_mut();
+        if engine.ready().is_some() {
+            return Ok(result);
+        }
+        Err(ScopeError::Broken { result, state: engine.pair.state(), cut_off, first_failure })
+    }
+
+    /// Whether the pair is connected and no failure of it has been seen: whether a scope can begin.
+    pub fn is_connected(&mut self) -> bool {
+        self.engine.get_mut().ready().is_some()
+    }
+
+    /// The pair and the poller again.
+    pub fn into_parts(self) -> Parts<B> {
+        let Engine { pair, poller, kept, .. } = self.engine.into_inner();
+        Parts { queue_pair: pair, poller, completions: kept.into() }
+    }
+
+    /// Posts a receive into an owned buffer: [`QueuePair::post_receive`].
+    ///
+    /// # Errors
+    ///
+    /// As there; [`PostError::Broken`] also where a scope has broken the pair.
+    pub fn post_receive(&mut self, buffer: Buffer<B>) -> Result<WorkId, PostError<Buffer<B>>> {
+        match self.engine.get_mut().pair.ready() {
+            Some(pair) => pair.post_receive(buffer),
+            None => Err(PostError::Broken { request: buffer, first_failure: None }),
+        }
+    }
+
+    /// Posts a request with an owned buffer: [`QueuePair::post`].
+    ///
+    /// # Errors
+    ///
+    /// As there; [`PostError::Broken`] also where a scope has broken the pair.
+    pub fn post<M: SendMemory<B>, K>(
+        &mut self,
+        request: WorkRequest<M, K>,
+    ) -> Result<WorkId, PostError<WorkRequest<M, K>>>
+    where
+        ReliableConnection: Carries<K>,
+    {
+        match self.engine.get_mut().pair.ready() {
+            Some(pair) => pair.post(request),
+            None => Err(PostError::Broken { request, first_failure: None }),
+        }
+    }
+
+    /// The next completion of an owned buffer; `None` if there is none now: [`Poller::poll`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn poll(&mut self) -> Result<Option<Completion<B>>, PollError> {
+        let engine = self.engine.get_mut();
+        match (engine.kept.pop_front(), &mut engine.poller) {
+            (Some(completion), _) => Ok(Some(completion)),
+            (None, Some(poller)) => poller.poll(),
+            (None, None) => Err(PollError::Failed),
+        }
+    }
+
+    /// Waits for the next completion of an owned buffer, at most for `timeout`: [`Poller::wait`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn wait(&mut self, timeout: Duration) -> Result<Completion<B>, WaitError> {
+        let engine = self.engine.get_mut();
+        match (engine.kept.pop_front(), &mut engine.poller) {
+            (Some(completion), _) => Ok(completion),
+            (None, Some(poller)) => poller.wait(timeout),
+            (None, None) => Err(PollError::Failed.into()),
+        }
+    }
+}
+
+impl<B> fmt::Debug for Exclusive<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = f.debug_struct("Exclusive");
+        if let Ok(engine) = self.engine.try_borrow() {
+            debug.field("queue_pair", &engine.pair).field("completions", &engine.kept.len());
+        }
+        debug.finish_non_exhaustive()
+    }
+}
+
+/// Settles a scope, also one whose closure panics. Out of the closure's reach.
+struct Settles<'x, B: Brand> {
+    this: &'x Exclusive<B>,
+    deadline: Option<Instant>,
+}
+
+impl<B: Brand> Settles<'_, B> {
+    fn now(self) -> End {
+        let this = mem::ManuallyDrop::new(self);
+        this.settle()
+    }
+
+    fn settle(&self) -> End {
+        super::settle::settle(&self.this.engine, &self.this.slots, self.deadline)
+    }
+}
+
+impl<B: Brand> Drop for Settles<'_, B> {
+    fn drop(&mut self) {
+        self.settle();
+    }
+}

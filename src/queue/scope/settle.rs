@@ -1,0 +1,192 @@
+//! The end of a scope: nothing that it borrowed is left with the device.
+//!
+//! In this order, until one step is enough: wait for the requests; move the pair to Error and poll what is flushed; reset
+//! the pair; destroy it. Each is proof that the device is done with a request: its own completion, or a reset or a destroy
+//! that the device confirmed. That the registration ended is none while requests name it: its key may be given out anew,
+//! and a request that is still queued would then name other memory. So registrations end last.
+
+use super::slots::Slots;
+use crate::completion::{Completion, Poller, Status};
+use crate::domain::Brand;
+use crate::memory::Loan;
+use crate::queue::{AnyQueuePair, QueuePair, ReliableConnection, State};
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::io::Write;
+use std::time::{Duration, Instant};
+use std::{io, mem, process, thread};
+
+/// How long a device may take to flush a pair, and then to end a registration.
+pub(super) const GRACE: Duration = Duration::from_secs(1);
+/// Between two looks at a device that has nothing to wait on.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// A pair and the only poller of it.
+pub(super) struct Engine<B> {
+    pub(super) pair: AnyQueuePair<B>,
+    /// `None` once pair and queue had to be given up.
+    pub(super) poller: Option<Poller<B>>,
+    /// The registrations of the scope that is open.
+    pub(super) loans: Vec<Loan>,
+    /// Completions of requests that are no scope's.
+    pub(super) kept: VecDeque<Completion<B>>,
+}
+
+/// How a scope ended.
+pub(super) struct End {
+    pub(super) cut_off: u32,
+    pub(super) first_failure: Option<Status>,
+}
+
+impl<B: Brand> Engine<B> {
+    /// The pair, where it can be used.
+    pub(super) fn ready(&mut self) -> Option<&mut QueuePair<B>> {
+        self.pair.ready().filter(|pair| !pair.inner.core.is_broken())
+    }
+
+    fn settle(&mut self, slots: &RefCell<Slots<B>>, deadline: Option<Instant>) -> End {
+        self.wait_for_rest(slots, deadline);
+        let first_failure = self.pair.ready().and_then(|pair| pair.first_failure());
+        let cut_off = slots.borrow().in_flight();
+        if cut_off != 0 || self.ready().is_none() {
+            self.sever(slots);
+        }
+        slots.borrow_mut().clear();
+        self.end_loans();
+        End { cut_off, first_failure }
+    }
+
+    /// Waits for the requests of the scope, as long as there is hope.
+    fn wait_for_rest(&mut self, slots: &RefCell<Slots<B>>, deadline: Option<Instant>) {
+        while slots.borrow().in_flight() != 0 && self.ready().is_some() {
+            let Some(poller) = &mut self.poller else { return };
+            match poller.wait(left(deadline)) {
+                Ok(completion) => self.kept.extend(slots.borrow_mut().route(completion)),
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Breaks the connection, to bring back what is in flight.
+    fn sever(&mut self, slots: &RefCell<Slots<B>>) {
+        self.pair = match mem::take(&mut self.pair) {
+            AnyQueuePair::ReadyToSend(pair) => match pair.into_error() {
+                Ok(pair) => pair.into(),
+                Err(error) => error.queue_pair.into(),
+            },
+            other => other,
+        };
+        if let (AnyQueuePair::Errored(pair), Some(poller)) = (&mut self.pair, &mut self.poller) {
+            let kept = &mut self.kept;
+            // Where it fails, what is in flight says so.
+            let _ = pair.drain(poller, GRACE, |completion| kept.extend(slots.borrow_mut().route(completion)));
+        }
+        if slots.borrow().in_flight() == 0 {
+            return;
+        }
+        let is_reset;
+        (self.pair, is_reset) = match mem::take(&mut self.pair) {
+            AnyQueuePair::ReadyToSend(pair) => reset(pair),
+            AnyQueuePair::Errored(pair) => reset(pair),
+            other => (other, false),
+        };
+        if is_reset && self.take_out(slots) {
+            return;
+        }
+        let is_destroyed;
+        (self.pair, is_destroyed) = match mem::take(&mut self.pair) {
+            AnyQueuePair::ReadyToSend(pair) => destroy(pair),
+            AnyQueuePair::Errored(pair) => destroy(pair),
+            AnyQueuePair::Reset(pair) => destroy(pair),
+            other => (other, false),
+        };
+        if is_destroyed && self.take_out(slots) {
+            return;
+        }
+        if !(is_reset || is_destroyed) {
+            abort("its requests were neither flushed nor ended by a reset or a destroy of the queue pair");
+        }
+        // The device is done, but the completion queue gives nothing out. With its last handles gone, nobody can ask it.
+        self.pair = AnyQueuePair::Vacant;
+        self.poller = None;
+    }
+
+    /// Takes the requests of a pair that is gone or reset out of the completion queue, and says whether they all came.
+    fn take_out(&mut self, slots: &RefCell<Slots<B>>) -> bool {
+        let until = Instant::now() + GRACE;
+        let Some(poller) = &mut self.poller else { return false };
+        while slots.borrow().in_flight() != 0 {
+            match poller.poll() {
+                Ok(Some(completion)) => self.kept.extend(slots.borrow_mut().route(completion)),
+                Ok(None) if Instant::now() < until => thread::sleep(PAUSE),
+                Ok(None) | Err(_) => return false,
+            }
+        }
+        true
+    }
+
+    /// Ends the registrations; no request names them any more.
+    fn end_loans(&mut self) {
+        let until = Instant::now() + GRACE;
+        for mut loan in self.loans.drain(..) {
+            while let Err(error) = loan.end() {
+                if Instant::now() < until {
+                    thread::sleep(PAUSE);
+                } else if loan.is_exposed() {
+                    abort("peers can still reach it: the device did not end its registration");
+                } else {
+                    // No peer has a right to it, no request names it, and its key stays taken: nobody will use it.
+                    loan.leak(error);
+                    break;
+                }
+            }
+        }
+    }
+}
+
+/// Ends what a scope began. Returns only once the device is done with all that was lent.
+pub(super) fn settle<B: Brand>(
+    engine: &RefCell<Engine<B>>,
+    slots: &RefCell<Slots<B>>,
+    deadline: Option<Instant>,
+) -> End {
+    let bomb = AbortOnUnwind;
+    let end = engine.borrow_mut().settle(slots, deadline);
+    mem::forget(bomb);
+    end
+}
+
+/// What is left until `deadline`; `None` is never.
+pub(super) fn left(deadline: Option<Instant>) -> Duration {
+    deadline.map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(Instant::now()))
+}
+
+fn reset<B: Brand, S: State>(pair: QueuePair<B, S, ReliableConnection>) -> (AnyQueuePair<B>, bool) {
+    match pair.into_reset() {
+        Ok(pair) => (pair.into(), true),
+        Err(error) => (error.queue_pair.into(), false),
+    }
+}
+
+fn destroy<B: Brand, S: State>(pair: QueuePair<B, S, ReliableConnection>) -> (AnyQueuePair<B>, bool) {
+    match pair.destroy() {
+        Ok(()) => (AnyQueuePair::Vacant, true),
+        Err(error) => (error.queue_pair.into(), false),
+    }
+}
+
+/// The last resort: to go on would give memory back that the device may still use.
+#[cold]
+fn abort(why: &str) -> ! {
+    let _ = writeln!(io::stderr(), "interlock: the memory of a scope is still in use: {why}; aborting");
+    process::abort()
+}
+
+/// Ends the process rather than let a panic leave what must be finished.
+struct AbortOnUnwind;
+
+impl Drop for AbortOnUnwind {
+    fn drop(&mut self) {
+        abort("its end panicked");
+    }
+}

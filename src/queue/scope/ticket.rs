@@ -1,0 +1,115 @@
+//! Requests of a scope, while they are in flight and after.
+
+use super::lent::LentMemory;
+use super::slots::Slots;
+use super::{ScopeRules, WaitFailure};
+use crate::completion::{Completion, FailureCause, PollError, WaitError, Work};
+use crate::queue::post::KEY;
+use crate::queue::{Operation, PostedMemory, WorkId};
+use std::cell::RefCell;
+use std::marker::PhantomData;
+use std::{fmt, mem};
+
+/// A request that was posted in a scope, with memory `M`. [`Scope::wait`](super::Scope::wait) gives the memory back with the
+/// result.
+///
+/// Having one tells you that the request was posted. Dropping it drops the result, not the request; forgetting it costs a
+/// place for a result until the scope ends.
+#[must_use = "dropping it drops the result of the request; wait for it, or say so with `drop`"]
+pub struct Ticket<'scope, B, M> {
+    slots: &'scope RefCell<Slots<B>>,
+    slot: u32,
+    id: WorkId,
+    memory: PhantomData<fn() -> M>,
+    rules: ScopeRules<'scope>,
+}
+
+/// A request of a scope that succeeded.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Done<M> {
+    /// Its memory. What is filled of it is what came, for a receive, a read, or an atomic (the value before, in native
+    /// byte order).
+    pub memory: M,
+    /// The immediate that came with a receive, host byte order.
+    pub immediate: Option<u32>,
+    /// Of a receive that a write with immediate took: how many bytes the peer wrote, elsewhere. The memory of the receive is
+    /// then empty.
+    pub written_bytes: Option<u32>,
+}
+
+impl<'scope, B, M: LentMemory<'scope, B>> Ticket<'scope, B, M> {
+    pub(super) fn new(slots: &'scope RefCell<Slots<B>>, slot: u32, id: WorkId) -> Self {
+        Self { slots, slot, id, memory: PhantomData, rules: PhantomData }
+    }
+
+    /// The result, if there is one; or the ticket.
+    pub(super) fn redeem(self) -> Result<Result<Done<M>, WaitFailure<'scope, B, M>>, Self> {
+        let completion = self.slots.borrow_mut().take(self.slot);
+        let Some(completion) = completion else { return Err(self) };
+        Ok(match result(completion) {
+            (Some(memory), Ok((immediate, written_bytes))) => {
+                mem::forget(self);
+                Ok(Done { memory, immediate, written_bytes })
+            }
+            (Some(memory), Err(cause)) => {
+                mem::forget(self);
+                Err(WaitFailure::Failed { cause, memory })
+            }
+            // Cannot be: the memory is of the kind that was posted.
+            (None, _) => Err(WaitFailure::Unfinished { ticket: self, source: WaitError::Poll(PollError::Failed) }),
+        })
+    }
+}
+
+impl<B, M> Ticket<'_, B, M> {
+    /// The id that posting gave.
+    pub fn id(&self) -> WorkId {
+        self.id
+    }
+
+    /// Whether its result has been taken from the device, so that [`wait`](super::Scope::wait) does not wait.
+    pub fn is_done(&self) -> bool {
+        self.slots.borrow().is_done(self.slot)
+    }
+}
+
+/// A result taken apart: the memory, and an immediate with the bytes written, or the cause.
+#[allow(clippy::type_complexity, reason = "taken apart at once by the only caller")]
+fn result<'scope, B, M: LentMemory<'scope, B>>(
+    completion: Completion<B>,
+) -> (Option<M>, Result<(Option<u32>, Option<u32>), FailureCause>) {
+    match completion.check() {
+        Ok(success) if success.operation() == Operation::Receive => match success.work() {
+            Work::Received(received) => {
+                let memory = PostedMemory::Unique(received.buffer);
+                (M::from_posted(memory, KEY), Ok((received.immediate, None)))
+            }
+            Work::WrittenWithImmediate(written) => {
+                let memory = PostedMemory::Unique(written.buffer);
+                (M::from_posted(memory, KEY), Ok((Some(written.immediate), Some(written.written_bytes))))
+            }
+            _ => (None, Ok((None, None))),
+        },
+        Ok(success) => (M::from_posted(success.into_memory(), KEY), Ok((None, None))),
+        Err(failure) => {
+            let cause = failure.cause();
+            (M::from_posted(failure.memory, KEY), Err(cause))
+        }
+    }
+}
+
+impl<B, M> Drop for Ticket<'_, B, M> {
+    fn drop(&mut self) {
+        // Nobody calls into user code while it is borrowed, so it is free.
+        if let Ok(mut slots) = self.slots.try_borrow_mut() {
+            slots.abandon(self.slot);
+        }
+    }
+}
+
+impl<B, M> fmt::Debug for Ticket<'_, B, M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ticket").field("id", &self.id).finish_non_exhaustive()
+    }
+}
