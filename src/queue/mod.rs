@@ -11,6 +11,7 @@ pub(crate) mod ledger;
 mod pair;
 mod post;
 pub mod request;
+mod session;
 mod shared;
 mod slab;
 mod state;
@@ -31,6 +32,7 @@ pub use half::{JoinHalvesError, ReceiveHalf, SendHalf};
 pub use pair::QueuePair;
 pub use post::PostError;
 pub use request::{CarriesImmediate, FillMemory, Inline, RequestFlaw, SendMemory, WorkRequest};
+pub use session::Posting;
 pub(crate) use shared::SharedLedger;
 pub use shared::{DestroySharedError, SharedAttributes, SharedLimits, SharedReceiveQueue, SharedReceiveQueueId};
 #[cfg(all(test, not(loom)))]
