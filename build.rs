@@ -44,6 +44,7 @@ mod rdma_core {
         "ibv_modify_qp",
         "ibv_modify_srq",
         "ibv_open_device",
+        "ibv_qp_to_qp_ex",
         "ibv_query_device",
         "ibv_query_pkey",
         "ibv_query_port",
@@ -72,9 +73,11 @@ mod rdma_core {
         "ibv_port_state",
         "ibv_qp_attr",
         "ibv_qp_attr_mask",
+        "ibv_qp_create_send_ops_flags",
         "ibv_qp_ex",
         "ibv_qp_init_attr",
         "ibv_qp_init_attr_ex",
+        "ibv_qp_init_attr_mask",
         "ibv_qp_state",
         "ibv_qp_type",
         "ibv_recv_wr",
@@ -107,7 +110,8 @@ mod rdma_core {
             .rust_edition(bindgen::RustEdition::Edition2024)
             // What a device writes is never a Rust enum: an unknown value would be undefined behaviour.
             .default_enum_style(bindgen::EnumVariation::NewType { is_bitfield: false, is_global: false })
-            .bitfield_enum("ibv_(access_flags|device_cap_flags|qp_attr_mask|send_flags|srq_attr_mask|wc_flags)")
+            .bitfield_enum("ibv_(access_flags|device_cap_flags|qp_(init_)?attr_mask|send_flags|srq_attr_mask|wc_flags)")
+            .bitfield_enum("ibv_qp_create_send_ops_flags")
             // libc has these; a second copy would be another type.
             .blocklist_type("pthread_.*|__pthread.*|timespec|__u?int.*_t|u_int.*")
             .raw_line("use libc::{pthread_cond_t, pthread_mutex_t, timespec};")

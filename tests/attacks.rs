@@ -28,7 +28,8 @@ struct Stage<B> {
 }
 
 const DEPTH: u32 = 4;
-const LIMITS: Limits = Limits { sends: DEPTH, receives: DEPTH, inline_bytes: 64, elements: 1 };
+const LIMITS: Limits =
+    Limits { sends: DEPTH, receives: DEPTH, inline_bytes: 64, elements: 1, posting: interlock::Posting::List };
 
 impl<B: Brand> Stage<B> {
     fn new(fabric: Fabric, domain: ProtectionDomain<B>) -> Self {

@@ -14,7 +14,8 @@ use std::{mem, thread};
 
 type Server<B, S = ReadyToSend> = QueuePair<B, S, OnShared<ReliableConnection>>;
 
-const LIMITS: Limits = Limits { sends: 4, receives: 4, inline_bytes: 0, elements: 1 };
+const LIMITS: Limits =
+    Limits { sends: 4, receives: 4, inline_bytes: 0, elements: 1, posting: interlock::Posting::List };
 
 /// Clients, each connected to a server; the servers receive from one queue. All sends complete on `sent`, receives on
 /// `received`.

@@ -12,7 +12,8 @@ use std::{mem, thread};
 
 type Server<B, S = ReadyToSend> = QueuePair<B, S, OnShared<ReliableConnection>>;
 
-const LIMITS: Limits = Limits { sends: 4, receives: 4, inline_bytes: 0, elements: 1 };
+const LIMITS: Limits =
+    Limits { sends: 4, receives: 4, inline_bytes: 0, elements: 1, posting: interlock::Posting::List };
 
 /// Two servers on a shared queue of 4 receives, each with its client, on one completion queue of a manual fabric: nothing
 /// moves but by `run`.

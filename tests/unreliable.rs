@@ -11,7 +11,8 @@ use interlock::{
 };
 use std::time::Duration;
 
-const LIMITS: Limits = Limits { sends: 40, receives: 40, inline_bytes: 32, elements: 1 };
+const LIMITS: Limits =
+    Limits { sends: 40, receives: 40, inline_bytes: 32, elements: 1, posting: interlock::Posting::List };
 /// Long enough for what does not come.
 const A_WHILE: Duration = Duration::from_millis(200);
 

@@ -21,7 +21,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 const LEN: usize = 64;
-const LIMITS: Limits = Limits { sends: 16, receives: 16, inline_bytes: 0, elements: 1 };
+const LIMITS: Limits =
+    Limits { sends: 16, receives: 16, inline_bytes: 0, elements: 1, posting: interlock::Posting::List };
 /// For each thread.
 const BUFFERS: usize = 64;
 /// After this long something is lost.

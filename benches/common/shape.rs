@@ -87,7 +87,7 @@ post!(QueuePair<B>, SendHalf<B>, Batch<'_, 'env, B>);
 
 /// Limits with room for a few bytes inline.
 pub(crate) fn limits(sends: u32, receives: u32) -> Limits {
-    Limits { sends, receives, inline_bytes: 16, elements: 1 }
+    Limits { sends, receives, inline_bytes: 16, elements: 1, posting: interlock::Posting::List }
 }
 
 /// Gives `f` what there is now; says how much.

@@ -94,6 +94,11 @@ impl Descriptor {
     }
 
     #[inline(always)]
+    pub(crate) fn lkey(&self) -> u32 {
+        self.element.lkey
+    }
+
+    #[inline(always)]
     pub(crate) fn capacity(&self) -> usize {
         self.capacity
     }

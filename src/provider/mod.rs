@@ -179,6 +179,20 @@ pub(crate) trait Provider: fmt::Debug + Send + Sync {
         pd: NonNull<sys::ibv_pd>,
         attributes: &mut sys::ibv_qp_init_attr,
     ) -> Result<NonNull<sys::ibv_qp>, VerbError>;
+    /// `ibv_create_qp_ex`, and `ibv_qp_to_qp_ex` of the result: `None` where the provider made a pair without `ibv_wr_*`
+    /// all the same. `EOPNOTSUPP`: the device has no such pairs.
+    ///
+    /// # Safety
+    ///
+    /// As [`create_qp`](Self::create_qp); the attributes ask for operations of `ibv_wr_*`.
+    unsafe fn create_qp_ex(
+        &self,
+        context: NonNull<sys::ibv_context>,
+        attributes: &mut sys::ibv_qp_init_attr_ex,
+    ) -> Result<(NonNull<sys::ibv_qp>, Option<NonNull<sys::ibv_qp_ex>>), VerbError> {
+        _ = (context, attributes);
+        Err(VerbError::new("ibv_create_qp_ex", libc::EOPNOTSUPP))
+    }
     /// `ibv_modify_qp`. On `Err` neither state nor attributes changed.
     unsafe fn modify_qp(
         &self,

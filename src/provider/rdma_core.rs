@@ -389,6 +389,19 @@ impl Provider for RdmaCore {
         non_null("ibv_create_qp", unsafe { sys::ibv_create_qp(pd.as_ptr(), attributes) })
     }
 
+    unsafe fn create_qp_ex(
+        &self,
+        context: NonNull<sys::ibv_context>,
+        attributes: &mut sys::ibv_qp_init_attr_ex,
+    ) -> Result<(NonNull<sys::ibv_qp>, Option<NonNull<sys::ibv_qp_ex>>), VerbError> {
+        // SAFETY: open, and so are domain and queues in the attributes, which have more (caller).
+        let raw = unsafe { sys::inline::ibv_create_qp_ex(context.as_ptr(), attributes) };
+        let raw = non_null("ibv_create_qp_ex", raw)?;
+        // SAFETY: created just now.
+        let extended = unsafe { sys::ibv_qp_to_qp_ex(raw.as_ptr()) };
+        Ok((raw, NonNull::new(extended)))
+    }
+
     unsafe fn modify_qp(
         &self,
         qp: NonNull<sys::ibv_qp>,

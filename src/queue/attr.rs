@@ -1,11 +1,12 @@
 //! What a queue pair is created with, and what each transition takes: exactly what `ibv_modify_qp(3)` requires.
 
+use super::session::Posting;
 use super::transport::Init;
 use crate::device::Port;
 use crate::sys::{self, ibv_access_flags, ibv_qp_attr_mask as mask};
 use crate::types::{AckTimeout, Gid, Mtu, PortNumber, Psn, Qkey, Qpn, ReadDepth, RetryCount, RnrRetry, RnrTimer};
 
-/// How many requests a queue pair may have in flight, and how large its inline ones.
+/// How many requests a queue pair may have in flight, how large they may be, and how they are posted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[doc(alias = "ibv_qp_cap")]
 pub struct Limits {
@@ -25,6 +26,8 @@ pub struct Limits {
     #[doc(alias = "max_send_sge")]
     #[doc(alias = "max_recv_sge")]
     pub elements: u32,
+    /// How requests are handed to the device.
+    pub posting: Posting,
 }
 
 impl Limits {
@@ -37,7 +40,7 @@ impl Limits {
 impl Default for Limits {
     /// Four of each, nothing inline, and no lists: enough for a first program.
     fn default() -> Self {
-        Self { sends: 4, receives: 4, inline_bytes: 0, elements: 1 }
+        Self { sends: 4, receives: 4, inline_bytes: 0, elements: 1, posting: Posting::List }
     }
 }
 

@@ -91,21 +91,24 @@ type Section<'batch, 'env> = fn(&'batch (), &'env ()) -> (&'batch (), &'env ());
 /// Requests that are handed to the device together, with one doorbell. Lent by [`QueuePair::batch`](crate::QueuePair::batch).
 ///
 /// `'batch` is new for each batch, so that two batches cannot be swapped; what is posted [`Inline`](crate::Inline) is
-/// copied at the doorbell, so it lives for `'env`. What a batch that panicked had not handed over was never posted: its ids
+/// copied by the doorbell, so it lives for `'env`. What a batch that panicked had not handed over was never posted: its ids
 /// are given out again.
 pub struct Batch<'batch, 'env, B, T = ReliableConnection> {
-    queue: &'batch mut SendQueue,
+    pub(super) queue: &'batch mut SendQueue,
     /// # Invariants
     ///
     /// 0. Room for `STAGED` linked requests, which nobody else uses for as long as this is around; the first `count` are
-    ///    filled, and their entries are written ahead in the ledger. Neither device nor poller knows them yet.
+    ///    filled, and their entries are written ahead in the ledger. Neither device nor poller knows them yet. Of a queue
+    ///    that posts in sessions: none, and the open session has the requests.
     staged: *mut Staged,
-    count: usize,
+    pub(super) count: usize,
+    /// Whether a session is open.
+    pub(super) open: bool,
     /// 1. At most `STAGED`, and at most what fits in the queue; 0 after a fault.
     room: usize,
     /// What fits in the queue, that of `staged` included.
     free: usize,
-    posted: usize,
+    pub(super) posted: usize,
     fault: Option<Box<Fault<B>>>,
     brand: Branded<B>,
     transport: PhantomData<fn() -> T>,
@@ -170,10 +173,12 @@ pub(super) fn batch<'env, B, T, R>(
     f: impl for<'batch> FnOnce(&mut Batch<'batch, 'env, B, T>) -> R,
 ) -> Result<R, BatchError<B, R>> {
     let spare = Stage::new();
-    let taken = Taken::of_thread_or(&spare);
-    let (staged, brand, transport, section) = (taken.first, PhantomData, PhantomData, PhantomData);
+    let taken = queue.verb.session.is_none().then(|| Taken::of_thread_or(&spare));
+    let staged = taken.as_ref().map_or(ptr::dangling_mut(), |taken| taken.first);
+    let (brand, transport, section) = (PhantomData, PhantomData, PhantomData);
+    let (open, fault) = (false, None);
     let mut batch =
-        Batch { queue, staged, count: 0, room: 0, free: 0, posted: 0, fault: None, brand, transport, section };
+        Batch { queue, staged, count: 0, open, room: 0, free: 0, posted: 0, fault, brand, transport, section };
     batch.make_room();
     let result = f(&mut batch);
     batch.ring();
@@ -215,8 +220,13 @@ impl<'env, B, T> Batch<'_, 'env, B, T> {
             return Err(self.no_room(request));
         }
         let id = self.queue.id(self.count as u32);
-        // SAFETY: there is room.
-        unsafe { self.add(request, length, id, self.count + 1 == self.free) };
+        let last = self.count + 1 == self.free;
+        match self.queue.verb.session {
+            // SAFETY: there is room.
+            None => unsafe { self.add(request, length, id, last) },
+            // SAFETY: there is room.
+            Some(session) => unsafe { self.add_in_session(session, request, length, id, last) },
+        }
         Ok(id)
     }
 
@@ -246,6 +256,9 @@ impl<'env, B, T> Batch<'_, 'env, B, T> {
                 // SAFETY: both in the stage, or at its end.
                 *self.count = unsafe { self.next.offset_from_unsigned(self.first) };
             }
+        }
+        if let Some(session) = self.queue.verb.session {
+            return self.post_each_in_session(session, requests.into_iter());
         }
         let before = self.posted + self.count;
         let mut requests = requests.into_iter();
@@ -288,7 +301,7 @@ impl<'env, B, T> Batch<'_, 'env, B, T> {
 
     /// How far one can stage without a look at the queue, or a signal for its last slot.
     #[inline(always)]
-    fn plain_room(&self) -> usize {
+    pub(super) fn plain_room(&self) -> usize {
         self.room.min(self.free.saturating_sub(1))
     }
 
@@ -335,6 +348,9 @@ impl<'env, B, T> Batch<'_, 'env, B, T> {
     /// Hands what is staged to the device.
     #[inline(always)]
     fn ring(&mut self) {
+        if let Some(session) = self.queue.verb.session {
+            return self.ring_session(session);
+        }
         let count = mem::take(&mut self.count);
         if count == 0 {
             return;
@@ -353,7 +369,7 @@ impl<'env, B, T> Batch<'_, 'env, B, T> {
     }
 
     #[cold]
-    fn refused(&mut self, count: usize, source: VerbError, bad: *mut Staged) {
+    pub(super) fn refused(&mut self, count: usize, source: VerbError, bad: *mut Staged) {
         let at = (0..count).find(|&at| ptr::eq(self.at(at), bad));
         let mut fault = Fault { source, refused: Vec::new(), uncertain: 0 };
         match at {
@@ -390,6 +406,7 @@ impl<'env, B, T> Batch<'_, 'env, B, T> {
     #[cold]
     #[inline(never)]
     fn abandon(&mut self) {
+        self.abort_session();
         for ahead in 0..mem::take(&mut self.count) {
             // SAFETY: written ahead and not published (0); taken once.
             drop(unsafe { self.queue.poster.read_ahead(ahead as u32) });
@@ -401,7 +418,7 @@ impl<B, T> Drop for Batch<'_, '_, B, T> {
     /// Ends a batch whose closure panicked: the device was not given what is staged, so it is the program's again.
     #[inline(always)]
     fn drop(&mut self) {
-        if self.count != 0 {
+        if self.count != 0 || self.open {
             self.abandon();
         }
     }

@@ -6,6 +6,7 @@ use super::datagram::Peers;
 use super::error::{CreateError, TransitionFailure};
 use super::ledger::{MAX_DEPTH, Poster, ledger};
 use super::post::{ReceiveQueue, SendQueue};
+use super::session::{self, Extended, PostSends, Posting};
 use super::shared::SharedCore;
 use super::state::{Reset, State};
 use super::transport::{Transport, code};
@@ -94,6 +95,10 @@ impl Inner {
         let (Some(post_send), Some(post_receive)) = (operations.post_send, operations.post_recv) else {
             return Err(VerbError::new("ibv_post_send", libc::EOPNOTSUPP).into());
         };
+        if limits.posting == Posting::WorkRequestApi {
+            // SAFETY: open as long as the domain holds it.
+            session::check_device(&unsafe { domain.context.provider.query_device(domain.context.raw) }?)?;
+        }
         let places = lease(sends, receives, limits, shared)?;
         let mut attributes = sys::ibv_qp_init_attr {
             send_cq: sends.raw.as_ptr(),
@@ -109,14 +114,25 @@ impl Inner {
             qp_type: code::<T>(),
             ..Default::default()
         };
-        // SAFETY: domain and queues are alive, the shared one too; they belong to the same device, since they bear the same
-        // brand.
-        let raw = match unsafe { domain.context.provider.create_qp(domain.raw, &mut attributes) } {
+        let DomainInner { context, raw: pd, .. } = &**domain;
+        let created = match limits.posting {
+            // SAFETY: domain and queues are alive, the shared one too; they belong to the same device, since they bear the
+            // same brand.
+            Posting::List => unsafe { context.provider.create_qp(*pd, &mut attributes) }
+                .map(|raw| (raw, None))
+                .map_err(CreateError::from),
+            Posting::WorkRequestApi => {
+                let mut attributes = session::extended(&attributes, *pd);
+                // SAFETY: as above.
+                unsafe { context.provider.create_qp_ex(context.raw, &mut attributes) }.map_err(session::explain)
+            }
+        };
+        let (raw, extended) = match created {
             Ok(raw) => raw,
             Err(error) => {
                 sends.release(places.send, true);
                 receives.release(places.receive, true);
-                return Err(error.into());
+                return Err(error);
             }
         };
         // SAFETY: created just now.
@@ -140,6 +156,13 @@ impl Inner {
             shared: shared.cloned(),
             domain: Arc::clone(domain),
         };
+        // SAFETY: alive as long as the core, and made just now.
+        let session = extended.and_then(|extended| unsafe { Extended::new(extended, code::<T>()) });
+        if limits.posting == Posting::WorkRequestApi && session.is_none() {
+            // A provider that made something else. Dropping the core destroys it.
+            return Err(session::none());
+        }
+        let post_send = PostSends { list: post_send, session };
         Ok(Box::new(Self {
             send: SendQueue::new(send_poster, send_key, raw, post_send, Arc::clone(&status), limits, peers.clone()),
             receive: ReceiveQueue::new(receive_poster, receive_key, raw, post_receive, status, limits, None),

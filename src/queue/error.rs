@@ -22,6 +22,9 @@ pub enum CreateError {
         /// The most that this library keeps account of.
         most: u32,
     },
+    /// The device does not take requests through `ibv_wr_*`, or not all that this library posts.
+    #[error("the device does not post through ibv_wr_*: create the queue pair with `Posting::List`")]
+    NoWorkRequestApi(#[source] VerbError),
     /// The device answered with an error. `EINVAL` and `ENOMEM`: often more than it has.
     #[error(transparent)]
     Verb(#[from] VerbError),

@@ -12,6 +12,7 @@ mod pair;
 mod post;
 pub mod request;
 pub mod scope;
+mod session;
 mod shared;
 mod slab;
 mod state;
@@ -32,6 +33,7 @@ pub use half::{JoinHalvesError, ReceiveHalf, SendHalf};
 pub use pair::QueuePair;
 pub use post::PostError;
 pub use request::{CarriesImmediate, FillMemory, Inline, RequestFlaw, SendMemory, WorkRequest};
+pub use session::Posting;
 pub(crate) use shared::SharedLedger;
 pub use shared::{DestroySharedError, SharedAttributes, SharedLimits, SharedReceiveQueue};
 #[cfg(all(test, not(loom)))]

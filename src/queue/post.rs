@@ -8,15 +8,13 @@ use super::attr::Limits;
 use super::datagram::{Peers, Recipient};
 use super::ledger::Poster;
 use super::request::{Action, FillMemory, Most, RequestFlaw, SendMemory, WorkRequest};
+use super::session::PostSends;
 use super::work::{Entry, Operation, QueueKey, QueueKind, WorkId};
 use crate::completion::{QueueStatus, Status};
 use crate::error::VerbError;
 use crate::memory::ListInner;
 use crate::seal::Key;
-use crate::sys::{
-    self, ibv_send_flags,
-    inline::{PostReceive as PostReceiveVerb, PostSend as PostSendVerb},
-};
+use crate::sys::{self, ibv_send_flags, inline::PostReceive as PostReceiveVerb};
 use std::mem::MaybeUninit;
 use std::{error, fmt, ptr, ptr::NonNull, sync::Arc};
 
@@ -137,7 +135,7 @@ pub(super) struct WorkQueue<V> {
     /// 0. Alive while this is reachable through a pair or its half; in a state that allows a post while those let one
     ///    through.
     raw: NonNull<sys::ibv_qp>,
-    verb: V,
+    pub(super) verb: V,
     status: Arc<QueueStatus>,
     pub(super) most: Most,
     /// Of a queue of datagrams: what its requests go by.
@@ -148,14 +146,14 @@ pub(super) struct WorkQueue<V> {
 pub(super) trait Side {
     const SIDE: QueueKind;
 }
-impl Side for PostSendVerb {
+impl Side for PostSends {
     const SIDE: QueueKind = QueueKind::Send;
 }
 impl Side for PostReceiveVerb {
     const SIDE: QueueKind = QueueKind::Receive;
 }
 
-pub(super) type SendQueue = WorkQueue<PostSendVerb>;
+pub(super) type SendQueue = WorkQueue<PostSends>;
 pub(super) type ReceiveQueue = WorkQueue<PostReceiveVerb>;
 
 // SAFETY: the raw pair may be used from any thread; send and receive queue are independent (`ibv_post_send(3)`: the
@@ -234,7 +232,7 @@ impl<V: Side> WorkQueue<V> {
 
     /// What to answer where the provider refused a single request, which `restore` makes of its entry.
     #[cold]
-    fn refused<R>(
+    pub(super) fn refused<R>(
         &mut self,
         ours: bool,
         source: VerbError,
@@ -402,7 +400,7 @@ impl SendQueue {
         let mut bad = ptr::null_mut();
         // SAFETY: alive, in a state that sends (0), and nobody else posts (`&mut`); `first` starts a list of filled
         // requests, whose memory the ledger owns from now on, or which the provider copies.
-        let result = unsafe { (self.verb)(self.raw.as_ptr(), first.cast(), &mut bad) };
+        let result = unsafe { (self.verb.list)(self.raw.as_ptr(), first.cast(), &mut bad) };
         if result == 0 { Ok(()) } else { Err((VerbError::new("ibv_post_send", result.wrapping_abs()), bad.cast())) }
     }
 
@@ -418,6 +416,9 @@ impl SendQueue {
         let room = self.room();
         if room == 0 {
             return Err(self.no_room(request));
+        }
+        if let Some(session) = self.verb.session {
+            return self.post_in_session(session, request, length, room);
         }
         let number = self.poster.next_number();
         let id = self.key.id(number);

@@ -491,6 +491,12 @@ pub struct ibv_qp_init_attr {
     pub qp_type: ibv_qp_type,
     pub sq_sig_all: ::std::os::raw::c_int,
 }
+#[repr(transparent)]
+#[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
+pub struct ibv_qp_init_attr_mask(pub ::std::os::raw::c_uint);
+#[repr(transparent)]
+#[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
+pub struct ibv_qp_create_send_ops_flags(pub ::std::os::raw::c_uint);
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct ibv_rx_hash_conf {
@@ -3181,6 +3187,81 @@ impl Default for ibv_qp_init_attr {
         }
     }
 }
+impl ibv_qp_init_attr_mask {
+    pub const IBV_QP_INIT_ATTR_PD: ibv_qp_init_attr_mask = ibv_qp_init_attr_mask(1);
+    pub const IBV_QP_INIT_ATTR_XRCD: ibv_qp_init_attr_mask = ibv_qp_init_attr_mask(2);
+    pub const IBV_QP_INIT_ATTR_CREATE_FLAGS: ibv_qp_init_attr_mask = ibv_qp_init_attr_mask(4);
+    pub const IBV_QP_INIT_ATTR_MAX_TSO_HEADER: ibv_qp_init_attr_mask = ibv_qp_init_attr_mask(8);
+    pub const IBV_QP_INIT_ATTR_IND_TABLE: ibv_qp_init_attr_mask = ibv_qp_init_attr_mask(16);
+    pub const IBV_QP_INIT_ATTR_RX_HASH: ibv_qp_init_attr_mask = ibv_qp_init_attr_mask(32);
+    pub const IBV_QP_INIT_ATTR_SEND_OPS_FLAGS: ibv_qp_init_attr_mask = ibv_qp_init_attr_mask(64);
+}
+impl ::std::ops::BitOr<ibv_qp_init_attr_mask> for ibv_qp_init_attr_mask {
+    type Output = Self;
+    #[inline]
+    fn bitor(self, other: Self) -> Self {
+        ibv_qp_init_attr_mask(self.0 | other.0)
+    }
+}
+impl ::std::ops::BitOrAssign for ibv_qp_init_attr_mask {
+    #[inline]
+    fn bitor_assign(&mut self, rhs: ibv_qp_init_attr_mask) {
+        self.0 |= rhs.0;
+    }
+}
+impl ::std::ops::BitAnd<ibv_qp_init_attr_mask> for ibv_qp_init_attr_mask {
+    type Output = Self;
+    #[inline]
+    fn bitand(self, other: Self) -> Self {
+        ibv_qp_init_attr_mask(self.0 & other.0)
+    }
+}
+impl ::std::ops::BitAndAssign for ibv_qp_init_attr_mask {
+    #[inline]
+    fn bitand_assign(&mut self, rhs: ibv_qp_init_attr_mask) {
+        self.0 &= rhs.0;
+    }
+}
+impl ibv_qp_create_send_ops_flags {
+    pub const IBV_QP_EX_WITH_RDMA_WRITE: ibv_qp_create_send_ops_flags = ibv_qp_create_send_ops_flags(1);
+    pub const IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM: ibv_qp_create_send_ops_flags = ibv_qp_create_send_ops_flags(2);
+    pub const IBV_QP_EX_WITH_SEND: ibv_qp_create_send_ops_flags = ibv_qp_create_send_ops_flags(4);
+    pub const IBV_QP_EX_WITH_SEND_WITH_IMM: ibv_qp_create_send_ops_flags = ibv_qp_create_send_ops_flags(8);
+    pub const IBV_QP_EX_WITH_RDMA_READ: ibv_qp_create_send_ops_flags = ibv_qp_create_send_ops_flags(16);
+    pub const IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP: ibv_qp_create_send_ops_flags = ibv_qp_create_send_ops_flags(32);
+    pub const IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD: ibv_qp_create_send_ops_flags = ibv_qp_create_send_ops_flags(64);
+    pub const IBV_QP_EX_WITH_LOCAL_INV: ibv_qp_create_send_ops_flags = ibv_qp_create_send_ops_flags(128);
+    pub const IBV_QP_EX_WITH_BIND_MW: ibv_qp_create_send_ops_flags = ibv_qp_create_send_ops_flags(256);
+    pub const IBV_QP_EX_WITH_SEND_WITH_INV: ibv_qp_create_send_ops_flags = ibv_qp_create_send_ops_flags(512);
+    pub const IBV_QP_EX_WITH_TSO: ibv_qp_create_send_ops_flags = ibv_qp_create_send_ops_flags(1024);
+    pub const IBV_QP_EX_WITH_ATOMIC_WRITE: ibv_qp_create_send_ops_flags = ibv_qp_create_send_ops_flags(4096);
+}
+impl ::std::ops::BitOr<ibv_qp_create_send_ops_flags> for ibv_qp_create_send_ops_flags {
+    type Output = Self;
+    #[inline]
+    fn bitor(self, other: Self) -> Self {
+        ibv_qp_create_send_ops_flags(self.0 | other.0)
+    }
+}
+impl ::std::ops::BitOrAssign for ibv_qp_create_send_ops_flags {
+    #[inline]
+    fn bitor_assign(&mut self, rhs: ibv_qp_create_send_ops_flags) {
+        self.0 |= rhs.0;
+    }
+}
+impl ::std::ops::BitAnd<ibv_qp_create_send_ops_flags> for ibv_qp_create_send_ops_flags {
+    type Output = Self;
+    #[inline]
+    fn bitand(self, other: Self) -> Self {
+        ibv_qp_create_send_ops_flags(self.0 & other.0)
+    }
+}
+impl ::std::ops::BitAndAssign for ibv_qp_create_send_ops_flags {
+    #[inline]
+    fn bitand_assign(&mut self, rhs: ibv_qp_create_send_ops_flags) {
+        self.0 &= rhs.0;
+    }
+}
 impl Default for ibv_rx_hash_conf {
     fn default() -> Self {
         let mut s = ::std::mem::MaybeUninit::<Self>::uninit();
@@ -3652,6 +3733,7 @@ impl Default for verbs_context {
     }
 }
 unsafe extern "C" {
+    pub fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex;
     pub fn ibv_get_device_list(num_devices: *mut ::std::os::raw::c_int) -> *mut *mut ibv_device;
     pub fn ibv_free_device_list(list: *mut *mut ibv_device);
     pub fn ibv_get_device_name(device: *mut ibv_device) -> *const ::std::os::raw::c_char;

@@ -5,10 +5,11 @@
 
 #[cfg(feature = "rdma-core")]
 use super::ibv_pd;
+use super::{ibv_ah, ibv_qp_ex, ibv_sge};
 use super::{ibv_cq, ibv_mw, ibv_mw_bind, ibv_mw_type, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_srq, ibv_wc};
-use core::ffi::c_int;
+use core::ffi::{c_int, c_void};
 #[cfg(feature = "rdma-core")]
-pub(crate) use query::{ibv_query_device_ex, ibv_query_port};
+pub(crate) use query::{ibv_create_qp_ex, ibv_query_device_ex, ibv_query_port};
 
 /// The type of `ibv_context_ops::post_send`.
 pub(crate) type PostSend = unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> c_int;
@@ -113,7 +114,9 @@ pub(crate) unsafe fn ibv_dealloc_mw(mw: *mut ibv_mw) -> c_int {
 
 #[cfg(feature = "rdma-core")]
 mod query {
-    use super::super::{self as sys, ibv_context, ibv_device_attr_ex, ibv_port_attr, verbs_context};
+    use super::super::{
+        self as sys, ibv_context, ibv_device_attr_ex, ibv_port_attr, ibv_qp, ibv_qp_init_attr_ex, verbs_context,
+    };
     use core::ffi::{c_int, c_void};
     use core::mem::{offset_of, size_of};
 
@@ -175,4 +178,65 @@ mod query {
             None => unsafe { sys::ibv_query_port(context, port, attributes.cast()) },
         }
     }
+
+    /// `ibv_create_qp_ex`: null and `errno` on failure, `EOPNOTSUPP` where the device has no such function.
+    ///
+    /// # Safety
+    ///
+    /// `ibv_create_qp_ex(3)`; the attributes have more than a protection domain.
+    pub(crate) unsafe fn ibv_create_qp_ex(
+        context: *mut ibv_context,
+        attributes: *mut ibv_qp_init_attr_ex,
+    ) -> *mut ibv_qp {
+        // SAFETY: the caller's promise.
+        let whole = unsafe { extended(context, offset_of!(verbs_context, create_qp_ex)) };
+        // SAFETY: `extended` saw that the table is long enough to have this member.
+        match whole.and_then(|whole| unsafe { (*whole).create_qp_ex }) {
+            // SAFETY: the provider's own function; the rest is the caller's promise.
+            Some(create) => unsafe { create(context, attributes) },
+            None => {
+                // SAFETY: takes nothing.
+                let errno = unsafe { libc::__errno_location() };
+                // SAFETY: the place of this thread's `errno`.
+                unsafe { errno.write(libc::EOPNOTSUPP) };
+                core::ptr::null_mut()
+            }
+        }
+    }
+}
+
+/// Functions of an `ibv_qp_ex`, which the provider put there when it made the pair: `ibv_wr_post(3)`.
+macro_rules! functions_of_qp_ex {
+    ($(fn $name:ident = $member:ident($($argument:ident: $type:ty),*) $(-> $result:ty)?;)*) => {$(
+        #[doc = concat!("`", stringify!($name), "`.")]
+        ///
+        /// # Safety
+        ///
+        /// `ibv_wr_post(3)`; the function is there, since the pair was made with its operation.
+        #[inline(always)]
+        pub(crate) unsafe fn $name(qp: *mut ibv_qp_ex, $($argument: $type),*) $(-> $result)? {
+            // SAFETY: alive (caller).
+            let function = unsafe { (*qp).$member };
+            // SAFETY: there (caller).
+            let function = unsafe { function.unwrap_unchecked() };
+            // SAFETY: the provider's own function; the rest is the caller's promise.
+            unsafe { function(qp, $($argument),*) }
+        }
+    )*};
+}
+functions_of_qp_ex! {
+    fn ibv_wr_start = wr_start();
+    fn ibv_wr_complete = wr_complete() -> c_int;
+    fn ibv_wr_abort = wr_abort();
+    fn ibv_wr_send = wr_send();
+    fn ibv_wr_send_imm = wr_send_imm(imm_data: u32);
+    fn ibv_wr_rdma_write = wr_rdma_write(rkey: u32, remote_addr: u64);
+    fn ibv_wr_rdma_write_imm = wr_rdma_write_imm(rkey: u32, remote_addr: u64, imm_data: u32);
+    fn ibv_wr_rdma_read = wr_rdma_read(rkey: u32, remote_addr: u64);
+    fn ibv_wr_atomic_cmp_swp = wr_atomic_cmp_swp(rkey: u32, remote_addr: u64, compare: u64, swap: u64);
+    fn ibv_wr_atomic_fetch_add = wr_atomic_fetch_add(rkey: u32, remote_addr: u64, add: u64);
+    fn ibv_wr_set_sge = wr_set_sge(lkey: u32, addr: u64, length: u32);
+    fn ibv_wr_set_sge_list = wr_set_sge_list(num_sge: usize, sg_list: *const ibv_sge);
+    fn ibv_wr_set_ud_addr = wr_set_ud_addr(ah: *mut ibv_ah, remote_qpn: u32, remote_qkey: u32);
+    fn ibv_wr_set_inline_data = wr_set_inline_data(addr: *mut c_void, length: usize);
 }

@@ -74,7 +74,7 @@ impl Setup {
         let (queue, poller) = domain.completion_queue(2 * DEPTH)?;
         let (peer_queue, _) = domain.completion_queue(RECEIVES + DEPTH)?;
         let inline_bytes = INLINE as u32;
-        let limits = Limits { sends: DEPTH, receives: DEPTH, inline_bytes };
+        let limits = Limits { sends: DEPTH, receives: DEPTH, inline_bytes, ..Limits::default() };
         let pair = domain.reliable(&queue, &limits)?.into_init(&port)?;
         let mut peer = domain.reliable(&peer_queue, &Limits { receives: RECEIVES, ..limits })?.into_init(&port)?;
         for buffer in domain.buffers(RECEIVES as usize, MESSAGE)? {

@@ -1,0 +1,478 @@
+//! Posting through `ibv_wr_*`: the requests of a doorbell as the calls of one session.
+//!
+//! A batch opens its session with its first request and closes it where it rings; requests go in as they are posted,
+//! while their memory is written ahead in the ledger. To keep them and replay them when the batch rings costs almost
+//! half as much again. In between, the provider holds the lock of the send queue while code of the program runs.
+//!
+//! ASSUMPTION: nothing of a session is executed before `ibv_wr_complete` (`ibv_wr_post(3)`, USAGE). Of one for which
+//! that fails nothing is sure: the page says that all of it is aborted, but rxe fails after it has queued all.
+#![allow(unsafe_code, reason = "calls the provider's post functions")]
+
+use super::batch::Batch;
+use super::error::CreateError;
+use super::post::{KEY, PostError, SendQueue};
+use super::request::{Action, SendMemory, WorkRequest};
+use super::transport::Carries;
+use super::work::{Operation, WorkId};
+use crate::error::VerbError;
+use crate::sys::inline::{self as verbs, PostSend};
+use crate::sys::{
+    self, ibv_qp_create_send_ops_flags as with, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex,
+    ibv_qp_init_attr_mask as mask, ibv_qp_type, ibv_send_flags,
+};
+use std::{mem, ptr, ptr::NonNull};
+
+/// How the requests of a queue pair are handed to the device, as [`Limits::posting`](crate::Limits::posting) has it. What
+/// can be posted is the same.
+///
+/// # Examples
+///
+/// ```no_run
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # interlock::domain! { struct Docs; }
+/// # let (domain, queue): (interlock::ProtectionDomain<Docs>, interlock::CompletionQueue<Docs>) = todo!();
+/// use interlock::{CreateError, Limits, Posting};
+/// let limits = Limits { posting: Posting::WorkRequestApi, ..Limits::default() };
+/// let pair = match domain.reliable(&queue, &limits) {
+///     Err(CreateError::NoWorkRequestApi(_)) => domain.reliable(&queue, &Limits::default())?,
+///     pair => pair?,
+/// };
+/// # drop(pair); Ok(()) }
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
+#[non_exhaustive]
+pub enum Posting {
+    /// As linked lists, `ibv_post_send(3)`. Every device takes them.
+    #[default]
+    #[doc(alias = "ibv_post_send")]
+    List,
+    /// As calls of the work request API, `ibv_wr_post(3)`: some devices are faster so, and some do not have it.
+    ///
+    /// A provider that fails says nothing of single requests: where a list gets [`Refused`](crate::PostError::Refused),
+    /// this gets [`Uncertain`](crate::PostError::Uncertain).
+    ///
+    /// From the first request of a [`batch`](crate::QueuePair::batch) to its doorbell the provider may hold locks of the
+    /// pair. A closure that polls or waits for another thread in between may wait for ever (hns: polling a failure of this
+    /// pair does). A `post` that answers [`QueueFull`](crate::PostError::QueueFull) has just rung, so then polling is
+    /// fine.
+    #[doc(alias = "ibv_wr_start")]
+    #[doc(alias = "ibv_wr_complete")]
+    #[doc(alias = "ibv_qp_ex")]
+    WorkRequestApi,
+}
+
+/// What is asked for of `ibv_wr_*` when a pair is made: all that the library posts on that transport.
+fn operations(kind: ibv_qp_type) -> with {
+    let sends = with::IBV_QP_EX_WITH_SEND | with::IBV_QP_EX_WITH_SEND_WITH_IMM;
+    let writes = with::IBV_QP_EX_WITH_RDMA_WRITE | with::IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM;
+    let atomics = with::IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP | with::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
+    match kind {
+        ibv_qp_type::IBV_QPT_UD => sends,
+        ibv_qp_type::IBV_QPT_UC => sends | writes,
+        _ => sends | writes | with::IBV_QP_EX_WITH_RDMA_READ | atomics,
+    }
+}
+
+/// Vendors of devices whose provider does not bear a batch in a session.
+///
+/// - Broadcom, bnxt_re: writes the header of the last request of a session only, so the device would execute what the
+///   places of the others held before.
+/// - Pensando, ionic: holds the lock of the completion queue too, so that a closure that polls would wait for itself.
+const NOT_FOR_BATCHES: [u32; 2] = [0x14e4, 0x1dd8];
+
+/// The attributes of a pair for `ibv_wr_*`, made of those of any pair.
+pub(super) fn extended(attributes: &ibv_qp_init_attr, pd: NonNull<sys::ibv_pd>) -> ibv_qp_init_attr_ex {
+    ibv_qp_init_attr_ex {
+        qp_context: attributes.qp_context,
+        send_cq: attributes.send_cq,
+        recv_cq: attributes.recv_cq,
+        srq: attributes.srq,
+        cap: attributes.cap,
+        qp_type: attributes.qp_type,
+        sq_sig_all: attributes.sq_sig_all,
+        comp_mask: mask::IBV_QP_INIT_ATTR_PD.0 | mask::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS.0,
+        pd: pd.as_ptr(),
+        send_ops_flags: u64::from(operations(attributes.qp_type).0),
+        ..Default::default()
+    }
+}
+
+/// Whether the provider of a device keeps to `ibv_wr_post(3)`, as far as is known.
+pub(super) fn check_device(device: &sys::ibv_device_attr) -> Result<(), CreateError> {
+    if NOT_FOR_BATCHES.contains(&device.vendor_id) { Err(none()) } else { Ok(()) }
+}
+
+/// What a device without it answers.
+pub(super) fn none() -> CreateError {
+    CreateError::NoWorkRequestApi(VerbError::new("ibv_create_qp_ex", libc::EOPNOTSUPP))
+}
+
+/// Why there is no pair for `ibv_wr_*`.
+pub(super) fn explain(error: VerbError) -> CreateError {
+    match error.errno() {
+        libc::EOPNOTSUPP | libc::ENOSYS => CreateError::NoWorkRequestApi(error),
+        _ => error.into(),
+    }
+}
+
+/// The ways to the device of a send queue.
+#[derive(Clone, Copy)]
+pub(super) struct PostSends {
+    pub(super) list: PostSend,
+    /// The one that is taken, if it is there.
+    pub(super) session: Option<Extended>,
+}
+
+/// A pair for `ibv_wr_*`.
+#[derive(Clone, Copy)]
+pub(super) struct Extended {
+    /// # Invariants
+    ///
+    /// 0. Of the pair of the queue, so alive as long. Its functions are there for the `operations` of its transport, for
+    ///    their memory, for recipients if it has them, and for sessions.
+    raw: NonNull<ibv_qp_ex>,
+}
+
+// SAFETY: may be used from any thread, as the pair that it is of.
+unsafe impl Send for Extended {}
+// SAFETY: shared access reads a pointer only.
+unsafe impl Sync for Extended {}
+
+impl Extended {
+    /// `None` if a function is missing all the same.
+    ///
+    /// # Safety
+    ///
+    /// `raw` is alive, and its pair, of transport `kind`, was made with [`extended`] attributes.
+    pub(super) unsafe fn new(raw: NonNull<ibv_qp_ex>, kind: ibv_qp_type) -> Option<Self> {
+        // SAFETY: alive (caller).
+        let qp = unsafe { raw.as_ref() };
+        let writes = || qp.wr_rdma_write.is_some() && qp.wr_rdma_write_imm.is_some();
+        let reads = || qp.wr_rdma_read.is_some() && qp.wr_atomic_cmp_swp.is_some() && qp.wr_atomic_fetch_add.is_some();
+        let sessions = qp.wr_start.is_some() && qp.wr_complete.is_some() && qp.wr_abort.is_some();
+        let sends = qp.wr_send.is_some() && qp.wr_send_imm.is_some();
+        let memory = qp.wr_set_sge.is_some() && qp.wr_set_sge_list.is_some() && qp.wr_set_inline_data.is_some();
+        let others = match kind {
+            ibv_qp_type::IBV_QPT_UD => qp.wr_set_ud_addr.is_some(),
+            ibv_qp_type::IBV_QPT_UC => writes(),
+            _ => writes() && reads(),
+        };
+        (sessions && sends && memory && others).then_some(Self { raw })
+    }
+
+    /// Opens a session.
+    ///
+    /// # Safety
+    ///
+    /// The pair sends, nobody else posts, and no session is open.
+    #[inline(always)]
+    unsafe fn start(self) {
+        // SAFETY: there (0); the rest is the caller's promise.
+        unsafe { verbs::ibv_wr_start(self.raw.as_ptr()) };
+    }
+
+    /// Closes the session, and hands its requests to the device, whose memory the ledger owns.
+    ///
+    /// # Safety
+    ///
+    /// A session is open.
+    #[inline(always)]
+    unsafe fn complete(self) -> Result<(), VerbError> {
+        // SAFETY: there (0); the rest is the caller's promise.
+        match unsafe { verbs::ibv_wr_complete(self.raw.as_ptr()) } {
+            0 => Ok(()),
+            errno => Err(VerbError::new("ibv_wr_complete", errno.wrapping_abs())),
+        }
+    }
+
+    /// Closes the session, and forgets its requests.
+    ///
+    /// # Safety
+    ///
+    /// A session is open.
+    #[cold]
+    unsafe fn abort(self) {
+        // SAFETY: there (0); the rest is the caller's promise.
+        unsafe { verbs::ibv_wr_abort(self.raw.as_ptr()) };
+    }
+
+    /// Adds a request of `length` bytes at `data` to the session, of an operation that the transport has.
+    ///
+    /// # Safety
+    ///
+    /// A session is open; the ledger owns the memory, or it is inline and may be read. There is a recipient if the pair is
+    /// one of datagrams, and its handle is kept.
+    #[inline(always)]
+    unsafe fn add(self, action: &Action, mut flags: u32, data: Data, to: Option<To>, length: u32, id: WorkId) {
+        let qp = self.raw.as_ptr();
+        if let (Data::Inline(_), 1..) = (data, length) {
+            // The page asks for it by the setter only, but rxe looks for it here.
+            flags |= ibv_send_flags::IBV_SEND_INLINE.0;
+        }
+        let Action { rkey, remote_addr, immediate_be, compare_add, swap, .. } = *action;
+        #[allow(clippy::multiple_unsafe_ops_per_block, reason = "one request: two members, and what reads them")]
+        // SAFETY: alive, and the functions are there (0); the session is ours (caller).
+        unsafe {
+            (*qp).wr_id = id.raw();
+            (*qp).wr_flags = flags;
+            match action.operation {
+                Operation::Send | Operation::Receive if action.has_immediate() => {
+                    verbs::ibv_wr_send_imm(qp, immediate_be);
+                }
+                Operation::Send | Operation::Receive => verbs::ibv_wr_send(qp),
+                Operation::Write if action.has_immediate() => {
+                    verbs::ibv_wr_rdma_write_imm(qp, rkey, remote_addr, immediate_be);
+                }
+                Operation::Write => verbs::ibv_wr_rdma_write(qp, rkey, remote_addr),
+                Operation::Read => verbs::ibv_wr_rdma_read(qp, rkey, remote_addr),
+                Operation::CompareAndSwap => verbs::ibv_wr_atomic_cmp_swp(qp, rkey, remote_addr, compare_add, swap),
+                Operation::FetchAndAdd => verbs::ibv_wr_atomic_fetch_add(qp, rkey, remote_addr, compare_add),
+            }
+        }
+        match data {
+            // SAFETY: there (0).
+            _ if length == 0 => unsafe { Self::nothing(qp) },
+            // SAFETY: there (0).
+            Data::Registered { addr, lkey } => unsafe { verbs::ibv_wr_set_sge(qp, lkey, addr, length) },
+            // SAFETY: there (0); so many elements, in the list that the ledger owns.
+            Data::List { elements, count } => unsafe { verbs::ibv_wr_set_sge_list(qp, count, elements) },
+            // SAFETY: there (0); `length` bytes that may be read (caller), which are copied.
+            Data::Inline(bytes) => unsafe {
+                verbs::ibv_wr_set_inline_data(qp, bytes.cast_mut().cast(), length as usize);
+            },
+        }
+        if let Some(To { handle, number, qkey }) = to {
+            // SAFETY: there, since only datagrams have recipients (0); the handle is kept (caller).
+            unsafe { verbs::ibv_wr_set_ud_addr(qp, handle, number, qkey) };
+        }
+    }
+
+    /// Makes the last request one of nothing: an element of length 0 means 2^31 bytes to some devices.
+    ///
+    /// # Safety
+    ///
+    /// As for [`add`](Self::add), of `qp`.
+    #[cold]
+    unsafe fn nothing(qp: *mut ibv_qp_ex) {
+        // SAFETY: there (caller); a list of none.
+        unsafe { verbs::ibv_wr_set_sge_list(qp, 0, ptr::dangling()) };
+    }
+}
+
+/// Where the bytes of a request are.
+#[derive(Clone, Copy)]
+enum Data {
+    Registered { addr: u64, lkey: u32 },
+    List { elements: *const sys::ibv_sge, count: usize },
+    Inline(*const u8),
+}
+
+/// To whom a datagram goes.
+#[derive(Clone, Copy)]
+struct To {
+    handle: *mut sys::ibv_ah,
+    number: u32,
+    qkey: u32,
+}
+
+impl Data {
+    /// Those of `memory`, which then says `length` if the request fills it.
+    #[inline(always)]
+    fn of<B, M: SendMemory<B>>(memory: &mut M, operation: Operation, length: u32) -> Self {
+        if let Some(part) = memory.part(KEY) {
+            if operation.fills() {
+                part.set_filled(length as usize);
+            }
+            return Self::Registered { addr: part.device_addr(), lkey: part.lkey() };
+        }
+        let Some(list) = memory.list(KEY) else { return Self::Inline(memory.bytes(KEY).as_ptr()) };
+        if operation.fills() {
+            list.fill(length as usize);
+        }
+        let (elements, count) = list.filled_elements();
+        Self::List { elements, count }
+    }
+}
+
+impl SendQueue {
+    /// To whom the request with this number goes, if it is a datagram. The handle is kept.
+    ///
+    /// # Safety
+    ///
+    /// The number is that of a free slot, and the caller the only one who posts.
+    #[inline(always)]
+    unsafe fn recipient<B, M: SendMemory<B>>(&self, number: u32, memory: &M) -> Option<To> {
+        let to = memory.recipient(KEY)?;
+        // SAFETY: the caller's promise.
+        unsafe { self.keep(number, to) };
+        Some(To { handle: to.handle().raw(), number: to.queue_pair().value(), qkey: to.qkey().0 })
+    }
+}
+
+/// The flags of a request; the `last` that the queue has room for is signalled.
+#[inline(always)]
+fn flags(action: &Action, last: bool) -> u32 {
+    action.flags | if last { ibv_send_flags::IBV_SEND_SIGNALED.0 } else { 0 }
+}
+
+impl SendQueue {
+    /// Posts a request for which there is `room`, in a session of its own.
+    #[inline(always)]
+    pub(super) fn post_in_session<B, M: SendMemory<B>, K>(
+        &mut self,
+        session: Extended,
+        request: WorkRequest<M, K>,
+        length: u32,
+        room: u32,
+    ) -> Result<WorkId, PostError<WorkRequest<M, K>>> {
+        let number = self.poster.next_number();
+        let id = self.key.id(number);
+        let WorkRequest { mut memory, action, .. } = request;
+        // SAFETY: there is room, and nobody else posts.
+        let to = unsafe { self.recipient(number, &memory) };
+        let data = Data::of(&mut memory, action.operation, length);
+        let (entry, _) = memory.into_entry(action.operation, KEY);
+        // SAFETY: as above.
+        unsafe { self.poster.push(number, entry) };
+        // SAFETY: of this queue, whose pair sends; nobody else posts (`&mut`).
+        unsafe { session.start() };
+        // SAFETY: open. The ledger owns the memory; what is inline is the caller's, who is waiting.
+        unsafe { session.add(&action, flags(&action, room == 1), data, to, length, id) };
+        // SAFETY: open.
+        match unsafe { session.complete() } {
+            Ok(()) => Ok(id),
+            Err(source) => Err(self.refused(false, source, id, |_| None)),
+        }
+    }
+}
+
+impl<'env, B, T> Batch<'_, 'env, B, T> {
+    /// Opens a session, if none is.
+    #[inline(always)]
+    fn open(&mut self, session: Extended) {
+        if !self.open {
+            // SAFETY: of this queue, whose pair sends; nobody else posts (`&mut`).
+            unsafe { session.start() };
+            self.open = true;
+        }
+    }
+
+    /// Adds a request, which fits, to the session. A function of its own, so that it takes no registers from lists.
+    ///
+    /// # Safety
+    ///
+    /// There is room.
+    #[inline(never)]
+    pub(super) unsafe fn add_in_session<M: SendMemory<B>, K>(
+        &mut self,
+        session: Extended,
+        request: WorkRequest<M, K>,
+        length: u32,
+        id: WorkId,
+        last: bool,
+    ) {
+        self.open(session);
+        let WorkRequest { mut memory, action, .. } = request;
+        // SAFETY: there is room (caller); nobody else posts.
+        let to = unsafe { self.queue.recipient(id.index(), &memory) };
+        let data = Data::of(&mut memory, action.operation, length);
+        let (entry, _) = memory.into_entry(action.operation, KEY);
+        // SAFETY: so much fits in the queue (caller); nobody else posts.
+        unsafe { self.queue.poster.write_ahead(self.count as u32, entry) };
+        self.count += 1;
+        // SAFETY: open. The ledger has the memory; what is inline lives for `'env`, and is copied now.
+        unsafe { session.add(&action, flags(&action, last), data, to, length, id) };
+    }
+
+    /// [`post_each`](Self::post_each), in the session.
+    #[inline(always)]
+    pub(super) fn post_each_in_session<M: SendMemory<B> + 'env, K>(
+        &mut self,
+        session: Extended,
+        mut requests: impl Iterator<Item = WorkRequest<M, K>>,
+    ) -> Result<usize, PostError<WorkRequest<M, K>>>
+    where
+        T: Carries<K>,
+    {
+        /// Counts what is in the session, also when the iterator panics.
+        struct Adding<'c> {
+            at: usize,
+            count: &'c mut usize,
+        }
+        impl Drop for Adding<'_> {
+            #[inline(always)]
+            fn drop(&mut self) {
+                *self.count = self.at;
+            }
+        }
+        let before = self.posted + self.count;
+        loop {
+            let most = self.queue.most;
+            let mut row = self.queue.poster.row(self.count as u32);
+            let mut id = self.queue.id(self.count as u32);
+            let end = self.plain_room().min(self.count + row.len() as usize);
+            if self.count < end {
+                self.open(session);
+            }
+            let mut adding = Adding { at: self.count, count: &mut self.count };
+            while adding.at < end {
+                let Some(request) = requests.next() else {
+                    drop(adding);
+                    return Ok(self.posted + self.count - before);
+                };
+                let length = match request.action.length(&request.memory, most) {
+                    Ok(length) => length,
+                    Err(flaw) => return Err(PostError::Flawed { request, flaw }),
+                };
+                let WorkRequest { mut memory, action, .. } = request;
+                // SAFETY: so much fits in the queue; nobody else posts.
+                let to = unsafe { self.queue.recipient(id.index(), &memory) };
+                let data = Data::of(&mut memory, action.operation, length);
+                let (entry, _) = memory.into_entry(action.operation, KEY);
+                // SAFETY: so much fits in the queue, and in the row; nobody else posts.
+                unsafe { row.write(entry) };
+                adding.at += 1;
+                // SAFETY: as in `add_in_session`.
+                unsafe { session.add(&action, flags(&action, false), data, to, length, id) };
+                // Ids of a row follow each other.
+                id = id.next();
+            }
+            drop(adding);
+            if self.count < self.plain_room() {
+                continue;
+            }
+            let Some(request) = requests.next() else { return Ok(self.posted + self.count - before) };
+            self.post(request)?;
+        }
+    }
+
+    /// Closes the session, if one is open, and hands what is in it to the device.
+    #[inline(always)]
+    pub(super) fn ring_session(&mut self, session: Extended) {
+        if !mem::take(&mut self.open) {
+            return;
+        }
+        let count = mem::take(&mut self.count);
+        if count == 0 {
+            // SAFETY: open.
+            return unsafe { session.abort() };
+        }
+        self.queue.poster.publish(count as u32);
+        // SAFETY: open.
+        match unsafe { session.complete() } {
+            Ok(()) => self.posted += count,
+            Err(source) => self.refused(count, source, ptr::null_mut()),
+        }
+    }
+
+    /// Closes the session of a batch that was abandoned, if one is open.
+    pub(super) fn abort_session(&mut self) {
+        if let (true, Some(session)) = (mem::take(&mut self.open), self.queue.verb.session) {
+            // SAFETY: open.
+            unsafe { session.abort() };
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests;

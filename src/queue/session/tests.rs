@@ -1,0 +1,243 @@
+//! What a session says to a provider, and what its failure leaves: with a provider that notes its calls.
+
+use super::*;
+use crate::completion::QueueStatus;
+use crate::queue::batch::batch;
+use crate::queue::ledger::ledger;
+use crate::queue::work::{QueueKey, QueueKind};
+use crate::soft::Fabric;
+use crate::{Context, Inline, Limits, ProtectionDomain, ReliableConnection, RemoteAll, RemoteRegion, Scoped};
+use std::cell::{Cell, RefCell};
+use std::ffi::c_int;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+thread_local! {
+    static CALLS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+    static ANSWER: Cell<c_int> = const { Cell::new(0) };
+}
+type Qp = *mut ibv_qp_ex;
+const RC: ibv_qp_type = ibv_qp_type::IBV_QPT_RC;
+
+fn note(call: String) {
+    CALLS.with_borrow_mut(|calls| calls.push(call));
+}
+
+fn calls() -> Vec<String> {
+    CALLS.with_borrow_mut(mem::take)
+}
+
+/// The operation, with the flags that are set for it.
+fn begin(qp: Qp, call: String) {
+    // SAFETY: the provider's own.
+    note(format!("{call} {:#x}", unsafe { (*qp).wr_flags }));
+}
+
+extern "C" fn start(_: Qp) {
+    note("start".into());
+}
+extern "C" fn complete(_: Qp) -> c_int {
+    note("complete".into());
+    ANSWER.get()
+}
+extern "C" fn abort(_: Qp) {
+    note("abort".into());
+}
+extern "C" fn send(qp: Qp) {
+    begin(qp, "send".into());
+}
+extern "C" fn send_imm(qp: Qp, immediate: u32) {
+    begin(qp, format!("send_imm {}", u32::from_be(immediate)));
+}
+extern "C" fn write(qp: Qp, rkey: u32, address: u64) {
+    begin(qp, format!("write {rkey} {address:#x}"));
+}
+extern "C" fn write_imm(qp: Qp, rkey: u32, address: u64, immediate: u32) {
+    begin(qp, format!("write_imm {rkey} {address:#x} {}", u32::from_be(immediate)));
+}
+extern "C" fn read(qp: Qp, rkey: u32, address: u64) {
+    begin(qp, format!("read {rkey} {address:#x}"));
+}
+extern "C" fn cmp_swp(qp: Qp, rkey: u32, address: u64, compare: u64, swap: u64) {
+    begin(qp, format!("cmp_swp {rkey} {address:#x} {compare} {swap}"));
+}
+extern "C" fn fetch_add(qp: Qp, rkey: u32, address: u64, add: u64) {
+    begin(qp, format!("fetch_add {rkey} {address:#x} {add}"));
+}
+extern "C" fn set_sge(_: Qp, _: u32, _: u64, length: u32) {
+    note(format!("sge {length}"));
+}
+extern "C" fn set_sge_list(_: Qp, count: usize, _: *const sys::ibv_sge) {
+    note(format!("sge_list {count}"));
+}
+extern "C" fn set_inline(_: Qp, bytes: *mut std::ffi::c_void, length: usize) {
+    // SAFETY: so many bytes, which may be read during the call.
+    let bytes = unsafe { std::slice::from_raw_parts(bytes.cast::<u8>(), length) };
+    note(format!("inline {bytes:?}"));
+}
+
+fn provider() -> ibv_qp_ex {
+    // SAFETY: a C struct of pointers and numbers, for which zero is a value.
+    let mut qp: ibv_qp_ex = unsafe { mem::zeroed() };
+    qp.wr_start = Some(start);
+    qp.wr_complete = Some(complete);
+    qp.wr_abort = Some(abort);
+    qp.wr_send = Some(send);
+    qp.wr_send_imm = Some(send_imm);
+    qp.wr_rdma_read = Some(read);
+    qp.wr_rdma_write = Some(write);
+    qp.wr_rdma_write_imm = Some(write_imm);
+    qp.wr_atomic_cmp_swp = Some(cmp_swp);
+    qp.wr_atomic_fetch_add = Some(fetch_add);
+    qp.wr_set_sge = Some(set_sge);
+    qp.wr_set_sge_list = Some(set_sge_list);
+    qp.wr_set_inline_data = Some(set_inline);
+    qp
+}
+
+extern "C" fn no_list(_: *mut sys::ibv_qp, _: *mut sys::ibv_send_wr, _: *mut *mut sys::ibv_send_wr) -> c_int {
+    unreachable!("the queue posts in sessions")
+}
+
+/// Runs `f` with a queue of `depth` on the noting provider, and with the memory of a peer.
+fn with_queue(
+    depth: u32,
+    f: impl for<'pd> FnOnce(&mut SendQueue, &ProtectionDomain<Scoped<'pd>>, RemoteRegion<RemoteAll>),
+) {
+    let context = Context::open_on(&Fabric::new(), "soft0").unwrap();
+    let mut provider = provider();
+    let raw = NonNull::from(&mut provider);
+    // SAFETY: alive until the end, and has all functions.
+    let session = unsafe { Extended::new(raw, RC) };
+    assert!(session.is_some());
+    calls();
+    ANSWER.set(0);
+    context
+        .with_domain(|domain| {
+            let (poster, mut retirer) = ledger(depth);
+            let verbs = PostSends { list: no_list, session };
+            let limits = Limits { sends: depth, inline_bytes: 32, elements: 3, ..Limits::default() };
+            let key = QueueKey::new(QueueKind::Send, 0, 0);
+            let mut queue = SendQueue::new(poster, key, raw.cast(), verbs, QueueStatus::new(1, RC), &limits, None);
+            let region = domain.register::<RemoteAll, _>(vec![0_u64; 8]).unwrap();
+            f(&mut queue, &domain, region.remote());
+            while retirer.take().is_some() {}
+        })
+        .unwrap();
+}
+
+#[test]
+fn each_operation_is_its_call_with_its_flags() {
+    with_queue(16, |queue, domain, remote| {
+        let (address, rkey) = (remote.address(), remote.rkey().0);
+        let buffer = || domain.buffer(8).unwrap();
+        let word = remote.slice(0..8).unwrap();
+        queue.post(WorkRequest::send(buffer())).unwrap();
+        assert_eq!(calls(), ["start", "send 0x2", "sge 8", "complete"]);
+        queue.post(WorkRequest::send(buffer().share()).with_immediate(7).solicited()).unwrap();
+        assert_eq!(calls(), ["start", "send_imm 7 0x6", "sge 8", "complete"]);
+        queue.post(WorkRequest::write(buffer(), &remote).unsignalled().fenced()).unwrap();
+        assert_eq!(calls(), ["start", &format!("write {rkey} {address:#x} 0x1"), "sge 8", "complete"]);
+        queue.post::<(), _, _>(WorkRequest::write(Inline(&[1, 2]), &remote).with_immediate(9)).unwrap();
+        assert_eq!(calls(), ["start", &format!("write_imm {rkey} {address:#x} 9 0xa"), "inline [1, 2]", "complete"]);
+        queue.post(WorkRequest::read(buffer(), &word)).unwrap();
+        assert_eq!(calls(), ["start", &format!("read {rkey} {address:#x} 0x2"), "sge 8", "complete"]);
+        queue.post(WorkRequest::compare_and_swap(buffer(), &remote, 3, 4)).unwrap();
+        assert_eq!(calls(), ["start", &format!("cmp_swp {rkey} {address:#x} 3 4 0x2"), "sge 8", "complete"]);
+        queue.post(WorkRequest::fetch_and_add(buffer(), &remote, 5)).unwrap();
+        assert_eq!(calls(), ["start", &format!("fetch_add {rkey} {address:#x} 5 0x2"), "sge 8", "complete"]);
+        let list: crate::BufferList<_> = domain.buffers(3, 8).unwrap().into_iter().collect();
+        queue.post(WorkRequest::send(list)).unwrap();
+        assert_eq!(calls(), ["start", "send 0x2", "sge_list 3", "complete"]);
+        let mut empty = buffer();
+        empty.set_len(0).unwrap();
+        queue.post(WorkRequest::send(empty)).unwrap();
+        assert_eq!(calls(), ["start", "send 0x2", "sge_list 0", "complete"]);
+        queue.post::<(), _, _>(WorkRequest::send(Inline(b""))).unwrap();
+        assert_eq!(calls(), ["start", "send 0x2", "sge_list 0", "complete"]);
+    });
+}
+
+#[test]
+fn a_batch_is_one_session_and_the_last_slot_is_signalled() {
+    with_queue(4, |queue, domain, _| {
+        let requests = domain.buffers(3, 8).unwrap().into_iter().map(|buffer| WorkRequest::send(buffer).unsignalled());
+        batch::<_, ReliableConnection, _>(queue, |batch| {
+            batch.post(WorkRequest::send(domain.buffer(8).unwrap()).unsignalled()).unwrap();
+            assert_eq!(batch.post_each(requests).unwrap(), 3);
+            assert_eq!(
+                batch.post_each(std::iter::empty::<WorkRequest<Inline<'_>, crate::request::Send>>()).unwrap(),
+                0
+            );
+        })
+        .unwrap();
+        let sends = ["send 0x0", "sge 8"].repeat(3);
+        assert_eq!(calls(), [&["start"], &sends[..], &["send 0x2", "sge 8", "complete"]].concat());
+        batch::<_, ReliableConnection, _>(queue, |batch| {
+            let full = batch.post(WorkRequest::send(domain.buffer(8).unwrap()));
+            assert!(matches!(full, Err(PostError::QueueFull(_))));
+        })
+        .unwrap();
+        assert!(calls().is_empty(), "an empty batch has no session");
+    });
+}
+
+#[test]
+fn a_batch_that_panics_aborts_its_session_and_gives_its_slots_back() {
+    with_queue(4, |queue, domain, _| {
+        let panicked = catch_unwind(AssertUnwindSafe(|| {
+            batch::<_, ReliableConnection, _>(queue, |batch| {
+                batch.post(WorkRequest::send(domain.buffer(8).unwrap())).unwrap();
+                panic!("in the closure");
+            })
+        }));
+        let _: Box<_> = panicked.map(|_: Result<(), _>| ()).unwrap_err();
+        assert_eq!(calls(), ["start", "send 0x2", "sge 8", "abort"]);
+        let panicked = catch_unwind(AssertUnwindSafe(|| {
+            let requests = (0..3).map(|at| {
+                assert!(at < 2, "in the iterator");
+                WorkRequest::send(domain.buffer(8).unwrap())
+            });
+            batch::<_, ReliableConnection, _>(queue, |batch| batch.post_each(requests).map(drop).unwrap()).unwrap();
+        }));
+        assert!(panicked.is_err());
+        assert_eq!(calls(), ["start", "send 0x2", "sge 8", "send 0x2", "sge 8", "abort"]);
+        assert_eq!((queue.outstanding(), queue.room()), (0, 4));
+    });
+}
+
+#[test]
+fn a_session_that_fails_keeps_its_memory_and_breaks_the_pair() {
+    with_queue(4, |queue, domain, _| {
+        ANSWER.set(libc::EINVAL);
+        let error = queue.post(WorkRequest::send(domain.buffer(8).unwrap())).unwrap_err();
+        assert!(matches!(&error, PostError::Uncertain { source, .. } if source.errno() == libc::EINVAL), "{error:?}");
+        assert_eq!(queue.outstanding(), 1);
+        let error = queue.post(WorkRequest::send(domain.buffer(8).unwrap())).unwrap_err();
+        assert!(matches!(error, PostError::Broken { .. }), "{error:?}");
+        assert_eq!(calls(), ["start", "send 0x2", "sge 8", "complete"]);
+    });
+    with_queue(4, |queue, domain, _| {
+        ANSWER.set(libc::ENOMEM);
+        let error = batch::<_, ReliableConnection, _>(queue, |batch| {
+            for buffer in domain.buffers(2, 8).unwrap() {
+                batch.post(WorkRequest::send(buffer)).unwrap();
+            }
+        })
+        .unwrap_err();
+        assert_eq!((error.posted, error.refused.len(), error.uncertain), (0, 0, 2));
+        assert_eq!((error.source.errno(), queue.outstanding()), (libc::ENOMEM, 2));
+    });
+}
+
+#[test]
+fn a_device_whose_provider_does_not_bear_batches_is_refused() {
+    let of = |vendor_id| sys::ibv_device_attr { vendor_id, ..Default::default() };
+    assert!(check_device(&of(0x15b3)).is_ok());
+    assert!(matches!(check_device(&of(0x14e4)), Err(CreateError::NoWorkRequestApi(_))));
+    let mut partial = provider();
+    partial.wr_rdma_read = None;
+    let raw = NonNull::from(&mut partial);
+    // SAFETY: alive.
+    let has = |kind| unsafe { Extended::new(raw, kind) }.is_some();
+    assert!(!has(RC) && has(ibv_qp_type::IBV_QPT_UC) && !has(ibv_qp_type::IBV_QPT_UD));
+}

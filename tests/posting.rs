@@ -1,0 +1,487 @@
+//! Every way of posting does the same: each operation, over each way that the device has.
+
+mod common;
+
+use common::{Link, PATIENCE, context, on_hardware};
+use interlock::{
+    Buffer, BufferList, CreateError, Inline, Limits, Poller, PostError, PostedMemory, Posting, ProtectionDomain, Qkey,
+    RemoteAll, Success, Work, WorkId, WorkRequest,
+};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+const WAYS: [Posting; 2] = [Posting::List, Posting::WorkRequestApi];
+const INLINE: u32 = 32;
+
+/// Two connected pairs that post by `posting`; `None` where the device does not take that. Both may have 32 bytes inline.
+fn link<B: interlock::Brand>(domain: &ProtectionDomain<B>, depth: u32, posting: Posting) -> Option<Link<B>> {
+    link_with(domain, Limits { sends: depth, receives: depth, inline_bytes: INLINE, elements: 1, posting })
+}
+
+fn link_with<B: interlock::Brand>(domain: &ProtectionDomain<B>, limits: Limits) -> Option<Link<B>> {
+    let Limits { sends: depth, posting, elements, .. } = limits;
+    let port = domain.context().active_port().unwrap();
+    let (queue, poller) = domain.completion_queue(4 * depth).unwrap();
+    let room = queue.room();
+    let pair = || domain.reliable(&queue, &limits);
+    let left = match pair() {
+        Err(error @ CreateError::NoWorkRequestApi(_)) => {
+            assert_eq!(posting, Posting::WorkRequestApi);
+            assert!(error.to_string().contains("Posting::List"), "{error}");
+            assert_eq!(queue.room(), room, "the lease came back");
+            // Its providers have it, but many are wrong about lists.
+            assert!(elements > 1 || !domain.context().name().starts_with("rxe"), "rxe has it: {error}");
+            return None;
+        }
+        left => left.unwrap().into_init(&port).unwrap(),
+    };
+    assert_eq!(left.limits().posting, posting);
+    let right = pair().unwrap().into_init(&port).unwrap();
+    let (to_left, to_right) = (left.endpoint(), right.endpoint());
+    let (left, right) = (left.connect(&to_right).unwrap(), right.connect(&to_left).unwrap());
+    Some(Link { domain: domain.clone(), port, queue, poller, left, right })
+}
+
+fn next<B: interlock::Brand>(poller: &mut Poller<B>) -> Success<B> {
+    poller.wait(PATIENCE).unwrap().check().unwrap()
+}
+
+/// The success of `id`; others are dropped.
+fn success_of<B: interlock::Brand>(poller: &mut Poller<B>, id: WorkId) -> Success<B> {
+    loop {
+        let success = next(poller);
+        if success.id() == id {
+            return success;
+        }
+    }
+}
+
+fn pattern(len: usize, seed: u8) -> Vec<u8> {
+    (0..len).map(|at| (at as u8).wrapping_mul(31).wrapping_add(seed)).collect()
+}
+
+fn filled<B: interlock::Brand>(domain: &ProtectionDomain<B>, bytes: &[u8]) -> Buffer<B> {
+    let mut buffer = domain.buffer(bytes.len().max(1)).unwrap();
+    buffer.write(bytes).unwrap();
+    buffer.set_len(bytes.len()).unwrap();
+    buffer
+}
+
+#[test]
+fn a_device_without_the_work_request_api_refuses_it_and_says_so() {
+    interlock::domain! { struct Test; }
+    let domain = context().named_domain(Test).unwrap();
+    if on_hardware() {
+        // Whether the device has it is up to the device; `link` holds rxe to it.
+        link(&domain, 4, Posting::WorkRequestApi);
+    } else {
+        assert!(link(&domain, 4, Posting::WorkRequestApi).is_none());
+    }
+    assert_eq!(link(&domain, 4, Posting::List).unwrap().left.limits().posting, Posting::default());
+}
+
+#[test]
+fn messages_of_many_lengths_arrive_as_they_were_sent() {
+    interlock::domain! { struct Test; }
+    let domain = context().named_domain(Test).unwrap();
+    for mut link in WAYS.into_iter().filter_map(|way| link(&domain, 4, way)) {
+        for (round, len) in [0, 1, 63, 64, 4095, 4096, 4097, 20_000].into_iter().enumerate() {
+            let bytes = pattern(len, round as u8);
+            for form in 0..3 {
+                let receive = link.right.post_receive(domain.buffer(20_000).unwrap()).unwrap();
+                let message = filled(&domain, &bytes);
+                let immediate = (form == 2).then_some(0x0102_0304);
+                match form {
+                    0 => link.left.post_send(message).unwrap(),
+                    1 => link.left.post_send(message.share()).unwrap(),
+                    _ => link.left.post(WorkRequest::send(message).with_immediate(0x0102_0304).solicited()).unwrap(),
+                };
+                let Work::Received(received) = success_of(&mut link.poller, receive).work() else {
+                    panic!("a message")
+                };
+                assert!(received.buffer[..] == bytes[..], "{len} bytes, form {form}");
+                assert_eq!(received.immediate, immediate);
+            }
+        }
+    }
+}
+
+#[test]
+fn inline_bytes_arrive_and_stay_the_programs() {
+    interlock::domain! { struct Test; }
+    let domain = context().named_domain(Test).unwrap();
+    for mut link in WAYS.into_iter().filter_map(|way| link(&domain, 4, way)) {
+        let region = domain.register::<RemoteAll, _>(vec![0_u64; 8]).unwrap();
+        for (round, len) in [0, 1, 7, INLINE as usize].into_iter().enumerate() {
+            let receive = link.right.post_receive(domain.buffer(64).unwrap()).unwrap();
+            let mut bytes = pattern(len, round as u8);
+            link.left.post_send(Inline(&bytes)).unwrap();
+            let sent = bytes.clone();
+            bytes.fill(0xee);
+            let received = success_of(&mut link.poller, receive).received().unwrap();
+            assert_eq!(received[..], sent[..]);
+
+            bytes.copy_from_slice(&sent);
+            let id = link.left.post(WorkRequest::write(Inline(&bytes), &region.remote()).unsignalled()).unwrap();
+            bytes.fill(0xee);
+            let target = region.remote().slice(40..64).unwrap();
+            let last = link.left.post_write(Inline(&[round as u8; 24]), &target).unwrap();
+            let first = next(&mut link.poller);
+            // The send may come out before.
+            let first = if first.id() == id { first } else { success_of(&mut link.poller, id) };
+            assert!(matches!(first.work(), Work::Written(PostedMemory::Inline)));
+            success_of(&mut link.poller, last);
+            let mut seen = vec![0; 64];
+            region.read_into(0, &mut seen).unwrap();
+            assert_eq!(seen[..len], sent[..]);
+            assert_eq!(seen[40..], [round as u8; 24]);
+        }
+        let long = [0; INLINE as usize + 1];
+        assert!(matches!(link.left.post_send(Inline(&long)), Err(PostError::Flawed { .. })));
+    }
+}
+
+#[test]
+fn writes_reads_and_atomics_touch_what_they_name_and_nothing_else() {
+    interlock::domain! { struct Test; }
+    let domain = context().named_domain(Test).unwrap();
+    for mut link in WAYS.into_iter().filter_map(|way| link(&domain, 8, way)) {
+        let region = domain.register::<RemoteAll, _>(vec![0_u64; 64]).unwrap();
+        let mut expected = vec![0; 512];
+        let bytes = pattern(100, 3);
+
+        let target = region.remote().slice(24..200).unwrap();
+        let id = link.left.post_write(filled(&domain, &bytes), &target).unwrap();
+        let Work::Written(PostedMemory::Unique(back)) = success_of(&mut link.poller, id).work() else {
+            panic!("a write")
+        };
+        assert_eq!(back[..], bytes[..]);
+        expected[24..124].copy_from_slice(&bytes);
+
+        let receive = link.right.post_receive(domain.buffer(16).unwrap()).unwrap();
+        let target = region.remote().slice(300..320).unwrap();
+        link.left.post_write_with_immediate(filled(&domain, &bytes[..17]), &target, 77).unwrap();
+        let Work::WrittenWithImmediate(written) = success_of(&mut link.poller, receive).work() else {
+            panic!("a write")
+        };
+        assert_eq!((written.immediate, written.written_bytes), (77, 17));
+        expected[300..317].copy_from_slice(&bytes[..17]);
+
+        // A write of nothing, and a read that is shorter than its buffer.
+        link.left.post_write(filled(&domain, &[]), &region.remote()).unwrap();
+        let source = region.remote().slice(20..130).unwrap();
+        let id = link.left.post(WorkRequest::read(domain.buffer(150).unwrap(), &source).fenced()).unwrap();
+        let Work::Read(read) = success_of(&mut link.poller, id).work() else { panic!("a read") };
+        assert_eq!(read[..], expected[20..130]);
+        let nothing = region.remote().slice(20..20).unwrap();
+        let id = link.left.post_read(domain.buffer(8).unwrap(), &nothing).unwrap();
+        let Work::Read(read) = success_of(&mut link.poller, id).work() else { panic!("a read") };
+        assert!(read.is_empty());
+
+        let word = region.remote().slice(400..408).unwrap();
+        const SWAPPED: u64 = 0x0102_0304_0506_0708;
+        let result = || domain.buffer(8).unwrap();
+        let atomics = [
+            (WorkRequest::fetch_and_add(result(), &word, 41), 0),
+            (WorkRequest::fetch_and_add(result(), &word, u64::MAX), 41),
+            (WorkRequest::compare_and_swap(result(), &word, 40, SWAPPED), 40),
+            (WorkRequest::compare_and_swap(result(), &word, 40, 9), SWAPPED),
+        ];
+        for (request, before) in atomics {
+            let id = link.left.post(request).unwrap();
+            let Work::Atomic { original, .. } = success_of(&mut link.poller, id).work() else { panic!("an atomic") };
+            assert_eq!(original, before);
+        }
+        let now = SWAPPED;
+        expected[400..408].copy_from_slice(&now.to_ne_bytes());
+        let mut seen = vec![0; 512];
+        region.read_into(0, &mut seen).unwrap();
+        assert_eq!(seen, expected);
+    }
+}
+
+#[test]
+fn batches_of_up_to_three_doorbells_arrive_whole() {
+    interlock::domain! { struct Test; }
+    let domain = context().named_domain(Test).unwrap();
+    const LEN: usize = 40;
+    for mut link in WAYS.into_iter().filter_map(|way| link(&domain, 128, way)) {
+        for (round, count) in [1, 31, 32, 33, 80].into_iter().enumerate() {
+            let region = domain.register::<RemoteAll, _>(vec![0_u64; 80 * LEN / 8]).unwrap();
+            let bytes = |at: usize| pattern(LEN, (at + 7 * round) as u8);
+            let target = |at: usize| region.remote().slice((at * LEN) as u64..((at + 1) * LEN) as u64).unwrap();
+            let mut requests =
+                (0..count).map(|at| WorkRequest::write(filled(&domain, &bytes(at)), &target(at)).unsignalled());
+            let last = link
+                .left
+                .batch(|batch| {
+                    // One by one, then all but the last, which is signalled.
+                    let first = requests.by_ref().take((count - 1) / 2);
+                    first.for_each(|request| _ = batch.post(request).unwrap());
+                    let rest = count - 1 - (count - 1) / 2;
+                    assert_eq!(batch.post_each(requests.by_ref().take(rest)).unwrap(), rest);
+                    let at = count - 1;
+                    batch.post(WorkRequest::write(filled(&domain, &bytes(at)), &target(at))).unwrap()
+                })
+                .unwrap();
+            for at in 0..count {
+                let success = next(&mut link.poller);
+                assert_eq!(success.id() == last, at == count - 1, "in order");
+                assert_eq!(success.into_buffer().unwrap()[..], bytes(at)[..]);
+            }
+            assert!(link.poller.poll().unwrap().is_none());
+            let mut seen = vec![0; 80 * LEN];
+            region.read_into(0, &mut seen).unwrap();
+            let mut expected: Vec<u8> = (0..count).flat_map(bytes).collect();
+            expected.resize(80 * LEN, 0);
+            assert!(seen == expected, "{count} writes");
+        }
+    }
+}
+
+#[test]
+fn a_batch_of_all_operations_keeps_them_apart() {
+    interlock::domain! { struct Test; }
+    let domain = context().named_domain(Test).unwrap();
+    for mut link in WAYS.into_iter().filter_map(|way| link(&domain, 8, way)) {
+        let region = domain.register::<RemoteAll, _>(vec![5_u64; 8]).unwrap();
+        let word = |at: u64| region.remote().slice(8 * at..8 * at + 8).unwrap();
+        let (one, two) = (pattern(10, 1), pattern(12, 2));
+        let mut receives = Vec::new();
+        for _ in 0..3 {
+            receives.push(link.right.post_receive(domain.buffer(16).unwrap()).unwrap());
+        }
+        let short = [0xab; 8];
+        link.left
+            .batch(|batch| {
+                batch.post(WorkRequest::send(filled(&domain, &one)).unsignalled()).unwrap();
+                batch.post(WorkRequest::write(Inline(&short), &word(0)).unsignalled()).unwrap();
+                batch.post(WorkRequest::fetch_and_add(domain.buffer(8).unwrap(), &word(1), 2)).unwrap();
+                batch.post(WorkRequest::send(Inline(&two)).with_immediate(6)).unwrap();
+                batch.post(WorkRequest::read(domain.buffer(16).unwrap(), &word(0)).fenced()).unwrap();
+                batch.post(WorkRequest::write(filled(&domain, &[]).share(), &word(2)).with_immediate(8)).unwrap();
+                batch.post(WorkRequest::compare_and_swap(domain.buffer(8).unwrap(), &word(1), 7, 1)).unwrap();
+            })
+            .unwrap();
+        let (mut received, mut done) = (0, 0);
+        while (received, done) != (3, 7) {
+            let success = next(&mut link.poller);
+            let of_receive = receives.iter().position(|&id| id == success.id());
+            match (of_receive, success.work()) {
+                (Some(0), Work::Received(message)) => {
+                    assert_eq!((&message.buffer[..], message.immediate), (&one[..], None))
+                }
+                (Some(1), Work::Received(message)) => {
+                    assert_eq!((&message.buffer[..], message.immediate), (&two[..], Some(6)));
+                }
+                (Some(2), Work::WrittenWithImmediate(written)) => {
+                    assert_eq!((written.immediate, written.written_bytes), (8, 0));
+                }
+                (None, work) => {
+                    match (done, work) {
+                        (2, Work::Atomic { original, .. }) => assert_eq!(original, 5),
+                        (4, Work::Read(buffer)) => assert_eq!(buffer[..], short),
+                        (6, Work::Atomic { original, .. }) => assert_eq!(original, 7),
+                        (0 | 3, Work::Sent(_)) | (1 | 5, Work::Written(_)) => {}
+                        (at, other) => panic!("{at}: {other:?}"),
+                    }
+                    done += 1;
+                }
+                (at, other) => panic!("receive {at:?}: {other:?}"),
+            }
+            received += u32::from(of_receive.is_some());
+        }
+        let words = [u64::from_ne_bytes(short), 1, 5, 5, 5, 5, 5, 5];
+        for (at, word) in words.into_iter().enumerate() {
+            assert_eq!(region.load(8 * at).unwrap(), word, "word {at}");
+        }
+    }
+}
+
+#[test]
+fn an_abandoned_batch_reaches_nobody() {
+    interlock::domain! { struct Test; }
+    let domain = context().named_domain(Test).unwrap();
+    for mut link in WAYS.into_iter().filter_map(|way| link(&domain, 32, way)) {
+        let region = domain.register::<RemoteAll, _>(vec![0_u64; 8]).unwrap();
+        let word = |at: u64| region.remote().slice(8 * at..8 * at + 8).unwrap();
+        for round in 0..10 {
+            let panicked = catch_unwind(AssertUnwindSafe(|| {
+                link.left.batch(|batch| {
+                    for at in 0..4 {
+                        batch.post(WorkRequest::write(filled(&domain, &[0xff; 8]), &word(at))).unwrap();
+                    }
+                    let requests = (0..4).map(|at| {
+                        assert!(at < 2 || round % 2 == 0, "in the iterator");
+                        WorkRequest::write(filled(&domain, &[0xff; 8]), &word(at))
+                    });
+                    batch.post_each(requests).unwrap();
+                    panic!("in the closure");
+                })
+            }));
+            assert!(panicked.is_err());
+            assert_eq!(link.left.sends_in_flight(), 0);
+            // What is posted next is all that arrives, in its own slot.
+            let id = link.left.post_write(filled(&domain, &[1; 8]), &word(7)).unwrap();
+            assert_eq!(success_of(&mut link.poller, id).into_buffer().unwrap()[..], [1; 8]);
+            assert!(link.poller.poll().unwrap().is_none());
+            for at in 0..7 {
+                assert_eq!(region.load(8 * at).unwrap(), 0, "word {at}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_full_queue_gives_the_request_back_and_a_batch_goes_on_after_polling() {
+    interlock::domain! { struct Test; }
+    let domain = context().named_domain(Test).unwrap();
+    for mut link in WAYS.into_iter().filter_map(|way| link(&domain, 4, way)) {
+        let region = domain.register::<RemoteAll, _>(vec![0_u64; 100]).unwrap();
+        let word = |at: usize| region.remote().slice(8 * at as u64..8 * at as u64 + 8).unwrap();
+        let request =
+            |at: usize| WorkRequest::write(filled(&domain, &(at as u64 + 1).to_ne_bytes()), &word(at)).unsignalled();
+        for at in 0..4 {
+            link.left.post(request(at)).unwrap();
+        }
+        let Err(PostError::QueueFull(fifth)) = link.left.post(request(4)) else { panic!("a full queue") };
+        for _ in 0..4 {
+            next(&mut link.poller);
+        }
+        link.left.post(fifth).unwrap();
+
+        let Link { left, poller, .. } = &mut link;
+        let mut out = 0;
+        left.batch(|batch| {
+            let mut at = 5;
+            while at < 100 {
+                let mut requests = (at..100).map(request);
+                match batch.post_each(&mut requests) {
+                    Ok(posted) => at += posted,
+                    Err(PostError::QueueFull(full)) => {
+                        // All that was posted is with the device, so its completions come.
+                        let mut full = Some(full);
+                        while let Some(request) = full.take() {
+                            next(poller);
+                            out += 1;
+                            match batch.post(request) {
+                                Ok(_) => {}
+                                Err(PostError::QueueFull(request)) => full = Some(request),
+                                Err(error) => panic!("{error}"),
+                            }
+                        }
+                        at = 100 - requests.len();
+                    }
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        })
+        .unwrap();
+        // The last ones are unsignalled: a signalled one after them.
+        let mut end = Some(WorkRequest::write(filled(&domain, &100_u64.to_ne_bytes()), &word(99)));
+        let end = loop {
+            match left.post(end.take().unwrap()) {
+                Ok(id) => break id,
+                Err(PostError::QueueFull(request)) => {
+                    next(poller);
+                    end = Some(request);
+                }
+                Err(error) => panic!("{error}"),
+            }
+        };
+        success_of(poller, end);
+        assert!(out > 50, "{out}");
+        for at in 0..100 {
+            assert_eq!(region.load(8 * at).unwrap(), at as u64 + 1);
+        }
+    }
+}
+
+#[test]
+fn lists_are_gathered_and_scattered() {
+    interlock::domain! { struct Test; }
+    let domain = context().named_domain(Test).unwrap();
+    let limits = |posting| Limits { elements: 3, posting, ..Limits::default() };
+    for mut link in WAYS.into_iter().filter_map(|way| link_with(&domain, limits(way))) {
+        let region = domain.register::<RemoteAll, _>(vec![0_u64; 8]).unwrap();
+        let parts = [pattern(10, 1), Vec::new(), pattern(23, 2)];
+        let list = || parts.iter().map(|bytes| filled(&domain, bytes)).collect::<BufferList<_>>();
+        let receive = link.right.post_receive(domain.buffer(64).unwrap()).unwrap();
+        link.left.post_send(list()).unwrap();
+        let received = success_of(&mut link.poller, receive).received().unwrap();
+        assert_eq!(received[..], parts.concat());
+        let last = link
+            .left
+            .batch(|batch| {
+                let target = region.remote().slice(8..64).unwrap();
+                batch.post(WorkRequest::write(list(), &target).unsignalled()).unwrap();
+                let source = region.remote().slice(8..41).unwrap();
+                let into = [20, 8, 16].map(|len| domain.buffer(len).unwrap());
+                batch.post(WorkRequest::read_scattered(into.into_iter().collect(), &source).fenced()).unwrap()
+            })
+            .unwrap();
+        let PostedMemory::List(read) = success_of(&mut link.poller, last).into_memory() else { panic!("a list") };
+        let read: Vec<Vec<u8>> = read.into_buffers().iter().map(|buffer| buffer.to_vec()).collect();
+        assert_eq!(read.iter().map(Vec::len).collect::<Vec<_>>(), [20, 8, 5]);
+        assert_eq!(read.concat(), parts.concat());
+    }
+}
+
+#[test]
+fn unreliable_transports_post_either_way() {
+    interlock::domain! { struct Test; }
+    let domain = context().named_domain(Test).unwrap();
+    let port = domain.context().active_port().unwrap();
+    let way_is_there = |way| link(&domain, 1, way).is_some();
+    for posting in WAYS.into_iter().filter(|&way| way_is_there(way)) {
+        let limits = Limits { inline_bytes: INLINE, posting, ..Limits::default() };
+        let (queue, mut poller) = domain.completion_queue(3 * limits.completions()).unwrap();
+        let region = domain.register::<RemoteAll, _>(vec![0_u64; 8]).unwrap();
+
+        let left = domain.unreliable(&queue, &limits).unwrap().into_init(&port).unwrap();
+        let right = domain.unreliable(&queue, &limits).unwrap().into_init(&port).unwrap();
+        let (to_left, to_right) = (left.endpoint(), right.endpoint());
+        let (mut left, mut right) = (left.connect(&to_right).unwrap(), right.connect(&to_left).unwrap());
+        let receive = right.post_receive(domain.buffer(64).unwrap()).unwrap();
+        left.batch(|batch| {
+            batch.post(WorkRequest::write(filled(&domain, &pattern(64, 5)), &region.remote()).unsignalled()).unwrap();
+            batch.post(WorkRequest::send(filled(&domain, &pattern(30, 6))).with_immediate(3)).unwrap();
+        })
+        .unwrap();
+        let Work::Received(message) = success_of(&mut poller, receive).work() else { panic!("a message") };
+        assert_eq!((&message.buffer[..], message.immediate), (&pattern(30, 6)[..], Some(3)));
+        let mut seen = vec![0; 64];
+        region.read_into(0, &mut seen).unwrap();
+        assert_eq!(seen, pattern(64, 5));
+
+        let mut alone = domain.datagram(&queue, &limits).unwrap().into_init(&port).unwrap().open().unwrap();
+        let myself = domain.recipient(&port, &alone.endpoint(), Qkey::USUAL).unwrap();
+        let receives = [(); 3].map(|()| alone.post_receive(domain.buffer(40 + 64).unwrap()).unwrap());
+        alone.post_send_to(filled(&domain, &pattern(64, 7)), &myself).unwrap();
+        let short = pattern(20, 9);
+        alone
+            .batch(|batch| {
+                batch.post(WorkRequest::send_to(filled(&domain, &pattern(9, 8)), &myself)).unwrap();
+                batch.post(WorkRequest::send_to(Inline(&short), &myself).with_immediate(4)).unwrap();
+            })
+            .unwrap();
+        drop(myself);
+        let (mut received, mut others) = (0, 0);
+        while received < 3 {
+            let success = next(&mut poller);
+            let Some(at) = receives.iter().position(|&id| id == success.id()) else {
+                others += 1;
+                continue;
+            };
+            let Work::Datagram(datagram) = success.work() else { panic!("a datagram") };
+            let (len, seed) = [(64, 7), (9, 8), (20, 9)][at];
+            assert_eq!((datagram.message(), datagram.sender), (&pattern(len, seed)[..], alone.number()));
+            assert_eq!(datagram.immediate, (at == 2).then_some(4));
+            received += 1;
+        }
+        while others < 3 {
+            // Those of the pair that sends; what the unreliable connection sent may be among them.
+            others += 1;
+            next(&mut poller);
+        }
+    }
+}
