@@ -125,7 +125,14 @@ impl QueueStatus {
 
     #[inline(always)]
     pub(crate) fn is_broken(&self, side: QueueKind) -> bool {
-        self.broken[side as usize].load(Ordering::Relaxed)
+        self.of(side).load(Ordering::Relaxed)
+    }
+
+    /// The flag of one of the two queues.
+    #[inline(always)]
+    fn of(&self, side: QueueKind) -> &AtomicBool {
+        let [send, receive] = &self.broken;
+        if side == QueueKind::Send { send } else { receive }
     }
 
     pub(crate) fn break_all(&self) {
@@ -146,7 +153,7 @@ impl QueueStatus {
         let kept = failed.code().unwrap_or(u32::MAX - 1).saturating_add(1);
         self.first_failure.store(kept, Ordering::Relaxed);
         match side {
-            QueueKind::Send if self.unreliable => self.broken[side as usize].store(true, Ordering::Relaxed),
+            QueueKind::Send if self.unreliable => self.of(side).store(true, Ordering::Relaxed),
             _ => self.break_all(),
         }
     }
