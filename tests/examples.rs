@@ -43,6 +43,23 @@ fn pingpong_on_shared_receive_queues_plays_on_the_device_there_is() {
 }
 
 #[test]
+fn unreliable_pingpongs_play_too() {
+    for (name, sizes) in [("uc_pingpong", ["1", "4095", "100000"]), ("ud_pingpong", ["1", "64", "1024"])] {
+        Program::run(example(name), &[]).succeeded().says("1000 iterations of ").says("every byte checked");
+        for size in sizes {
+            let arguments = ["-b", "-e", "-n", "5", "-r", "3", "-s", size];
+            Program::run(example(name), &arguments).succeeded().says("every byte checked");
+        }
+        Program::run(example(name), &["-h"]).succeeded().says(&format!("  {name} HOST "));
+        Program::run(example(name), &["-d", "soft0"]).failed(&format!("{name}: soft0 is a soft device"));
+    }
+    // Of a datagram the MTU is the limit.
+    let ended = Program::run(example("ud_pingpong"), &["-s", "4097"]);
+    ended.failed("ud_pingpong: a datagram of 4097 bytes is more than the ").failed("give a lesser -s");
+    Program::run(example("ud_pingpong"), &["-m", "256"]).failed("ud_pingpong: invalid option '-m'");
+}
+
+#[test]
 fn help_is_no_error() {
     pingpong(&["-h"]).succeeded().says("--gid-idx");
     Program::run(example("devices"), &["--help"]).succeeded().says("--verbose");

@@ -1,6 +1,7 @@
-//! Against programs that nobody here wrote: `ibv_rc_pingpong` and `ibv_srq_pingpong` of rdma-core. And between two processes of our own.
+//! Against programs that nobody here wrote: `ibv_rc_pingpong` of rdma-core and its like for UC, UD and shared receive queues.
+//! And between two processes of our own.
 //!
-//! It sends from the buffer that it receives into, so it echoes. Our side compares every byte of what comes back.
+//! They send from the buffer that they receive into, so they echo. Our side compares every byte of what comes back.
 
 mod common;
 #[path = "common/program.rs"]
@@ -25,9 +26,10 @@ struct Devices {
 /// The devices, or `None` where no other process reaches the one there is.
 fn devices() -> Option<Devices> {
     let required = env::var("INTERLOCK_RXE").is_ok_and(|value| value == "1");
-    if !on_hardware() || !c_program().exists() {
-        assert!(!required, "INTERLOCK_RXE=1, but there is no RDMA device or no {}", c_program().display());
-        println!("not covered here: needs an RDMA device (./x rxe), and ibv_rc_pingpong");
+    let missing = ["rc", "uc", "ud"].map(theirs).into_iter().find(|path| !path.exists());
+    if !on_hardware() || missing.is_some() {
+        assert!(!required, "INTERLOCK_RXE=1, but there is no RDMA device, or missing is {missing:?}");
+        println!("not covered here: needs an RDMA device (./x rxe), and ibv_rc_pingpong and its like");
         return None;
     }
     let here = context();
@@ -42,14 +44,25 @@ fn arguments(context: &Context) -> [String; 4] {
     ["-d".to_owned(), context.name().to_owned(), "-g".to_owned(), row.to_string()]
 }
 
-fn c_program() -> PathBuf {
+/// The program of rdma-core for a transport.
+fn theirs(letters: &str) -> PathBuf {
+    let name = format!("ibv_{letters}_pingpong");
     let path = env::var_os("PATH").unwrap_or_default();
-    let found = env::split_paths(&path).map(|folder| folder.join("ibv_rc_pingpong")).find(|path| path.exists());
-    found.unwrap_or_else(|| "ibv_rc_pingpong".into())
+    let found = env::split_paths(&path).map(|folder| folder.join(&name)).find(|path| path.exists());
+    found.unwrap_or_else(|| name.into())
+}
+
+/// The example for a transport.
+fn ours(letters: &str) -> PathBuf {
+    example(&format!("{letters}_pingpong"))
+}
+
+fn c_program() -> PathBuf {
+    theirs("rc")
 }
 
 fn our_program() -> PathBuf {
-    example("rc_pingpong")
+    ours("rc")
 }
 
 /// Starts a server, waits until it listens, and starts a client.
@@ -67,7 +80,7 @@ fn start(devices: &Devices, server: (PathBuf, &[&str]), client: (PathBuf, &[&str
 /// Lets both play to the end.
 fn play(server: (PathBuf, &[&str]), client: (PathBuf, &[&str])) -> Option<(Ended, Ended)> {
     let (server, client) = start(&devices()?, server, client);
-    let (client, server) = (client.end(), server.end());
+    let (client, server) = client.end_with(server);
     print!("{}\n{}\n{}\n{}", server.line, server.stdout, client.line, client.stdout);
     let (server, client) = (server.shown_with(&client), client);
     Some((server.succeeded(), client.succeeded()))
@@ -196,5 +209,72 @@ fn a_peer_that_is_killed_is_noticed() {
         server.kill();
         // It may have been killed before it acknowledged a message, or after.
         client.end().failed_for_a_dead_peer();
+    }
+}
+
+/// Both ways; the C program's server checks what came, our side every byte that came back.
+#[test]
+fn unreliable_transports_play_with_the_c_program() {
+    for (letters, bytes) in [("uc", 1_638_400), ("ud", 409_600)] {
+        // Programs that both poll share few processors badly, so not many.
+        let (plain, checked) = (["-n", "200"], ["-n", "200", "-c"]);
+        if let Some((server, client)) = play((ours(letters), &plain), (theirs(letters), &plain)) {
+            server.says("200 iterations of ").says(ECHOED).says(&format!("as ibv_{letters}_pingpong does"));
+            client.says("200 iters in ").says(&format!("{bytes} bytes in "));
+        }
+        if let Some((server, client)) = play((theirs(letters), &checked), (ours(letters), &checked)) {
+            assert!(!server.stdout.contains("invalid data"), "{server:#?}");
+            server.says("200 iters in ").says(&format!("{bytes} bytes in "));
+            client.says("200 iterations of ").says(ECHOED);
+        }
+        if let Some((server, client)) = play((ours(letters), &checked), (theirs(letters), &checked)) {
+            server.says(ECHOED);
+            client.says("200 iters in ");
+        }
+    }
+}
+
+#[test]
+fn unreliable_messages_of_any_size_go_to_the_c_program_and_back() {
+    // A datagram has at most one MTU; some packets of a longer message make one more way to lose it.
+    let sizes =
+        [("uc", "100001", "4096"), ("uc", "4097", "256"), ("uc", "64", "1024"), ("ud", "4096", ""), ("ud", "64", "")];
+    for (letters, size, mtu) in sizes {
+        let all = ["-n", "50", "-e", "-r", "500", "-s", size, "-m", mtu];
+        let arguments = if mtu.is_empty() { &all[..7] } else { &all };
+        if let Some((_, client)) = play((theirs(letters), arguments), (ours(letters), arguments)) {
+            client.says(&format!("50 iterations of {size} bytes each way")).says(ECHOED);
+        }
+        if let Some((server, _)) = play((ours(letters), arguments), (theirs(letters), arguments)) {
+            server.says(&format!("50 iterations of {size} bytes each way")).says(ECHOED);
+        }
+    }
+}
+
+#[test]
+fn two_processes_of_ours_play_unreliably() {
+    for letters in ["uc", "ud"] {
+        for arguments in [&[] as &[&str], &["-e"]] {
+            if let Some((server, client)) = play((ours(letters), arguments), (ours(letters), arguments)) {
+                server.says("1000 iterations of ").says(PLAYED);
+                client.says("1000 iterations of ").says(PLAYED);
+            }
+        }
+    }
+}
+
+#[test]
+fn an_unreliable_peer_that_is_killed_is_missed() {
+    let Some(devices) = devices() else { return };
+    for letters in ["uc", "ud"] {
+        let arguments = ["-n", "1000000000", "--patience", "2"];
+        let (server, client) = start(&devices, (theirs(letters), &arguments[..2]), (ours(letters), &arguments));
+        let client = client.has_said("remote address");
+        thread::sleep(Duration::from_secs(1));
+        server.kill();
+        client
+            .end()
+            .failed("nothing happened for 2s, while waiting for message ")
+            .failed("(a lost message is not sent again)");
     }
 }

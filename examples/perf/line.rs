@@ -14,9 +14,10 @@
 
 use crate::fault::{Doing, Fault};
 use crate::options::{Action, MOST_BYTES, MOST_DEPTH, Measure};
+use crate::tcp;
 use interlock::{Endpoint, RemoteReadWrite, RemoteRegion};
 use std::io::{self, Read, Write};
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
@@ -93,13 +94,6 @@ impl Card {
     }
 }
 
-/// A socket that waits for a client.
-pub(crate) fn listen(port: u16) -> Result<TcpListener, Fault> {
-    // The first takes both kinds of client, where the machine has IPv6.
-    let addresses = [SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)), SocketAddr::from((Ipv4Addr::UNSPECIFIED, port))];
-    TcpListener::bind(&addresses[..]).doing(format_args!("cannot listen on TCP port {port}"))
-}
-
 /// A connection to the other side.
 pub(crate) struct Line(TcpStream);
 
@@ -111,18 +105,9 @@ impl Line {
     }
 
     pub(crate) fn to_server(host: &str, port: u16, patience: Duration) -> Result<Self, Fault> {
-        let name = format!("cannot reach {host} on TCP port {port}");
-        let mut last = Fault::new(format!("{name}: the name has no address"));
-        for address in (host, port).to_socket_addrs().doing(&name)? {
-            match TcpStream::connect_timeout(&address, patience) {
-                Ok(stream) => {
-                    stream.set_nodelay(true)?;
-                    return Self::new(stream, patience);
-                }
-                Err(error) => last = Fault::new(format!("{name}: {error}")),
-            }
-        }
-        Err(last)
+        let stream = tcp::connect(host, port, patience)?;
+        stream.set_nodelay(true)?;
+        Self::new(stream, patience)
     }
 
     /// The two ends of a connection inside this process.

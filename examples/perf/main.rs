@@ -15,6 +15,8 @@ mod options;
 mod plot;
 mod report;
 mod round;
+#[path = "../rc_pingpong/tcp.rs"]
+mod tcp;
 mod watch;
 
 use fault::{Doing, Fault};
@@ -107,7 +109,7 @@ fn describe(out: &mut impl Write, context: &Context, port: &Port) -> Result<(), 
 }
 
 fn serve(out: &mut impl Write, place: &Place, options: &Options) -> Result<(), Fault> {
-    let listener = line::listen(options.tcp_port)?;
+    let listener = tcp::listen(options.tcp_port)?;
     if !options.quiet {
         writeln!(out, "waiting for a client on TCP port {}", options.tcp_port)?;
     }

@@ -1,12 +1,12 @@
 //! The game: each side answers a message by its own next one, until both have sent all of theirs.
 
-use crate::PingPong;
-use crate::fault::{Doing, Fault};
-use crate::options::Options;
+use super::PingPong;
+use super::fault::{Doing, Fault};
+use super::options::Options;
+use super::transport::{Game, Ready, Route};
 use interlock::{
-    AckTimeout, Buffer, Completion, CompletionQueue, Endpoint, Failure, Init, InitAttributes, Limits, LinkLayer, Mtu,
-    Operation, PeerPath, PeerRights, Poller, Port, ProtectionDomain, QueuePair, ReadDepth, Received, RetryCount,
-    RnrRetry, RnrTimer, RtrAttributes, RtsAttributes, Status, Work,
+    Buffer, Completion, CompletionQueue, Endpoint, Failure, Init, Limits, LinkLayer, Mtu, Operation, PeerPath, Poller,
+    Port, ProtectionDomain, Qpn, QueuePair, Received, Status, Work,
 };
 use std::time::{Duration, Instant};
 use std::{hint, thread};
@@ -33,13 +33,14 @@ pub(crate) fn completions(options: &Options) -> u32 {
 }
 
 /// A player before it is connected. Its receives are posted, so that no message comes too early.
-pub(crate) struct Seat {
-    pair: QueuePair<PingPong, Init>,
+pub(crate) struct Seat<T> {
+    pair: QueuePair<PingPong, Init, T>,
     idle: Buffer<PingPong>,
+    domain: ProtectionDomain<PingPong>,
     port: Port,
 }
 
-impl Seat {
+impl<T: Game> Seat<T> {
     pub(crate) fn new(
         domain: &ProtectionDomain<PingPong>,
         queue: &CompletionQueue<PingPong>,
@@ -48,24 +49,22 @@ impl Seat {
     ) -> Result<Self, Fault> {
         let size = options.size as usize;
         let limits = Limits { sends: 1, receives: options.receives, ..Limits::default() };
-        let pair = domain.reliable(queue, &limits).doing("cannot make a queue pair")?;
-        // The peer sends; it has no business in this side's memory.
-        let init = InitAttributes { port: port.clone(), pkey_index: 0, peer_rights: PeerRights::NONE };
-        let mut pair = pair.into_init(init)?;
-        let what = format!("cannot register {} buffers of {size} bytes", options.receives);
-        for buffer in domain.buffers(options.receives as usize, size).doing(what)? {
+        let pair = T::create(domain, queue, &limits).doing("cannot make a queue pair")?;
+        let mut pair = pair.into_init(T::init(port))?;
+        let with_header = T::HEADER_BYTES + size;
+        let what = format!("cannot register {} buffers of {with_header} bytes", options.receives);
+        for buffer in domain.buffers(options.receives as usize, with_header).doing(what)? {
             pair.post_receive(buffer).doing("cannot post a receive")?;
         }
         let idle = domain.buffer(size).doing("cannot register a buffer to send from")?;
-        Ok(Self { pair, idle, port: port.clone() })
+        Ok(Self { pair, idle, domain: domain.clone(), port: port.clone() })
     }
 
     pub(crate) fn endpoint(&self) -> Endpoint {
         self.pair.endpoint()
     }
 
-    /// Connects to the peer, with what `ibv_rc_pingpong` takes, but for the retries.
-    pub(crate) fn connect(self, peer: &Endpoint, mtu: Mtu, side: Side, options: &Options) -> Result<Player, Fault> {
+    pub(crate) fn connect(self, peer: &Endpoint, mtu: Mtu, side: Side, options: &Options) -> Result<Player<T>, Fault> {
         if peer.gid().is_none() && self.port.link_layer() == LinkLayer::Ethernet {
             return Err(Fault::new(
                 "the peer named no GID, without which Ethernet does not reach it: start it with -g",
@@ -74,27 +73,14 @@ impl Seat {
         let gid = peer.gid().unwrap_or_default();
         let path =
             PeerPath { gid: peer.gid(), lid: peer.lid(), service_level: options.service_level, ..PeerPath::to(gid) };
-        let receive = RtrAttributes {
-            path,
-            path_mtu: mtu,
-            destination: peer.queue_pair(),
-            receive_psn: peer.psn(),
-            responder_depth: ReadDepth::new(1)?,
-            min_rnr_timer: RnrTimer::new(12)?,
-        };
-        // A peer that is gone is given up after about two seconds; 7 retries would be "for ever" on soft-RoCE.
-        let send = RtsAttributes {
-            send_psn: self.pair.endpoint().psn(),
-            timeout: AckTimeout::new(16)?,
-            retry_count: RetryCount::new(6)?,
-            rnr_retry: RnrRetry::FOREVER,
-            initiator_depth: ReadDepth::new(1)?,
-        };
-        let pair = self.pair.into_rtr(&receive)?.into_rts(&send)?;
+        let Self { pair, idle, domain, port } = self;
+        let (pair, to_peer) = T::connect(pair, &Route { domain: &domain, port: &port, peer, path, mtu })?;
         Ok(Player {
             side,
             pair,
-            idle: Some(self.idle),
+            to_peer,
+            from: peer.queue_pair(),
+            idle: Some(idle),
             iterations: options.iterations,
             pattern: Pattern::new(options.size as usize, options.zero_page_starts),
             sent: 0,
@@ -110,13 +96,16 @@ impl Seat {
 pub(crate) struct Peer {
     /// Another of this program: sends a pattern of its own.
     pub(crate) plays: bool,
-    /// `ibv_rc_pingpong`: sends from the buffer that it receives into, so what it got last; at first bytes of 0x7b.
+    /// The C program: sends from the buffer that it receives into, so what it got last; at first bytes of 0x7b.
     pub(crate) echoes: bool,
 }
 
-pub(crate) struct Player {
+pub(crate) struct Player<T: Game> {
     side: Side,
-    pair: QueuePair<PingPong>,
+    pair: Ready<T>,
+    to_peer: T::Peer,
+    /// The peer's queue pair, of which datagrams tell.
+    from: Qpn,
     /// The buffer to send from, unless the device has it.
     idle: Option<Buffer<PingPong>>,
     iterations: u32,
@@ -127,7 +116,7 @@ pub(crate) struct Player {
     expected: Vec<u8>,
 }
 
-impl Player {
+impl<T: Game> Player<T> {
     /// What its peer turned out to be.
     pub(crate) fn peer(&self) -> Peer {
         self.peer
@@ -145,7 +134,7 @@ impl Player {
         }
         let Some(mut message) = self.idle.take() else { return Ok(()) };
         self.pattern.write(&mut message, self.side, self.sent);
-        self.pair.post_send(message).doing("cannot post a send")?;
+        T::send(&mut self.pair, message, &self.to_peer).doing("cannot post a send")?;
         self.sent += 1;
         Ok(())
     }
@@ -155,11 +144,24 @@ impl Player {
             Work::Sent(memory) => self.idle = memory.into_buffer(),
             Work::Received(Received { buffer, .. }) => {
                 self.check(&buffer)?;
-                self.received += 1;
-                self.pair.post_receive(buffer).doing("cannot post a receive")?;
+                self.receive_another(buffer)?;
+            }
+            // Anybody may send one to anybody.
+            Work::Datagram(datagram) if datagram.sender != self.from => {
+                return Err(Fault::new(format!("a datagram of a stranger, queue pair {:#x}", datagram.sender)));
+            }
+            Work::Datagram(datagram) => {
+                self.check(datagram.message())?;
+                self.receive_another(datagram.into_buffer())?;
             }
             other => return Err(Fault::new(format!("nobody asked for this: {other:?}"))),
         }
+        Ok(())
+    }
+
+    fn receive_another(&mut self, buffer: Buffer<PingPong>) -> Result<(), Fault> {
+        self.received += 1;
+        self.pair.post_receive(buffer).doing("cannot post a receive")?;
         Ok(())
     }
 
@@ -211,7 +213,7 @@ impl Player {
         let of = self.iterations;
         match self.idle {
             None => format!("the acknowledgement of message {} of {of}", self.sent - 1),
-            Some(_) => format!("message {} of {of} from the peer", self.received),
+            Some(_) => format!("message {} of {of} from the peer{}", self.received, T::LOSS),
         }
     }
 }
@@ -248,7 +250,7 @@ impl Pattern {
         self.zero(message);
     }
 
-    /// What `ibv_rc_pingpong -c` looks at.
+    /// What the C program looks at with `-c`.
     fn zero(&self, message: &mut [u8]) {
         if self.zero_page_starts {
             message.iter_mut().step_by(4096).for_each(|byte| *byte = 0);
@@ -257,8 +259,8 @@ impl Pattern {
 }
 
 /// Plays to the end; how long it took.
-pub(crate) fn play(
-    players: &mut [Player],
+pub(crate) fn play<T: Game>(
+    players: &mut [Player<T>],
     poller: &mut Poller<PingPong>,
     events: bool,
     patience: Duration,
@@ -283,7 +285,7 @@ pub(crate) fn play(
 }
 
 /// Devices differ in what they call a message that is too long for its buffer.
-fn explain(failure: Failure<PingPong>, player: &Player) -> Fault {
+fn explain<T: Game>(failure: Failure<PingPong>, player: &Player<T>) -> Fault {
     match (failure.operation, failure.status) {
         (Operation::Receive, Status::LocalLength | Status::LocalQueuePairOperation) => {
             let size = player.expected.len();

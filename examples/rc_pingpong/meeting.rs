@@ -2,23 +2,17 @@
 //!
 //! The client says its address, the server connects and says its own, the client connects and says that it is done.
 
-use crate::fault::{Doing, Fault};
+use super::fault::{Doing, Fault};
+use super::tcp;
 use interlock::{Endpoint, Gid, Mtu, Psn, Qpn};
 use std::io::{self, Read, Write};
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
 /// An address in text: LID, queue pair number, packet sequence number and GID, all in hexadecimal, and a zero byte.
 const ADDRESS_BYTES: usize = "0000:000000:000000:00000000000000000000000000000000\0".len();
 
 const DONE: [u8; 5] = *b"done\0";
-
-/// A socket that waits for a client.
-pub(crate) fn listen(port: u16) -> Result<TcpListener, Fault> {
-    // The first takes both kinds of client, where the machine has IPv6.
-    let addresses = [SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)), SocketAddr::from((Ipv4Addr::UNSPECIFIED, port))];
-    TcpListener::bind(&addresses[..]).doing(format_args!("cannot listen on TCP port {port}"))
-}
 
 /// A connection to the other side.
 pub(crate) struct Meeting(TcpStream);
@@ -30,15 +24,7 @@ impl Meeting {
     }
 
     pub(crate) fn with_server(host: &str, port: u16, patience: Duration) -> Result<Self, Fault> {
-        let name = format!("cannot reach {host} on TCP port {port}");
-        let mut last = Fault::new(format!("{name}: the name has no address"));
-        for address in (host, port).to_socket_addrs().doing(&name)? {
-            match TcpStream::connect_timeout(&address, patience) {
-                Ok(stream) => return Self::new(stream, patience),
-                Err(error) => last = Fault::new(format!("{name}: {error}")),
-            }
-        }
-        Err(last)
+        Self::new(tcp::connect(host, port, patience)?, patience)
     }
 
     fn new(stream: TcpStream, patience: Duration) -> Result<Self, Fault> {

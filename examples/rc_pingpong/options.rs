@@ -1,35 +1,48 @@
 //! What the command line asks for.
 
-use crate::fault::Fault;
+use super::fault::Fault;
+use super::transport::Game;
 use interlock::{MAX_MESSAGE_BYTES, Mtu, PortNumber};
 use lexopt::prelude::*;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::time::Duration;
 
-pub(crate) const HELP: &str = "\
+pub(crate) fn help<T: Game>() -> String {
+    let (letters, usual_size) = (T::LETTERS, T::USUAL_SIZE);
+    let mtu = match T::HAS_PATH_MTU {
+        true => {
+            "\
+  -m, --mtu BYTES        path MTU, the same on both sides (default 1024; both ends here: what the port has)
+"
+        }
+        false => "",
+    };
+    format!(
+        "\
 Two queue pairs send each other messages in turn, and every byte is checked.
 
-  rc_pingpong                 both ends in this process
-  rc_pingpong -d DEVICE       a server: waits for one client, until it is interrupted
-  rc_pingpong HOST            a client of the server on HOST
-The peer is another rc_pingpong or the ibv_rc_pingpong of rdma-core, which needs -g on RoCE.
+  {letters}_pingpong                 both ends in this process
+  {letters}_pingpong -d DEVICE       a server: waits for one client, until it is interrupted
+  {letters}_pingpong HOST            a client of the server on HOST
+The peer is another {letters}_pingpong or the ibv_{letters}_pingpong of rdma-core, which needs -g on RoCE.
 
   -d, --ib-dev DEVICE    the RDMA device (default: the first with an active port, or else a soft one)
   -i, --ib-port PORT     its port (default: the first that is active)
   -g, --gid-idx ROW      the row of its GID table (default: the one that suits RoCE v2 best)
   -p, --port PORT        TCP port to meet at (default 18515); without HOST: a server
-  -s, --size BYTES       length of a message (default 4096)
+  -s, --size BYTES       length of a message (default {usual_size})
   -n, --iters COUNT      messages each way (default 1000)
-  -m, --mtu BYTES        path MTU, the same on both sides (default 1024; both ends here: what the port has)
-  -r, --rx-depth COUNT   receives that are posted, each with a buffer of its own (default 32)
+{mtu}  -r, --rx-depth COUNT   receives that are posted, each with a buffer of its own (default 32)
   -l, --sl LEVEL         service level (default 0)
   -e, --events           sleep until there is a completion (default: poll)
   -c, --chk              for a peer with -c, which wants the first byte of each page to be 0
   -b, --both             both ends in this process, with -d and -p too
       --patience SECONDS give up when nothing happens for so long (default 10)
   -h, --help             this
-";
+"
+    )
+}
 
 /// Who takes part.
 pub(crate) enum Mode {
@@ -55,14 +68,14 @@ pub(crate) struct Options {
 }
 
 /// Reads the command line; `None` if it asks for help.
-pub(crate) fn parse() -> Result<Option<Options>, Fault> {
+pub(crate) fn parse<T: Game>() -> Result<Option<Options>, Fault> {
     let mut options = Options {
         mode: Mode::Both,
         device: None,
         device_port: None,
         gid_row: None,
         tcp_port: 18515,
-        size: 4096,
+        size: T::USUAL_SIZE,
         iterations: 1000,
         mtu: None,
         receives: 32,
@@ -83,7 +96,9 @@ pub(crate) fn parse() -> Result<Option<Options>, Fault> {
             Short('p') | Long("port") => (options.tcp_port, server) = (number(&mut parser, "-p", 1..=65535)?, true),
             Short('s') | Long("size") => options.size = number(&mut parser, "-s", 1..=MAX_MESSAGE_BYTES as u32)?,
             Short('n') | Long("iters") => options.iterations = number(&mut parser, "-n", 1..=i32::MAX as u32)?,
-            Short('m') | Long("mtu") => options.mtu = Some(mtu(number(&mut parser, "-m", 256..=4096)?)?),
+            Short('m') | Long("mtu") if T::HAS_PATH_MTU => {
+                options.mtu = Some(mtu(number(&mut parser, "-m", 256..=4096)?)?)
+            }
             Short('r') | Long("rx-depth") => options.receives = number(&mut parser, "-r", 1..=1 << 20)?,
             Short('l') | Long("sl") => options.service_level = number(&mut parser, "-l", 0..=15)?,
             Short('e') | Long("events") => options.events = true,

@@ -10,6 +10,8 @@ mod game;
 #[path = "../rc_pingpong/meeting.rs"]
 mod meeting;
 mod options;
+#[path = "../rc_pingpong/tcp.rs"]
+mod tcp;
 
 use fault::{Doing, Fault};
 use game::{Seat, completions, play};
@@ -89,7 +91,7 @@ fn one(
         meeting.say_done()?;
         player
     } else {
-        let listener = meeting::listen(options.tcp_port)?;
+        let listener = tcp::listen(options.tcp_port)?;
         writeln!(out, "  waiting for a client on TCP port {}", options.tcp_port)?;
         let mut meeting = Meeting::with_client(&listener, options.patience)?;
         let peers = hear(&mut meeting)?;

@@ -74,6 +74,19 @@ impl Program {
         ended
     }
 
+    /// Waits for its end and another's. If one of them fails, the other is not waited for.
+    pub(crate) fn end_with(mut self, mut other: Self) -> (Ended, Ended) {
+        let deadline = Instant::now() + LIMIT;
+        while Instant::now() < deadline {
+            match [&mut self, &mut other].map(|program| program.child.try_wait().unwrap()) {
+                [Some(_), Some(_)] => break,
+                [Some(status), _] | [_, Some(status)] if !status.success() => break,
+                _ => thread::sleep(Duration::from_millis(5)),
+            }
+        }
+        (self.kill(), other.kill())
+    }
+
     /// Ends it, as if its machine had gone.
     pub(crate) fn kill(mut self) -> Ended {
         _ = self.child.kill();

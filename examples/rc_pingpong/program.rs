@@ -1,0 +1,188 @@
+//! The program, for whichever transport.
+
+mod fault;
+mod game;
+mod meeting;
+mod options;
+mod tcp;
+mod transport;
+
+use fault::{Doing, Fault};
+use game::{Peer, Seat, Side, completions, play};
+use interlock::{Context, Endpoint, Mtu, Poller, Port, ProtectionDomain};
+use meeting::Meeting;
+use options::{Mode, Options};
+use std::io::{self, Write};
+use std::process::ExitCode;
+use std::time::Duration;
+use transport::Game;
+
+interlock::domain! { pub(crate) struct PingPong; }
+
+pub(crate) fn main<T: Game>() -> ExitCode {
+    match run::<T>(&mut io::stdout()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(fault) => {
+            _ = writeln!(io::stderr(), "{}_pingpong: {fault}", T::LETTERS);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run<T: Game>(out: &mut impl Write) -> Result<(), Fault> {
+    let Some(options) = options::parse::<T>()? else {
+        return Ok(out.write_all(options::help::<T>().as_bytes())?);
+    };
+    let context = match &options.device {
+        Some(name) => Context::open(name)?,
+        None => Context::open_default()?,
+    };
+    let port = choose_port(&context, &options)?;
+    let most = port.active_mtu();
+    let mtu = match (&options.mode, options.mtu) {
+        (_, Some(mtu)) => mtu,
+        // Both sides must have the same, and this is what the C program takes.
+        (Mode::Server | Mode::Client(_), None) if T::HAS_PATH_MTU => Mtu::Bytes1024,
+        (_, None) => most,
+    };
+    if mtu > most {
+        return Err(Fault::new(format!("a path MTU of {mtu} is more than the {most} of the port: give a lesser -m")));
+    }
+    if !T::HAS_PATH_MTU && options.size > most.bytes() {
+        let size = options.size;
+        return Err(Fault::new(format!(
+            "a datagram of {size} bytes is more than the {most} of the port: give a lesser -s"
+        )));
+    }
+    describe(out, &context, &port, mtu)?;
+    let domain = context.named_domain(PingPong)?;
+    match &options.mode {
+        Mode::Both => both::<T>(out, &domain, &port, mtu, &options),
+        Mode::Server | Mode::Client(_) => one::<T>(out, &domain, &port, mtu, &options),
+    }
+}
+
+fn choose_port(context: &Context, options: &Options) -> Result<Port, Fault> {
+    let name = context.name();
+    let is_soft = interlock::devices()?.iter().any(|device| device.is_soft() && device.name() == name);
+    if is_soft && !matches!(options.mode, Mode::Both) {
+        return Err(Fault::new(format!(
+            "{name} is a soft device, which no other process reaches: both ends must be here"
+        )));
+    }
+    let port = match options.device_port {
+        Some(number) => context.port(number).doing(format_args!("port {number} of {name}"))?,
+        None => context.active_port().doing(format_args!("no port of {name} is active"))?,
+    };
+    if !port.is_active() {
+        return Err(Fault::new(format!("port {} of {name} is not active, but {:?}", port.number(), port.state())));
+    }
+    match options.gid_row {
+        Some(row) => port.with_gid(|entry| entry.index() == row).doing(format_args!("no row {row}")),
+        None => Ok(port),
+    }
+}
+
+fn describe(out: &mut impl Write, context: &Context, port: &Port, mtu: Mtu) -> Result<(), Fault> {
+    write!(out, "{} port {}", context.name(), port.number())?;
+    if let Some(row) = port.gid() {
+        write!(out, ", GID {} ({:?}, row {}", row.gid, row.kind, row.index())?;
+        match row.interface_name() {
+            Some(interface) => write!(out, ", {interface})")?,
+            None => write!(out, ")")?,
+        }
+    }
+    Ok(writeln!(out, ", path MTU {mtu}")?)
+}
+
+/// Both ends here: two queue pairs on one completion queue.
+fn both<T: Game>(
+    out: &mut impl Write,
+    domain: &ProtectionDomain<PingPong>,
+    port: &Port,
+    mtu: Mtu,
+    options: &Options,
+) -> Result<(), Fault> {
+    let (queue, mut poller) = domain.completion_queue(2 * completions(options)).doing("no completion queue")?;
+    let left = Seat::<T>::new(domain, &queue, port, options)?;
+    let right = Seat::<T>::new(domain, &queue, port, options)?;
+    let (to_left, to_right) = (left.endpoint(), right.endpoint());
+    let left = left.connect(&to_right, mtu, Side::Client, options)?;
+    let right = right.connect(&to_left, mtu, Side::Server, options)?;
+    let mut players = [left, right];
+    let took = play(&mut players, &mut poller, options.events, options.patience)?;
+    if !players.iter().all(|player| player.peer().plays) {
+        return Err(Fault::new("messages came back to their sender"));
+    }
+    report(out, options, took, "both ends were here", &poller)
+}
+
+/// One end here, the other one where the TCP connection leads.
+fn one<T: Game>(
+    out: &mut impl Write,
+    domain: &ProtectionDomain<PingPong>,
+    port: &Port,
+    mtu: Mtu,
+    options: &Options,
+) -> Result<(), Fault> {
+    let (queue, mut poller) = domain.completion_queue(completions(options)).doing("no completion queue")?;
+    let seat = Seat::<T>::new(domain, &queue, port, options)?;
+    let local = seat.endpoint();
+    address(out, "local address: ", &local)?;
+    let mut players = [match &options.mode {
+        Mode::Client(host) => {
+            let mut meeting = Meeting::with_server(host, options.tcp_port, options.patience)?;
+            meeting.say_address(&local)?;
+            let peer = meeting.hear_address(mtu)?;
+            address(out, "remote address:", &peer)?;
+            let player = seat.connect(&peer, mtu, Side::Client, options)?;
+            meeting.say_done()?;
+            player
+        }
+        _ => {
+            let listener = tcp::listen(options.tcp_port)?;
+            writeln!(out, "  waiting for a client on TCP port {}", options.tcp_port)?;
+            let mut meeting = Meeting::with_client(&listener, options.patience)?;
+            let peer = meeting.hear_address(mtu)?;
+            address(out, "remote address:", &peer)?;
+            let player = seat.connect(&peer, mtu, Side::Server, options)?;
+            meeting.say_address(&local)?;
+            meeting.hear_done()?;
+            player
+        }
+    }];
+    let took = play(&mut players, &mut poller, options.events, options.patience)?;
+    let peer = match players[0].peer() {
+        Peer { plays: true, echoes: false } => "the peer sent the pattern of this program".to_owned(),
+        Peer { plays: false, echoes: true } => format!("the peer echoed, as ibv_{}_pingpong does", T::LETTERS),
+        _ => "the messages are too short to tell what the peer is".to_owned(),
+    };
+    report(out, options, took, &peer, &poller)
+}
+
+fn address(out: &mut impl Write, whose: &str, endpoint: &Endpoint) -> Result<(), Fault> {
+    let (lid, queue_pair, psn) = (endpoint.lid(), endpoint.queue_pair(), endpoint.psn());
+    let gid = endpoint.gid().unwrap_or_default();
+    Ok(writeln!(out, "  {whose} LID {lid:#06x}, QPN {queue_pair:#08x}, PSN {psn:#08x}, GID {gid}")?)
+}
+
+fn report(
+    out: &mut impl Write,
+    options: &Options,
+    took: Duration,
+    peer: &str,
+    poller: &Poller<PingPong>,
+) -> Result<(), Fault> {
+    let (size, iterations) = (options.size, options.iterations);
+    let bytes = 2 * u64::from(size) * u64::from(iterations);
+    let seconds = took.as_secs_f64();
+    let rate = bytes as f64 * 8.0 / 1e6 / seconds;
+    writeln!(out, "{bytes} bytes in {seconds:.3} s = {rate:.1} Mbit/s")?;
+    let each = seconds * 1e6 / f64::from(iterations);
+    writeln!(out, "{iterations} iterations of {size} bytes each way, {each:.2} µs per iteration")?;
+    writeln!(out, "every byte checked; {peer}")?;
+    match poller.unknown_completions() {
+        0 => Ok(()),
+        unknown => Err(Fault::new(format!("the device reported {unknown} completions that nobody waits for"))),
+    }
+}

@@ -1,0 +1,25 @@
+//! TCP connections by which the two sides of an example find each other.
+
+use super::fault::{Doing, Fault};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::time::Duration;
+
+/// A socket that waits for a client.
+pub(crate) fn listen(port: u16) -> Result<TcpListener, Fault> {
+    // The first takes both kinds of client, where the machine has IPv6.
+    let addresses = [SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)), SocketAddr::from((Ipv4Addr::UNSPECIFIED, port))];
+    TcpListener::bind(&addresses[..]).doing(format_args!("cannot listen on TCP port {port}"))
+}
+
+/// A connection to a server, by whichever of its addresses answers.
+pub(crate) fn connect(host: &str, port: u16, patience: Duration) -> Result<TcpStream, Fault> {
+    let name = format!("cannot reach {host} on TCP port {port}");
+    let mut last = Fault::new(format!("{name}: the name has no address"));
+    for address in (host, port).to_socket_addrs().doing(&name)? {
+        match TcpStream::connect_timeout(&address, patience) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = Fault::new(format!("{name}: {error}")),
+        }
+    }
+    Err(last)
+}

@@ -1,0 +1,175 @@
+//! What is different on each transport.
+
+use super::PingPong;
+use super::fault::{Doing, Fault};
+use interlock::{
+    AckTimeout, Buffer, CompletionQueue, CreateError, Endpoint, Init, InitAttributes, Limits, Mtu, OwnReceives,
+    PeerPath, PeerRights, Port, PostError, ProtectionDomain, Qkey, QueuePair, ReadDepth, ReadyToSend, Recipient,
+    ReliableConnection, Reset, RetryCount, RnrRetry, RnrTimer, RtrAttributes, RtsAttributes, Transport,
+    UnreliableConnection, UnreliableDatagram, UnreliableRtrAttributes, WorkId,
+};
+
+/// A pair that is connected, if its transport connects.
+pub(crate) type Ready<T> = QueuePair<PingPong, ReadyToSend, T>;
+
+/// Where a pair is and where its peer is.
+pub(crate) struct Route<'route> {
+    pub(crate) domain: &'route ProtectionDomain<PingPong>,
+    pub(crate) port: &'route Port,
+    pub(crate) peer: &'route Endpoint,
+    pub(crate) path: PeerPath,
+    pub(crate) mtu: Mtu,
+}
+
+/// A transport that messages go over in turn.
+pub(crate) trait Game: Transport + OwnReceives + Sized {
+    /// The two letters of it.
+    const LETTERS: &'static str;
+    /// What the C program takes.
+    const USUAL_SIZE: u32;
+    /// Whether the path MTU is something to agree on, or else the limit of a message.
+    const HAS_PATH_MTU: bool;
+    /// How many bytes of a receive come before the message.
+    const HEADER_BYTES: usize = 0;
+    /// Why a message may fail to come from a peer that is well.
+    const LOSS: &'static str = " (a lost message is not sent again)";
+    /// What a send must say of the peer.
+    type Peer;
+
+    fn create(
+        domain: &ProtectionDomain<PingPong>,
+        queue: &CompletionQueue<PingPong>,
+        limits: &Limits,
+    ) -> Result<QueuePair<PingPong, Reset, Self>, CreateError>;
+
+    fn init(port: &Port) -> Self::InitAttributes;
+
+    /// Takes what the C program takes, but for the retries.
+    fn connect(pair: QueuePair<PingPong, Init, Self>, route: &Route<'_>) -> Result<(Ready<Self>, Self::Peer), Fault>;
+
+    fn send(
+        pair: &mut Ready<Self>,
+        message: Buffer<PingPong>,
+        peer: &Self::Peer,
+    ) -> Result<WorkId, PostError<Buffer<PingPong>>>;
+}
+
+/// The peer sends; it has no business in this side's memory.
+fn sends_only(port: &Port) -> InitAttributes {
+    InitAttributes { port: port.clone(), pkey_index: 0, peer_rights: PeerRights::NONE }
+}
+
+impl Game for ReliableConnection {
+    const LETTERS: &'static str = "rc";
+    const USUAL_SIZE: u32 = 4096;
+    const HAS_PATH_MTU: bool = true;
+    const LOSS: &'static str = "";
+    type Peer = ();
+
+    fn create(
+        domain: &ProtectionDomain<PingPong>,
+        queue: &CompletionQueue<PingPong>,
+        limits: &Limits,
+    ) -> Result<QueuePair<PingPong, Reset, Self>, CreateError> {
+        domain.reliable(queue, limits)
+    }
+
+    fn init(port: &Port) -> InitAttributes {
+        sends_only(port)
+    }
+
+    fn connect(pair: QueuePair<PingPong, Init, Self>, route: &Route<'_>) -> Result<(Ready<Self>, ()), Fault> {
+        let receive = RtrAttributes {
+            path: route.path,
+            path_mtu: route.mtu,
+            destination: route.peer.queue_pair(),
+            receive_psn: route.peer.psn(),
+            responder_depth: ReadDepth::new(1)?,
+            min_rnr_timer: RnrTimer::new(12)?,
+        };
+        // A peer that is gone is given up after about two seconds; 7 retries would be "for ever" on soft-RoCE.
+        let send = RtsAttributes {
+            send_psn: pair.psn(),
+            timeout: AckTimeout::new(16)?,
+            retry_count: RetryCount::new(6)?,
+            rnr_retry: RnrRetry::FOREVER,
+            initiator_depth: ReadDepth::new(1)?,
+        };
+        Ok((pair.into_rtr(&receive)?.into_rts(&send)?, ()))
+    }
+
+    fn send(pair: &mut Ready<Self>, message: Buffer<PingPong>, (): &()) -> Result<WorkId, PostError<Buffer<PingPong>>> {
+        pair.post_send(message)
+    }
+}
+
+impl Game for UnreliableConnection {
+    const LETTERS: &'static str = "uc";
+    const USUAL_SIZE: u32 = 4096;
+    const HAS_PATH_MTU: bool = true;
+    type Peer = ();
+
+    fn create(
+        domain: &ProtectionDomain<PingPong>,
+        queue: &CompletionQueue<PingPong>,
+        limits: &Limits,
+    ) -> Result<QueuePair<PingPong, Reset, Self>, CreateError> {
+        domain.unreliable(queue, limits)
+    }
+
+    fn init(port: &Port) -> InitAttributes {
+        sends_only(port)
+    }
+
+    fn connect(pair: QueuePair<PingPong, Init, Self>, route: &Route<'_>) -> Result<(Ready<Self>, ()), Fault> {
+        let receive = UnreliableRtrAttributes {
+            path: route.path,
+            path_mtu: route.mtu,
+            destination: route.peer.queue_pair(),
+            receive_psn: route.peer.psn(),
+        };
+        let send_psn = pair.psn();
+        Ok((pair.into_rtr(&receive)?.into_rts(send_psn)?, ()))
+    }
+
+    fn send(pair: &mut Ready<Self>, message: Buffer<PingPong>, (): &()) -> Result<WorkId, PostError<Buffer<PingPong>>> {
+        pair.post_send(message)
+    }
+}
+
+impl Game for UnreliableDatagram {
+    const LETTERS: &'static str = "ud";
+    const USUAL_SIZE: u32 = 1024;
+    const HAS_PATH_MTU: bool = false;
+    const HEADER_BYTES: usize = 40;
+    type Peer = Recipient<PingPong>;
+
+    fn create(
+        domain: &ProtectionDomain<PingPong>,
+        queue: &CompletionQueue<PingPong>,
+        limits: &Limits,
+    ) -> Result<QueuePair<PingPong, Reset, Self>, CreateError> {
+        domain.datagram(queue, limits)
+    }
+
+    /// With the Q_Key of the C program, which is the usual one.
+    fn init(port: &Port) -> Self::InitAttributes {
+        port.into()
+    }
+
+    fn connect(
+        pair: QueuePair<PingPong, Init, Self>,
+        route: &Route<'_>,
+    ) -> Result<(Ready<Self>, Recipient<PingPong>), Fault> {
+        let handle = route.domain.address_handle(route.port, &route.path).doing("cannot address the peer")?;
+        Ok((pair.open()?, Recipient::new(handle, route.peer.queue_pair(), Qkey::USUAL)))
+    }
+
+    fn send(
+        pair: &mut Ready<Self>,
+        message: Buffer<PingPong>,
+        peer: &Recipient<PingPong>,
+    ) -> Result<WorkId, PostError<Buffer<PingPong>>> {
+        pair.post_send_to(message, peer)
+    }
+}
