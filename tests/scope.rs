@@ -9,7 +9,7 @@ use interlock::soft::{Fabric, Fault, Verb};
 use interlock::{
     AnyQueuePair, Brand, ConnectAttributes, Context, Limits, NamedDomainError, Operation, Poller, Port, PostError,
     ProtectionDomain, QueuePair, RegisterFailure, RemoteAll, RemoteRead, RemoteReadWrite, RemoteRegion, RemoteWrite,
-    RequestFlaw, RetryCount, Status, WaitError, Work,
+    RequestFlaw, RetryCount, Status, WaitError, Work, ZeroBased,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::Command;
@@ -338,6 +338,31 @@ fn memory_that_peers_read_only_may_be_looked_at() {
         })
         .unwrap();
     assert_eq!(words, [0, 3]);
+}
+
+#[test]
+fn memory_granted_from_zero_on_is_reached_by_offsets() {
+    let mut wire = wire!();
+    // Whole pages: of 64 kB at most.
+    let mut words = vec![0_u64; 3 * 8192];
+    let at = (0..8192).find(|&at| words[at..].as_ptr().addr().is_multiple_of(65_536)).unwrap();
+    let (peer, domain, poller) = (&mut wire.peer, &wire.domain, &mut wire.peers_poller);
+    let pages = &mut words[at..at + 8192];
+    wire.exclusive
+        .scope(PATIENCE, |scope| {
+            let granted = scope.grant::<ZeroBased<RemoteWrite>>(pages).unwrap();
+            let remote = granted.remote().slice(8..16).unwrap();
+            assert_eq!(remote.address(), 8);
+            let mut message = domain.buffer(8).unwrap();
+            message.fill(1);
+            peer.post_write(message, &remote).unwrap();
+            poller.wait(PATIENCE).unwrap().check().unwrap();
+        })
+        .unwrap();
+    assert_eq!(words[at..at + 3], [0, u64::from_ne_bytes([1; 8]), 0]);
+    let odd = &mut words[at + 1..at + 8193];
+    let refused = wire.exclusive.scope(PATIENCE, |scope| scope.grant::<ZeroBased<RemoteWrite>>(odd).map(drop)).unwrap();
+    assert!(matches!(refused, Err(RegisterFailure::NotInPages { .. })), "{refused:?}");
 }
 
 #[test]

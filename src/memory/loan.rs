@@ -12,7 +12,6 @@ use super::{Buffer, Exposed, LocalRead, LocalWrite, MemoryRegion, OutOfBounds, P
 use crate::domain::{Brand, DomainInner};
 use crate::error::{VerbError, note_leak};
 use crate::sys;
-use crate::types::{Lkey, Rkey};
 use std::{mem, ops::Range, ptr, ptr::NonNull, sync::Arc};
 
 /// A registration of memory that is lent.
@@ -75,10 +74,6 @@ impl Loan {
         if memory.is_empty() {
             return Err(RegisterFailure::Empty);
         }
-        if A::ZERO_BASED {
-            let source = VerbError::new("ibv_reg_mr_iova", libc::EOPNOTSUPP);
-            return Err(RegisterFailure::Unsupported { feature: "zero-based registration of lent memory", source });
-        }
         // SAFETY: the caller's promise.
         let (mut loan, region) = unsafe { Self::register::<A, u64>(domain, ptr::from_mut(memory)) }?;
         loan.exposed = true;
@@ -93,19 +88,17 @@ impl Loan {
         memory: *mut [T],
     ) -> Result<(Self, RegionInner), RegisterFailure> {
         let memory = RawMemory::of_slice(memory, 0);
-        let mut loan = Self { raw: None, exposed: false, domain: Arc::clone(domain) };
-        let mut keys = (Lkey(0), Rkey(0));
-        if memory.len_bytes != 0 {
-            // SAFETY: the domain is alive; the memory stays (caller).
-            let raw = unsafe { domain.context.provider.reg_mr(domain.raw, memory.addr, memory.len_bytes, A::FLAGS) }
-                .map_err(|error| RegisterFailure::of(error, memory.len_bytes, A::FLAGS))?;
-            loan.raw = Some(raw);
-            // SAFETY: registered just now, so the struct is there.
-            keys.0 = Lkey(unsafe { (*raw.as_ptr()).lkey });
+        let mut region = if memory.len_bytes == 0 {
+            RegionInner::empty(memory, domain)
+        } else if A::ZERO_BASED {
+            // SAFETY: the caller's promise; it is not ours to free.
+            unsafe { RegionInner::register_from_zero(domain, memory, |_| (), A::FLAGS) }?
+        } else {
             // SAFETY: as above.
-            keys.1 = Rkey(unsafe { (*raw.as_ptr()).rkey });
-        }
-        Ok((loan, RegionInner::lent(memory, keys.0, keys.1, domain)))
+            unsafe { RegionInner::register(domain, memory, |_| (), A::FLAGS) }?
+        };
+        let loan = Self { raw: region.give_up(), exposed: false, domain: Arc::clone(domain) };
+        Ok((loan, region))
     }
 
     /// Ends the registration.

@@ -107,9 +107,15 @@ impl RegionInner {
         Ok(Self { raw: Some(raw), memory, free, lkey: Lkey(lkey), rkey: Rkey(rkey), domain: Arc::clone(domain) })
     }
 
-    /// Memory whose registration, if it has one, is another's: dropping this neither ends that nor frees anything.
-    pub(super) fn lent(memory: RawMemory, lkey: Lkey, rkey: Rkey, domain: &Arc<DomainInner>) -> Self {
-        Self { raw: None, memory, free: |_| (), lkey, rkey, domain: Arc::clone(domain) }
+    /// No bytes, not registered.
+    pub(super) fn empty(memory: RawMemory, domain: &Arc<DomainInner>) -> Self {
+        Self { raw: None, memory, free: |_| (), lkey: Lkey(0), rkey: Rkey(0), domain: Arc::clone(domain) }
+    }
+
+    /// Gives the registration up, to be ended by another: dropping this then neither ends it nor frees anything.
+    pub(super) fn give_up(&mut self) -> Option<NonNull<sys::ibv_mr>> {
+        self.free = |_| ();
+        self.raw.take()
     }
 
     /// A region over lent memory. It must not be deregistered: it has no owner to rebuild.
@@ -244,7 +250,7 @@ pub enum RegisterFailure {
 }
 
 impl RegisterFailure {
-    pub(super) fn of(source: VerbError, needed_bytes: usize, rights: sys::ibv_access_flags) -> Self {
+    fn of(source: VerbError, needed_bytes: usize, rights: sys::ibv_access_flags) -> Self {
         let paging = rights.0 & sys::ibv_access_flags::IBV_ACCESS_ON_DEMAND.0 != 0;
         match (source.errno(), source.verb()) {
             (libc::ENOMEM, _) => {

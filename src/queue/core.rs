@@ -288,7 +288,7 @@ impl Core {
 
     /// Whether posts are refused: a request failed, or may have been half posted.
     pub(super) fn is_broken(&self) -> bool {
-        self.status.is_broken(QueueKind::Send)
+        [QueueKind::Send, QueueKind::Receive].into_iter().any(|side| self.status.is_broken(side))
     }
 
     pub(super) fn first_failure(&self) -> Option<Status> {

@@ -57,10 +57,11 @@ impl<B> Slots<B> {
     pub(super) fn posted(&mut self, slot: u32, id: WorkId, abandoned: bool) {
         self.set(slot, Slot::InFlight { id, abandoned });
         self.in_flight += 1;
-        let by_index = &mut self.by_index[id.key().kind() as usize];
-        // Requests in flight have indices that differ below the depth.
-        let at = id.index() as usize & (by_index.len() - 1);
-        by_index[at] = slot;
+        if let Some(by_index) = self.by_index.get_mut(id.key().kind() as usize) {
+            // Requests in flight have indices that differ below the depth.
+            let at = id.index() as usize & (by_index.len() - 1);
+            by_index[at] = slot;
+        }
     }
 
     /// Nobody wants the result.
@@ -95,7 +96,8 @@ impl<B> Slots<B> {
     /// Keeps a result of a request of the scope; gives back those of others.
     pub(super) fn route(&mut self, completion: Completion<B>) -> Option<Completion<B>> {
         let of = completion.id();
-        let by_index = &self.by_index[of.key().kind() as usize];
+        // Requests of other kinds are no scope's.
+        let Some(by_index) = self.by_index.get(of.key().kind() as usize) else { return Some(completion) };
         let slot = by_index[of.index() as usize & (by_index.len() - 1)];
         let abandoned = match self.slots.get(slot as usize) {
             Some(Slot::InFlight { id, abandoned }) if *id == of => *abandoned,
