@@ -155,7 +155,7 @@ impl Line {
 
 /// The byte that every message has at `at`: 0 at the start of a page, for a peer that looks there.
 fn pattern(at: usize) -> u8 {
-    if at % 4096 == 0 { 0 } else { (at % 251) as u8 }
+    if at.is_multiple_of(4096) { 0 } else { (at % 251) as u8 }
 }
 
 /// Plays until all players have sent and received what they should; how many seconds it took.

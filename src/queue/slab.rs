@@ -123,7 +123,7 @@ impl<T> Slab<T> {
 impl<T> Slot<T> {
     #[inline]
     fn take(&self, generation: u32) -> Option<T> {
-        let after = (generation + 1 & SHARED_GENERATION_MASK) << 1;
+        let after = ((generation + 1) & SHARED_GENERATION_MASK) << 1;
         // Acquire: sees the value. What the poster writes there next is ordered by the returned list.
         let taken =
             self.state.compare_exchange(generation << 1 | IN_FLIGHT, after, Ordering::Acquire, Ordering::Relaxed);
