@@ -125,7 +125,7 @@ impl Player {
         if goes_on { line.answer() } else { Ok(()) }
     }
 
-    /// A message is the pattern; or, from the C program, partly the 0x7b that its buffer has at first.
+    /// A message is the pattern; or, from the C program, partly the zeros that its buffer has at first.
     fn check(&self, message: &[u8]) -> Result<(), Fault> {
         if message.len() != self.size {
             let (is, should) = (message.len(), self.size);
@@ -133,7 +133,7 @@ impl Player {
                 "a message of {is} bytes instead of {should}: give both sides the same -s"
             )));
         }
-        match message.iter().enumerate().find(|&(at, &byte)| byte != pattern(at) && byte != 0x7b) {
+        match message.iter().enumerate().find(|&(at, &byte)| byte != pattern(at) && byte != 0) {
             Some((at, byte)) => Err(Fault::new(format!("byte {at} of a message is {byte:#04x}, which nobody sent"))),
             None => Ok(()),
         }

@@ -17,7 +17,7 @@ use fault::{Doing, Fault};
 use game::{Seat, completions, play};
 use interlock::{Context, Endpoint, Port, ProtectionDomain};
 use meeting::Meeting;
-use options::{HELP, Options};
+use options::{HELP, MOST_PAIRS, Options};
 use std::io::{self, Write};
 use std::process::ExitCode;
 
@@ -80,9 +80,12 @@ fn one(
     let (queue, mut poller) = domain.completion_queue(completions(options)).doing("no completion queue")?;
     let seat = Seat::new(domain, &queue, port, options)?;
     let own = seat.endpoints();
-    let say = |meeting: &mut Meeting| own.iter().try_for_each(|endpoint| meeting.say_address(endpoint));
+    // As many as the C program tells, whatever there are: those after the last mean nothing.
+    let say = |meeting: &mut Meeting| {
+        own.iter().cycle().take(MOST_PAIRS).try_for_each(|endpoint| meeting.say_address(endpoint))
+    };
     let hear = |meeting: &mut Meeting| -> Result<Vec<Endpoint>, Fault> {
-        own.iter().map(|_| meeting.hear_address(options.mtu)).collect()
+        (0..MOST_PAIRS).map(|_| meeting.hear_address(options.mtu)).collect()
     };
     let player = if let Some(host) = &options.host {
         let mut meeting = Meeting::with_server(host, options.tcp_port, options.patience)?;

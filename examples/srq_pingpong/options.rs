@@ -5,6 +5,9 @@ use interlock::Mtu;
 use lexopt::prelude::*;
 use std::time::Duration;
 
+/// As many addresses are told, of which those of the pairs come first.
+pub(crate) const MOST_PAIRS: usize = 256;
+
 pub(crate) const HELP: &str = "\
 Many queue pairs play ping-pong at once, and each side receives all its messages from one shared receive queue.
 
@@ -19,7 +22,7 @@ The peer is another srq_pingpong or the ibv_srq_pingpong of rdma-core, which nee
   -s, --size BYTES       length of a message, the same on both sides (default 4096)
   -n, --iters COUNT      messages each way, on all pairs together, the same on both sides (default 1000)
   -m, --mtu BYTES        path MTU, the same on both sides (default 1024)
-  -q, --num-qp COUNT     queue pairs, the same on both sides (default 16)
+  -q, --num-qp COUNT     queue pairs, up to 256, the same on both sides (default 16)
   -r, --rx-depth COUNT   receives that are posted, at least one for each pair (default 500)
       --patience SECONDS give up when nothing happens for so long (default 10)
   -h, --help             this
@@ -73,8 +76,9 @@ pub(crate) fn parse() -> Result<Option<Options>, Fault> {
             other => return Err(Fault::new(format!("{} (-h lists what there is)", other.unexpected()))),
         }
     }
-    if options.size == 0 || options.pairs == 0 || options.receives < options.pairs {
-        return Err(Fault::new("-s and -q take at least 1, and -r at least as many as there are pairs"));
+    let has_pairs = (1..=MOST_PAIRS as u32).contains(&options.pairs);
+    if options.size == 0 || !has_pairs || options.receives < options.pairs {
+        return Err(Fault::new("-s takes at least 1, -q 1 to 256, and -r at least as many as there are pairs"));
     }
     Ok(Some(options))
 }

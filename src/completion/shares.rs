@@ -153,7 +153,7 @@ mod tests {
         for lie in
             [wc(id, 8), wc(id, 6), wc(id, 0), wc(others, 7), wc(WorkId::from_raw(0), 7), wc(WorkId::from_raw(!0), 7)]
         {
-            assert_eq!(members.bring(&lie), None, "{:?}", lie.status.0);
+            assert_eq!(members.bring(&lie), None, "{:#x} of {}", lie.wr_id, lie.qp_num);
         }
         assert_eq!((queue.slab.in_flight(), other.slab.in_flight()), (1, 1));
         assert!(!retirer.has_any() && !of_other.has_any());
