@@ -275,6 +275,24 @@ fn an_unreliable_peer_that_is_killed_is_missed() {
         client
             .end()
             .failed("nothing happened for 2s, while waiting for message ")
-            .failed("(a lost message is not sent again)");
+            .failed("(a lost message is not sent again");
+    }
+}
+
+#[test]
+fn unreliable_sides_that_disagree_about_the_size_say_so() {
+    let Some(devices) = devices() else { return };
+    for letters in ["uc", "ud"] {
+        let (short, long) = (["-s", "64", "--patience", "2"], ["-s", "65", "--patience", "2"]);
+        let (server, client) = start(&devices, (ours(letters), &long), (ours(letters), &short));
+        server.end().failed("message 0 of the peer has 64 bytes instead of 65: give both sides the same -s");
+        client
+            .end()
+            .failed("nothing happened for 2s, while waiting for message 0")
+            .failed("give both sides the same -s");
+        // Too long: the device drops it, or says so.
+        let (server, client) = start(&devices, (ours(letters), &short), (ours(letters), &long));
+        server.end().failed_for_one_of(&["nothing happened for 2s", "a message longer than 64 bytes came"]);
+        client.end().failed("nothing happened for 2s");
     }
 }

@@ -32,7 +32,8 @@ pub(crate) trait Game: Transport + OwnReceives + Sized {
     /// How many bytes of a receive come before the message.
     const HEADER_BYTES: usize = 0;
     /// Why a message may fail to come from a peer that is well.
-    const LOSS: &'static str = " (a lost message is not sent again)";
+    const LOSS: &'static str = " (a lost message is not sent again, and one that is too long for \
+                                its receive is lost: give both sides the same -s)";
     /// What a send must say of the peer.
     type Peer;
 

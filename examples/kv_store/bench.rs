@@ -1,0 +1,168 @@
+//! Many clients hammer a few keys, and each value that comes back is examined.
+//!
+//! Every value counts the updates of its key, and is made such that parts of two do not go together. So at the end: no value
+//! was torn, no client saw a key go back, and no update was lost.
+
+use crate::Asking;
+use crate::client::{Address, Client};
+use crate::fault::Fault;
+use crate::remote::{Counts, Place, Remote};
+use crate::table::{Key, Value};
+use std::ops::AddAssign;
+use std::thread;
+use std::time::{Duration, Instant};
+
+pub(crate) struct Bench {
+    pub(crate) clients: usize,
+    pub(crate) keys: usize,
+    pub(crate) until: Until,
+}
+
+/// How long each client goes on.
+#[derive(Clone, Copy)]
+pub(crate) enum Until {
+    Operations(u64),
+    Time(Duration),
+}
+
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Tally {
+    pub(crate) gets: u64,
+    pub(crate) puts: u64,
+    counts: Counts,
+}
+
+impl AddAssign for Tally {
+    fn add_assign(&mut self, other: Self) {
+        self.gets += other.gets;
+        self.puts += other.puts;
+        self.counts.overtaken += other.counts.overtaken;
+        self.counts.waits += other.counts.waits;
+    }
+}
+
+/// What a value of the bench says.
+#[derive(Clone, Copy)]
+struct Mark {
+    /// Updates of the key, this one included.
+    count: u64,
+    /// Who made it.
+    client: u64,
+}
+
+impl Mark {
+    const NONE: Self = Self { count: 0, client: 0 };
+
+    /// As text of 48 bytes, so that a value is as long as one can be. Each word of the seal depends on all of the mark.
+    fn to_value(self) -> Value {
+        let Self { count, client } = self;
+        let seal = |part: u64| {
+            let mixed = (count ^ client.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(part);
+            (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9)
+        };
+        let text = format!("{count:010}/{client:04}/{:016x}{:016x}", seal(1), seal(2));
+        Value::new(text.as_bytes()).unwrap_or_else(Value::empty)
+    }
+
+    fn of(key: &Key, value: Option<Value>) -> Result<Self, Fault> {
+        let Some(value) = value else { return Ok(Self::NONE) };
+        Self::parse(&value)
+            .filter(|mark| mark.to_value() == value)
+            .ok_or_else(|| Fault::new(format!("TORN: \"{key}\" came back as \"{value}\"")))
+    }
+
+    fn parse(value: &Value) -> Option<Self> {
+        let mut fields = std::str::from_utf8(value.text()).ok()?.split('/');
+        Some(Self { count: fields.next()?.parse().ok()?, client: fields.next()?.parse().ok()? })
+    }
+}
+
+impl Bench {
+    pub(crate) fn run(&self, place: &Place<Asking>, server: &Address) -> Result<String, Fault> {
+        let keys: Vec<Key> =
+            (0..self.keys).filter_map(|number| Key::new(format!("bench/{number}").as_bytes())).collect();
+        let before = count(place, server, &keys)?;
+        let start = Instant::now();
+        let tallies: Vec<Result<Tally, Fault>> = thread::scope(|scope| {
+            let clients: Vec<_> = (0..self.clients)
+                .map(|number| {
+                    let keys = &keys;
+                    scope.spawn(move || self.hammer(place, server, keys, number as u64 + 1))
+                })
+                .collect();
+            let ends = clients.into_iter().map(|client| client.join());
+            ends.map(|end| end.unwrap_or_else(|_| Err(Fault::new("a client's thread panicked")))).collect()
+        });
+        let took = start.elapsed();
+        let mut all = Tally::default();
+        for tally in tallies {
+            all += tally?;
+        }
+        let updates = count(place, server, &keys)? - before;
+        if updates != all.puts {
+            return Err(Fault::new(format!("{} puts were done, but the values tell of {updates}", all.puts)));
+        }
+        let Tally { gets, puts, counts: Counts { overtaken, waits } } = all;
+        let rate = (gets + puts) as f64 / took.as_secs_f64();
+        Ok(format!(
+            "{gets} gets and {puts} puts by {} clients in {:.2} s = {rate:.0} a second\n\
+             reads repeated because an update came between: {overtaken}; waits for a lock: {waits}\n\
+             no value was torn, none went back, no update was lost",
+            self.clients,
+            took.as_secs_f64(),
+        ))
+    }
+
+    fn hammer(&self, place: &Place<Asking>, server: &Address, keys: &[Key], number: u64) -> Result<Tally, Fault> {
+        let mut client = Client::connect(place, server)?;
+        let mut tally = client.with(|table| self.turns(table, keys, number))?;
+        tally.counts = client.bye()?;
+        Ok(tally)
+    }
+
+    fn turns(&self, table: &mut Remote<Asking>, keys: &[Key], number: u64) -> Result<Tally, Fault> {
+        let mut tally = Tally::default();
+        let mut seen = vec![0; keys.len()];
+        let mut chance = number;
+        let start = Instant::now();
+        while match self.until {
+            Until::Operations(count) => tally.gets + tally.puts < count,
+            Until::Time(time) => start.elapsed() < time,
+        } {
+            chance = chance.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+            let at = (chance >> 33) as usize % keys.len();
+            let key = &keys[at];
+            let mark = if chance >> 63 == 0 {
+                tally.gets += 1;
+                Mark::of(key, table.get(key)?)?
+            } else {
+                tally.puts += 1;
+                let mut old = None;
+                let new = table.update(key, |value| {
+                    old = value;
+                    // What is torn is reported below; nothing is made of it.
+                    Mark::of(key, value).map_or_else(
+                        |_| Value::empty(),
+                        |mark| Mark { count: mark.count + 1, client: number }.to_value(),
+                    )
+                })?;
+                Mark::of(key, old)?;
+                Mark::of(key, Some(new))?
+            };
+            if mark.count < seen[at] {
+                return Err(Fault::new(format!("\"{key}\" went back from {} updates to {}", seen[at], mark.count)));
+            }
+            seen[at] = mark.count;
+        }
+        Ok(tally)
+    }
+}
+
+/// How many updates all the keys have had.
+fn count(place: &Place<Asking>, server: &Address, keys: &[Key]) -> Result<u64, Fault> {
+    let mut client = Client::connect(place, server)?;
+    let counts = client.with(|table| keys.iter().map(|key| Ok(Mark::of(key, table.get(key)?)?.count)).sum());
+    let counts: u64 = counts?;
+    client.bye()?;
+    Ok(counts)
+}

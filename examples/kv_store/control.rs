@@ -1,0 +1,119 @@
+//! The TCP connection of a session: who the two sides are, and when one of them goes.
+//!
+//! The client says its endpoint. The server connects and says its own, what it grants, and the number of the session. The
+//! client says bye when it goes; the server answers when its queue pair is gone. A side that closes without it has died.
+
+use crate::fault::{Doing, Fault};
+use crate::table::Owner;
+use interlock::{Endpoint, RemoteAll, RemoteRegion};
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+const MAGIC: [u8; 4] = *b"IKV1";
+const BYE: [u8; 4] = *b"bye\n";
+
+/// What a server answers.
+pub(crate) struct Welcome {
+    pub(crate) endpoint: Endpoint,
+    pub(crate) table: RemoteRegion<RemoteAll>,
+    pub(crate) owner: Owner,
+}
+
+/// How a session ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Farewell {
+    Bye,
+    /// The connection is gone.
+    Died,
+    /// This side was told to end it.
+    Told,
+}
+
+pub(crate) struct Control(TcpStream);
+
+impl Control {
+    pub(crate) fn new(stream: TcpStream, patience: Duration) -> Result<Self, Fault> {
+        stream.set_read_timeout(Some(patience))?;
+        stream.set_write_timeout(Some(patience))?;
+        stream.set_nodelay(true)?;
+        Ok(Self(stream))
+    }
+
+    pub(crate) fn say_endpoint(&mut self, endpoint: &Endpoint) -> Result<(), Fault> {
+        self.say(&[&MAGIC[..], &endpoint.to_bytes()].concat())
+    }
+
+    pub(crate) fn hear_endpoint(&mut self) -> Result<Endpoint, Fault> {
+        if self.hear::<{ MAGIC.len() }>()? != MAGIC {
+            return Err(Fault::new("the other side is no kv_store"));
+        }
+        Ok(Endpoint::from_bytes(&self.hear::<{ Endpoint::RECORD_BYTES }>()?)?)
+    }
+
+    pub(crate) fn say_welcome(&mut self, welcome: &Welcome) -> Result<(), Fault> {
+        let Welcome { endpoint, table, owner } = welcome;
+        self.say_endpoint(endpoint)?;
+        self.say(&[&table.to_bytes()[..], &owner.get().to_be_bytes()].concat())
+    }
+
+    pub(crate) fn hear_welcome(&mut self) -> Result<Welcome, Fault> {
+        let endpoint = self.hear_endpoint()?;
+        let table = RemoteRegion::from_bytes(&self.hear::<{ RemoteRegion::<RemoteAll>::RECORD_BYTES }>()?)?;
+        let owner = Owner::new(u16::from_be_bytes(self.hear()?)).ok_or_else(|| Fault::new("session 0"))?;
+        Ok(Welcome { endpoint, table, owner })
+    }
+
+    pub(crate) fn say_bye(&mut self) -> Result<(), Fault> {
+        self.say(&BYE)
+    }
+
+    /// Waits until the other side goes, or until `stay` says otherwise.
+    pub(crate) fn hear_bye(&mut self, stay: impl Fn() -> bool) -> Result<Farewell, Fault> {
+        self.0.set_read_timeout(Some(Duration::from_millis(100)))?;
+        loop {
+            match self.0.peek(&mut [0]) {
+                Ok(0) => return Ok(Farewell::Died),
+                Ok(_) if self.hear()? == BYE => return Ok(Farewell::Bye),
+                Ok(_) => return Err(Fault::new("the other side speaks out of turn")),
+                Err(error) => match error.kind() {
+                    io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut if stay() => {}
+                    io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => return Ok(Farewell::Told),
+                    io::ErrorKind::Interrupted => {}
+                    _ => return Ok(Farewell::Died),
+                },
+            }
+        }
+    }
+
+    /// Whether the other side has closed the connection.
+    pub(crate) fn is_closed(&self) -> bool {
+        let peek = || {
+            self.0.set_nonblocking(true)?;
+            self.0.peek(&mut [0])
+        };
+        let closed = match peek() {
+            Ok(count) => count == 0,
+            Err(error) => error.kind() != io::ErrorKind::WouldBlock,
+        };
+        _ = self.0.set_nonblocking(false);
+        closed
+    }
+
+    fn say(&mut self, bytes: &[u8]) -> Result<(), Fault> {
+        self.0.write_all(bytes).doing("cannot talk to the other side")
+    }
+
+    fn hear<const N: usize>(&mut self) -> Result<[u8; N], Fault> {
+        let mut bytes = [0; N];
+        self.0
+            .read_exact(&mut bytes)
+            .map_err(|error| match error.kind() {
+                io::ErrorKind::UnexpectedEof => io::Error::other("the other side closed the connection"),
+                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => io::Error::other("the other side says nothing"),
+                _ => error,
+            })
+            .doing("no session")?;
+        Ok(bytes)
+    }
+}

@@ -1,0 +1,205 @@
+//! A key-value store whose clients read and write the server's table by RDMA. The server's processor takes no part in it.
+//!
+//! Each slot of the table has a version, by which readers notice that they were overtaken and writers keep each other out:
+//! `table.rs`. A client that dies with a lock held cannot keep it: `server.rs`. `kv_store -h` lists the commands.
+#![forbid(unsafe_code)]
+
+mod bench;
+mod client;
+mod control;
+mod exposure;
+#[path = "../rc_pingpong/fault.rs"]
+mod fault;
+mod options;
+mod remote;
+mod server;
+mod table;
+#[path = "../rc_pingpong/tcp.rs"]
+mod tcp;
+
+use client::{Address, Client};
+use fault::{Doing, Fault};
+use interlock::{Brand, Context, Port, ProtectionDomain};
+use options::{Command, HELP, Options};
+use remote::Place;
+use server::{Closing, serve};
+use std::io::{self, Read, Write};
+use std::net::TcpListener;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::thread;
+use table::{Key, Slot, Value};
+
+interlock::domain! {
+    /// What a server makes.
+    pub(crate) struct Serving;
+}
+interlock::domain! {
+    /// What clients make.
+    pub(crate) struct Asking;
+}
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(fault) => {
+            _ = writeln!(io::stderr(), "kv_store: {fault}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// What is said may be nobody's business: a closed pipe stops no server.
+fn say(line: impl AsRef<str>) {
+    _ = writeln!(io::stdout(), "{}", line.as_ref());
+}
+
+/// What was asked for.
+fn answer(text: impl AsRef<str>) -> Result<(), Fault> {
+    Ok(writeln!(io::stdout(), "{}", text.as_ref())?)
+}
+
+fn run() -> Result<(), Fault> {
+    let Some(options) = options::parse()? else {
+        return answer(HELP.trim_end());
+    };
+    let context = match &options.device {
+        Some(name) => Context::open(name)?,
+        None => Context::open_default()?,
+    };
+    let name = context.name();
+    let port = context.active_port().doing(format_args!("no port of {name} is active"))?;
+    let all_here = matches!(options.command, Command::Demo | Command::Bench { server_is_here: true });
+    if context.is_soft() && !all_here {
+        return Err(Fault::new(format!(
+            "{name} is a soft device, which no other process reaches: server and clients must be here"
+        )));
+    }
+    if !context.attributes()?.has_atomics() {
+        return Err(Fault::new(format!("{name} has no atomics, by which clients keep each other out")));
+    }
+    let asking = || -> Result<_, Fault> { Ok(place(context.named_domain(Asking)?, &port, &options)) };
+    match &options.command {
+        Command::Demo => with_server(&context, &port, &options, |server| demo(&asking()?, server)),
+        Command::Bench { server_is_here: true } => {
+            with_server(&context, &port, &options, |server| answer(options.bench().run(&asking()?, server)?))
+        }
+        Command::Bench { server_is_here: false } => answer(options.bench().run(&asking()?, &options.server)?),
+        Command::Serve => {
+            let listener = tcp::listen(options.server.port)?;
+            say(format!("{} slots on {name}, TCP port {}", options.slots, options.server.port));
+            serve_until_closed(&place(context.named_domain(Serving)?, &port, &options), &listener, &options)
+        }
+        Command::Get(key) => {
+            let mut client = Client::connect(&asking()?, &options.server)?;
+            let value = client.with(|table| table.get(key))?;
+            client.bye()?;
+            answer(value.ok_or_else(|| Fault::new(format!("there is no \"{key}\"")))?.to_string())
+        }
+        Command::Put(key, value) => {
+            let mut client = Client::connect(&asking()?, &options.server)?;
+            client.with(|table| table.update(key, |_| *value))?;
+            client.bye().map(drop)
+        }
+        Command::Hold(key) => {
+            let mut client = Client::connect(&asking()?, &options.server)?;
+            let _lock = client.with(|table| table.lock(key))?;
+            say(format!("session {} holds the lock of \"{key}\" until it is killed", client.owner()));
+            client.stay()
+        }
+    }
+}
+
+fn place<B: Brand>(domain: ProtectionDomain<B>, port: &Port, options: &Options) -> Place<B> {
+    Place { domain, port: port.clone(), patience: options.patience }
+}
+
+/// Serves until standard input ends, or until as many sessions have ended as were asked for.
+fn serve_until_closed(place: &Place<Serving>, listener: &TcpListener, options: &Options) -> Result<(), Fault> {
+    // Shared with a thread that may sit in a read for ever.
+    let closing = Arc::new(Closing::after(options.clients.map(|count| count as u64)));
+    if options.clients.is_none() {
+        let closing = closing.clone();
+        thread::spawn(move || {
+            _ = io::stdin().lock().read_to_end(&mut Vec::new());
+            closing.close();
+        });
+    }
+    show(&serve(place, listener, options.slots, &closing, &say)?);
+    Ok(())
+}
+
+/// Runs clients with a server of this process.
+fn with_server(
+    context: &Context,
+    port: &Port,
+    options: &Options,
+    clients: impl FnOnce(&Address) -> Result<(), Fault>,
+) -> Result<(), Fault> {
+    let listener = TcpListener::bind(("127.0.0.1", 0))?;
+    let server = Address { host: "127.0.0.1".to_owned(), port: listener.local_addr()?.port() };
+    let serving = place(context.named_domain(Serving)?, port, options);
+    say(format!("{} slots on {}", options.slots, context.name()));
+    let closing = Closing::default();
+    let (asked, served) = thread::scope(|scope| {
+        let house = scope.spawn(|| serve(&serving, &listener, options.slots, &closing, &say));
+        let asked = clients(&server);
+        closing.close();
+        (asked, house.join())
+    });
+    // Where the server failed, that is why the clients did.
+    show(&served.unwrap_or_else(|_| Err(Fault::new("the server's thread panicked")))?);
+    asked
+}
+
+/// The server's memory is the program's again.
+fn show(table: &[Slot]) {
+    let entries = || table.iter().filter_map(|slot| slot.content().map(|entry| (slot.word, entry)));
+    say(format!(
+        "the table at the end, {} of {} slots:",
+        entries().filter(|(_, entry)| entry.is_some()).count(),
+        table.len()
+    ));
+    for (word, entry) in entries() {
+        if let Some(entry) = entry {
+            say(format!("  {} = {} (update {})", entry.key, entry.value, word.version() / 2));
+        }
+    }
+    let torn = table.iter().filter(|slot| slot.content().is_none()).count();
+    let locked = table.iter().filter(|slot| slot.word.is_locked()).count();
+    if torn + locked != 0 {
+        say(format!("  and {torn} torn, {locked} locked"));
+    }
+}
+
+fn demo(place: &Place<Asking>, server: &Address) -> Result<(), Fault> {
+    let word = |text: &str| Value::new(text.as_bytes()).ok_or_else(|| Fault::new("a word that is too long"));
+    let color = Key::new(b"color").ok_or_else(|| Fault::new("a word that is too long"))?;
+    let mut writer = Client::connect(place, server)?;
+    let mut reader = Client::connect(place, server)?;
+    for value in ["red", "blue"] {
+        let value = word(value)?;
+        writer.with(|table| table.update(&color, |_| value))?;
+        let read = reader.with(|table| table.get(&color))?;
+        say(format!("session {} put {value}; session {} reads {}", writer.owner(), reader.owner(), shown(read)));
+    }
+
+    let mut mortal = Client::connect(place, server)?;
+    let _lock = mortal.with(|table| table.lock(&color))?;
+    let (dead, read) = (mortal.owner(), reader.with(|table| table.get(&color))?);
+    say(format!("session {dead} has locked it and dies; session {} still reads {}", reader.owner(), shown(read)));
+    drop(mortal);
+    let value = word("green")?;
+    writer.with(|table| table.update(&color, |_| value))?;
+    say(format!("session {} put {value}, once the server had broken the lock", writer.owner()));
+    reader.bye()?;
+    writer.bye()?;
+
+    let bench = bench::Bench { clients: 4, keys: 1, until: bench::Until::Operations(200) };
+    say(bench.run(place, server)?);
+    Ok(())
+}
+
+fn shown(value: Option<Value>) -> String {
+    value.map_or_else(|| "nothing".to_owned(), |value| value.to_string())
+}

@@ -1,0 +1,131 @@
+//! What the command line asks for.
+
+use crate::bench::{Bench, Until};
+use crate::client::Address;
+use crate::fault::Fault;
+use crate::table::{Key, Text, Value};
+use lexopt::prelude::*;
+use std::fmt::Display;
+use std::ops::RangeInclusive;
+use std::str::FromStr;
+use std::time::Duration;
+
+pub(crate) const HELP: &str = "\
+A table of keys and values that clients read and write by RDMA: the server's processor takes no part.
+
+  kv_store                    a server and its clients in this process
+  kv_store serve              a server: until its standard input ends, or --clients have gone
+  kv_store get KEY            prints the value of a key
+  kv_store put KEY VALUE      sets it; a key has up to 24 bytes, a value up to 48
+  kv_store hold KEY           locks it and stays, to be killed: the server then breaks the lock
+  kv_store bench              many clients get and put, and every value is examined; without --at the server is here, too
+
+  -d, --ib-dev DEVICE    the RDMA device (default: the first with an active port, or else a soft one)
+  -a, --at HOST          where the server is (default 127.0.0.1)
+  -p, --port PORT        its TCP port (default 18520)
+      --slots COUNT      serve: how many keys there is room for (default 64)
+      --clients COUNT    serve: sessions to end after; bench: clients at once (default 4)
+      --keys COUNT       bench: different keys (default 4)
+      --seconds COUNT    bench: how long (default 2)
+      --operations COUNT bench: how much each client does, instead
+      --patience SECONDS give up when nothing happens for so long (default 10)
+  -h, --help             this
+";
+
+pub(crate) enum Command {
+    Demo,
+    Serve,
+    Get(Key),
+    Put(Key, Value),
+    Hold(Key),
+    Bench { server_is_here: bool },
+}
+
+pub(crate) struct Options {
+    pub(crate) command: Command,
+    pub(crate) device: Option<String>,
+    pub(crate) server: Address,
+    pub(crate) slots: usize,
+    pub(crate) clients: Option<usize>,
+    pub(crate) keys: usize,
+    pub(crate) until: Until,
+    pub(crate) patience: Duration,
+}
+
+impl Options {
+    pub(crate) fn bench(&self) -> Bench {
+        Bench { clients: self.clients.unwrap_or(4), keys: self.keys, until: self.until }
+    }
+}
+
+/// Reads the command line; `None` if it asks for help.
+pub(crate) fn parse() -> Result<Option<Options>, Fault> {
+    let mut options = Options {
+        command: Command::Demo,
+        device: None,
+        server: Address { host: "127.0.0.1".to_owned(), port: 18520 },
+        slots: 64,
+        clients: None,
+        keys: 4,
+        until: Until::Time(Duration::from_secs(2)),
+        patience: Duration::from_secs(10),
+    };
+    let (mut words, mut at) = (Vec::new(), None);
+    let mut parser = lexopt::Parser::from_env();
+    while let Some(argument) = parser.next()? {
+        match argument {
+            Short('d') | Long("ib-dev") => options.device = Some(parser.value()?.string()?),
+            Short('a') | Long("at") => at = Some(parser.value()?.string()?),
+            Short('p') | Long("port") => options.server.port = number(&mut parser, "-p", 1..=65535)?,
+            Long("slots") => options.slots = number(&mut parser, "--slots", 1..=1 << 20)?,
+            Long("clients") => options.clients = Some(number(&mut parser, "--clients", 1..=1000)?),
+            Long("keys") => options.keys = number(&mut parser, "--keys", 1..=1 << 20)?,
+            Long("seconds") => {
+                options.until = Until::Time(Duration::from_secs(number(&mut parser, "--seconds", 1..=86400)?));
+            }
+            Long("operations") => {
+                options.until = Until::Operations(number(&mut parser, "--operations", 1..=1 << 40)?);
+            }
+            Long("patience") => {
+                options.patience = Duration::from_secs(number(&mut parser, "--patience", 1..=86400)?);
+            }
+            Short('h') | Long("help") => return Ok(None),
+            Value(word) => words.push(word.string()?),
+            other => return Err(Fault::new(format!("{} (-h lists what there is)", other.unexpected()))),
+        }
+    }
+    let server_is_here = at.is_none();
+    if let Some(host) = at {
+        options.server.host = host;
+    }
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    options.command = match words[..] {
+        [] | ["demo"] => Command::Demo,
+        ["serve"] => Command::Serve,
+        ["get", key] => Command::Get(text("a key", key)?),
+        ["put", key, value] => Command::Put(text("a key", key)?, text("a value", value)?),
+        ["hold", key] => Command::Hold(text("a key", key)?),
+        ["bench"] => Command::Bench { server_is_here },
+        _ => return Err(Fault::new(format!("\"{}\" is no command (-h lists what there is)", words.join(" ")))),
+    };
+    Ok(Some(options))
+}
+
+fn text<const MOST: usize>(what: &str, text: &str) -> Result<Text<MOST>, Fault> {
+    Text::new(text.as_bytes())
+        .ok_or_else(|| Fault::new(format!("{what} has up to {MOST} bytes, \"{text}\" has {}", text.len())))
+}
+
+fn number<T>(parser: &mut lexopt::Parser, option: &str, range: RangeInclusive<T>) -> Result<T, Fault>
+where
+    T: FromStr + PartialOrd + Display,
+{
+    let text = parser.value()?.string()?;
+    match text.parse() {
+        Ok(number) if range.contains(&number) => Ok(number),
+        _ => {
+            let (least, most) = (range.start(), range.end());
+            Err(Fault::new(format!("{option} takes a number from {least} to {most}, not {text:?}")))
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! The table from afar: reads, compare-and-swaps and writes. Nobody on its side takes part.
+
+use crate::fault::{Doing, Fault};
+use crate::table::{Cell, Entry, Key, Owner, SLOT_BYTES, Slot, Value, Word, home};
+use interlock::{
+    AckTimeout, Brand, Buffer, ConnectAttributes, Endpoint, Init, InitAttributes, Limits, PeerRights, Poller, Port,
+    ProtectionDomain, QueuePair, RemoteAll, RemoteRegion, Work,
+};
+use std::thread;
+use std::time::{Duration, Instant};
+use zerocopy::IntoBytes;
+
+/// The device, with a protection domain.
+#[derive(Clone)]
+pub(crate) struct Place<B> {
+    pub(crate) domain: ProtectionDomain<B>,
+    pub(crate) port: Port,
+    pub(crate) patience: Duration,
+}
+
+/// A pair before it is connected.
+pub(crate) struct Seat<B> {
+    pair: QueuePair<B, Init>,
+    poller: Poller<B>,
+}
+
+impl<B: Brand> Seat<B> {
+    pub(crate) fn new(place: &Place<B>, peer_rights: PeerRights) -> Result<Self, Fault> {
+        let limits = Limits { sends: 2, receives: 1, ..Limits::default() };
+        let (queue, poller) = place.domain.completion_queue(limits.completions()).doing("no completion queue")?;
+        let pair = place.domain.reliable(&queue, &limits).doing("cannot make a queue pair")?;
+        let pair = pair.into_init(InitAttributes { port: place.port.clone(), pkey_index: 0, peer_rights })?;
+        Ok(Self { pair, poller })
+    }
+
+    pub(crate) fn endpoint(&self) -> Endpoint {
+        self.pair.endpoint()
+    }
+
+    pub(crate) fn connect(self, peer: &Endpoint) -> Result<Link<B>, Fault> {
+        // A peer that is gone is given up after about two seconds.
+        let attributes = ConnectAttributes { timeout: AckTimeout::new(16)?, ..ConnectAttributes::default() };
+        Ok(Link { pair: self.pair.connect_with(peer, &attributes)?, poller: self.poller })
+    }
+}
+
+pub(crate) struct Link<B> {
+    pair: QueuePair<B>,
+    poller: Poller<B>,
+}
+
+impl<B: Brand> Link<B> {
+    /// Ends it: when this returns, no request of the peer has any effect any more.
+    pub(crate) fn end(self) -> Result<(), Fault> {
+        self.pair.destroy().map_err(|error| Fault::from(error.source)).doing("the device keeps the queue pair")
+    }
+}
+
+/// What happened on the way.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Counts {
+    /// Slots that changed while they were read, and so were read again.
+    pub(crate) overtaken: u64,
+    /// Updates that found the slot locked, or changed since they looked.
+    pub(crate) waits: u64,
+}
+
+/// The table of a peer.
+pub(crate) struct Remote<B> {
+    link: Link<B>,
+    /// Two buffers, of a slot each, but for those that the device has.
+    idle: Vec<Buffer<B>>,
+    table: RemoteRegion<RemoteAll>,
+    slots: u64,
+    owner: Owner,
+    patience: Duration,
+    counts: Counts,
+}
+
+/// A slot that was looked at.
+struct Look {
+    slot: u64,
+    word: Word,
+    entry: Option<Entry>,
+}
+
+/// A slot that is locked. Whoever drops it leaves it so, for the server to free at the end of the session.
+#[must_use = "the slot stays locked"]
+pub(crate) struct Lock {
+    slot: u64,
+    word: Word,
+    entry: Option<Entry>,
+}
+
+impl<B: Brand> Remote<B> {
+    pub(crate) fn new(
+        link: Link<B>,
+        place: &Place<B>,
+        table: RemoteRegion<RemoteAll>,
+        owner: Owner,
+    ) -> Result<Self, Fault> {
+        let idle = place.domain.buffers(2, SLOT_BYTES as usize).doing("cannot register two buffers")?;
+        let slots = table.len() / SLOT_BYTES;
+        Ok(Self { link, idle, table, slots, owner, patience: place.patience, counts: Counts::default() })
+    }
+
+    pub(crate) fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    pub(crate) fn end(self) -> Result<(), Fault> {
+        self.link.end()
+    }
+
+    /// The value of `key`.
+    pub(crate) fn get(&mut self, key: &Key) -> Result<Option<Value>, Fault> {
+        match self.find(key)? {
+            Some(Look { entry, .. }) => Ok(entry.map(|entry| entry.value)),
+            None => Ok(None),
+        }
+    }
+
+    /// Replaces the value of `key` by what `change` makes of it, and gives the new one.
+    pub(crate) fn update(&mut self, key: &Key, change: impl FnOnce(Option<Value>) -> Value) -> Result<Value, Fault> {
+        let lock = self.lock(key)?;
+        let value = change(lock.entry.map(|entry| entry.value));
+        self.finish(lock, Entry { key: *key, value })?;
+        Ok(value)
+    }
+
+    /// Locks the slot of `key`, or the one where it belongs.
+    pub(crate) fn lock(&mut self, key: &Key) -> Result<Lock, Fault> {
+        let deadline = Instant::now() + self.patience;
+        loop {
+            let Some(Look { slot, word, entry }) = self.find(key)? else {
+                return Err(Fault::new("the table is full"));
+            };
+            // That the word is still this one says that the entry is, too.
+            let locked = word.locked_by(self.owner);
+            if !word.is_locked() && self.swap(slot, word, locked)? == word {
+                return Ok(Lock { slot, word: locked, entry });
+            }
+            self.counts.waits += 1;
+            if Instant::now() >= deadline {
+                let by = word.owner().map(|owner| format!(" by session {owner}")).unwrap_or_default();
+                return Err(Fault::new(format!("\"{key}\" was locked{by} for more than {:?}", self.patience)));
+            }
+            thread::sleep(Duration::from_micros(50));
+        }
+    }
+
+    /// Writes what comes next into the cell that does not count, then the word by which it does.
+    fn finish(&mut self, lock: Lock, entry: Entry) -> Result<(), Fault> {
+        let word = lock.word.updated();
+        self.write(lock.slot, Slot::cell_offset(word.version()), Cell::new(word.version(), entry).as_bytes())?;
+        // Writes of one connection take place in their order. The first one is waited for all the same, so that it shows
+        // which of the two failed.
+        self.write(lock.slot, 0, word.as_bytes())
+    }
+
+    /// Unlocks a slot whose owner is gone, unless somebody has done so.
+    pub(crate) fn free(&mut self, slot: u64, locked: Word) -> Result<bool, Fault> {
+        Ok(self.swap(slot, locked, locked.unlocked())? == locked)
+    }
+
+    /// The slot that has `key`, or else the empty one where it belongs; `None` if there is neither.
+    fn find(&mut self, key: &Key) -> Result<Option<Look>, Fault> {
+        let home = home(key, self.slots);
+        for step in 0..self.slots {
+            let look = self.look((home + step) % self.slots)?;
+            if look.entry.is_none_or(|entry| entry.key == *key) {
+                return Ok(Some(look));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Reads a slot until all of it is of one time.
+    fn look(&mut self, slot: u64) -> Result<Look, Fault> {
+        let deadline = Instant::now() + self.patience;
+        loop {
+            let (seen, after) = self.read(slot)?;
+            match seen.content() {
+                Some(entry) if seen.word.version() == after.version() => {
+                    return Ok(Look { slot, word: seen.word, entry });
+                }
+                _ => self.counts.overtaken += 1,
+            }
+            if Instant::now() >= deadline {
+                return Err(Fault::new(format!("slot {slot} was not whole for {:?}", self.patience)));
+            }
+        }
+    }
+
+    /// A slot, and its word after that.
+    fn read(&mut self, slot: u64) -> Result<(Slot, Word), Fault> {
+        for len_bytes in [SLOT_BYTES, size_of::<Word>() as u64] {
+            let (buffer, source) = (self.buffer()?, self.part(slot, 0, len_bytes)?);
+            self.link.pair.post_read(buffer, &source).doing("cannot post a read")?;
+        }
+        // Requests of one pair complete in their order.
+        let (slot, word) = (self.complete()?, self.complete()?);
+        let seen = (*slot.view::<Slot>()?, *word.view::<Word>()?);
+        self.idle.extend([slot, word]);
+        Ok(seen)
+    }
+
+    fn write(&mut self, slot: u64, offset: u64, bytes: &[u8]) -> Result<(), Fault> {
+        let (mut buffer, target) = (self.buffer()?, self.part(slot, offset, bytes.len() as u64)?);
+        buffer.write(bytes)?;
+        self.link.pair.post_write(buffer, &target).doing("cannot post a write")?;
+        let buffer = self.complete()?;
+        self.idle.push(buffer);
+        Ok(())
+    }
+
+    /// Replaces the word of a slot if it is `from`; what it was.
+    fn swap(&mut self, slot: u64, from: Word, to: Word) -> Result<Word, Fault> {
+        let (buffer, target) = (self.buffer()?, self.part(slot, 0, size_of::<Word>() as u64)?);
+        self.link.pair.post_compare_and_swap(buffer, &target, from.0, to.0).doing("cannot post a compare-and-swap")?;
+        match self.link.poller.wait(self.patience)?.check()?.work() {
+            Work::Atomic { original, buffer } => {
+                self.idle.push(buffer);
+                Ok(Word(original))
+            }
+            other => Err(Fault::new(format!("nobody asked for this: {other:?}"))),
+        }
+    }
+
+    fn part(&self, slot: u64, offset: u64, len_bytes: u64) -> Result<RemoteRegion<RemoteAll>, Fault> {
+        let start = slot * SLOT_BYTES + offset;
+        Ok(self.table.slice(start..start + len_bytes)?)
+    }
+
+    fn buffer(&mut self) -> Result<Buffer<B>, Fault> {
+        self.idle.pop().ok_or_else(|| Fault::new("an earlier request has failed"))
+    }
+
+    fn complete(&mut self) -> Result<Buffer<B>, Fault> {
+        let success = self.link.poller.wait(self.patience)?.check()?;
+        success.into_buffer().ok_or_else(|| Fault::new("a completion without its buffer"))
+    }
+}

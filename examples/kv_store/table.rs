@@ -1,0 +1,166 @@
+//! The slots of the table, and how one that was read from afar is judged.
+//!
+//! A slot has a word and two cells. The word is a version, or a version and the session that has locked it. An even version
+//! names the cell that counts; the other one is free, and an update goes there:
+//!
+//! ```text
+//!   word:  version 6             version 7, session 3             version 8
+//!   cells: [ "red" ] [ old  ]    [ "red" ] [ being written ]     [ "red", old ] [ "blue" ]
+//! ```
+//!
+//! So a value stays whole while the next one is written, and a writer that dies on the way has destroyed nothing. A slow
+//! reader may still be overtaken by two updates: the checksum of a cell covers its version, so that it does not pass for
+//! what the reader looked for.
+
+use std::fmt;
+use std::num::NonZeroU16;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// Who holds a lock: a session of the server, which gives each a number of its own.
+pub(crate) type Owner = NonZeroU16;
+
+pub(crate) type Key = Text<24>;
+pub(crate) type Value = Text<48>;
+
+pub(crate) const SLOT_BYTES: u64 = size_of::<Slot>() as u64;
+
+/// What peers compare and swap. The lower 48 bits are the version, odd while it is locked; the upper 16 the owner.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(transparent)]
+pub(crate) struct Word(pub(crate) u64);
+
+impl Word {
+    const VERSION: u64 = (1 << 48) - 1;
+
+    pub(crate) fn is_locked(self) -> bool {
+        self.0 & 1 == 1
+    }
+
+    /// The last version that was finished, even.
+    pub(crate) fn version(self) -> u64 {
+        self.0 & Self::VERSION & !1
+    }
+
+    /// The session that has locked it.
+    pub(crate) fn owner(self) -> Option<Owner> {
+        Owner::new((self.0 >> 48) as u16).filter(|_| self.is_locked())
+    }
+
+    /// The word of one who locks this version.
+    pub(crate) fn locked_by(self, owner: Owner) -> Self {
+        Self(u64::from(owner.get()) << 48 | self.version() | 1)
+    }
+
+    /// The word when nobody has begun an update, or the one who has is gone.
+    pub(crate) fn unlocked(self) -> Self {
+        Self(self.version())
+    }
+
+    /// The word after the update that locked this. After the last version comes 4: 0 is empty, and the other cell's turn is it.
+    pub(crate) fn updated(self) -> Self {
+        match (self.version() + 2) & Self::VERSION {
+            0 => Self(4),
+            version => Self(version),
+        }
+    }
+}
+
+/// A key or a value: up to `MOST` bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub(crate) struct Text<const MOST: usize> {
+    len_bytes: [u8; 8],
+    /// Zero from the length on.
+    bytes: [u8; MOST],
+}
+
+impl<const MOST: usize> Text<MOST> {
+    pub(crate) fn new(text: &[u8]) -> Option<Self> {
+        let mut bytes = [0; MOST];
+        bytes.get_mut(..text.len())?.copy_from_slice(text);
+        Some(Self { len_bytes: (text.len() as u64).to_le_bytes(), bytes })
+    }
+
+    pub(crate) fn empty() -> Self {
+        Self { len_bytes: [0; 8], bytes: [0; MOST] }
+    }
+
+    /// What it says.
+    pub(crate) fn text(&self) -> &[u8] {
+        let len = u64::from_le_bytes(self.len_bytes) as usize;
+        self.bytes.get(..len).unwrap_or_default()
+    }
+}
+
+impl<const MOST: usize> fmt::Display for Text<MOST> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.text().escape_ascii().fmt(f)
+    }
+}
+
+/// A key and its value.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub(crate) struct Entry {
+    pub(crate) key: Key,
+    pub(crate) value: Value,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub(crate) struct Cell {
+    checksum: u64,
+    entry: Entry,
+}
+
+impl Cell {
+    /// `entry` as of `version`.
+    pub(crate) fn new(version: u64, entry: Entry) -> Self {
+        Self { checksum: checksum(version, entry.as_bytes()), entry }
+    }
+}
+
+/// 64 bits in which each word of `bytes` changes every bit.
+fn checksum(version: u64, bytes: &[u8]) -> u64 {
+    bytes.chunks(8).fold(version ^ 0x6b76_5f73_746f_7265, |sum, word| {
+        let mut padded = [0; 8];
+        padded[..word.len()].copy_from_slice(word);
+        let mixed = (sum ^ u64::from_le_bytes(padded)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (mixed ^ mixed >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9).rotate_left(31)
+    })
+}
+
+/// All zero: empty.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub(crate) struct Slot {
+    pub(crate) word: Word,
+    pub(crate) cells: [Cell; 2],
+}
+
+impl Slot {
+    /// Which cell is that of a version.
+    pub(crate) fn cell_of(version: u64) -> usize {
+        (version / 2 % 2) as usize
+    }
+
+    /// Where that cell starts, in bytes from the start of the slot.
+    pub(crate) fn cell_offset(version: u64) -> u64 {
+        (size_of::<Word>() + Self::cell_of(version) * size_of::<Cell>()) as u64
+    }
+
+    /// What it holds: `Some(None)` if it is empty, `None` if its parts are of different times.
+    pub(crate) fn content(&self) -> Option<Option<Entry>> {
+        let version = self.word.version();
+        if version == 0 {
+            return Some(None);
+        }
+        let cell = self.cells[Self::cell_of(version)];
+        (cell == Cell::new(version, cell.entry)).then_some(Some(cell.entry))
+    }
+}
+
+/// The slot where the search for `key` begins. It goes on until the key or an empty slot is found; a slot that has a key keeps it.
+pub(crate) fn home(key: &Key, slots: u64) -> u64 {
+    checksum(0, key.text()) % slots.max(1)
+}
