@@ -97,7 +97,8 @@ impl Inner {
         };
         if limits.posting == Posting::WorkRequestApi {
             // SAFETY: open as long as the domain holds it.
-            session::check_device(&unsafe { domain.context.provider.query_device(domain.context.raw) }?)?;
+            let device = unsafe { domain.context.provider.query_device(domain.context.raw) }?;
+            session::check_device(&device, limits.elements)?;
         }
         let places = lease(sends, receives, limits, shared)?;
         let mut attributes = sys::ibv_qp_init_attr {

@@ -22,7 +22,8 @@ pub enum CreateError {
         /// The most that this library keeps account of.
         most: u32,
     },
-    /// The device does not take requests through `ibv_wr_*`, or not all that this library posts.
+    /// The device does not take requests through `ibv_wr_*`, or its provider is not up to them: bnxt_re, ionic, and rxe where
+    /// [`Limits::elements`](crate::Limits::elements) is more than 1.
     #[error("the device does not post through ibv_wr_*: create the queue pair with `Posting::List`")]
     NoWorkRequestApi(#[source] VerbError),
     /// The device answered with an error. `EINVAL` and `ENOMEM`: often more than it has.

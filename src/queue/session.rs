@@ -97,9 +97,13 @@ pub(super) fn extended(attributes: &ibv_qp_init_attr, pd: NonNull<sys::ibv_pd>) 
     }
 }
 
-/// Whether the provider of a device keeps to `ibv_wr_post(3)`, as far as is known.
-pub(super) fn check_device(device: &sys::ibv_device_attr) -> Result<(), CreateError> {
-    if NOT_FOR_BATCHES.contains(&device.vendor_id) { Err(none()) } else { Ok(()) }
+/// Vendor of rxe, whose provider (before rdma-core 64) takes a list of elements to be as long as so many times its first.
+const NOT_FOR_LISTS: u32 = 0x00ff_ffff;
+
+/// Whether the provider of a device keeps to `ibv_wr_post(3)`, as far as is known, for requests of so many elements.
+pub(super) fn check_device(device: &sys::ibv_device_attr, elements: u32) -> Result<(), CreateError> {
+    let vendor = device.vendor_id;
+    if NOT_FOR_BATCHES.contains(&vendor) || vendor == NOT_FOR_LISTS && elements > 1 { Err(none()) } else { Ok(()) }
 }
 
 /// What a device without it answers.
