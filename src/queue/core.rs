@@ -45,7 +45,8 @@ pub(super) struct Core {
     /// Of datagrams: what requests in flight go by.
     peers: Option<Arc<Peers>>,
     /// Of datagrams: the multicast groups that the pair is a member of. A member cannot be destroyed.
-    groups: Vec<(Gid, u16)>,
+    #[allow(clippy::box_collection, reason = "few pairs have any, and each pair has this field")]
+    groups: Option<Box<Vec<(Gid, u16)>>>,
     pub(super) limits: Limits,
     pub(super) local: Local,
     // Dropped in this order, after the pair is destroyed.
@@ -149,7 +150,7 @@ impl Inner {
             status: Arc::clone(&status),
             unsettled: Arc::new(AtomicU32::new(0)),
             peers: peers.clone(),
-            groups: Vec::new(),
+            groups: None,
             limits: *limits,
             local: Local::UNKNOWN,
             send_queue: Arc::clone(sends),
@@ -225,14 +226,14 @@ impl Core {
     pub(super) fn attach(&mut self, group: Gid, lid: u16) -> Result<(), VerbError> {
         // SAFETY: alive (0).
         unsafe { self.domain.context.provider.attach_mcast(self.raw, &sys::ibv_gid { raw: group.0 }, lid) }?;
-        self.groups.push((group, lid));
+        self.groups.get_or_insert_default().push((group, lid));
         Ok(())
     }
 
     pub(super) fn detach(&mut self, group: Gid, lid: u16) -> Result<(), VerbError> {
         // SAFETY: alive (0).
         unsafe { self.domain.context.provider.detach_mcast(self.raw, &sys::ibv_gid { raw: group.0 }, lid) }?;
-        self.groups.retain(|&member| member != (group, lid));
+        self.groups.iter_mut().for_each(|groups| groups.retain(|&member| member != (group, lid)));
         Ok(())
     }
 
@@ -245,7 +246,7 @@ impl Core {
         if self.places.is_none() {
             return Ok(());
         }
-        while let Some(&(group, lid)) = self.groups.last() {
+        while let Some(&(group, lid)) = self.groups.as_ref().and_then(|groups| groups.last()) {
             self.detach(group, lid)?;
         }
         let context = &self.domain.context;
