@@ -196,7 +196,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
             return self.fail(TransitionFailure::NoGid { port: port.number() });
         }
         core.local = Local::of(port);
-        self.inner.send.most.datagram_bytes = core.local.mtu.bytes();
+        self.inner.send.most.datagram_bytes = core.local.mtu.bytes() as u16;
         self.transition(attr.modify(code::<T>()))
     }
 

@@ -173,7 +173,7 @@ impl<V: Side> WorkQueue<V> {
         peers: Option<Arc<Peers>>,
     ) -> Self {
         let Limits { inline_bytes, elements, .. } = *limits;
-        let most = Most { inline_bytes, datagram_bytes: 0, elements: elements.max(1) };
+        let most = Most { inline_bytes, datagram_bytes: 0, elements: elements.clamp(1, u16::MAX.into()) as u16 };
         Self { poster, key, raw, verb, status, most, peers }
     }
 
@@ -456,8 +456,8 @@ impl ReceiveQueue {
         header_bytes: usize,
     ) -> Result<WorkId, PostError<M>> {
         let (elements, capacity) = memory.extent(KEY);
-        if elements > 1 && elements > self.most.elements as usize {
-            let flaw = RequestFlaw::TooManyElements { elements, most: self.most.elements };
+        if elements > 1 && elements > usize::from(self.most.elements) {
+            let flaw = RequestFlaw::TooManyElements { elements, most: self.most.elements.into() };
             return Err(PostError::Flawed { request: memory, flaw });
         }
         if header_bytes != 0 && capacity < header_bytes {

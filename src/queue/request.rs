@@ -290,8 +290,8 @@ impl Action {
     #[inline(always)]
     pub(super) fn length<B, M: SendMemory<B>>(&self, memory: &M, most: Most) -> Result<u32, RequestFlaw> {
         let (elements, capacity) = memory.extent(KEY);
-        if elements > 1 && elements > most.elements as usize {
-            return Err(RequestFlaw::TooManyElements { elements, most: most.elements });
+        if elements > 1 && elements > usize::from(most.elements) {
+            return Err(RequestFlaw::TooManyElements { elements, most: most.elements.into() });
         }
         let mut bytes = if elements == 0 { u64::from(most.inline_bytes) } else { MAX_MESSAGE_BYTES as u64 };
         if memory.recipient(KEY).is_some() {
@@ -322,10 +322,10 @@ impl Action {
 pub(super) struct Most {
     /// Of an inline request.
     pub(super) inline_bytes: u32,
-    /// Of a datagram.
-    pub(super) datagram_bytes: u32,
+    /// Of a datagram; an MTU is 4096 at most.
+    pub(super) datagram_bytes: u16,
     /// Buffers of a list.
-    pub(super) elements: u32,
+    pub(super) elements: u16,
 }
 
 /// A request whose parts do not go together. Nothing reached the device.
