@@ -152,10 +152,8 @@
 //!
 //! # What is not here yet
 //!
-//! Transports other than reliable connection, memory windows, scatter and gather lists of more
-//! than one element, inline data, `rdma_cm`, asynchronous events and futures.
-//! Transports other than reliable connection, shared receive queues, memory windows, scatter and gather lists of more
-//! than one element, inline data, `rdma_cm` and futures.
+//! Memory windows and leases, shared receive queues for unreliable transports, a brand that is only known at run time,
+//! `rdma_cm` and futures; XRC and the transports of vendors.
 //!
 //! # More
 //!
