@@ -66,7 +66,7 @@ const MUTANTS: &[Mutant] = &[
                 "impl<A, B> sealed::Sealed<B> for Buffer<A>",
             ),
             // The compiler then cannot tell which brand is meant.
-            ("queue/pair.rs", "self.inner.send.post(request)", "self.inner.send.post::<B, _, _>(request)"),
+            ("queue/posting.rs", "self.inner.send.post(request)", "self.inner.send.post::<B, _, _>(request)"),
         ],
         cases: &[
             "domain/a_send_takes_memory_of_its_own_domain",
@@ -84,7 +84,7 @@ const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         without: "the state that sends",
-        changes: &[("queue/pair.rs", "        S: PostSend,\n", "        S: State,\n")],
+        changes: &[("queue/posting.rs", "        S: PostSend,\n", "        S: State,\n")],
         cases: &[
             "queue/a_send_is_not_posted_in_reset",
             "queue/a_send_is_not_posted_in_init",
@@ -102,12 +102,12 @@ const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         without: "the states that receive",
-        changes: &[("queue/pair.rs", "        S: PostReceive,\n", "        S: State,\n")],
+        changes: &[("queue/posting.rs", "        S: PostReceive,\n", "        S: State,\n")],
         cases: &["queue/a_receive_is_not_posted_in_reset", "queue/a_receive_is_not_posted_in_error"],
     },
     Mutant {
         without: "the transports that have receives",
-        changes: &[("queue/pair.rs", "        T: OwnReceives,\n", "        T: Transport,\n")],
+        changes: &[("queue/posting.rs", "        T: OwnReceives,\n", "        T: Transport,\n")],
         cases: &[
             "queue/a_pair_on_a_shared_queue_posts_no_receives",
             "queue/a_pair_on_a_shared_queue_counts_no_receives",

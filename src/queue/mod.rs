@@ -10,6 +10,7 @@ mod half;
 pub(crate) mod ledger;
 mod pair;
 mod post;
+mod posting;
 pub mod request;
 pub mod scope;
 mod session;

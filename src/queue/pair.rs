@@ -2,27 +2,20 @@
 
 use super::AnyQueuePair;
 use super::attr::{ConnectAttributes, Limits, Modify, PeerPath, RtrAttributes, RtsAttributes};
-use super::batch::{Batch, BatchError, batch};
 use super::core::{Core, Inner, Local};
-use super::datagram::header_bytes;
 use super::error::{CreateError, DestroyError, TransitionError, TransitionFailure, Undrained};
 use super::half::{ReceiveHalf, SendHalf};
-use super::post::PostError;
-use super::request::{self, Atomic, FillMemory, Read, SendMemory, WorkRequest, Write};
 use super::shared::SharedCore;
 use super::state::{
-    DeviceState, Errored, GoesTo, Init, OnPort, PostReceive, PostSend, ReadyToReceive, ReadyToSend, Reset,
-    SendQueueDrain, State,
+    DeviceState, Errored, GoesTo, Init, OnPort, ReadyToReceive, ReadyToSend, Reset, SendQueueDrain, State,
 };
-use super::transport::{Carries, Init as _, OnShared, OwnReceives, Reliable, ReliableConnection, Transport, code};
-use super::work::WorkId;
+use super::transport::{Init as _, OnShared, OwnReceives, Reliable, ReliableConnection, Transport, code};
 use crate::completion::{Completion, CqInner, Poller, Status};
 use crate::connection::Endpoint;
 use crate::device::LinkLayer;
 use crate::domain::brand::Branded;
 use crate::domain::{Brand, DomainInner};
 use crate::error::VerbError;
-use crate::memory::{Buffer, PeerMayAtomic, PeerMayRead, PeerMayWrite, RemoteRegion};
 use crate::sys::{ibv_qp_attr_mask as Mask, ibv_qp_state as raw_state};
 use crate::types::{Psn, Qpn, ReadDepth};
 use std::marker::PhantomData;
@@ -262,230 +255,6 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
             Some(Err(source)) => Err(DestroyError { queue_pair: self, source }),
             None => Err(DestroyError { queue_pair: self, source: VerbError::new("ibv_destroy_qp", libc::EBUSY) }),
         }
-    }
-
-    /// Posts a receive: a [`Buffer`] or a [`BufferList`](crate::BufferList) takes the next message, all of its capacity.
-    ///
-    /// `ibv_post_recv(3)`. The buffer is the device's until its completion.
-    ///
-    /// # Errors
-    ///
-    /// [`PostError`] gives the buffer back, but for [`PostError::Uncertain`].
-    #[doc(alias = "ibv_post_recv")]
-    #[inline]
-    pub fn post_receive<M: FillMemory<B>>(&mut self, memory: M) -> Result<WorkId, PostError<M>>
-    where
-        S: PostReceive,
-        T: OwnReceives,
-    {
-        self.inner.receive.post(memory, header_bytes::<T>())
-    }
-
-    /// Posts a request.
-    ///
-    /// `ibv_post_send(3)`. Its memory is the device's until its completion.
-    ///
-    /// # Errors
-    ///
-    /// [`PostError`] gives the request back, but for [`PostError::Uncertain`].
-    #[doc(alias = "ibv_post_send")]
-    #[inline]
-    pub fn post<M: SendMemory<B>, K>(
-        &mut self,
-        request: WorkRequest<M, K>,
-    ) -> Result<WorkId, PostError<WorkRequest<M, K>>>
-    where
-        S: PostSend,
-        T: Carries<K>,
-    {
-        self.inner.send.post(request)
-    }
-
-    /// Sends what is filled of `memory`: [`post`](Self::post) of [`WorkRequest::send`].
-    ///
-    /// # Errors
-    ///
-    /// [`PostError`] gives the memory back, but for [`PostError::Uncertain`].
-    #[doc(alias = "ibv_post_send")]
-    #[inline]
-    pub fn post_send<M: SendMemory<B>>(&mut self, memory: M) -> Result<WorkId, PostError<M>>
-    where
-        S: PostSend,
-        T: Carries<request::Send>,
-    {
-        self.inner.send.post(WorkRequest::send(memory)).map_err(|error| error.map(WorkRequest::into_memory))
-    }
-
-    /// Writes what is filled of `memory` to the peer: [`post`](Self::post) of [`WorkRequest::write`].
-    ///
-    /// # Errors
-    ///
-    /// As [`post_send`](Self::post_send).
-    #[doc(alias = "IBV_WR_RDMA_WRITE")]
-    #[inline]
-    pub fn post_write<M: SendMemory<B>, A: PeerMayWrite>(
-        &mut self,
-        memory: M,
-        target: &RemoteRegion<A>,
-    ) -> Result<WorkId, PostError<M>>
-    where
-        S: PostSend,
-        T: Carries<Write>,
-    {
-        self.inner.send.post(WorkRequest::write(memory, target)).map_err(|error| error.map(WorkRequest::into_memory))
-    }
-
-    /// Sends what is filled of `memory`, with 4 bytes more in host byte order.
-    ///
-    /// # Errors
-    ///
-    /// As [`post_send`](Self::post_send).
-    #[doc(alias = "IBV_WR_SEND_WITH_IMM")]
-    #[inline]
-    pub fn post_send_with_immediate<M: SendMemory<B>>(
-        &mut self,
-        memory: M,
-        immediate: u32,
-    ) -> Result<WorkId, PostError<M>>
-    where
-        S: PostSend,
-        T: Carries<request::Send>,
-    {
-        let request = WorkRequest::send(memory).with_immediate(immediate);
-        self.inner.send.post(request).map_err(|error| error.map(WorkRequest::into_memory))
-    }
-
-    /// Writes what is filled of `memory` to the peer, and takes one of its receives to tell it, with 4 bytes.
-    ///
-    /// # Errors
-    ///
-    /// As [`post_send`](Self::post_send).
-    #[doc(alias = "IBV_WR_RDMA_WRITE_WITH_IMM")]
-    #[inline]
-    pub fn post_write_with_immediate<M: SendMemory<B>, A: PeerMayWrite>(
-        &mut self,
-        memory: M,
-        target: &RemoteRegion<A>,
-        immediate: u32,
-    ) -> Result<WorkId, PostError<M>>
-    where
-        S: PostSend,
-        T: Carries<Write>,
-    {
-        let request = WorkRequest::write(memory, target).with_immediate(immediate);
-        self.inner.send.post(request).map_err(|error| error.map(WorkRequest::into_memory))
-    }
-
-    /// Reads all of `source` into `buffer`: [`post`](Self::post) of [`WorkRequest::read`].
-    ///
-    /// # Errors
-    ///
-    /// As [`post_send`](Self::post_send).
-    #[doc(alias = "IBV_WR_RDMA_READ")]
-    #[inline]
-    pub fn post_read<A: PeerMayRead>(
-        &mut self,
-        buffer: Buffer<B>,
-        source: &RemoteRegion<A>,
-    ) -> Result<WorkId, PostError<Buffer<B>>>
-    where
-        S: PostSend,
-        T: Carries<Read>,
-    {
-        self.post_and_unwrap(WorkRequest::read(buffer, source))
-    }
-
-    /// Compares and swaps a word of the peer: [`post`](Self::post) of [`WorkRequest::compare_and_swap`].
-    ///
-    /// # Errors
-    ///
-    /// As [`post_send`](Self::post_send).
-    #[doc(alias = "IBV_WR_ATOMIC_CMP_AND_SWP")]
-    #[inline]
-    pub fn post_compare_and_swap<A: PeerMayAtomic>(
-        &mut self,
-        result: Buffer<B>,
-        target: &RemoteRegion<A>,
-        compare: u64,
-        swap: u64,
-    ) -> Result<WorkId, PostError<Buffer<B>>>
-    where
-        S: PostSend,
-        T: Carries<Atomic>,
-    {
-        self.post_and_unwrap(WorkRequest::compare_and_swap(result, target, compare, swap))
-    }
-
-    /// Adds to a word of the peer: [`post`](Self::post) of [`WorkRequest::fetch_and_add`].
-    ///
-    /// # Errors
-    ///
-    /// As [`post_send`](Self::post_send).
-    #[doc(alias = "IBV_WR_ATOMIC_FETCH_AND_ADD")]
-    #[inline]
-    pub fn post_fetch_and_add<A: PeerMayAtomic>(
-        &mut self,
-        result: Buffer<B>,
-        target: &RemoteRegion<A>,
-        addend: u64,
-    ) -> Result<WorkId, PostError<Buffer<B>>>
-    where
-        S: PostSend,
-        T: Carries<Atomic>,
-    {
-        self.post_and_unwrap(WorkRequest::fetch_and_add(result, target, addend))
-    }
-
-    #[inline(always)]
-    fn post_and_unwrap<K>(&mut self, request: WorkRequest<Buffer<B>, K>) -> Result<WorkId, PostError<Buffer<B>>> {
-        self.inner.send.post(request).map_err(|error| error.map(WorkRequest::into_memory))
-    }
-
-    /// Lends `f` a batch: what it posts there is handed to the device together, with one doorbell for each 32.
-    ///
-    /// When `f` returns, whatever it returns, the rest is handed over; when it panics, what is not yet handed over is
-    /// taken back and dropped.
-    ///
-    /// # Errors
-    ///
-    /// [`BatchError`]: the provider refused a request. What the device surely does not have comes back, and so does what
-    /// `f` returned.
-    ///
-    /// # Examples
-    ///
-    /// Sends all of `buffers`, polling for room where the queue is full:
-    ///
-    /// ```no_run
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # interlock::domain! { struct Docs; }
-    /// # let (mut pair, mut poller): (interlock::QueuePair<Docs>, interlock::Poller<Docs>) = todo!();
-    /// # let mut buffers: Vec<interlock::Buffer<Docs>> = todo!();
-    /// use interlock::{PostError, WorkRequest};
-    /// pair.batch(|batch| {
-    ///     let mut next = buffers.pop().map(WorkRequest::send);
-    ///     while let Some(request) = next.take() {
-    ///         match batch.post(request.unsignalled()) {
-    ///             Ok(_) => next = buffers.pop().map(WorkRequest::send),
-    ///             Err(PostError::QueueFull(request)) => {
-    ///                 next = Some(request);
-    ///                 poller.poll_each(|completion| drop(completion.check()))?;
-    ///             }
-    ///             Err(error) => return Err(error.into()),
-    ///         }
-    ///     }
-    ///     Ok::<_, Box<dyn std::error::Error>>(())
-    /// })??;
-    /// # Ok(()) }
-    /// ```
-    #[inline]
-    pub fn batch<'env, R>(
-        &mut self,
-        f: impl for<'batch> FnOnce(&mut Batch<'batch, 'env, B, T>) -> R,
-    ) -> Result<R, BatchError<B, R>>
-    where
-        S: PostSend,
-    {
-        batch(&mut self.inner.send, f)
     }
 }
 
