@@ -37,6 +37,12 @@ macro_rules! number {
                 }
             }
 
+            /// The nearest in range to what a device says.
+            #[allow(dead_code, reason = "not every number comes from a device")]
+            pub(crate) fn clamped(value: $int) -> Self {
+                Self(value.clamp($least, $most))
+            }
+
             /// The number.
             pub const fn value(self) -> $int {
                 self.0

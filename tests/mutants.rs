@@ -107,7 +107,10 @@ const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         without: "the transports that have receives",
-        changes: &[("queue/posting.rs", "        T: OwnReceives,\n", "        T: Transport,\n")],
+        changes: &[
+            ("queue/pair.rs", "        T: OwnReceives,\n", "        T: Transport,\n"),
+            ("queue/posting.rs", "        T: OwnReceives,\n", "        T: Transport,\n"),
+        ],
         cases: &[
             "queue/a_pair_on_a_shared_queue_posts_no_receives",
             "queue/a_pair_on_a_shared_queue_counts_no_receives",
@@ -175,6 +178,19 @@ const MUTANTS: &[Mutant] = &[
         cases: &["queue/a_pair_has_no_endpoint_before_init"],
     },
     Mutant {
+        without: "the states whose attributes change",
+        changes: &[
+            ("queue/alter.rs", "        S: Alterable,\n", "        S: State,\n"),
+            ("queue/alter.rs", "S::CODE", "0"),
+        ],
+        cases: &["queue/a_pair_in_ready_to_receive_changes_no_attribute"],
+    },
+    Mutant {
+        without: "the transports with a peer",
+        changes: &[("queue/alter.rs", "        T: Connected,\n", "        T: Transport,\n")],
+        cases: &["queue/datagrams_have_no_peer_with_rights"],
+    },
+    Mutant {
         without: "the seal of states",
         changes: &[(
             "queue/state.rs",
@@ -187,11 +203,15 @@ const MUTANTS: &[Mutant] = &[
         without: "the new life of each batch",
         changes: &[
             (
-                "queue/pair.rs",
-                "batch<R>(&mut self, f: impl for<'batch> FnOnce(",
-                "batch<'batch, R>(&'batch mut self, f: impl FnOnce(",
+                "queue/posting.rs",
+                "batch<'env, R>(\n        &mut self,\n        f: impl for<'batch> FnOnce(",
+                "batch<'env, 'batch, R>(\n        &'batch mut self,\n        f: impl FnOnce(",
             ),
-            ("queue/batch.rs", "stage: &'batch mut Stage", "stage: &mut Stage"),
+            (
+                "queue/batch.rs",
+                "batch<'env, B, T, R>(\n    queue: &mut SendQueue,\n    f: impl for<'batch> FnOnce(",
+                "batch<'env, 'batch, B, T, R>(\n    queue: &'batch mut SendQueue,\n    f: impl FnOnce(",
+            ),
         ],
         cases: &["queue/batches_of_two_pairs_are_not_swapped"],
     },
@@ -204,7 +224,7 @@ const MUTANTS: &[Mutant] = &[
                 "impl<B> Deref for Buffer<B> {",
                 "impl<B> Clone for Buffer<B> {
                     fn clone(&self) -> Self {
-                        Self { part: Arc::clone(&self.part), brand: PhantomData }
+                        unimplemented!()
                     }
                 }
                 impl<B> Deref for Buffer<B> {",
@@ -387,7 +407,7 @@ impl Mutant {
 }
 
 #[test]
-#[ignore = "builds the library once per mutant, some minutes in all: cargo test --test mutants -- --ignored"]
+#[ignore = "builds the library once per mutant, a minute or two in all: cargo test --test mutants -- --ignored"]
 fn without_its_mechanism_each_case_compiles() {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("mutants");

@@ -1,5 +1,6 @@
 //! What a queue pair is created with, and what each transition takes: exactly what `ibv_modify_qp(3)` requires.
 
+use super::alter::SqdAttributes;
 use super::session::Posting;
 use super::transport::Init;
 use crate::device::Port;
@@ -62,6 +63,16 @@ impl PeerRights {
     /// Everything; what is then reached is up to the rights of each region.
     pub const ALL: Self = Self { read: true, write: true, atomic: true };
 
+    /// As the device has them.
+    pub(super) fn from_sys(flags: u32) -> Self {
+        let has = |flag: ibv_access_flags| flags & flag.0 != 0;
+        Self {
+            read: has(ibv_access_flags::IBV_ACCESS_REMOTE_READ),
+            write: has(ibv_access_flags::IBV_ACCESS_REMOTE_WRITE),
+            atomic: has(ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC),
+        }
+    }
+
     fn to_sys(self) -> u32 {
         let flag = |on: bool, flag: ibv_access_flags| if on { flag.0 } else { 0 };
         flag(self.read, ibv_access_flags::IBV_ACCESS_REMOTE_READ)
@@ -95,11 +106,7 @@ impl Init for InitAttributes {
 
     fn modify(&self, kind: sys::ibv_qp_type) -> Modify {
         let mut this = Modify::init(&self.port, self.pkey_index);
-        let rights = self.peer_rights.to_sys();
-        // Of unreliable connections a peer can but write.
-        let most = if kind == sys::ibv_qp_type::IBV_QPT_UC { ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0 } else { !0 };
-        this.attributes.qp_access_flags = rights & most;
-        this.mask |= mask::IBV_QP_ACCESS_FLAGS;
+        this.set_peer_rights(self.peer_rights, kind);
         this
     }
 }
@@ -306,13 +313,57 @@ impl Modify {
         this
     }
 
+    pub(super) fn set_peer_rights(&mut self, rights: PeerRights, kind: sys::ibv_qp_type) {
+        // Of unreliable connections a peer can but write.
+        let most = if kind == sys::ibv_qp_type::IBV_QPT_UC { ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0 } else { !0 };
+        self.attributes.qp_access_flags = rights.to_sys() & most;
+        self.mask |= mask::IBV_QP_ACCESS_FLAGS;
+    }
+
+    pub(super) fn set_path(&mut self, path: &PeerPath, port: PortNumber, source_row: u8) {
+        self.attributes.ah_attr = path.to_sys(port, source_row);
+        self.mask |= mask::IBV_QP_AV;
+    }
+
+    pub(super) fn set_min_rnr_timer(&mut self, timer: RnrTimer) {
+        self.attributes.min_rnr_timer = timer.value();
+        self.mask |= mask::IBV_QP_MIN_RNR_TIMER;
+    }
+
+    pub(super) fn set_drained(&mut self, attr: &SqdAttributes, port: PortNumber, source_row: u8) {
+        if let Some(path) = &attr.path {
+            self.set_path(path, port, source_row);
+        }
+        if let Some(timer) = attr.min_rnr_timer {
+            self.set_min_rnr_timer(timer);
+        }
+        let to = &mut self.attributes;
+        let mut set = |is_set: bool, bit| {
+            if is_set {
+                self.mask |= bit;
+            }
+        };
+        to.timeout = attr.timeout.map_or(0, AckTimeout::value);
+        set(attr.timeout.is_some(), mask::IBV_QP_TIMEOUT);
+        to.retry_cnt = attr.retry_count.map_or(0, RetryCount::value);
+        set(attr.retry_count.is_some(), mask::IBV_QP_RETRY_CNT);
+        to.rnr_retry = attr.rnr_retry.map_or(0, RnrRetry::value);
+        set(attr.rnr_retry.is_some(), mask::IBV_QP_RNR_RETRY);
+        to.max_rd_atomic = attr.initiator_depth.map_or(0, ReadDepth::value);
+        set(attr.initiator_depth.is_some(), mask::IBV_QP_MAX_QP_RD_ATOMIC);
+        to.max_dest_rd_atomic = attr.responder_depth.map_or(0, ReadDepth::value);
+        set(attr.responder_depth.is_some(), mask::IBV_QP_MAX_DEST_RD_ATOMIC);
+        to.pkey_index = attr.pkey_index.unwrap_or(0);
+        set(attr.pkey_index.is_some(), mask::IBV_QP_PKEY_INDEX);
+    }
+
     pub(super) fn ready_to_receive(attr: &RtrAttributes, port: PortNumber, source_row: u8) -> Self {
         let RtrAttributes { path, path_mtu, destination, receive_psn, responder_depth, min_rnr_timer } = *attr;
         let connection = UnreliableRtrAttributes { path, path_mtu, destination, receive_psn };
         let mut this = Self::ready_to_receive_unreliably(&connection, port, source_row);
         this.attributes.max_dest_rd_atomic = responder_depth.value();
-        this.attributes.min_rnr_timer = min_rnr_timer.value();
-        this.mask = this.mask | mask::IBV_QP_MAX_DEST_RD_ATOMIC | mask::IBV_QP_MIN_RNR_TIMER;
+        this.set_min_rnr_timer(min_rnr_timer);
+        this.mask |= mask::IBV_QP_MAX_DEST_RD_ATOMIC;
         this
     }
 
@@ -322,11 +373,11 @@ impl Modify {
         source_row: u8,
     ) -> Self {
         let mut this = Self::to(sys::ibv_qp_state::IBV_QPS_RTR);
-        this.attributes.ah_attr = attr.path.to_sys(port, source_row);
+        this.set_path(&attr.path, port, source_row);
         this.attributes.path_mtu = attr.path_mtu.to_sys();
         this.attributes.dest_qp_num = attr.destination.value();
         this.attributes.rq_psn = attr.receive_psn.value();
-        this.mask = this.mask | mask::IBV_QP_AV | mask::IBV_QP_PATH_MTU | mask::IBV_QP_DEST_QPN | mask::IBV_QP_RQ_PSN;
+        this.mask = this.mask | mask::IBV_QP_PATH_MTU | mask::IBV_QP_DEST_QPN | mask::IBV_QP_RQ_PSN;
         this
     }
 

@@ -81,6 +81,9 @@ pub enum TransitionFailure {
         /// Where it is.
         state: DeviceState,
     },
+    /// Begun requests are still under way.
+    #[error("the send queue is still draining: wait with `drained`, then try again")]
+    Draining,
     /// Sends are still in flight.
     #[error("{sends} sends have not come out of the poller yet: poll, then try again")]
     Undrained {

@@ -1,5 +1,6 @@
 //! Queue pairs: their states, their transitions, and posting.
 
+mod alter;
 mod any;
 mod attr;
 mod batch;
@@ -21,6 +22,7 @@ mod transport;
 mod unreliable;
 mod work;
 
+pub use alter::{QueuePairAttributes, SqdAttributes};
 pub use any::{AdvanceError, AnyQueuePair, Halted};
 pub use attr::{
     ConnectAttributes, DatagramInitAttributes, InitAttributes, Limits, PeerPath, PeerRights, RtrAttributes,
@@ -40,12 +42,12 @@ pub use shared::{DestroySharedError, SharedAttributes, SharedLimits, SharedRecei
 #[cfg(all(test, not(loom)))]
 pub(crate) use slab::{SlabPoster, slab};
 pub use state::{
-    DeviceState, Errored, GoesTo, Init, OnPort, PostReceive, PostSend, ReadyToReceive, ReadyToSend, Reset,
+    Alterable, DeviceState, Errored, GoesTo, Init, OnPort, PostReceive, PostSend, ReadyToReceive, ReadyToSend, Reset,
     SendQueueDrain, SendQueueError, State,
 };
 pub use transport::{
-    Carries, OnShared, OwnReceives, Reliable, ReliableConnection, Transport, Unreliable, UnreliableConnection,
-    UnreliableDatagram,
+    Carries, Connected, OnShared, OwnReceives, Reliable, ReliableConnection, Transport, Unreliable,
+    UnreliableConnection, UnreliableDatagram,
 };
 pub(crate) use work::{Entry, MAX_SLOTS, QueueKey, QueueKind, RawEntry};
 pub use work::{Operation, PostedMemory, WorkId};

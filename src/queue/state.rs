@@ -84,6 +84,18 @@ pub trait PostReceive: State {}
 )]
 pub trait PostSend: State {}
 
+/// States in which a pair's attributes can change, such as [the rights of the peer](crate::QueuePair::set_peer_rights).
+/// Sealed.
+#[diagnostic::on_unimplemented(
+    message = "no attribute of a queue pair changes in state `{Self}`",
+    label = "needs `Init`, `ReadyToSend` or `SendQueueDrain`"
+)]
+pub trait Alterable: OnPort {
+    /// For the device.
+    #[doc(hidden)]
+    const CODE: u32;
+}
+
 /// As created: nothing may be posted.
 #[doc(alias = "IBV_QPS_RESET")]
 #[derive(Debug)]
@@ -104,6 +116,9 @@ pub enum Init {}
 impl GoesTo<ReadyToReceive> for Init {}
 impl GoesTo<Errored> for Init {}
 impl OnPort for Init {}
+impl Alterable for Init {
+    const CODE: u32 = ibv_qp_state::IBV_QPS_INIT.0;
+}
 impl PostReceive for Init {}
 impl sealed::Sealed for Init {}
 impl State for Init {
@@ -138,6 +153,9 @@ pub enum ReadyToSend {}
 impl GoesTo<SendQueueDrain> for ReadyToSend {}
 impl GoesTo<Errored> for ReadyToSend {}
 impl OnPort for ReadyToSend {}
+impl Alterable for ReadyToSend {
+    const CODE: u32 = ibv_qp_state::IBV_QPS_RTS.0;
+}
 impl PostReceive for ReadyToSend {}
 impl PostSend for ReadyToSend {}
 impl sealed::Sealed for ReadyToSend {}
@@ -156,6 +174,9 @@ impl State for ReadyToSend {
 pub enum SendQueueDrain {}
 impl GoesTo<Errored> for SendQueueDrain {}
 impl OnPort for SendQueueDrain {}
+impl Alterable for SendQueueDrain {
+    const CODE: u32 = ibv_qp_state::IBV_QPS_SQD.0;
+}
 impl PostReceive for SendQueueDrain {}
 impl sealed::Sealed for SendQueueDrain {}
 impl State for SendQueueDrain {

@@ -110,6 +110,16 @@ pub trait Reliable: Transport {}
 impl Reliable for ReliableConnection {}
 impl<T: Reliable + OwnReceives> Reliable for OnShared<T> {}
 
+/// Transports with one peer: reliable and unreliable connections. Sealed.
+#[diagnostic::on_unimplemented(
+    message = "a queue pair of transport `{Self}` has no peer",
+    label = "needs a reliable or unreliable connection"
+)]
+pub trait Connected: Transport {}
+impl Connected for ReliableConnection {}
+impl Connected for UnreliableConnection {}
+impl<T: Connected + OwnReceives> Connected for OnShared<T> {}
+
 /// The number of a transport, for the device.
 pub(crate) const fn code<T: Transport>() -> ibv_qp_type {
     <T as sealed::Sealed>::TYPE

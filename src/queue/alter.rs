@@ -1,0 +1,245 @@
+//! Attributes that a pair changes without leaving its state, and what the device says that they are.
+
+use super::attr::{Modify, PeerPath, PeerRights};
+use super::error::TransitionFailure;
+use super::pair::QueuePair;
+use super::state::{Alterable, DeviceState, ReadyToSend, SendQueueDrain, State};
+use super::transport::{Connected, Reliable, Transport, UnreliableDatagram, code};
+use crate::domain::Brand;
+use crate::error::VerbError;
+use crate::sys::{ibv_qp_attr_mask as mask, ibv_qp_state};
+use crate::types::{AckTimeout, Mtu, PortNumber, Psn, Qkey, Qpn, ReadDepth, RetryCount, RnrRetry, RnrTimer};
+
+/// What a pair in Send Queue Drain can change, reliable connection. What is `None` stays as it is.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct SqdAttributes {
+    /// How packets reach the peer.
+    #[doc(alias = "IBV_QP_AV")]
+    pub path: Option<PeerPath>,
+    /// How long to wait for an acknowledgement.
+    pub timeout: Option<AckTimeout>,
+    /// How often to send again then.
+    pub retry_count: Option<RetryCount>,
+    /// How often to send again when the peer has no receive posted.
+    pub rnr_retry: Option<RnrRetry>,
+    /// How long the peer waits when no receive is posted here.
+    pub min_rnr_timer: Option<RnrTimer>,
+    /// Own reads and atomics that are outstanding at once; at most the peer's responder depth.
+    #[doc(alias = "max_rd_atomic")]
+    pub initiator_depth: Option<ReadDepth>,
+    /// Reads and atomics of the peer that are served at once.
+    #[doc(alias = "max_dest_rd_atomic")]
+    pub responder_depth: Option<ReadDepth>,
+    /// The row of the partition key.
+    pub pkey_index: Option<u16>,
+}
+
+/// What the device says of a pair. What its state or transport has not got is 0 or `None`, or what the device makes of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+#[doc(alias = "ibv_qp_attr")]
+pub struct QueuePairAttributes {
+    /// The state. The device may enter Error by itself at any time.
+    pub state: DeviceState,
+    /// In Send Queue Drain: whether begun requests are still under way.
+    #[doc(alias = "sq_draining")]
+    pub draining: bool,
+    /// What the peer may do.
+    #[doc(alias = "qp_access_flags")]
+    pub peer_rights: PeerRights,
+    /// The port.
+    pub port: Option<PortNumber>,
+    /// The row of the partition key.
+    pub pkey_index: u16,
+    /// The path MTU.
+    pub path_mtu: Option<Mtu>,
+    /// The peer's queue pair.
+    #[doc(alias = "dest_qp_num")]
+    pub destination: Qpn,
+    /// The packet sequence number that is expected next, or was at first: devices differ.
+    #[doc(alias = "rq_psn")]
+    pub receive_psn: Psn,
+    /// The packet sequence number that is sent next, or was at first: devices differ.
+    #[doc(alias = "sq_psn")]
+    pub send_psn: Psn,
+    /// How long it waits for an acknowledgement.
+    pub timeout: AckTimeout,
+    /// How often it sends again then.
+    #[doc(alias = "retry_cnt")]
+    pub retry_count: RetryCount,
+    /// How often it sends again when the peer has no receive posted.
+    pub rnr_retry: RnrRetry,
+    /// How long the peer waits when no receive is posted here.
+    pub min_rnr_timer: RnrTimer,
+    /// Own reads and atomics that are outstanding at once.
+    #[doc(alias = "max_rd_atomic")]
+    pub initiator_depth: ReadDepth,
+    /// Reads and atomics of the peer that are served at once.
+    #[doc(alias = "max_dest_rd_atomic")]
+    pub responder_depth: ReadDepth,
+    /// The key that datagrams must bring along.
+    pub qkey: Qkey,
+}
+
+/// What `QueuePairAttributes` is made of. A device may refuse bits that it does not know, so all are named.
+const QUERIED: mask = mask(
+    mask::IBV_QP_STATE.0
+        | mask::IBV_QP_EN_SQD_ASYNC_NOTIFY.0
+        | mask::IBV_QP_ACCESS_FLAGS.0
+        | mask::IBV_QP_PORT.0
+        | mask::IBV_QP_PKEY_INDEX.0
+        | mask::IBV_QP_PATH_MTU.0
+        | mask::IBV_QP_DEST_QPN.0
+        | mask::IBV_QP_RQ_PSN.0
+        | mask::IBV_QP_SQ_PSN.0
+        | mask::IBV_QP_TIMEOUT.0
+        | mask::IBV_QP_RETRY_CNT.0
+        | mask::IBV_QP_RNR_RETRY.0
+        | mask::IBV_QP_MIN_RNR_TIMER.0
+        | mask::IBV_QP_MAX_QP_RD_ATOMIC.0
+        | mask::IBV_QP_MAX_DEST_RD_ATOMIC.0
+        | mask::IBV_QP_QKEY.0,
+);
+
+impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
+    /// What the device says of the pair.
+    ///
+    /// `ibv_query_qp(3)`.
+    ///
+    /// # Errors
+    ///
+    /// The device is gone.
+    #[doc(alias = "ibv_query_qp")]
+    pub fn query(&self) -> Result<QueuePairAttributes, VerbError> {
+        let raw = self.inner.core.query(QUERIED)?;
+        Ok(QueuePairAttributes {
+            state: DeviceState::from_raw(raw.qp_state),
+            draining: raw.sq_draining != 0,
+            peer_rights: PeerRights::from_sys(raw.qp_access_flags),
+            port: PortNumber::new(raw.port_num).ok(),
+            pkey_index: raw.pkey_index,
+            path_mtu: Mtu::from_code(raw.path_mtu.0).ok(),
+            destination: Qpn::from_device(raw.dest_qp_num),
+            receive_psn: Psn::clamped(raw.rq_psn),
+            send_psn: Psn::clamped(raw.sq_psn),
+            timeout: AckTimeout::clamped(raw.timeout),
+            retry_count: RetryCount::clamped(raw.retry_cnt),
+            rnr_retry: RnrRetry::clamped(raw.rnr_retry),
+            min_rnr_timer: RnrTimer::clamped(raw.min_rnr_timer),
+            initiator_depth: ReadDepth::clamped(raw.max_rd_atomic),
+            responder_depth: ReadDepth::clamped(raw.max_dest_rd_atomic),
+            qkey: Qkey(raw.qkey),
+        })
+    }
+
+    /// Changes what `set` says, in the state that the pair is in.
+    fn alter(&mut self, set: impl FnOnce(&mut Modify)) -> Result<(), VerbError>
+    where
+        S: Alterable,
+    {
+        // From Send Queue Error the same verb would be the way back, and forget that sends are being flushed.
+        if self.first_failure().is_some() {
+            return Err(VerbError::new("ibv_modify_qp", libc::EINVAL));
+        }
+        let mut modify = Modify::to(ibv_qp_state(S::CODE));
+        set(&mut modify);
+        self.inner.core.modify(modify)
+    }
+
+    /// Changes what the peer may do through this pair, from now on: what it asks for beyond that fails at its side, and
+    /// breaks this pair.
+    ///
+    /// `ibv_modify_qp(3)`. That an access is over which was under way, it does not say: the memory comes back with the
+    /// deregistration of its region.
+    ///
+    /// # Errors
+    ///
+    /// The device refused, and nothing changed: `EINVAL` where it has gone to Error by itself.
+    #[doc(alias = "ibv_modify_qp")]
+    #[doc(alias = "IBV_QP_ACCESS_FLAGS")]
+    pub fn set_peer_rights(&mut self, rights: PeerRights) -> Result<(), VerbError>
+    where
+        S: Alterable,
+        T: Connected,
+    {
+        self.alter(|modify| modify.set_peer_rights(rights, code::<T>()))
+    }
+}
+
+impl<B: Brand, S: Alterable> QueuePair<B, S, UnreliableDatagram> {
+    /// Changes the key that datagrams must bring along to be taken here.
+    ///
+    /// `ibv_modify_qp(3)`.
+    ///
+    /// # Errors
+    ///
+    /// As [`set_peer_rights`](Self::set_peer_rights); `EPERM` for a key with the top bit set.
+    #[doc(alias = "ibv_modify_qp")]
+    #[doc(alias = "IBV_QP_QKEY")]
+    pub fn set_qkey(&mut self, qkey: Qkey) -> Result<(), VerbError> {
+        self.alter(|modify| {
+            modify.attributes.qkey = qkey.0;
+            modify.mask |= mask::IBV_QP_QKEY;
+        })
+    }
+}
+
+impl<B: Brand, T: Reliable> QueuePair<B, ReadyToSend, T> {
+    /// Changes how long the peer waits when no receive is posted here.
+    ///
+    /// `ibv_modify_qp(3)`.
+    ///
+    /// # Errors
+    ///
+    /// As [`set_peer_rights`](Self::set_peer_rights).
+    #[doc(alias = "ibv_modify_qp")]
+    #[doc(alias = "IBV_QP_MIN_RNR_TIMER")]
+    pub fn set_min_rnr_timer(&mut self, timer: RnrTimer) -> Result<(), VerbError> {
+        self.alter(|modify| modify.set_min_rnr_timer(timer))
+    }
+}
+
+impl<B: Brand, T: Connected> QueuePair<B, SendQueueDrain, T> {
+    /// Sends another way from now on, to the same queue pair of the peer.
+    ///
+    /// `ibv_modify_qp(3)`.
+    ///
+    /// # Errors
+    ///
+    /// [`TransitionFailure::Draining`]: begun requests are still under way. Otherwise the path does not fit the port, or the
+    /// device refused. Nothing changed.
+    #[doc(alias = "ibv_modify_qp")]
+    #[doc(alias = "IBV_QP_AV")]
+    pub fn set_path(&mut self, path: &PeerPath) -> Result<(), TransitionFailure> {
+        let local = self.inner.core.local;
+        local.reaches(path, local.mtu)?;
+        self.alter_drained(|modify| modify.set_path(path, local.port, local.row()))
+    }
+
+    fn alter_drained(&mut self, set: impl FnOnce(&mut Modify)) -> Result<(), TransitionFailure> {
+        let refused = |source| TransitionFailure::Verb { to: SendQueueDrain::NAME, source };
+        // The specification has these attributes change between requests; not every device looks.
+        if self.query().map_err(refused)?.draining {
+            return Err(TransitionFailure::Draining);
+        }
+        self.alter(set).map_err(refused)
+    }
+}
+
+impl<B: Brand, T: Reliable + Connected> QueuePair<B, SendQueueDrain, T> {
+    /// Changes attributes of the connection, all of those that are not `None` or none.
+    ///
+    /// `ibv_modify_qp(3)`.
+    ///
+    /// # Errors
+    ///
+    /// As [`set_path`](Self::set_path).
+    #[doc(alias = "ibv_modify_qp")]
+    pub fn modify(&mut self, attr: &SqdAttributes) -> Result<(), TransitionFailure> {
+        let local = self.inner.core.local;
+        if let Some(path) = &attr.path {
+            local.reaches(path, local.mtu)?;
+        }
+        self.alter_drained(|modify| modify.set_drained(attr, local.port, local.row()))
+    }
+}

@@ -1,0 +1,236 @@
+//! Attributes that change without a transition, on the soft device or on the one that `INTERLOCK_DEVICE` names.
+
+mod common;
+
+use common::{Link, PATIENCE, context};
+use interlock::soft::Fabric;
+use interlock::{
+    AckTimeout, Brand, Completion, Context, DeviceState, InitAttributes, Inline, Limits, PeerPath, PeerRights, Poller,
+    Qkey, ReadDepth, RemoteWrite, RetryCount, RnrRetry, RnrTimer, SqdAttributes, Status, TransitionFailure, Work,
+};
+use std::time::Duration;
+
+const NO_WRITES: PeerRights = PeerRights { read: true, write: false, atomic: true };
+/// Long enough for what does not come.
+const A_WHILE: Duration = Duration::from_millis(200);
+
+fn next<B: Brand>(poller: &mut Poller<B>) -> Completion<B> {
+    poller.wait(PATIENCE).unwrap()
+}
+
+/// What a write without the right ends with: the specification lets a device choose.
+fn is_refusal(status: Status) -> bool {
+    matches!(status, Status::RemoteAccess | Status::RemoteInvalidRequest)
+}
+
+#[test]
+fn a_connected_pair_says_what_it_was_connected_with() {
+    interlock::domain! { struct Test; }
+    let link = Link::new(context().named_domain(Test).unwrap(), 4);
+    let (left, right) = (link.left.query().unwrap(), link.right.query().unwrap());
+    assert_eq!((left.state, left.draining), (DeviceState::ReadyToSend, false));
+    assert_eq!(left.peer_rights, PeerRights::ALL);
+    assert_eq!(left.port, Some(link.port.number()));
+    assert_eq!((left.destination, right.destination), (link.right.number(), link.left.number()));
+    assert_eq!(left.path_mtu, Some(link.port.active_mtu()));
+    assert_eq!((left.send_psn, right.receive_psn), (link.left.psn(), link.left.psn()));
+    assert_eq!(left.timeout, AckTimeout::new(14).unwrap());
+    assert_eq!(left.retry_count, RetryCount::new(6).unwrap());
+    assert_eq!(left.rnr_retry, RnrRetry::FOREVER);
+    assert_eq!(left.min_rnr_timer, RnrTimer::new(12).unwrap());
+    assert_eq!(left.initiator_depth, ReadDepth::new(16).unwrap());
+    assert_eq!(left.responder_depth, ReadDepth::new(16).unwrap());
+}
+
+#[test]
+fn rights_that_were_taken_away_are_gone_at_once() {
+    interlock::domain! { struct Test; }
+    let mut link = Link::new(context().named_domain(Test).unwrap(), 4);
+    let region = link.domain.register::<RemoteWrite, _>(vec![0_u64; 8]).unwrap();
+    let target = region.remote();
+    let write = |link: &mut Link<Test>, byte: u8| {
+        let mut buffer = link.domain.buffer(64).unwrap();
+        buffer.write(&[byte; 64]).unwrap();
+        link.left.post_write(buffer, &target).unwrap();
+        next(&mut link.poller).check()
+    };
+    write(&mut link, 1).unwrap();
+    link.right.set_peer_rights(NO_WRITES).unwrap();
+    assert_eq!(link.right.query().unwrap().peer_rights, NO_WRITES);
+    let failure = write(&mut link, 2).unwrap_err();
+    assert!(is_refusal(failure.status), "{failure}");
+    assert_eq!(region.deregister().unwrap(), [u64::from_ne_bytes([1; 8]); 8], "nothing of the second write");
+}
+
+#[test]
+fn rights_are_given_in_init_too() {
+    interlock::domain! { struct Test; }
+    let domain = context().named_domain(Test).unwrap();
+    let port = domain.context().active_port().unwrap();
+    let limits = Limits::default();
+    let (queue, mut poller) = domain.completion_queue(2 * limits.completions()).unwrap();
+    let none = InitAttributes { peer_rights: PeerRights::NONE, ..InitAttributes::from(&port) };
+    let left = domain.reliable(&queue, &limits).unwrap().into_init(&port).unwrap();
+    let mut right = domain.reliable(&queue, &limits).unwrap().into_init(none).unwrap();
+    assert_eq!(right.query().unwrap().peer_rights, PeerRights::NONE);
+    right.set_peer_rights(PeerRights::ALL).unwrap();
+    let (to_left, to_right) = (left.endpoint(), right.endpoint());
+    let (mut left, right) = (left.connect(&to_right).unwrap(), right.connect(&to_left).unwrap());
+    assert_eq!(right.query().unwrap().peer_rights, PeerRights::ALL);
+    let region = domain.register::<RemoteWrite, _>(vec![0_u64]).unwrap();
+    let mut buffer = domain.buffer(8).unwrap();
+    buffer.write(&7_u64.to_ne_bytes()).unwrap();
+    left.post_write(buffer, &region.remote()).unwrap();
+    next(&mut poller).check().unwrap();
+    assert_eq!(region.deregister().unwrap(), [7]);
+}
+
+#[test]
+fn an_unreliable_connection_takes_rights_away() {
+    interlock::domain! { struct Test; }
+    let domain = context().named_domain(Test).unwrap();
+    let port = domain.context().active_port().unwrap();
+    let limits = Limits::default();
+    let (queue, mut poller) = domain.completion_queue(2 * limits.completions()).unwrap();
+    let pair = || domain.unreliable(&queue, &limits).unwrap().into_init(&port).unwrap();
+    let (left, right) = (pair(), pair());
+    let (to_left, to_right) = (left.endpoint(), right.endpoint());
+    let (mut left, mut right) = (left.connect(&to_right).unwrap(), right.connect(&to_left).unwrap());
+    right.set_peer_rights(PeerRights::NONE).unwrap();
+    let region = domain.register::<RemoteWrite, _>(vec![0_u64]).unwrap();
+    let mut buffer = domain.buffer(8).unwrap();
+    buffer.write(&7_u64.to_ne_bytes()).unwrap();
+    left.post_write(buffer, &region.remote()).unwrap();
+    next(&mut poller).check().expect("nobody tells the sender");
+    std::thread::sleep(A_WHILE);
+    assert_eq!(right.query_state().unwrap(), DeviceState::ReadyToSend);
+    assert_eq!(region.deregister().unwrap(), [0]);
+}
+
+#[test]
+fn the_time_that_a_peer_waits_changes_while_it_runs() {
+    interlock::domain! { struct Test; }
+    let mut link = Link::new(context().named_domain(Test).unwrap(), 4);
+    let timer = RnrTimer::new(20).unwrap();
+    link.right.set_min_rnr_timer(timer).unwrap();
+    assert_eq!(link.right.query().unwrap().min_rnr_timer, timer);
+    assert_eq!(link.right.query_state().unwrap(), DeviceState::ReadyToSend);
+}
+
+#[test]
+fn a_drained_pair_changes_its_attributes_and_goes_on() {
+    interlock::domain! { struct Test; }
+    let mut link = Link::new(context().named_domain(Test).unwrap(), 4);
+    let mut left = link.left.into_sqd().unwrap();
+    assert!(left.drained(PATIENCE).unwrap());
+    let attr = SqdAttributes {
+        path: Some(PeerPath { hop_limit: 1, ..PeerPath::to(link.port.gid().unwrap().gid) }),
+        timeout: Some(AckTimeout::new(16).unwrap()),
+        retry_count: Some(RetryCount::new(3).unwrap()),
+        rnr_retry: Some(RnrRetry::new(2).unwrap()),
+        min_rnr_timer: Some(RnrTimer::new(5).unwrap()),
+        initiator_depth: Some(ReadDepth::new(4).unwrap()),
+        responder_depth: Some(ReadDepth::new(8).unwrap()),
+        pkey_index: Some(0),
+    };
+    left.modify(&attr).unwrap();
+    let now = left.query().unwrap();
+    assert_eq!(now.state, DeviceState::SendQueueDrain);
+    let SqdAttributes { timeout, retry_count, rnr_retry, min_rnr_timer, initiator_depth, responder_depth, .. } = attr;
+    assert_eq!((Some(now.timeout), Some(now.retry_count)), (timeout, retry_count));
+    assert_eq!((Some(now.rnr_retry), Some(now.min_rnr_timer)), (rnr_retry, min_rnr_timer));
+    assert_eq!((Some(now.initiator_depth), Some(now.responder_depth)), (initiator_depth, responder_depth));
+    // What is `None` stays.
+    left.modify(&SqdAttributes { timeout: Some(AckTimeout::new(14).unwrap()), ..SqdAttributes::default() }).unwrap();
+    assert_eq!(Some(left.query().unwrap().retry_count), attr.retry_count);
+    left.set_path(&PeerPath::to(link.port.gid().unwrap().gid)).unwrap();
+
+    let mut left = left.resume().unwrap();
+    link.right.post_receive(link.domain.buffer(8).unwrap()).unwrap();
+    let mut buffer = link.domain.buffer(8).unwrap();
+    buffer.write(b"on").unwrap();
+    left.post_send(buffer).unwrap();
+    let texts =
+        [next(&mut link.poller), next(&mut link.poller)].map(|completion| match completion.check().unwrap().work() {
+            Work::Received(message) => Some(message.buffer.to_vec()),
+            _ => None,
+        });
+    assert!(texts.contains(&Some(b"on".to_vec())), "{texts:?}");
+}
+
+#[test]
+fn a_path_that_leads_nowhere_is_refused_and_nothing_changes() {
+    interlock::domain! { struct Test; }
+    let link = Link::new(context().named_domain(Test).unwrap(), 4);
+    let mut left = link.left.into_sqd().unwrap();
+    assert!(left.drained(PATIENCE).unwrap());
+    let before = left.query().unwrap();
+    let nowhere = PeerPath { gid: None, ..PeerPath::to(link.port.gid().unwrap().gid) };
+    assert!(matches!(left.set_path(&nowhere), Err(TransitionFailure::NoPeerGid)));
+    let attr =
+        SqdAttributes { path: Some(nowhere), retry_count: Some(RetryCount::new(1).unwrap()), ..Default::default() };
+    assert!(matches!(left.modify(&attr), Err(TransitionFailure::NoPeerGid)));
+    assert_eq!(left.query().unwrap(), before);
+}
+
+/// On a fabric that stands still, so that it is still draining.
+#[test]
+fn a_pair_that_still_drains_changes_nothing() {
+    interlock::domain! { struct Test; }
+    let fabric = Fabric::manual();
+    let context = Context::open_on(&fabric, "dev0").unwrap();
+    let mut link = Link::new(context.named_domain(Test).unwrap(), 4);
+    link.right.post_receive(link.domain.buffer(8).unwrap()).unwrap();
+    link.left.post_send(link.domain.buffer(8).unwrap()).unwrap();
+    assert!(fabric.step(), "begun");
+    let mut left = link.left.into_sqd().unwrap();
+    assert!(left.query().unwrap().draining);
+    let path = PeerPath::to(link.port.gid().unwrap().gid);
+    assert!(matches!(left.set_path(&path), Err(TransitionFailure::Draining)));
+    while fabric.step() {}
+    left.set_path(&path).unwrap();
+}
+
+#[test]
+fn datagrams_need_the_key_of_now() {
+    interlock::domain! { struct Test; }
+    let domain = context().named_domain(Test).unwrap();
+    let port = domain.context().active_port().unwrap();
+    let limits = Limits { inline_bytes: 8, ..Limits::default() };
+    let (queue, mut poller) = domain.completion_queue(2 * limits.completions()).unwrap();
+    let pair = || domain.datagram(&queue, &limits).unwrap().into_init(&port).unwrap().open().unwrap();
+    let (mut left, mut right) = (pair(), pair());
+    right.post_receive(domain.buffer(64).unwrap()).unwrap();
+    let now = Qkey(0x0abc_def0);
+    right.set_qkey(now).unwrap();
+    assert_eq!(right.query().unwrap().qkey, now);
+    for (qkey, byte) in [(Qkey::USUAL, b"1"), (now, b"2")] {
+        let to = domain.recipient(&port, &right.endpoint(), qkey).unwrap();
+        left.post_send_to(Inline(byte), &to).unwrap();
+    }
+    let mut texts = Vec::new();
+    for _ in 0..3 {
+        if let Work::Datagram(datagram) = next(&mut poller).check().unwrap().work() {
+            texts.push(datagram.message().to_vec());
+        }
+    }
+    assert_eq!(texts, [b"2"]);
+}
+
+#[test]
+fn a_broken_pair_changes_nothing() {
+    interlock::domain! { struct Test; }
+    let mut link = Link::new(context().named_domain(Test).unwrap(), 4);
+    let region = link.domain.register::<RemoteWrite, _>(vec![0_u64]).unwrap();
+    let target = region.remote();
+    region.deregister().unwrap();
+    let mut buffer = link.domain.buffer(8).unwrap();
+    buffer.write(&[1; 8]).unwrap();
+    link.left.post_write(buffer, &target).unwrap();
+    next(&mut link.poller).check().unwrap_err();
+    assert_eq!(link.left.set_peer_rights(PeerRights::NONE).unwrap_err().errno(), libc::EINVAL);
+    assert_eq!(link.left.query().unwrap().state, DeviceState::Error);
+    // The other side broke too, and this program has not seen it: the device refuses.
+    assert_eq!(link.right.query().unwrap().state, DeviceState::Error);
+    link.right.set_min_rnr_timer(RnrTimer::new(1).unwrap()).unwrap_err();
+}

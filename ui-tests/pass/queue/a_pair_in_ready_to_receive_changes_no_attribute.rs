@@ -1,0 +1,9 @@
+//! Rule Q2: a transition takes exactly the attributes that it requires.
+
+use interlock::{Brand, PeerRights, QueuePair, ReadyToSend};
+
+fn change<B: Brand>(pair: &mut QueuePair<B, ReadyToSend>) {
+    let _ = pair.set_peer_rights(PeerRights::NONE);
+}
+
+fn main() {}

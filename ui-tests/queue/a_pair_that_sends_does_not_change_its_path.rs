@@ -1,0 +1,10 @@
+//! Rule Q2: a transition takes exactly the attributes that it requires.
+//! Error: E0599
+
+use interlock::{Brand, PeerPath, QueuePair, ReadyToSend};
+
+fn change<B: Brand>(pair: &mut QueuePair<B, ReadyToSend>, path: &PeerPath) {
+    let _ = pair.set_path(path);
+}
+
+fn main() {}
