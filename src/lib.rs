@@ -187,9 +187,9 @@ mod sys;
 mod types;
 
 pub use completion::{
-    Armed, Completion, CompletionChannel, CompletionQueue, Datagram, Failure, FailureCause, NoRoom, PollError, Poller,
-    Received, ResizeError, Retired, Scattered, Status, Success, Unsignalled, Wait, WaitError, WakeFor, Work,
-    WrittenWithImmediate,
+    Armed, Completion, CompletionChannel, CompletionQueue, Datagram, Failure, FailureCause, FaultSide, NoRoom,
+    PollError, Poller, Received, ResizeError, Retired, Scattered, Status, Success, Unsignalled, Wait, WaitError,
+    WakeFor, Work, WrittenWithImmediate,
 };
 pub use connection::Endpoint;
 pub use device::{

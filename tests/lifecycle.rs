@@ -156,6 +156,35 @@ fn receives_posted_in_init_take_the_first_message() {
 }
 
 #[test]
+fn a_pair_with_two_completion_queues_is_drained_on_both() {
+    interlock::domain! { struct Test; }
+    let domain = context().named_domain(Test).unwrap();
+    let port = domain.context().active_port().unwrap();
+    let limits = Limits { sends: 2, receives: 4, ..Limits::default() };
+    let (sends, mut sent) = domain.completion_queue(2 * limits.completions()).unwrap();
+    let (receives, mut received) = domain.completion_queue(2 * limits.completions()).unwrap();
+    let pair = || domain.reliable_on(&sends, &receives, &limits).unwrap().into_init(&port).unwrap();
+    let (mut left, right) = (pair(), pair());
+    for _ in 0..4 {
+        left.post_receive(domain.buffer(8).unwrap()).unwrap();
+    }
+    let (to_left, to_right) = (left.endpoint(), right.endpoint());
+    let (mut left, _right) = (left.connect(&to_right).unwrap(), right.connect(&to_left).unwrap());
+    // The peer has no receive, so these wait.
+    for _ in 0..2 {
+        left.post_send(domain.buffer(8).unwrap()).unwrap();
+    }
+    let mut left = left.into_error().unwrap();
+    let mut flushed = Vec::new();
+    left.drain_on(&mut sent, &mut received, PATIENCE, |completion| flushed.push(completion)).unwrap();
+    assert_eq!(flushed.len(), 6);
+    for completion in flushed {
+        completion.check().unwrap_err().into_buffer().expect("its buffer");
+    }
+    assert_eq!((left.sends_in_flight(), left.receives_in_flight()), (0, 0));
+}
+
+#[test]
 fn a_drained_send_queue_goes_on() {
     interlock::domain! { struct Test; }
     let Link { domain, mut poller, mut left, mut right, .. } = Link::new(context().named_domain(Test).unwrap(), 4);

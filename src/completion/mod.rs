@@ -25,6 +25,6 @@ pub use queue::{CompletionQueue, NoRoom};
 pub use resize::ResizeError;
 pub use retired::{Retired, Unsignalled};
 pub(crate) use shares::Member;
-pub use status::Status;
+pub use status::{FaultSide, Status};
 pub use success::{Datagram, Received, Scattered, Success, Work, WrittenWithImmediate};
 pub use wait::{Armed, Wait, WakeFor};

@@ -3,9 +3,57 @@
 use crate::sys;
 use std::{error, fmt};
 
+/// On whose side to look for the cause of a failure.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum FaultSide {
+    /// This side: its request, its memory, its queue pair.
+    Local,
+    /// The peer: its memory, its receives, its queue pair.
+    Remote,
+    /// Both sides, or what is between them.
+    Either,
+    /// The device or its provider, of whichever side.
+    Device,
+}
+
+impl fmt::Display for FaultSide {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Local => "this side",
+            Self::Remote => "the peer",
+            Self::Either => "either side",
+            Self::Device => "a device",
+        })
+    }
+}
+
+/// A status in words.
+struct Explained {
+    name: &'static str,
+    what: &'static str,
+    side: Option<FaultSide>,
+    causes: &'static str,
+    check: &'static str,
+}
+
+const fn explained(
+    name: &'static str,
+    what: &'static str,
+    side: Option<FaultSide>,
+    causes: &'static str,
+    check: &'static str,
+) -> Explained {
+    Explained { name, what, side, causes, check }
+}
+
 macro_rules! statuses {
-    ($($(#[$doc:meta])* $name:ident = $code:ident, $text:literal;)+) => {
+    ($($(#[$doc:meta])* $name:ident = $code:ident, $side:ident,
+        $what:literal, causes: $causes:literal, check: $check:literal;)+) => {
         /// Why a request ended as it did.
+        ///
+        /// Printed, it says what happened, on whose side, why that usually is, and what to check;
+        /// [docs/failures.md](https://docs.rs/crate/rdma-interlock/latest/source/docs/failures.md) has all of it in one table.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         #[non_exhaustive]
         #[doc(alias = "ibv_wc_status")]
@@ -42,96 +90,261 @@ macro_rules! statuses {
                     Self::Unknown(code) => code,
                 })
             }
-        }
 
-        impl fmt::Display for Status {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            fn explained(self) -> &'static Explained {
                 match self {
-                    Self::Success => f.write_str("success"),
-                    $(Self::$name => f.write_str($text),)+
-                    Self::Destroyed => f.write_str("the queue pair was destroyed or reset with the request in flight"),
-                    Self::ProviderFault => f.write_str("the provider reported a completion that cannot be"),
-                    Self::Unknown(code) => write!(f, "status {code}, which the specification does not name"),
+                    Self::Success => const { &explained("IBV_WC_SUCCESS", "success", None, "", "") },
+                    $(Self::$name => const {
+                        &explained(stringify!($code), $what, Some(FaultSide::$side), $causes, $check)
+                    },)+
+                    Self::Destroyed => &DESTROYED,
+                    Self::ProviderFault => &PROVIDER_FAULT,
+                    Self::Unknown(_) => &UNKNOWN,
                 }
             }
+
+            /// All that a failure can have, but for `Unknown`.
+            #[cfg(test)]
+            const FAILURES: &[Self] = &[$(Self::$name,)+ Self::Destroyed, Self::ProviderFault];
         }
     };
+}
+
+const DESTROYED: Explained = explained(
+    "",
+    "the queue pair was destroyed or reset with the request in flight",
+    Some(FaultSide::Local),
+    "the program did so, or dropped the pair",
+    "nothing, if it meant to; the request may have been executed",
+);
+const PROVIDER_FAULT: Explained = explained(
+    "",
+    "the provider reported a completion that cannot be",
+    Some(FaultSide::Device),
+    "a defect of the provider library, the driver or the device",
+    "their versions; report it to their vendor",
+);
+const UNKNOWN: Explained = explained(
+    "",
+    "a status that the specification does not name",
+    Some(FaultSide::Device),
+    "a device newer than this library",
+    "the vendor's documents, with the vendor error",
+);
+
+impl Status {
+    /// Its name in C, such as `IBV_WC_RETRY_EXC_ERR`; `None` for the library's own and for unknown ones.
+    pub fn c_name(self) -> Option<&'static str> {
+        Some(self.explained().name).filter(|name| !name.is_empty())
+    }
+
+    /// On whose side to look; `None` of a success.
+    pub fn side(self) -> Option<FaultSide> {
+        self.explained().side
+    }
+
+    /// What usually causes it; nothing of a success.
+    pub fn likely_causes(self) -> &'static str {
+        self.explained().causes
+    }
+
+    /// What to check; nothing of a success.
+    pub fn to_check(self) -> &'static str {
+        self.explained().check
+    }
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Explained { what, side, causes, check, .. } = self.explained();
+        match (self, side) {
+            (_, None) => f.write_str(what),
+            (Self::Unknown(code), Some(side)) => write!(f, "status {code}: {what} [{side}: {causes}; check {check}]"),
+            (_, Some(side)) => write!(f, "{what} [{side}: {causes}; check {check}]"),
+        }
+    }
 }
 
 statuses! {
     /// A message longer than the receive buffer arrived here, or one longer than the device sends was posted.
     #[doc(alias = "IBV_WC_LOC_LEN_ERR")]
-    LocalLength = IBV_WC_LOC_LEN_ERR,
-        "local length error: the message does not fit (here: is the receive buffer as long as the peer's message?)";
+    LocalLength = IBV_WC_LOC_LEN_ERR, Local,
+        "local length error: the message does not fit",
+        causes: "the receive buffer is shorter than the peer's message, or the request longer than the device sends",
+        check: "the capacity of the receives against what the peer sends";
     /// The queue pair cannot do what was asked.
     #[doc(alias = "IBV_WC_LOC_QP_OP_ERR")]
-    LocalQueuePairOperation = IBV_WC_LOC_QP_OP_ERR,
-        "local queue pair operation error: this side's request and queue pair do not go together (soft-RoCE says this \
-         also of a message longer than its receive buffer)";
+    LocalQueuePairOperation = IBV_WC_LOC_QP_OP_ERR, Local,
+        "local queue pair operation error: the request and its queue pair do not go together",
+        causes: "more reads at once than its depth, or an operation that the device lacks; on soft-RoCE also a receive buffer \
+                 shorter than the message",
+        check: "the depths it was connected with, and the capacity of the receives";
     /// Reliable datagrams only.
     #[doc(alias = "IBV_WC_LOC_EEC_OP_ERR")]
-    LocalEecOperation = IBV_WC_LOC_EEC_OP_ERR, "local end-to-end context operation error";
+    LocalEecOperation = IBV_WC_LOC_EEC_OP_ERR, Local,
+        "local end-to-end context operation error",
+        causes: "reliable datagrams, which this library does not have",
+        check: "the provider's version";
     /// The memory of the request is not what its key stands for.
     #[doc(alias = "IBV_WC_LOC_PROT_ERR")]
-    LocalProtection = IBV_WC_LOC_PROT_ERR,
-        "local protection error: this side's memory, its key or its rights do not fit the request";
+    LocalProtection = IBV_WC_LOC_PROT_ERR, Local,
+        "local protection error: the memory of the request, its key or its rights do not fit",
+        causes: "not from this library's requests, unless the device or something else in the process ended a registration",
+        check: "what else in the process calls verbs; the provider's version";
     /// The queue pair was in Error, so the request was not executed, or not to its end.
     #[doc(alias = "IBV_WC_WR_FLUSH_ERR")]
-    Flushed = IBV_WC_WR_FLUSH_ERR, "flushed: the queue pair was in Error (look for the failure before it)";
+    Flushed = IBV_WC_WR_FLUSH_ERR, Either,
+        "flushed: the queue pair was in Error",
+        causes: "an earlier failure of the pair, `into_error`, or the peer's device; on soft-RoCE also what other devices call \
+                 a local error of this request",
+        check: "the failure before it, `first_failure`; the request may have been executed";
     /// A memory window was not bound.
     #[doc(alias = "IBV_WC_MW_BIND_ERR")]
-    WindowBind = IBV_WC_MW_BIND_ERR, "memory window bind error: the window, its region and their rights do not fit";
+    WindowBind = IBV_WC_MW_BIND_ERR, Local,
+        "memory window bind error: the window, its region and their rights do not fit",
+        causes: "a window that is bound already, or a region without the right to bind",
+        check: "the rights of the region, and who else binds the window";
     /// The peer's device answered with something malformed.
     #[doc(alias = "IBV_WC_BAD_RESP_ERR")]
-    BadResponse = IBV_WC_BAD_RESP_ERR, "bad response: the peer's device sent what this one does not understand";
+    BadResponse = IBV_WC_BAD_RESP_ERR, Remote,
+        "bad response: the peer's device sent what this one does not understand",
+        causes: "packets of an earlier connection, or a defect of the peer's device",
+        check: "that both sides chose new packet sequence numbers; the firmware of both";
     /// The peer's write with immediate was not allowed here.
     #[doc(alias = "IBV_WC_LOC_ACCESS_ERR")]
-    LocalAccess = IBV_WC_LOC_ACCESS_ERR, "local access error: the peer's write was not allowed on this side";
+    LocalAccess = IBV_WC_LOC_ACCESS_ERR, Remote,
+        "local access error: a write with immediate of the peer was not allowed here",
+        causes: "the peer's target was deregistered, has other bounds, or lacks the right to be written",
+        check: "the record of granted memory that the peer has, and how long it was valid";
     /// The peer's device does not accept the request.
     #[doc(alias = "IBV_WC_REM_INV_REQ_ERR")]
-    RemoteInvalidRequest = IBV_WC_REM_INV_REQ_ERR,
-        "remote invalid request: the peer refused the operation (its receive is too short, its queue pair lacks the \
-         right or read depth, or the MTUs differ)";
+    RemoteInvalidRequest = IBV_WC_REM_INV_REQ_ERR, Remote,
+        "remote invalid request: the peer refused the operation",
+        causes: "its receive is shorter than the message, its queue pair lacks the right or the read depth, or the path MTUs \
+                 differ",
+        check: "the peer's receives, its `PeerRights`, its responder depth, and the MTU on both sides";
     /// The peer's memory is not what the remote key stands for.
     #[doc(alias = "IBV_WC_REM_ACCESS_ERR")]
-    RemoteAccess = IBV_WC_REM_ACCESS_ERR,
-        "remote access error: the peer's memory, its key or its rights do not allow it (was it deregistered?)";
+    RemoteAccess = IBV_WC_REM_ACCESS_ERR, Remote,
+        "remote access error: the peer's memory, its key or its rights do not allow it",
+        causes: "the peer deregistered the memory, or granted other bounds or rights",
+        check: "whether the peer still has the region, and that the record of it is today's";
     /// The peer could not finish the request.
     #[doc(alias = "IBV_WC_REM_OP_ERR")]
-    RemoteOperation = IBV_WC_REM_OP_ERR,
-        "remote operation error: the peer could not finish (often its receive buffer: length, key or rights)";
+    RemoteOperation = IBV_WC_REM_OP_ERR, Remote,
+        "remote operation error: the peer could not finish",
+        causes: "its receive buffer: length, key or rights; or its device failed",
+        check: "the failure that the peer has seen at the same time";
     /// The peer did not acknowledge.
     #[doc(alias = "IBV_WC_RETRY_EXC_ERR")]
-    RetryExceeded = IBV_WC_RETRY_EXC_ERR,
-        "retry count exceeded: the peer does not answer (is it up, connected to this queue pair, with matching PSNs?)";
+    RetryExceeded = IBV_WC_RETRY_EXC_ERR, Either,
+        "retry count exceeded: the peer does not answer",
+        causes: "the peer is gone, not connected to this queue pair, or expects other packet sequence numbers; the network \
+                 loses packets",
+        check: "that the peer is up and in Ready To Receive, the endpoints on both sides, and the route between the GIDs";
     /// The peer had no receive posted for too long.
     #[doc(alias = "IBV_WC_RNR_RETRY_EXC_ERR")]
-    RnrRetryExceeded = IBV_WC_RNR_RETRY_EXC_ERR,
-        "receiver-not-ready retry count exceeded: the peer posted no receive in time";
+    RnrRetryExceeded = IBV_WC_RNR_RETRY_EXC_ERR, Remote,
+        "receiver-not-ready retry count exceeded: the peer posted no receive in time",
+        causes: "the peer posts receives too late or too few",
+        check: "the peer's receives, `rnr_retry` here and `min_rnr_timer` there";
     /// Reliable datagrams only.
     #[doc(alias = "IBV_WC_LOC_RDD_VIOL_ERR")]
-    LocalRddViolation = IBV_WC_LOC_RDD_VIOL_ERR, "local reliable datagram domain violation";
+    LocalRddViolation = IBV_WC_LOC_RDD_VIOL_ERR, Local,
+        "local reliable datagram domain violation",
+        causes: "reliable datagrams, which this library does not have",
+        check: "the provider's version";
     /// Reliable datagrams only.
     #[doc(alias = "IBV_WC_REM_INV_RD_REQ_ERR")]
-    RemoteInvalidReadRequest = IBV_WC_REM_INV_RD_REQ_ERR, "remote invalid reliable datagram request";
+    RemoteInvalidReadRequest = IBV_WC_REM_INV_RD_REQ_ERR, Remote,
+        "remote invalid reliable datagram request",
+        causes: "reliable datagrams, which this library does not have",
+        check: "the provider's version";
     /// The peer gave the operation up.
     #[doc(alias = "IBV_WC_REM_ABORT_ERR")]
-    RemoteAborted = IBV_WC_REM_ABORT_ERR, "remote aborted: the peer gave the operation up";
+    RemoteAborted = IBV_WC_REM_ABORT_ERR, Remote,
+        "remote aborted: the peer gave the operation up",
+        causes: "the peer's queue pair went away during the operation",
+        check: "what the peer did at that time";
     /// Reliable datagrams only.
     #[doc(alias = "IBV_WC_INV_EECN_ERR")]
-    InvalidEecNumber = IBV_WC_INV_EECN_ERR, "invalid end-to-end context number";
+    InvalidEecNumber = IBV_WC_INV_EECN_ERR, Local,
+        "invalid end-to-end context number",
+        causes: "reliable datagrams, which this library does not have",
+        check: "the provider's version";
     /// Reliable datagrams only.
     #[doc(alias = "IBV_WC_INV_EEC_STATE_ERR")]
-    InvalidEecState = IBV_WC_INV_EEC_STATE_ERR, "invalid end-to-end context state";
+    InvalidEecState = IBV_WC_INV_EEC_STATE_ERR, Local,
+        "invalid end-to-end context state",
+        causes: "reliable datagrams, which this library does not have",
+        check: "the provider's version";
     /// The device failed.
     #[doc(alias = "IBV_WC_FATAL_ERR")]
-    Fatal = IBV_WC_FATAL_ERR, "fatal error of the device or the transport";
+    Fatal = IBV_WC_FATAL_ERR, Device,
+        "fatal error of the device or the transport",
+        causes: "the device failed, was reset or was removed",
+        check: "the asynchronous events of the device, and the kernel's log";
     /// A management response did not come.
     #[doc(alias = "IBV_WC_RESP_TIMEOUT_ERR")]
-    ResponseTimeout = IBV_WC_RESP_TIMEOUT_ERR, "response timeout";
+    ResponseTimeout = IBV_WC_RESP_TIMEOUT_ERR, Either,
+        "response timeout: a management response did not come",
+        causes: "the subnet manager or the peer does not answer",
+        check: "the subnet";
     /// Something else.
     #[doc(alias = "IBV_WC_GENERAL_ERR")]
-    General = IBV_WC_GENERAL_ERR, "general error of the transport";
+    General = IBV_WC_GENERAL_ERR, Device,
+        "general error of the transport",
+        causes: "what the device has no better word for",
+        check: "the vendor error, with the vendor's documents";
 }
 
 impl error::Error for Status {}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// The table of `docs/failures.md`, from what the statuses say of themselves.
+    fn table() -> String {
+        let mut table = String::from(
+            "| status | whose side | what happened | usual causes | what to check |\n|---|---|---|---|---|\n",
+        );
+        for status in Status::FAILURES {
+            let Explained { name, what, side, causes, check } = status.explained();
+            let code = status.code().map(|code| format!(", `{name}` ({code})")).unwrap_or_default();
+            let side = side.map(|side| side.to_string()).unwrap_or_default();
+            table += &format!("| `{status:?}`{code} | {side} | {what} | {causes} | {check} |\n");
+        }
+        table
+    }
+
+    #[test]
+    fn the_table_of_failures_says_what_the_statuses_say() {
+        let page = include_str!("../../docs/failures.md");
+        assert!(page.contains(&table()), "docs/failures.md should have:\n{}", table());
+    }
+
+    #[test]
+    fn each_failure_says_whose_side_why_and_what_to_check() {
+        for status in Status::FAILURES {
+            let text = status.to_string();
+            for part in [status.side().unwrap().to_string().as_str(), status.likely_causes(), status.to_check()] {
+                assert!(!part.is_empty() && text.contains(part), "{text}");
+            }
+        }
+        assert_eq!(Status::Success.to_string(), "success");
+        assert_eq!(Status::Success.side(), None);
+        assert!(Status::Unknown(99).to_string().starts_with("status 99"), "{}", Status::Unknown(99));
+    }
+
+    #[test]
+    fn a_status_is_read_by_its_number() {
+        for &status in Status::FAILURES {
+            if let Some(code) = status.code() {
+                assert_eq!(Status::from_raw(code), status);
+            }
+        }
+        assert_eq!(Status::from_raw(0), Status::Success);
+        assert_eq!(Status::from_raw(0xffff), Status::Unknown(0xffff));
+    }
+}

@@ -10,7 +10,7 @@ use super::state::{
     DeviceState, Errored, GoesTo, Init, OnPort, ReadyToReceive, ReadyToSend, Reset, SendQueueDrain, State,
 };
 use super::transport::{Init as _, OnShared, OwnReceives, Reliable, ReliableConnection, Transport, code};
-use crate::completion::{Completion, CqInner, Poller, Status};
+use crate::completion::{Completion, CqInner, PollError, Poller, Status};
 use crate::connection::Endpoint;
 use crate::device::LinkLayer;
 use crate::domain::brand::Branded;
@@ -423,8 +423,8 @@ impl<B: Brand, T: Transport> QueuePair<B, Errored, T> {
     /// pairs too.
     ///
     /// Moves the pair to Error again now and then, which is legal, and which devices need that flush only when they are told to.
-    /// Where sends and receives complete on different queues, the other one must be polled meanwhile. Of a pair on a
-    /// shared receive queue only the sends are waited for.
+    /// Where sends and receives complete on different queues, see [`drain_on`](Self::drain_on). Of a pair on a shared receive
+    /// queue only the sends are waited for.
     ///
     /// # Errors
     ///
@@ -433,12 +433,43 @@ impl<B: Brand, T: Transport> QueuePair<B, Errored, T> {
         &mut self,
         poller: &mut Poller<B>,
         timeout: Duration,
+        sink: impl FnMut(Completion<B>),
+    ) -> Result<(), Undrained> {
+        self.drain_by(|| poller.poll(), timeout, sink)
+    }
+
+    /// The same for a pair whose sends and receives complete on different queues.
+    ///
+    /// # Errors
+    ///
+    /// As [`drain`](Self::drain).
+    pub fn drain_on(
+        &mut self,
+        sends: &mut Poller<B>,
+        receives: &mut Poller<B>,
+        timeout: Duration,
+        sink: impl FnMut(Completion<B>),
+    ) -> Result<(), Undrained> {
+        let mut pollers = [sends, receives];
+        // In turn, so that neither waits for the other's pairs.
+        let poll = || {
+            pollers.swap(0, 1);
+            let [first, second] = &mut pollers;
+            first.poll()?.map_or_else(|| second.poll(), |completion| Ok(Some(completion)))
+        };
+        self.drain_by(poll, timeout, sink)
+    }
+
+    fn drain_by(
+        &mut self,
+        mut poll: impl FnMut() -> Result<Option<Completion<B>>, PollError>,
+        timeout: Duration,
         mut sink: impl FnMut(Completion<B>),
     ) -> Result<(), Undrained> {
         let deadline = Instant::now().checked_add(timeout);
         let mut kick = Instant::now();
         let source = loop {
-            let idle = match poller.poll() {
+            let idle = match poll() {
                 Ok(Some(completion)) => {
                     sink(completion);
                     false
