@@ -224,7 +224,8 @@ pub use queue::{
 };
 pub use readiness::Readiness;
 pub use types::{
-    AckTimeout, Gid, Lkey, Mtu, OutOfRange, PortNumber, Psn, Qkey, Qpn, ReadDepth, RetryCount, Rkey, RnrRetry, RnrTimer,
+    AckTimeout, Gid, Lkey, Mtu, OutOfRange, Pkey, PortNumber, Psn, Qkey, Qpn, ReadDepth, RetryCount, Rkey, RnrRetry,
+    RnrTimer,
 };
 
 #[doc(hidden)]

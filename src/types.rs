@@ -181,6 +181,26 @@ impl Qkey {
     pub const USUAL: Self = Self(0x1111_1111);
 }
 
+/// A partition key: two ports speak with each other if the lower 15 bits are the same and at least one of them is a full member.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[doc(alias = "pkey")]
+pub struct Pkey(pub u16);
+
+impl Pkey {
+    /// Full membership of the default partition.
+    pub const DEFAULT: Self = Self(0xffff);
+
+    /// Whether the port is a full member rather than a limited one.
+    pub const fn is_full(self) -> bool {
+        self.0 & 0x8000 != 0
+    }
+
+    /// Whether it names a partition.
+    pub const fn is_valid(self) -> bool {
+        self.0 & 0x7fff != 0
+    }
+}
+
 impl Rkey {
     /// The number, for printing and for wire formats of other programs.
     pub fn value(self) -> u32 {

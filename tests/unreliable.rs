@@ -351,3 +351,44 @@ fn drained_and_reset_datagram_pairs_come_up_again() {
     two.right.post_send_to(Inline(b"again"), &to_left).unwrap();
     assert_eq!(arrived(&mut two.poller, 2)[0].message(), b"again");
 }
+
+#[test]
+fn a_datagram_is_answered_by_what_it_says_of_its_sender() {
+    interlock::domain! { struct Test; }
+    let mut two = datagrams(common::context().named_domain(Test).unwrap());
+    for pair in [&mut two.left, &mut two.right] {
+        pair.post_receive(two.domain.buffer(64).unwrap()).unwrap();
+    }
+    let to_right = two.to_right(Qkey::USUAL);
+    two.left.post_send_to(Inline(b"who?"), &to_right).unwrap();
+    let question = arrived(&mut two.poller, 2).remove(0);
+    let sender = two.domain.sender(&two.port, &question, Qkey::USUAL).unwrap();
+    assert_eq!((sender.queue_pair(), question.traffic_class()), (two.left.number(), 0));
+    two.right.post_send_to(Inline(b"me"), &sender).unwrap();
+    let answer = arrived(&mut two.poller, 2).remove(0);
+    assert_eq!((answer.message(), answer.sender), (&b"me"[..], two.right.number()));
+    assert_eq!(answer.sender_gid(), two.port.gid().map(|row| row.gid));
+}
+
+#[test]
+fn sends_and_receives_complete_on_queues_of_their_own() {
+    interlock::domain! { struct Test; }
+    let domain = common::context().named_domain(Test).unwrap();
+    let port = domain.context().active_port().unwrap();
+    let (sends, mut sent) = domain.completion_queue(4 * LIMITS.completions()).unwrap();
+    let (receives, mut received) = domain.completion_queue(4 * LIMITS.completions()).unwrap();
+    let pair = || domain.unreliable_on(&sends, &receives, &LIMITS).unwrap().into_init(&port).unwrap();
+    let (left, right) = (pair(), pair());
+    let (to_left, to_right) = (left.endpoint(), right.endpoint());
+    let (mut left, mut right) = (left.connect(&to_right).unwrap(), right.connect(&to_left).unwrap());
+    right.post_receive(domain.buffer(64).unwrap()).unwrap();
+    left.post_send(Inline(b"uc")).unwrap();
+    assert!(matches!(next(&mut sent).work(), Work::Sent(_)));
+    assert!(matches!(next(&mut received).work(), Work::Received(_)));
+    let mut pair = domain.datagram_on(&sends, &receives, &LIMITS).unwrap().into_init(&port).unwrap().open().unwrap();
+    let myself = domain.recipient(&port, &pair.endpoint(), Qkey::USUAL).unwrap();
+    pair.post_receive(domain.buffer(64).unwrap()).unwrap();
+    pair.post_send_to(Inline(b"ud"), &myself).unwrap();
+    assert!(matches!(next(&mut sent).work(), Work::Sent(_)));
+    assert!(matches!(next(&mut received).work(), Work::Datagram(_)));
+}

@@ -235,7 +235,16 @@ impl<B> CompletionChannel<B> {
     /// As [`ProtectionDomain::completion_queue`](crate::ProtectionDomain::completion_queue).
     #[doc(alias = "ibv_create_cq")]
     pub fn completion_queue(&self, entries: u32) -> Result<(CompletionQueue<B>, Poller<B>), VerbError> {
-        super::queue::create_on(&self.inner.domain, &self.inner, entries)
+        self.completion_queue_on(entries, 0)
+    }
+
+    /// The same with its events on the completion vector `vector`.
+    ///
+    /// # Errors
+    ///
+    /// As [`ProtectionDomain::completion_queue_on`](crate::ProtectionDomain::completion_queue_on).
+    pub fn completion_queue_on(&self, entries: u32, vector: u32) -> Result<(CompletionQueue<B>, Poller<B>), VerbError> {
+        super::queue::create_on(&self.inner.domain, &self.inner, entries, vector)
     }
 
     /// Waits for the next completion of any of `pollers`, at most for `timeout`: which poller it was, and the completion. `None` if

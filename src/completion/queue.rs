@@ -366,8 +366,12 @@ impl Drop for CqInner {
 }
 
 /// Makes a completion queue, which has a channel for itself, and its poller.
-pub(crate) fn create<B>(domain: &Arc<DomainInner>, entries: u32) -> Result<(CompletionQueue<B>, Poller<B>), VerbError> {
-    create_on(domain, &ChannelInner::new(domain)?, entries)
+pub(crate) fn create<B>(
+    domain: &Arc<DomainInner>,
+    entries: u32,
+    vector: u32,
+) -> Result<(CompletionQueue<B>, Poller<B>), VerbError> {
+    create_on(domain, &ChannelInner::new(domain)?, entries, vector)
 }
 
 /// Makes a completion queue on a channel of the domain, and its poller.
@@ -375,6 +379,7 @@ pub(super) fn create_on<B>(
     domain: &Arc<DomainInner>,
     channel: &Arc<ChannelInner>,
     entries: u32,
+    vector: u32,
 ) -> Result<(CompletionQueue<B>, Poller<B>), VerbError> {
     if entries == 0 {
         return Err(VerbError::new("ibv_create_cq", libc::EINVAL));
@@ -387,7 +392,7 @@ pub(super) fn create_on<B>(
     };
     let waker = Arc::new(Waker::new()?);
     // SAFETY: the context is open as long as we hold it, and so is the channel.
-    let raw = unsafe { context.provider.create_cq(context.raw, entries, channel.raw()) }?;
+    let raw = unsafe { context.provider.create_cq(context.raw, entries, channel.raw(), vector) }?;
     let id = CompletionQueueId::fresh();
     context.objects.note(raw, Object::CompletionQueue(id));
     channel.join(raw, id, &waker);

@@ -186,6 +186,13 @@ pub struct Datagram<B> {
     buffer: Buffer<B>,
 }
 
+/// Whether the header is that of a datagram from an IPv4 sender.
+fn is_v4(header: &[u8; HEADER_BYTES]) -> bool {
+    // An IPv4 header starts with its version and its length in words, which a routing header has no room for there: the
+    // first nibble of that is a 6.
+    header[20] == 0x45 && header[0] >> 4 != 6
+}
+
 impl<B> Datagram<B> {
     /// The message.
     pub fn message(&self) -> &[u8] {
@@ -202,14 +209,20 @@ impl<B> Datagram<B> {
     /// The GID of the port that sent it, if the header is there.
     pub fn sender_gid(&self) -> Option<Gid> {
         let header = self.header()?;
-        // An IPv4 header starts with its version and its length in words, which a routing header has no room for there:
-        // the first nibble of that is a 6.
-        let is_v4 = header[20] == 0x45 && header[0] >> 4 != 6;
-        Some(if is_v4 {
+        Some(if is_v4(header) {
             Gid::from(std::net::IpAddr::from(<[u8; 4]>::try_from(&header[32..36]).ok()?))
         } else {
             Gid(header[8..24].try_into().ok()?)
         })
+    }
+
+    /// The traffic class that it came with (on RoCE v2 the DSCP and ECN byte of the IP header), 0 without a header.
+    pub fn traffic_class(&self) -> u8 {
+        match self.header() {
+            Some(header) if is_v4(header) => header[21],
+            Some(&[first, second, ..]) => first << 4 | second >> 4,
+            None => 0,
+        }
     }
 
     /// The buffer: 40 bytes of header, which may hold anything if there is [none](Self::header), then the message.

@@ -3,11 +3,11 @@
 
 use super::events::EventState;
 use super::objects::Objects;
-use super::{Port, PortState, devices, hardware};
+use super::{DeviceAttributes, Port, PortState, devices, hardware};
 use crate::error::{VerbError, note_leak};
 use crate::provider::{Provider, soft};
 use crate::sys;
-use crate::types::PortNumber;
+use crate::types::{Pkey, PortNumber};
 use std::sync::{Arc, OnceLock};
 use std::{env, fmt, ptr::NonNull, time::Duration};
 
@@ -189,6 +189,36 @@ impl Context {
         unsafe { self.0.provider.query_device(self.0.raw) }.map(DeviceAttributes)
     }
 
+    /// How many completion vectors there are, for [`completion_queue_on`](crate::ProtectionDomain::completion_queue_on): at least 1.
+    #[doc(alias = "num_comp_vectors")]
+    pub fn completion_vectors(&self) -> u32 {
+        // SAFETY: open (0).
+        let vectors = unsafe { (*self.0.raw.as_ptr()).num_comp_vectors };
+        vectors.try_into().unwrap_or(0).max(1)
+    }
+
+    /// The partition keys of a port, by their rows; invalid rows are left out.
+    ///
+    /// `ibv_query_pkey(3)`, once for each row of the table.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: the device has no such port. `EIO`: the device is gone.
+    #[doc(alias = "ibv_query_pkey")]
+    pub fn partition_keys(&self, port: PortNumber) -> Result<Vec<(u16, Pkey)>, VerbError> {
+        // SAFETY: open (0).
+        let rows = unsafe { self.0.provider.query_port(self.0.raw, port.value()) }?.pkey_tbl_len;
+        let mut keys = Vec::new();
+        for row in 0..rows {
+            // SAFETY: open (0).
+            let key = Pkey(unsafe { self.0.provider.query_pkey(self.0.raw, port.value(), row) }?);
+            if key.is_valid() {
+                keys.push((row, key));
+            }
+        }
+        Ok(keys)
+    }
+
     /// One port, with the GID that RoCE traffic usually wants already chosen (see [`Port`]).
     ///
     /// # Errors
@@ -257,108 +287,5 @@ fn list(states: &[(PortNumber, PortState)]) -> String {
 impl fmt::Debug for Context {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Context").field(&self.0.name).finish()
-    }
-}
-
-/// What a device can do: limits, each of them the most of one thing.
-#[derive(Clone, Copy)]
-#[doc(alias = "ibv_device_attr")]
-pub struct DeviceAttributes(sys::ibv_device_attr);
-
-/// A limit that C has as an `int` that is never negative.
-fn limit(value: i32) -> u32 {
-    value.try_into().unwrap_or(0)
-}
-
-impl DeviceAttributes {
-    /// Ports, numbered from 1.
-    pub fn port_count(&self) -> u8 {
-        self.0.phys_port_cnt
-    }
-
-    /// Queue pairs.
-    pub fn max_queue_pairs(&self) -> u32 {
-        limit(self.0.max_qp)
-    }
-
-    /// Outstanding requests of one work queue.
-    pub fn max_queue_depth(&self) -> u32 {
-        limit(self.0.max_qp_wr)
-    }
-
-    /// Buffers of one list that is sent or received.
-    #[doc(alias = "max_sge")]
-    pub fn max_elements(&self) -> u32 {
-        limit(self.0.max_sge)
-    }
-
-    /// Shared receive queues; 0 where the device has none.
-    #[doc(alias = "max_srq")]
-    pub fn max_shared_receive_queues(&self) -> u32 {
-        limit(self.0.max_srq)
-    }
-
-    /// Receives of one shared receive queue.
-    #[doc(alias = "max_srq_wr")]
-    pub fn max_shared_receive_depth(&self) -> u32 {
-        limit(self.0.max_srq_wr)
-    }
-
-    /// Entries of one completion queue.
-    pub fn max_completion_entries(&self) -> u32 {
-        limit(self.0.max_cqe)
-    }
-
-    /// Bytes of one memory region.
-    pub fn max_region_bytes(&self) -> u64 {
-        self.0.max_mr_size
-    }
-
-    /// Memory regions.
-    pub fn max_regions(&self) -> u32 {
-        limit(self.0.max_mr)
-    }
-
-    /// Reads and atomics that a queue pair serves at once as the responder.
-    pub fn max_responder_reads(&self) -> u32 {
-        limit(self.0.max_qp_rd_atom)
-    }
-
-    /// Reads and atomics that a queue pair has outstanding at once as the requester.
-    pub fn max_initiator_reads(&self) -> u32 {
-        limit(self.0.max_qp_init_rd_atom)
-    }
-
-    /// Whether atomics are there at all, and thus atomic among the accesses through this device.
-    pub fn has_atomics(&self) -> bool {
-        self.0.atomic_cap != sys::ibv_atomic_cap::IBV_ATOMIC_NONE
-    }
-
-    /// Whether its atomics are atomic with those of the processor and of other devices, too.
-    #[doc(alias = "IBV_ATOMIC_GLOB")]
-    pub fn atomics_reach_the_processor(&self) -> bool {
-        self.0.atomic_cap == sys::ibv_atomic_cap::IBV_ATOMIC_GLOB
-    }
-
-    /// The version of its firmware, as the device spells it.
-    pub fn firmware(&self) -> String {
-        let bytes: Vec<u8> = self.0.fw_ver.iter().take_while(|&&c| c != 0).map(|&c| c as u8).collect();
-        String::from_utf8_lossy(&bytes).into_owned()
-    }
-}
-
-impl fmt::Debug for DeviceAttributes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DeviceAttributes")
-            .field("firmware", &self.firmware())
-            .field("ports", &self.port_count())
-            .field("max_queue_pairs", &self.max_queue_pairs())
-            .field("max_queue_depth", &self.max_queue_depth())
-            .field("max_completion_entries", &self.max_completion_entries())
-            .field("max_regions", &self.max_regions())
-            .field("max_responder_reads", &self.max_responder_reads())
-            .field("max_initiator_reads", &self.max_initiator_reads())
-            .field("has_atomics", &self.has_atomics())
-            .finish_non_exhaustive()
     }
 }

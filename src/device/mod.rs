@@ -1,13 +1,15 @@
 //! Devices: what there is, opening one, and what it and its ports say of themselves.
 
+mod attributes;
 mod context;
 mod events;
 pub(crate) mod objects;
 mod paging;
 mod port;
 
+pub use attributes::DeviceAttributes;
 pub(crate) use context::ContextInner;
-pub use context::{Context, DeviceAttributes, NoActivePort, OpenError};
+pub use context::{Context, NoActivePort, OpenError};
 pub use events::{AsyncEvent, AsyncEvents, EventsError, PortEvent, QueuePairEvent, SharedReceiveQueueEvent};
 pub use objects::{CompletionQueueId, SharedReceiveQueueId};
 pub use paging::{OnDemandPaging, PagedOperation};

@@ -199,7 +199,19 @@ impl<B: Brand> ProtectionDomain<B> {
     /// ([`max_completion_entries`](crate::DeviceAttributes::max_completion_entries)).
     #[doc(alias = "ibv_create_cq")]
     pub fn completion_queue(&self, entries: u32) -> Result<(CompletionQueue<B>, Poller<B>), VerbError> {
-        crate::completion::create(&self.inner, entries)
+        self.completion_queue_on(entries, 0)
+    }
+
+    /// The same with its events on the completion vector `vector`, below
+    /// [`Context::completion_vectors`](crate::Context::completion_vectors): which interrupt, and so which processor, wakes who
+    /// waits.
+    ///
+    /// # Errors
+    ///
+    /// As [`completion_queue`](Self::completion_queue); `EINVAL` also where the device has no such vector.
+    #[doc(alias = "comp_vector")]
+    pub fn completion_queue_on(&self, entries: u32, vector: u32) -> Result<(CompletionQueue<B>, Poller<B>), VerbError> {
+        crate::completion::create(&self.inner, entries, vector)
     }
 
     /// A completion channel, from which completion queues are made that can be waited for together.
@@ -257,7 +269,21 @@ impl<B: Brand> ProtectionDomain<B> {
         queue: &CompletionQueue<B>,
         limits: &Limits,
     ) -> Result<QueuePair<B, Reset, UnreliableConnection>, CreateError> {
-        QueuePair::create(&self.inner, &queue.inner, &queue.inner, limits)
+        self.unreliable_on(queue, queue, limits)
+    }
+
+    /// As [`unreliable`](Self::unreliable), with sends and receives completing on different queues.
+    ///
+    /// # Errors
+    ///
+    /// As [`reliable`](Self::reliable).
+    pub fn unreliable_on(
+        &self,
+        sends: &CompletionQueue<B>,
+        receives: &CompletionQueue<B>,
+        limits: &Limits,
+    ) -> Result<QueuePair<B, Reset, UnreliableConnection>, CreateError> {
+        QueuePair::create(&self.inner, &sends.inner, &receives.inner, limits)
     }
 
     /// A queue pair for unreliable datagrams, likewise.
@@ -299,7 +325,21 @@ impl<B: Brand> ProtectionDomain<B> {
         queue: &CompletionQueue<B>,
         limits: &Limits,
     ) -> Result<QueuePair<B, Reset, UnreliableDatagram>, CreateError> {
-        QueuePair::create(&self.inner, &queue.inner, &queue.inner, limits)
+        self.datagram_on(queue, queue, limits)
+    }
+
+    /// As [`datagram`](Self::datagram), with sends and receives completing on different queues.
+    ///
+    /// # Errors
+    ///
+    /// As [`reliable`](Self::reliable).
+    pub fn datagram_on(
+        &self,
+        sends: &CompletionQueue<B>,
+        receives: &CompletionQueue<B>,
+        limits: &Limits,
+    ) -> Result<QueuePair<B, Reset, UnreliableDatagram>, CreateError> {
+        QueuePair::create(&self.inner, &sends.inner, &receives.inner, limits)
     }
 
     /// A shared receive queue: receives for whichever of many queue pairs a message comes to.

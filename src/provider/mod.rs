@@ -142,12 +142,13 @@ pub(crate) trait Provider: fmt::Debug + Send + Sync {
         Ok(unsafe { self.take_cq_event_of(channel) }?.is_some())
     }
 
-    /// `ibv_create_cq` for at least `cqe` entries, on `channel`.
+    /// `ibv_create_cq` for at least `cqe` entries, on `channel`, with events on completion vector `vector`.
     unsafe fn create_cq(
         &self,
         context: NonNull<sys::ibv_context>,
         cqe: u32,
         channel: NonNull<sys::ibv_comp_channel>,
+        vector: u32,
     ) -> Result<NonNull<sys::ibv_cq>, VerbError>;
     /// `ibv_resize_cq` to at least `cqe` entries; what was granted is in the queue's `cqe`, which nobody else may read
     /// meanwhile.

@@ -330,10 +330,13 @@ impl Provider for RdmaCore {
         context: NonNull<sys::ibv_context>,
         cqe: u32,
         channel: NonNull<sys::ibv_comp_channel>,
+        vector: u32,
     ) -> Result<NonNull<sys::ibv_cq>, VerbError> {
-        let Ok(cqe) = i32::try_from(cqe) else { return Err(VerbError::new("ibv_create_cq", libc::EINVAL)) };
+        let (Ok(cqe), Ok(vector)) = (i32::try_from(cqe), i32::try_from(vector)) else {
+            return Err(VerbError::new("ibv_create_cq", libc::EINVAL));
+        };
         // SAFETY: open, and the channel is of this context (caller).
-        let cq = unsafe { sys::ibv_create_cq(context.as_ptr(), cqe, std::ptr::null_mut(), channel.as_ptr(), 0) };
+        let cq = unsafe { sys::ibv_create_cq(context.as_ptr(), cqe, std::ptr::null_mut(), channel.as_ptr(), vector) };
         non_null("ibv_create_cq", cq)
     }
 

@@ -9,6 +9,7 @@ use super::request::{SendMemory, SendTo, WorkRequest, sealed};
 use super::state::{GoesTo, PostSend, ReadyToReceive, ReadyToSend, State};
 use super::transport::{Transport, UnreliableDatagram, code};
 use super::work::{Entry, Operation, WorkId};
+use crate::completion::Datagram;
 use crate::connection::Endpoint;
 use crate::device::{LinkLayer, Port};
 use crate::domain::brand::Branded;
@@ -127,6 +128,26 @@ impl<B: Brand> ProtectionDomain<B> {
     pub fn recipient(&self, port: &Port, endpoint: &Endpoint, qkey: Qkey) -> Result<Recipient<B>, AddressError> {
         let path = PeerPath { gid: endpoint.gid(), lid: endpoint.lid(), ..PeerPath::to(Gid::default()) };
         Ok(Recipient::new(self.address_handle(port, &path)?, endpoint.queue_pair(), qkey))
+    }
+
+    /// The queue pair that sent `datagram` to `port`, to answer it. The answer goes the way that the datagram came.
+    ///
+    /// Keep the recipient and use it again: it takes an address handle of the device.
+    ///
+    /// # Errors
+    ///
+    /// As [`address_handle`](Self::address_handle).
+    #[doc(alias = "ibv_create_ah_from_wc")]
+    #[doc(alias = "ibv_init_ah_from_wc")]
+    pub fn sender(&self, port: &Port, datagram: &Datagram<B>, qkey: Qkey) -> Result<Recipient<B>, AddressError> {
+        let path = PeerPath {
+            gid: datagram.sender_gid(),
+            lid: datagram.lid,
+            service_level: datagram.service_level,
+            traffic_class: datagram.traffic_class(),
+            ..PeerPath::to(Gid::default())
+        };
+        Ok(Recipient::new(self.address_handle(port, &path)?, datagram.sender, qkey))
     }
 }
 

@@ -28,7 +28,7 @@ impl Device {
         // SAFETY: open.
         let channel = unsafe { RdmaCore.create_comp_channel(context) }.unwrap();
         // SAFETY: open; the channel is alive.
-        let cq = unsafe { RdmaCore.create_cq(context, 63, channel) }.unwrap();
+        let cq = unsafe { RdmaCore.create_cq(context, 63, channel, 0) }.unwrap();
         // SAFETY: open.
         let table = unsafe { RdmaCore.query_gid_table(context) }.unwrap();
         let row = table.iter().find(|row| row.gid_index == u32::from(GID_ROW)).expect("a row with an IPv4 address");

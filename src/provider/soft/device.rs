@@ -27,6 +27,7 @@ pub(super) const MAX_INLINE: u32 = 512;
 pub(super) const MAX_CQE: u32 = (1 << 22) - 1;
 /// Reads and atomics at a time, in either direction.
 pub(super) const MAX_RD_ATOMIC: u8 = 128;
+pub(super) const COMPLETION_VECTORS: u32 = 1;
 /// Requests in one shared receive queue.
 pub(super) const MAX_SRQ_WR: u32 = 1 << 20;
 /// Multicast groups, and queue pairs in one of them.

@@ -5,7 +5,7 @@
 #![allow(unsafe_code, reason = "raw objects")]
 
 use super::{
-    data_path,
+    data_path, device,
     device::Device,
     fabric::{Fabric, State},
     fault::Verb,
@@ -49,7 +49,7 @@ pub(super) fn new_context(fabric: Fabric, index: usize, name: &str, async_fd: Ra
     data_path::fill(&mut base.ops);
     base.cmd_fd = -1;
     base.async_fd = async_fd;
-    base.num_comp_vectors = 1;
+    base.num_comp_vectors = device::COMPLETION_VECTORS as c_int;
     let context = Box::into_raw(Box::new(SoftContext { base, fabric, index, device }));
     // SAFETY: allocated just now; the address of a member.
     let device = unsafe { &raw mut (*context).device };

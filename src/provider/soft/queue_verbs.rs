@@ -2,6 +2,7 @@
 #![allow(unsafe_code, reason = "verbs on raw objects")]
 
 use super::{
+    device,
     fabric::State,
     fault::Verb,
     handles::{SoftChannel, control, cq_in, cq_parts, give_if, handle, srq_parts},
@@ -28,7 +29,11 @@ pub(super) unsafe fn create_cq(
     context: NonNull<ibv_context>,
     cqe: u32,
     channel: NonNull<ibv_comp_channel>,
+    vector: u32,
 ) -> Result<NonNull<ibv_cq>, VerbError> {
+    if vector >= device::COMPLETION_VECTORS {
+        return Err(VerbError::new("ibv_create_cq", libc::EINVAL));
+    }
     // SAFETY: alive (caller).
     let owner = unsafe { channel.cast::<SoftChannel>().read() }.index;
     let entries = c_int::try_from(cqe).unwrap_or(c_int::MAX);

@@ -159,7 +159,7 @@ impl Node {
         // SAFETY: open.
         let channel = unsafe { Soft.create_comp_channel(context) }.unwrap();
         // SAFETY: open, of this context.
-        let cq = unsafe { Soft.create_cq(context, depth, channel) }.unwrap();
+        let cq = unsafe { Soft.create_cq(context, depth, channel, 0) }.unwrap();
         Self {
             context,
             domain,

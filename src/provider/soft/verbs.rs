@@ -203,9 +203,10 @@ impl Provider for Soft {
         context: NonNull<ibv_context>,
         cqe: u32,
         channel: NonNull<ibv_comp_channel>,
+        vector: u32,
     ) -> Result<NonNull<ibv_cq>, VerbError> {
         // SAFETY: the caller's promise.
-        unsafe { queue_verbs::create_cq(context, cqe, channel) }
+        unsafe { queue_verbs::create_cq(context, cqe, channel, vector) }
     }
 
     unsafe fn resize_cq(&self, cq: NonNull<ibv_cq>, cqe: u32) -> Result<(), VerbError> {

@@ -215,7 +215,7 @@ fn a_removed_device_says_so() {
 /// A second completion queue on the channel of a node.
 fn second_queue(node: &Node, depth: u32) -> NonNull<ibv_cq> {
     // SAFETY: open, of this context.
-    unsafe { Soft.create_cq(node.context, depth, node.channel) }.unwrap()
+    unsafe { Soft.create_cq(node.context, depth, node.channel, 0) }.unwrap()
 }
 
 fn take(node: &Node) -> Option<*mut ibv_cq> {

@@ -55,7 +55,7 @@ fn events_of_a_destroyed_queue_vanish() {
     let link = Link::automatic();
     let node = &link.left;
     // SAFETY: open.
-    let cq = unsafe { Soft.create_cq(node.context, 4, node.channel) }.unwrap();
+    let cq = unsafe { Soft.create_cq(node.context, 4, node.channel, 0) }.unwrap();
     let other = cq.as_ptr();
     let qp = node.create(ibv_qp_init_attr { send_cq: other, recv_cq: other, ..node.init_attributes() }).unwrap();
     let pair = Pair { qp, ..link.a };

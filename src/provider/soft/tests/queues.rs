@@ -195,7 +195,7 @@ fn sizes_have_limits_and_are_granted_as_asked() {
     assert_eq!(create(&|a| a.send_cq = stranger.cq.as_ptr()), Err(libc::EINVAL), "another context's queue");
     for (depth, fits) in [(0, false), (1, true), (limits.max_cqe as u32, true), (limits.max_cqe as u32 + 1, false)] {
         // SAFETY: open.
-        match unsafe { Soft.create_cq(node.context, depth, node.channel) } {
+        match unsafe { Soft.create_cq(node.context, depth, node.channel, 0) } {
             Ok(cq) => {
                 // SAFETY: alive.
                 assert_eq!(unsafe { (*cq.as_ptr()).cqe } as u32, depth);

@@ -1,0 +1,170 @@
+//! What a device can do.
+
+use crate::sys;
+use std::fmt;
+
+/// What a device can do: limits, each of them the most of one thing.
+#[derive(Clone, Copy)]
+#[doc(alias = "ibv_device_attr")]
+pub struct DeviceAttributes(pub(super) sys::ibv_device_attr);
+
+/// A limit that C has as an `int` that is never negative.
+fn limit(value: i32) -> u32 {
+    value.try_into().unwrap_or(0)
+}
+
+impl DeviceAttributes {
+    /// The vendor, as a number that IEEE assigned.
+    pub fn vendor_id(&self) -> u32 {
+        self.0.vendor_id
+    }
+
+    /// The device's kind, a number of the vendor's.
+    pub fn vendor_part_id(&self) -> u32 {
+        self.0.vendor_part_id
+    }
+
+    /// The hardware's version, a number of the vendor's.
+    pub fn hardware_version(&self) -> u32 {
+        self.0.hw_ver
+    }
+
+    /// Ports, numbered from 1.
+    pub fn port_count(&self) -> u8 {
+        self.0.phys_port_cnt
+    }
+
+    /// Queue pairs.
+    pub fn max_queue_pairs(&self) -> u32 {
+        limit(self.0.max_qp)
+    }
+
+    /// Outstanding requests of one work queue.
+    pub fn max_queue_depth(&self) -> u32 {
+        limit(self.0.max_qp_wr)
+    }
+
+    /// Buffers of one list that is sent or received.
+    #[doc(alias = "max_sge")]
+    pub fn max_elements(&self) -> u32 {
+        limit(self.0.max_sge)
+    }
+
+    /// Shared receive queues; 0 where the device has none.
+    #[doc(alias = "max_srq")]
+    pub fn max_shared_receive_queues(&self) -> u32 {
+        limit(self.0.max_srq)
+    }
+
+    /// Receives of one shared receive queue.
+    #[doc(alias = "max_srq_wr")]
+    pub fn max_shared_receive_depth(&self) -> u32 {
+        limit(self.0.max_srq_wr)
+    }
+
+    /// Buffers of one list that a shared receive queue takes.
+    #[doc(alias = "max_srq_sge")]
+    pub fn max_shared_receive_elements(&self) -> u32 {
+        limit(self.0.max_srq_sge)
+    }
+
+    /// Address handles.
+    #[doc(alias = "max_ah")]
+    pub fn max_address_handles(&self) -> u32 {
+        limit(self.0.max_ah)
+    }
+
+    /// Multicast groups.
+    #[doc(alias = "max_mcast_grp")]
+    pub fn max_multicast_groups(&self) -> u32 {
+        limit(self.0.max_mcast_grp)
+    }
+
+    /// Queue pairs in one multicast group.
+    #[doc(alias = "max_mcast_qp_attach")]
+    pub fn max_queue_pairs_per_group(&self) -> u32 {
+        limit(self.0.max_mcast_qp_attach)
+    }
+
+    /// Memory windows; 0 where the device has none.
+    #[doc(alias = "max_mw")]
+    pub fn max_windows(&self) -> u32 {
+        limit(self.0.max_mw)
+    }
+
+    /// Completion queues.
+    #[doc(alias = "max_cq")]
+    pub fn max_completion_queues(&self) -> u32 {
+        limit(self.0.max_cq)
+    }
+
+    /// Protection domains.
+    #[doc(alias = "max_pd")]
+    pub fn max_domains(&self) -> u32 {
+        limit(self.0.max_pd)
+    }
+
+    /// How long the device may take to acknowledge, as an exponent like [`AckTimeout`](crate::AckTimeout)'s.
+    #[doc(alias = "local_ca_ack_delay")]
+    pub fn acknowledgement_delay(&self) -> u8 {
+        self.0.local_ca_ack_delay
+    }
+
+    /// Entries of one completion queue.
+    pub fn max_completion_entries(&self) -> u32 {
+        limit(self.0.max_cqe)
+    }
+
+    /// Bytes of one memory region.
+    pub fn max_region_bytes(&self) -> u64 {
+        self.0.max_mr_size
+    }
+
+    /// Memory regions.
+    pub fn max_regions(&self) -> u32 {
+        limit(self.0.max_mr)
+    }
+
+    /// Reads and atomics that a queue pair serves at once as the responder.
+    pub fn max_responder_reads(&self) -> u32 {
+        limit(self.0.max_qp_rd_atom)
+    }
+
+    /// Reads and atomics that a queue pair has outstanding at once as the requester.
+    pub fn max_initiator_reads(&self) -> u32 {
+        limit(self.0.max_qp_init_rd_atom)
+    }
+
+    /// Whether atomics are there at all, and thus atomic among the accesses through this device.
+    pub fn has_atomics(&self) -> bool {
+        self.0.atomic_cap != sys::ibv_atomic_cap::IBV_ATOMIC_NONE
+    }
+
+    /// Whether its atomics are atomic with those of the processor and of other devices, too.
+    #[doc(alias = "IBV_ATOMIC_GLOB")]
+    pub fn atomics_reach_the_processor(&self) -> bool {
+        self.0.atomic_cap == sys::ibv_atomic_cap::IBV_ATOMIC_GLOB
+    }
+
+    /// The version of its firmware, as the device spells it.
+    pub fn firmware(&self) -> String {
+        let bytes: Vec<u8> = self.0.fw_ver.iter().take_while(|&&c| c != 0).map(|&c| c as u8).collect();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+}
+
+impl fmt::Debug for DeviceAttributes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DeviceAttributes")
+            .field("firmware", &self.firmware())
+            .field("ports", &self.port_count())
+            .field("max_queue_pairs", &self.max_queue_pairs())
+            .field("max_queue_depth", &self.max_queue_depth())
+            .field("max_completion_entries", &self.max_completion_entries())
+            .field("max_regions", &self.max_regions())
+            .field("max_responder_reads", &self.max_responder_reads())
+            .field("max_initiator_reads", &self.max_initiator_reads())
+            .field("has_atomics", &self.has_atomics())
+            .finish_non_exhaustive()
+    }
+}

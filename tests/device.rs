@@ -1,0 +1,77 @@
+//! What a device says of itself, on the soft one or on the one that `INTERLOCK_DEVICE` names.
+
+mod common;
+
+use common::{PATIENCE, context};
+use interlock::{Limits, Pkey, PortNumber};
+
+#[test]
+fn a_port_is_in_the_default_partition() {
+    let context = context();
+    let port = context.active_port().unwrap();
+    let keys = context.partition_keys(port.number()).unwrap();
+    assert!(keys.contains(&(0, Pkey::DEFAULT)), "{keys:?}");
+    assert!(keys.iter().all(|(_, key)| key.is_valid()));
+    assert!(Pkey::DEFAULT.is_full() && !Pkey(0x7fff).is_full() && !Pkey(0x8000).is_valid());
+}
+
+#[test]
+fn a_port_that_is_not_there_has_no_keys() {
+    let error = context().partition_keys(PortNumber::new(99).unwrap()).unwrap_err();
+    assert_eq!(error.errno(), libc::EINVAL);
+}
+
+#[test]
+fn a_completion_queue_wakes_on_each_vector() {
+    interlock::domain! { struct Test; }
+    let context = context();
+    let domain = context.named_domain(Test).unwrap();
+    let port = context.active_port().unwrap();
+    assert!(context.completion_vectors() >= 1);
+    for vector in 0..context.completion_vectors() {
+        let (queue, mut poller) = domain.completion_queue_on(2 * Limits::default().completions(), vector).unwrap();
+        let mut pair = domain.datagram(&queue, &Limits::default()).unwrap().into_init(&port).unwrap().open().unwrap();
+        let to = domain.recipient(&port, &pair.endpoint(), interlock::Qkey::USUAL).unwrap();
+        pair.post_receive(domain.buffer(64).unwrap()).unwrap();
+        pair.post_send_to(domain.buffer(8).unwrap(), &to).unwrap();
+        for _ in 0..2 {
+            poller.wait(PATIENCE).unwrap().check().unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_vector_that_is_not_there_is_refused() {
+    interlock::domain! { struct Test; }
+    let context = context();
+    let domain = context.named_domain(Test).unwrap();
+    for vector in [context.completion_vectors(), u32::MAX] {
+        let error = domain.completion_queue_on(16, vector).unwrap_err();
+        assert_eq!((error.verb(), error.errno()), ("ibv_create_cq", libc::EINVAL));
+        let error = domain.completion_channel().unwrap().completion_queue_on(16, vector).unwrap_err();
+        assert_eq!(error.errno(), libc::EINVAL);
+    }
+}
+
+#[test]
+fn a_device_says_what_it_can_do() {
+    let attributes = context().attributes().unwrap();
+    for most in [
+        attributes.max_queue_pairs(),
+        attributes.max_queue_depth(),
+        attributes.max_elements(),
+        attributes.max_completion_queues(),
+        attributes.max_completion_entries(),
+        attributes.max_domains(),
+        attributes.max_regions(),
+        attributes.max_address_handles(),
+        attributes.max_multicast_groups(),
+        attributes.max_queue_pairs_per_group(),
+        attributes.max_shared_receive_queues(),
+        attributes.max_shared_receive_depth(),
+        attributes.max_shared_receive_elements(),
+        attributes.max_windows(),
+    ] {
+        assert_ne!(most, 0, "{attributes:?}");
+    }
+}
