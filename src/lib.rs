@@ -66,6 +66,7 @@
 //! | | [`RelaxedOrdering`], [`OnDemand`], [`ZeroBased`] | ways of registration, as types around the rights |
 //! | | [`Pages`], [`Foreign`] | page-aligned memory, huge pages; memory of another kind |
 //! | memory that others write too | [`OpaqueRegion`], [`SharedMap`], [`DmaBuf`] | granted to peers, never borrowed |
+//! | | [`Lease`] | memory that peers may use for a time |
 //! | remote address and rkey | [`RemoteRegion`] | memory that a peer granted |
 //! | shared receive queue, `ibv_srq` | [`SharedReceiveQueue`], [`OnShared`] | receives for many pairs, and the transport of those |
 //! | completion queue, `ibv_cq` | [`CompletionQueue`], [`Poller`] | to make pairs with, and to poll |
@@ -105,7 +106,8 @@
 //! destroyed or reset the pair or ended the registration, and said so.
 //!
 //! Memory that a peer may write is never a `&[u8]`, because it can change while one looks.
-//! [`deregister`](MemoryRegion::deregister) ends the peer's access and gives the memory back as what it was. The rights of a
+//! [`deregister`](MemoryRegion::deregister) ends the peer's access and gives the memory back as what it was; a [`Lease`] of
+//! a region, or of a part of one, has an hour for that. The rights of a
 //! region are a type parameter; [`Access`] has the table of what each preset allows.
 //!
 //! Memory that is not the library's is borrowed for the length of a closure: see [`scope`]. It is back when the closure's
@@ -152,7 +154,7 @@
 //!
 //! # What is not here yet
 //!
-//! Memory windows and leases, shared receive queues for unreliable transports, a brand that is only known at run time,
+//! Memory windows, shared receive queues for unreliable transports, a brand that is only known at run time,
 //! `rdma_cm` and futures; XRC and the transports of vendors.
 //!
 //! # More
@@ -201,7 +203,7 @@ pub use domain::{Brand, NamedDomainError, ProtectionDomain, Scoped};
 pub use error::VerbError;
 pub use memory::{
     Access, Buffer, BufferList, DeregisterError, DeviceMayWrite, DmaBuf, Exposed, Foreign, ForeignMemory, HugePageSize,
-    JoinError, KeepsOrder, LocalRead, LocalWrite, LockedMemoryLimit, MAX_MESSAGE_BYTES, Memory, MemoryRegion,
+    JoinError, KeepsOrder, Lease, LocalRead, LocalWrite, LockedMemoryLimit, MAX_MESSAGE_BYTES, Memory, MemoryRegion,
     NoHugePages, NoPages, NoSharedMap, OnDemand, OpaqueMemory, OpaqueRegion, OutOfBounds, Pages, PeerCannotWrite,
     PeerMayAtomic, PeerMayChange, PeerMayRead, PeerMayWrite, Plain, RecordError, RegisterError, RegisterFailure,
     RejoinError, RelaxedOrdering, RemoteAll, RemoteAtomic, RemoteRead, RemoteReadWrite, RemoteRegion, RemoteWrite,

@@ -57,6 +57,11 @@ const MUTANTS: &[Mutant] = &[
         ],
     },
     Mutant {
+        without: "rights of peers for a lease",
+        changes: &[("memory/lease.rs", "lease<A: Exposed, M: Memory>", "lease<A: super::Access, M: Memory>")],
+        cases: &["memory/a_lease_has_rights_of_peers"],
+    },
+    Mutant {
         without: "the brand in what can be sent",
         changes: &[
             ("queue/request.rs", "impl<B> SendMemory<B> for Buffer<B>", "impl<A, B> SendMemory<B> for Buffer<A>"),

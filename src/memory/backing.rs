@@ -34,13 +34,13 @@ pub trait Viewable: FromBytes + Immutable {}
 #[diagnostic::do_not_recommend]
 impl<T: FromBytes + Immutable> Viewable for T {}
 
-/// Memory that can be registered. Sealed: `Box<[T]>`, `Vec<T>`, `&'static mut [T]`, [`Pages`], and
-/// [`Foreign`](super::Foreign) for memory of any other kind.
+/// Memory that can be registered. Sealed: `Box<[T]>`, `Vec<T>`, `&'static mut [T]`, [`Pages`], a
+/// [`Buffer`](super::Buffer) once more, and [`Foreign`](super::Foreign) for memory of any other kind.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not memory that a device may write to",
     label = "cannot be registered",
-    note = "give a `Box<[T]>`, `Vec<T>`, `&'static mut [T]` or `Pages`, of a type `T` for which any bytes are a value; \
-            `Foreign` takes memory of any other kind"
+    note = "give a `Box<[T]>`, `Vec<T>`, `&'static mut [T]` or `Pages`, of a type `T` for which any bytes are a value, \
+            or a `Buffer`; `Foreign` takes memory of any other kind"
 )]
 pub trait Memory: Sized + sealed::Sealed {}
 

@@ -1,9 +1,11 @@
 //! Buffers: disjoint parts of a region that no peer can write, posted by move.
 #![allow(unsafe_code, reason = "slices over a part of a region")]
 
+use super::backing::{Memory, RawMemory, sealed::Sealed};
 use super::part::{Descriptor, Part};
 use super::{Plain, RegionInner, Viewable};
 use crate::domain::brand::Branded;
+use crate::seal::Key;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::{fmt, mem, ptr, slice, sync::Arc};
@@ -187,6 +189,20 @@ impl<B> DerefMut for Buffer<B> {
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: inside the region, initialised; ours alone and borrowed to write (0).
         unsafe { slice::from_raw_parts_mut(self.part.addr(), self.part.filled()) }
+    }
+}
+
+/// All of its capacity, for a registration of its own: with rights of peers, who then reach this part of its region alone.
+impl<B> Memory for Buffer<B> {}
+impl<B> Sealed for Buffer<B> {
+    fn into_raw(self, _: Key) -> RawMemory {
+        let bytes = ptr::slice_from_raw_parts_mut(self.part.addr(), self.capacity());
+        RawMemory::keep(bytes, self.part)
+    }
+
+    unsafe fn from_raw(raw: RawMemory) -> Self {
+        // SAFETY: kept by `into_raw`, from a buffer; called once (caller).
+        Self::new(unsafe { raw.parts::<Part>() })
     }
 }
 

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | the program | [`MemoryRegion`] without peer rights, [`Buffer`], [`SharedBuffer`] | read and write it as bytes |
 //! | the device | the ledger, from posting to completion | nothing: the buffer was moved |
-//! | a peer | [`MemoryRegion`] with peer rights, from registration to deregistration | copy and load words; never borrow what the peer may write |
+//! | a peer | [`MemoryRegion`] with peer rights, from registration to deregistration; [`Lease`] | copy and load words; never borrow what the peer may write |
 //! | peers and other processes | [`OpaqueRegion`] over a [`SharedMap`] | copy and load words |
 //! | peers and other devices | [`OpaqueRegion`] over a [`DmaBuf`] | nothing |
 
@@ -16,6 +16,7 @@ mod exposed;
 mod fixed;
 mod foreign;
 mod huge;
+mod lease;
 mod list;
 mod loan;
 mod locked;
@@ -37,6 +38,7 @@ pub use dmabuf::DmaBuf;
 pub use exposed::OutOfBounds;
 pub use foreign::{Foreign, ForeignMemory};
 pub use huge::{HugePageSize, NoHugePages};
+pub use lease::Lease;
 pub use list::BufferList;
 pub(crate) use list::ListInner;
 pub(crate) use loan::Loan;

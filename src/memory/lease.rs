@@ -1,0 +1,156 @@
+//! Leases: memory that peers may use for a time, and that is the program's again afterwards.
+
+use super::{Buffer, DeregisterError, Exposed, Memory, MemoryRegion, RegisterError};
+use crate::domain::{Brand, ProtectionDomain};
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::time::{Duration, Instant};
+
+/// Memory that peers may use with the rights `A`, until a time or until they have said that they are done.
+///
+/// It is a registration of just that memory, with an hour at which it is over. Nothing happens by itself then: the
+/// program's loop looks at [`has_expired`](Self::has_expired), or waits for its completions no longer than
+/// [`remaining`](Self::remaining), and calls [`end`](Self::end). That ends the registration, `ibv_dereg_mr(3)`: from then
+/// on the peer's requests fail, and the memory is the program's again, as what it was.
+///
+/// Leased is any memory that can be registered. A [`Buffer`], which no peer could reach before, is registered a second
+/// time, so that peers reach its bytes and none of those around it. Until the end it is exposed as any [region with such
+/// rights](MemoryRegion): the program copies and loads words, and has a `&[u8]` only where peers may not write.
+///
+/// Dropping it ends it too. Forgetting it leaves the memory to the peer for good, and frees none of it.
+///
+/// # Rules
+///
+/// Each is kept by the compiler; programs that break them are in `ui-tests/memory`.
+///
+/// - M26: leased memory is the program's again when the lease has ended, and not before.
+///
+/// # Examples
+///
+/// A peer may write to part of a region for a second, or until it sends a message:
+///
+/// ```
+/// use interlock::{Context, Limits, RemoteRegion, RemoteWrite, WaitError};
+/// use std::time::Duration;
+/// interlock::domain! { struct Docs; }
+///
+/// let domain = Context::open("soft0")?.named_domain(Docs)?;
+/// let port = domain.context().active_port()?;
+/// let (queue, mut poller) = domain.completion_queue(Limits::default().completions())?;
+/// let pair = domain.reliable(&queue, &Limits::default())?.into_init(&port)?;
+/// let myself = pair.endpoint();
+/// let mut pair = pair.connect(&myself)?;
+/// pair.post_receive(domain.buffer(8)?)?;
+///
+/// let (part, _rest) = domain.buffer(4096)?.split_at(64)?;
+/// let lease = domain.lease::<RemoteWrite, _>(part, Duration::from_secs(1))?;
+///
+/// // The peer gets these bytes. Here it is the pair itself.
+/// let record = RemoteRegion::<RemoteWrite>::from_bytes(&lease.remote().to_bytes())?;
+/// let mut text = domain.buffer(64)?;
+/// text.write(b"for you")?;
+/// pair.post_write(text, &record)?;
+/// pair.post_send(domain.buffer(8)?)?; // it is done
+///
+/// while !lease.has_expired() {
+///     let completion = match poller.wait(lease.remaining()) {
+///         Err(WaitError::TimedOut(_)) => break,
+///         completion => completion?,
+///     };
+///     if completion.check()?.received().is_some() {
+///         break; // it has said so
+///     }
+/// }
+/// let part = lease.end()?;
+/// assert_eq!(&part[..7], b"for you"); // a slice again: no peer reaches it
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// Before the end it is none:
+///
+/// ```compile_fail,E0277
+/// # use interlock::{Brand, Lease, RemoteWrite};
+/// fn look<B: Brand>(lease: &Lease<B, RemoteWrite>) -> &[u8] {
+///     lease.as_bytes()
+/// }
+/// ```
+#[must_use = "dropping it ends it at once"]
+pub struct Lease<B, A, M = Buffer<B>> {
+    region: MemoryRegion<B, A, M>,
+    /// `None`: later than there are times.
+    until: Option<Instant>,
+}
+
+impl<B: Brand> ProtectionDomain<B> {
+    /// Leaves `memory` to peers, with the rights `A`, for at most so long: a [`Lease`].
+    ///
+    /// `ibv_reg_mr(3)`. A [`Buffer`] may be one of this or of another domain.
+    ///
+    /// # Errors
+    ///
+    /// As [`register`](Self::register): the memory comes back. What peers reach, a part too, is 8-byte aligned and a
+    /// multiple of 8 bytes long: [`RegisterFailure::NotInWords`](super::RegisterFailure::NotInWords).
+    #[doc(alias = "ibv_reg_mr")]
+    pub fn lease<A: Exposed, M: Memory>(
+        &self,
+        memory: M,
+        duration: Duration,
+    ) -> Result<Lease<B, A, M>, RegisterError<M>> {
+        let region = self.register(memory)?;
+        Ok(Lease { region, until: Instant::now().checked_add(duration) })
+    }
+}
+
+impl<B: Brand, A: Exposed, M: Memory> Lease<B, A, M> {
+    /// Whether its time is over. The peer can use the memory until [`end`](Self::end), all the same.
+    pub fn has_expired(&self) -> bool {
+        self.remaining().is_zero()
+    }
+
+    /// How long until its time is over; zero if it is. [`Duration::MAX`] for one that is never over.
+    pub fn remaining(&self) -> Duration {
+        self.until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()))
+    }
+
+    /// Lets it be over after `duration` from now, whatever was said before.
+    pub fn renew(&mut self, duration: Duration) {
+        self.until = Instant::now().checked_add(duration);
+    }
+
+    /// Ends it, expired or not, and gives the memory back: no peer reaches it any more.
+    ///
+    /// `ibv_dereg_mr(3)`.
+    ///
+    /// # Errors
+    ///
+    /// The device would not let go of the memory; the lease comes back, and the peer may still use it.
+    #[doc(alias = "ibv_dereg_mr")]
+    pub fn end(self) -> Result<M, DeregisterError<Self>> {
+        let until = self.until;
+        self.region.deregister().map_err(|DeregisterError { region, source }| {
+            let region = Self { region, until };
+            DeregisterError { region, source }
+        })
+    }
+}
+
+/// The region, as long as it is exposed.
+impl<B, A, M> Deref for Lease<B, A, M> {
+    type Target = MemoryRegion<B, A, M>;
+    fn deref(&self) -> &Self::Target {
+        &self.region
+    }
+}
+
+/// To write to it.
+impl<B, A, M> DerefMut for Lease<B, A, M> {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.region
+    }
+}
+
+impl<B, A, M> fmt::Debug for Lease<B, A, M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lease").field("region", &self.region).field("until", &self.until).finish()
+    }
+}

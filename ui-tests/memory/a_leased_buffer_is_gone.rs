@@ -1,0 +1,13 @@
+//! Rule M26: leased memory is the program's again when the lease has ended, and not before.
+//! Error: E0382
+
+use interlock::{Brand, Buffer, ProtectionDomain, RemoteWrite};
+use std::time::Duration;
+
+fn lend<B: Brand>(domain: &ProtectionDomain<B>, mut buffer: Buffer<B>) {
+    let lease = domain.lease::<RemoteWrite, _>(buffer, Duration::MAX);
+    buffer.fill(7);
+    drop(lease);
+}
+
+fn main() {}

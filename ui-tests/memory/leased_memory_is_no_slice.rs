@@ -1,0 +1,10 @@
+//! Rule M26: leased memory is the program's again when the lease has ended, and not before.
+//! Error: E0277
+
+use interlock::{Brand, Lease, RemoteWrite};
+
+fn look<B: Brand>(lease: Lease<B, RemoteWrite>) -> Vec<u8> {
+    lease.as_bytes().to_vec()
+}
+
+fn main() {}

@@ -1,0 +1,9 @@
+//! Rule M26: leased memory is the program's again when the lease has ended, and not before.
+
+use interlock::{Brand, Lease, RemoteWrite};
+
+fn twice<B: Brand>(lease: Lease<B, RemoteWrite>) -> [Lease<B, RemoteWrite>; 1] {
+    [lease]
+}
+
+fn main() {}

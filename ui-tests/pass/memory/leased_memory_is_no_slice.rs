@@ -1,0 +1,9 @@
+//! Rule M26: leased memory is the program's again when the lease has ended, and not before.
+
+use interlock::{Brand, Lease, RemoteWrite};
+
+fn look<B: Brand>(lease: Lease<B, RemoteWrite>) -> Vec<u8> {
+    lease.end().unwrap().to_vec()
+}
+
+fn main() {}

@@ -1,0 +1,11 @@
+//! Rule M26: leased memory is the program's again when the lease has ended, and not before.
+
+use interlock::{Brand, ProtectionDomain, RemoteWrite, SharedBuffer};
+use std::time::Duration;
+
+fn lend<B: Brand>(domain: &ProtectionDomain<B>, share: SharedBuffer<B>) {
+    let buffer = share.try_into_unique().unwrap();
+    drop(domain.lease::<RemoteWrite, _>(buffer, Duration::MAX));
+}
+
+fn main() {}
