@@ -81,7 +81,7 @@
 //! | `wr_id` | [`WorkId`] | the name of a posted request |
 //! | what goes out of band | [`Endpoint`], [`RemoteRegion`] | records of fixed length, with a version |
 //!
-//! The C names are aliases: search this documentation for `ibv_post_send` or `IBV_QPS_RTR`.
+//! The C names are aliases: search this documentation for `ibv_post_send` or `IBV_QPS_RTR`. [`verbs`] has them call by call.
 //!
 //! # States of a queue pair
 //!
@@ -161,7 +161,7 @@
 //!
 //! In the repository: `docs/architecture.md` (how it is built), `docs/trust-model.md` (what is assumed, and why a
 //! program cannot corrupt memory), `docs/hazards.md` (each known way to get RDMA wrong, and what stops it),
-//! `docs/peer-holes.md` (soundness holes of earlier libraries, and why they are not here), `examples/`.
+//! `docs/failures.md` (what each failure means), `docs/peer-holes.md` (soundness holes of earlier libraries, and why they are not here), `examples/`.
 
 #![deny(unsafe_code)]
 #![warn(
@@ -187,6 +187,7 @@ mod seal;
 mod sync;
 mod sys;
 mod types;
+pub mod verbs;
 
 pub use completion::{
     Armed, Completion, CompletionChannel, CompletionQueue, Datagram, Failure, FailureCause, FaultSide, NoRoom,
@@ -195,9 +196,9 @@ pub use completion::{
 };
 pub use connection::Endpoint;
 pub use device::{
-    AsyncEvent, AsyncEvents, CompletionQueueId, Context, Device, DeviceAttributes, EventsError, GidEntry, GidKind,
-    LinkLayer, NoActivePort, NoGid, OnDemandPaging, OpenError, PagedOperation, Port, PortEvent, PortState,
-    QueuePairEvent, SharedReceiveQueueEvent, SharedReceiveQueueId, devices,
+    AsyncEvent, AsyncEvents, CompletionQueueId, Context, Device, DeviceAttributes, EventsError, ForkSupport, GidEntry,
+    GidKind, LinkLayer, NoActivePort, NoGid, OnDemandPaging, OpenError, PagedOperation, Port, PortEvent, PortState,
+    QueuePairEvent, SharedReceiveQueueEvent, SharedReceiveQueueId, devices, enable_fork_support, fork_support,
 };
 pub use domain::{Brand, NamedDomainError, ProtectionDomain, Scoped};
 pub use error::VerbError;

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{PATIENCE, context};
-use interlock::{Limits, Pkey, PortNumber};
+use interlock::{ForkSupport, Limits, Pkey, PortNumber};
 
 #[test]
 fn a_port_is_in_the_default_partition() {
@@ -73,5 +73,14 @@ fn a_device_says_what_it_can_do() {
         attributes.max_windows(),
     ] {
         assert_ne!(most, 0, "{attributes:?}");
+    }
+}
+
+#[test]
+fn fork_support_is_there_for_who_asks() {
+    match interlock::enable_fork_support() {
+        Ok(support) => assert!(matches!(support, ForkSupport::Enabled | ForkSupport::Unneeded), "{support:?}"),
+        // Another test was first.
+        Err(error) => assert_eq!((error.verb(), error.errno()), ("ibv_fork_init", libc::EINVAL)),
     }
 }

@@ -3,6 +3,7 @@
 mod attributes;
 mod context;
 mod events;
+mod fork;
 pub(crate) mod objects;
 mod paging;
 mod port;
@@ -11,6 +12,7 @@ pub use attributes::DeviceAttributes;
 pub(crate) use context::ContextInner;
 pub use context::{Context, NoActivePort, OpenError};
 pub use events::{AsyncEvent, AsyncEvents, EventsError, PortEvent, QueuePairEvent, SharedReceiveQueueEvent};
+pub use fork::{ForkSupport, enable_fork_support, fork_support};
 pub use objects::{CompletionQueueId, SharedReceiveQueueId};
 pub use paging::{OnDemandPaging, PagedOperation};
 pub use port::{GidEntry, GidKind, LinkLayer, NoGid, Port, PortState};

@@ -63,6 +63,18 @@ fn name(device: *mut sys::ibv_device) -> String {
     unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned()
 }
 
+/// `ibv_is_fork_initialized`.
+pub(crate) fn fork_status() -> sys::ibv_fork_status {
+    // SAFETY: asks the kernel.
+    unsafe { sys::ibv_is_fork_initialized() }
+}
+
+/// `ibv_fork_init`.
+pub(crate) fn fork_init() -> Result<(), VerbError> {
+    // SAFETY: refuses where it is too late.
+    zero_or_errno("ibv_fork_init", unsafe { sys::ibv_fork_init() })
+}
+
 /// All devices that libibverbs finds; none where there is no RDMA subsystem.
 pub(crate) fn devices() -> Result<Vec<Listed>, VerbError> {
     let mut all = Vec::new();

@@ -72,6 +72,9 @@ pub struct ibv_transport_type(pub ::std::os::raw::c_int);
 pub struct ibv_device_cap_flags(pub ::std::os::raw::c_uint);
 #[repr(transparent)]
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
+pub struct ibv_fork_status(pub ::std::os::raw::c_uint);
+#[repr(transparent)]
+#[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct ibv_atomic_cap(pub ::std::os::raw::c_uint);
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
@@ -2753,6 +2756,11 @@ impl ::std::ops::BitAndAssign for ibv_device_cap_flags {
         self.0 &= rhs.0;
     }
 }
+impl ibv_fork_status {
+    pub const IBV_FORK_DISABLED: ibv_fork_status = ibv_fork_status(0);
+    pub const IBV_FORK_ENABLED: ibv_fork_status = ibv_fork_status(1);
+    pub const IBV_FORK_UNNEEDED: ibv_fork_status = ibv_fork_status(2);
+}
 impl ibv_atomic_cap {
     pub const IBV_ATOMIC_NONE: ibv_atomic_cap = ibv_atomic_cap(0);
     pub const IBV_ATOMIC_HCA: ibv_atomic_cap = ibv_atomic_cap(1);
@@ -3821,4 +3829,6 @@ unsafe extern "C" {
     pub fn ibv_destroy_ah(ah: *mut ibv_ah) -> ::std::os::raw::c_int;
     pub fn ibv_attach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, lid: u16) -> ::std::os::raw::c_int;
     pub fn ibv_detach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, lid: u16) -> ::std::os::raw::c_int;
+    pub fn ibv_fork_init() -> ::std::os::raw::c_int;
+    pub fn ibv_is_fork_initialized() -> ibv_fork_status;
 }
