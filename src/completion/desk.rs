@@ -4,11 +4,13 @@
 //! connection complete in the order of posting; and `ibv_poll_cq` orders what the device wrote before what is read after it.
 #![allow(unsafe_code, reason = "polls the raw queue")]
 
+use super::Completion;
+use super::entry::Ended;
 use super::poller::PollError;
-use super::queue::{Attached, CqInner, Message, Orphan};
+use super::queue::{Attached, CqInner, Message, Orphan, Place, Vacant};
 use super::retired::Run;
 use super::shares::Members;
-use crate::queue::WorkId;
+use crate::queue::{RawEntry, WorkId};
 use crate::sys;
 use std::mem;
 use std::sync::atomic::Ordering;
@@ -19,14 +21,21 @@ static_assertions::const_assert!(BATCH.is_power_of_two());
 
 /// Outlives its poller.
 pub(crate) struct Desk {
-    /// The work queues, by slot.
-    attached: Vec<Option<Attached>>,
+    /// # Invariants
+    ///
+    /// 0. `mask + 1` places, a power of two. The work queues are in those of their slots; what is in the others has nothing
+    ///    in flight, so that no look at a place has to ask.
+    attached: Vec<Attached>,
+    mask: usize,
+    vacant: Vacant,
     /// Those of them that receive from a shared receive queue.
     members: Members,
     /// What was taken from the device and not given out yet: from `next` to `filled`.
+    ///
+    /// 1. `next` is at most `filled`, which is at most `BATCH`.
     polled: [sys::ibv_wc; BATCH],
-    next: usize,
-    filled: usize,
+    next: u32,
+    filled: u32,
     /// Work queues that were gone before the last look at the device; to be emptied once that look's completions are out.
     leaving: Vec<Orphan>,
     /// Work queues that went since, each with how many completions may be in the queue that were there before it went. The
@@ -44,8 +53,11 @@ unsafe impl Sync for Desk {}
 
 impl Desk {
     pub(super) fn new() -> Self {
+        let vacant = Vacant::new();
         Self {
-            attached: Vec::new(),
+            attached: vec![vacant.place()],
+            mask: 0,
+            vacant,
             members: Members::default(),
             // SAFETY: a struct of numbers, for which zero is a value. (A device need not write all of them.)
             polled: unsafe { mem::zeroed() },
@@ -59,49 +71,97 @@ impl Desk {
     }
 
     pub(super) fn into_attached(self) -> Vec<Attached> {
-        self.attached.into_iter().flatten().collect()
+        self.attached
     }
 
     pub(super) fn unknown(&self) -> u64 {
         self.unknown
     }
 
+    /// The next completion to give out; `None` if there is none now. Looks at the device only if it `may_look`.
+    #[inline(always)]
+    pub(super) fn next<B>(&mut self, queue: &CqInner, may_look: bool) -> Result<Option<Completion<B>>, PollError> {
+        if self.next >= self.filled {
+            if !queue.mailbox.is_flagged() {
+                if !may_look || !self.look(queue)? {
+                    return Ok(None);
+                }
+                // SAFETY: there is one: `next` is less than `filled`.
+                if let Some(completion) = unsafe { self.next_of_successes() } {
+                    return Ok(Some(completion));
+                }
+            }
+        // SAFETY: as above.
+        } else if let Some(completion) = unsafe { self.next_of_successes() } {
+            return Ok(Some(completion));
+        }
+        // Apart, so that one of the short way need not be in memory.
+        let Some((ended, entry)) = self.next_of_any(queue, may_look)? else { return Ok(None) };
+        // SAFETY: taken out just now.
+        Ok(Some(unsafe { Completion::new(ended, entry) }))
+    }
+
+    /// The oldest request that the completion at `next` retires, if it succeeded.
+    ///
+    /// # Safety
+    ///
+    /// There is one.
+    #[inline(always)]
+    unsafe fn next_of_successes<B>(&mut self) -> Option<Completion<B>> {
+        // SAFETY: the caller's promise.
+        let run = unsafe { self.current() }?;
+        run.next_success()
+    }
+
+    /// [`next`](Self::next), whatever that is.
+    #[cold]
+    #[inline(never)]
+    fn next_of_any(&mut self, queue: &CqInner, may_look: bool) -> Result<Option<(Ended, RawEntry)>, PollError> {
+        Ok(self.next_run(queue, may_look)?.map(Run::next))
+    }
+
     /// The next requests to give out; `None` if there are none now. Looks at the device only if it `may_look`.
     #[inline(always)]
     pub(super) fn next_run(&mut self, queue: &CqInner, may_look: bool) -> Result<Option<Run<'_>>, PollError> {
         loop {
-            if self.next < self.filled {
-                if let Some(run) = self.current() {
-                    // SAFETY: of the lifetime only, which the compiler takes for that of the loop: the ways on from here do
-                    // not have the run.
-                    return Ok(Some(unsafe { mem::transmute::<Run<'_>, Run<'_>>(run) }));
-                }
-                match self.shared() {
-                    Some(slot) => return Ok(self.current_shared(slot)),
-                    None => self.astray(queue),
-                }
-                continue;
-            }
-            if queue.mailbox.is_flagged() {
-                match self.attend(queue, may_look)? {
-                    Attended::Polled => continue,
-                    Attended::Destroyed(slot) => return Ok(self.destroyed(slot)),
-                    Attended::Empty => return Ok(None),
+            if self.next >= self.filled {
+                if queue.mailbox.is_flagged() {
+                    match self.attend(queue, may_look)? {
+                        Attended::Polled => {}
+                        Attended::Destroyed(slot) => return Ok(self.destroyed(slot)),
+                        Attended::Empty => return Ok(None),
+                    }
+                } else if !may_look || !self.look(queue)? {
+                    return Ok(None);
                 }
             }
-            if !may_look || !self.look(queue)? {
-                return Ok(None);
+            // SAFETY: there is one: `next` is less than `filled`.
+            if let Some(run) = unsafe { self.current() } {
+                // SAFETY: of the lifetime only, which the compiler takes for that of the loop: the ways on from here do
+                // not have the run.
+                return Ok(Some(unsafe { mem::transmute::<Run<'_>, Run<'_>>(run) }));
+            }
+            match self.shared() {
+                Some(slot) => return Ok(self.current_shared(slot)),
+                None => self.astray(queue),
             }
         }
     }
 
     /// What the completion at `next` retires; `None` if no such request is known.
+    ///
+    /// # Safety
+    ///
+    /// There is one.
     #[inline(always)]
-    fn current(&mut self) -> Option<Run<'_>> {
-        let wc = &self.polled[self.next % BATCH];
+    unsafe fn current(&mut self) -> Option<Run<'_>> {
+        // SAFETY: less than `filled` (caller), so less than `BATCH` (1).
+        let wc = unsafe { self.polled.get_unchecked(self.next as usize) };
         let id = WorkId::from_raw(wc.wr_id);
-        let attached = self.attached.get_mut(id.key().slot())?.as_mut().filter(|attached| attached.key == id.key())?;
-        let ahead = attached.retirer.ahead_of(id.index())?;
+        let place = id.raw() as usize & self.mask;
+        // SAFETY: there are so many (0).
+        let attached = unsafe { self.attached.get_unchecked_mut(place) };
+        let ahead = attached.retirer.ahead_of(id.raw())?;
         Some(Run::completed(attached, ahead, wc, &mut self.next))
     }
 
@@ -109,20 +169,20 @@ impl Desk {
     #[cold]
     #[inline(never)]
     fn shared(&mut self) -> Option<usize> {
-        self.members.bring(&self.polled[self.next % BATCH])
+        self.members.bring(&self.polled[self.next as usize % BATCH])
     }
 
     /// The shared receive that was brought to the pair in `slot`.
     #[cold]
     fn current_shared(&mut self, slot: usize) -> Option<Run<'_>> {
-        let wc = &self.polled[self.next % BATCH];
-        self.attached.get_mut(slot)?.as_mut().map(|attached| Run::completed(attached, 0, wc, &mut self.next))
+        let wc = &self.polled[self.next as usize % BATCH];
+        self.attached.get_mut(slot).map(|attached| Run::completed(attached, 0, wc, &mut self.next))
     }
 
     /// The requests of a queue that is gone.
     #[cold]
     fn destroyed(&mut self, slot: usize) -> Option<Run<'_>> {
-        self.attached.get_mut(slot)?.as_mut().map(Run::destroyed)
+        self.attached.get_mut(slot).map(Run::destroyed)
     }
 
     /// Takes what the device has. False if that is nothing.
@@ -131,8 +191,8 @@ impl Desk {
         // SAFETY: alive as long as we hold it; we are its only poller; there is room for `BATCH` entries.
         let count = unsafe { (queue.poll)(queue.raw.as_ptr(), BATCH as i32, self.polled.as_mut_ptr()) };
         // Negative ones are great ones.
-        let count = count as u32 as usize;
-        if count > BATCH {
+        let count = count as u32;
+        if count > BATCH as u32 {
             return Err(self.poison(queue));
         }
         (self.next, self.filled) = (0, count);
@@ -155,7 +215,7 @@ impl Desk {
         // What is gone before this look has no completions after the end of the queue, if the look finds that.
         self.read_mail(queue);
         let any = self.look(queue)?;
-        let seen = if self.filled < BATCH { u32::MAX } else { BATCH as u32 };
+        let seen = if self.filled < BATCH as u32 { u32::MAX } else { BATCH as u32 };
         self.left.iter_mut().for_each(|(_, before)| *before = before.saturating_sub(seen));
         // Those at the front went first. They are emptied from the back, oldest first.
         let gone = self.left.iter().take_while(|(_, before)| *before == 0).count();
@@ -184,12 +244,13 @@ impl Desk {
         for message in queue.mailbox.take() {
             match message {
                 Message::Attach(attached) => {
-                    let slot = attached.key.slot();
+                    let slot = attached.key().slot();
                     if self.attached.len() <= slot {
-                        self.attached.resize_with(slot + 1, || None);
+                        self.attached.resize_with((slot + 1).next_power_of_two(), || self.vacant.place());
+                        self.mask = self.attached.len() - 1;
                     }
                     if let Some(place) = self.attached.get_mut(slot) {
-                        *place = Some(attached);
+                        *place = attached;
                     }
                 }
                 Message::Join(member) => self.members.join(member),
@@ -209,7 +270,7 @@ impl Desk {
             queue.mailbox.flag();
         } else {
             // What a queue that was destroyed had in flight came back then.
-            let id = WorkId::from_raw(self.polled[self.next % BATCH].wr_id);
+            let id = WorkId::from_raw(self.polled[self.next as usize % BATCH].wr_id);
             self.unknown += u64::from(!self.members.is_over(id));
             self.next += 1;
         }
@@ -220,18 +281,19 @@ impl Desk {
     #[cold]
     fn next_destroyed(&mut self, queue: &CqInner) -> Option<usize> {
         while let Some(orphan) = self.leaving.last() {
-            let slot = orphan.place.key.slot();
+            let slot = orphan.place.next.key().slot();
+            let mut next = orphan.place.next;
             if let Some(place) = self.attached.get_mut(slot) {
-                if place.as_ref().is_some_and(|attached| attached.retirer.has_any()) {
+                if place.retirer.has_any() {
                     return Some(slot);
                 }
-                if let (Some(attached), Some(_)) = (&place, &orphan.place.shared) {
-                    self.members.leave(attached.qpn, slot);
+                if orphan.place.shared.is_some() {
+                    self.members.leave(place.qpn, slot);
                 }
-                *place = None;
+                next = WorkId::from_raw(mem::replace(place, self.vacant.place()).retirer.oldest());
             }
             if let Some(Orphan { place, keeps_lease }) = self.leaving.pop() {
-                queue.release(place, keeps_lease.is_none());
+                queue.release(Place { next, ..place }, keeps_lease.is_none());
                 if let Some(unsettled) = keeps_lease {
                     unsettled.fetch_sub(1, Ordering::Release);
                 }

@@ -47,7 +47,7 @@ impl<M> Mailbox<M> {
 mod models {
     //! Every interleaving of the program destroying a pair on one thread and polling on another.
     use super::*;
-    use crate::queue::ledger::{Retirer, ledger};
+    use crate::queue::ledger::{Retirer, STEP, ledger};
     use crate::sync::{Arc, AtomicU32};
     use loom::thread;
 
@@ -81,7 +81,7 @@ mod models {
         loom::model(|| {
             let mailbox = Arc::new(Mailbox::new());
             let completions = Arc::new(AtomicU32::new(0));
-            let (mut poster, mut retirer): (_, Retirer<u32>) = ledger(2);
+            let (mut poster, mut retirer): (_, Retirer<u32>) = ledger(2, 0);
             let (orphanage, device) = (Arc::clone(&mailbox), Arc::clone(&completions));
             let program = thread::spawn(move || {
                 poster.try_push(0).unwrap();
@@ -97,7 +97,7 @@ mod models {
                 let destroyed_before = mailbox.is_flagged() && !mailbox.take().is_empty();
                 // ... has all its completions in the queue, which is now seen empty.
                 if completions.load(Ordering::Acquire) > polled {
-                    let (value, ahead) = retirer.retire(polled).unwrap();
+                    let (value, ahead) = retirer.retire(u64::from(polled) * STEP).unwrap();
                     assert_eq!(ahead, 0);
                     out.push(value);
                     polled += 1;

@@ -77,7 +77,7 @@ impl<B> Poller<B> {
     /// [`PollError::Failed`], from then on always.
     #[inline(always)]
     pub fn poll(&mut self) -> Result<Option<Completion<B>>, PollError> {
-        Ok(self.desk.next_run(&self.queue, true)?.map(|run| run.next().0))
+        self.desk.next(&self.queue, true)
     }
 
     /// Gives `f` each completion that there is now; says how many. Cheaper than as many [`poll`](Self::poll)s.
@@ -90,16 +90,9 @@ impl<B> Poller<B> {
     #[inline(always)]
     pub fn poll_each(&mut self, mut f: impl FnMut(Completion<B>)) -> Result<usize, PollError> {
         let mut count = 0;
-        while let Some(mut run) = self.desk.next_run(&self.queue, count == 0)? {
-            loop {
-                let (completion, others) = run.next();
-                count += 1;
-                f(completion);
-                match others {
-                    Some(others) => run = others,
-                    None => break,
-                }
-            }
+        while let Some(completion) = self.desk.next(&self.queue, count == 0)? {
+            count += 1;
+            f(completion);
         }
         Ok(count)
     }

@@ -19,14 +19,14 @@ use crate::device::objects::Object;
 use crate::domain::DomainInner;
 use crate::domain::brand::Branded;
 use crate::error::{VerbError, note_leak};
-use crate::queue::ledger::Retirer;
-use crate::queue::{Entry, MAX_SLOTS, QueueKey, QueueKind, SharedLedger};
+use crate::queue::ledger::{Nothing, Retirer};
+use crate::queue::{Entry, MAX_SLOTS, QueueKey, QueueKind, SharedLedger, WorkId};
 use crate::sys::{
     self,
     inline::{PollCq, RequestNotify},
 };
 use std::marker::PhantomData;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::{fmt, mem, ptr::NonNull};
 
@@ -94,8 +94,9 @@ pub struct NoRoom {
 /// What a work queue and its poller tell each other besides the ledger. One for both queues of a pair.
 #[derive(Debug)]
 pub(crate) struct QueueStatus {
-    /// Set at the first failure that the poller saw; posts to this queue are refused from then on.
-    broken: [AtomicBool; 2],
+    /// Not 0 where posts cannot go the short way. `BROKEN`: since the first failure that the poller saw; posts to this queue
+    /// are refused. `IN_SESSIONS`: they go through `ibv_wr_*`.
+    detour: [AtomicU8; 2],
     /// That failure's status, plus 1; 0 for none.
     first_failure: AtomicU32,
     pub(crate) qpn: u32,
@@ -105,10 +106,13 @@ pub(crate) struct QueueStatus {
     datagrams: bool,
 }
 
+const BROKEN: u8 = 1;
+const IN_SESSIONS: u8 = 2;
+
 impl QueueStatus {
     pub(crate) fn new(qpn: u32, kind: sys::ibv_qp_type) -> Arc<Self> {
         Arc::new(Self {
-            broken: [AtomicBool::new(false), AtomicBool::new(false)],
+            detour: [AtomicU8::new(0), AtomicU8::new(0)],
             first_failure: AtomicU32::new(0),
             qpn,
             unreliable: kind != sys::ibv_qp_type::IBV_QPT_RC,
@@ -119,24 +123,39 @@ impl QueueStatus {
     /// The same for another life of the pair.
     pub(crate) fn anew(&self) -> Arc<Self> {
         let Self { qpn, unreliable, datagrams, .. } = *self;
-        let broken = [AtomicBool::new(false), AtomicBool::new(false)];
-        Arc::new(Self { broken, first_failure: AtomicU32::new(0), qpn, unreliable, datagrams })
+        let detour = self.detour.each_ref().map(|detour| AtomicU8::new(detour.load(Ordering::Relaxed) & !BROKEN));
+        Arc::new(Self { detour, first_failure: AtomicU32::new(0), qpn, unreliable, datagrams })
     }
 
     #[inline(always)]
     pub(crate) fn is_broken(&self, side: QueueKind) -> bool {
-        self.of(side).load(Ordering::Relaxed)
+        self.of(side).load(Ordering::Relaxed) & BROKEN != 0
     }
 
-    /// The flag of one of the two queues.
+    /// Whether posts can go the short way.
     #[inline(always)]
-    fn of(&self, side: QueueKind) -> &AtomicBool {
-        let [send, receive] = &self.broken;
+    pub(crate) fn is_plain(&self, side: QueueKind) -> bool {
+        self.of(side).load(Ordering::Relaxed) == 0
+    }
+
+    /// Sends go through `ibv_wr_*`.
+    pub(crate) fn send_in_sessions(&self) {
+        self.of(QueueKind::Send).fetch_or(IN_SESSIONS, Ordering::Relaxed);
+    }
+
+    /// The flags of one of the two queues.
+    #[inline(always)]
+    fn of(&self, side: QueueKind) -> &AtomicU8 {
+        let [send, receive] = &self.detour;
         if side == QueueKind::Send { send } else { receive }
     }
 
+    fn break_queue(&self, side: QueueKind) {
+        self.of(side).fetch_or(BROKEN, Ordering::Relaxed);
+    }
+
     pub(crate) fn break_all(&self) {
-        self.broken.iter().for_each(|broken| broken.store(true, Ordering::Relaxed));
+        [QueueKind::Send, QueueKind::Receive].into_iter().for_each(|side| self.break_queue(side));
     }
 
     /// What broke the pair.
@@ -153,7 +172,7 @@ impl QueueStatus {
         let kept = failed.code().unwrap_or(u32::MAX - 1).saturating_add(1);
         self.first_failure.store(kept, Ordering::Relaxed);
         match side {
-            QueueKind::Send if self.unreliable => self.of(side).store(true, Ordering::Relaxed),
+            QueueKind::Send if self.unreliable => self.break_queue(side),
             _ => self.break_all(),
         }
     }
@@ -161,14 +180,15 @@ impl QueueStatus {
     /// Forgets the failures of an earlier life; nothing of it is in flight.
     pub(crate) fn renew(&self) {
         self.first_failure.store(0, Ordering::Relaxed);
-        self.broken.iter().for_each(|broken| broken.store(false, Ordering::Relaxed));
+        for detour in &self.detour {
+            detour.fetch_and(!BROKEN, Ordering::Relaxed);
+        }
     }
 }
 
 /// A work queue as its poller sees it: one line of the cache.
 #[repr(align(64))]
 pub(crate) struct Attached {
-    pub(crate) key: QueueKey,
     pub(crate) retirer: Retirer<Entry>,
     /// The status's, without the way there.
     pub(super) qpn: u32,
@@ -177,11 +197,32 @@ pub(crate) struct Attached {
     pub(crate) status: Arc<QueueStatus>,
 }
 
-static_assertions::const_assert_eq!(mem::size_of::<Option<Attached>>(), 64);
+static_assertions::const_assert_eq!(mem::size_of::<Attached>(), 64);
 
 impl Attached {
-    pub(crate) fn new(key: QueueKey, retirer: Retirer<Entry>, status: Arc<QueueStatus>) -> Self {
-        Self { key, retirer, qpn: status.qpn, datagrams: status.datagrams, status }
+    pub(crate) fn new(retirer: Retirer<Entry>, status: Arc<QueueStatus>) -> Self {
+        Self { retirer, qpn: status.qpn, datagrams: status.datagrams, status }
+    }
+
+    /// Which work queue it is.
+    pub(super) fn key(&self) -> QueueKey {
+        WorkId::from_raw(self.retirer.oldest()).key()
+    }
+}
+
+/// What is in places without a work queue: nothing is in flight there.
+pub(super) struct Vacant {
+    ledger: Nothing<Entry>,
+    status: Arc<QueueStatus>,
+}
+
+impl Vacant {
+    pub(super) fn new() -> Self {
+        Self { ledger: Nothing::new(), status: QueueStatus::new(0, sys::ibv_qp_type::IBV_QPT_RC) }
+    }
+
+    pub(super) fn place(&self) -> Attached {
+        Attached::new(self.ledger.retirer(), Arc::clone(&self.status))
     }
 }
 
@@ -204,9 +245,9 @@ pub(crate) struct Orphan {
 /// The place of a work queue on a completion queue. Not `Copy`: it is given back once.
 #[derive(Debug)]
 pub(crate) struct Place {
-    pub(crate) key: QueueKey,
-    generation: u32,
-    depth: u32,
+    /// The id that its next request gets: its first, until it is given back.
+    pub(crate) next: WorkId,
+    pub(super) depth: u32,
     /// Of a pair that receives from a shared receive queue: what is in flight there. Such pairs have one lease together.
     pub(crate) shared: Option<SharedLedger>,
 }
@@ -216,7 +257,7 @@ pub(super) struct Control {
     pub(super) capacity: u32,
     pub(super) leased: u32,
     shared: SharedLeases,
-    /// Slots that were used before, with the generation that their next user gets.
+    /// Slots that were used before, with the life that their next user gets.
     free: Vec<(u32, u32)>,
     /// The lowest slot that was never used.
     fresh: u32,
@@ -308,7 +349,7 @@ impl CqInner {
     /// Gives a place back, with its lease or without.
     pub(crate) fn release(&self, place: Place, ends_lease: bool) {
         let mut control = self.control();
-        control.free.push((place.key.slot() as u32, place.generation.wrapping_add(1)));
+        control.free.push((place.next.key().slot() as u32, place.next.life().wrapping_add(1)));
         if ends_lease {
             control.leased -= place.depth;
             if let Some(ledger) = &place.shared {
@@ -325,7 +366,7 @@ impl CqInner {
 
 impl Control {
     fn place(&mut self, kind: QueueKind, depth: u32) -> Option<Place> {
-        let (slot, generation) = match self.free.pop() {
+        let (slot, life) = match self.free.pop() {
             Some(used) => used,
             None if self.fresh < MAX_SLOTS => {
                 self.fresh += 1;
@@ -333,7 +374,7 @@ impl Control {
             }
             None => return None,
         };
-        Some(Place { key: QueueKey::new(kind, slot, generation), generation, depth, shared: None })
+        Some(Place { next: QueueKey::new(kind, slot).first(life), depth, shared: None })
     }
 }
 

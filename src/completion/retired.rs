@@ -8,7 +8,8 @@ use super::queue::{Attached, QueueStatus};
 use super::{Completion, Status, Success};
 use crate::domain::brand::Branded;
 use crate::memory::Buffer;
-use crate::queue::{Entry, QueueKind, WorkId};
+use crate::queue::ledger::{after, between};
+use crate::queue::{Entry, QueueKind, RawEntry, WorkId};
 use crate::sys;
 use std::mem::{ManuallyDrop, MaybeUninit};
 use std::{fmt, iter::FusedIterator, marker::PhantomData};
@@ -19,48 +20,66 @@ pub(super) struct Run<'d> {
     attached: &'d mut Attached,
     /// # Invariants
     ///
-    /// 0. The number of the last in the ledger: it is in flight, as are those before it.
-    last: u32,
+    /// 0. The last in the ledger: it is in flight, as are those before it.
+    last: u64,
     /// What the device says of the last; `None` if the queue is gone.
-    by_device: Option<(&'d sys::ibv_wc, &'d mut usize)>,
+    by_device: Option<(&'d sys::ibv_wc, &'d mut u32)>,
 }
 
 impl<'d> Run<'d> {
     /// `next` counts the completions that were given out.
     #[inline(always)]
-    pub(super) fn completed(attached: &'d mut Attached, ahead: u32, wc: &'d sys::ibv_wc, next: &'d mut usize) -> Self {
-        Self { last: attached.retirer.taken().wrapping_add(ahead), attached, by_device: Some((wc, next)) }
+    pub(super) fn completed(attached: &'d mut Attached, ahead: u32, wc: &'d sys::ibv_wc, next: &'d mut u32) -> Self {
+        Self { last: after(attached.retirer.oldest(), ahead), attached, by_device: Some((wc, next)) }
     }
 
     /// At least one request is in flight.
     pub(super) fn destroyed(attached: &'d mut Attached) -> Self {
-        Self { last: attached.retirer.taken(), attached, by_device: None }
+        Self { last: attached.retirer.oldest(), attached, by_device: None }
     }
 
     /// How many requests are before the last.
     #[inline(always)]
     fn ahead(&self) -> u32 {
-        self.last.wrapping_sub(self.attached.retirer.taken())
+        between(self.attached.retirer.oldest(), self.last)
     }
 
-    /// The oldest of the requests, and the others.
+    /// The oldest of the requests.
+    pub(super) fn next(mut self) -> (Ended, RawEntry) {
+        let (ended, entry) = match self.next_before() {
+            Some(before) => before,
+            None => self.last(),
+        };
+        (ended, entry.into_raw())
+    }
+
+    /// The oldest of the requests, if it succeeded. Not for shared receives, of which the last is not what the device says.
     #[inline(always)]
-    pub(super) fn next<B>(mut self) -> (Completion<B>, Option<Self>) {
-        match self.next_before() {
+    pub(super) fn next_success<B>(mut self) -> Option<Completion<B>> {
+        if let Some((ended, entry)) = self.next_before() {
             // SAFETY: taken out just now.
-            Some((ended, entry)) => (unsafe { Completion::new(ended, entry.into_raw()) }, Some(self)),
-            None => (self.last(), None),
+            return Some(unsafe { Completion::new(ended, entry.into_raw()) });
         }
+        let Self { attached, by_device: Some((wc, next)), last } = self else { return None };
+        if wc.status != sys::ibv_wc_status::IBV_WC_SUCCESS {
+            return None;
+        }
+        // SAFETY: in flight (0).
+        let entry = unsafe { attached.retirer.take_one() };
+        *next += 1;
+        let ended = Ended::succeeded(WorkId::from_raw(last), &entry, attached.qpn, attached.datagrams, wc);
+        // SAFETY: taken out just now.
+        Some(unsafe { Completion::new(ended, entry.into_raw()) })
     }
 
     /// The oldest of those before the last.
     #[inline(always)]
     fn next_before(&mut self) -> Option<(Ended, Entry)> {
-        if self.ahead() == 0 {
+        let Attached { retirer, qpn, .. } = &mut *self.attached;
+        let id = WorkId::from_raw(retirer.oldest());
+        if id.raw() == self.last {
             return None;
         }
-        let Attached { retirer, key, qpn, .. } = &mut *self.attached;
-        let id = key.id(retirer.taken());
         // SAFETY: in flight (0).
         Some((Ended::implied(id, *qpn), unsafe { retirer.take_one() }))
     }
@@ -68,18 +87,17 @@ impl<'d> Run<'d> {
     /// Gives `f` those before the last.
     #[inline(always)]
     fn each_before(&mut self, mut f: impl FnMut(Ended, Entry)) {
-        let count = self.ahead();
-        let Attached { retirer, key, qpn, .. } = &mut *self.attached;
+        let Attached { retirer, qpn, .. } = &mut *self.attached;
         // SAFETY: in flight (0).
-        unsafe { retirer.take_each(count, |number, entry| f(Ended::implied(key.id(number), *qpn), entry)) };
+        unsafe { retirer.take_each(self.last, |id, entry| f(Ended::implied(WorkId::from_raw(id), *qpn), entry)) };
     }
 
     /// The last.
     #[inline(always)]
-    fn last<B>(self) -> Completion<B> {
+    fn last(self) -> (Ended, Entry) {
         let Self { attached, by_device, last } = self;
         let qpn = attached.qpn;
-        let (ended, entry) = match by_device {
+        match by_device {
             Some((wc, next)) => {
                 *next += 1;
                 let id = WorkId::from_raw(wc.wr_id);
@@ -98,11 +116,9 @@ impl<'d> Run<'d> {
             None => {
                 // SAFETY: in flight (0).
                 let entry = unsafe { attached.retirer.take_one() };
-                (Ended::destroyed(attached.key.id(last), qpn), entry)
+                (Ended::destroyed(WorkId::from_raw(last), qpn), entry)
             }
-        };
-        // SAFETY: taken out just now.
-        unsafe { Completion::new(ended, entry.into_raw()) }
+        }
     }
 
     /// The last; drops the memory of what is still before it.
@@ -111,7 +127,9 @@ impl<'d> Run<'d> {
         if self.ahead() != 0 {
             self.drop_before();
         }
-        self.last()
+        let (ended, entry) = self.last();
+        // SAFETY: taken out just now.
+        unsafe { Completion::new(ended, entry.into_raw()) }
     }
 
     #[cold]

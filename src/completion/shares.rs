@@ -52,7 +52,7 @@ impl Members {
         if member.poster.free() != 0 {
             let entry = member.ledger.take(id)?;
             // SAFETY: there is room, as was just seen.
-            unsafe { member.poster.push(member.poster.next_number(), entry) };
+            unsafe { member.poster.push(member.poster.next_id(), entry) };
         }
         Some(member.slot)
     }
@@ -122,7 +122,7 @@ mod tests {
     }
 
     fn join(members: &mut Members, qpn: u32, slot: usize, queue: &SlabPoster<Entry>) -> Retirer<Entry> {
-        let (poster, retirer) = ledger(1);
+        let (poster, retirer) = ledger(1, 0);
         members.join(Member { qpn, slot, poster, ledger: Arc::clone(&queue.slab) });
         retirer
     }

@@ -35,7 +35,7 @@ struct Element {
     addr: *mut u8,
     #[cfg(target_pointer_width = "32")]
     high: u32,
-    /// At most [`MAX_MESSAGE_BYTES`].
+    /// At most [`MAX_MESSAGE_BYTES`]. Of what is filled: 0 where that is more.
     length: AtomicU32,
     lkey: u32,
 }
@@ -63,14 +63,14 @@ impl Descriptor {
 
     /// `capacity` bytes of `region` from `addr`, filled.
     pub(super) fn part(addr: *mut u8, capacity: usize, exclusive: bool, region: Arc<RegionInner>) -> Part {
-        let element = || Element {
+        let element = |length| Element {
             addr,
             #[cfg(target_pointer_width = "32")]
             high: 0,
-            length: AtomicU32::new(message_len(capacity)),
+            length: AtomicU32::new(length),
             lkey: region.lkey().0,
         };
-        let (element, whole) = (element(), element());
+        let (element, whole) = (element(message_len(capacity)), element(capacity.min(MAX_MESSAGE_BYTES) as u32));
         Part::new(Self { element, whole, capacity, filled: AtomicUsize::new(capacity), exclusive, region })
     }
 
@@ -116,6 +116,18 @@ impl Descriptor {
         self.element.length.store(message_len(len_bytes), Ordering::Relaxed);
     }
 
+    /// What is filled, where one message carries it; else 0.
+    #[inline(always)]
+    pub(crate) fn message(&self) -> u32 {
+        self.element.length.load(Ordering::Relaxed)
+    }
+
+    /// As much of it as one message fills.
+    #[inline(always)]
+    pub(crate) fn receives(&self) -> u32 {
+        self.whole.length.load(Ordering::Relaxed)
+    }
+
     /// What is filled as a scatter/gather element, which nobody writes through this pointer. It says the truth of at most
     /// [`MAX_MESSAGE_BYTES`].
     #[inline(always)]
@@ -150,9 +162,9 @@ impl Descriptor {
     }
 }
 
-/// As much of `len_bytes` as one message carries.
+/// `len_bytes` where one message carries it; else 0.
 fn message_len(len_bytes: usize) -> u32 {
-    len_bytes.min(MAX_MESSAGE_BYTES) as u32
+    if len_bytes <= MAX_MESSAGE_BYTES { len_bytes as u32 } else { 0 }
 }
 
 impl fmt::Debug for Descriptor {

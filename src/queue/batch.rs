@@ -279,16 +279,15 @@ impl<'env, B, T> Batch<'_, 'env, B, T> {
                 };
                 if let Some(to) = request.memory.recipient(KEY) {
                     // SAFETY: so much fits in the queue (1); nobody else posts.
-                    unsafe { self.queue.keep(id.index(), to) };
+                    unsafe { self.queue.keep(id, to) };
                 }
                 // SAFETY: room (0), since it is below the end of the stage (1); it stays where it is until it was rung.
                 let (entry, _) =
-                    unsafe { Staged::stage(staging.next, request.memory, &request.action, length, id, false) };
+                    unsafe { Staged::stage_any(staging.next, request.memory, &request.action, length, id, false) };
                 // SAFETY: so much fits in the queue (1), and in the row; nobody else posts.
                 unsafe { row.write(entry) };
                 staging.next = staging.next.wrapping_add(1);
-                // Ids of a row follow each other.
-                id = id.next();
+                id = id.after(1);
             }
             drop(staging);
             if self.count < self.plain_room() {
@@ -313,10 +312,10 @@ impl<'env, B, T> Batch<'_, 'env, B, T> {
         let staged = self.at(self.count);
         if let Some(to) = request.memory.recipient(KEY) {
             // SAFETY: there is room (caller); nobody else posts.
-            unsafe { self.queue.keep(id.index(), to) };
+            unsafe { self.queue.keep(id, to) };
         }
         // SAFETY: room (0), since `count` is below `STAGED` (1, caller); it stays where it is until it was rung.
-        let (entry, _) = unsafe { Staged::stage(staged, request.memory, &request.action, length, id, last) };
+        let (entry, _) = unsafe { Staged::stage_any(staged, request.memory, &request.action, length, id, last) };
         // SAFETY: so much fits in the queue (1, caller); nobody else posts.
         unsafe { self.queue.poster.write_ahead(self.count as u32, entry) };
         self.count += 1;

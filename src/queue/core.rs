@@ -140,7 +140,6 @@ impl Inner {
         // SAFETY: created just now.
         let status = QueueStatus::new(unsafe { (*raw.as_ptr()).qp_num }, code::<T>());
         domain.context.objects.note(raw, Object::QueuePair(Qpn::from_device(status.qpn)));
-        let (send_key, receive_key) = (places.send.key, places.receive.key);
         let send_poster = attach(sends, &places.send, limits.sends, &status);
         let receive_poster = attach(receives, &places.receive, limits.receives, &status);
         let peers = (code::<T>() == sys::ibv_qp_type::IBV_QPT_UD).then(|| Peers::new(limits.sends));
@@ -166,8 +165,8 @@ impl Inner {
         }
         let post_send = PostSends { list: post_send, session };
         Ok(Box::new(Self {
-            send: SendQueue::new(send_poster, send_key, raw, post_send, Arc::clone(&status), limits, peers.clone()),
-            receive: ReceiveQueue::new(receive_poster, receive_key, raw, post_receive, status, limits, None),
+            send: SendQueue::new(send_poster, raw, post_send, Arc::clone(&status), limits, peers.clone()),
+            receive: ReceiveQueue::new(receive_poster, raw, post_receive, status, limits, None),
             core: Arc::new(core),
         }))
     }
@@ -206,9 +205,9 @@ impl Inner {
         }
         core.status = core.status.anew();
         let poster = attach(&core.send_queue, &send, core.limits.sends, &core.status);
-        self.send.renew(poster, send.key, Arc::clone(&core.status));
+        self.send.renew(poster, Arc::clone(&core.status));
         let poster = attach(&core.receive_queue, &receive, core.limits.receives, &core.status);
-        self.receive.renew(poster, receive.key, Arc::clone(&core.status));
+        self.receive.renew(poster, Arc::clone(&core.status));
         core.unsettled.fetch_add(2, Ordering::Relaxed);
         if let Some(old) = core.places.replace(Places { send, receive }) {
             core.orphan(old.send, old.receive, Some(&core.unsettled));
@@ -340,13 +339,13 @@ fn lease(
 
 /// Makes the ledger of a work queue, and tells its poller of it; gives the end that posts.
 fn attach(queue: &CqInner, place: &Place, depth: u32, status: &Arc<QueueStatus>) -> Poster<Entry> {
-    let (poster, retirer) = ledger(depth);
-    queue.attach(Attached::new(place.key, retirer, Arc::clone(status)));
+    let (poster, retirer) = ledger(depth, place.next.raw());
+    queue.attach(Attached::new(retirer, Arc::clone(status)));
     let Some(shared) = &place.shared else { return poster };
     // The poller posts, for each completion. To the ledger of the pair nobody does.
-    let (qpn, slot, ledger_of_all) = (status.qpn, place.key.slot(), shared.clone());
+    let (qpn, slot, ledger_of_all) = (status.qpn, place.next.key().slot(), shared.clone());
     queue.join(Member { qpn, slot, poster, ledger: ledger_of_all });
-    ledger(1).0
+    ledger(1, place.next.raw()).0
 }
 
 impl Local {

@@ -239,13 +239,13 @@ impl<B, M: SendMemory<B>> sealed::Sealed<B> for Addressed<B, M> {
     }
 }
 
-/// The address handles of the requests that a queue of datagrams may have in flight, by number of the request. One is kept
+/// The address handles of the requests that a queue of datagrams may have in flight, by index of the request. One is kept
 /// until its place is taken by a later request, whose own place in the ledger was free: so the earlier one has completed.
 pub(super) struct Peers {
     /// # Invariants
     ///
     /// 0. A power of two of them, touched only by the one who posts.
-    by_number: Box<[UnsafeCell<Option<Arc<AhInner>>>]>,
+    by_index: Box<[UnsafeCell<Option<Arc<AhInner>>>]>,
 }
 
 // SAFETY: touched by one thread at a time (0), and dropped by the last owner.
@@ -255,17 +255,17 @@ unsafe impl Sync for Peers {}
 
 impl Peers {
     pub(super) fn new(depth: u32) -> Arc<Self> {
-        Arc::new(Self { by_number: (0..depth.next_power_of_two()).map(|_| UnsafeCell::new(None)).collect() })
+        Arc::new(Self { by_index: (0..depth.next_power_of_two()).map(|_| UnsafeCell::new(None)).collect() })
     }
 
-    /// Keeps `peer` for the request with this number.
+    /// Keeps `peer` for the request with this id.
     ///
     /// # Safety
     ///
     /// The caller is the only one who posts, and the place is free in the ledger.
-    pub(super) unsafe fn keep(&self, number: u32, peer: &Arc<AhInner>) {
-        let place = number as usize & (self.by_number.len() - 1);
-        if let Some(place) = self.by_number.get(place) {
+    pub(super) unsafe fn keep(&self, id: WorkId, peer: &Arc<AhInner>) {
+        let place = id.index() as usize & (self.by_index.len() - 1);
+        if let Some(place) = self.by_index.get(place) {
             // SAFETY: nobody else touches it (0, caller).
             drop(unsafe { (*place.get()).replace(Arc::clone(peer)) });
         }

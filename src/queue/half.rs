@@ -13,6 +13,7 @@ use crate::completion::Status;
 use crate::domain::Brand;
 use crate::domain::brand::Branded;
 use crate::types::Qpn;
+use std::convert::identity;
 use std::{fmt, marker::PhantomData, sync::Arc};
 
 /// The half of a pair that sends. The pair is destroyed when both halves are dropped.
@@ -69,7 +70,7 @@ impl<B: Brand, T: Transport> SendHalf<B, T> {
     where
         T: Carries<K>,
     {
-        self.half.0.post(request)
+        self.half.0.post(request, identity)
     }
 
     /// Sends what is filled of `memory`: see [`QueuePair::post_send`].
@@ -82,7 +83,7 @@ impl<B: Brand, T: Transport> SendHalf<B, T> {
     where
         T: Carries<request::Send>,
     {
-        self.post(WorkRequest::send(memory)).map_err(|error| error.map(WorkRequest::into_memory))
+        self.half.0.post(WorkRequest::send(memory), WorkRequest::into_memory)
     }
 
     /// Lends `f` a batch: see [`QueuePair::batch`].

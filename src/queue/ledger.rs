@@ -7,21 +7,38 @@
 //! ```text
 //!            retired                 posted
 //!               |                       |
-//!   ....free....|....in flight..........|....free....      both counters only grow (mod 2^32)
+//!   ....free....|....in flight..........|....free....      both counters only grow (mod 2^64)
 //!               ^ Retirer takes here    ^ Poster puts here
 //! ```
+//!
+//! It counts in ids: what is below [`STEP`] names the work queue and stays what it was in the first, what is above counts. So
+//! an id that is not in flight differs from all that are, whatever it names.
 //!
 //! A value that nobody takes out is leaked with the ledger, never dropped: only completion or quiescence proves that
 //! the device is done with it, and only the retirer learns of either.
 #![allow(unsafe_code, reason = "a ring of cells with two owners")]
 
-use crate::sync::{Arc, AtomicU32, Ordering, UnsafeCell};
+use crate::sync::{Arc, AtomicU64, Ordering, UnsafeCell};
 use core::mem::MaybeUninit;
 
-/// The most requests that one work queue may have in flight: an index must not come round within the 24 bits that a
-/// work id has for it.
+/// The most requests that one work queue may have in flight.
 pub(crate) const MAX_DEPTH: u32 = 1 << 22;
-pub(crate) const INDEX_MASK: u32 = (1 << 24) - 1;
+/// The bits of an id that name the work queue.
+pub(crate) const NAME_BITS: u32 = 22;
+/// From one id to the next.
+pub(crate) const STEP: u64 = 1 << NAME_BITS;
+
+/// The id that comes `ahead` after `id`.
+#[inline(always)]
+pub(crate) fn after(id: u64, ahead: u32) -> u64 {
+    id.wrapping_add(u64::from(ahead) * STEP)
+}
+
+/// How many ids there are from `from` to before `to`, of one work queue.
+#[inline(always)]
+pub(crate) fn between(from: u64, to: u64) -> u32 {
+    (to.wrapping_sub(from) >> NAME_BITS) as u32
+}
 
 /// The ring. Each side touches its own line.
 pub(crate) struct Ledger<T> {
@@ -30,8 +47,8 @@ pub(crate) struct Ledger<T> {
     /// 0. A power of two of them. Those from `retired` to `posted` hold a value; the retirer alone touches them, the
     ///    poster all others. (A poster that takes its newest value back lowers `posted` first.)
     slots: Box<[Cell<T>]>,
-    posted: AtomicU32,
-    retired: Line<AtomicU32>,
+    posted: AtomicU64,
+    retired: Line<AtomicU64>,
 }
 
 #[repr(align(64))]
@@ -58,10 +75,10 @@ impl<T> Cells<T> {
         Self { first: ledger.slots.as_ptr(), mask: ledger.slots.len() as u32 - 1 }
     }
 
-    /// The cell of a number, with those that follow it in memory.
+    /// The cell of an id, with those that follow it in memory.
     #[inline(always)]
-    fn row(&self, number: u32) -> Row<T> {
-        let index = number & self.mask;
+    fn row(&self, id: u64) -> Row<T> {
+        let index = (id >> NAME_BITS) as u32 & self.mask;
         Row { next: self.first.wrapping_add(index as usize), len: self.mask + 1 - index }
     }
 
@@ -71,9 +88,9 @@ impl<T> Cells<T> {
     ///
     /// It holds one, which is the caller's (ledger 0), and is not used there any more.
     #[inline(always)]
-    unsafe fn read(&self, number: u32) -> T {
+    unsafe fn read(&self, id: u64) -> T {
         // SAFETY: the caller's promise.
-        unsafe { self.row(number).read() }
+        unsafe { self.row(id).read() }
     }
 
     /// Moves a value into a cell.
@@ -82,13 +99,13 @@ impl<T> Cells<T> {
     ///
     /// It holds none, and is the caller's (ledger 0).
     #[inline(always)]
-    unsafe fn write(&self, number: u32, value: T) {
+    unsafe fn write(&self, id: u64, value: T) {
         // SAFETY: the caller's promise.
-        unsafe { self.row(number).write(value) };
+        unsafe { self.row(id).write(value) };
     }
 }
 
-/// Cells one after the other, whose numbers are so too.
+/// Cells one after the other, whose ids are so too.
 pub(crate) struct Row<T> {
     /// # Invariants
     ///
@@ -139,13 +156,28 @@ impl<T> Row<T> {
     }
 }
 
-/// A ledger for `depth` requests in flight, 1 to [`MAX_DEPTH`], as its two ends.
-pub(crate) fn ledger<T>(depth: u32) -> (Poster<T>, Retirer<T>) {
+/// A ledger for `depth` requests in flight, 1 to [`MAX_DEPTH`], of which the first has the id `first`, as its two ends.
+pub(crate) fn ledger<T>(depth: u32, first: u64) -> (Poster<T>, Retirer<T>) {
     let depth = depth.clamp(1, MAX_DEPTH);
     let slots = (0..depth.next_power_of_two()).map(|_| UnsafeCell::new(MaybeUninit::uninit())).collect();
-    let ledger = Arc::new(Ledger { slots, posted: AtomicU32::new(0), retired: Line(AtomicU32::new(0)) });
-    let poster = Poster { cells: Cells::of(&ledger), depth, posted: 0, end: depth, ledger: Arc::clone(&ledger) };
-    (poster, Retirer { cells: Cells::of(&ledger), retired: 0, ledger })
+    let ledger = Arc::new(Ledger { slots, posted: AtomicU64::new(first), retired: Line(AtomicU64::new(first)) });
+    let (cells, end) = (Cells::of(&ledger), after(first, depth));
+    let poster = Poster { cells, depth, posted: first, end, ledger: Arc::clone(&ledger) };
+    (poster, Retirer { cells: Cells::of(&ledger), retired: first, ledger })
+}
+
+/// A ledger that nobody posts to.
+pub(crate) struct Nothing<T>(Arc<Ledger<T>>);
+
+impl<T> Nothing<T> {
+    pub(crate) fn new() -> Self {
+        Self(ledger(1, 0).1.ledger)
+    }
+
+    /// One that never finds anything. There may be many.
+    pub(crate) fn retirer(&self) -> Retirer<T> {
+        Retirer { cells: Cells::of(&self.0), retired: 0, ledger: Arc::clone(&self.0) }
+    }
 }
 
 /// The end of a ledger that posts.
@@ -155,10 +187,10 @@ pub(crate) struct Poster<T> {
     /// # Invariants
     ///
     /// 0. The ledger's `posted`, which nobody else writes.
-    posted: u32,
+    posted: u64,
     /// Where the free slots end: at most the ledger's `retired` plus the depth; looked up again only when the queue
     /// seems full.
-    end: u32,
+    end: u64,
     ledger: Arc<Ledger<T>>,
 }
 
@@ -168,57 +200,74 @@ unsafe impl<T: Send> Send for Poster<T> {}
 unsafe impl<T: Send> Sync for Poster<T> {}
 
 impl<T> Poster<T> {
-    /// How many requests fit now.
+    /// How many requests fit, as far as is known: no more than do.
     #[inline(always)]
-    pub(crate) fn free(&mut self) -> u32 {
-        let free = self.end.wrapping_sub(self.posted);
-        if free != 0 { free } else { self.free_now() }
+    pub(crate) fn free_known(&self) -> u32 {
+        between(self.posted, self.end)
+    }
+
+    /// Whether one fits, as far as is known, and `another` after it.
+    #[inline(always)]
+    pub(crate) fn has_room(&self, another: bool) -> bool {
+        if another { self.free_known() > 1 } else { self.end != self.posted }
     }
 
     /// How many requests fit now, looked up again if `wanted` do not seem to.
     #[inline(always)]
     pub(crate) fn free_for(&mut self, wanted: u32) -> u32 {
-        let free = self.end.wrapping_sub(self.posted);
+        let free = self.free_known();
         if free >= wanted { free } else { self.free_now() }
+    }
+
+    /// How many requests fit now.
+    #[inline(always)]
+    pub(crate) fn free(&mut self) -> u32 {
+        self.free_for(1)
     }
 
     #[cold]
     #[inline(never)]
     fn free_now(&mut self) -> u32 {
-        self.end = self.ledger.retired.0.load(Ordering::Acquire).wrapping_add(self.depth);
-        self.end.wrapping_sub(self.posted)
+        self.end = after(self.ledger.retired.0.load(Ordering::Acquire), self.depth);
+        self.free_known()
     }
 
     /// How many values are in flight.
     pub(crate) fn outstanding(&self) -> u32 {
-        self.posted.wrapping_sub(self.ledger.retired.0.load(Ordering::Acquire))
+        between(self.ledger.retired.0.load(Ordering::Acquire), self.posted)
     }
 
-    /// The number of the next value; its id has the low 24 bits of it.
+    /// The id of the next value.
     #[inline(always)]
-    pub(crate) fn next_number(&self) -> u32 {
+    pub(crate) fn next_id(&self) -> u64 {
         self.posted
+    }
+
+    /// The id of the value that comes `ahead` after the next one.
+    #[inline(always)]
+    pub(crate) fn id_ahead(&self, ahead: u32) -> u64 {
+        after(self.posted, ahead)
     }
 
     /// The cells for the values that come `ahead` after the next one. To write to one is to
     /// [write ahead](Self::write_ahead).
     #[inline(always)]
     pub(crate) fn row(&self, ahead: u32) -> Row<T> {
-        self.cells.row(self.posted.wrapping_add(ahead))
+        self.cells.row(self.id_ahead(ahead))
     }
 
-    /// Puts the value with the next `number` in; it belongs to the device from here on.
+    /// Puts the value with the next `id` in; it belongs to the device from here on.
     ///
     /// # Safety
     ///
-    /// The number is [`next_number`](Self::next_number), and there is [room](Self::free).
+    /// The id is [`next_id`](Self::next_id), and there is [room](Self::free).
     #[inline(always)]
-    pub(crate) unsafe fn push(&mut self, number: u32, value: T) {
+    pub(crate) unsafe fn push(&mut self, id: u64, value: T) {
         // SAFETY: free, so ours (ledger 0), and empty; the retirer left it before the `retired` that we acquired.
-        unsafe { self.cells.write(number, value) };
-        self.posted = number.wrapping_add(1);
+        unsafe { self.cells.write(id, value) };
+        self.posted = after(id, 1);
         // Before the verb: the completion may be polled before the verb returns.
-        self.ledger.posted.store(number.wrapping_add(1), Ordering::Release);
+        self.ledger.posted.store(self.posted, Ordering::Release);
     }
 
     /// Puts `value` in, as posting does. A full ledger gives it back.
@@ -240,7 +289,7 @@ impl<T> Poster<T> {
     #[inline(always)]
     pub(crate) unsafe fn write_ahead(&self, ahead: u32, value: T) {
         // SAFETY: free, so ours (ledger 0), and empty (caller); the retirer left it before the `retired` that we acquired.
-        unsafe { self.cells.write(self.posted.wrapping_add(ahead), value) };
+        unsafe { self.cells.write(self.id_ahead(ahead), value) };
     }
 
     /// Takes a value back that was written ahead.
@@ -250,13 +299,13 @@ impl<T> Poster<T> {
     /// It was written there and neither published nor taken back since.
     pub(crate) unsafe fn read_ahead(&self, ahead: u32) -> T {
         // SAFETY: written, and still ours (caller).
-        unsafe { self.cells.read(self.posted.wrapping_add(ahead)) }
+        unsafe { self.cells.read(self.id_ahead(ahead)) }
     }
 
     /// Puts the next `count` values in, which were written ahead: they belong to the device from here on.
     #[inline(always)]
     pub(crate) fn publish(&mut self, count: u32) {
-        let posted = self.posted.wrapping_add(count);
+        let posted = self.id_ahead(count);
         self.posted = posted;
         // Before the verb: the completion may be polled before the verb returns.
         self.ledger.posted.store(posted, Ordering::Release);
@@ -271,7 +320,7 @@ impl<T> Poster<T> {
         if self.outstanding() == 0 {
             return None;
         }
-        self.posted = self.posted.wrapping_sub(1);
+        self.posted = self.posted.wrapping_sub(STEP);
         self.ledger.posted.store(self.posted, Ordering::Release);
         // SAFETY: was in flight, so it holds a value; the retirer does not reach it (caller).
         Some(unsafe { self.cells.read(self.posted) })
@@ -284,7 +333,7 @@ pub(crate) struct Retirer<T> {
     /// # Invariants
     ///
     /// 0. The ledger's `retired`, which nobody else writes.
-    retired: u32,
+    retired: u64,
     ledger: Arc<Ledger<T>>,
 }
 
@@ -294,18 +343,23 @@ unsafe impl<T: Send> Send for Retirer<T> {}
 unsafe impl<T: Send> Sync for Retirer<T> {}
 
 impl<T> Retirer<T> {
-    /// How many values are in flight. Looked up each time: a poster that takes a value back lowers `posted`, and what
-    /// it puts there next must be seen.
+    /// Where those in flight end. Looked up each time: a poster that takes a value back lowers `posted`, and what it puts
+    /// there next must be seen.
     #[inline(always)]
-    fn in_flight(&self) -> u32 {
-        self.ledger.posted.load(Ordering::Acquire).wrapping_sub(self.retired)
+    fn posted(&self) -> u64 {
+        self.ledger.posted.load(Ordering::Acquire)
     }
 
-    /// How many requests are ahead of the one with `index`; `None` if that is not in flight.
+    /// How many requests are ahead of the one with `id`; `None` if that is not in flight.
     #[inline(always)]
-    pub(crate) fn ahead_of(&self, index: u32) -> Option<u32> {
-        let ahead = index.wrapping_sub(self.retired) & INDEX_MASK;
-        (ahead < self.in_flight()).then_some(ahead)
+    pub(crate) fn ahead_of(&self, id: u64) -> Option<u32> {
+        let posted = self.posted();
+        if id == self.retired {
+            return (id != posted).then_some(0);
+        }
+        // What differs in the name comes out above all counts.
+        let ahead = id.wrapping_sub(self.retired).rotate_right(NAME_BITS);
+        (ahead < u64::from(between(self.retired, posted))).then_some(ahead as u32)
     }
 
     /// Takes the oldest value out.
@@ -315,26 +369,26 @@ impl<T> Retirer<T> {
     /// It is in flight.
     #[inline(always)]
     pub(crate) unsafe fn take_one(&mut self) -> T {
-        let number = self.retired;
+        let id = self.retired;
         // SAFETY: in flight, so it holds a value that is ours to take (ledger 0), written before the `posted` that we
         // acquired.
-        let value = unsafe { self.cells.read(number) };
-        self.retired = number.wrapping_add(1);
+        let value = unsafe { self.cells.read(id) };
+        self.retired = after(id, 1);
         self.publish();
         value
     }
 
-    /// Takes the oldest `count` values out, and gives `f` each with its number. The poster sees their slots free at the end.
+    /// Takes the values before `end` out, and gives `f` each with its id. The poster sees their slots free at the end.
     ///
     /// # Safety
     ///
-    /// So many are in flight.
+    /// They are in flight.
     #[inline(always)]
-    pub(crate) unsafe fn take_each(&mut self, count: u32, mut f: impl FnMut(u32, T)) {
+    pub(crate) unsafe fn take_each(&mut self, end: u64, mut f: impl FnMut(u64, T)) {
         /// Accounts for what was taken, also when `f` panics.
         struct Taken<'r, T> {
             retirer: &'r mut Retirer<T>,
-            at: u32,
+            at: u64,
         }
         impl<T> Drop for Taken<'_, T> {
             #[inline(always)]
@@ -343,27 +397,26 @@ impl<T> Retirer<T> {
                 self.retirer.publish();
             }
         }
-        let end = self.retired.wrapping_add(count);
         let cells = Cells { ..self.cells };
         let mut taken = Taken { at: self.retired, retirer: self };
         while taken.at != end {
             let mut row = cells.row(taken.at);
-            let row_end = taken.at.wrapping_add(row.len().min(end.wrapping_sub(taken.at)));
+            let row_end = after(taken.at, row.len().min(between(taken.at, end)));
             while taken.at != row_end {
-                let number = taken.at;
+                let id = taken.at;
                 // SAFETY: as in `take_one`; the row ends later.
                 let value = unsafe { row.read() };
-                taken.at = number.wrapping_add(1);
-                f(number, value);
+                taken.at = after(id, 1);
+                f(id, value);
             }
         }
     }
 
-    /// Takes the oldest value out, as the poller does for the completion of the request with `index`; says how many requests
+    /// Takes the oldest value out, as the poller does for the completion of the request with `id`; says how many requests
     /// were ahead of that one.
     #[cfg(test)]
-    pub(crate) fn retire(&mut self, index: u32) -> Option<(T, u32)> {
-        let ahead = self.ahead_of(index)?;
+    pub(crate) fn retire(&mut self, id: u64) -> Option<(T, u32)> {
+        let ahead = self.ahead_of(id)?;
         // SAFETY: more than `ahead` values are in flight.
         Some((unsafe { self.take_one() }, ahead))
     }
@@ -377,18 +430,18 @@ impl<T> Retirer<T> {
     /// Takes the oldest value out of a queue that is quiescent.
     pub(crate) fn take(&mut self) -> Option<T> {
         // SAFETY: at least one value is in flight.
-        (self.in_flight() != 0).then(|| unsafe { self.take_one() })
+        self.has_any().then(|| unsafe { self.take_one() })
     }
 
-    /// How many values were taken out, mod 2^32: the number of the oldest that is in flight.
+    /// The id of the oldest value in flight; of the next if there is none.
     #[inline(always)]
-    pub(crate) fn taken(&self) -> u32 {
+    pub(crate) fn oldest(&self) -> u64 {
         self.retired
     }
 
     /// Whether any value is in flight.
     pub(crate) fn has_any(&self) -> bool {
-        self.in_flight() != 0
+        self.posted() != self.retired
     }
 }
 
@@ -396,24 +449,27 @@ impl<T> Retirer<T> {
 mod tests {
     use super::*;
 
+    const NAME: u64 = 0x15_5555;
+
     #[test]
     fn values_come_out_in_the_order_in_which_they_went_in() {
-        let (mut poster, mut retirer) = ledger(3);
+        let (mut poster, mut retirer) = ledger(3, NAME);
         for value in 0..3 {
             poster.try_push(value).unwrap();
         }
         assert_eq!(poster.try_push(9), Err(9));
-        assert_eq!((retirer.retire(1), retirer.retire(1)), (Some((0, 1)), Some((1, 0))));
+        let second = after(NAME, 1);
+        assert_eq!((retirer.retire(second), retirer.retire(second)), (Some((0, 1)), Some((1, 0))));
         assert_eq!(poster.outstanding(), 1);
         poster.try_push(3).unwrap();
-        assert_eq!(retirer.retire(1), None, "retired already");
-        assert_eq!(retirer.retire(4), None, "not posted yet");
+        assert_eq!(retirer.retire(second), None, "retired already");
+        assert_eq!(retirer.retire(after(NAME, 4)), None, "not posted yet");
         assert_eq!((retirer.take(), retirer.take(), retirer.take()), (Some(2), Some(3), None));
     }
 
     #[test]
     fn a_value_that_the_device_never_got_is_taken_back() {
-        let (mut poster, mut retirer) = ledger(2);
+        let (mut poster, mut retirer) = ledger(2, NAME);
         poster.try_push("kept").unwrap();
         poster.try_push("refused").unwrap();
         // SAFETY: there is no device.
@@ -425,7 +481,7 @@ mod tests {
 
     #[test]
     fn what_is_taken_in_a_row_is_accounted_for_when_its_taker_panics() {
-        let (mut poster, mut retirer) = ledger(4);
+        let (mut poster, mut retirer) = ledger(4, NAME);
         for value in 0..4 {
             poster.try_push(value).unwrap();
         }
@@ -433,7 +489,7 @@ mod tests {
         let taking = std::panic::AssertUnwindSafe(|| {
             // SAFETY: four are in flight.
             unsafe {
-                retirer.take_each(3, |_, value| {
+                retirer.take_each(after(NAME, 3), |_, value| {
                     taken.push(value);
                     assert_ne!(value, 1);
                 });
@@ -445,17 +501,33 @@ mod tests {
     }
 
     #[test]
-    fn indices_come_round_without_confusion() {
-        let (mut poster, mut retirer) = ledger(4);
-        for round in 0..(1_u32 << 24) + 100 {
-            if cfg!(miri) && round == 200 {
-                return;
-            }
-            let index = poster.next_number() & INDEX_MASK;
+    fn ids_come_round_without_confusion() {
+        let first = NAME.wrapping_sub(100 * STEP);
+        let (mut poster, mut retirer) = ledger(4, first);
+        for round in 0..200 {
+            let (id, ahead) = (poster.next_id(), poster.id_ahead(1));
             poster.try_push(round).unwrap();
-            assert_eq!(retirer.retire(index), Some((round, 0)));
-            assert_eq!(retirer.retire(index), None);
+            poster.try_push(round).unwrap();
+            assert_eq!(retirer.retire(poster.next_id()), None, "not posted yet");
+            let odd = if round % 2 == 0 { ahead } else { id };
+            assert_eq!(retirer.retire(odd), Some((round, between(id, odd))));
+            assert_eq!(retirer.retire(ahead), Some((round, 0)));
+            assert_eq!((retirer.retire(id), retirer.retire(ahead)), (None, None), "retired already");
         }
+    }
+
+    #[test]
+    fn an_id_of_another_queue_is_not_in_flight() {
+        let (mut poster, retirer) = ledger(4, NAME);
+        for value in 0..4 {
+            poster.try_push(value).unwrap();
+        }
+        for bit in 0..u64::BITS {
+            let (id, counts) = (NAME ^ 1 << bit, bit == NAME_BITS || bit == NAME_BITS + 1);
+            assert_eq!(retirer.ahead_of(id).is_some(), counts, "{bit}");
+            assert_eq!(retirer.ahead_of(id.wrapping_add(STEP)).is_some(), counts, "{bit}");
+        }
+        assert_eq!(retirer.ahead_of(NAME), Some(0));
     }
 }
 
@@ -463,6 +535,7 @@ mod tests {
 mod models {
     //! Every interleaving of a poster and a retirer on two threads.
     use super::*;
+    use crate::sync::AtomicU32;
     use loom::thread;
 
     /// Polls until `wanted` values are out, and checks that they come in order.
@@ -482,7 +555,7 @@ mod models {
     #[test]
     fn no_value_is_lost_or_taken_twice() {
         loom::model(|| {
-            let (mut poster, mut retirer) = ledger(2);
+            let (mut poster, mut retirer) = ledger(2, 0);
             let posting = thread::spawn(move || {
                 for value in 0..3 {
                     while poster.try_push(value).is_err() {
@@ -499,7 +572,7 @@ mod models {
     #[test]
     fn a_value_taken_back_is_never_seen_by_the_retirer() {
         loom::model(|| {
-            let (mut poster, mut retirer) = ledger(2);
+            let (mut poster, mut retirer) = ledger(2, 0);
             let (sent, completed) = (Arc::new(AtomicU32::new(0)), ());
             let device = Arc::clone(&sent);
             let posting = thread::spawn(move || {
@@ -516,7 +589,7 @@ mod models {
                 while sent.load(Ordering::Acquire) < count {
                     thread::yield_now();
                 }
-                assert_eq!(retirer.retire(index), Some((index, 0)));
+                assert_eq!(retirer.retire(after(0, index)), Some((index, 0)));
             }
             posting.join().unwrap();
         });
@@ -527,7 +600,7 @@ mod models {
     #[test]
     fn a_value_taken_back_is_never_an_orphan() {
         loom::model(|| {
-            let (mut poster, mut retirer) = ledger(4);
+            let (mut poster, mut retirer) = ledger(4, 0);
             poster.try_push(0).unwrap();
             let destroyed = Arc::new(AtomicU32::new(0));
             let destroy = Arc::clone(&destroyed);
@@ -550,7 +623,7 @@ mod models {
     #[test]
     fn a_completion_retires_the_unsignalled_before_it() {
         loom::model(|| {
-            let (mut poster, mut retirer) = ledger(2);
+            let (mut poster, mut retirer) = ledger(2, 0);
             let rung = Arc::new(AtomicU32::new(0));
             let bell = Arc::clone(&rung);
             let posting = thread::spawn(move || {
@@ -561,7 +634,7 @@ mod models {
             while rung.load(Ordering::Acquire) == 0 {
                 thread::yield_now();
             }
-            assert_eq!((retirer.retire(1), retirer.retire(1)), (Some((0, 1)), Some((1, 0))));
+            assert_eq!((retirer.retire(STEP), retirer.retire(STEP)), (Some((0, 1)), Some((1, 0))));
             posting.join().unwrap();
         });
     }

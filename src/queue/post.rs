@@ -9,7 +9,7 @@ use super::datagram::{Peers, Recipient};
 use super::ledger::Poster;
 use super::request::{Action, FillMemory, Most, RequestFlaw, SendMemory, WorkRequest};
 use super::session::PostSends;
-use super::work::{Entry, Operation, QueueKey, QueueKind, WorkId};
+use super::work::{Entry, Operation, QueueKind, WorkId};
 use crate::completion::{QueueStatus, Status};
 use crate::error::VerbError;
 use crate::memory::ListInner;
@@ -129,7 +129,6 @@ impl<R> error::Error for PostError<R> {
 /// posts.
 pub(super) struct WorkQueue<V> {
     pub(super) poster: Poster<Entry>,
-    pub(super) key: QueueKey,
     /// # Invariants
     ///
     /// 0. Alive while this is reachable through a pair or its half; in a state that allows a post while those let one
@@ -145,9 +144,15 @@ pub(super) struct WorkQueue<V> {
 /// Which of the two queues of a pair a function of the provider posts to.
 pub(super) trait Side {
     const SIDE: QueueKind;
+    fn has_session(&self) -> bool {
+        false
+    }
 }
 impl Side for PostSends {
     const SIDE: QueueKind = QueueKind::Send;
+    fn has_session(&self) -> bool {
+        self.session.is_some()
+    }
 }
 impl Side for PostReceiveVerb {
     const SIDE: QueueKind = QueueKind::Receive;
@@ -165,21 +170,23 @@ unsafe impl<V: Sync> Sync for WorkQueue<V> {}
 impl<V: Side> WorkQueue<V> {
     pub(super) fn new(
         poster: Poster<Entry>,
-        key: QueueKey,
         raw: NonNull<sys::ibv_qp>,
         verb: V,
         status: Arc<QueueStatus>,
         limits: &Limits,
         peers: Option<Arc<Peers>>,
     ) -> Self {
+        if verb.has_session() {
+            status.send_in_sessions();
+        }
         let Limits { inline_bytes, elements, .. } = *limits;
         let most = Most { inline_bytes, datagram_bytes: 0, elements: elements.clamp(1, u16::MAX.into()) as u16 };
-        Self { poster, key, raw, verb, status, most, peers }
+        Self { poster, raw, verb, status, most, peers }
     }
 
     /// Begins another life of the pair.
-    pub(super) fn renew(&mut self, poster: Poster<Entry>, key: QueueKey, status: Arc<QueueStatus>) {
-        (self.poster, self.key, self.status) = (poster, key, status);
+    pub(super) fn renew(&mut self, poster: Poster<Entry>, status: Arc<QueueStatus>) {
+        (self.poster, self.status) = (poster, status);
     }
 
     pub(super) fn outstanding(&self) -> u32 {
@@ -196,6 +203,13 @@ impl<V: Side> WorkQueue<V> {
     #[inline(always)]
     pub(super) fn room_for(&mut self, wanted: u32) -> u32 {
         if self.is_broken() { 0 } else { self.poster.free_for(wanted) }
+    }
+
+    /// Whether a request can be posted the short way: the queue posts lists and is not broken, and there is room as far as is
+    /// known, for another one after it if this one is not `signalled`.
+    #[inline(always)]
+    fn is_plain(&self, signalled: bool) -> bool {
+        self.status.is_plain(V::SIDE) && self.poster.has_room(!signalled)
     }
 
     #[inline(always)]
@@ -216,7 +230,7 @@ impl<V: Side> WorkQueue<V> {
     /// The id of the request that is `ahead` after the next one.
     #[inline(always)]
     pub(super) fn id(&self, ahead: u32) -> WorkId {
-        self.key.id(self.poster.next_number().wrapping_add(ahead))
+        WorkId::from_raw(self.poster.id_ahead(ahead))
     }
 
     /// Takes back the newest entry, which the device was not given.
@@ -273,7 +287,7 @@ impl Staged {
     }
 
     /// Takes a request apart: into `this` for the device, and into an entry for the ledger. The device does not know it yet.
-    /// The `last` that the queue has room for is signalled.
+    /// The `last` that the queue has room for is signalled. The `length` is not 0.
     ///
     /// # Safety
     ///
@@ -323,9 +337,6 @@ impl Staged {
             (&raw mut (*wr).num_sge).write(count as i32);
             (&raw mut (*wr).opcode).write(action.opcode);
             (&raw mut (*wr).send_flags).write(flags);
-            if length == 0 {
-                Self::empty(this);
-            }
             if action.has_immediate() {
                 (&raw mut (*wr).__bindgen_anon_1.imm_data).write(action.immediate_be);
             }
@@ -351,15 +362,28 @@ impl Staged {
         memory.into_entry(action.operation, KEY)
     }
 
-    /// Makes it a request of nothing: an element of length 0 means 2^31 bytes to some devices.
+    /// [`stage`](Self::stage) of a request that may be one of nothing: an element of length 0 means 2^31 bytes to some
+    /// devices.
     ///
     /// # Safety
     ///
-    /// `this` may be written.
-    #[cold]
-    unsafe fn empty(this: *mut Self) {
+    /// As there.
+    #[inline(always)]
+    pub(super) unsafe fn stage_any<B, M: SendMemory<B>>(
+        this: *mut Self,
+        memory: M,
+        action: &Action,
+        length: u32,
+        id: WorkId,
+        last: bool,
+    ) -> (Entry, M::Rest) {
         // SAFETY: the caller's promise.
-        unsafe { (*this).wr.num_sge = 0 };
+        let staged = unsafe { Self::stage(this, memory, action, length, id, last) };
+        if length == 0 {
+            // SAFETY: may be written (caller).
+            unsafe { (*this).wr.num_sge = 0 };
+        }
+        staged
     }
 
     /// Undoes what [`stage`](Self::stage) did to the memory of `entry`.
@@ -381,16 +405,16 @@ impl Staged {
 }
 
 impl SendQueue {
-    /// Keeps the address handle of the request with this number, as long as that may be in flight.
+    /// Keeps the address handle of the request with this id, as long as that may be in flight.
     ///
     /// # Safety
     ///
-    /// The number is that of a free slot, and the caller the only one who posts.
+    /// The id is that of a free slot, and the caller the only one who posts.
     #[inline]
-    pub(super) unsafe fn keep<B>(&self, number: u32, to: &Recipient<B>) {
+    pub(super) unsafe fn keep<B>(&self, id: WorkId, to: &Recipient<B>) {
         if let Some(peers) = &self.peers {
             // SAFETY: the caller's promise.
-            unsafe { peers.keep(number, to.handle()) };
+            unsafe { peers.keep(id, to.handle()) };
         }
     }
 
@@ -404,46 +428,94 @@ impl SendQueue {
         if result == 0 { Ok(()) } else { Err((VerbError::new("ibv_post_send", result.wrapping_abs()), bad.cast())) }
     }
 
+    /// Posts a request; `back` makes of one that was not posted what the program gets.
     #[inline(always)]
-    pub(super) fn post<B, M: SendMemory<B>, K>(
+    pub(super) fn post<B, M: SendMemory<B>, K, R>(
         &mut self,
         request: WorkRequest<M, K>,
-    ) -> Result<WorkId, PostError<WorkRequest<M, K>>> {
-        let length = match request.action.length(&request.memory, self.most) {
-            Ok(length) => length,
-            Err(flaw) => return Err(PostError::Flawed { request, flaw }),
+        back: impl FnOnce(WorkRequest<M, K>) -> R,
+    ) -> Result<WorkId, PostError<R>> {
+        let Some(length) = request.plain_length(self.most).filter(|_| self.is_plain(request.is_signalled())) else {
+            return self.post_any(request, back);
         };
-        let room = self.room();
-        if room == 0 {
-            return Err(self.no_room(request));
-        }
-        if let Some(session) = self.verb.session {
-            return self.post_in_session(session, request, length, room);
-        }
-        let number = self.poster.next_number();
-        let id = self.key.id(number);
+        let id = self.id(0);
         let WorkRequest { memory, action, .. } = request;
-        if let Some(to) = memory.recipient(KEY) {
-            // SAFETY: there is room; nobody else posts.
-            unsafe { self.keep(number, to) };
-        }
         let mut staged = MaybeUninit::uninit();
         // One pointer for all: the request points into itself.
         let staged: *mut Staged = staged.as_mut_ptr();
         // SAFETY: our own, until the end of this function.
         unsafe { Staged::link(staged, ptr::null_mut()) };
         // SAFETY: as above.
-        let (entry, rest) = unsafe { Staged::stage(staged, memory, &action, length, id, room == 1) };
+        let (entry, rest) = unsafe { Staged::stage(staged, memory, &action, length, id, false) };
         // SAFETY: there is room, and nobody else posts.
-        unsafe { self.poster.push(number, entry) };
+        unsafe { self.poster.push(id.raw(), entry) };
         match self.ring(staged) {
             Ok(()) => Ok(id),
-            Err((source, bad)) => Err(self.refused(bad == staged, source, id, move |entry| {
-                // SAFETY: staged above.
-                unsafe { Staged::unstage(staged, &entry) };
-                Some(WorkRequest::new(M::from_entry(entry, rest, KEY)?, action))
-            })),
+            // SAFETY: staged above.
+            Err(failed) => Err(unsafe { self.not_rung::<B, M, K, R>(failed, staged, id, action, rest, back) }),
         }
+    }
+
+    /// [`post`](Self::post) of any request to any queue.
+    #[cold]
+    #[inline(never)]
+    fn post_any<B, M: SendMemory<B>, K, R>(
+        &mut self,
+        request: WorkRequest<M, K>,
+        back: impl FnOnce(WorkRequest<M, K>) -> R,
+    ) -> Result<WorkId, PostError<R>> {
+        let length = match request.action.length(&request.memory, self.most) {
+            Ok(length) => length,
+            Err(flaw) => return Err(PostError::Flawed { request: back(request), flaw }),
+        };
+        let room = self.room();
+        if room == 0 {
+            return Err(self.no_room(back(request)));
+        }
+        if let Some(session) = self.verb.session {
+            return self.post_in_session(session, request, length, room).map_err(|error| error.map(back));
+        }
+        let id = self.id(0);
+        let WorkRequest { memory, action, .. } = request;
+        if let Some(to) = memory.recipient(KEY) {
+            // SAFETY: there is room; nobody else posts.
+            unsafe { self.keep(id, to) };
+        }
+        let mut staged = MaybeUninit::uninit();
+        let staged: *mut Staged = staged.as_mut_ptr();
+        // SAFETY: our own, until the end of this function.
+        unsafe { Staged::link(staged, ptr::null_mut()) };
+        // SAFETY: as above.
+        let (entry, rest) = unsafe { Staged::stage_any(staged, memory, &action, length, id, room == 1) };
+        // SAFETY: there is room, and nobody else posts.
+        unsafe { self.poster.push(id.raw(), entry) };
+        match self.ring(staged) {
+            Ok(()) => Ok(id),
+            // SAFETY: staged above.
+            Err(failed) => Err(unsafe { self.not_rung::<B, M, K, R>(failed, staged, id, action, rest, back) }),
+        }
+    }
+
+    /// What to answer where the provider refused the request in `staged`, of which the entry was the newest.
+    ///
+    /// # Safety
+    ///
+    /// It was staged there.
+    #[cold]
+    unsafe fn not_rung<B, M: SendMemory<B>, K, R>(
+        &mut self,
+        (source, bad): (VerbError, *mut Staged),
+        staged: *mut Staged,
+        id: WorkId,
+        action: Action,
+        rest: M::Rest,
+        back: impl FnOnce(WorkRequest<M, K>) -> R,
+    ) -> PostError<R> {
+        self.refused(bad == staged, source, id, move |entry| {
+            // SAFETY: staged there (caller).
+            unsafe { Staged::unstage(staged, &entry) };
+            Some(back(WorkRequest::new(M::from_entry(entry, rest, KEY)?, action)))
+        })
     }
 }
 
@@ -464,18 +536,17 @@ impl ReceiveQueue {
             let flaw = RequestFlaw::NoRoomForHeader { len_bytes: capacity as u64 };
             return Err(PostError::Flawed { request: memory, flaw });
         }
-        if self.room() == 0 {
+        if !self.is_plain(true) && self.room() == 0 {
             return Err(self.no_room(memory));
         }
-        let number = self.poster.next_number();
-        let id = self.key.id(number);
+        let id = self.id(0);
         let (sg_list, count) = match (memory.part(KEY), 1) {
             (Some(part), one) => (part.whole_element(), one),
             (None, _) => memory.list(KEY).map_or((ptr::null_mut(), 0), ListInner::whole_elements),
         };
         let (entry, rest) = memory.into_entry(Operation::Receive, KEY);
         // SAFETY: there is room, as was just seen; nobody else posts.
-        unsafe { self.poster.push(number, entry) };
+        unsafe { self.poster.push(id.raw(), entry) };
         let mut wr = sys::ibv_recv_wr { wr_id: id.raw(), next: ptr::null_mut(), sg_list, num_sge: count as i32 };
         let mut bad = ptr::null_mut();
         // SAFETY: alive, at or above Init (0), and nobody else posts (`&mut`); the ledger owns the buffer.

@@ -10,6 +10,7 @@ use super::transport::{Carries, OwnReceives, Transport};
 use super::work::WorkId;
 use crate::domain::Brand;
 use crate::memory::{Buffer, PeerMayAtomic, PeerMayRead, PeerMayWrite, RemoteRegion};
+use std::convert::identity;
 
 /// Posting, in the states and on the transports that allow it.
 impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
@@ -47,7 +48,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         S: PostSend,
         T: Carries<K>,
     {
-        self.inner.send.post(request)
+        self.inner.send.post(request, identity)
     }
 
     /// Sends what is filled of `memory`: [`post`](Self::post) of [`WorkRequest::send`].
@@ -62,7 +63,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         S: PostSend,
         T: Carries<request::Send>,
     {
-        self.inner.send.post(WorkRequest::send(memory)).map_err(|error| error.map(WorkRequest::into_memory))
+        self.inner.send.post(WorkRequest::send(memory), WorkRequest::into_memory)
     }
 
     /// Writes what is filled of `memory` to the peer: [`post`](Self::post) of [`WorkRequest::write`].
@@ -81,7 +82,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         S: PostSend,
         T: Carries<Write>,
     {
-        self.inner.send.post(WorkRequest::write(memory, target)).map_err(|error| error.map(WorkRequest::into_memory))
+        self.inner.send.post(WorkRequest::write(memory, target), WorkRequest::into_memory)
     }
 
     /// Sends what is filled of `memory`, with 4 bytes more in host byte order.
@@ -101,7 +102,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         T: Carries<request::Send>,
     {
         let request = WorkRequest::send(memory).with_immediate(immediate);
-        self.inner.send.post(request).map_err(|error| error.map(WorkRequest::into_memory))
+        self.inner.send.post(request, WorkRequest::into_memory)
     }
 
     /// Writes what is filled of `memory` to the peer, and takes one of its receives to tell it, with 4 bytes.
@@ -122,7 +123,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         T: Carries<Write>,
     {
         let request = WorkRequest::write(memory, target).with_immediate(immediate);
-        self.inner.send.post(request).map_err(|error| error.map(WorkRequest::into_memory))
+        self.inner.send.post(request, WorkRequest::into_memory)
     }
 
     /// Reads all of `source` into `buffer`: [`post`](Self::post) of [`WorkRequest::read`].
@@ -187,7 +188,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
 
     #[inline(always)]
     fn post_and_unwrap<K>(&mut self, request: WorkRequest<Buffer<B>, K>) -> Result<WorkId, PostError<Buffer<B>>> {
-        self.inner.send.post(request).map_err(|error| error.map(WorkRequest::into_memory))
+        self.inner.send.post(request, WorkRequest::into_memory)
     }
 
     /// Lends `f` a batch: what it posts there is handed to the device together, with one doorbell for each 32.

@@ -44,6 +44,10 @@ pub(super) mod sealed {
         type Rest;
         /// How many bytes are filled.
         fn filled(&self, key: Key) -> usize;
+        /// The same where it is one element or inline, and 1 to what a message carries; else 0.
+        fn message(&self, _: Key) -> u32 {
+            0
+        }
         /// What it points to, unless it is inline.
         fn part(&self, key: Key) -> Option<&Descriptor>;
         /// The list that it is.
@@ -90,6 +94,10 @@ impl<B> sealed::Sealed<B> for Buffer<B> {
         self.part().filled()
     }
     #[inline(always)]
+    fn message(&self, _: Key) -> u32 {
+        self.part().message()
+    }
+    #[inline(always)]
     fn part(&self, _: Key) -> Option<&Descriptor> {
         Some(self.part())
     }
@@ -108,6 +116,10 @@ impl<B> sealed::Sealed<B> for SharedBuffer<B> {
     #[inline(always)]
     fn filled(&self, _: Key) -> usize {
         self.part().filled()
+    }
+    #[inline(always)]
+    fn message(&self, _: Key) -> u32 {
+        self.part().message()
     }
     #[inline(always)]
     fn part(&self, _: Key) -> Option<&Descriptor> {
@@ -182,6 +194,10 @@ impl<B> sealed::Sealed<B> for Inline<'_> {
     #[inline(always)]
     fn filled(&self, _: Key) -> usize {
         self.0.len()
+    }
+    #[inline(always)]
+    fn message(&self, _: Key) -> u32 {
+        u32::try_from(self.0.len()).unwrap_or(0)
     }
     #[inline(always)]
     fn part(&self, _: Key) -> Option<&Descriptor> {
@@ -284,6 +300,27 @@ impl Action {
     #[inline(always)]
     pub(super) fn has_immediate(&self) -> bool {
         matches!(self.opcode, ibv_wr_opcode::IBV_WR_SEND_WITH_IMM | ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM)
+    }
+
+    /// [`length`](Self::length) where the request is an ordinary one, which can go the short way: of some bytes, in one element
+    /// or inline, without a recipient.
+    #[inline(always)]
+    pub(super) fn plain_length<B, M: SendMemory<B>>(&self, memory: &M, most: Most) -> Option<u32> {
+        let (length, within) = match (self.operation, memory.part(KEY)) {
+            _ if memory.recipient(KEY).is_some() => return None,
+            (Operation::Send | Operation::Receive, Some(_)) => (memory.message(KEY), u64::from(u32::MAX)),
+            (Operation::Send | Operation::Receive, None) => (memory.message(KEY), most.inline_bytes.into()),
+            (Operation::Write, Some(_)) => (memory.message(KEY), self.remote_len),
+            (Operation::Write, None) => (memory.message(KEY), self.remote_len.min(most.inline_bytes.into())),
+            (Operation::Read, Some(part)) => (u32::try_from(self.remote_len).unwrap_or(0), part.receives().into()),
+            (Operation::CompareAndSwap | Operation::FetchAndAdd, Some(part)) => {
+                let aligned = (self.remote_addr | part.device_addr()).is_multiple_of(8);
+                (if aligned && self.remote_len >= 8 { 8 } else { 0 }, part.receives().into())
+            }
+            _ => return None,
+        };
+        // At once that it is not 0.
+        (u64::from(length.wrapping_sub(1)) < within).then_some(length)
     }
 
     /// How many bytes the request moves from or to `memory`; or why they do not go together.
@@ -452,6 +489,19 @@ impl<M, K> WorkRequest<M, K> {
     #[inline(always)]
     pub(super) fn new(memory: M, action: Action) -> Self {
         Self { memory, action, kind: PhantomData }
+    }
+
+    #[inline(always)]
+    pub(super) fn plain_length<B>(&self, most: Most) -> Option<u32>
+    where
+        M: SendMemory<B>,
+    {
+        self.action.plain_length(&self.memory, most)
+    }
+
+    #[inline(always)]
+    pub(super) fn is_signalled(&self) -> bool {
+        self.action.flags & SIGNALED != 0
     }
 
     /// Without a completion of its own on success: it comes out before that of a later signalled request of the queue.

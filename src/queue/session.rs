@@ -299,16 +299,16 @@ impl Data {
 }
 
 impl SendQueue {
-    /// To whom the request with this number goes, if it is a datagram. The handle is kept.
+    /// To whom the request with this id goes, if it is a datagram. The handle is kept.
     ///
     /// # Safety
     ///
-    /// The number is that of a free slot, and the caller the only one who posts.
+    /// The id is that of a free slot, and the caller the only one who posts.
     #[inline(always)]
-    unsafe fn recipient<B, M: SendMemory<B>>(&self, number: u32, memory: &M) -> Option<To> {
+    unsafe fn recipient<B, M: SendMemory<B>>(&self, id: WorkId, memory: &M) -> Option<To> {
         let to = memory.recipient(KEY)?;
         // SAFETY: the caller's promise.
-        unsafe { self.keep(number, to) };
+        unsafe { self.keep(id, to) };
         Some(To { handle: to.handle().raw(), number: to.queue_pair().value(), qkey: to.qkey().0 })
     }
 }
@@ -329,15 +329,14 @@ impl SendQueue {
         length: u32,
         room: u32,
     ) -> Result<WorkId, PostError<WorkRequest<M, K>>> {
-        let number = self.poster.next_number();
-        let id = self.key.id(number);
+        let id = self.id(0);
         let WorkRequest { mut memory, action, .. } = request;
         // SAFETY: there is room, and nobody else posts.
-        let to = unsafe { self.recipient(number, &memory) };
+        let to = unsafe { self.recipient(id, &memory) };
         let data = Data::of(&mut memory, action.operation, length);
         let (entry, _) = memory.into_entry(action.operation, KEY);
         // SAFETY: as above.
-        unsafe { self.poster.push(number, entry) };
+        unsafe { self.poster.push(id.raw(), entry) };
         // SAFETY: of this queue, whose pair sends; nobody else posts (`&mut`).
         unsafe { session.start() };
         // SAFETY: open. The ledger owns the memory; what is inline is the caller's, who is waiting.
@@ -378,7 +377,7 @@ impl<'env, B, T> Batch<'_, 'env, B, T> {
         self.open(session);
         let WorkRequest { mut memory, action, .. } = request;
         // SAFETY: there is room (caller); nobody else posts.
-        let to = unsafe { self.queue.recipient(id.index(), &memory) };
+        let to = unsafe { self.queue.recipient(id, &memory) };
         let data = Data::of(&mut memory, action.operation, length);
         let (entry, _) = memory.into_entry(action.operation, KEY);
         // SAFETY: so much fits in the queue (caller); nobody else posts.
@@ -430,7 +429,7 @@ impl<'env, B, T> Batch<'_, 'env, B, T> {
                 };
                 let WorkRequest { mut memory, action, .. } = request;
                 // SAFETY: so much fits in the queue; nobody else posts.
-                let to = unsafe { self.queue.recipient(id.index(), &memory) };
+                let to = unsafe { self.queue.recipient(id, &memory) };
                 let data = Data::of(&mut memory, action.operation, length);
                 let (entry, _) = memory.into_entry(action.operation, KEY);
                 // SAFETY: so much fits in the queue, and in the row; nobody else posts.
@@ -438,8 +437,7 @@ impl<'env, B, T> Batch<'_, 'env, B, T> {
                 adding.at += 1;
                 // SAFETY: as in `add_in_session`.
                 unsafe { session.add(&action, flags(&action, false), data, to, length, id) };
-                // Ids of a row follow each other.
-                id = id.next();
+                id = id.after(1);
             }
             drop(adding);
             if self.count < self.plain_room() {

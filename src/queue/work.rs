@@ -1,7 +1,7 @@
 //! Work ids, and what the ledger keeps of a request.
 #![allow(unsafe_code, reason = "a tagged pointer to a descriptor")]
 
-use super::ledger::INDEX_MASK;
+use super::ledger::{NAME_BITS, STEP, after};
 use crate::memory::{Buffer, BufferList, Descriptor, ListInner, Part, SharedBuffer};
 use std::{fmt, mem, ptr, ptr::NonNull};
 
@@ -13,10 +13,9 @@ use std::{fmt, mem, ptr, ptr::NonNull};
 #[doc(alias = "wr_id")]
 pub struct WorkId(u64);
 
-/// What a work id has besides the index: which work queue, in which of its lives. Bits from the top: 2 kind, 20 slot,
-/// 18 generation; 24 of 0, for the index.
+/// Which work queue a request is of: the low bits of its id, 2 kind, 20 slot. Above them the id counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct QueueKey(u64);
+pub(crate) struct QueueKey(u32);
 
 /// The kinds of work queue, as work ids tell them apart.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,32 +26,32 @@ pub(crate) enum QueueKind {
     Shared = 2,
 }
 
-const INDEX_BITS: u32 = 24;
-static_assertions::const_assert_eq!(INDEX_MASK, (1 << INDEX_BITS) - 1);
-const GENERATION_BITS: u32 = 18;
 const SLOT_BITS: u32 = 20;
+const KIND_BITS: u32 = 2;
+static_assertions::const_assert_eq!(SLOT_BITS + KIND_BITS, NAME_BITS);
+/// Each life of a slot begins to count where no id of an earlier one comes near.
+const LIFE_BITS: u32 = 24;
 
 /// The most work queues that one completion queue serves.
 pub(crate) const MAX_SLOTS: u32 = 1 << SLOT_BITS;
 
-/// In the id of a shared receive, the slot is the number of its queue, and the rest is of the request: 22 generation, 20 index.
+/// In the id of a shared receive, the slot is the number of its queue, and what counts else is of the request: 22 generation,
+/// 20 index.
 const SHARED_INDEX_BITS: u32 = 20;
-const SHARED_GENERATION_BITS: u32 = GENERATION_BITS + INDEX_BITS - SHARED_INDEX_BITS;
+const SHARED_GENERATION_BITS: u32 = u64::BITS - NAME_BITS - SHARED_INDEX_BITS;
 /// The most requests of one shared receive queue.
 pub(crate) const MAX_SHARED: u32 = 1 << SHARED_INDEX_BITS;
 pub(crate) const SHARED_GENERATION_MASK: u32 = (1 << SHARED_GENERATION_BITS) - 1;
 
 impl QueueKey {
-    /// `slot` is below [`MAX_SLOTS`]; generations come round.
-    pub(crate) fn new(kind: QueueKind, slot: u32, generation: u32) -> Self {
-        let place = (kind as u64) << SLOT_BITS | u64::from(slot & (MAX_SLOTS - 1));
-        let generation = u64::from(generation & ((1 << GENERATION_BITS) - 1));
-        Self((place << GENERATION_BITS | generation) << INDEX_BITS)
+    /// `slot` is below [`MAX_SLOTS`].
+    pub(crate) const fn new(kind: QueueKind, slot: u32) -> Self {
+        Self((kind as u32) << SLOT_BITS | slot & (MAX_SLOTS - 1))
     }
 
     #[inline(always)]
     pub(crate) fn kind(self) -> QueueKind {
-        match self.0 >> (SLOT_BITS + GENERATION_BITS + INDEX_BITS) {
+        match self.0 >> SLOT_BITS {
             0 => QueueKind::Send,
             1 => QueueKind::Receive,
             _ => QueueKind::Shared,
@@ -61,13 +60,12 @@ impl QueueKey {
 
     #[inline(always)]
     pub(crate) fn slot(self) -> usize {
-        (self.0 >> (GENERATION_BITS + INDEX_BITS)) as usize & (MAX_SLOTS as usize - 1)
+        (self.0 & (MAX_SLOTS - 1)) as usize
     }
 
-    /// The id of the request that has this number in its ledger.
-    #[inline(always)]
-    pub(crate) fn id(self, number: u32) -> WorkId {
-        WorkId(self.0 | u64::from(number & INDEX_MASK))
+    /// The id of the first request of a life; lives come round.
+    pub(crate) fn first(self, life: u32) -> WorkId {
+        WorkId(u64::from(life) << LIFE_BITS << NAME_BITS | u64::from(self.0))
     }
 }
 
@@ -84,34 +82,40 @@ impl WorkId {
 
     #[inline(always)]
     pub(crate) fn key(self) -> QueueKey {
-        QueueKey(self.0 & !u64::from(INDEX_MASK))
+        QueueKey((self.0 & (STEP - 1)) as u32)
+    }
+
+    /// Which life it is of, or a later one where that counted so far.
+    pub(crate) fn life(self) -> u32 {
+        (self.0 >> (LIFE_BITS + NAME_BITS)) as u32
     }
 
     /// The id of a shared receive: the number of its queue, and the generation and index of its slot there.
     #[inline(always)]
     pub(crate) fn shared(number: u32, generation: u32, index: u32) -> Self {
-        let key = QueueKey::new(QueueKind::Shared, number, 0);
-        let generation = u64::from(generation & SHARED_GENERATION_MASK);
-        Self(key.0 | generation << SHARED_INDEX_BITS | u64::from(index & (MAX_SHARED - 1)))
+        let above = u64::from(generation & SHARED_GENERATION_MASK) << SHARED_INDEX_BITS;
+        let above = above | u64::from(index & (MAX_SHARED - 1));
+        Self(above << NAME_BITS | u64::from(QueueKey::new(QueueKind::Shared, number).0))
     }
 
     /// Of a shared receive: the number of its queue, and the generation and index of its slot there.
     #[inline(always)]
     pub(crate) fn as_shared(self) -> Option<(u32, u32, u32)> {
-        let generation = (self.0 >> SHARED_INDEX_BITS) as u32 & SHARED_GENERATION_MASK;
-        let index = self.0 as u32 & (MAX_SHARED - 1);
+        let generation = (self.0 >> (NAME_BITS + SHARED_INDEX_BITS)) as u32;
+        let index = self.index() & (MAX_SHARED - 1);
         (self.key().kind() == QueueKind::Shared).then_some((self.key().slot() as u32, generation, index))
     }
 
-    /// The id of the next request, if that is on the same round of the ledger.
+    /// The id that comes `ahead` after it.
     #[inline(always)]
-    pub(crate) fn next(self) -> Self {
-        Self(self.0 + 1)
+    pub(crate) fn after(self, ahead: u32) -> Self {
+        Self(after(self.0, ahead))
     }
 
+    /// The low bits of what it counts.
     #[inline(always)]
     pub(crate) fn index(self) -> u32 {
-        self.0 as u32 & INDEX_MASK
+        (self.0 >> NAME_BITS) as u32
     }
 }
 
@@ -386,9 +390,18 @@ impl Entry {
     /// The buffer, if it is one.
     #[inline(always)]
     pub(crate) fn into_buffer<B>(self) -> Option<Buffer<B>> {
+        if self.form() != UNIQUE {
+            self.give_up();
+            return None;
+        }
         // SAFETY: this form has one, the only one.
-        (self.form() == UNIQUE).then(|| Buffer::new(unsafe { self.into_part() }))
+        Some(Buffer::new(unsafe { self.into_part() }))
     }
+
+    /// Drops it, out of the way.
+    #[cold]
+    #[inline(never)]
+    fn give_up(self) {}
 }
 
 impl Drop for Entry {
@@ -416,12 +429,12 @@ mod tests {
 
     #[test]
     fn a_work_id_keeps_its_parts_apart() {
-        let key = QueueKey::new(QueueKind::Receive, MAX_SLOTS - 1, (1 << 18) - 1);
-        let id = key.id((1 << 24) - 1);
-        assert_eq!((id.key(), id.index(), id.key().slot()), (key, (1 << 24) - 1, MAX_SLOTS as usize - 1));
-        assert_ne!(QueueKey::new(QueueKind::Send, 3, 0), QueueKey::new(QueueKind::Receive, 3, 0));
-        assert_ne!(QueueKey::new(QueueKind::Send, 3, 0), QueueKey::new(QueueKind::Send, 3, 1));
-        assert_eq!(QueueKey::new(QueueKind::Send, 3, 1 << 18), QueueKey::new(QueueKind::Send, 3, 0));
+        let key = QueueKey::new(QueueKind::Receive, MAX_SLOTS - 1);
+        let (first, last_life) = (key.first(5), (1 << 18) - 1);
+        assert_eq!((first.key(), first.index(), first.life()), (key, 5 << LIFE_BITS, 5));
+        assert_eq!((key.slot(), key.kind()), (MAX_SLOTS as usize - 1, QueueKind::Receive));
+        assert_eq!((key.first(last_life).life(), key.first(last_life + 1)), (last_life, key.first(0)));
+        assert_ne!(QueueKey::new(QueueKind::Send, 3), QueueKey::new(QueueKind::Receive, 3));
     }
 
     #[test]
@@ -435,7 +448,7 @@ mod tests {
         }
         assert_eq!(WorkId::shared(1, SHARED_GENERATION_MASK + 1, 0), WorkId::shared(1, 0, 0), "generations come round");
         for kind in [QueueKind::Send, QueueKind::Receive] {
-            assert_eq!(QueueKey::new(kind, 1, 0).id(0).as_shared(), None);
+            assert_eq!(QueueKey::new(kind, 1).first(0).as_shared(), None);
         }
     }
 }

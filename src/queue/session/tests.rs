@@ -4,10 +4,10 @@ use super::*;
 use crate::completion::QueueStatus;
 use crate::queue::batch::batch;
 use crate::queue::ledger::ledger;
-use crate::queue::work::{QueueKey, QueueKind};
 use crate::soft::Fabric;
 use crate::{Context, Inline, Limits, ProtectionDomain, ReliableConnection, RemoteAll, RemoteRegion, Scoped};
 use std::cell::{Cell, RefCell};
+use std::convert::identity;
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -113,11 +113,10 @@ fn with_queue(
     ANSWER.set(0);
     context
         .with_domain(|domain| {
-            let (poster, mut retirer) = ledger(depth);
+            let (poster, mut retirer) = ledger(depth, 0);
             let verbs = PostSends { list: no_list, session };
             let limits = Limits { sends: depth, inline_bytes: 32, elements: 3, ..Limits::default() };
-            let key = QueueKey::new(QueueKind::Send, 0, 0);
-            let mut queue = SendQueue::new(poster, key, raw.cast(), verbs, QueueStatus::new(1, RC), &limits, None);
+            let mut queue = SendQueue::new(poster, raw.cast(), verbs, QueueStatus::new(1, RC), &limits, None);
             let region = domain.register::<RemoteAll, _>(vec![0_u64; 8]).unwrap();
             f(&mut queue, &domain, region.remote());
             while retirer.take().is_some() {}
@@ -131,28 +130,28 @@ fn each_operation_is_its_call_with_its_flags() {
         let (address, rkey) = (remote.address(), remote.rkey().0);
         let buffer = || domain.buffer(8).unwrap();
         let word = remote.slice(0..8).unwrap();
-        queue.post(WorkRequest::send(buffer())).unwrap();
+        queue.post(WorkRequest::send(buffer()), identity).unwrap();
         assert_eq!(calls(), ["start", "send 0x2", "sge 8", "complete"]);
-        queue.post(WorkRequest::send(buffer().share()).with_immediate(7).solicited()).unwrap();
+        queue.post(WorkRequest::send(buffer().share()).with_immediate(7).solicited(), identity).unwrap();
         assert_eq!(calls(), ["start", "send_imm 7 0x6", "sge 8", "complete"]);
-        queue.post(WorkRequest::write(buffer(), &remote).unsignalled().fenced()).unwrap();
+        queue.post(WorkRequest::write(buffer(), &remote).unsignalled().fenced(), identity).unwrap();
         assert_eq!(calls(), ["start", &format!("write {rkey} {address:#x} 0x1"), "sge 8", "complete"]);
-        queue.post::<(), _, _>(WorkRequest::write(Inline(&[1, 2]), &remote).with_immediate(9)).unwrap();
+        queue.post::<(), _, _, _>(WorkRequest::write(Inline(&[1, 2]), &remote).with_immediate(9), identity).unwrap();
         assert_eq!(calls(), ["start", &format!("write_imm {rkey} {address:#x} 9 0xa"), "inline [1, 2]", "complete"]);
-        queue.post(WorkRequest::read(buffer(), &word)).unwrap();
+        queue.post(WorkRequest::read(buffer(), &word), identity).unwrap();
         assert_eq!(calls(), ["start", &format!("read {rkey} {address:#x} 0x2"), "sge 8", "complete"]);
-        queue.post(WorkRequest::compare_and_swap(buffer(), &remote, 3, 4)).unwrap();
+        queue.post(WorkRequest::compare_and_swap(buffer(), &remote, 3, 4), identity).unwrap();
         assert_eq!(calls(), ["start", &format!("cmp_swp {rkey} {address:#x} 3 4 0x2"), "sge 8", "complete"]);
-        queue.post(WorkRequest::fetch_and_add(buffer(), &remote, 5)).unwrap();
+        queue.post(WorkRequest::fetch_and_add(buffer(), &remote, 5), identity).unwrap();
         assert_eq!(calls(), ["start", &format!("fetch_add {rkey} {address:#x} 5 0x2"), "sge 8", "complete"]);
         let list: crate::BufferList<_> = domain.buffers(3, 8).unwrap().into_iter().collect();
-        queue.post(WorkRequest::send(list)).unwrap();
+        queue.post(WorkRequest::send(list), identity).unwrap();
         assert_eq!(calls(), ["start", "send 0x2", "sge_list 3", "complete"]);
         let mut empty = buffer();
         empty.set_len(0).unwrap();
-        queue.post(WorkRequest::send(empty)).unwrap();
+        queue.post(WorkRequest::send(empty), identity).unwrap();
         assert_eq!(calls(), ["start", "send 0x2", "sge_list 0", "complete"]);
-        queue.post::<(), _, _>(WorkRequest::send(Inline(b""))).unwrap();
+        queue.post::<(), _, _, _>(WorkRequest::send(Inline(b"")), identity).unwrap();
         assert_eq!(calls(), ["start", "send 0x2", "sge_list 0", "complete"]);
     });
 }
@@ -209,10 +208,10 @@ fn a_batch_that_panics_aborts_its_session_and_gives_its_slots_back() {
 fn a_session_that_fails_keeps_its_memory_and_breaks_the_pair() {
     with_queue(4, |queue, domain, _| {
         ANSWER.set(libc::EINVAL);
-        let error = queue.post(WorkRequest::send(domain.buffer(8).unwrap())).unwrap_err();
+        let error = queue.post(WorkRequest::send(domain.buffer(8).unwrap()), identity).unwrap_err();
         assert!(matches!(&error, PostError::Uncertain { source, .. } if source.errno() == libc::EINVAL), "{error:?}");
         assert_eq!(queue.outstanding(), 1);
-        let error = queue.post(WorkRequest::send(domain.buffer(8).unwrap())).unwrap_err();
+        let error = queue.post(WorkRequest::send(domain.buffer(8).unwrap()), identity).unwrap_err();
         assert!(matches!(error, PostError::Broken { .. }), "{error:?}");
         assert_eq!(calls(), ["start", "send 0x2", "sge 8", "complete"]);
     });

@@ -45,7 +45,8 @@ impl<T> Ring<T> {
 
     #[inline(always)]
     fn put(&mut self, item: T) {
-        self.free[self.next % SLOTS] = Some(item);
+        // It was taken before: nothing to drop.
+        mem::forget(self.free[self.next % SLOTS].replace(item));
         self.next += 1;
     }
 }
