@@ -190,10 +190,7 @@ pub(crate) trait Provider: fmt::Debug + Send + Sync {
         &self,
         context: NonNull<sys::ibv_context>,
         attributes: &mut sys::ibv_qp_init_attr_ex,
-    ) -> Result<(NonNull<sys::ibv_qp>, Option<NonNull<sys::ibv_qp_ex>>), VerbError> {
-        _ = (context, attributes);
-        Err(VerbError::new("ibv_create_qp_ex", libc::EOPNOTSUPP))
-    }
+    ) -> Result<(NonNull<sys::ibv_qp>, Option<NonNull<sys::ibv_qp_ex>>), VerbError>;
     /// `ibv_modify_qp`. On `Err` neither state nor attributes changed.
     unsafe fn modify_qp(
         &self,

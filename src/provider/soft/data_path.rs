@@ -22,7 +22,7 @@ pub(super) fn fill(ops: &mut ibv_context_ops) {
 }
 
 /// What a data-path verb is to answer instead of doing its work.
-fn failure(state: &mut State, device: Option<usize>, verb: Verb) -> Option<c_int> {
+pub(super) fn failure(state: &mut State, device: Option<usize>, verb: Verb) -> Option<c_int> {
     if let Some(errno) = state.faults.verb(verb) {
         return Some(errno);
     }

@@ -28,7 +28,7 @@
 //! | `fault` | failures on demand |
 //! | `handles` | what stands behind the pointers of the C interface |
 //! | `verbs`, `memory_verbs`, `queue_verbs` | the control path, as `Provider` |
-//! | `data_path` | the data path, as C functions |
+//! | `data_path`, `session` | the data path, as C functions; `ibv_wr_*` |
 
 mod completion;
 mod data_path;
@@ -49,6 +49,7 @@ mod queue_verbs;
 mod regions;
 mod request;
 mod responder;
+mod session;
 mod srq;
 mod transition;
 mod verbs;

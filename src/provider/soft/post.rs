@@ -4,6 +4,7 @@
 use super::{
     fabric::State,
     request,
+    session::Draft,
     transition::PairState,
     work::{Operation, Queue, ReceiveWork, Sges},
 };
@@ -61,6 +62,38 @@ impl State {
         }
         self.schedule(index);
         result
+    }
+
+    /// Posts the requests of a session, all of them or none. `kept` as in `post_send`.
+    ///
+    /// # Safety
+    ///
+    /// As for `ibv_wr_complete(3)`: the memory that the requests name belongs to the device until they complete.
+    pub(super) unsafe fn post_session(
+        &mut self,
+        index: usize,
+        drafts: &mut [Draft],
+        kept: Option<c_int>,
+    ) -> Result<(), c_int> {
+        let withheld = self.faults.flush_withheld;
+        let pair = self.pairs.get_mut(index).ok_or(libc::EINVAL)?;
+        if !pair.state.takes_sends() && kept.is_none() {
+            return Err(libc::EINVAL);
+        }
+        if pair.send.taken() + drafts.len() as u64 > u64::from(pair.send.depth()) {
+            return Err(libc::ENOSPC);
+        }
+        // SAFETY: the caller's promise.
+        let work = drafts.iter_mut().map(|draft| unsafe { request::send_work(pair, draft.request()) });
+        for work in work.collect::<Result<Vec<_>, _>>()? {
+            pair.send.push(work);
+        }
+        pair.flush_withheld |= withheld && pair.flushes_sends();
+        if let Some(errno) = kept {
+            return Err(errno);
+        }
+        self.schedule(index);
+        Ok(())
     }
 
     /// Posts a bind of a window of type 1, which has its new key at once.

@@ -8,6 +8,7 @@ use super::{
     handles::{SoftChannel, control, cq_in, cq_parts, give_if, handle, srq_parts},
     objects::Raw,
     pair::Creation,
+    session::SoftPair,
     transition::Transport,
 };
 use crate::{
@@ -90,7 +91,7 @@ pub(super) unsafe fn create_srq(
     })
 }
 
-/// `ibv_create_qp`.
+/// `ibv_create_qp`; or `ibv_create_qp_ex`, if `operations` of `ibv_wr_*` are asked for.
 ///
 /// # Safety
 ///
@@ -98,7 +99,8 @@ pub(super) unsafe fn create_srq(
 pub(super) unsafe fn create_qp(
     pd: NonNull<ibv_pd>,
     attributes: &mut ibv_qp_init_attr,
-) -> Result<NonNull<ibv_qp>, VerbError> {
+    operations: Option<u64>,
+) -> Result<NonNull<SoftPair>, VerbError> {
     // SAFETY: alive (caller).
     let ibv_pd { context, handle: domain, .. } = unsafe { pd.read() };
     let ibv_qp_init_attr { send_cq, recv_cq, srq, mut cap, qp_type, sq_sig_all, qp_context } = *attributes;
@@ -118,9 +120,12 @@ pub(super) unsafe fn create_qp(
     let state = ibv_qp_state::IBV_QPS_RESET;
     let pd_raw = pd.as_ptr();
     let qp = ibv_qp { context, qp_context, pd: pd_raw, send_cq, recv_cq, srq, state, qp_type, ..ibv_qp::default() };
-    let qp = give_if(qp, |qp| {
+    let refused = |errno| VerbError::new(Verb::CreateQp.name(), errno);
+    let transport = Transport::from_raw(qp_type).ok_or(refused(libc::EOPNOTSUPP))?;
+    let pair = SoftPair::new(qp, transport, operations).map_err(refused)?;
+    let pair = give_if(pair, |pair| {
+        let qp = pair.cast::<ibv_qp>();
         let create = |state: &mut State, _| {
-            let transport = Transport::from_raw(qp_type).ok_or(libc::EOPNOTSUPP)?;
             let (Some(send_cq), Some(receive_cq)) = (send, receive) else { return Err(libc::EINVAL) };
             if shared.is_some_and(|(owner, _)| owner != context) {
                 return Err(libc::EINVAL);
@@ -146,5 +151,5 @@ pub(super) unsafe fn create_qp(
         Ok(())
     })?;
     attributes.cap = cap;
-    Ok(qp)
+    Ok(pair)
 }

@@ -202,7 +202,9 @@ pub(super) unsafe fn send_work(pair: &mut Pair, wr: &ibv_send_wr) -> Result<Send
     };
     let len = total(list);
     let inline = if has(ibv_send_flags::IBV_SEND_INLINE) && !operation.is_local() {
-        if !operation.is_outgoing() || len > u64::from(pair.cap.max_inline_data) {
+        // The value of an atomic write is part of the request.
+        let most = if matches!(operation, Operation::AtomicWrite(_)) { 8 } else { pair.cap.max_inline_data };
+        if !operation.is_outgoing() || len > u64::from(most) {
             return Err(libc::EINVAL);
         }
         let mut data = pair.spare.pop().unwrap_or_default();

@@ -7,6 +7,7 @@ use super::{
     fault::Verb,
     handles::{SoftChannel, SoftContext, control, cq_parts, fabric_of, give, handle, qp_parts, srq_parts, take_back},
     memory_verbs, queue_verbs,
+    session::SoftPair,
 };
 use crate::{
     error::VerbError,
@@ -14,7 +15,8 @@ use crate::{
     sys::{
         ibv_access_flags, ibv_ah, ibv_ah_attr, ibv_async_event, ibv_comp_channel, ibv_context, ibv_cq, ibv_device_attr,
         ibv_gid, ibv_gid_entry, ibv_mr, ibv_mw, ibv_mw_type, ibv_odp_caps, ibv_pd, ibv_port_attr, ibv_qp, ibv_qp_attr,
-        ibv_qp_attr_mask, ibv_qp_init_attr, ibv_srq, ibv_srq_attr, ibv_srq_attr_mask, ibv_srq_init_attr,
+        ibv_qp_attr_mask, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_srq, ibv_srq_attr, ibv_srq_attr_mask,
+        ibv_srq_init_attr,
     },
 };
 use std::{os::fd::RawFd, ptr::NonNull, time::Duration};
@@ -273,7 +275,22 @@ impl Provider for Soft {
         attributes: &mut ibv_qp_init_attr,
     ) -> Result<NonNull<ibv_qp>, VerbError> {
         // SAFETY: the caller's promise.
-        unsafe { queue_verbs::create_qp(pd, attributes) }
+        unsafe { queue_verbs::create_qp(pd, attributes, None) }.map(NonNull::cast)
+    }
+
+    unsafe fn create_qp_ex(
+        &self,
+        _: NonNull<ibv_context>,
+        attributes: &mut ibv_qp_init_attr_ex,
+    ) -> Result<(NonNull<ibv_qp>, Option<NonNull<ibv_qp_ex>>), VerbError> {
+        let asked = attributes.send_ops_flags;
+        let ibv_qp_init_attr_ex { qp_context, send_cq, recv_cq, srq, cap, qp_type, sq_sig_all, pd, .. } = *attributes;
+        let mut plain = ibv_qp_init_attr { qp_context, send_cq, recv_cq, srq, cap, qp_type, sq_sig_all };
+        let pd = NonNull::new(pd).ok_or(VerbError::new("ibv_create_qp_ex", libc::EINVAL))?;
+        // SAFETY: the caller's promise.
+        let pair = unsafe { queue_verbs::create_qp(pd, &mut plain, Some(asked)) }?;
+        attributes.cap = plain.cap;
+        Ok((pair.cast(), Some(pair.cast())))
     }
 
     unsafe fn modify_qp(
@@ -308,7 +325,7 @@ impl Provider for Soft {
         // SAFETY: its context is open.
         unsafe { control(context, Verb::DestroyQp, |state, _| state.destroy_pair(index)) }?;
         // SAFETY: the caller does not use it any more.
-        unsafe { take_back(qp) };
+        unsafe { take_back(qp.cast::<SoftPair>()) };
         Ok(())
     }
 
