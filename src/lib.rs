@@ -60,7 +60,7 @@
 //! | asynchronous event | [`AsyncEvents`], [`AsyncEvent`] | what happens to a device and its objects |
 //! | port, GID | [`Port`], [`GidEntry`], [`Gid`] | where peers reach it |
 //! | protection domain, `ibv_pd` | [`ProtectionDomain`] | what may be used together; the rest is made from it |
-//! | | [`Brand`], [`domain!`], [`Scoped`] | the type that names one domain |
+//! | | [`Brand`], [`domain!`], [`Scoped`], [`Checked`] | the type that names one domain, or those told apart at run time |
 //! | memory region, `ibv_mr` | [`MemoryRegion`], [`Access`] | registered memory, and the rights to it as a type |
 //! | scatter/gather element, `ibv_sge` | [`Buffer`], [`SharedBuffer`] | a part of a region: to write alone, or to read many times |
 //! | | [`RelaxedOrdering`], [`OnDemand`], [`ZeroBased`] | ways of registration, as types around the rights |
@@ -114,7 +114,8 @@
 //! scope ends, whatever happens in it; what has not completed by then is cut off.
 //!
 //! Everything of a protection domain bears the domain's [brand](Brand) `B`. Objects of two domains do not fit together:
-//! ``expected `Buffer<Storage>`, found `Buffer<Scratch>` ``.
+//! ``expected `Buffer<Storage>`, found `Buffer<Scratch>` ``. Where only the run tells how many domains there are, the brand is
+//! [`Checked`], and mixing is refused when it happens.
 //!
 //! # Errors
 //!
@@ -154,8 +155,7 @@
 //!
 //! # What is not here yet
 //!
-//! Memory windows, shared receive queues for unreliable transports, a brand that is only known at run time,
-//! `rdma_cm` and futures; XRC and the transports of vendors.
+//! Memory windows, shared receive queues for unreliable transports, `rdma_cm` and futures; XRC and the transports of vendors.
 //!
 //! # More
 //!
@@ -200,7 +200,7 @@ pub use device::{
     GidKind, LinkLayer, NoActivePort, NoGid, OnDemandPaging, OpenError, PagedOperation, Port, PortEvent, PortState,
     QueuePairEvent, SharedReceiveQueueEvent, SharedReceiveQueueId, devices, enable_fork_support, fork_support,
 };
-pub use domain::{Brand, NamedDomainError, ProtectionDomain, Scoped};
+pub use domain::{Brand, Checked, NamedDomainError, ProtectionDomain, Scoped};
 pub use error::VerbError;
 pub use memory::{
     Access, Buffer, BufferList, DeregisterError, DeviceMayWrite, DmaBuf, Exposed, Foreign, ForeignMemory, HugePageSize,

@@ -182,6 +182,116 @@ fn unsafe_code_is_where_the_architecture_says() {
     assert_eq!(listed, found);
 }
 
+/// What is between the brackets that `text` starts with, and what follows them.
+fn bracketed(text: &str) -> (&str, &str) {
+    let mut depth = 0;
+    let mut before = ' ';
+    for (at, letter) in text.char_indices() {
+        match letter {
+            '(' | '<' | '[' => depth += 1,
+            // Not that of an arrow.
+            ')' | ']' => depth -= 1,
+            '>' if before != '-' => depth -= 1,
+            _ => (),
+        }
+        if depth == 0 {
+            return (&text[1..at], &text[at + 1..]);
+        }
+        before = letter;
+    }
+    panic!("no end: {text}");
+}
+
+/// The items of a list, at its commas outside of brackets.
+fn items(mut list: &str) -> Vec<&str> {
+    let (mut found, mut from) = (Vec::new(), 0);
+    while let Some(at) = list[from..].find([',', '(', '<', '[']).map(|at| at + from) {
+        if list[at..].starts_with(',') {
+            found.push(list[..at].trim());
+            (list, from) = (&list[at + 1..], 0);
+        } else {
+            from = list.len() - bracketed(&list[at..]).1.len();
+        }
+    }
+    found.push(list.trim());
+    found
+}
+
+/// Whether `text` has `word` as a word.
+fn mentions(text: &str, word: &str) -> bool {
+    text.split(|letter: char| !letter.is_alphanumeric() && letter != '_').any(|found| found == word)
+}
+
+/// How many objects that bear the brand `B` a function is given, where the head of its `impl` is `of`.
+fn branded(signature: &str, of: &str) -> usize {
+    let at = signature.find(['<', '(']).expect("parameters");
+    let (types, rest) =
+        if signature[at..].starts_with('<') { bracketed(&signature[at..]) } else { ("", &signature[at..]) };
+    let bound =
+        items(types).into_iter().filter_map(|item| item.split_once(": ").filter(|(_, bound)| mentions(bound, "B")));
+    let mut brands: Vec<&str> = bound.map(|(name, _)| name).collect();
+    brands.push("B");
+    if mentions(of, "B") {
+        brands.extend(["Self", "self"]);
+    }
+    let given = items(bracketed(&rest[rest.find('(').unwrap()..]).0);
+    let count = |given: &&str| {
+        let kind = given.split_once(": ").map_or(*given, |(_, kind)| kind);
+        // What a closure is given or gives is not given here.
+        let bears = !kind.contains("Fn") && brands.iter().any(|brand| mentions(kind, brand));
+        let several = ["Vec<", "[", "Iterator"].iter().any(|many| kind.contains(many));
+        usize::from(bears) + usize::from(bears && several)
+    };
+    given.iter().map(count).sum()
+}
+
+/// The public functions that are given two objects of a brand: file and name.
+fn meetings() -> BTreeSet<(String, String)> {
+    let mut found = BTreeSet::new();
+    for (file, source) in sources() {
+        if is_unit_test(&file) || file.starts_with("src/provider/") {
+            continue;
+        }
+        let mut of = String::new();
+        let mut lines = source.lines();
+        while let Some(line) = lines.next() {
+            if line.starts_with('}') {
+                of.clear();
+            }
+            let function = line.trim_start().strip_prefix("pub fn ");
+            if !(line.starts_with("impl") || function.is_some()) {
+                continue;
+            }
+            let mut head = function.unwrap_or(line).to_owned();
+            while !head.ends_with(['{', ';', '}']) {
+                head = head + " " + lines.next().expect("the rest of it").trim();
+            }
+            if function.is_none() {
+                of = head;
+            } else if branded(&head, &of) > 1 {
+                let name = head.split(['<', '(']).next().unwrap();
+                found.insert((file.clone(), name.to_owned()));
+            }
+        }
+    }
+    found
+}
+
+/// The argument that domains do not mix where their brand does not tell them apart: each place is known, and says what it compares.
+#[test]
+fn where_objects_of_domains_meet_is_in_the_trust_model() {
+    let model = text("docs/trust-model.md");
+    let table = model.split("| where they meet |").nth(1).expect("a table").split("\n\n").next().unwrap();
+    let mut listed = BTreeSet::new();
+    for row in table.lines().filter(|row| row.starts_with("| `src/")) {
+        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+        let [_, file, functions, compared, _] = cells[..] else { panic!("{row}") };
+        assert!(!compared.is_empty(), "{row}");
+        listed.extend(quoted(functions).into_iter().map(|name| (file.trim_matches('`').to_owned(), name.to_owned())));
+    }
+    assert_eq!(meetings(), listed);
+}
+
 #[test]
 fn each_assumption_in_the_code_is_in_the_trust_model() {
     let model = text("docs/trust-model.md");

@@ -2,6 +2,9 @@
 //!
 //! A mutant is a copy of the library with one mechanism taken out. The cases of `ui-tests` that rest on the mechanism must
 //! compile against it; a case that does not is refused for some other reason than the one that it claims.
+//!
+//! What the run-time brand has in the place of types are comparisons: without one of them, the tests that rest on it fail, and no
+//! others.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -78,6 +81,7 @@ const MUTANTS: &[Mutant] = &[
             "domain/a_batch_takes_memory_of_its_own_domain",
             "domain/a_scoped_send_takes_memory_of_its_own_domain",
             "domain/a_scoped_and_a_named_domain_do_not_mix",
+            "domain/the_run_time_brand_does_not_mix_with_a_named_one",
             "completion/a_completed_buffer_keeps_its_domain",
             "peer_holes/r_3_memory_of_another_domain",
         ],
@@ -367,6 +371,59 @@ const MUTANTS: &[Mutant] = &[
     },
 ];
 
+/// Without a comparison of domains: what of `tests/checked.rs` fails then.
+struct Unchecked {
+    without: &'static str,
+    changes: &'static [(&'static str, &'static str, &'static str)],
+    tests: &'static [&'static str],
+}
+
+const UNCHECKED: &[Unchecked] = &[
+    Unchecked {
+        without: "any comparison of domains",
+        changes: &[("domain/brand.rs", "const CHECKED: bool = true;", "const CHECKED: bool = false;")],
+        // What compares more than domains is not among them.
+        tests: &[
+            "a_batch_takes_memory_of_its_own_domain",
+            "a_buffer_is_not_of_a_domain_that_came_later",
+            "a_completed_buffer_keeps_its_domain",
+            "a_datagram_is_answered_in_the_domain_to_which_it_came",
+            "a_drain_polls_a_queue_of_its_own_domain",
+            "a_list_is_of_one_domain_whenever_it_is_posted",
+            "a_mix_up_does_not_reach_the_device",
+            "a_pair_and_a_poller_of_different_domains_are_not_exclusive",
+            "a_pair_on_a_shared_queue_completes_in_its_own_domain",
+            "a_queue_pair_completes_on_a_queue_of_its_own_domain",
+            "a_receive_takes_memory_of_its_own_domain",
+            "a_send_takes_memory_of_its_own_domain",
+            "a_shared_buffer_is_sent_in_its_own_domain",
+            "a_shared_receive_takes_memory_of_its_own_domain",
+            "an_address_handle_of_another_domain_is_no_way",
+            "any_number_of_domains_work_side_by_side",
+            "halves_take_memory_of_their_own_domain",
+            "receives_complete_on_a_queue_of_the_same_domain_as_sends",
+        ],
+    },
+    Unchecked {
+        without: "the buffers of a list after the first",
+        changes: &[("memory/list.rs", ".all(|part| part.is_of(domain))", ".take(1).all(|part| part.is_of(domain))")],
+        tests: &["a_list_is_of_one_domain_whenever_it_is_posted", "a_receive_takes_memory_of_its_own_domain"],
+    },
+    Unchecked {
+        without: "the recipient of a datagram",
+        changes: &[("queue/datagram.rs", " && self.recipient.handle().domain.id() == domain", "")],
+        tests: &["an_address_handle_of_another_domain_is_no_way"],
+    },
+    Unchecked {
+        without: "the queue of the receives",
+        changes: &[("queue/core.rs", "for queue in [sends, receives] {", "for queue in [sends] {")],
+        tests: &[
+            "a_pair_on_a_shared_queue_completes_in_its_own_domain",
+            "receives_complete_on_a_queue_of_the_same_domain_as_sends",
+        ],
+    },
+];
+
 fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for entry in fs::read_dir(from).unwrap().map(Result::unwrap) {
@@ -379,24 +436,29 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
+/// Puts the package with these changes to `library`.
+fn write(root: &Path, library: &Path, without: &str, changes: &[(&str, &str, &str)]) {
+    let _ = fs::remove_dir_all(library);
+    copy(&root.join("src"), &library.join("src"));
+    // The rest of the package is as it is; the manifest names some of it.
+    for entry in fs::read_dir(root).unwrap().map(Result::unwrap) {
+        if !["src", "target", ".git"].map(Into::into).contains(&entry.file_name()) {
+            unix::fs::symlink(entry.path(), library.join(entry.file_name())).unwrap();
+        }
+    }
+    for (file, from, to) in changes {
+        let file = library.join("src").join(file);
+        let text = fs::read_to_string(&file).unwrap();
+        assert!(text.contains(from), "no mutant without {without}: {} has no `{from}`", file.display());
+        fs::write(&file, text.replace(from, to)).unwrap();
+    }
+}
+
 impl Mutant {
     /// Puts the mutant to `folder/library`, and a package of its cases to `folder/cases`.
     fn write(&self, root: &Path, folder: &Path) {
-        let (library, cases) = (folder.join("library"), folder.join("cases"));
-        let _ = fs::remove_dir_all(&library);
-        copy(&root.join("src"), &library.join("src"));
-        // The rest of the package is as it is; the manifest names some of it.
-        for entry in fs::read_dir(root).unwrap().map(Result::unwrap) {
-            if !["src", "target", ".git"].map(Into::into).contains(&entry.file_name()) {
-                unix::fs::symlink(entry.path(), library.join(entry.file_name())).unwrap();
-            }
-        }
-        for (file, from, to) in self.changes {
-            let file = library.join("src").join(file);
-            let text = fs::read_to_string(&file).unwrap();
-            assert!(text.contains(from), "no mutant without {}: {} has no `{from}`", self.without, file.display());
-            fs::write(&file, text.replace(from, to)).unwrap();
-        }
+        let cases = folder.join("cases");
+        write(root, &folder.join("library"), self.without, self.changes);
         fs::create_dir_all(&cases).unwrap();
         let mut manifest = String::from(
             "[package]\nname = 'cases'\nedition = '2024'\n\n[dependencies]\nzerocopy = { version = '0.8', features = ['derive'] }\n\
@@ -433,4 +495,31 @@ fn without_its_mechanism_each_case_compiles() {
         }
     }
     assert!(survivors.is_empty(), "cases that are refused for another reason:\n{}", survivors.join("\n"));
+}
+
+#[test]
+#[ignore = "builds the library once per mutant, some minutes in all: cargo test --test mutants -- --ignored"]
+fn without_its_comparison_each_mix_up_passes() {
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("mutants");
+    let library = folder.join("library");
+    for Unchecked { without, changes, tests } in UNCHECKED {
+        write(&root, &library, without, changes);
+        let output = Command::new(env::var_os("CARGO").unwrap_or("cargo".into()))
+            .args(["test", "--offline", "--quiet", "--no-default-features", "--test", "checked"])
+            .args(["--", "--format=pretty", "--test-threads=1"])
+            .current_dir(&library)
+            .env("CARGO_TARGET_DIR", folder.join("target"))
+            .env("INTERLOCK_DEVICE", "soft0")
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        let ended = |how: &str| {
+            let names = text.lines().filter_map(|line| line.strip_prefix("test ")?.strip_suffix(how));
+            names.map(str::to_owned).collect::<Vec<_>>()
+        };
+        assert!(!ended(" ... ok").is_empty(), "without {without}: {}", String::from_utf8_lossy(&output.stderr));
+        assert_eq!(ended(" ... FAILED"), *tests, "without {without}");
+        println!("without {without}: {} tests fail", tests.len());
+    }
 }

@@ -16,8 +16,8 @@ use super::waker::Waker;
 use super::{Poller, Status};
 use crate::device::CompletionQueueId;
 use crate::device::objects::Object;
-use crate::domain::DomainInner;
 use crate::domain::brand::Branded;
+use crate::domain::{DomainId, DomainInner};
 use crate::error::{VerbError, note_leak};
 use crate::queue::ledger::{Nothing, Retirer};
 use crate::queue::{Entry, MAX_SLOTS, QueueKey, QueueKind, SharedLedger, WorkId};
@@ -91,7 +91,7 @@ pub struct NoRoom {
     pub free: u32,
 }
 
-/// What a work queue and its poller tell each other besides the ledger. One for both queues of a pair.
+/// What a work queue and its poller tell each other besides the ledger, and what the pair is. One for both queues of a pair.
 #[derive(Debug)]
 pub(crate) struct QueueStatus {
     /// Not 0 where posts cannot go the short way. `BROKEN`: since the first failure that the poller saw; posts to this queue
@@ -104,27 +104,29 @@ pub(crate) struct QueueStatus {
     unreliable: bool,
     /// UD: a message comes with a header.
     datagrams: bool,
+    pub(crate) domain: DomainId,
 }
 
 const BROKEN: u8 = 1;
 const IN_SESSIONS: u8 = 2;
 
 impl QueueStatus {
-    pub(crate) fn new(qpn: u32, kind: sys::ibv_qp_type) -> Arc<Self> {
+    pub(crate) fn new(qpn: u32, kind: sys::ibv_qp_type, domain: DomainId) -> Arc<Self> {
         Arc::new(Self {
             detour: [AtomicU8::new(0), AtomicU8::new(0)],
             first_failure: AtomicU32::new(0),
             qpn,
             unreliable: kind != sys::ibv_qp_type::IBV_QPT_RC,
             datagrams: kind == sys::ibv_qp_type::IBV_QPT_UD,
+            domain,
         })
     }
 
     /// The same for another life of the pair.
     pub(crate) fn anew(&self) -> Arc<Self> {
-        let Self { qpn, unreliable, datagrams, .. } = *self;
+        let Self { qpn, unreliable, datagrams, domain, .. } = *self;
         let detour = self.detour.each_ref().map(|detour| AtomicU8::new(detour.load(Ordering::Relaxed) & !BROKEN));
-        Arc::new(Self { detour, first_failure: AtomicU32::new(0), qpn, unreliable, datagrams })
+        Arc::new(Self { detour, first_failure: AtomicU32::new(0), qpn, unreliable, datagrams, domain })
     }
 
     #[inline(always)]
@@ -218,7 +220,8 @@ pub(super) struct Vacant {
 
 impl Vacant {
     pub(super) fn new() -> Self {
-        Self { ledger: Nothing::new(), status: QueueStatus::new(0, sys::ibv_qp_type::IBV_QPT_RC) }
+        let status = QueueStatus::new(0, sys::ibv_qp_type::IBV_QPT_RC, DomainId::NONE);
+        Self { ledger: Nothing::new(), status }
     }
 
     pub(super) fn place(&self) -> Attached {
@@ -271,7 +274,7 @@ pub(crate) struct CqInner {
     /// 0. Came from the context's provider and is alive until this is dropped; it uses the channel.
     pub(crate) raw: NonNull<sys::ibv_cq>,
     pub(super) channel: Arc<ChannelInner>,
-    pub(super) id: CompletionQueueId,
+    pub(crate) id: CompletionQueueId,
     /// The function table's own, looked up once.
     pub(crate) poll: PollCq,
     pub(crate) request_notify: RequestNotify,

@@ -1,6 +1,7 @@
 //! Requests that succeeded.
 
 use super::entry::Ended;
+use crate::domain::DomainId;
 use crate::domain::brand::Branded;
 use crate::memory::{Buffer, BufferList, SharedBuffer};
 use crate::queue::{Entry, HEADER_BYTES, Operation, PostedMemory, WorkId};
@@ -194,6 +195,11 @@ fn is_v4(header: &[u8; HEADER_BYTES]) -> bool {
 }
 
 impl<B> Datagram<B> {
+    /// Whether its memory is of that domain.
+    pub(crate) fn is_of(&self, domain: DomainId) -> bool {
+        self.buffer.part().is_of(domain)
+    }
+
     /// The message.
     pub fn message(&self) -> &[u8] {
         self.buffer.get(HEADER_BYTES..).unwrap_or_default()

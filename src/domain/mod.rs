@@ -4,7 +4,7 @@
 pub(crate) mod brand;
 mod numbers;
 
-pub use brand::{Brand, Scoped};
+pub use brand::{Brand, Checked, Scoped};
 pub(crate) use numbers::{Number, Numbers};
 
 use crate::completion::{CompletionChannel, CompletionQueue, Poller};
@@ -17,7 +17,7 @@ use crate::queue::{
 };
 use crate::sys;
 use brand::{Branded, Claim, Named};
-use std::{fmt, marker::PhantomData, mem, ptr::NonNull, sync::Arc};
+use std::{fmt, marker::PhantomData, mem, ptr, ptr::NonNull, sync::Arc};
 
 /// A protection domain: memory, queue pairs and completion queues that may be used together.
 ///
@@ -45,7 +45,23 @@ unsafe impl Send for DomainInner {}
 // SAFETY: as above.
 unsafe impl Sync for DomainInner {}
 
+/// Which domain, for as long as an object of it is around.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(unnameable_types, reason = "in a sealed trait")]
+pub struct DomainId(usize);
+
+impl DomainId {
+    /// That of no domain.
+    pub(crate) const NONE: Self = Self(0);
+}
+
 impl DomainInner {
+    /// What tells it from other domains.
+    #[inline(always)]
+    pub(crate) fn id(&self) -> DomainId {
+        DomainId(ptr::from_ref(self).addr())
+    }
+
     fn new(context: &Arc<ContextInner>, claim: Option<Claim>) -> Result<Arc<Self>, VerbError> {
         // SAFETY: the context is open as long as we hold it.
         let raw = unsafe { context.provider.alloc_pd(context.raw) }?;
@@ -93,6 +109,18 @@ impl Context {
         let _ = name;
         let claim = Claim::take::<N>().ok_or(NamedDomainError::Taken { name: N::NAME })?;
         Ok(ProtectionDomain { inner: DomainInner::new(&self.0, Some(claim))?, brand: PhantomData })
+    }
+
+    /// A protection domain whose objects are compared at run time: see [`Checked`]. There may be any number of them.
+    ///
+    /// `ibv_alloc_pd(3)`.
+    ///
+    /// # Errors
+    ///
+    /// What the device answered.
+    #[doc(alias = "ibv_alloc_pd")]
+    pub fn checked_domain(&self) -> Result<ProtectionDomain<Checked>, VerbError> {
+        Ok(ProtectionDomain { inner: DomainInner::new(&self.0, None)?, brand: PhantomData })
     }
 
     /// Lends `f` a new domain. Its objects fit with no other domain's, and none of them leaves `f`.

@@ -2,6 +2,7 @@
 #![allow(unsafe_code, reason = "an owned pointer in the form of the ledger; slices of transparent wrappers")]
 
 use super::{Buffer, Part};
+use crate::domain::DomainId;
 use crate::domain::brand::Branded;
 use crate::sys;
 use std::{fmt, marker::PhantomData, mem, ptr::NonNull, slice};
@@ -128,6 +129,11 @@ impl ListInner {
 
     pub(crate) fn filled(&self) -> usize {
         self.parts.iter().map(|part| part.filled()).sum()
+    }
+
+    /// Whether each of its buffers is of that domain.
+    pub(crate) fn is_of(&self, domain: DomainId) -> bool {
+        self.parts.iter().all(|part| part.is_of(domain))
     }
 
     pub(crate) fn capacity(&self) -> usize {

@@ -2,6 +2,7 @@
 #![allow(unsafe_code, reason = "counted references to memory of a region")]
 
 use super::{MAX_MESSAGE_BYTES, RegionInner};
+use crate::domain::DomainId;
 use crate::sys;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -76,6 +77,12 @@ impl Descriptor {
 
     pub(super) fn region(&self) -> &Arc<RegionInner> {
         &self.region
+    }
+
+    /// Whether its region is of that domain.
+    #[inline(always)]
+    pub(crate) fn is_of(&self, domain: DomainId) -> bool {
+        self.region.domain() == domain
     }
 
     pub(super) fn is_exclusive(&self) -> bool {

@@ -9,7 +9,7 @@ use super::locked::{LockedMemoryLimit, page_bytes};
 use super::part::Descriptor;
 use super::{DeviceMayWrite, Exposed, Pages, PeerCannotWrite, RemoteRegion, Unexposed};
 use crate::domain::brand::Branded;
-use crate::domain::{Brand, DomainInner};
+use crate::domain::{Brand, DomainId, DomainInner};
 use crate::error::{VerbError, note_leak};
 use crate::seal::Key;
 use crate::sys;
@@ -133,6 +133,11 @@ impl RegionInner {
 
     pub(crate) fn lkey(&self) -> Lkey {
         self.lkey
+    }
+
+    #[inline(always)]
+    pub(super) fn domain(&self) -> DomainId {
+        self.domain.id()
     }
 
     /// What a peer of a region with the rights `A` needs.

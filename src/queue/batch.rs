@@ -7,6 +7,7 @@ use super::post::{KEY, PostError, SendQueue, Staged};
 use super::request::{SendMemory, WorkRequest};
 use super::transport::{Carries, ReliableConnection};
 use super::work::{PostedMemory, WorkId};
+use crate::domain::Brand;
 use crate::domain::brand::Branded;
 use crate::error::VerbError;
 use std::cell::{Cell, UnsafeCell};
@@ -210,9 +211,10 @@ impl<'env, B, T> Batch<'_, 'env, B, T> {
         request: WorkRequest<M, K>,
     ) -> Result<WorkId, PostError<WorkRequest<M, K>>>
     where
+        B: Brand,
         T: Carries<K>,
     {
-        let length = match request.action.length(&request.memory, self.queue.most) {
+        let length = match request.action.length(&request.memory, self.queue.domain(), self.queue.most) {
             Ok(length) => length,
             Err(flaw) => return Err(PostError::Flawed { request, flaw }),
         };
@@ -242,6 +244,7 @@ impl<'env, B, T> Batch<'_, 'env, B, T> {
         requests: impl IntoIterator<Item = WorkRequest<M, K>>,
     ) -> Result<usize, PostError<WorkRequest<M, K>>>
     where
+        B: Brand,
         T: Carries<K>,
     {
         /// Counts what is staged, also when the iterator panics. Few words, so that the loop below runs in registers.
@@ -263,7 +266,7 @@ impl<'env, B, T> Batch<'_, 'env, B, T> {
         let before = self.posted + self.count;
         let mut requests = requests.into_iter();
         loop {
-            let most = self.queue.most;
+            let (domain, most) = (self.queue.domain(), self.queue.most);
             let mut row = self.queue.poster.row(self.count as u32);
             let mut id = self.queue.id(self.count as u32);
             let end = self.at(self.plain_room().min(self.count + row.len() as usize));
@@ -273,7 +276,7 @@ impl<'env, B, T> Batch<'_, 'env, B, T> {
                     drop(staging);
                     return Ok(self.posted + self.count - before);
                 };
-                let length = match request.action.length(&request.memory, most) {
+                let length = match request.action.length(&request.memory, domain, most) {
                     Ok(length) => length,
                     Err(flaw) => return Err(PostError::Flawed { request, flaw }),
                 };

@@ -14,7 +14,7 @@ use super::work::{Entry, QueueKind};
 use crate::completion::{Attached, CqInner, Member, NoRoom, Orphan, Place, QueueStatus, Status};
 use crate::device::objects::Object;
 use crate::device::{GidEntry, LinkLayer, Port};
-use crate::domain::DomainInner;
+use crate::domain::{Brand, DomainInner};
 use crate::error::{VerbError, note_leak};
 use crate::sys::{self, ibv_qp_attr_mask as Mask, ibv_qp_state as raw_state};
 use crate::types::{Gid, Mtu, PortNumber, Psn, Qpn};
@@ -79,13 +79,18 @@ unsafe impl Send for Core {}
 unsafe impl Sync for Core {}
 
 impl Inner {
-    pub(super) fn create<T: Transport>(
+    pub(super) fn create<B: Brand, T: Transport>(
         domain: &Arc<DomainInner>,
         sends: &Arc<CqInner>,
         receives: &Arc<CqInner>,
         limits: &Limits,
         shared: Option<&Arc<SharedCore>>,
     ) -> Result<Box<Self>, CreateError> {
+        for queue in [sends, receives] {
+            if B::CHECKED && queue.domain.id() != domain.id() {
+                return Err(CreateError::OtherDomain { queue: queue.id });
+            }
+        }
         for (asked, least) in [(limits.sends, 1), (limits.receives, u32::from(shared.is_none()))] {
             if asked < least || asked > MAX_DEPTH {
                 return Err(CreateError::Depth { asked, most: MAX_DEPTH });
@@ -118,8 +123,8 @@ impl Inner {
         };
         let DomainInner { context, raw: pd, .. } = &**domain;
         let created = match limits.posting {
-            // SAFETY: domain and queues are alive, the shared one too; they belong to the same device, since they bear the
-            // same brand.
+            // SAFETY: domain and queues are alive, the shared one too; they belong to the same device, since they are
+            // of the same domain: they bear its brand, and where that does not tell, it was looked at above.
             Posting::List => unsafe { context.provider.create_qp(*pd, &mut attributes) }
                 .map(|raw| (raw, None))
                 .map_err(CreateError::from),
@@ -138,7 +143,7 @@ impl Inner {
             }
         };
         // SAFETY: created just now.
-        let status = QueueStatus::new(unsafe { (*raw.as_ptr()).qp_num }, code::<T>());
+        let status = QueueStatus::new(unsafe { (*raw.as_ptr()).qp_num }, code::<T>(), domain.id());
         domain.context.objects.note(raw, Object::QueuePair(Qpn::from_device(status.qpn)));
         let send_poster = attach(sends, &places.send, limits.sends, &status);
         let receive_poster = attach(receives, &places.receive, limits.receives, &status);
@@ -163,10 +168,10 @@ impl Inner {
             // A provider that made something else. Dropping the core destroys it.
             return Err(session::none());
         }
-        let post_send = PostSends { list: post_send, session };
+        let post_send = PostSends { list: post_send, session, peers };
         Ok(Box::new(Self {
-            send: SendQueue::new(send_poster, raw, post_send, Arc::clone(&status), limits, peers.clone()),
-            receive: ReceiveQueue::new(receive_poster, raw, post_receive, status, limits, None),
+            send: SendQueue::new(send_poster, raw, post_send, Arc::clone(&status), limits),
+            receive: ReceiveQueue::new(receive_poster, raw, post_receive, status, limits),
             core: Arc::new(core),
         }))
     }

@@ -13,7 +13,7 @@ use crate::completion::Datagram;
 use crate::connection::Endpoint;
 use crate::device::{LinkLayer, Port};
 use crate::domain::brand::Branded;
-use crate::domain::{Brand, DomainInner, ProtectionDomain};
+use crate::domain::{Brand, DomainId, DomainInner, ProtectionDomain};
 use crate::error::{VerbError, note_leak};
 use crate::memory::{Descriptor, ListInner};
 use crate::seal::Key;
@@ -93,6 +93,10 @@ pub enum AddressError {
     /// The peer has no GID, without which it cannot be reached on Ethernet.
     #[error("the peer has no GID, without which it cannot be reached on Ethernet")]
     NoPeerGid,
+    /// The datagram came to another protection domain. Only domains of the brand [`Checked`](crate::Checked) get this far; others
+    /// do not compile.
+    #[error("the datagram came to another protection domain: ask the one that its queue pair is of")]
+    OtherDomain,
     /// The device refused: `ENODATA` or `EINVAL` where the row of the port's GID is empty, `EHOSTUNREACH` or `ETIMEDOUT` where
     /// the peer's address does not resolve.
     #[error(transparent)]
@@ -140,6 +144,9 @@ impl<B: Brand> ProtectionDomain<B> {
     #[doc(alias = "ibv_create_ah_from_wc")]
     #[doc(alias = "ibv_init_ah_from_wc")]
     pub fn sender(&self, port: &Port, datagram: &Datagram<B>, qkey: Qkey) -> Result<Recipient<B>, AddressError> {
+        if B::CHECKED && !datagram.is_of(self.inner.id()) {
+            return Err(AddressError::OtherDomain);
+        }
         let path = PeerPath {
             gid: datagram.sender_gid(),
             lid: datagram.lid,
@@ -213,6 +220,9 @@ impl<B, M: SendMemory<B>> sealed::Sealed<B> for Addressed<B, M> {
     type Rest = (Recipient<B>, M::Rest);
     fn filled(&self, key: Key) -> usize {
         self.memory.filled(key)
+    }
+    fn is_of(&self, domain: DomainId, key: Key) -> bool {
+        self.memory.is_of(domain, key) && self.recipient.handle().domain.id() == domain
     }
     fn part(&self, key: Key) -> Option<&Descriptor> {
         self.memory.part(key)

@@ -2,6 +2,7 @@
 
 use super::state::DeviceState;
 use crate::completion::{NoRoom, PollError};
+use crate::device::CompletionQueueId;
 use crate::error::VerbError;
 use crate::types::{Mtu, PortNumber};
 use std::time::Duration;
@@ -14,6 +15,13 @@ pub enum CreateError {
     /// The completion queue cannot take all the completions that the pair could cause.
     #[error(transparent)]
     NoRoom(#[from] NoRoom),
+    /// A completion queue of another protection domain. Only domains of the brand [`Checked`](crate::Checked) get this far;
+    /// others do not compile.
+    #[error("{queue} is of another protection domain: take one from the domain that the queue pair is to be of")]
+    OtherDomain {
+        /// The completion queue.
+        queue: CompletionQueueId,
+    },
     /// A depth that no queue pair has.
     #[error("a work queue holds 1 to {most} requests, not {asked}")]
     Depth {
@@ -183,4 +191,8 @@ pub enum DrainFailure {
     /// The device answered with an error.
     #[error(transparent)]
     Verb(#[from] VerbError),
+    /// The poller is one of another protection domain, and was not polled. Only domains of the brand
+    /// [`Checked`](crate::Checked) get this far; others do not compile.
+    #[error("the poller is of another protection domain: take the one of the queue pair's completion queue")]
+    OtherDomain,
 }

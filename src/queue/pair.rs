@@ -3,14 +3,14 @@
 use super::AnyQueuePair;
 use super::attr::{ConnectAttributes, Limits, Modify, PeerPath, RtrAttributes, RtsAttributes};
 use super::core::{Core, Inner, Local};
-use super::error::{CreateError, DestroyError, TransitionError, TransitionFailure, Undrained};
+use super::error::{CreateError, DestroyError, DrainFailure, TransitionError, TransitionFailure, Undrained};
 use super::half::{ReceiveHalf, SendHalf};
 use super::shared::SharedCore;
 use super::state::{
     DeviceState, Errored, GoesTo, Init, OnPort, ReadyToReceive, ReadyToSend, Reset, SendQueueDrain, State,
 };
 use super::transport::{Init as _, OnShared, OwnReceives, Reliable, ReliableConnection, Transport, code};
-use crate::completion::{Completion, CqInner, PollError, Poller, Status};
+use crate::completion::{Completion, CqInner, Poller, Status};
 use crate::connection::Endpoint;
 use crate::device::LinkLayer;
 use crate::domain::brand::Branded;
@@ -67,7 +67,7 @@ impl<B: Brand, T: Transport> QueuePair<B, Reset, T> {
         receives: &Arc<CqInner>,
         limits: &Limits,
     ) -> Result<Self, CreateError> {
-        Ok(Self::assume_state(Inner::create::<T>(domain, sends, receives, limits, None)?))
+        Ok(Self::assume_state(Inner::create::<B, T>(domain, sends, receives, limits, None)?))
     }
 }
 
@@ -79,7 +79,7 @@ impl<B: Brand, T: OwnReceives> QueuePair<B, Reset, OnShared<T>> {
         limits: &Limits,
     ) -> Result<Self, CreateError> {
         let limits = Limits { receives: 0, ..*limits };
-        Ok(Self::assume_state(Inner::create::<T>(&shared.domain, sends, receives, &limits, Some(shared))?))
+        Ok(Self::assume_state(Inner::create::<B, T>(&shared.domain, sends, receives, &limits, Some(shared))?))
     }
 }
 
@@ -428,14 +428,14 @@ impl<B: Brand, T: Transport> QueuePair<B, Errored, T> {
     ///
     /// # Errors
     ///
-    /// [`Undrained`]: the time was over. The pair is still in Error.
+    /// [`Undrained`]: the time was over, or [what it says](DrainFailure). The pair is still in Error.
     pub fn drain(
         &mut self,
         poller: &mut Poller<B>,
         timeout: Duration,
         sink: impl FnMut(Completion<B>),
     ) -> Result<(), Undrained> {
-        self.drain_by(|| poller.poll(), timeout, sink)
+        self.drain_by([poller], timeout, sink)
     }
 
     /// The same for a pair whose sends and receives complete on different queues.
@@ -450,26 +450,26 @@ impl<B: Brand, T: Transport> QueuePair<B, Errored, T> {
         timeout: Duration,
         sink: impl FnMut(Completion<B>),
     ) -> Result<(), Undrained> {
-        let mut pollers = [sends, receives];
-        // In turn, so that neither waits for the other's pairs.
-        let poll = || {
-            pollers.swap(0, 1);
-            let [first, second] = &mut pollers;
-            first.poll()?.map_or_else(|| second.poll(), |completion| Ok(Some(completion)))
-        };
-        self.drain_by(poll, timeout, sink)
+        self.drain_by([sends, receives], timeout, sink)
     }
 
-    fn drain_by(
+    fn drain_by<const POLLERS: usize>(
         &mut self,
-        mut poll: impl FnMut() -> Result<Option<Completion<B>>, PollError>,
+        mut pollers: [&mut Poller<B>; POLLERS],
         timeout: Duration,
         mut sink: impl FnMut(Completion<B>),
     ) -> Result<(), Undrained> {
+        let domain = self.inner.core.domain.id();
+        let mixes = B::CHECKED && pollers.iter().any(|poller| poller.queue().domain.id() != domain);
         let deadline = Instant::now().checked_add(timeout);
         let mut kick = Instant::now();
         let source = loop {
-            let idle = match poll() {
+            if mixes {
+                break Some(DrainFailure::OtherDomain);
+            }
+            // In turn, so that none waits for the pairs of another.
+            pollers.rotate_left(1);
+            let idle = match pollers.iter_mut().find_map(|poller| poller.poll().transpose()).transpose() {
                 Ok(Some(completion)) => {
                     sink(completion);
                     false

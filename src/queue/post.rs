@@ -5,12 +5,13 @@
 #![allow(unsafe_code, reason = "calls the provider's post functions")]
 
 use super::attr::Limits;
-use super::datagram::{Peers, Recipient};
+use super::datagram::Recipient;
 use super::ledger::Poster;
 use super::request::{Action, FillMemory, Most, RequestFlaw, SendMemory, WorkRequest};
 use super::session::PostSends;
 use super::work::{Entry, Operation, QueueKind, WorkId};
 use crate::completion::{QueueStatus, Status};
+use crate::domain::{Brand, DomainId};
 use crate::error::VerbError;
 use crate::memory::ListInner;
 use crate::seal::Key;
@@ -137,8 +138,6 @@ pub(super) struct WorkQueue<V> {
     pub(super) verb: V,
     status: Arc<QueueStatus>,
     pub(super) most: Most,
-    /// Of a queue of datagrams: what its requests go by.
-    peers: Option<Arc<Peers>>,
 }
 
 /// Which of the two queues of a pair a function of the provider posts to.
@@ -174,19 +173,24 @@ impl<V: Side> WorkQueue<V> {
         verb: V,
         status: Arc<QueueStatus>,
         limits: &Limits,
-        peers: Option<Arc<Peers>>,
     ) -> Self {
         if verb.has_session() {
             status.send_in_sessions();
         }
         let Limits { inline_bytes, elements, .. } = *limits;
         let most = Most { inline_bytes, datagram_bytes: 0, elements: elements.clamp(1, u16::MAX.into()) as u16 };
-        Self { poster, raw, verb, status, most, peers }
+        Self { poster, raw, verb, status, most }
     }
 
     /// Begins another life of the pair.
     pub(super) fn renew(&mut self, poster: Poster<Entry>, status: Arc<QueueStatus>) {
         (self.poster, self.status) = (poster, status);
+    }
+
+    /// The domain that its memory is of.
+    #[inline(always)]
+    pub(super) fn domain(&self) -> DomainId {
+        self.status.domain
     }
 
     pub(super) fn outstanding(&self) -> u32 {
@@ -412,7 +416,7 @@ impl SendQueue {
     /// The id is that of a free slot, and the caller the only one who posts.
     #[inline]
     pub(super) unsafe fn keep<B>(&self, id: WorkId, to: &Recipient<B>) {
-        if let Some(peers) = &self.peers {
+        if let Some(peers) = &self.verb.peers {
             // SAFETY: the caller's promise.
             unsafe { peers.keep(id, to.handle()) };
         }
@@ -430,12 +434,14 @@ impl SendQueue {
 
     /// Posts a request; `back` makes of one that was not posted what the program gets.
     #[inline(always)]
-    pub(super) fn post<B, M: SendMemory<B>, K, R>(
+    pub(super) fn post<B: Brand, M: SendMemory<B>, K, R>(
         &mut self,
         request: WorkRequest<M, K>,
         back: impl FnOnce(WorkRequest<M, K>) -> R,
     ) -> Result<WorkId, PostError<R>> {
-        let Some(length) = request.plain_length(self.most).filter(|_| self.is_plain(request.is_signalled())) else {
+        let Some(length) =
+            request.plain_length(self.domain(), self.most).filter(|_| self.is_plain(request.is_signalled()))
+        else {
             return self.post_any(request, back);
         };
         let id = self.id(0);
@@ -459,12 +465,12 @@ impl SendQueue {
     /// [`post`](Self::post) of any request to any queue.
     #[cold]
     #[inline(never)]
-    fn post_any<B, M: SendMemory<B>, K, R>(
+    fn post_any<B: Brand, M: SendMemory<B>, K, R>(
         &mut self,
         request: WorkRequest<M, K>,
         back: impl FnOnce(WorkRequest<M, K>) -> R,
     ) -> Result<WorkId, PostError<R>> {
-        let length = match request.action.length(&request.memory, self.most) {
+        let length = match request.action.length(&request.memory, self.domain(), self.most) {
             Ok(length) => length,
             Err(flaw) => return Err(PostError::Flawed { request: back(request), flaw }),
         };
@@ -522,11 +528,14 @@ impl SendQueue {
 impl ReceiveQueue {
     /// Posts a receive, of which `header_bytes` are not for the message.
     #[inline(always)]
-    pub(super) fn post<B, M: FillMemory<B>>(
+    pub(super) fn post<B: Brand, M: FillMemory<B>>(
         &mut self,
         mut memory: M,
         header_bytes: usize,
     ) -> Result<WorkId, PostError<M>> {
+        if B::CHECKED && !memory.is_of(self.domain(), KEY) {
+            return Err(PostError::Flawed { request: memory, flaw: RequestFlaw::OtherDomain });
+        }
         let (elements, capacity) = memory.extent(KEY);
         if elements > 1 && elements > usize::from(self.most.elements) {
             let flaw = RequestFlaw::TooManyElements { elements, most: self.most.elements.into() };

@@ -3,6 +3,7 @@
 use super::datagram::{Addressed, Recipient};
 use super::post::KEY;
 use super::work::{Entry, Operation};
+use crate::domain::{Brand, DomainId};
 use crate::memory::{
     Buffer, BufferList, Descriptor, ListInner, MAX_MESSAGE_BYTES, PeerMayAtomic, PeerMayRead, PeerMayWrite,
     RemoteRegion, SharedBuffer,
@@ -36,7 +37,7 @@ impl<K> fmt::Debug for Fenced<K> {
 }
 
 pub(super) mod sealed {
-    use super::{Descriptor, Entry, Key, Operation};
+    use super::{Descriptor, DomainId, Entry, Key, Operation};
 
     #[allow(unnameable_types, reason = "seals `SendMemory`")]
     pub trait Sealed<B>: Sized {
@@ -62,6 +63,8 @@ pub(super) mod sealed {
         fn bytes(&self, _: Key) -> &[u8] {
             &[]
         }
+        /// Whether all of it, the recipient too, is of that domain. For brands that are checked at run time.
+        fn is_of(&self, domain: DomainId, key: Key) -> bool;
         /// To whom it goes, if it is a datagram.
         fn recipient(&self, _: Key) -> Option<&super::Recipient<B>> {
             None
@@ -98,6 +101,10 @@ impl<B> sealed::Sealed<B> for Buffer<B> {
         self.part().message()
     }
     #[inline(always)]
+    fn is_of(&self, domain: DomainId, _: Key) -> bool {
+        self.part().is_of(domain)
+    }
+    #[inline(always)]
     fn part(&self, _: Key) -> Option<&Descriptor> {
         Some(self.part())
     }
@@ -122,6 +129,10 @@ impl<B> sealed::Sealed<B> for SharedBuffer<B> {
         self.part().message()
     }
     #[inline(always)]
+    fn is_of(&self, domain: DomainId, _: Key) -> bool {
+        self.part().is_of(domain)
+    }
+    #[inline(always)]
     fn part(&self, _: Key) -> Option<&Descriptor> {
         Some(self.part())
     }
@@ -139,6 +150,10 @@ impl<B> sealed::Sealed<B> for BufferList<B> {
     type Rest = ();
     fn filled(&self, _: Key) -> usize {
         self.inner().filled()
+    }
+    /// Each buffer anew: they can be exchanged in place.
+    fn is_of(&self, domain: DomainId, _: Key) -> bool {
+        self.inner().is_of(domain)
     }
     fn part(&self, _: Key) -> Option<&Descriptor> {
         None
@@ -198,6 +213,10 @@ impl<B> sealed::Sealed<B> for Inline<'_> {
     #[inline(always)]
     fn message(&self, _: Key) -> u32 {
         u32::try_from(self.0.len()).unwrap_or(0)
+    }
+    #[inline(always)]
+    fn is_of(&self, _: DomainId, _: Key) -> bool {
+        true
     }
     #[inline(always)]
     fn part(&self, _: Key) -> Option<&Descriptor> {
@@ -305,7 +324,15 @@ impl Action {
     /// [`length`](Self::length) where the request is an ordinary one, which can go the short way: of some bytes, in one element
     /// or inline, without a recipient.
     #[inline(always)]
-    pub(super) fn plain_length<B, M: SendMemory<B>>(&self, memory: &M, most: Most) -> Option<u32> {
+    pub(super) fn plain_length<B: Brand, M: SendMemory<B>>(
+        &self,
+        memory: &M,
+        domain: DomainId,
+        most: Most,
+    ) -> Option<u32> {
+        if B::CHECKED && !memory.is_of(domain, KEY) {
+            return None;
+        }
         let (length, within) = match (self.operation, memory.part(KEY)) {
             _ if memory.recipient(KEY).is_some() => return None,
             (Operation::Send | Operation::Receive, Some(_)) => (memory.message(KEY), u64::from(u32::MAX)),
@@ -323,9 +350,17 @@ impl Action {
         (u64::from(length.wrapping_sub(1)) < within).then_some(length)
     }
 
-    /// How many bytes the request moves from or to `memory`; or why they do not go together.
+    /// How many bytes the request moves from or to `memory`, on a queue of that domain; or why they do not go together.
     #[inline(always)]
-    pub(super) fn length<B, M: SendMemory<B>>(&self, memory: &M, most: Most) -> Result<u32, RequestFlaw> {
+    pub(super) fn length<B: Brand, M: SendMemory<B>>(
+        &self,
+        memory: &M,
+        domain: DomainId,
+        most: Most,
+    ) -> Result<u32, RequestFlaw> {
+        if B::CHECKED && !memory.is_of(domain, KEY) {
+            return Err(RequestFlaw::OtherDomain);
+        }
         let (elements, capacity) = memory.extent(KEY);
         if elements > 1 && elements > usize::from(most.elements) {
             return Err(RequestFlaw::TooManyElements { elements, most: most.elements.into() });
@@ -378,6 +413,10 @@ pub enum RequestFlaw {
         /// What there is.
         within: u64,
     },
+    /// Memory, or a recipient, of another protection domain than the queue's. Only domains of the brand
+    /// [`Checked`](crate::Checked) get this far; others do not compile.
+    #[error("memory or recipient of another protection domain: take them from the domain that the queue is of")]
+    OtherDomain,
     /// More buffers in a list than the pair takes.
     #[error("a list of {elements} buffers, where the queue pair takes {most}: see `Limits::elements`")]
     TooManyElements {
@@ -492,11 +531,11 @@ impl<M, K> WorkRequest<M, K> {
     }
 
     #[inline(always)]
-    pub(super) fn plain_length<B>(&self, most: Most) -> Option<u32>
+    pub(super) fn plain_length<B: Brand>(&self, domain: DomainId, most: Most) -> Option<u32>
     where
         M: SendMemory<B>,
     {
-        self.action.plain_length(&self.memory, most)
+        self.action.plain_length(&self.memory, domain, most)
     }
 
     #[inline(always)]

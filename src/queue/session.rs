@@ -9,18 +9,20 @@
 #![allow(unsafe_code, reason = "calls the provider's post functions")]
 
 use super::batch::Batch;
+use super::datagram::Peers;
 use super::error::CreateError;
 use super::post::{KEY, PostError, SendQueue};
 use super::request::{Action, SendMemory, WorkRequest};
 use super::transport::Carries;
 use super::work::{Operation, WorkId};
+use crate::domain::Brand;
 use crate::error::VerbError;
 use crate::sys::inline::{self as verbs, PostSend};
 use crate::sys::{
     self, ibv_qp_create_send_ops_flags as with, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex,
     ibv_qp_init_attr_mask as mask, ibv_qp_type, ibv_send_flags,
 };
-use std::{mem, ptr, ptr::NonNull};
+use std::{mem, ptr, ptr::NonNull, sync::Arc};
 
 /// How the requests of a queue pair are handed to the device, as [`Limits::posting`](crate::Limits::posting) has it. What
 /// can be posted is the same.
@@ -120,11 +122,12 @@ pub(super) fn explain(error: VerbError) -> CreateError {
 }
 
 /// The ways to the device of a send queue.
-#[derive(Clone, Copy)]
 pub(super) struct PostSends {
     pub(super) list: PostSend,
     /// The one that is taken, if it is there.
     pub(super) session: Option<Extended>,
+    /// Of a queue of datagrams: what its requests go by.
+    pub(super) peers: Option<Arc<Peers>>,
 }
 
 /// A pair for `ibv_wr_*`.
@@ -395,6 +398,7 @@ impl<'env, B, T> Batch<'_, 'env, B, T> {
         mut requests: impl Iterator<Item = WorkRequest<M, K>>,
     ) -> Result<usize, PostError<WorkRequest<M, K>>>
     where
+        B: Brand,
         T: Carries<K>,
     {
         /// Counts what is in the session, also when the iterator panics.
@@ -410,7 +414,7 @@ impl<'env, B, T> Batch<'_, 'env, B, T> {
         }
         let before = self.posted + self.count;
         loop {
-            let most = self.queue.most;
+            let (domain, most) = (self.queue.domain(), self.queue.most);
             let mut row = self.queue.poster.row(self.count as u32);
             let mut id = self.queue.id(self.count as u32);
             let end = self.plain_room().min(self.count + row.len() as usize);
@@ -423,7 +427,7 @@ impl<'env, B, T> Batch<'_, 'env, B, T> {
                     drop(adding);
                     return Ok(self.posted + self.count - before);
                 };
-                let length = match request.action.length(&request.memory, most) {
+                let length = match request.action.length(&request.memory, domain, most) {
                     Ok(length) => length,
                     Err(flaw) => return Err(PostError::Flawed { request, flaw }),
                 };

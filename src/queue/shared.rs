@@ -8,6 +8,7 @@ use super::attr::Limits;
 use super::error::CreateError;
 use super::pair::QueuePair;
 use super::post::PostError;
+use super::request::RequestFlaw;
 use super::slab::{Slab, SlabPoster, slab};
 use super::state::Reset;
 use super::transport::{OnShared, ReliableConnection};
@@ -250,6 +251,9 @@ impl<B: Brand> SharedReceiveQueue<B> {
         let this = &mut *self.inner;
         if this.broken {
             return Err(PostError::Broken { request: buffer, first_failure: None });
+        }
+        if B::CHECKED && !buffer.part().is_of(this.core.domain.id()) {
+            return Err(PostError::Flawed { request: buffer, flaw: RequestFlaw::OtherDomain });
         }
         let Some(vacancy) = this.poster.vacancy() else { return Err(PostError::QueueFull(buffer)) };
         let sg_list = buffer.part().whole_element();

@@ -114,9 +114,10 @@ fn with_queue(
     context
         .with_domain(|domain| {
             let (poster, mut retirer) = ledger(depth, 0);
-            let verbs = PostSends { list: no_list, session };
+            let verbs = PostSends { list: no_list, session, peers: None };
             let limits = Limits { sends: depth, inline_bytes: 32, elements: 3, ..Limits::default() };
-            let mut queue = SendQueue::new(poster, raw.cast(), verbs, QueueStatus::new(1, RC), &limits, None);
+            let status = QueueStatus::new(1, RC, domain.inner.id());
+            let mut queue = SendQueue::new(poster, raw.cast(), verbs, status, &limits);
             let region = domain.register::<RemoteAll, _>(vec![0_u64; 8]).unwrap();
             f(&mut queue, &domain, region.remote());
             while retirer.take().is_some() {}
@@ -136,7 +137,9 @@ fn each_operation_is_its_call_with_its_flags() {
         assert_eq!(calls(), ["start", "send_imm 7 0x6", "sge 8", "complete"]);
         queue.post(WorkRequest::write(buffer(), &remote).unsignalled().fenced(), identity).unwrap();
         assert_eq!(calls(), ["start", &format!("write {rkey} {address:#x} 0x1"), "sge 8", "complete"]);
-        queue.post::<(), _, _, _>(WorkRequest::write(Inline(&[1, 2]), &remote).with_immediate(9), identity).unwrap();
+        queue
+            .post::<Scoped<'_>, _, _, _>(WorkRequest::write(Inline(&[1, 2]), &remote).with_immediate(9), identity)
+            .unwrap();
         assert_eq!(calls(), ["start", &format!("write_imm {rkey} {address:#x} 9 0xa"), "inline [1, 2]", "complete"]);
         queue.post(WorkRequest::read(buffer(), &word), identity).unwrap();
         assert_eq!(calls(), ["start", &format!("read {rkey} {address:#x} 0x2"), "sge 8", "complete"]);
@@ -151,7 +154,7 @@ fn each_operation_is_its_call_with_its_flags() {
         empty.set_len(0).unwrap();
         queue.post(WorkRequest::send(empty), identity).unwrap();
         assert_eq!(calls(), ["start", "send 0x2", "sge_list 0", "complete"]);
-        queue.post::<(), _, _, _>(WorkRequest::send(Inline(b"")), identity).unwrap();
+        queue.post::<Scoped<'_>, _, _, _>(WorkRequest::send(Inline(b"")), identity).unwrap();
         assert_eq!(calls(), ["start", "send 0x2", "sge_list 0", "complete"]);
     });
 }

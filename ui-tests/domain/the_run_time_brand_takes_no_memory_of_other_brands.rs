@@ -1,0 +1,12 @@
+//! Rule D7: the run-time brand does not mix with other brands.
+//! Error: E0277
+
+use interlock::{Buffer, Checked, QueuePair};
+
+interlock::domain! { struct Storage; }
+
+fn receive(pair: &mut QueuePair<Checked>, buffer: Buffer<Storage>) {
+    let _ = pair.post_receive(buffer);
+}
+
+fn main() {}
