@@ -74,7 +74,7 @@ const MUTANTS: &[Mutant] = &[
                 "impl<A, B> sealed::Sealed<B> for Buffer<A>",
             ),
             // The compiler then cannot tell which brand is meant.
-            ("queue/posting.rs", "self.inner.send.post(request)", "self.inner.send.post::<B, _, _>(request)"),
+            ("queue/posting.rs", "self.inner.send.post(", "self.inner.send.post::<B, _, _, _>("),
         ],
         cases: &[
             "domain/a_send_takes_memory_of_its_own_domain",
