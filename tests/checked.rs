@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Link, PATIENCE, context, on_hardware};
+use common::{Link, PATIENCE, context};
 use interlock::scope::{Exclusive, InScopeError, SharedQueue};
 use interlock::soft::{Fabric, Fault, Verb};
 use interlock::{
@@ -153,9 +153,7 @@ fn a_list_is_of_one_domain_whenever_it_is_posted() {
 
 #[test]
 fn a_batch_takes_memory_of_its_own_domain() {
-    // The soft device has lists only.
-    let ways = [Posting::List, Posting::WorkRequestApi];
-    for posting in ways.into_iter().take(if on_hardware() { 2 } else { 1 }) {
+    for posting in [Posting::List, Posting::WorkRequestApi] {
         with_others(|here, other| {
             let mut link = link(here, posting);
             let mut buffer = refused(link.left.post_send(filled(other, b"elsewhere")));
@@ -471,11 +469,13 @@ fn a_mix_up_does_not_reach_the_device() {
     let (here, other) = (context.checked_domain().unwrap(), context.checked_domain().unwrap());
     let (mut ours, theirs) = (link(&here, Posting::List), other.completion_queue(16).unwrap().0);
     let mut shared = here.shared_receive_queue(&SharedLimits::default()).unwrap();
+    let mut sessions = link(&here, Posting::WorkRequestApi);
     let verbs = [Verb::PostSend, Verb::PostRecv, Verb::PostSrqRecv, Verb::CreateQp];
     for verb in verbs {
         fabric.inject(Fault::VerbFails { verb, after: 0, count: 1, errno: libc::ENOMEM });
     }
     let mut buffer = refused(ours.left.post_send(other.buffer(8).unwrap()));
+    buffer = refused(sessions.left.post_send(buffer));
     buffer = refused(ours.left.post_receive(buffer));
     buffer = refused(shared.post_receive(buffer));
     let buffers = other.buffers(2, 8).unwrap();
