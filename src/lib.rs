@@ -205,11 +205,11 @@ pub use error::VerbError;
 pub use memory::{
     Access, Buffer, BufferList, DeregisterError, DeviceMayWrite, DmaBuf, Exposed, Foreign, ForeignMemory, HugePageSize,
     JoinError, KeepsOrder, Lease, LocalRead, LocalWrite, LockedMemoryLimit, MAX_MESSAGE_BYTES, Memory, MemoryRegion,
-    NoHugePages, NoPages, NoSharedMap, OnDemand, OpaqueMemory, OpaqueRegion, OutOfBounds, Pages, PeerCannotWrite,
-    PeerMayAtomic, PeerMayChange, PeerMayRead, PeerMayWrite, Plain, RecordError, RegisterError, RegisterFailure,
-    RejoinError, RelaxedOrdering, RemoteAll, RemoteAtomic, RemoteRead, RemoteReadWrite, RemoteRegion, RemoteWrite,
-    SharedBuffer, SharedMap, SplitError, SplitRegion, TooLong, Unexposed, ViewError, Viewable, Word, ZeroBased,
-    locked_memory_limit, pinned_memory,
+    NoHugePages, NoPages, NoSharedMap, NotAWord, OnDemand, OpaqueMemory, OpaqueRegion, OutOfBounds, Pages,
+    PeerCannotWrite, PeerMayAtomic, PeerMayChange, PeerMayRead, PeerMayWrite, Plain, RecordError, RegisterError,
+    RegisterFailure, RejoinError, RelaxedOrdering, RemoteAll, RemoteAtomic, RemoteRead, RemoteReadWrite, RemoteRegion,
+    RemoteWord, RemoteWrite, SharedBuffer, SharedMap, SplitError, SplitRegion, TooLong, Unexposed, ViewError, Viewable,
+    Word, ZeroBased, locked_memory_limit, pinned_memory,
 };
 pub use provider::soft;
 pub use queue::request;

@@ -269,7 +269,7 @@ impl<B> Work<B> {
                 Self::Atomic { original, buffer }
             }
             (Operation::Read, PostedMemory::List(list)) => Self::ReadScattered(list),
-            (Operation::Write, memory) => Self::Written(memory),
+            (Operation::Write | Operation::AtomicWrite, memory) => Self::Written(memory),
             (_, memory) => Self::Sent(memory),
         }
     }

@@ -48,7 +48,7 @@ pub use options::{KeepsOrder, OnDemand, RelaxedOrdering, ZeroBased};
 pub(crate) use part::{Descriptor, Part};
 pub(crate) use region::RegionInner;
 pub use region::{DeregisterError, MemoryRegion, RegisterError, RegisterFailure, RejoinError, SplitRegion};
-pub use remote::{RecordError, RemoteRegion};
+pub use remote::{NotAWord, RecordError, RemoteRegion, RemoteWord};
 pub use shared_map::{NoSharedMap, SharedMap};
 pub use word::Word;
 

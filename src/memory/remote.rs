@@ -5,7 +5,8 @@ use super::exposed::OutOfBounds;
 use super::{Exposed, MAX_MESSAGE_BYTES};
 use crate::sys::ibv_access_flags as flags;
 use crate::types::Rkey;
-use std::{fmt, marker::PhantomData, ops::Range};
+use std::ops::{Deref, Range};
+use std::{fmt, marker::PhantomData};
 use zerocopy::byteorder::network_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -22,6 +23,41 @@ pub struct RemoteRegion<A> {
     rights: PhantomData<fn() -> A>,
 }
 static_assertions::assert_eq_size!(RemoteRegion<()>, [u64; 3]);
+
+/// A word of a peer's memory: 8 bytes at a multiple of 8. Atomics that are posted to it are not refused for their target.
+///
+/// It is a [`RemoteRegion`] of 8 bytes, and goes wherever one does.
+pub struct RemoteWord<A>(RemoteRegion<A>);
+
+impl<A> Clone for RemoteWord<A> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<A> Copy for RemoteWord<A> {}
+
+impl<A> Deref for RemoteWord<A> {
+    type Target = RemoteRegion<A>;
+    fn deref(&self) -> &RemoteRegion<A> {
+        &self.0
+    }
+}
+
+impl<A: Access> fmt::Debug for RemoteWord<A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("RemoteWord").field(&self.0).finish()
+    }
+}
+
+/// Memory of a peer that is no word.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("a word is 8 bytes at a multiple of 8; there are {len_bytes} at {address:#x}")]
+pub struct NotAWord {
+    /// Where.
+    pub address: u64,
+    /// How many bytes there are.
+    pub len_bytes: u64,
+}
 
 /// The wire form: 24 bytes, network byte order.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -162,6 +198,19 @@ impl<A: Exposed> RemoteRegion<A> {
         }
         OutOfBounds::check(range.start, len_bytes, self.len_bytes)?;
         Ok(Self::of(self.address + range.start, len_bytes, self.rkey))
+    }
+
+    /// The word of 8 bytes at `offset`, for atomics.
+    ///
+    /// # Errors
+    ///
+    /// [`NotAWord`]: its address is no multiple of 8, or it is not within.
+    pub fn word(&self, offset: u64) -> Result<RemoteWord<A>, NotAWord> {
+        let (address, len_bytes) = (self.address.saturating_add(offset), self.len_bytes.saturating_sub(offset));
+        match self.slice(offset..offset.saturating_add(8)) {
+            Ok(word) if word.address.is_multiple_of(8) => Ok(RemoteWord(word)),
+            _ => Err(NotAWord { address, len_bytes }),
+        }
     }
 
     /// The same memory with fewer rights, for a part of the program that needs no more.

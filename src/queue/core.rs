@@ -101,7 +101,7 @@ impl Inner {
         let (Some(post_send), Some(post_receive)) = (operations.post_send, operations.post_recv) else {
             return Err(VerbError::new("ibv_post_send", libc::EOPNOTSUPP).into());
         };
-        if limits.posting == Posting::WorkRequestApi {
+        if limits.posting.is_in_sessions() {
             // SAFETY: open as long as the domain holds it.
             let device = unsafe { domain.context.provider.query_device(domain.context.raw) }?;
             session::check_device(&device, limits.elements)?;
@@ -128,10 +128,11 @@ impl Inner {
             Posting::List => unsafe { context.provider.create_qp(*pd, &mut attributes) }
                 .map(|raw| (raw, None))
                 .map_err(CreateError::from),
-            Posting::WorkRequestApi => {
-                let mut attributes = session::extended(&attributes, *pd);
+            posting => {
+                let mut attributes = session::extended(&attributes, *pd, posting);
                 // SAFETY: as above.
-                unsafe { context.provider.create_qp_ex(context.raw, &mut attributes) }.map_err(session::explain)
+                unsafe { context.provider.create_qp_ex(context.raw, &mut attributes) }
+                    .map_err(|error| session::explain(error, posting))
             }
         };
         let (raw, extended) = match created {
@@ -163,8 +164,8 @@ impl Inner {
             domain: Arc::clone(domain),
         };
         // SAFETY: alive as long as the core, and made just now.
-        let session = extended.and_then(|extended| unsafe { Extended::new(extended, code::<T>()) });
-        if limits.posting == Posting::WorkRequestApi && session.is_none() {
+        let session = extended.and_then(|extended| unsafe { Extended::new(extended, code::<T>(), limits.posting) });
+        if limits.posting.is_in_sessions() && session.is_none() {
             // A provider that made something else. Dropping the core destroys it.
             return Err(session::none());
         }

@@ -34,6 +34,9 @@ pub enum CreateError {
     /// [`Limits::elements`](crate::Limits::elements) is more than 1.
     #[error("the device does not post through ibv_wr_*: create the queue pair with `Posting::List`")]
     NoWorkRequestApi(#[source] VerbError),
+    /// The device has no atomic writes, or not on this transport, or does not take requests through `ibv_wr_*` at all.
+    #[error("no atomic writes on this device and transport: create the queue pair with another `Posting`")]
+    NoAtomicWrites(#[source] VerbError),
     /// The device answered with an error. `EINVAL` and `ENOMEM`: often more than it has.
     #[error(transparent)]
     Verb(#[from] VerbError),

@@ -8,7 +8,7 @@ use super::attr::Limits;
 use super::datagram::Recipient;
 use super::ledger::Poster;
 use super::request::{Action, FillMemory, Most, RequestFlaw, SendMemory, WorkRequest};
-use super::session::PostSends;
+use super::session::{PostSends, Posting};
 use super::work::{Entry, Operation, QueueKind, WorkId};
 use crate::completion::{QueueStatus, Status};
 use crate::domain::{Brand, DomainId};
@@ -177,8 +177,14 @@ impl<V: Side> WorkQueue<V> {
         if verb.has_session() {
             status.send_in_sessions();
         }
-        let Limits { inline_bytes, elements, .. } = *limits;
-        let most = Most { inline_bytes, datagram_bytes: 0, elements: elements.clamp(1, u16::MAX.into()) as u16 };
+        let Limits { inline_bytes, elements, posting, .. } = *limits;
+        let short = |limit: u32| limit.min(u16::MAX.into()) as u16;
+        let most = Most {
+            inline_bytes: short(inline_bytes),
+            datagram_bytes: 0,
+            elements: short(elements.max(1)),
+            atomic_writes: posting == Posting::AtomicWrites,
+        };
         Self { poster, raw, verb, status, most }
     }
 
@@ -360,7 +366,8 @@ impl Staged {
                     (&raw mut (*wr).wr.atomic.compare_add).write(action.compare_add);
                     (&raw mut (*wr).wr.atomic.swap).write(action.swap);
                 }
-                Operation::Send | Operation::Receive => {}
+                // An atomic write goes in sessions only.
+                Operation::Send | Operation::Receive | Operation::AtomicWrite => {}
             }
         }
         memory.into_entry(action.operation, KEY)

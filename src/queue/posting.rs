@@ -4,7 +4,7 @@ use super::batch::{Batch, BatchError, batch};
 use super::datagram::header_bytes;
 use super::pair::QueuePair;
 use super::post::PostError;
-use super::request::{self, Atomic, FillMemory, Read, SendMemory, WorkRequest, Write};
+use super::request::{self, Atomic, AtomicWrite, FillMemory, Read, SendMemory, WorkRequest, Write};
 use super::state::{PostReceive, PostSend, State};
 use super::transport::{Carries, OwnReceives, Transport};
 use super::work::WorkId;
@@ -189,6 +189,24 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     #[inline(always)]
     fn post_and_unwrap<K>(&mut self, request: WorkRequest<Buffer<B>, K>) -> Result<WorkId, PostError<Buffer<B>>> {
         self.inner.send.post(request, WorkRequest::into_memory)
+    }
+
+    /// Writes a word of the peer in one piece: [`post`](Self::post) of [`WorkRequest::atomic_write`].
+    ///
+    /// # Errors
+    ///
+    /// As [`post_send`](Self::post_send); [`RequestFlaw::NoAtomicWrites`](crate::RequestFlaw::NoAtomicWrites).
+    #[doc(alias = "ibv_wr_atomic_write")]
+    pub fn post_atomic_write<A: PeerMayWrite>(
+        &mut self,
+        target: &RemoteRegion<A>,
+        value: u64,
+    ) -> Result<WorkId, PostError<u64>>
+    where
+        S: PostSend,
+        T: Carries<AtomicWrite>,
+    {
+        self.inner.send.post::<B, _, _, _>(WorkRequest::atomic_write(target, value), |_| value)
     }
 
     /// Lends `f` a batch: what it posts there is handed to the device together, with one doorbell for each 32.

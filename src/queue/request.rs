@@ -24,6 +24,9 @@ pub enum Read {}
 /// Kind of a [`WorkRequest`]: an atomic on a word of the peer.
 #[derive(Debug)]
 pub enum Atomic {}
+/// Kind of a [`WorkRequest`]: writes a word of the peer in one piece.
+#[derive(Debug)]
+pub enum AtomicWrite {}
 /// Kind of a [`WorkRequest`]: sends a datagram to a recipient.
 #[derive(Debug)]
 pub enum SendTo {}
@@ -375,6 +378,16 @@ impl Action {
             Operation::Write if elements != 0 => (memory.filled(KEY) as u64, self.remote_len),
             Operation::Write => (memory.filled(KEY) as u64, self.remote_len.min(bytes)),
             Operation::Read => (self.remote_len, bytes.min(capacity as u64)),
+            Operation::AtomicWrite => {
+                let (address, len_bytes) = (self.remote_addr, self.remote_len);
+                if !most.atomic_writes {
+                    return Err(RequestFlaw::NoAtomicWrites);
+                }
+                if len_bytes < 8 || !address.is_multiple_of(8) {
+                    return Err(RequestFlaw::NotAWord { address, len_bytes });
+                }
+                (8, 8)
+            }
             Operation::CompareAndSwap | Operation::FetchAndAdd => {
                 let address = memory.part(KEY).map_or(0, Descriptor::device_addr);
                 for (address, len_bytes) in [(self.remote_addr, self.remote_len), (address, capacity as u64)] {
@@ -393,11 +406,12 @@ impl Action {
 #[derive(Clone, Copy)]
 pub(super) struct Most {
     /// Of an inline request.
-    pub(super) inline_bytes: u32,
+    pub(super) inline_bytes: u16,
     /// Of a datagram; an MTU is 4096 at most.
     pub(super) datagram_bytes: u16,
     /// Buffers of a list.
     pub(super) elements: u16,
+    pub(super) atomic_writes: bool,
 }
 
 /// A request whose parts do not go together. Nothing reached the device.
@@ -434,6 +448,9 @@ pub enum RequestFlaw {
     /// A receive into lent memory of no bytes, which devices do not know.
     #[error("a receive needs at least one byte of memory")]
     EmptyReceive,
+    /// The queue pair was not made for atomic writes.
+    #[error("the queue pair has no atomic writes: create it with `Posting::AtomicWrites`")]
+    NoAtomicWrites,
     /// An atomic works on 8 bytes at an address that is a multiple of 8, on both sides.
     #[error("an atomic needs 8 bytes at a multiple of 8; there are {len_bytes} at {address:#x}")]
     NotAWord {
@@ -476,6 +493,22 @@ impl<M> WorkRequest<M, Write> {
     #[inline(always)]
     pub fn write<A: PeerMayWrite>(memory: M, target: &RemoteRegion<A>) -> Self {
         Self::new(memory, Action::new(Operation::Write, ibv_wr_opcode::IBV_WR_RDMA_WRITE).at(target))
+    }
+}
+
+impl WorkRequest<Inline<'static>, AtomicWrite> {
+    /// Writes `value` to the word at the start of `target`: whoever reads the word sees what was there or all of `value`,
+    /// in the byte order of this machine. Needs no memory, and no receive of the peer.
+    ///
+    /// For queue pairs with [`Posting::AtomicWrites`](crate::Posting::AtomicWrites). The peer serves it as it serves reads: its
+    /// responder depth is not 0.
+    #[doc(alias = "IBV_WR_ATOMIC_WRITE")]
+    #[doc(alias = "ibv_wr_atomic_write")]
+    #[inline(always)]
+    pub fn atomic_write<A: PeerMayWrite>(target: &RemoteRegion<A>, value: u64) -> Self {
+        let mut action = Action::new(Operation::AtomicWrite, ibv_wr_opcode::IBV_WR_ATOMIC_WRITE).at(target);
+        action.compare_add = value;
+        Self::new(Inline(&[]), action)
     }
 }
 

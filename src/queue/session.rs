@@ -61,18 +61,33 @@ pub enum Posting {
     #[doc(alias = "ibv_wr_complete")]
     #[doc(alias = "ibv_qp_ex")]
     WorkRequestApi,
+    /// The same, with [atomic writes](crate::WorkRequest::atomic_write), which few devices have; reliable connections only.
+    #[doc(alias = "IBV_QP_EX_WITH_ATOMIC_WRITE")]
+    AtomicWrites,
+}
+
+impl Posting {
+    /// Whether it is through `ibv_wr_*`.
+    pub(super) fn is_in_sessions(self) -> bool {
+        !matches!(self, Self::List)
+    }
 }
 
 /// What is asked for of `ibv_wr_*` when a pair is made: all that the library posts on that transport.
-fn operations(kind: ibv_qp_type) -> with {
+fn operations(kind: ibv_qp_type, posting: Posting) -> with {
     let sends = with::IBV_QP_EX_WITH_SEND | with::IBV_QP_EX_WITH_SEND_WITH_IMM;
     let writes = with::IBV_QP_EX_WITH_RDMA_WRITE | with::IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM;
     let atomics = with::IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP | with::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
-    match kind {
-        ibv_qp_type::IBV_QPT_UD => sends,
-        ibv_qp_type::IBV_QPT_UC => sends | writes,
-        _ => sends | writes | with::IBV_QP_EX_WITH_RDMA_READ | atomics,
-    }
+    let atomic_writes = match posting {
+        Posting::AtomicWrites => with::IBV_QP_EX_WITH_ATOMIC_WRITE,
+        _ => with(0),
+    };
+    atomic_writes
+        | match kind {
+            ibv_qp_type::IBV_QPT_UD => sends,
+            ibv_qp_type::IBV_QPT_UC => sends | writes,
+            _ => sends | writes | with::IBV_QP_EX_WITH_RDMA_READ | atomics,
+        }
 }
 
 /// Vendors of devices whose provider does not bear a batch in a session.
@@ -83,7 +98,11 @@ fn operations(kind: ibv_qp_type) -> with {
 const NOT_FOR_BATCHES: [u32; 2] = [0x14e4, 0x1dd8];
 
 /// The attributes of a pair for `ibv_wr_*`, made of those of any pair.
-pub(super) fn extended(attributes: &ibv_qp_init_attr, pd: NonNull<sys::ibv_pd>) -> ibv_qp_init_attr_ex {
+pub(super) fn extended(
+    attributes: &ibv_qp_init_attr,
+    pd: NonNull<sys::ibv_pd>,
+    posting: Posting,
+) -> ibv_qp_init_attr_ex {
     ibv_qp_init_attr_ex {
         qp_context: attributes.qp_context,
         send_cq: attributes.send_cq,
@@ -94,7 +113,7 @@ pub(super) fn extended(attributes: &ibv_qp_init_attr, pd: NonNull<sys::ibv_pd>) 
         sq_sig_all: attributes.sq_sig_all,
         comp_mask: mask::IBV_QP_INIT_ATTR_PD.0 | mask::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS.0,
         pd: pd.as_ptr(),
-        send_ops_flags: u64::from(operations(attributes.qp_type).0),
+        send_ops_flags: u64::from(operations(attributes.qp_type, posting).0),
         ..Default::default()
     }
 }
@@ -114,8 +133,9 @@ pub(super) fn none() -> CreateError {
 }
 
 /// Why there is no pair for `ibv_wr_*`.
-pub(super) fn explain(error: VerbError) -> CreateError {
+pub(super) fn explain(error: VerbError, posting: Posting) -> CreateError {
     match error.errno() {
+        libc::EOPNOTSUPP | libc::ENOSYS if posting == Posting::AtomicWrites => CreateError::NoAtomicWrites(error),
         libc::EOPNOTSUPP | libc::ENOSYS => CreateError::NoWorkRequestApi(error),
         _ => error.into(),
     }
@@ -151,7 +171,7 @@ impl Extended {
     /// # Safety
     ///
     /// `raw` is alive, and its pair, of transport `kind`, was made with [`extended`] attributes.
-    pub(super) unsafe fn new(raw: NonNull<ibv_qp_ex>, kind: ibv_qp_type) -> Option<Self> {
+    pub(super) unsafe fn new(raw: NonNull<ibv_qp_ex>, kind: ibv_qp_type, posting: Posting) -> Option<Self> {
         // SAFETY: alive (caller).
         let qp = unsafe { raw.as_ref() };
         let writes = || qp.wr_rdma_write.is_some() && qp.wr_rdma_write_imm.is_some();
@@ -164,7 +184,8 @@ impl Extended {
             ibv_qp_type::IBV_QPT_UC => writes(),
             _ => writes() && reads(),
         };
-        (sessions && sends && memory && others).then_some(Self { raw })
+        let atomic_writes = posting != Posting::AtomicWrites || qp.wr_atomic_write.is_some();
+        (sessions && sends && memory && others && atomic_writes).then_some(Self { raw })
     }
 
     /// Opens a session.
@@ -212,7 +233,8 @@ impl Extended {
     #[inline(always)]
     unsafe fn add(self, action: &Action, mut flags: u32, data: Data, to: Option<To>, length: u32, id: WorkId) {
         let qp = self.raw.as_ptr();
-        if let (Data::Inline(_), 1..) = (data, length) {
+        let is_value = matches!(action.operation, Operation::AtomicWrite);
+        if let (Data::Inline(_), 1.., false) = (data, length, is_value) {
             // The page asks for it by the setter only, but rxe looks for it here.
             flags |= ibv_send_flags::IBV_SEND_INLINE.0;
         }
@@ -234,9 +256,14 @@ impl Extended {
                 Operation::Read => verbs::ibv_wr_rdma_read(qp, rkey, remote_addr),
                 Operation::CompareAndSwap => verbs::ibv_wr_atomic_cmp_swp(qp, rkey, remote_addr, compare_add, swap),
                 Operation::FetchAndAdd => verbs::ibv_wr_atomic_fetch_add(qp, rkey, remote_addr, compare_add),
+                Operation::AtomicWrite => {
+                    verbs::ibv_wr_atomic_write(qp, rkey, remote_addr, (&raw const compare_add).cast());
+                }
             }
         }
         match data {
+            // Came with the request.
+            _ if is_value => {}
             // SAFETY: there (0).
             _ if length == 0 => unsafe { Self::nothing(qp) },
             // SAFETY: there (0).

@@ -1,7 +1,7 @@
 //! Transports of a queue pair, and which operation exists on which.
 
 use super::attr::{DatagramInitAttributes, InitAttributes, Modify};
-use super::request::{Atomic, Fenced, Read, Send, SendTo, Write};
+use super::request::{Atomic, AtomicWrite, Fenced, Read, Send, SendTo, Write};
 use crate::device::Port;
 use crate::sys::ibv_qp_type;
 use std::{convert::Infallible, marker::PhantomData};
@@ -138,7 +138,7 @@ impl Unreliable for UnreliableDatagram {}
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not carry requests of kind `{K}`",
     label = "not on this transport",
-    note = "reliable connections send, write, read and do atomics, fenced or not; unreliable connections send and write; \
+    note = "reliable connections send, write, read and do atomics and atomic writes, fenced or not; unreliable connections send and write; \
             unreliable datagrams are sent to a recipient: `.post_send_to(memory, &recipient)`"
 )]
 pub trait Carries<K>: Transport {}
@@ -146,6 +146,7 @@ impl Carries<Send> for ReliableConnection {}
 impl Carries<Write> for ReliableConnection {}
 impl Carries<Read> for ReliableConnection {}
 impl Carries<Atomic> for ReliableConnection {}
+impl Carries<AtomicWrite> for ReliableConnection {}
 impl<K> Carries<Fenced<K>> for ReliableConnection where ReliableConnection: Carries<K> {}
 impl Carries<Send> for UnreliableConnection {}
 impl Carries<Write> for UnreliableConnection {}

@@ -146,16 +146,25 @@ pub enum Operation {
     /// Adds to a word of the peer.
     #[doc(alias = "IBV_WR_ATOMIC_FETCH_AND_ADD")]
     FetchAndAdd = 4,
+    /// Writes a word of the peer in one piece.
+    #[doc(alias = "IBV_WR_ATOMIC_WRITE")]
+    AtomicWrite = 5,
     /// Waits for a message.
     #[doc(alias = "ibv_post_recv")]
-    Receive = 5,
+    Receive = 8,
 }
 
 impl Operation {
+    /// What the ledger keeps: of a receive nothing, since its queue says it.
+    #[inline(always)]
+    const fn code(self) -> usize {
+        self as usize & OPERATION
+    }
+
     /// Whether the device fills the memory: what counts as filled is then set by the request.
     #[inline(always)]
     pub(crate) fn fills(self) -> bool {
-        !matches!(self, Self::Send | Self::Write)
+        !matches!(self, Self::Send | Self::Write | Self::AtomicWrite)
     }
 }
 
@@ -256,24 +265,24 @@ unsafe impl Send for Entry {}
 impl Entry {
     #[inline(always)]
     pub(crate) fn unique<B>(operation: Operation, buffer: Buffer<B>) -> Self {
-        Self::tag(buffer.into_part(), operation as usize | UNIQUE)
+        Self::tag(buffer.into_part(), operation.code() | UNIQUE)
     }
 
     #[inline(always)]
     pub(crate) fn shared<B>(operation: Operation, share: SharedBuffer<B>) -> Self {
-        Self::tag(share.into_part(), operation as usize | SHARED)
+        Self::tag(share.into_part(), operation.code() | SHARED)
     }
 
     #[inline(always)]
     pub(crate) fn list<B>(operation: Operation, list: BufferList<B>) -> Self {
-        let tagged = list.into_raw().as_ptr().wrapping_byte_add(operation as usize | LIST).cast();
+        let tagged = list.into_raw().as_ptr().wrapping_byte_add(operation.code() | LIST).cast();
         // SAFETY: not null, since inside a list.
         Self { tagged: unsafe { NonNull::new_unchecked(tagged) } }
     }
 
     #[inline(always)]
     pub(crate) fn inline(operation: Operation) -> Self {
-        let tagged = ptr::without_provenance_mut(operation as usize | INLINE);
+        let tagged = ptr::without_provenance_mut(operation.code() | INLINE);
         // SAFETY: not null: `INLINE` is not 0.
         Self { tagged: unsafe { NonNull::new_unchecked(tagged) } }
     }
@@ -365,7 +374,8 @@ impl Entry {
             (_, 1) => Operation::Write,
             (_, 2) => Operation::Read,
             (_, 3) => Operation::CompareAndSwap,
-            _ => Operation::FetchAndAdd,
+            (_, 4) => Operation::FetchAndAdd,
+            _ => Operation::AtomicWrite,
         }
     }
 

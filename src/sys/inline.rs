@@ -234,6 +234,7 @@ functions_of_qp_ex! {
     fn ibv_wr_rdma_write_imm = wr_rdma_write_imm(rkey: u32, remote_addr: u64, imm_data: u32);
     fn ibv_wr_rdma_read = wr_rdma_read(rkey: u32, remote_addr: u64);
     fn ibv_wr_atomic_cmp_swp = wr_atomic_cmp_swp(rkey: u32, remote_addr: u64, compare: u64, swap: u64);
+    fn ibv_wr_atomic_write = wr_atomic_write(rkey: u32, remote_addr: u64, atomic_wr: *const c_void);
     fn ibv_wr_atomic_fetch_add = wr_atomic_fetch_add(rkey: u32, remote_addr: u64, add: u64);
     fn ibv_wr_set_sge = wr_set_sge(lkey: u32, addr: u64, length: u32);
     fn ibv_wr_set_sge_list = wr_set_sge_list(num_sge: usize, sg_list: *const ibv_sge);

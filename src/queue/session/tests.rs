@@ -107,7 +107,7 @@ fn with_queue(
     let mut provider = provider();
     let raw = NonNull::from(&mut provider);
     // SAFETY: alive until the end, and has all functions.
-    let session = unsafe { Extended::new(raw, RC) };
+    let session = unsafe { Extended::new(raw, RC, Posting::WorkRequestApi) };
     assert!(session.is_some());
     calls();
     ANSWER.set(0);
@@ -242,6 +242,6 @@ fn a_device_whose_provider_does_not_bear_batches_is_refused() {
     partial.wr_rdma_read = None;
     let raw = NonNull::from(&mut partial);
     // SAFETY: alive.
-    let has = |kind| unsafe { Extended::new(raw, kind) }.is_some();
+    let has = |kind| unsafe { Extended::new(raw, kind, Posting::WorkRequestApi) }.is_some();
     assert!(!has(RC) && has(ibv_qp_type::IBV_QPT_UC) && !has(ibv_qp_type::IBV_QPT_UD));
 }
