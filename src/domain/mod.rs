@@ -12,8 +12,8 @@ use crate::device::{Context, ContextInner};
 use crate::error::{VerbError, note_leak};
 use crate::memory::{Access, Buffer, LocalWrite, Memory, MemoryRegion, Pages, RegisterError, RegisterFailure};
 use crate::queue::{
-    CreateError, Limits, QueuePair, ReliableConnection, Reset, SharedLimits, SharedReceiveQueue, UnreliableConnection,
-    UnreliableDatagram,
+    CreateError, Datagrams, Limits, QueuePair, ReliableConnection, Reset, SharedLimits, SharedReceiveQueue,
+    UnreliableConnection, UnreliableDatagram,
 };
 use crate::sys;
 use brand::{Branded, Claim, Named};
@@ -379,6 +379,55 @@ impl<B: Brand> ProtectionDomain<B> {
     /// [`CreateError`]: limits that the device does not have.
     #[doc(alias = "ibv_create_srq")]
     pub fn shared_receive_queue(&self, limits: &SharedLimits) -> Result<SharedReceiveQueue<B>, CreateError> {
+        SharedReceiveQueue::create(&self.inner, limits)
+    }
+
+    /// A shared receive queue for datagrams: each of its receives has room for their header of 40 bytes.
+    ///
+    /// `ibv_create_srq(3)`.
+    ///
+    /// # Errors
+    ///
+    /// [`CreateError`]: limits that the device does not have.
+    ///
+    /// # Examples
+    ///
+    /// Two queue pairs with one stock of receives:
+    ///
+    /// ```
+    /// use interlock::{Context, Limits, Qkey, SharedLimits, Work};
+    /// use std::time::Duration;
+    /// interlock::domain! { struct Docs; }
+    ///
+    /// let domain = Context::open("soft0")?.named_domain(Docs)?;
+    /// let port = domain.context().active_port()?;
+    /// let (queue, mut poller) = domain.completion_queue(64)?;
+    /// let mut shared = domain.shared_datagram_queue(&SharedLimits::default())?;
+    /// for buffer in domain.buffers(8, 40 + 64)? {
+    ///     shared.post_receive(buffer)?;
+    /// }
+    /// let one = shared.datagram(&queue, &Limits::default())?.into_init(&port)?.open()?;
+    /// let mut other = shared.datagram(&queue, &Limits::default())?.into_init(&port)?.open()?;
+    /// let to_one = domain.recipient(&port, &one.endpoint(), Qkey::USUAL)?;
+    /// let mut greeting = domain.buffer(64)?;
+    /// greeting.write(b"hello")?;
+    /// other.post_send_to(greeting, &to_one)?;
+    /// loop {
+    ///     let success = poller.wait(Duration::from_secs(1))?.check()?;
+    ///     let taken_by = success.queue_pair();
+    ///     if let Work::Datagram(datagram) = success.work() {
+    ///         assert_eq!((datagram.message(), datagram.sender, taken_by), (&b"hello"[..], other.number(), one.number()));
+    ///         shared.post_receive(datagram.into_buffer())?;
+    ///         break;
+    ///     }
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[doc(alias = "ibv_create_srq")]
+    pub fn shared_datagram_queue(
+        &self,
+        limits: &SharedLimits,
+    ) -> Result<SharedReceiveQueue<B, Datagrams>, CreateError> {
         SharedReceiveQueue::create(&self.inner, limits)
     }
 }

@@ -4,7 +4,7 @@ use super::attr::{Modify, PeerPath, PeerRights};
 use super::error::TransitionFailure;
 use super::pair::QueuePair;
 use super::state::{Alterable, DeviceState, ReadyToSend, SendQueueDrain, State};
-use super::transport::{Connected, Reliable, Transport, UnreliableDatagram, code};
+use super::transport::{Connected, Connectionless, Reliable, Transport, code};
 use crate::domain::Brand;
 use crate::error::VerbError;
 use crate::sys::{ibv_qp_attr_mask as mask, ibv_qp_state};
@@ -166,7 +166,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     }
 }
 
-impl<B: Brand, S: Alterable> QueuePair<B, S, UnreliableDatagram> {
+impl<B: Brand, S: Alterable, T: Transport> QueuePair<B, S, T> {
     /// Changes the key that datagrams must bring along to be taken here.
     ///
     /// `ibv_modify_qp(3)`.
@@ -176,7 +176,10 @@ impl<B: Brand, S: Alterable> QueuePair<B, S, UnreliableDatagram> {
     /// As [`set_peer_rights`](Self::set_peer_rights); `EPERM` for a key with the top bit set.
     #[doc(alias = "ibv_modify_qp")]
     #[doc(alias = "IBV_QP_QKEY")]
-    pub fn set_qkey(&mut self, qkey: Qkey) -> Result<(), VerbError> {
+    pub fn set_qkey(&mut self, qkey: Qkey) -> Result<(), VerbError>
+    where
+        T: Connectionless,
+    {
         self.alter(|modify| {
             modify.attributes.qkey = qkey.0;
             modify.mask |= mask::IBV_QP_QKEY;

@@ -7,7 +7,7 @@ use super::pair::QueuePair;
 use super::post::PostError;
 use super::request::{SendMemory, SendTo, WorkRequest, sealed};
 use super::state::{GoesTo, PostSend, ReadyToReceive, ReadyToSend, State};
-use super::transport::{Transport, UnreliableDatagram, code};
+use super::transport::{Carries, Connectionless, OnShared, Transport, UnreliableDatagram, code};
 use super::work::{Entry, Operation, WorkId};
 use crate::completion::Datagram;
 use crate::connection::Endpoint;
@@ -284,29 +284,6 @@ impl Peers {
 
 /// The way up of unreliable datagrams, which have no peer to connect to.
 impl<B: Brand, S: State> QueuePair<B, S, UnreliableDatagram> {
-    /// From Init to Ready To Send: it sends, and takes datagrams from everybody who knows its Q_Key.
-    ///
-    /// `ibv_modify_qp(3)`, twice.
-    ///
-    /// # Errors
-    ///
-    /// The device refused; the pair comes back in the state that it reached.
-    #[allow(clippy::type_complexity, reason = "a pair of two states")]
-    pub fn open(
-        self,
-    ) -> Result<
-        QueuePair<B, ReadyToSend, UnreliableDatagram>,
-        TransitionError<super::AnyQueuePair<B, UnreliableDatagram>>,
-    >
-    where
-        S: GoesTo<ReadyToReceive>,
-    {
-        self.into_rtr()
-            .map_err(|error| TransitionError { queue_pair: error.queue_pair.into(), source: error.source })?
-            .into_rts()
-            .map_err(|error| TransitionError { queue_pair: error.queue_pair.into(), source: error.source })
-    }
-
     /// From Init to Ready To Receive.
     ///
     /// `ibv_modify_qp(3)`.
@@ -319,7 +296,7 @@ impl<B: Brand, S: State> QueuePair<B, S, UnreliableDatagram> {
     where
         S: GoesTo<ReadyToReceive>,
     {
-        self.transition(Modify::to(raw_state::IBV_QPS_RTR))
+        self.to_rtr()
     }
 
     /// From Ready To Receive to Ready To Send.
@@ -334,8 +311,67 @@ impl<B: Brand, S: State> QueuePair<B, S, UnreliableDatagram> {
     where
         S: GoesTo<ReadyToSend>,
     {
+        self.to_rts()
+    }
+}
+
+/// The same for datagrams with shared receives.
+impl<B: Brand, S: State> QueuePair<B, S, OnShared<UnreliableDatagram>> {
+    /// From Init to Ready To Receive.
+    ///
+    /// # Errors
+    ///
+    /// The device refused.
+    #[doc(alias = "ibv_modify_qp")]
+    pub fn into_rtr(self) -> Result<QueuePair<B, ReadyToReceive, OnShared<UnreliableDatagram>>, TransitionError<Self>>
+    where
+        S: GoesTo<ReadyToReceive>,
+    {
+        self.to_rtr()
+    }
+
+    /// From Ready To Receive to Ready To Send.
+    ///
+    /// # Errors
+    ///
+    /// The device refused.
+    #[doc(alias = "ibv_modify_qp")]
+    pub fn into_rts(self) -> Result<QueuePair<B, ReadyToSend, OnShared<UnreliableDatagram>>, TransitionError<Self>>
+    where
+        S: GoesTo<ReadyToSend>,
+    {
+        self.to_rts()
+    }
+}
+
+/// What datagrams have in every state, with receives of their own or shared ones.
+impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
+    fn to_rtr(self) -> Result<QueuePair<B, ReadyToReceive, T>, TransitionError<Self>> {
+        self.transition(Modify::to(raw_state::IBV_QPS_RTR))
+    }
+
+    fn to_rts(self) -> Result<QueuePair<B, ReadyToSend, T>, TransitionError<Self>> {
         let psn = self.inner.core.local.psn;
         self.transition(Modify::ready_to_send_from(psn))
+    }
+
+    /// From Init to Ready To Send: it sends, and takes datagrams from everybody who knows its Q_Key.
+    ///
+    /// `ibv_modify_qp(3)`, twice.
+    ///
+    /// # Errors
+    ///
+    /// The device refused; the pair comes back in the state that it reached.
+    #[allow(clippy::type_complexity, reason = "a pair of two states")]
+    pub fn open(self) -> Result<QueuePair<B, ReadyToSend, T>, TransitionError<super::AnyQueuePair<B, T>>>
+    where
+        S: GoesTo<ReadyToReceive>,
+        T: Connectionless,
+    {
+        self.to_rtr()
+            .map_err(|error| TransitionError { queue_pair: error.queue_pair.into(), source: error.source })?
+            .to_rts()
+            .map_err(|error| TransitionError { queue_pair: error.queue_pair.into(), source: error.source })
     }
 
     /// Sends what is filled of `memory` to `recipient`, as one datagram: [`post`](Self::post) of [`WorkRequest::send_to`].
@@ -353,6 +389,7 @@ impl<B: Brand, S: State> QueuePair<B, S, UnreliableDatagram> {
     ) -> Result<WorkId, PostError<M>>
     where
         S: PostSend,
+        T: Carries<SendTo>,
     {
         let request: WorkRequest<_, SendTo> = WorkRequest::send_to(memory, recipient);
         self.post(request).map_err(|error| error.map(|request| request.into_memory().memory))
@@ -366,7 +403,10 @@ impl<B: Brand, S: State> QueuePair<B, S, UnreliableDatagram> {
     ///
     /// The device refused: `EINVAL` if `group` is no multicast address.
     #[doc(alias = "ibv_attach_mcast")]
-    pub fn join_group(&mut self, group: Gid, lid: u16) -> Result<(), VerbError> {
+    pub fn join_group(&mut self, group: Gid, lid: u16) -> Result<(), VerbError>
+    where
+        T: Connectionless,
+    {
         let busy = VerbError::new("ibv_attach_mcast", libc::EBUSY);
         self.inner.unsplit().ok_or(busy)?.attach(group, lid)
     }
@@ -379,7 +419,10 @@ impl<B: Brand, S: State> QueuePair<B, S, UnreliableDatagram> {
     ///
     /// The device refused: `EINVAL` if the pair is no member.
     #[doc(alias = "ibv_detach_mcast")]
-    pub fn leave_group(&mut self, group: Gid, lid: u16) -> Result<(), VerbError> {
+    pub fn leave_group(&mut self, group: Gid, lid: u16) -> Result<(), VerbError>
+    where
+        T: Connectionless,
+    {
         let busy = VerbError::new("ibv_detach_mcast", libc::EBUSY);
         self.inner.unsplit().ok_or(busy)?.detach(group, lid)
     }

@@ -38,7 +38,9 @@ pub use post::PostError;
 pub use request::{CarriesImmediate, FillMemory, Inline, RequestFlaw, SendMemory, WorkRequest};
 pub use session::Posting;
 pub(crate) use shared::SharedLedger;
-pub use shared::{DestroySharedError, SharedAttributes, SharedLimits, SharedReceiveQueue};
+pub use shared::{
+    Arrivals, Datagrams, DestroySharedError, Messages, SharedAttributes, SharedLimits, SharedReceiveQueue,
+};
 #[cfg(all(test, not(loom)))]
 pub(crate) use slab::{SlabPoster, slab};
 pub use state::{
@@ -46,7 +48,7 @@ pub use state::{
     SendQueueDrain, SendQueueError, State,
 };
 pub use transport::{
-    Carries, Connected, OnShared, OwnReceives, Reliable, ReliableConnection, Transport, Unreliable,
+    Carries, Connected, Connectionless, OnShared, OwnReceives, Reliable, ReliableConnection, Transport, Unreliable,
     UnreliableConnection, UnreliableDatagram,
 };
 pub(crate) use work::{Entry, MAX_SLOTS, QueueKey, QueueKind, RawEntry};

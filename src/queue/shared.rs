@@ -5,13 +5,14 @@
 #![allow(unsafe_code, reason = "owns the raw queue, calls the provider's post function")]
 
 use super::attr::Limits;
+use super::datagram::HEADER_BYTES;
 use super::error::CreateError;
 use super::pair::QueuePair;
 use super::post::PostError;
 use super::request::RequestFlaw;
 use super::slab::{Slab, SlabPoster, slab};
 use super::state::Reset;
-use super::transport::{OnShared, ReliableConnection};
+use super::transport::{OnShared, ReliableConnection, UnreliableConnection, UnreliableDatagram};
 use super::work::{Entry, MAX_SHARED, MAX_SLOTS, Operation, WorkId};
 use crate::completion::CompletionQueue;
 use crate::device::SharedReceiveQueueId;
@@ -55,9 +56,42 @@ impl Default for SharedLimits {
     }
 }
 
+mod sealed {
+    #[allow(unnameable_types, reason = "seals `Arrivals`")]
+    pub trait Sealed {
+        /// How many bytes of each receive are not for the message.
+        const HEADER_BYTES: usize;
+    }
+}
+
+/// What comes to a [`SharedReceiveQueue`]: [`Messages`] or [`Datagrams`]. Sealed.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is nothing that comes to a shared receive queue",
+    note = "what comes are `Messages` or `Datagrams`"
+)]
+pub trait Arrivals: sealed::Sealed + 'static {}
+
+/// Messages of connections, reliable and unreliable ones.
+#[derive(Debug)]
+pub enum Messages {}
+impl Arrivals for Messages {}
+impl sealed::Sealed for Messages {
+    const HEADER_BYTES: usize = 0;
+}
+
+/// Datagrams: 40 bytes of header come in front of each, for which each receive has room.
+#[derive(Debug)]
+pub enum Datagrams {}
+impl Arrivals for Datagrams {}
+impl sealed::Sealed for Datagrams {
+    const HEADER_BYTES: usize = HEADER_BYTES;
+}
+
 /// A shared receive queue of domain `B`: receives for whichever of its queue pairs a message comes to. One word.
 ///
-/// Pairs that receive from it are made by [`reliable`](Self::reliable). They have no receive queue of their own:
+/// What comes to it is `A`: [`Messages`] of connections, or [`Datagrams`], whose receives have room for a header. Pairs
+/// that receive from it are made by [`reliable`](Self::reliable), [`unreliable`](Self::unreliable) and
+/// [`datagram`](SharedReceiveQueue::datagram). They have no receive queue of their own:
 /// their transport is [`OnShared`], and [`QueuePair::post_receive`] does not compile for them. Each receive completes on the
 /// completion queue of the pair that took it, which [`Success::queue_pair`](crate::Success::queue_pair) names. A
 /// failed one breaks that pair, not this queue.
@@ -76,6 +110,7 @@ impl Default for SharedLimits {
 /// - H1: a pair on a shared receive queue has no receives of its own.
 /// - H2: a shared receive queue, its memory, its pairs and their completion queues are of one domain.
 /// - H3: one thread posts to a shared receive queue at a time.
+/// - H4: datagrams come to receives that have room for their header.
 ///
 /// # Examples
 ///
@@ -120,9 +155,10 @@ impl Default for SharedLimits {
 /// ```
 #[doc(alias = "ibv_srq")]
 #[doc(alias = "SRQ")]
-pub struct SharedReceiveQueue<B> {
+pub struct SharedReceiveQueue<B, A = Messages> {
     inner: Box<Inner>,
     brand: Branded<B>,
+    arrivals: PhantomData<fn() -> A>,
 }
 static_assertions::assert_impl_all!(SharedReceiveQueue<()>: Send, Sync);
 static_assertions::assert_not_impl_any!(SharedReceiveQueue<()>: Clone, Copy);
@@ -168,20 +204,20 @@ pub struct SharedAttributes {
 /// A shared receive queue that was not destroyed. It comes back.
 #[derive(thiserror::Error)]
 #[error("the shared receive queue is still there")]
-pub struct DestroySharedError<B> {
+pub struct DestroySharedError<B, A = Messages> {
     /// The queue.
-    pub shared: SharedReceiveQueue<B>,
+    pub shared: SharedReceiveQueue<B, A>,
     /// Why: `EBUSY` while it has queue pairs, or what the device answered.
     pub source: VerbError,
 }
 
-impl<B> fmt::Debug for DestroySharedError<B> {
+impl<B, A> fmt::Debug for DestroySharedError<B, A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DestroySharedError").field("source", &self.source).finish_non_exhaustive()
     }
 }
 
-impl<B: Brand> SharedReceiveQueue<B> {
+impl<B: Brand, A: Arrivals> SharedReceiveQueue<B, A> {
     pub(crate) fn create(domain: &Arc<DomainInner>, limits: &SharedLimits) -> Result<Self, CreateError> {
         let (receives, slots) = (limits.receives, limits.completions());
         for asked in [receives, slots] {
@@ -203,39 +239,11 @@ impl<B: Brand> SharedReceiveQueue<B> {
         let poster = slab(number, slots, receives);
         let ledger = SharedLedger::clone(&poster.slab);
         let core = Arc::new(SharedCore { raw, id, is_alive: true, ledger, domain: Arc::clone(domain) });
-        Ok(Self { inner: Box::new(Inner { poster, post, broken: false, core }), brand: PhantomData })
-    }
-
-    /// A queue pair for reliable connections that receives from this queue, and whose sends and receives complete on `queue`.
-    ///
-    /// `ibv_create_qp(3)`. As [`ProtectionDomain::reliable`](crate::ProtectionDomain::reliable) otherwise; of `limits`, the
-    /// receives are not looked at. The completion queue leases room for all receives of this queue
-    /// ([`SharedLimits::completions`]) to the first of its pairs there.
-    ///
-    /// # Errors
-    ///
-    /// [`CreateError`]: limits that the device does not have, or no room left on the completion queue.
-    #[doc(alias = "ibv_create_qp")]
-    pub fn reliable(
-        &self,
-        queue: &CompletionQueue<B>,
-        limits: &Limits,
-    ) -> Result<QueuePair<B, Reset, OnShared<ReliableConnection>>, CreateError> {
-        self.reliable_on(queue, queue, limits)
-    }
-
-    /// As [`reliable`](Self::reliable), with sends and receives completing on different queues.
-    ///
-    /// # Errors
-    ///
-    /// As [`reliable`](Self::reliable).
-    pub fn reliable_on(
-        &self,
-        sends: &CompletionQueue<B>,
-        receives: &CompletionQueue<B>,
-        limits: &Limits,
-    ) -> Result<QueuePair<B, Reset, OnShared<ReliableConnection>>, CreateError> {
-        QueuePair::create_on_shared(&self.inner.core, &sends.inner, &receives.inner, limits)
+        Ok(Self {
+            inner: Box::new(Inner { poster, post, broken: false, core }),
+            brand: PhantomData,
+            arrivals: PhantomData,
+        })
     }
 
     /// Posts a receive: `buffer` takes the next message that comes to a pair of this queue, all of its capacity.
@@ -245,6 +253,7 @@ impl<B: Brand> SharedReceiveQueue<B> {
     /// # Errors
     ///
     /// [`PostError`] gives the buffer back, but for [`PostError::Uncertain`], after which nothing more is posted here.
+    /// [`RequestFlaw::NoRoomForHeader`]: a receive of [`Datagrams`] has at least 40 bytes.
     #[doc(alias = "ibv_post_srq_recv")]
     #[inline]
     pub fn post_receive(&mut self, buffer: Buffer<B>) -> Result<WorkId, PostError<Buffer<B>>> {
@@ -254,6 +263,10 @@ impl<B: Brand> SharedReceiveQueue<B> {
         }
         if B::CHECKED && !buffer.part().is_of(this.core.domain.id()) {
             return Err(PostError::Flawed { request: buffer, flaw: RequestFlaw::OtherDomain });
+        }
+        if A::HEADER_BYTES != 0 && buffer.capacity() < A::HEADER_BYTES {
+            let flaw = RequestFlaw::NoRoomForHeader { len_bytes: buffer.capacity() as u64 };
+            return Err(PostError::Flawed { request: buffer, flaw });
         }
         let Some(vacancy) = this.poster.vacancy() else { return Err(PostError::QueueFull(buffer)) };
         let sg_list = buffer.part().whole_element();
@@ -331,7 +344,7 @@ impl<B: Brand> SharedReceiveQueue<B> {
     ///
     /// `EBUSY` while a queue pair receives from it; or the device refused. The queue comes back, as it was.
     #[doc(alias = "ibv_destroy_srq")]
-    pub fn destroy(mut self) -> Result<Vec<Buffer<B>>, DestroySharedError<B>> {
+    pub fn destroy(mut self) -> Result<Vec<Buffer<B>>, DestroySharedError<B, A>> {
         // The only reference, so there is no pair.
         let ended = match Arc::get_mut(&mut self.inner.core) {
             Some(core) => core.destroy(),
@@ -344,7 +357,105 @@ impl<B: Brand> SharedReceiveQueue<B> {
     }
 }
 
-impl<B> SharedReceiveQueue<B> {
+/// Of connections.
+impl<B: Brand> SharedReceiveQueue<B> {
+    /// A queue pair for reliable connections that receives from this queue, and whose sends and receives complete on `queue`.
+    ///
+    /// `ibv_create_qp(3)`. As [`ProtectionDomain::reliable`](crate::ProtectionDomain::reliable) otherwise; of `limits`, the
+    /// receives are not looked at. The completion queue leases room for all receives of this queue
+    /// ([`SharedLimits::completions`]) to the first of its pairs there.
+    ///
+    /// # Errors
+    ///
+    /// [`CreateError`]: limits that the device does not have, or no room left on the completion queue.
+    #[doc(alias = "ibv_create_qp")]
+    pub fn reliable(
+        &self,
+        queue: &CompletionQueue<B>,
+        limits: &Limits,
+    ) -> Result<QueuePair<B, Reset, OnShared<ReliableConnection>>, CreateError> {
+        self.reliable_on(queue, queue, limits)
+    }
+
+    /// As [`reliable`](Self::reliable), with sends and receives completing on different queues.
+    ///
+    /// # Errors
+    ///
+    /// As [`reliable`](Self::reliable).
+    pub fn reliable_on(
+        &self,
+        sends: &CompletionQueue<B>,
+        receives: &CompletionQueue<B>,
+        limits: &Limits,
+    ) -> Result<QueuePair<B, Reset, OnShared<ReliableConnection>>, CreateError> {
+        QueuePair::create_on_shared(&self.inner.core, &sends.inner, &receives.inner, limits)
+    }
+
+    /// A queue pair for unreliable connections, likewise.
+    ///
+    /// # Errors
+    ///
+    /// As [`reliable`](Self::reliable).
+    #[doc(alias = "ibv_create_qp")]
+    pub fn unreliable(
+        &self,
+        queue: &CompletionQueue<B>,
+        limits: &Limits,
+    ) -> Result<QueuePair<B, Reset, OnShared<UnreliableConnection>>, CreateError> {
+        self.unreliable_on(queue, queue, limits)
+    }
+
+    /// As [`unreliable`](Self::unreliable), with sends and receives completing on different queues.
+    ///
+    /// # Errors
+    ///
+    /// As [`reliable`](Self::reliable).
+    pub fn unreliable_on(
+        &self,
+        sends: &CompletionQueue<B>,
+        receives: &CompletionQueue<B>,
+        limits: &Limits,
+    ) -> Result<QueuePair<B, Reset, OnShared<UnreliableConnection>>, CreateError> {
+        QueuePair::create_on_shared(&self.inner.core, &sends.inner, &receives.inner, limits)
+    }
+}
+
+/// Of datagrams.
+impl<B: Brand> SharedReceiveQueue<B, Datagrams> {
+    /// A queue pair for datagrams that receives from this queue, and whose sends and receives complete on `queue`: as
+    /// [`SharedReceiveQueue::reliable`].
+    ///
+    /// `ibv_create_qp(3)`. What comes is [`Work::Datagram`](crate::Work::Datagram). A datagram for which a receive is too
+    /// short is lost, or fails the pair that took it, as the device has it.
+    ///
+    /// # Errors
+    ///
+    /// As [`SharedReceiveQueue::reliable`].
+    #[doc(alias = "ibv_create_qp")]
+    pub fn datagram(
+        &self,
+        queue: &CompletionQueue<B>,
+        limits: &Limits,
+    ) -> Result<QueuePair<B, Reset, OnShared<UnreliableDatagram>>, CreateError> {
+        self.datagram_on(queue, queue, limits)
+    }
+
+    /// As [`datagram`](Self::datagram), with sends and receives completing on different queues.
+    ///
+    /// # Errors
+    ///
+    /// As [`SharedReceiveQueue::reliable`].
+    pub fn datagram_on(
+        &self,
+        sends: &CompletionQueue<B>,
+        receives: &CompletionQueue<B>,
+        limits: &Limits,
+    ) -> Result<QueuePair<B, Reset, OnShared<UnreliableDatagram>>, CreateError> {
+        QueuePair::create_on_shared(&self.inner.core, &sends.inner, &receives.inner, limits)
+    }
+}
+
+impl<B, A> SharedReceiveQueue<B, A> {
     /// What an asynchronous event of this queue names.
     pub fn id(&self) -> SharedReceiveQueueId {
         self.inner.core.id
@@ -411,7 +522,7 @@ impl Drop for SharedCore {
     }
 }
 
-impl<B> fmt::Debug for SharedReceiveQueue<B> {
+impl<B, A> fmt::Debug for SharedReceiveQueue<B, A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SharedReceiveQueue")
             .field("id", &self.id())

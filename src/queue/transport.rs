@@ -120,6 +120,15 @@ impl Connected for ReliableConnection {}
 impl Connected for UnreliableConnection {}
 impl<T: Connected + OwnReceives> Connected for OnShared<T> {}
 
+/// Transports without a peer: unreliable datagrams, with receives of their own or shared ones. Sealed.
+#[diagnostic::on_unimplemented(
+    message = "a queue pair of transport `{Self}` has a peer",
+    label = "needs unreliable datagrams"
+)]
+pub trait Connectionless: Transport {}
+impl Connectionless for UnreliableDatagram {}
+impl<T: Connectionless + OwnReceives> Connectionless for OnShared<T> {}
+
 /// The number of a transport, for the device.
 pub(crate) const fn code<T: Transport>() -> ibv_qp_type {
     <T as sealed::Sealed>::TYPE
@@ -133,6 +142,7 @@ pub(crate) const fn code<T: Transport>() -> ibv_qp_type {
 pub trait Unreliable: Transport {}
 impl Unreliable for UnreliableConnection {}
 impl Unreliable for UnreliableDatagram {}
+impl<T: Unreliable + OwnReceives> Unreliable for OnShared<T> {}
 
 /// Transports that carry requests of kind `K`. Sealed.
 #[diagnostic::on_unimplemented(

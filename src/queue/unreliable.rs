@@ -5,7 +5,7 @@ use super::attr::{Modify, PeerPath, UnreliableRtrAttributes};
 use super::error::{TransitionError, TransitionFailure};
 use super::pair::QueuePair;
 use super::state::{DeviceState, GoesTo, ReadyToReceive, ReadyToSend, SendQueueError, State};
-use super::transport::{Transport, Unreliable, UnreliableConnection};
+use super::transport::{OnShared, Transport, Unreliable, UnreliableConnection};
 use crate::connection::Endpoint;
 use crate::domain::Brand;
 use crate::sys::ibv_qp_state as raw_state;
@@ -28,11 +28,7 @@ impl<B: Brand, S: State> QueuePair<B, S, UnreliableConnection> {
     where
         S: GoesTo<ReadyToReceive>,
     {
-        let local = self.inner.core.local;
-        if let Err(source) = local.reaches(&attr.path, attr.path_mtu) {
-            return self.fail(source);
-        }
-        self.transition(Modify::ready_to_receive_unreliably(attr, local.port, local.row()))
+        self.to_rtr_unreliably(attr)
     }
 
     /// From Ready To Receive to Ready To Send, with the number of the first packet.
@@ -66,6 +62,85 @@ impl<B: Brand, S: State> QueuePair<B, S, UnreliableConnection> {
     where
         S: GoesTo<ReadyToReceive>,
     {
+        self.connect_unreliably(peer)
+    }
+}
+
+/// The same for one with shared receives.
+impl<B: Brand, S: State> QueuePair<B, S, OnShared<UnreliableConnection>> {
+    /// From Init to Ready To Receive.
+    ///
+    /// `ibv_modify_qp(3)`.
+    ///
+    /// # Errors
+    ///
+    /// The device refused.
+    #[doc(alias = "ibv_modify_qp")]
+    pub fn into_rtr(
+        self,
+        attr: &UnreliableRtrAttributes,
+    ) -> Result<QueuePair<B, ReadyToReceive, OnShared<UnreliableConnection>>, TransitionError<Self>>
+    where
+        S: GoesTo<ReadyToReceive>,
+    {
+        self.to_rtr_unreliably(attr)
+    }
+
+    /// From Ready To Receive to Ready To Send, with the number of the first packet.
+    ///
+    /// `ibv_modify_qp(3)`.
+    ///
+    /// # Errors
+    ///
+    /// The device refused.
+    #[doc(alias = "ibv_modify_qp")]
+    pub fn into_rts(
+        self,
+        send_psn: Psn,
+    ) -> Result<QueuePair<B, ReadyToSend, OnShared<UnreliableConnection>>, TransitionError<Self>>
+    where
+        S: GoesTo<ReadyToSend>,
+    {
+        self.transition(Modify::ready_to_send_from(send_psn))
+    }
+
+    /// From Init to Ready To Send, connected to `peer`. Both sides do this, in any order.
+    ///
+    /// # Errors
+    ///
+    /// The device refused one of the two transitions; the pair comes back in the state that it reached.
+    #[allow(clippy::type_complexity, reason = "a pair of two states")]
+    pub fn connect(
+        self,
+        peer: &Endpoint,
+    ) -> Result<
+        QueuePair<B, ReadyToSend, OnShared<UnreliableConnection>>,
+        TransitionError<AnyQueuePair<B, OnShared<UnreliableConnection>>>,
+    >
+    where
+        S: GoesTo<ReadyToReceive>,
+    {
+        self.connect_unreliably(peer)
+    }
+}
+
+impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
+    fn to_rtr_unreliably(
+        self,
+        attr: &UnreliableRtrAttributes,
+    ) -> Result<QueuePair<B, ReadyToReceive, T>, TransitionError<Self>> {
+        let local = self.inner.core.local;
+        if let Err(source) = local.reaches(&attr.path, attr.path_mtu) {
+            return self.fail(source);
+        }
+        self.transition(Modify::ready_to_receive_unreliably(attr, local.port, local.row()))
+    }
+
+    #[allow(clippy::type_complexity, reason = "a pair of two states")]
+    fn connect_unreliably(
+        self,
+        peer: &Endpoint,
+    ) -> Result<QueuePair<B, ReadyToSend, T>, TransitionError<AnyQueuePair<B, T>>> {
         let local = self.inner.core.local;
         let attr = UnreliableRtrAttributes {
             path: PeerPath { gid: peer.gid(), lid: peer.lid(), ..PeerPath::to(Gid::default()) },
@@ -73,9 +148,9 @@ impl<B: Brand, S: State> QueuePair<B, S, UnreliableConnection> {
             destination: peer.queue_pair(),
             receive_psn: peer.psn(),
         };
-        self.into_rtr(&attr)
+        self.to_rtr_unreliably(&attr)
             .map_err(|error| TransitionError { queue_pair: error.queue_pair.into(), source: error.source })?
-            .into_rts(local.psn)
+            .transition(Modify::ready_to_send_from(local.psn))
             .map_err(|error| TransitionError { queue_pair: error.queue_pair.into(), source: error.source })
     }
 }

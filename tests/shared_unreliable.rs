@@ -1,0 +1,394 @@
+//! Shared receive queues of unreliable connections and of datagrams, on the soft device or on the one that `INTERLOCK_DEVICE`
+//! names.
+
+mod common;
+
+use common::{PATIENCE, context};
+use interlock::soft::{Fabric, Fault};
+use interlock::{
+    Brand, Buffer, Completion, Context, Datagram, Datagrams, Inline, Limits, OnShared, Operation, Poller, Port,
+    PostError, ProtectionDomain, Qkey, QueuePair, ReadyToSend, Recipient, RemoteWrite, RequestFlaw, SharedLimits,
+    SharedReceiveQueue, Status, Success, TransitionFailure, UnreliableConnection, UnreliableDatagram, Work,
+};
+use std::collections::HashSet;
+use std::time::Duration;
+
+const LIMITS: Limits =
+    Limits { sends: 8, receives: 8, inline_bytes: 64, elements: 1, posting: interlock::Posting::List };
+const SHARED: SharedLimits = SharedLimits { receives: 8, grows_to: 0 };
+/// Long enough for what does not come.
+const A_WHILE: Duration = Duration::from_millis(200);
+
+type Connection<B> = QueuePair<B, ReadyToSend, UnreliableConnection>;
+type Server<B> = QueuePair<B, ReadyToSend, OnShared<UnreliableConnection>>;
+type Mailbox<B> = QueuePair<B, ReadyToSend, OnShared<UnreliableDatagram>>;
+
+fn next<B>(poller: &mut Poller<B>) -> Success<B> {
+    poller.wait(PATIENCE).unwrap().check().unwrap()
+}
+
+fn nothing_comes<B>(poller: &mut Poller<B>) {
+    let came: Option<Completion<B>> = poller.wait(A_WHILE).ok();
+    assert!(came.is_none(), "{came:?}");
+}
+
+/// Unreliable connections from clients to servers that receive from one queue. All sends complete on `sent`, receives on
+/// `received`.
+struct Star<B> {
+    domain: ProtectionDomain<B>,
+    sent: Poller<B>,
+    received: Poller<B>,
+    shared: SharedReceiveQueue<B>,
+    clients: Vec<Connection<B>>,
+    servers: Vec<Server<B>>,
+}
+
+impl<B: Brand> Star<B> {
+    fn new(domain: ProtectionDomain<B>, pairs: usize) -> Self {
+        let port = domain.context().active_port().unwrap();
+        let (sends, sent) = domain.completion_queue(24 * pairs as u32).unwrap();
+        let (receives, received) = domain.completion_queue(SHARED.receives).unwrap();
+        let shared = domain.shared_receive_queue(&SHARED).unwrap();
+        let (mut clients, mut servers) = (Vec::new(), Vec::new());
+        for _ in 0..pairs {
+            let client = domain.unreliable(&sends, &LIMITS).unwrap().into_init(&port).unwrap();
+            let server = shared.unreliable_on(&sends, &receives, &LIMITS).unwrap().into_init(&port).unwrap();
+            let (to_client, to_server) = (client.endpoint(), server.endpoint());
+            clients.push(client.connect(&to_server).unwrap());
+            servers.push(server.connect(&to_client).unwrap());
+        }
+        Self { domain, sent, received, shared, clients, servers }
+    }
+
+    fn stock(&mut self, count: usize) {
+        for buffer in self.domain.buffers(count, 64).unwrap() {
+            self.shared.post_receive(buffer).unwrap();
+        }
+    }
+
+    /// Sends, and waits until the message has left.
+    fn send(&mut self, client: usize, text: &[u8]) {
+        self.clients[client].post_send(Inline(text)).unwrap();
+        next(&mut self.sent);
+    }
+}
+
+/// C150, unreliably.
+#[test]
+fn each_message_comes_once_with_the_pair_that_took_it() {
+    interlock::domain! { struct Test; }
+    let mut star = Star::new(context().named_domain(Test).unwrap(), 2);
+    star.stock(8);
+    let mut expected = HashSet::new();
+    for round in 0..4 {
+        for client in 0..2 {
+            let text = format!("{round} of {client}");
+            star.send(client, text.as_bytes());
+            expected.insert((star.servers[client].number(), text.into_bytes()));
+        }
+    }
+    for _ in 0..8 {
+        let success = next(&mut star.received);
+        let pair = success.queue_pair();
+        let buffer = success.received().expect("a message");
+        assert!(expected.remove(&(pair, buffer.to_vec())), "{pair:?}: {buffer:?}");
+    }
+    assert_eq!((star.shared.in_flight(), star.received.unknown_completions()), (0, 0));
+    // Servers answer.
+    let client = &mut star.clients[1];
+    client.post_receive(star.domain.buffer(64).unwrap()).unwrap();
+    star.servers[1].post_send(Inline(b"answer")).unwrap();
+    let answers: Vec<_> = (0..2).filter_map(|_| next(&mut star.sent).received()).collect();
+    assert_eq!(answers.iter().map(|answer| &answer[..]).collect::<Vec<_>>(), [b"answer"]);
+}
+
+#[test]
+fn a_message_without_a_shared_receive_is_lost_and_the_next_arrives() {
+    interlock::domain! { struct Test; }
+    let mut star = Star::new(context().named_domain(Test).unwrap(), 2);
+    star.send(0, b"lost");
+    nothing_comes(&mut star.received);
+    star.stock(2);
+    star.send(0, b"kept");
+    assert_eq!(&next(&mut star.received).received().unwrap()[..], b"kept");
+    // A write takes one to tell of itself.
+    let exposed = star.domain.register::<RemoteWrite, _>(vec![0_u64; 8]).unwrap();
+    star.clients[1].post_write_with_immediate(Inline(b"somewhere"), &exposed.remote(), 0xfeed).unwrap();
+    let success = next(&mut star.received);
+    assert_eq!(success.queue_pair(), star.servers[1].number());
+    match success.work() {
+        Work::WrittenWithImmediate(written) => assert_eq!((written.written_bytes, written.immediate), (9, 0xfeed)),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(exposed.to_vec(0..9).unwrap(), b"somewhere");
+}
+
+/// Rows 30 and 6 of what soft-RoCE does: it says so in its own words.
+#[test]
+fn a_message_too_long_fails_the_pair_that_took_it_alone() {
+    interlock::domain! { struct Test; }
+    let mut star = Star::new(context().named_domain(Test).unwrap(), 2);
+    star.shared.post_receive(star.domain.buffer(4).unwrap()).unwrap();
+    star.send(0, b"much more than four");
+    let failure = star.received.wait(PATIENCE).unwrap().check().unwrap_err();
+    assert!(matches!(failure.status, Status::LocalLength | Status::LocalQueuePairOperation), "{failure}");
+    assert_eq!((failure.queue_pair, failure.operation), (star.servers[0].number(), Operation::Receive));
+    assert_eq!(failure.into_buffer().unwrap().capacity(), 4);
+    assert!(star.servers[0].first_failure().is_some());
+    star.stock(1);
+    star.send(1, b"still here");
+    assert_eq!(&next(&mut star.received).received().unwrap()[..], b"still here");
+    assert_eq!(star.servers[1].first_failure(), None);
+    star.servers.clear();
+    assert!(star.shared.destroy().unwrap().is_empty());
+}
+
+#[test]
+fn a_pair_comes_up_again_after_a_reset_and_step_by_step() {
+    interlock::domain! { struct Test; }
+    let mut star = Star::new(context().named_domain(Test).unwrap(), 1);
+    star.stock(2);
+    star.send(0, b"first");
+    assert_eq!(&next(&mut star.received).received().unwrap()[..], b"first");
+    let port = star.domain.context().active_port().unwrap();
+    let (client, server) = (star.clients.remove(0), star.servers.remove(0));
+    let client = client.into_reset().unwrap().into_init(&port).unwrap();
+    let mut server = server.into_error().unwrap().into_reset().unwrap();
+    // What its poller has to see first.
+    let server = loop {
+        server = match server.into_init(&port) {
+            Ok(server) => break server,
+            Err(error) => {
+                assert!(matches!(error.source, TransitionFailure::Unsettled), "{error}");
+                for poller in [&mut star.sent, &mut star.received] {
+                    while poller.poll().unwrap().is_some() {}
+                }
+                error.queue_pair
+            }
+        };
+    };
+    let (to_client, to_server) = (client.endpoint(), server.endpoint());
+    let attributes = interlock::UnreliableRtrAttributes {
+        path: interlock::PeerPath {
+            gid: to_client.gid(),
+            lid: to_client.lid(),
+            ..interlock::PeerPath::to(interlock::Gid::default())
+        },
+        path_mtu: to_client.mtu(),
+        destination: to_client.queue_pair(),
+        receive_psn: to_client.psn(),
+    };
+    let psn = server.psn();
+    star.servers.push(server.into_rtr(&attributes).unwrap().into_rts(psn).unwrap());
+    star.clients.push(client.connect(&to_server).unwrap());
+    star.send(0, b"second");
+    assert_eq!(&next(&mut star.received).received().unwrap()[..], b"second");
+}
+
+/// Two pairs of datagrams that receive from one queue, all on one completion queue.
+struct Post<B> {
+    domain: ProtectionDomain<B>,
+    port: Port,
+    poller: Poller<B>,
+    shared: SharedReceiveQueue<B, Datagrams>,
+    pairs: [Mailbox<B>; 2],
+}
+
+impl<B: Brand> Post<B> {
+    fn new(domain: ProtectionDomain<B>) -> Self {
+        let port = domain.context().active_port().unwrap();
+        let (queue, poller) = domain.completion_queue(2 * LIMITS.sends + SHARED.receives).unwrap();
+        let shared = domain.shared_datagram_queue(&SHARED).unwrap();
+        let pair = || shared.datagram(&queue, &LIMITS).unwrap().into_init(&port).unwrap().open().unwrap();
+        let pairs = [pair(), pair()];
+        assert_eq!(queue.room(), 0, "receives are leased once");
+        Self { domain, port, poller, shared, pairs }
+    }
+
+    fn stock(&mut self, count: usize, len_bytes: usize) {
+        for buffer in self.domain.buffers(count, len_bytes).unwrap() {
+            self.shared.post_receive(buffer).unwrap();
+        }
+    }
+
+    fn to(&self, pair: usize) -> Recipient<B> {
+        self.domain.recipient(&self.port, &self.pairs[pair].endpoint(), Qkey::USUAL).unwrap()
+    }
+
+    fn send(&mut self, from: usize, text: &[u8], to: &Recipient<B>) {
+        self.pairs[from].post_send_to(Inline(text), to).unwrap();
+    }
+
+    /// The datagrams among the next completions, with the numbers of who took them.
+    fn arrived(&mut self, completions: usize) -> Vec<(interlock::Qpn, Datagram<B>)> {
+        let arrived = (0..completions).filter_map(|_| {
+            let success = next(&mut self.poller);
+            let pair = success.queue_pair();
+            match success.work() {
+                Work::Datagram(datagram) => Some((pair, datagram)),
+                Work::Sent(_) => None,
+                other => panic!("{other:?}"),
+            }
+        });
+        arrived.collect()
+    }
+}
+
+#[test]
+fn a_datagram_says_who_sent_it_and_who_took_it() {
+    interlock::domain! { struct Test; }
+    let mut post = Post::new(context().named_domain(Test).unwrap());
+    post.stock(4, 40 + 64);
+    let (to_first, to_second) = (post.to(0), post.to(1));
+    let [first, second] = [post.pairs[0].number(), post.pairs[1].number()];
+    post.send(0, b"to the second", &to_second);
+    post.send(1, b"to the first", &to_first);
+    post.send(1, b"to itself", &to_second);
+    let mut arrived = post.arrived(6);
+    arrived.sort_by_key(|(_, datagram)| datagram.message().to_vec());
+    let seen: Vec<_> =
+        arrived.iter().map(|(taken_by, datagram)| (datagram.message(), datagram.sender, *taken_by)).collect();
+    let expected: [(&[u8], _, _); 3] =
+        [(b"to itself", second, second), (b"to the first", second, first), (b"to the second", first, second)];
+    assert_eq!(seen, expected);
+    // It can be answered, and its buffer serves again.
+    let (_, datagram) = arrived.remove(1);
+    assert!(datagram.header().is_some());
+    let sender = post.domain.sender(&post.port, &datagram, Qkey::USUAL).unwrap();
+    post.shared.post_receive(datagram.into_buffer()).unwrap();
+    post.send(0, b"thank you", &sender);
+    let answer = post.arrived(2);
+    assert_eq!(
+        answer.iter().map(|(pair, it)| (*pair, it.message())).collect::<Vec<_>>(),
+        [(second, &b"thank you"[..])]
+    );
+}
+
+#[test]
+fn a_receive_without_room_for_the_header_comes_back() {
+    interlock::domain! { struct Test; }
+    let domain = context().named_domain(Test).unwrap();
+    let mut shared = domain.shared_datagram_queue(&SHARED).unwrap();
+    let mut buffer = domain.buffer(39).unwrap();
+    buffer.write(b"as it was").unwrap();
+    match shared.post_receive(buffer) {
+        Err(PostError::Flawed { request, flaw: RequestFlaw::NoRoomForHeader { len_bytes: 39 } }) => {
+            assert_eq!(&request[..], b"as it was");
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(shared.in_flight(), 0);
+    // What connections send has no header.
+    let mut connections = domain.shared_receive_queue(&SHARED).unwrap();
+    connections.post_receive(domain.buffer(1).unwrap()).unwrap();
+}
+
+/// The least that can be posted takes a datagram of nothing.
+#[test]
+fn forty_bytes_take_an_empty_datagram() {
+    interlock::domain! { struct Test; }
+    let mut post = Post::new(context().named_domain(Test).unwrap());
+    post.stock(1, 40);
+    let to = post.to(1);
+    post.send(0, b"", &to);
+    let arrived = post.arrived(2);
+    assert_eq!(arrived.iter().map(|(_, datagram)| datagram.message().len()).collect::<Vec<_>>(), [0]);
+}
+
+#[test]
+fn a_datagram_without_a_shared_receive_is_lost() {
+    interlock::domain! { struct Test; }
+    let mut post = Post::new(context().named_domain(Test).unwrap());
+    let to = post.to(1);
+    post.send(0, b"lost", &to);
+    assert!(post.arrived(1).is_empty());
+    nothing_comes(&mut post.poller);
+    post.stock(1, 104);
+    post.send(0, b"kept", &to);
+    assert_eq!(post.arrived(2).iter().map(|(_, datagram)| datagram.message()).collect::<Vec<_>>(), [b"kept"]);
+}
+
+/// Row 32 of what soft-RoCE does. However the device takes it, the receive comes back once, and the other pair goes on.
+#[test]
+fn a_datagram_too_long_for_its_receive_is_no_message() {
+    interlock::domain! { struct Test; }
+    let mut post = Post::new(context().named_domain(Test).unwrap());
+    post.stock(1, 48);
+    let (to_first, to_second) = (post.to(0), post.to(1));
+    post.send(1, b"more than eight bytes", &to_first);
+    let mut failures = Vec::new();
+    while let Ok(completion) = post.poller.wait(A_WHILE) {
+        match completion.check() {
+            Ok(success) => assert_eq!(success.operation(), Operation::Send),
+            Err(failure) => failures.push(failure),
+        }
+    }
+    for failure in &failures {
+        assert_eq!((failure.queue_pair, failure.operation), (post.pairs[0].number(), Operation::Receive), "{failure}");
+        assert_eq!(failure.memory.capacity(), 48);
+    }
+    assert_eq!(failures.len() as u32 + post.shared.in_flight(), 1, "{failures:?}");
+    assert_eq!(post.pairs[0].first_failure().is_some(), !failures.is_empty());
+    println!("a datagram too long: {:?}", failures.iter().map(|failure| failure.status).collect::<Vec<_>>());
+    drop(failures);
+    post.stock(1, 104);
+    post.send(1, b"small", &to_second);
+    assert_eq!(post.arrived(2).iter().map(|(_, datagram)| datagram.message()).collect::<Vec<_>>(), [b"small"]);
+}
+
+#[test]
+fn a_queue_of_datagrams_is_destroyed_after_its_pairs_and_gives_its_receives_back() {
+    interlock::domain! { struct Test; }
+    let mut post = Post::new(context().named_domain(Test).unwrap());
+    post.stock(3, 64);
+    let error = post.shared.destroy().unwrap_err();
+    assert_eq!((error.source.errno(), error.source.verb()), (libc::EBUSY, "ibv_destroy_srq"));
+    drop(post.pairs);
+    let back: Vec<Buffer<_>> = error.shared.destroy().unwrap();
+    assert_eq!(back.iter().map(Buffer::capacity).collect::<Vec<_>>(), [64; 3]);
+    assert!(post.poller.poll().unwrap().is_none());
+}
+
+#[test]
+fn a_pair_of_datagrams_comes_up_step_by_step_with_another_key() {
+    interlock::domain! { struct Test; }
+    let mut post = Post::new(context().named_domain(Test).unwrap());
+    let (queue, mut poller) = post.domain.completion_queue(LIMITS.sends + SHARED.receives).unwrap();
+    let pair = post.shared.datagram_on(&queue, &queue, &LIMITS).unwrap().into_init(&post.port).unwrap();
+    let mut pair = pair.into_rtr().unwrap().into_rts().unwrap();
+    let qkey = Qkey(0x1234);
+    pair.set_qkey(qkey).unwrap();
+    let to = post.domain.recipient(&post.port, &pair.endpoint(), qkey).unwrap();
+    post.stock(1, 104);
+    post.send(0, b"with its key", &to);
+    assert!(post.arrived(1).is_empty());
+    match next(&mut poller).work() {
+        Work::Datagram(datagram) => assert_eq!(datagram.message(), b"with its key"),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The sends stop, the shared receives go on, and the pair resumes.
+#[test]
+fn a_failing_send_stops_the_sends_only() {
+    let fabric = Fabric::new();
+    let context = Context::open_on(&fabric, "unreliable").unwrap();
+    let done = context.with_domain(|domain| {
+        let mut post = Post::new(domain);
+        post.stock(2, 104);
+        let (to_first, to_second) = (post.to(0), post.to(1));
+        fabric.inject(Fault::RequestsFail { count: 1 });
+        post.send(0, b"fails", &to_second);
+        drop(post.poller.wait(PATIENCE).unwrap().check().unwrap_err());
+        let posted = post.pairs[0].post_send_to(Inline(b"x"), &to_second);
+        assert!(matches!(posted, Err(PostError::Broken { .. })));
+        post.send(1, b"still", &to_first);
+        assert_eq!(post.arrived(2).len(), 1);
+        let [first, second] = post.pairs;
+        let first = first.into_sqe().expect("the device says so").resume().expect("all sends are out");
+        post.pairs = [first, second];
+        post.send(0, b"again", &to_second);
+        assert_eq!(post.arrived(2).len(), 1);
+    });
+    done.unwrap();
+}
