@@ -155,7 +155,7 @@
 //!
 //! # What is not here yet
 //!
-//! Memory windows, shared receive queues for unreliable transports, `rdma_cm` and futures; XRC and the transports of vendors.
+//! Memory windows, `rdma_cm` and futures; XRC and the transports of vendors.
 //!
 //! # More
 //!
@@ -221,9 +221,9 @@ pub use queue::{
     InitAttributes, Inline, JoinHalvesError, Limits, Messages, OnPort, OnShared, Operation, OwnReceives, PeerPath,
     PeerRights, PostError, PostReceive, PostSend, PostedMemory, Posting, QueuePair, QueuePairAttributes,
     ReadyToReceive, ReadyToSend, ReceiveHalf, Recipient, Reliable, ReliableConnection, RequestFlaw, Reset,
-    RtrAttributes, RtsAttributes, SendHalf, SendMemory, SendQueueDrain, SendQueueError, SharedAttributes, SharedLimits,
-    SharedReceiveQueue, SqdAttributes, State, TransitionError, TransitionFailure, Transport, Undrained, Unreliable,
-    UnreliableConnection, UnreliableDatagram, UnreliableRtrAttributes, WorkId, WorkRequest,
+    RtrAttributes, RtsAttributes, SendHalf, SendMemory, SendQueueDrain, SendQueueError, Serves, SharedAttributes,
+    SharedLimits, SharedReceiveQueue, SqdAttributes, State, TransitionError, TransitionFailure, Transport, Undrained,
+    Unreliable, UnreliableConnection, UnreliableDatagram, UnreliableRtrAttributes, WorkId, WorkRequest,
 };
 pub use readiness::Readiness;
 pub use types::{

@@ -68,7 +68,7 @@
 //! | `num_sge > 1` | [`BufferList`] |
 //! | `IBV_WR_ATOMIC_CMP_AND_SWP`, `IBV_WR_ATOMIC_FETCH_AND_ADD` | [`post_compare_and_swap`](QueuePair::post_compare_and_swap), [`post_fetch_and_add`](QueuePair::post_fetch_and_add), on a [`RemoteWord`] |
 //! | `ibv_wr_atomic_write` | [`post_atomic_write`](QueuePair::post_atomic_write), with [`Posting::AtomicWrites`] |
-//! | `ibv_create_srq`, `ibv_post_srq_recv`, `ibv_modify_srq`, `ibv_query_srq` | [`ProtectionDomain::shared_receive_queue`], [`SharedReceiveQueue`] |
+//! | `ibv_create_srq`, `ibv_post_srq_recv`, `ibv_modify_srq`, `ibv_query_srq` | [`ProtectionDomain::shared_receive_queue`], [`ProtectionDomain::shared_datagram_queue`], [`SharedReceiveQueue`] |
 //! | `ibv_create_ah`, `ibv_create_ah_from_wc` | [`ProtectionDomain::address_handle`], [`recipient`](ProtectionDomain::recipient), [`sender`](ProtectionDomain::sender) |
 //! | `ibv_attach_mcast`, `ibv_detach_mcast` | [`join_group`](QueuePair::join_group), [`leave_group`](QueuePair::leave_group) |
 //!

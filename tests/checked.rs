@@ -254,9 +254,17 @@ fn a_pair_on_a_shared_queue_completes_in_its_own_domain() {
         let shared = here.shared_receive_queue(&SharedLimits::default()).unwrap();
         let (ours, _poller) = here.completion_queue(32).unwrap();
         let (theirs, _poller) = other.completion_queue(32).unwrap();
+        let datagrams = here.shared_datagram_queue(&SharedLimits::default()).unwrap();
+        let limits = Limits::default();
         for (sends, receives) in [(&ours, &theirs), (&theirs, &ours), (&theirs, &theirs)] {
-            let error = shared.reliable_on(sends, receives, &Limits::default()).unwrap_err();
-            assert!(matches!(error, CreateError::OtherDomain { queue } if queue == theirs.id()), "{error}");
+            let errors = [
+                shared.reliable_on(sends, receives, &limits).map(drop),
+                shared.unreliable_on(sends, receives, &limits).map(drop),
+                datagrams.datagram_on(sends, receives, &limits).map(drop),
+            ];
+            for error in errors.map(Result::unwrap_err) {
+                assert!(matches!(error, CreateError::OtherDomain { queue } if queue == theirs.id()), "{error}");
+            }
             assert_eq!((ours.room(), theirs.room()), (32, 32), "nothing is leased");
         }
         drop(shared.reliable(&ours, &Limits::default()).unwrap());

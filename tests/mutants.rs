@@ -124,6 +124,27 @@ const MUTANTS: &[Mutant] = &[
             "queue/a_pair_on_a_shared_queue_posts_no_receives",
             "queue/a_pair_on_a_shared_queue_counts_no_receives",
             "queue/a_pair_on_a_shared_queue_is_not_split",
+            "queue/an_unreliable_pair_on_a_shared_queue_posts_no_receives",
+            "queue/a_datagram_pair_on_a_shared_queue_posts_no_receives",
+        ],
+    },
+    Mutant {
+        without: "the room for headers in what serves datagrams",
+        changes: &[
+            (
+                "queue/shared.rs",
+                "impl Serves<UnreliableConnection> for Messages {}",
+                "impl<A: Arrivals> Serves<UnreliableConnection> for A {}",
+            ),
+            (
+                "queue/shared.rs",
+                "impl Serves<UnreliableDatagram> for Datagrams {}",
+                "impl<A: Arrivals> Serves<UnreliableDatagram> for A {}",
+            ),
+        ],
+        cases: &[
+            "queue/a_datagram_pair_takes_no_receives_of_messages",
+            "queue/a_connection_takes_no_receives_of_datagrams",
         ],
     },
     Mutant {

@@ -39,7 +39,7 @@ pub use request::{CarriesImmediate, FillMemory, Inline, RequestFlaw, SendMemory,
 pub use session::Posting;
 pub(crate) use shared::SharedLedger;
 pub use shared::{
-    Arrivals, Datagrams, DestroySharedError, Messages, SharedAttributes, SharedLimits, SharedReceiveQueue,
+    Arrivals, Datagrams, DestroySharedError, Messages, Serves, SharedAttributes, SharedLimits, SharedReceiveQueue,
 };
 #[cfg(all(test, not(loom)))]
 pub(crate) use slab::{SlabPoster, slab};

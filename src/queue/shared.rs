@@ -87,21 +87,32 @@ impl sealed::Sealed for Datagrams {
     const HEADER_BYTES: usize = HEADER_BYTES;
 }
 
+/// Receives that queue pairs of transport `T` can take. Sealed.
+#[diagnostic::on_unimplemented(
+    message = "receives of `{Self}` do not serve queue pairs of transport `{T}`",
+    label = "not on this shared receive queue",
+    note = "connections receive from what `ProtectionDomain::shared_receive_queue` makes, datagrams from what \
+            `ProtectionDomain::shared_datagram_queue` makes: its receives have room for a header"
+)]
+pub trait Serves<T>: Arrivals {}
+impl Serves<ReliableConnection> for Messages {}
+impl Serves<UnreliableConnection> for Messages {}
+impl Serves<UnreliableDatagram> for Datagrams {}
+
 /// A shared receive queue of domain `B`: receives for whichever of its queue pairs a message comes to. One word.
 ///
 /// What comes to it is `A`: [`Messages`] of connections, or [`Datagrams`], whose receives have room for a header. Pairs
 /// that receive from it are made by [`reliable`](Self::reliable), [`unreliable`](Self::unreliable) and
-/// [`datagram`](SharedReceiveQueue::datagram). They have no receive queue of their own:
-/// their transport is [`OnShared`], and [`QueuePair::post_receive`] does not compile for them. Each receive completes on the
-/// completion queue of the pair that took it, which [`Success::queue_pair`](crate::Success::queue_pair) names. A
-/// failed one breaks that pair, not this queue.
+/// [`datagram`](Self::datagram). They have no receive queue of their own: their transport is [`OnShared`], and
+/// [`QueuePair::post_receive`] does not compile for them. Each receive completes on the completion queue of the pair that
+/// took it, which [`Success::queue_pair`](crate::Success::queue_pair) names. A failed one breaks that pair, not this queue.
 ///
 /// Each pair keeps the queue alive: dropping this destroys it, `ibv_destroy_srq(3)`, with the last of its pairs. Messages
 /// that came before still come out of the pollers. What else is in flight is dropped; [`destroy`](Self::destroy)
 /// gives it back.
 ///
-/// When a pair fails, receives that it had begun may never complete. They count as in flight until the queue is
-/// destroyed, and come back then.
+/// When a pair fails, or an unreliable connection loses the end of a message, receives that it had begun may never complete.
+/// They count as in flight until the queue is destroyed, and come back then.
 ///
 /// # Rules
 ///
@@ -357,8 +368,8 @@ impl<B: Brand, A: Arrivals> SharedReceiveQueue<B, A> {
     }
 }
 
-/// Of connections.
-impl<B: Brand> SharedReceiveQueue<B> {
+/// Queue pairs that receive from it.
+impl<B: Brand, A: Arrivals> SharedReceiveQueue<B, A> {
     /// A queue pair for reliable connections that receives from this queue, and whose sends and receives complete on `queue`.
     ///
     /// `ibv_create_qp(3)`. As [`ProtectionDomain::reliable`](crate::ProtectionDomain::reliable) otherwise; of `limits`, the
@@ -373,7 +384,10 @@ impl<B: Brand> SharedReceiveQueue<B> {
         &self,
         queue: &CompletionQueue<B>,
         limits: &Limits,
-    ) -> Result<QueuePair<B, Reset, OnShared<ReliableConnection>>, CreateError> {
+    ) -> Result<QueuePair<B, Reset, OnShared<ReliableConnection>>, CreateError>
+    where
+        A: Serves<ReliableConnection>,
+    {
         self.reliable_on(queue, queue, limits)
     }
 
@@ -387,7 +401,10 @@ impl<B: Brand> SharedReceiveQueue<B> {
         sends: &CompletionQueue<B>,
         receives: &CompletionQueue<B>,
         limits: &Limits,
-    ) -> Result<QueuePair<B, Reset, OnShared<ReliableConnection>>, CreateError> {
+    ) -> Result<QueuePair<B, Reset, OnShared<ReliableConnection>>, CreateError>
+    where
+        A: Serves<ReliableConnection>,
+    {
         QueuePair::create_on_shared(&self.inner.core, &sends.inner, &receives.inner, limits)
     }
 
@@ -401,7 +418,10 @@ impl<B: Brand> SharedReceiveQueue<B> {
         &self,
         queue: &CompletionQueue<B>,
         limits: &Limits,
-    ) -> Result<QueuePair<B, Reset, OnShared<UnreliableConnection>>, CreateError> {
+    ) -> Result<QueuePair<B, Reset, OnShared<UnreliableConnection>>, CreateError>
+    where
+        A: Serves<UnreliableConnection>,
+    {
         self.unreliable_on(queue, queue, limits)
     }
 
@@ -415,28 +435,31 @@ impl<B: Brand> SharedReceiveQueue<B> {
         sends: &CompletionQueue<B>,
         receives: &CompletionQueue<B>,
         limits: &Limits,
-    ) -> Result<QueuePair<B, Reset, OnShared<UnreliableConnection>>, CreateError> {
+    ) -> Result<QueuePair<B, Reset, OnShared<UnreliableConnection>>, CreateError>
+    where
+        A: Serves<UnreliableConnection>,
+    {
         QueuePair::create_on_shared(&self.inner.core, &sends.inner, &receives.inner, limits)
     }
-}
 
-/// Of datagrams.
-impl<B: Brand> SharedReceiveQueue<B, Datagrams> {
     /// A queue pair for datagrams that receives from this queue, and whose sends and receives complete on `queue`: as
-    /// [`SharedReceiveQueue::reliable`].
+    /// [`reliable`](Self::reliable).
     ///
     /// `ibv_create_qp(3)`. What comes is [`Work::Datagram`](crate::Work::Datagram). A datagram for which a receive is too
     /// short is lost, or fails the pair that took it, as the device has it.
     ///
     /// # Errors
     ///
-    /// As [`SharedReceiveQueue::reliable`].
+    /// As [`reliable`](Self::reliable).
     #[doc(alias = "ibv_create_qp")]
     pub fn datagram(
         &self,
         queue: &CompletionQueue<B>,
         limits: &Limits,
-    ) -> Result<QueuePair<B, Reset, OnShared<UnreliableDatagram>>, CreateError> {
+    ) -> Result<QueuePair<B, Reset, OnShared<UnreliableDatagram>>, CreateError>
+    where
+        A: Serves<UnreliableDatagram>,
+    {
         self.datagram_on(queue, queue, limits)
     }
 
@@ -444,13 +467,16 @@ impl<B: Brand> SharedReceiveQueue<B, Datagrams> {
     ///
     /// # Errors
     ///
-    /// As [`SharedReceiveQueue::reliable`].
+    /// As [`reliable`](Self::reliable).
     pub fn datagram_on(
         &self,
         sends: &CompletionQueue<B>,
         receives: &CompletionQueue<B>,
         limits: &Limits,
-    ) -> Result<QueuePair<B, Reset, OnShared<UnreliableDatagram>>, CreateError> {
+    ) -> Result<QueuePair<B, Reset, OnShared<UnreliableDatagram>>, CreateError>
+    where
+        A: Serves<UnreliableDatagram>,
+    {
         QueuePair::create_on_shared(&self.inner.core, &sends.inner, &receives.inner, limits)
     }
 }

@@ -1,5 +1,5 @@
 //! Rule Q14: which operation exists on which transport is a matter of types.
-//! Error: E0599
+//! Error: E0277
 
 use interlock::{Brand, Gid, QueuePair};
 

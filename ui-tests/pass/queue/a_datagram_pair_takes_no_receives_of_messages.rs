@@ -1,0 +1,11 @@
+//! Rule H4: datagrams come to receives that have room for their header.
+
+use interlock::{CompletionQueue, Datagrams, Limits, SharedReceiveQueue};
+
+interlock::domain! { struct Storage; }
+
+fn create(shared: &SharedReceiveQueue<Storage, Datagrams>, queue: &CompletionQueue<Storage>) {
+    let _ = shared.datagram(queue, &Limits::default());
+}
+
+fn main() {}

@@ -1,0 +1,14 @@
+//! Rule H4: datagrams come to receives that have room for their header.
+
+use interlock::Arrivals;
+
+struct Mine;
+
+fn arrives<A: Arrivals>() {}
+
+fn mine() {
+    let _ = Mine;
+    arrives::<interlock::Messages>();
+}
+
+fn main() {}

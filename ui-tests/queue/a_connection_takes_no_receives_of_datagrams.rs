@@ -1,0 +1,12 @@
+//! Rule H4: datagrams come to receives that have room for their header.
+//! Error: E0277
+
+use interlock::{CompletionQueue, Datagrams, Limits, SharedReceiveQueue};
+
+interlock::domain! { struct Storage; }
+
+fn create(shared: &SharedReceiveQueue<Storage, Datagrams>, queue: &CompletionQueue<Storage>) {
+    let _ = shared.unreliable(queue, &Limits::default());
+}
+
+fn main() {}
