@@ -296,7 +296,7 @@ impl<B: Brand, S: State> QueuePair<B, S, UnreliableDatagram> {
     where
         S: GoesTo<ReadyToReceive>,
     {
-        self.to_rtr()
+        self.ready_to_receive()
     }
 
     /// From Ready To Receive to Ready To Send.
@@ -311,7 +311,7 @@ impl<B: Brand, S: State> QueuePair<B, S, UnreliableDatagram> {
     where
         S: GoesTo<ReadyToSend>,
     {
-        self.to_rts()
+        self.ready_to_send()
     }
 }
 
@@ -327,7 +327,7 @@ impl<B: Brand, S: State> QueuePair<B, S, OnShared<UnreliableDatagram>> {
     where
         S: GoesTo<ReadyToReceive>,
     {
-        self.to_rtr()
+        self.ready_to_receive()
     }
 
     /// From Ready To Receive to Ready To Send.
@@ -340,17 +340,17 @@ impl<B: Brand, S: State> QueuePair<B, S, OnShared<UnreliableDatagram>> {
     where
         S: GoesTo<ReadyToSend>,
     {
-        self.to_rts()
+        self.ready_to_send()
     }
 }
 
 /// What datagrams have in every state, with receives of their own or shared ones.
 impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
-    fn to_rtr(self) -> Result<QueuePair<B, ReadyToReceive, T>, TransitionError<Self>> {
+    fn ready_to_receive(self) -> Result<QueuePair<B, ReadyToReceive, T>, TransitionError<Self>> {
         self.transition(Modify::to(raw_state::IBV_QPS_RTR))
     }
 
-    fn to_rts(self) -> Result<QueuePair<B, ReadyToSend, T>, TransitionError<Self>> {
+    fn ready_to_send(self) -> Result<QueuePair<B, ReadyToSend, T>, TransitionError<Self>> {
         let psn = self.inner.core.local.psn;
         self.transition(Modify::ready_to_send_from(psn))
     }
@@ -368,9 +368,9 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         S: GoesTo<ReadyToReceive>,
         T: Connectionless,
     {
-        self.to_rtr()
+        self.ready_to_receive()
             .map_err(|error| TransitionError { queue_pair: error.queue_pair.into(), source: error.source })?
-            .to_rts()
+            .ready_to_send()
             .map_err(|error| TransitionError { queue_pair: error.queue_pair.into(), source: error.source })
     }
 

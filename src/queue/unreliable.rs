@@ -28,7 +28,7 @@ impl<B: Brand, S: State> QueuePair<B, S, UnreliableConnection> {
     where
         S: GoesTo<ReadyToReceive>,
     {
-        self.to_rtr_unreliably(attr)
+        self.ready_to_receive_unreliably(attr)
     }
 
     /// From Ready To Receive to Ready To Send, with the number of the first packet.
@@ -83,7 +83,7 @@ impl<B: Brand, S: State> QueuePair<B, S, OnShared<UnreliableConnection>> {
     where
         S: GoesTo<ReadyToReceive>,
     {
-        self.to_rtr_unreliably(attr)
+        self.ready_to_receive_unreliably(attr)
     }
 
     /// From Ready To Receive to Ready To Send, with the number of the first packet.
@@ -125,7 +125,7 @@ impl<B: Brand, S: State> QueuePair<B, S, OnShared<UnreliableConnection>> {
 }
 
 impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
-    fn to_rtr_unreliably(
+    fn ready_to_receive_unreliably(
         self,
         attr: &UnreliableRtrAttributes,
     ) -> Result<QueuePair<B, ReadyToReceive, T>, TransitionError<Self>> {
@@ -148,7 +148,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
             destination: peer.queue_pair(),
             receive_psn: peer.psn(),
         };
-        self.to_rtr_unreliably(&attr)
+        self.ready_to_receive_unreliably(&attr)
             .map_err(|error| TransitionError { queue_pair: error.queue_pair.into(), source: error.source })?
             .transition(Modify::ready_to_send_from(local.psn))
             .map_err(|error| TransitionError { queue_pair: error.queue_pair.into(), source: error.source })
