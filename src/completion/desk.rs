@@ -161,8 +161,10 @@ impl Desk {
         let place = id.raw() as usize & self.mask;
         // SAFETY: there are so many (0).
         let attached = unsafe { self.attached.get_unchecked_mut(place) };
-        let ahead = attached.retirer.ahead_of(id.raw())?;
-        Some(Run::completed(attached, ahead, wc, &mut self.next))
+        if !attached.retirer.is_in_flight(id.raw()) {
+            return None;
+        }
+        Some(Run::completed(attached, id.raw(), wc, &mut self.next))
     }
 
     /// Brings what the completion at `next` names to the pair that took it, if that is a shared receive; the pair's slot.
@@ -176,7 +178,8 @@ impl Desk {
     #[cold]
     fn current_shared(&mut self, slot: usize) -> Option<Run<'_>> {
         let wc = &self.polled[self.next as usize % BATCH];
-        self.attached.get_mut(slot).map(|attached| Run::completed(attached, 0, wc, &mut self.next))
+        let attached = self.attached.get_mut(slot)?;
+        Some(Run::completed(attached, attached.retirer.oldest(), wc, &mut self.next))
     }
 
     /// The requests of a queue that is gone.

@@ -8,10 +8,10 @@ use super::queue::{Attached, QueueStatus};
 use super::{Completion, Status, Success};
 use crate::domain::brand::Branded;
 use crate::memory::Buffer;
-use crate::queue::ledger::{after, between};
+use crate::queue::ledger::between;
 use crate::queue::{Entry, QueueKind, RawEntry, WorkId};
 use crate::sys;
-use std::mem::{ManuallyDrop, MaybeUninit};
+use std::mem::ManuallyDrop;
 use std::{fmt, iter::FusedIterator, marker::PhantomData};
 
 /// Requests of one work queue that came to their end together: some that succeeded, and one of which the device says how it
@@ -29,8 +29,8 @@ pub(super) struct Run<'d> {
 impl<'d> Run<'d> {
     /// `next` counts the completions that were given out.
     #[inline(always)]
-    pub(super) fn completed(attached: &'d mut Attached, ahead: u32, wc: &'d sys::ibv_wc, next: &'d mut u32) -> Self {
-        Self { last: after(attached.retirer.oldest(), ahead), attached, by_device: Some((wc, next)) }
+    pub(super) fn completed(attached: &'d mut Attached, last: u64, wc: &'d sys::ibv_wc, next: &'d mut u32) -> Self {
+        Self { attached, last, by_device: Some((wc, next)) }
     }
 
     /// At least one request is in flight.
@@ -184,19 +184,36 @@ impl<'p, B> Retired<'p, B> {
     /// Puts the buffers of the requests before the last into `free`. The fastest way to many buffers.
     pub fn take_buffers(&mut self, free: &mut Vec<Buffer<B>>) {
         free.reserve(self.run.ahead() as usize);
-        let mut at = free.spare_capacity_mut().as_mut_ptr();
-        let start = at;
-        self.run.each_before(|_, entry| {
-            if let Some(buffer) = entry.into_buffer() {
-                // SAFETY: reserved: there are not more entries than were ahead.
-                unsafe { at.write(MaybeUninit::new(buffer)) };
-                at = at.wrapping_add(1);
-            }
-        });
-        // SAFETY: both inside the spare capacity.
-        let count = unsafe { at.offset_from_unsigned(start) };
-        // SAFETY: so many were written.
+        while self.run.ahead() != 0 && self.take_row(free) {}
+        // What is not all buffers.
+        if self.run.ahead() != 0 {
+            self.run.each_before(|_, entry| free.extend(entry.into_buffer()));
+        }
+    }
+
+    /// Takes those that are in a row in the ledger, if all are buffers. There is one at least, and `free` has room.
+    #[inline(always)]
+    fn take_row(&mut self, free: &mut Vec<Buffer<B>>) -> bool {
+        let Run { attached, last, .. } = &mut *self.run;
+        let row = attached.retirer.oldest_row(*last);
+        let spare = free.spare_capacity_mut();
+        let count = spare.len().min(row.len() as usize);
+        let mut bits = 0;
+        for (at, place) in spare[..count].iter_mut().enumerate() {
+            // SAFETY: in the row, and in flight (0). The copy is the value if all are buffers, else nothing.
+            let entry = unsafe { row.copy(at as u32) };
+            bits |= entry.bits();
+            // SAFETY: used only if it is a buffer.
+            *place = unsafe { ManuallyDrop::into_inner(entry).assume_buffer() };
+        }
+        if !Entry::are_buffers(bits) {
+            return false;
+        }
+        // SAFETY: so many were written, which are buffers.
         unsafe { free.set_len(free.len() + count) };
+        // SAFETY: their copies are the values from here on.
+        unsafe { attached.retirer.took(count as u32) };
+        true
     }
 
     /// The last request, of which the device says how it ended. Drops the memory of what is still before it.

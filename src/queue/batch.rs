@@ -3,6 +3,7 @@
 //! A batch writes ahead in the ledger, where nobody looks yet; ringing publishes what was written and hands it to the device.
 #![allow(unsafe_code, reason = "links the requests of a list")]
 
+use super::ledger::between;
 use super::post::{KEY, PostError, SendQueue, Staged};
 use super::request::{SendMemory, WorkRequest};
 use super::transport::{Carries, ReliableConnection};
@@ -64,15 +65,18 @@ impl Taken {
     /// The thread's stage; `spare` if a batch is using that.
     #[inline(always)]
     fn of_thread_or(spare: &Stage) -> Self {
-        STAGE.with(|(usage, of_thread)| {
-            let before = usage.replace(Usage::Taken);
-            let nested = before == Usage::Taken;
-            let stage = if nested { spare } else { of_thread };
-            if before != Usage::Free {
-                stage.link();
-            }
-            Self { first: stage.first(), usage: (!nested).then_some(NonNull::from(usage)) }
+        STAGE.with(|(usage, of_thread)| match usage.replace(Usage::Taken) {
+            Usage::Free => Self { first: of_thread.first(), usage: Some(NonNull::from(usage)) },
+            before => Self::linked(before, usage, of_thread, spare),
         })
+    }
+
+    #[cold]
+    fn linked(before: Usage, usage: &Cell<Usage>, of_thread: &Stage, spare: &Stage) -> Self {
+        let nested = before == Usage::Taken;
+        let stage = if nested { spare } else { of_thread };
+        stage.link();
+        Self { first: stage.first(), usage: (!nested).then_some(NonNull::from(usage)) }
     }
 }
 
@@ -98,18 +102,22 @@ pub struct Batch<'batch, 'env, B, T = ReliableConnection> {
     pub(super) queue: &'batch mut SendQueue,
     /// # Invariants
     ///
-    /// 0. Room for `STAGED` linked requests, which nobody else uses for as long as this is around; the first `count` are
+    /// 0. Room for `STAGED` linked requests, which nobody else uses for as long as this is around. Those before `next` are
     ///    filled, and their entries are written ahead in the ledger. Neither device nor poller knows them yet. Of a queue
     ///    that posts in sessions: none, and the open session has the requests.
     staged: *mut Staged,
-    pub(super) count: usize,
+    next: *mut Staged,
+    /// 1. As far as one can stage without a look at the queue or a signal for its last slot: inside the stage, and one less
+    ///    than fits in the queue at most. The beginning of the stage after a fault, and for a queue that posts in sessions.
+    plain_end: *mut Staged,
+    /// The id of the next request: it tells how many there are that the device does not know.
+    pub(super) id: WorkId,
+    /// The id of the first request.
+    start: WorkId,
     /// Whether a session is open.
     pub(super) open: bool,
-    /// 1. At most `STAGED`, and at most what fits in the queue; 0 after a fault.
-    room: usize,
-    /// What fits in the queue, that of `staged` included.
-    free: usize,
-    pub(super) posted: usize,
+    /// What fits in the queue, that of `staged` included; 0 after a fault.
+    free: u32,
     fault: Option<Box<Fault<B>>>,
     brand: Branded<B>,
     transport: PhantomData<fn() -> T>,
@@ -162,6 +170,7 @@ impl<B, R> error::Error for BatchError<B, R> {
 
 /// What went wrong with a doorbell.
 struct Fault<B> {
+    posted: u32,
     source: VerbError,
     refused: Vec<PostedMemory<B>>,
     uncertain: usize,
@@ -177,9 +186,21 @@ pub(super) fn batch<'env, B, T, R>(
     let taken = queue.verb.session.is_none().then(|| Taken::of_thread_or(&spare));
     let staged = taken.as_ref().map_or(ptr::dangling_mut(), |taken| taken.first);
     let (brand, transport, section) = (PhantomData, PhantomData, PhantomData);
-    let (open, fault) = (false, None);
-    let mut batch =
-        Batch { queue, staged, count: 0, open, room: 0, free: 0, posted: 0, fault, brand, transport, section };
+    let id = queue.id(0);
+    let mut batch = Batch {
+        queue,
+        staged,
+        next: staged,
+        plain_end: staged,
+        id,
+        start: id,
+        open: false,
+        free: 0,
+        fault: None,
+        brand,
+        transport,
+        section,
+    };
     batch.make_room();
     let result = f(&mut batch);
     batch.ring();
@@ -192,11 +213,31 @@ pub(super) fn batch<'env, B, T, R>(
 }
 
 impl<'env, B, T> Batch<'_, 'env, B, T> {
-    /// Looks how many requests fit.
+    /// Looks how many requests fit. Nothing is staged.
     #[inline(always)]
     fn make_room(&mut self) {
-        self.free = if self.fault.is_some() { 0 } else { self.queue.room_for(STAGED as u32) as usize };
-        self.room = self.free.min(STAGED);
+        self.free = self.queue.room_for(STAGED as u32);
+        let listed = self.queue.verb.session.is_none();
+        let plain = if listed { STAGED.min(self.free.saturating_sub(1) as usize) } else { 0 };
+        self.plain_end = self.staged.wrapping_add(plain);
+    }
+
+    /// How many requests there are that the device does not know.
+    #[inline(always)]
+    pub(super) fn count(&self) -> u32 {
+        between(self.queue.poster.next_id(), self.id.raw())
+    }
+
+    /// How many there may be.
+    #[inline(always)]
+    fn room(&self) -> u32 {
+        self.free.min(STAGED as u32)
+    }
+
+    /// How many more can go into a session without a look at the queue, or a signal for its last slot.
+    #[inline(always)]
+    pub(super) fn plain_room(&self) -> u32 {
+        self.room().min(self.free.saturating_sub(1)).saturating_sub(self.count())
     }
 
     /// Adds a request. It is handed to the device at the end of the batch; before, when 32 have come together or the queue
@@ -214,20 +255,46 @@ impl<'env, B, T> Batch<'_, 'env, B, T> {
         B: Brand,
         T: Carries<K>,
     {
+        let Some(length) =
+            request.plain_length(self.queue.domain(), self.queue.most).filter(|_| self.next < self.plain_end)
+        else {
+            return self.post_any(request);
+        };
+        let WorkRequest { memory, action, .. } = request;
+        let (id, staged) = (self.id, self.next);
+        // SAFETY: room (0), since it is before the end of the stage (1); it stays where it is until it was rung.
+        let (entry, _) = unsafe { Staged::stage(staged, memory, &action, length, id, false) };
+        // SAFETY: so much fits in the queue (1); nobody else posts.
+        unsafe { self.queue.poster.write_at(id.raw(), entry) };
+        self.next = staged.wrapping_add(1);
+        self.id = id.after(1);
+        Ok(id)
+    }
+
+    /// [`post`](Self::post) of any request to any queue.
+    #[cold]
+    #[inline(never)]
+    fn post_any<M: SendMemory<B> + 'env, K>(
+        &mut self,
+        request: WorkRequest<M, K>,
+    ) -> Result<WorkId, PostError<WorkRequest<M, K>>>
+    where
+        B: Brand,
+    {
         let length = match request.action.length(&request.memory, self.queue.domain(), self.queue.most) {
             Ok(length) => length,
             Err(flaw) => return Err(PostError::Flawed { request, flaw }),
         };
-        if self.count == self.room && !self.ring_for_room() {
+        if self.count() == self.room() && !self.ring_for_room() {
             return Err(self.no_room(request));
         }
-        let id = self.queue.id(self.count as u32);
-        let last = self.count + 1 == self.free;
+        let id = self.id;
+        let last = self.count() + 1 == self.free;
         match self.queue.verb.session {
             // SAFETY: there is room.
-            None => unsafe { self.add(request, length, id, last) },
+            None => unsafe { self.add(request, length, last) },
             // SAFETY: there is room.
-            Some(session) => unsafe { self.add_in_session(session, request, length, id, last) },
+            Some(session) => unsafe { self.add_in_session(session, request, length, last) },
         }
         Ok(id)
     }
@@ -247,81 +314,71 @@ impl<'env, B, T> Batch<'_, 'env, B, T> {
         B: Brand,
         T: Carries<K>,
     {
-        /// Counts what is staged, also when the iterator panics. Few words, so that the loop below runs in registers.
-        struct Staging<'c> {
+        /// Notes what is staged, also when the iterator panics. Few words, so that the loop below runs in registers.
+        struct Staging<'b> {
             next: *mut Staged,
-            first: *mut Staged,
-            count: &'c mut usize,
+            id: WorkId,
+            of_batch: (&'b mut *mut Staged, &'b mut WorkId),
         }
         impl Drop for Staging<'_> {
             #[inline(always)]
             fn drop(&mut self) {
-                // SAFETY: both in the stage, or at its end.
-                *self.count = unsafe { self.next.offset_from_unsigned(self.first) };
+                (*self.of_batch.0, *self.of_batch.1) = (self.next, self.id);
             }
         }
         if let Some(session) = self.queue.verb.session {
             return self.post_each_in_session(session, requests.into_iter());
         }
-        let before = self.posted + self.count;
+        let (before, domain, most) = (self.id, self.queue.domain(), self.queue.most);
         let mut requests = requests.into_iter();
         loop {
-            let (domain, most) = (self.queue.domain(), self.queue.most);
-            let mut row = self.queue.poster.row(self.count as u32);
-            let mut id = self.queue.id(self.count as u32);
-            let end = self.at(self.plain_room().min(self.count + row.len() as usize));
-            let mut staging = Staging { next: self.at(self.count), first: self.staged, count: &mut self.count };
-            while staging.next < end {
+            let mut row = self.queue.poster.row(self.id.raw());
+            // One after the other, as in the row.
+            let end = self.plain_end.min(self.next.wrapping_add(row.len() as usize));
+            let mut staging = Staging { next: self.next, id: self.id, of_batch: (&mut self.next, &mut self.id) };
+            let other = loop {
                 let Some(request) = requests.next() else {
                     drop(staging);
-                    return Ok(self.posted + self.count - before);
+                    return Ok(self.added_since(before));
                 };
-                let length = match request.action.length(&request.memory, domain, most) {
-                    Ok(length) => length,
-                    Err(flaw) => return Err(PostError::Flawed { request, flaw }),
+                let Some(length) = request.plain_length(domain, most).filter(|_| staging.next < end) else {
+                    break request;
                 };
-                if let Some(to) = request.memory.recipient(KEY) {
-                    // SAFETY: so much fits in the queue (1); nobody else posts.
-                    unsafe { self.queue.keep(id, to) };
-                }
-                // SAFETY: room (0), since it is below the end of the stage (1); it stays where it is until it was rung.
-                let (entry, _) =
-                    unsafe { Staged::stage_any(staging.next, request.memory, &request.action, length, id, false) };
+                let WorkRequest { memory, action, .. } = request;
+                // SAFETY: room (0), since it is before the end of the stage (1); it stays where it is until it was rung.
+                let (entry, _) = unsafe { Staged::stage(staging.next, memory, &action, length, staging.id, false) };
                 // SAFETY: so much fits in the queue (1), and in the row; nobody else posts.
                 unsafe { row.write(entry) };
                 staging.next = staging.next.wrapping_add(1);
-                id = id.after(1);
-            }
+                staging.id = staging.id.after(1);
+            };
             drop(staging);
-            if self.count < self.plain_room() {
-                continue;
-            }
-            let Some(request) = requests.next() else { return Ok(self.posted + self.count - before) };
-            self.post(request)?;
+            self.post_any(other)?;
         }
     }
 
-    /// How far one can stage without a look at the queue, or a signal for its last slot.
+    /// How many requests came since the next one had this id.
     #[inline(always)]
-    pub(super) fn plain_room(&self) -> usize {
-        self.room.min(self.free.saturating_sub(1))
+    pub(super) fn added_since(&self, before: WorkId) -> usize {
+        between(before.raw(), self.id.raw()) as usize
     }
 
     /// # Safety
     ///
     /// There is room.
     #[inline(always)]
-    unsafe fn add<M: SendMemory<B>, K>(&mut self, request: WorkRequest<M, K>, length: u32, id: WorkId, last: bool) {
-        let staged = self.at(self.count);
+    unsafe fn add<M: SendMemory<B>, K>(&mut self, request: WorkRequest<M, K>, length: u32, last: bool) {
+        let (id, staged) = (self.id, self.next);
         if let Some(to) = request.memory.recipient(KEY) {
             // SAFETY: there is room (caller); nobody else posts.
             unsafe { self.queue.keep(id, to) };
         }
-        // SAFETY: room (0), since `count` is below `STAGED` (1, caller); it stays where it is until it was rung.
+        // SAFETY: room (0, caller); it stays where it is until it was rung.
         let (entry, _) = unsafe { Staged::stage_any(staged, request.memory, &request.action, length, id, last) };
-        // SAFETY: so much fits in the queue (1, caller); nobody else posts.
-        unsafe { self.queue.poster.write_ahead(self.count as u32, entry) };
-        self.count += 1;
+        // SAFETY: so much fits in the queue (caller); nobody else posts.
+        unsafe { self.queue.poster.write_at(id.raw(), entry) };
+        self.next = staged.wrapping_add(1);
+        self.id = id.after(1);
     }
 
     /// Hands over what is staged, which may be needed for completions to make room; says whether there is room now.
@@ -329,8 +386,10 @@ impl<'env, B, T> Batch<'_, 'env, B, T> {
     #[inline(never)]
     fn ring_for_room(&mut self) -> bool {
         self.ring();
-        self.make_room();
-        self.room != 0
+        if self.fault.is_none() {
+            self.make_room();
+        }
+        self.room() != 0
     }
 
     #[cold]
@@ -353,30 +412,33 @@ impl<'env, B, T> Batch<'_, 'env, B, T> {
         if let Some(session) = self.queue.verb.session {
             return self.ring_session(session);
         }
-        let count = mem::take(&mut self.count);
-        if count == 0 {
+        if self.next == self.staged {
             return;
         }
-        self.queue.poster.publish(count as u32);
-        let last = self.at(count - 1);
-        // SAFETY: inside, since `count` is at most `STAGED` (0).
-        let link = unsafe { mem::replace(&mut (*last).wr.next, ptr::null_mut()) };
+        let before = self.queue.id(0);
+        self.queue.poster.publish(self.id.raw());
+        let after_last = mem::replace(&mut self.next, self.staged);
+        let last = after_last.wrapping_sub(1);
+        // SAFETY: inside, and filled (0).
+        unsafe { Staged::link(last, ptr::null_mut()) };
         let result = self.queue.ring(self.staged);
         // SAFETY: as above.
-        unsafe { (*last).wr.next = link };
-        match result {
-            Ok(()) => self.posted += count,
-            Err((source, bad)) => self.refused(count, source, bad),
+        unsafe { Staged::link(last, after_last) };
+        if let Err((source, bad)) = result {
+            self.refused(before, source, bad);
         }
     }
 
+    /// The provider refused requests from the one with the id `first` on, of which the `bad` one is said to be at fault.
     #[cold]
-    pub(super) fn refused(&mut self, count: usize, source: VerbError, bad: *mut Staged) {
+    pub(super) fn refused(&mut self, first: WorkId, source: VerbError, bad: *mut Staged) {
+        let count = self.added_since(first);
         let at = (0..count).find(|&at| ptr::eq(self.at(at), bad));
-        let mut fault = Fault { source, refused: Vec::new(), uncertain: 0 };
+        let posted = between(self.start.raw(), first.raw());
+        let mut fault = Fault { posted, source, refused: Vec::new(), uncertain: 0 };
         match at {
             Some(at) => {
-                self.posted += at;
+                fault.posted += at as u32;
                 for number in (at..count).rev() {
                     let Some(entry) = self.queue.take_back() else { break };
                     // SAFETY: staged there.
@@ -391,17 +453,20 @@ impl<'env, B, T> Batch<'_, 'env, B, T> {
             }
         }
         self.fault = Some(Box::new(fault));
+        self.id = self.queue.id(0);
+        (self.free, self.plain_end) = (0, self.staged);
     }
 
     /// What a batch that did not end well says, with what its closure returned.
     #[cold]
     #[inline(never)]
     fn into_error<R>(mut self, result: R) -> BatchError<B, R> {
-        let (posted, fault) = (self.posted, self.fault.take().map(|fault| *fault));
+        let fault = self.fault.take().map(|fault| *fault);
         // Is only asked of one with a fault.
-        let nothing = || Fault { source: VerbError::new("ibv_post_send", 0), refused: Vec::new(), uncertain: 0 };
-        let Fault { source, refused, uncertain } = fault.unwrap_or_else(nothing);
-        BatchError { posted, refused, uncertain, source, result }
+        let source = VerbError::new("ibv_post_send", 0);
+        let nothing = || Fault { posted: 0, source, refused: Vec::new(), uncertain: 0 };
+        let Fault { posted, source, refused, uncertain } = fault.unwrap_or_else(nothing);
+        BatchError { posted: posted as usize, refused, uncertain, source, result }
     }
 
     /// Takes back what is staged, which the device was not given.
@@ -409,9 +474,11 @@ impl<'env, B, T> Batch<'_, 'env, B, T> {
     #[inline(never)]
     fn abandon(&mut self) {
         self.abort_session();
-        for ahead in 0..mem::take(&mut self.count) {
+        let end = mem::replace(&mut self.id, self.queue.id(0));
+        self.next = self.staged;
+        for ahead in 0..between(self.id.raw(), end.raw()) {
             // SAFETY: written ahead and not published (0); taken once.
-            drop(unsafe { self.queue.poster.read_ahead(ahead as u32) });
+            drop(unsafe { self.queue.poster.read_ahead(ahead) });
         }
     }
 }
@@ -420,7 +487,7 @@ impl<B, T> Drop for Batch<'_, '_, B, T> {
     /// Ends a batch whose closure panicked: the device was not given what is staged, so it is the program's again.
     #[inline(always)]
     fn drop(&mut self) {
-        if self.count != 0 || self.open {
+        if self.count() != 0 || self.open {
             self.abandon();
         }
     }
@@ -428,6 +495,6 @@ impl<B, T> Drop for Batch<'_, '_, B, T> {
 
 impl<B, T> fmt::Debug for Batch<'_, '_, B, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Batch").field("staged", &self.count).finish_non_exhaustive()
+        f.debug_struct("Batch").field("staged", &self.count()).finish_non_exhaustive()
     }
 }

@@ -19,7 +19,7 @@
 #![allow(unsafe_code, reason = "a ring of cells with two owners")]
 
 use crate::sync::{Arc, AtomicU64, Ordering, UnsafeCell};
-use core::mem::MaybeUninit;
+use core::mem::{ManuallyDrop, MaybeUninit};
 
 /// The most requests that one work queue may have in flight.
 pub(crate) const MAX_DEPTH: u32 = 1 << 22;
@@ -79,7 +79,8 @@ impl<T> Cells<T> {
     #[inline(always)]
     fn row(&self, id: u64) -> Row<T> {
         let index = (id >> NAME_BITS) as u32 & self.mask;
-        Row { next: self.first.wrapping_add(index as usize), len: self.mask + 1 - index }
+        let end = self.first.wrapping_add(self.mask as usize + 1);
+        Row { next: self.first.wrapping_add(index as usize), end }
     }
 
     /// Moves the value out of a cell.
@@ -109,15 +110,27 @@ impl<T> Cells<T> {
 pub(crate) struct Row<T> {
     /// # Invariants
     ///
-    /// 0. The first of `len` cells of a ledger that whoever holds this keeps alive.
+    /// 0. Where cells of a ledger begin and end, which whoever holds this keeps alive.
     next: *const Cell<T>,
-    len: u32,
+    end: *const Cell<T>,
 }
 
 impl<T> Row<T> {
     #[inline(always)]
     pub(crate) fn len(&self) -> u32 {
-        self.len
+        // SAFETY: both in one ledger, or at its end (0).
+        unsafe { self.end.offset_from_unsigned(self.next) as u32 }
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.next == self.end
+    }
+
+    /// As much of it, if it is longer.
+    #[inline(always)]
+    pub(crate) fn at_most(self, len: u32) -> Self {
+        Self { end: self.next.wrapping_add(self.len().min(len) as usize), ..self }
     }
 
     /// The next of the cells.
@@ -131,6 +144,19 @@ impl<T> Row<T> {
         self.next = cell.wrapping_add(1);
         // SAFETY: alive (0, caller).
         unsafe { &*cell }
+    }
+
+    /// A copy of the value in the cell that is `at` after the next.
+    ///
+    /// # Safety
+    ///
+    /// There is one, and it holds a value, which is the caller's (ledger 0). Either the copy or what is in the cell is used.
+    #[inline(always)]
+    pub(crate) unsafe fn copy(&self, at: u32) -> ManuallyDrop<T> {
+        // SAFETY: alive (0, caller).
+        let cell = unsafe { &*self.next.wrapping_add(at as usize) };
+        // SAFETY: the caller's promise; `MaybeUninit<T>` and `T` have one layout.
+        cell.with_mut(|slot| unsafe { slot.cast::<ManuallyDrop<T>>().read() })
     }
 
     /// Moves the value out of the next cell.
@@ -249,11 +275,10 @@ impl<T> Poster<T> {
         after(self.posted, ahead)
     }
 
-    /// The cells for the values that come `ahead` after the next one. To write to one is to
-    /// [write ahead](Self::write_ahead).
+    /// The cells for the values from `id` on, one of the next. To write to one is to [write ahead](Self::write_at).
     #[inline(always)]
-    pub(crate) fn row(&self, ahead: u32) -> Row<T> {
-        self.cells.row(self.id_ahead(ahead))
+    pub(crate) fn row(&self, id: u64) -> Row<T> {
+        self.cells.row(id)
     }
 
     /// Puts the value with the next `id` in; it belongs to the device from here on.
@@ -281,15 +306,15 @@ impl<T> Poster<T> {
         Ok(())
     }
 
-    /// Writes a value `ahead` of those in flight. Nobody sees it before it is [published](Self::publish).
+    /// Writes a value ahead of those in flight. Nobody sees it before it is [published](Self::publish).
     ///
     /// # Safety
     ///
-    /// `ahead` is less than what is [free](Self::free), and nothing is written there.
+    /// The id is less than what is [free](Self::free) after the next one, and nothing is written there.
     #[inline(always)]
-    pub(crate) unsafe fn write_ahead(&self, ahead: u32, value: T) {
+    pub(crate) unsafe fn write_at(&self, id: u64, value: T) {
         // SAFETY: free, so ours (ledger 0), and empty (caller); the retirer left it before the `retired` that we acquired.
-        unsafe { self.cells.write(self.id_ahead(ahead), value) };
+        unsafe { self.cells.write(id, value) };
     }
 
     /// Takes a value back that was written ahead.
@@ -302,13 +327,12 @@ impl<T> Poster<T> {
         unsafe { self.cells.read(self.id_ahead(ahead)) }
     }
 
-    /// Puts the next `count` values in, which were written ahead: they belong to the device from here on.
+    /// Puts the values before `end` in, which were written ahead: they belong to the device from here on.
     #[inline(always)]
-    pub(crate) fn publish(&mut self, count: u32) {
-        let posted = self.id_ahead(count);
-        self.posted = posted;
+    pub(crate) fn publish(&mut self, end: u64) {
+        self.posted = end;
         // Before the verb: the completion may be polled before the verb returns.
-        self.ledger.posted.store(posted, Ordering::Release);
+        self.ledger.posted.store(end, Ordering::Release);
     }
 
     /// Takes the newest value back.
@@ -350,16 +374,33 @@ impl<T> Retirer<T> {
         self.ledger.posted.load(Ordering::Acquire)
     }
 
-    /// How many requests are ahead of the one with `id`; `None` if that is not in flight.
+    /// Whether the request with `id` is in flight.
     #[inline(always)]
-    pub(crate) fn ahead_of(&self, id: u64) -> Option<u32> {
+    pub(crate) fn is_in_flight(&self, id: u64) -> bool {
         let posted = self.posted();
         if id == self.retired {
-            return (id != posted).then_some(0);
+            return id != posted;
         }
         // What differs in the name comes out above all counts.
         let ahead = id.wrapping_sub(self.retired).rotate_right(NAME_BITS);
-        (ahead < u64::from(between(self.retired, posted))).then_some(ahead as u32)
+        ahead < u64::from(between(self.retired, posted))
+    }
+
+    /// The oldest values before `end`, which are in flight, as far as they are in a row.
+    #[inline(always)]
+    pub(crate) fn oldest_row(&self, end: u64) -> Row<T> {
+        self.cells.row(self.retired).at_most(between(self.retired, end))
+    }
+
+    /// Accounts for the oldest `count` values.
+    ///
+    /// # Safety
+    ///
+    /// They were [copied](Row::copy) out, and the copies are used instead.
+    #[inline(always)]
+    pub(crate) unsafe fn took(&mut self, count: u32) {
+        self.retired = after(self.retired, count);
+        self.publish();
     }
 
     /// Takes the oldest value out.
@@ -416,7 +457,10 @@ impl<T> Retirer<T> {
     /// were ahead of that one.
     #[cfg(test)]
     pub(crate) fn retire(&mut self, id: u64) -> Option<(T, u32)> {
-        let ahead = self.ahead_of(id)?;
+        if !self.is_in_flight(id) {
+            return None;
+        }
+        let ahead = between(self.retired, id);
         // SAFETY: more than `ahead` values are in flight.
         Some((unsafe { self.take_one() }, ahead))
     }
@@ -524,10 +568,10 @@ mod tests {
         }
         for bit in 0..u64::BITS {
             let (id, counts) = (NAME ^ 1 << bit, bit == NAME_BITS || bit == NAME_BITS + 1);
-            assert_eq!(retirer.ahead_of(id).is_some(), counts, "{bit}");
-            assert_eq!(retirer.ahead_of(id.wrapping_add(STEP)).is_some(), counts, "{bit}");
+            assert_eq!(retirer.is_in_flight(id), counts, "{bit}");
+            assert_eq!(retirer.is_in_flight(id.wrapping_add(STEP)), counts, "{bit}");
         }
-        assert_eq!(retirer.ahead_of(NAME), Some(0));
+        assert!(retirer.is_in_flight(NAME));
     }
 }
 

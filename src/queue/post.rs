@@ -446,10 +446,10 @@ impl SendQueue {
         request: WorkRequest<M, K>,
         back: impl FnOnce(WorkRequest<M, K>) -> R,
     ) -> Result<WorkId, PostError<R>> {
-        let Some(length) =
-            request.plain_length(self.domain(), self.most).filter(|_| self.is_plain(request.is_signalled()))
-        else {
-            return self.post_any(request, back);
+        let length = match request.plain_length(self.domain(), self.most) {
+            Some(length) if self.is_plain(request.is_signalled()) => length,
+            Some(length) => return self.post_in_session_or(length, request, back),
+            None => return self.post_any(request, back),
         };
         let id = self.id(0);
         let WorkRequest { memory, action, .. } = request;
@@ -466,6 +466,24 @@ impl SendQueue {
             Ok(()) => Ok(id),
             // SAFETY: staged above.
             Err(failed) => Err(unsafe { self.not_rung::<B, M, K, R>(failed, staged, id, action, rest, back) }),
+        }
+    }
+
+    /// [`post`](Self::post) of a request of an ordinary `length`, in a session if the queue posts so.
+    #[cold]
+    #[inline(never)]
+    fn post_in_session_or<B: Brand, M: SendMemory<B>, K, R>(
+        &mut self,
+        length: u32,
+        request: WorkRequest<M, K>,
+        back: impl FnOnce(WorkRequest<M, K>) -> R,
+    ) -> Result<WorkId, PostError<R>> {
+        match self.verb.session {
+            Some(session) if !self.is_broken() && self.poster.has_room(!request.is_signalled()) => {
+                // SAFETY: there is room.
+                unsafe { self.post_in_session(session, request, length, false) }
+            }
+            _ => self.post_any(request, back),
         }
     }
 
@@ -486,7 +504,8 @@ impl SendQueue {
             return Err(self.no_room(back(request)));
         }
         if let Some(session) = self.verb.session {
-            return self.post_in_session(session, request, length, room).map_err(|error| error.map(back));
+            // SAFETY: there is room.
+            return unsafe { self.post_in_session(session, request, length, room == 1) };
         }
         let id = self.id(0);
         let WorkRequest { memory, action, .. } = request;

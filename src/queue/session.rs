@@ -17,6 +17,7 @@ use super::transport::Carries;
 use super::work::{Operation, WorkId};
 use crate::domain::Brand;
 use crate::error::VerbError;
+use crate::memory::Descriptor;
 use crate::sys::inline::{self as verbs, PostSend};
 use crate::sys::{
     self, ibv_qp_create_send_ops_flags as with, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex,
@@ -266,8 +267,12 @@ impl Extended {
             _ if is_value => {}
             // SAFETY: there (0).
             _ if length == 0 => unsafe { Self::nothing(qp) },
-            // SAFETY: there (0).
-            Data::Registered { addr, lkey } => unsafe { verbs::ibv_wr_set_sge(qp, lkey, addr, length) },
+            Data::Registered(part) => {
+                // SAFETY: the ledger owns it (caller).
+                let part = unsafe { part.as_ref() };
+                // SAFETY: there (0).
+                unsafe { verbs::ibv_wr_set_sge(qp, part.lkey(), part.device_addr(), length) };
+            }
             // SAFETY: there (0); so many elements, in the list that the ledger owns.
             Data::List { elements, count } => unsafe { verbs::ibv_wr_set_sge_list(qp, count, elements) },
             // SAFETY: there (0); `length` bytes that may be read (caller), which are copied.
@@ -296,8 +301,12 @@ impl Extended {
 /// Where the bytes of a request are.
 #[derive(Clone, Copy)]
 enum Data {
-    Registered { addr: u64, lkey: u32 },
-    List { elements: *const sys::ibv_sge, count: usize },
+    /// Of a request that the ledger has: looked up late, since it takes one register until then.
+    Registered(NonNull<Descriptor>),
+    List {
+        elements: *const sys::ibv_sge,
+        count: usize,
+    },
     Inline(*const u8),
 }
 
@@ -317,7 +326,7 @@ impl Data {
             if operation.fills() {
                 part.set_filled(length as usize);
             }
-            return Self::Registered { addr: part.device_addr(), lkey: part.lkey() };
+            return Self::Registered(NonNull::from(part));
         }
         let Some(list) = memory.list(KEY) else { return Self::Inline(memory.bytes(KEY).as_ptr()) };
         if operation.fills() {
@@ -350,15 +359,19 @@ fn flags(action: &Action, last: bool) -> u32 {
 }
 
 impl SendQueue {
-    /// Posts a request for which there is `room`, in a session of its own.
+    /// Posts a request in a session of its own; the `last` that the queue has room for is signalled.
+    ///
+    /// # Safety
+    ///
+    /// There is room.
     #[inline(always)]
-    pub(super) fn post_in_session<B, M: SendMemory<B>, K>(
+    pub(super) unsafe fn post_in_session<B, M: SendMemory<B>, K, R>(
         &mut self,
         session: Extended,
         request: WorkRequest<M, K>,
         length: u32,
-        room: u32,
-    ) -> Result<WorkId, PostError<WorkRequest<M, K>>> {
+        last: bool,
+    ) -> Result<WorkId, PostError<R>> {
         let id = self.id(0);
         let WorkRequest { mut memory, action, .. } = request;
         // SAFETY: there is room, and nobody else posts.
@@ -370,11 +383,14 @@ impl SendQueue {
         // SAFETY: of this queue, whose pair sends; nobody else posts (`&mut`).
         unsafe { session.start() };
         // SAFETY: open. The ledger owns the memory; what is inline is the caller's, who is waiting.
-        unsafe { session.add(&action, flags(&action, room == 1), data, to, length, id) };
+        unsafe { session.add(&action, flags(&action, last), data, to, length, id) };
         // SAFETY: open.
         match unsafe { session.complete() } {
             Ok(()) => Ok(id),
-            Err(source) => Err(self.refused(false, source, id, |_| None)),
+            Err(source) => {
+                self.poison();
+                Err(PostError::Uncertain { id, source })
+            }
         }
     }
 }
@@ -401,18 +417,18 @@ impl<'env, B, T> Batch<'_, 'env, B, T> {
         session: Extended,
         request: WorkRequest<M, K>,
         length: u32,
-        id: WorkId,
         last: bool,
     ) {
         self.open(session);
+        let id = self.id;
         let WorkRequest { mut memory, action, .. } = request;
         // SAFETY: there is room (caller); nobody else posts.
         let to = unsafe { self.queue.recipient(id, &memory) };
         let data = Data::of(&mut memory, action.operation, length);
         let (entry, _) = memory.into_entry(action.operation, KEY);
         // SAFETY: so much fits in the queue (caller); nobody else posts.
-        unsafe { self.queue.poster.write_ahead(self.count as u32, entry) };
-        self.count += 1;
+        unsafe { self.queue.poster.write_at(id.raw(), entry) };
+        self.id = id.after(1);
         // SAFETY: open. The ledger has the memory; what is inline lives for `'env`, and is copied now.
         unsafe { session.add(&action, flags(&action, last), data, to, length, id) };
     }
@@ -428,54 +444,43 @@ impl<'env, B, T> Batch<'_, 'env, B, T> {
         B: Brand,
         T: Carries<K>,
     {
-        /// Counts what is in the session, also when the iterator panics.
-        struct Adding<'c> {
-            at: usize,
-            count: &'c mut usize,
+        /// Notes what is in the session, also when the iterator panics.
+        struct Adding<'b> {
+            id: WorkId,
+            of_batch: &'b mut WorkId,
         }
         impl Drop for Adding<'_> {
             #[inline(always)]
             fn drop(&mut self) {
-                *self.count = self.at;
+                *self.of_batch = self.id;
             }
         }
-        let before = self.posted + self.count;
+        let (before, domain, most) = (self.id, self.queue.domain(), self.queue.most);
         loop {
-            let (domain, most) = (self.queue.domain(), self.queue.most);
-            let mut row = self.queue.poster.row(self.count as u32);
-            let mut id = self.queue.id(self.count as u32);
-            let end = self.plain_room().min(self.count + row.len() as usize);
-            if self.count < end {
+            let mut row = self.queue.poster.row(self.id.raw()).at_most(self.plain_room());
+            if !row.is_empty() {
                 self.open(session);
             }
-            let mut adding = Adding { at: self.count, count: &mut self.count };
-            while adding.at < end {
+            let mut adding = Adding { id: self.id, of_batch: &mut self.id };
+            let other = loop {
                 let Some(request) = requests.next() else {
                     drop(adding);
-                    return Ok(self.posted + self.count - before);
+                    return Ok(self.added_since(before));
                 };
-                let length = match request.action.length(&request.memory, domain, most) {
-                    Ok(length) => length,
-                    Err(flaw) => return Err(PostError::Flawed { request, flaw }),
+                let Some(length) = request.plain_length(domain, most).filter(|_| !row.is_empty()) else {
+                    break request;
                 };
-                let WorkRequest { mut memory, action, .. } = request;
-                // SAFETY: so much fits in the queue; nobody else posts.
-                let to = unsafe { self.queue.recipient(id, &memory) };
+                let (id, WorkRequest { mut memory, action, .. }) = (adding.id, request);
                 let data = Data::of(&mut memory, action.operation, length);
                 let (entry, _) = memory.into_entry(action.operation, KEY);
                 // SAFETY: so much fits in the queue, and in the row; nobody else posts.
                 unsafe { row.write(entry) };
-                adding.at += 1;
+                adding.id = id.after(1);
                 // SAFETY: as in `add_in_session`.
-                unsafe { session.add(&action, flags(&action, false), data, to, length, id) };
-                id = id.after(1);
-            }
+                unsafe { session.add(&action, flags(&action, false), data, None, length, id) };
+            };
             drop(adding);
-            if self.count < self.plain_room() {
-                continue;
-            }
-            let Some(request) = requests.next() else { return Ok(self.posted + self.count - before) };
-            self.post(request)?;
+            self.post(other)?;
         }
     }
 
@@ -485,16 +490,15 @@ impl<'env, B, T> Batch<'_, 'env, B, T> {
         if !mem::take(&mut self.open) {
             return;
         }
-        let count = mem::take(&mut self.count);
-        if count == 0 {
+        if self.count() == 0 {
             // SAFETY: open.
             return unsafe { session.abort() };
         }
-        self.queue.poster.publish(count as u32);
+        let before = self.queue.id(0);
+        self.queue.poster.publish(self.id.raw());
         // SAFETY: open.
-        match unsafe { session.complete() } {
-            Ok(()) => self.posted += count,
-            Err(source) => self.refused(count, source, ptr::null_mut()),
+        if let Err(source) = unsafe { session.complete() } {
+            self.refused(before, source, ptr::null_mut());
         }
     }
 

@@ -3,6 +3,7 @@
 
 use super::ledger::{NAME_BITS, STEP, after};
 use crate::memory::{Buffer, BufferList, Descriptor, ListInner, Part, SharedBuffer};
+use std::mem::MaybeUninit;
 use std::{fmt, mem, ptr, ptr::NonNull};
 
 /// Names a posted work request.
@@ -255,6 +256,8 @@ const INLINE: usize = 0b01_0000;
 /// A [`BufferList`].
 const LIST: usize = 0b10_0000;
 const TAG: usize = OPERATION | FORM;
+// So that other forms show where bits of many entries are put together.
+static_assertions::const_assert_eq!(UNIQUE, 0);
 static_assertions::const_assert!(mem::align_of::<Descriptor>() > TAG);
 static_assertions::const_assert!(mem::align_of::<ListInner>() > TAG);
 static_assertions::assert_eq_size!(Entry, Option<Entry>, u64);
@@ -309,6 +312,18 @@ impl Entry {
     #[inline(always)]
     pub(crate) unsafe fn from_raw(raw: RawEntry) -> Self {
         Self { tagged: raw.0 }
+    }
+
+    /// What [`are_buffers`](Self::are_buffers) takes.
+    #[inline(always)]
+    pub(crate) fn bits(&self) -> usize {
+        self.tagged.addr().get()
+    }
+
+    /// Whether entries are buffers, of which these are all [`bits`](Self::bits) that any has.
+    #[inline(always)]
+    pub(crate) fn are_buffers(bits: usize) -> bool {
+        bits & FORM == UNIQUE
     }
 
     #[inline(always)]
@@ -406,6 +421,18 @@ impl Entry {
         }
         // SAFETY: this form has one, the only one.
         Some(Buffer::new(unsafe { self.into_part() }))
+    }
+
+    /// The buffer that it is.
+    ///
+    /// # Safety
+    ///
+    /// It is one, or what comes out is not used.
+    #[inline(always)]
+    pub(crate) unsafe fn assume_buffer<B>(self) -> MaybeUninit<Buffer<B>> {
+        let descriptor = mem::ManuallyDrop::new(self).part_ptr();
+        // SAFETY: a buffer is one word, a pointer to its descriptor; ours, if it is one (caller).
+        unsafe { mem::transmute_copy(&descriptor) }
     }
 
     /// Drops it, out of the way.
