@@ -67,6 +67,7 @@
 //! | | [`Pages`], [`Foreign`] | page-aligned memory, huge pages; memory of another kind |
 //! | memory that others write too | [`OpaqueRegion`], [`SharedMap`], [`DmaBuf`] | granted to peers, never borrowed |
 //! | | [`Lease`] | memory that peers may use for a time |
+//! | memory window, `ibv_mw` | [`Window`], [`BoundWindow`], [`Bindable`] | a key to a part of a private region, made and ended by requests |
 //! | remote address and rkey | [`RemoteRegion`] | memory that a peer granted |
 //! | shared receive queue, `ibv_srq` | [`SharedReceiveQueue`], [`OnShared`] | receives for many pairs, and the transport of those |
 //! | completion queue, `ibv_cq` | [`CompletionQueue`], [`Poller`] | to make pairs with, and to poll |
@@ -99,7 +100,7 @@
 //! |---|---|---|
 //! | the program | [`Buffer`], [`SharedBuffer`], a [`MemoryRegion`] without rights of peers | read it as `&[u8]`, and write it if it is not shared |
 //! | the device | none: the buffer was moved into the queue pair | nothing; the [`Completion`] gives it back |
-//! | a peer | a [`MemoryRegion`] that peers may write | copy bytes and load words, never borrow |
+//! | a peer | a [`MemoryRegion`] that peers may write, a [`Lease`], a [`BoundWindow`] | copy bytes and load words, never borrow |
 //!
 //! Posting *moves* the buffer. Nothing rests on a destructor: whatever is forgotten or dropped, memory that the device
 //! may still write is leaked, never freed. It comes back by the request's own completion, or once the device has
@@ -155,7 +156,7 @@
 //!
 //! # What is not here yet
 //!
-//! Memory windows, `rdma_cm` and futures; XRC and the transports of vendors.
+//! `rdma_cm` and futures; XRC and the transports of vendors.
 //!
 //! # More
 //!
@@ -203,13 +204,15 @@ pub use device::{
 pub use domain::{Brand, Checked, NamedDomainError, ProtectionDomain, Scoped};
 pub use error::VerbError;
 pub use memory::{
-    Access, Buffer, BufferList, DeregisterError, DeviceMayWrite, DmaBuf, Exposed, Foreign, ForeignMemory, HugePageSize,
-    JoinError, KeepsOrder, Lease, LocalRead, LocalWrite, LockedMemoryLimit, MAX_MESSAGE_BYTES, Memory, MemoryRegion,
-    NoHugePages, NoPages, NoSharedMap, NotAWord, OnDemand, OpaqueMemory, OpaqueRegion, OutOfBounds, Pages,
-    PeerCannotWrite, PeerMayAtomic, PeerMayChange, PeerMayRead, PeerMayWrite, Plain, RecordError, RegisterError,
-    RegisterFailure, RejoinError, RelaxedOrdering, RemoteAll, RemoteAtomic, RemoteRead, RemoteReadWrite, RemoteRegion,
-    RemoteWord, RemoteWrite, SharedBuffer, SharedMap, SplitError, SplitRegion, TooLong, Unexposed, ViewError, Viewable,
-    Word, ZeroBased, locked_memory_limit, pinned_memory,
+    Access, Bindable, BoundWindow, Buffer, BufferList, DeallocError, DeregisterError, DeviceMayWrite, DmaBuf, Exposed,
+    Foreign, ForeignMemory, HugePageSize, JoinError, KeepsOrder, Lapsed, LapsedRegion, Lease, LocalRead, LocalWrite,
+    LockedMemoryLimit, MAX_MESSAGE_BYTES, MayBind, Memory, MemoryRegion, NoBarrier, NoHugePages, NoPages, NoSharedMap,
+    NotAWord, NotBindable, OnDemand, OpaqueMemory, OpaqueRegion, OutOfBounds, Pages, PeerCannotWrite, PeerMayAtomic,
+    PeerMayChange, PeerMayRead, PeerMayWrite, Plain, RecordError, RegisterError, RegisterFailure, RejoinError,
+    RelaxedOrdering, RemoteAll, RemoteAtomic, RemoteRead, RemoteReadWrite, RemoteRegion, RemoteWindow, RemoteWord,
+    RemoteWrite, Revoked, SharedBuffer, SharedMap, SplitError, SplitRegion, TooLong, Type1, Type2, Unexposed,
+    UnsettledWindow, ViewError, Viewable, Window, WindowRights, WindowType, Windowed, Word, ZeroBased,
+    locked_memory_limit, pinned_memory,
 };
 pub use provider::soft;
 pub use queue::request;

@@ -65,6 +65,54 @@ const MUTANTS: &[Mutant] = &[
         cases: &["memory/a_lease_has_rights_of_peers"],
     },
     Mutant {
+        without: "a right for windows",
+        changes: &[(
+            "memory/options.rs",
+            "impl<A: Unexposed + DeviceMayWrite + KeepsOrder> MayBind for Windowed<A> {}",
+            "impl<A: Unexposed + DeviceMayWrite> MayBind for A {}",
+        )],
+        cases: &[
+            "memory/memory_without_the_right_is_not_bindable",
+            "memory/memory_with_relaxed_ordering_is_not_bindable",
+        ],
+    },
+    Mutant {
+        without: "the rights that a window gives",
+        changes: &[(
+            "memory/options.rs",
+            "impl WindowRights for RemoteAll {}",
+            "impl WindowRights for RemoteAll {} impl<A: Exposed> WindowRights for OnDemand<A> {}",
+        )],
+        cases: &["memory/a_window_has_no_way_of_registration"],
+    },
+    Mutant {
+        without: "which transport ends windows",
+        changes: &[(
+            "queue/transport.rs",
+            "impl Carries<Revoke<Type1>> for UnreliableConnection {}",
+            "impl<K: WindowType> Carries<Revoke<K>> for UnreliableConnection {} \
+             impl Carries<SendInvalidating> for UnreliableConnection {} \
+             impl Carries<BindWindow> for UnreliableDatagram {}",
+        )],
+        cases: &[
+            "queue/a_datagram_pair_has_no_windows",
+            "queue/a_datagram_pair_binds_no_window",
+            "queue/an_unreliable_connection_invalidates_no_window",
+            "queue/an_unreliable_connection_invalidates_nothing_of_its_peer",
+        ],
+    },
+    Mutant {
+        without: "one holder of a window",
+        changes: &[(
+            "memory/window.rs",
+            "impl<B> UnsettledWindow<B> {",
+            "impl<B, K> Clone for BoundWindow<B, K> { fn clone(&self) -> Self { loop {} } } \
+             impl<B, K> Copy for BoundWindow<B, K> where Box<WindowInner>: Copy {} \
+             impl<B> UnsettledWindow<B> {",
+        )],
+        cases: &["memory/a_bound_window_is_not_cloned"],
+    },
+    Mutant {
         without: "the brand in what can be sent",
         changes: &[
             ("queue/request.rs", "impl<B> SendMemory<B> for Buffer<B>", "impl<A, B> SendMemory<B> for Buffer<A>"),

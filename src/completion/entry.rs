@@ -4,7 +4,7 @@ use super::{Failure, Status, Success};
 use crate::domain::brand::Branded;
 use crate::queue::{Entry, HEADER_BYTES, QueueKind, RawEntry, WorkId};
 use crate::sys;
-use crate::types::Qpn;
+use crate::types::{Qpn, Rkey};
 use std::{fmt, marker::PhantomData};
 
 /// The end of one posted request. Every posted request has exactly one.
@@ -35,10 +35,10 @@ pub struct Completion<B> {
 #[derive(Clone, Copy)]
 pub(super) struct Ended {
     pub(super) id: WorkId,
-    /// From the top: 32 bits of status, the device's or `DESTROYED` or `IMPOSSIBLE`; `WITH_WRITE`, `WITH_IMMEDIATE`; 24
+    /// From the top: 32 bits of status, the device's or `DESTROYED` or `IMPOSSIBLE`; `WITH_WRITE` and its like; 24
     /// bits of queue pair number.
     head: u64,
-    /// On success of a receive: above the immediate, big-endian; below the length. On failure: above the first failure
+    /// On success of a receive: above the immediate, big-endian, or the invalidated key; below the length. On failure: above the first failure
     /// of the pair plus 1, or 0; below the provider's code.
     detail: u64,
     /// Of a datagram that was received: from the top 16 bits of LID, 8 of service level, and 24 of queue pair number.
@@ -53,10 +53,17 @@ const IMPOSSIBLE: u32 = u32::MAX - 1;
 const WITH_WRITE: u64 = 1 << 25;
 /// A receive came with an immediate.
 const WITH_IMMEDIATE: u64 = 1 << 24;
+/// A message has ended a window.
+const WITH_INVALIDATION: u64 = 1 << 26;
 /// A datagram.
-const DATAGRAM: u64 = 1 << 26;
+const DATAGRAM: u64 = 1 << 27;
 /// The header in front of a datagram is there.
-const WITH_HEADER: u64 = 1 << 27;
+const WITH_HEADER: u64 = 1 << 28;
+/// The flags of a receive that say what the device put beside the length, and how far they are from where they are kept.
+const EXTRAS: u32 = sys::ibv_wc_flags::IBV_WC_WITH_IMM.0 | sys::ibv_wc_flags::IBV_WC_WITH_INV.0;
+const EXTRAS_SHIFT: u32 = 23;
+static_assertions::const_assert_eq!((sys::ibv_wc_flags::IBV_WC_WITH_IMM.0 as u64) << EXTRAS_SHIFT, WITH_IMMEDIATE);
+static_assertions::const_assert_eq!((sys::ibv_wc_flags::IBV_WC_WITH_INV.0 as u64) << EXTRAS_SHIFT, WITH_INVALIDATION);
 
 fn words(above: u32, below: u32) -> u64 {
     u64::from(above) << 32 | u64::from(below)
@@ -86,10 +93,7 @@ impl Ended {
     #[inline(always)]
     #[allow(unsafe_code, reason = "the immediate is in a union")]
     fn received(id: WorkId, entry: &Entry, qpn: u32, datagrams: bool, wc: &sys::ibv_wc) -> Self {
-        let mut head = u64::from(qpn);
-        if wc.wc_flags & sys::ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0 {
-            head |= WITH_IMMEDIATE;
-        }
+        let mut head = u64::from(qpn) | u64::from(wc.wc_flags & EXTRAS) << EXTRAS_SHIFT;
         let mut filled = wc.byte_len as usize;
         if wc.opcode == sys::ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM {
             // These bytes went to memory that the peer named.
@@ -138,6 +142,11 @@ impl Ended {
     /// Of a receive that succeeded: the immediate, host byte order.
     pub(super) fn immediate(self) -> Option<u32> {
         (self.head & WITH_IMMEDIATE != 0).then_some(u32::from_be((self.detail >> 32) as u32))
+    }
+
+    /// Of a receive that succeeded: the key that its message has invalidated.
+    pub(super) fn invalidated(self) -> Option<Rkey> {
+        (self.head & WITH_INVALIDATION != 0).then_some(Rkey((self.detail >> 32) as u32))
     }
 
     /// Of a receive that succeeded: whether it is a datagram, and if so whether its header is there, and who sent it: LID,

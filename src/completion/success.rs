@@ -3,9 +3,9 @@
 use super::entry::Ended;
 use crate::domain::DomainId;
 use crate::domain::brand::Branded;
-use crate::memory::{Buffer, BufferList, SharedBuffer};
+use crate::memory::{BoundWindow, Buffer, BufferList, Revoked, SharedBuffer, Type1, Type2, Window};
 use crate::queue::{Entry, HEADER_BYTES, Operation, PostedMemory, WorkId};
-use crate::types::{Gid, Qpn};
+use crate::types::{Gid, Qpn, Rkey};
 use std::{fmt, marker::PhantomData};
 
 /// A request that succeeded. Dropping it drops the buffer.
@@ -44,6 +44,7 @@ impl<B> Success<B> {
     pub fn work(self) -> Work<B> {
         match self.operation() {
             Operation::Receive => self.into_receive(),
+            operation @ (Operation::Bind | Operation::Revoke) => Work::of_window(operation, self.entry),
             operation => Work::of(operation, self.entry.into_memory()),
         }
     }
@@ -58,7 +59,9 @@ impl<B> Success<B> {
                 immediate: ended.immediate().unwrap_or(0),
             }),
             PostedMemory::Unique(buffer) => match ended.datagram() {
-                None => Work::Received(Received { buffer, immediate: ended.immediate() }),
+                None => {
+                    Work::Received(Received { buffer, immediate: ended.immediate(), invalidated: ended.invalidated() })
+                }
                 Some((with_header, lid, service_level, sender)) => Work::Datagram(Datagram {
                     sender,
                     lid,
@@ -72,6 +75,7 @@ impl<B> Success<B> {
                 list,
                 written_bytes: ended.is_with_write().then_some(ended.byte_len()),
                 immediate: ended.immediate(),
+                invalidated: ended.invalidated(),
             }),
             // Cannot be: only these are received into.
             memory => Work::Sent(memory),
@@ -135,6 +139,14 @@ pub enum Work<B> {
     Scattered(Scattered<B>),
     /// Memory of the peer was read into a list.
     ReadScattered(BufferList<B>),
+    /// A memory window was bound.
+    Bound(BoundWindow<B, Type2>),
+    /// A memory window of type 1 was bound.
+    BoundType1(BoundWindow<B, Type1>),
+    /// A memory window was invalidated.
+    Revoked(Revoked<B, Type2>),
+    /// A memory window of type 1 was unbound.
+    RevokedType1(Revoked<B, Type1>),
 }
 
 /// A message that was received.
@@ -144,6 +156,11 @@ pub struct Received<B> {
     pub buffer: Buffer<B>,
     /// The immediate that came with it, host byte order.
     pub immediate: Option<u32>,
+    /// The key of the memory window that it has invalidated: compare [`BoundWindow::rkey`](crate::BoundWindow::rkey). The peer said
+    /// so, and the device did it; the program's own handle does not know. [`dealloc`](crate::BoundWindow::dealloc) that.
+    #[doc(alias = "invalidated_rkey")]
+    #[doc(alias = "IBV_WC_WITH_INV")]
+    pub invalidated: Option<Rkey>,
 }
 
 /// What came of a receive into a list of buffers.
@@ -156,6 +173,8 @@ pub struct Scattered<B> {
     pub written_bytes: Option<u32>,
     /// The immediate that came with it, host byte order.
     pub immediate: Option<u32>,
+    /// The key of the memory window that it has invalidated: see [`Received::invalidated`].
+    pub invalidated: Option<Rkey>,
 }
 
 impl<B> fmt::Debug for Scattered<B> {
@@ -274,6 +293,23 @@ impl<B> Work<B> {
         }
     }
 
+    /// A request about a window, which is known to have been done.
+    #[cold]
+    #[inline(never)]
+    fn of_window(operation: Operation, entry: Entry) -> Self {
+        // Cannot be otherwise: only windows are posted so.
+        let Some(mut inner) = entry.into_window() else { return Self::Sent(PostedMemory::Inline) };
+        let one = inner.is_type_1();
+        if operation == Operation::Bind {
+            return if one { Self::BoundType1(BoundWindow::of(inner)) } else { Self::Bound(BoundWindow::of(inner)) };
+        }
+        match inner.take_memory() {
+            Some(memory) if one => Self::RevokedType1(Revoked { window: Window::of(inner), memory }),
+            Some(memory) => Self::Revoked(Revoked { window: Window::of(inner), memory }),
+            None => Self::Sent(PostedMemory::Inline),
+        }
+    }
+
     /// The buffer, if the request had one of its own.
     #[inline]
     pub fn into_buffer(self) -> Option<Buffer<B>> {
@@ -283,7 +319,7 @@ impl<B> Work<B> {
             Self::Received(Received { buffer, .. })
             | Self::Datagram(Datagram { buffer, .. })
             | Self::WrittenWithImmediate(WrittenWithImmediate { buffer, .. }) => Some(buffer),
-            Self::Scattered(_) | Self::ReadScattered(_) => None,
+            _ => None,
         }
     }
 
@@ -310,13 +346,21 @@ impl<B> fmt::Debug for Work<B> {
             Self::WrittenWithImmediate(written) => written.fmt(f),
             Self::Scattered(scattered) => scattered.fmt(f),
             Self::ReadScattered(list) => f.debug_tuple("ReadScattered").field(list).finish(),
+            Self::Bound(window) => f.debug_tuple("Bound").field(window).finish(),
+            Self::BoundType1(window) => f.debug_tuple("BoundType1").field(window).finish(),
+            Self::Revoked(revoked) => revoked.fmt(f),
+            Self::RevokedType1(revoked) => revoked.fmt(f),
         }
     }
 }
 
 impl<B> fmt::Debug for Received<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Received").field("buffer", &self.buffer).field("immediate", &self.immediate).finish()
+        f.debug_struct("Received")
+            .field("buffer", &self.buffer)
+            .field("immediate", &self.immediate)
+            .field("invalidated", &self.invalidated)
+            .finish()
     }
 }
 

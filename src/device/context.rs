@@ -3,6 +3,7 @@
 
 use super::events::EventState;
 use super::objects::Objects;
+use super::reviewed::Reviewed;
 use super::{DeviceAttributes, Port, PortState, devices, hardware};
 use crate::error::{VerbError, note_leak};
 use crate::provider::{Provider, soft};
@@ -80,10 +81,12 @@ pub(crate) struct ContextInner {
     pub(crate) raw: NonNull<sys::ibv_context>,
     pub(crate) provider: &'static dyn Provider,
     name: String,
-    soft: bool,
+    pub(super) soft: bool,
     /// What asynchronous events can be about.
     pub(crate) objects: Objects,
     pub(super) event_state: EventState,
+    /// What is known of its provider's windows, once somebody has asked.
+    pub(super) reviewed: OnceLock<Reviewed>,
 }
 
 // ASSUMPTION: verbs may be called from any thread, but for a destroy that races with a use.
@@ -170,7 +173,8 @@ impl Context {
 
     fn from_raw(raw: NonNull<sys::ibv_context>, provider: &'static dyn Provider, name: &str, soft: bool) -> Self {
         let (objects, event_state) = (Objects::default(), EventState::default());
-        Self(Arc::new(ContextInner { raw, provider, name: name.to_owned(), soft, objects, event_state }))
+        let (name, reviewed) = (name.to_owned(), OnceLock::new());
+        Self(Arc::new(ContextInner { raw, provider, name, soft, objects, event_state, reviewed }))
     }
 
     /// The name of the device.
@@ -217,6 +221,14 @@ impl Context {
             }
         }
         Ok(keys)
+    }
+
+    /// Whether the end of a [memory window](crate::Window) gives its memory back: on devices whose provider was reviewed for that,
+    /// which the soft device and mlx5 were. Elsewhere windows are bound over whole regions only, and the end of the region does.
+    ///
+    /// `ibv_query_device(3)`, the first time. Not where the device does not say what it is.
+    pub fn windows_are_barriers(&self) -> bool {
+        self.0.reviewed().barrier
     }
 
     /// One port, with the GID that RoCE traffic usually wants already chosen (see [`Port`]).

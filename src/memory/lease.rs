@@ -10,12 +10,13 @@ use std::time::{Duration, Instant};
 ///
 /// It is a registration of just that memory, with an hour at which it is over. Nothing happens by itself then: the
 /// program's loop looks at [`has_expired`](Self::has_expired), or waits for its completions no longer than
-/// [`remaining`](Self::remaining), and calls [`end`](Self::end). That ends the registration, `ibv_dereg_mr(3)`: from then
-/// on the peer's requests fail, and the memory is the program's again, as what it was.
+/// [`remaining`](Self::remaining), and calls [`end`](Self::end). That ends the registration, `ibv_dereg_mr(3)`: from
+/// then on the peer's requests fail, and the memory is the program's again, as what it was.
 ///
-/// Leased is any memory that can be registered. A [`Buffer`], which no peer could reach before, is registered a second
-/// time, so that peers reach its bytes and none of those around it. Until the end it is exposed as any [region with such
-/// rights](MemoryRegion): the program copies and loads words, and has a `&[u8]` only where peers may not write.
+/// Leased is any memory that can be registered. A [`Buffer`], which no peer could reach before, is registered a
+/// second time, so that peers reach its bytes and none of those around it. Until the end it is exposed as any [region
+/// with such rights](MemoryRegion): the program copies and loads words, and has a `&[u8]` only where peers may not
+/// write.
 ///
 /// Dropping it ends it too. Forgetting it leaves the memory to the peer for good, and frees none of it.
 ///

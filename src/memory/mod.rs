@@ -5,11 +5,13 @@
 //! | the program | [`MemoryRegion`] without peer rights, [`Buffer`], [`SharedBuffer`] | read and write it as bytes |
 //! | the device | the ledger, from posting to completion | nothing: the buffer was moved |
 //! | a peer | [`MemoryRegion`] with peer rights, from registration to deregistration; [`Lease`] | copy and load words; never borrow what the peer may write |
+//! | a peer | [`BoundWindow`] over a part of a private region | the same |
 //! | peers and other processes | [`OpaqueRegion`] over a [`SharedMap`] | copy and load words |
 //! | peers and other devices | [`OpaqueRegion`] over a [`DmaBuf`] | nothing |
 
 mod access;
 mod backing;
+mod bindable;
 mod buffer;
 mod dmabuf;
 mod exposed;
@@ -26,6 +28,7 @@ mod part;
 mod region;
 mod remote;
 mod shared_map;
+mod window;
 mod word;
 
 pub use access::{
@@ -33,6 +36,7 @@ pub use access::{
     PeerMayWrite, RemoteAll, RemoteAtomic, RemoteRead, RemoteReadWrite, RemoteWrite, Unexposed,
 };
 pub use backing::{Memory, NoPages, Pages, Plain, Viewable};
+pub use bindable::{Bindable, NotBindable};
 pub use buffer::{Buffer, JoinError, SharedBuffer, SplitError, TooLong, ViewError};
 pub use dmabuf::DmaBuf;
 pub use exposed::OutOfBounds;
@@ -44,12 +48,18 @@ pub(crate) use list::ListInner;
 pub(crate) use loan::Loan;
 pub use locked::{LockedMemoryLimit, locked_memory_limit, pinned_memory};
 pub use opaque::{OpaqueMemory, OpaqueRegion};
-pub use options::{KeepsOrder, OnDemand, RelaxedOrdering, ZeroBased};
+pub use options::{KeepsOrder, MayBind, OnDemand, RelaxedOrdering, WindowRights, Windowed, ZeroBased};
 pub(crate) use part::{Descriptor, Part};
 pub(crate) use region::RegionInner;
-pub use region::{DeregisterError, MemoryRegion, RegisterError, RegisterFailure, RejoinError, SplitRegion};
-pub use remote::{NotAWord, RecordError, RemoteRegion, RemoteWord};
+pub use region::{
+    DeregisterError, LapsedRegion, MemoryRegion, RegisterError, RegisterFailure, RejoinError, SplitRegion,
+};
+pub use remote::{NotAWord, RecordError, RemoteRegion, RemoteWindow, RemoteWord};
 pub use shared_map::{NoSharedMap, SharedMap};
+pub use window::{
+    BoundWindow, DeallocError, Lapsed, NoBarrier, Revoked, Type1, Type2, UnsettledWindow, Window, WindowType,
+};
+pub(crate) use window::{WindowCore, WindowInner, of_pair as window_of_pair, rights as window_rights};
 pub use word::Word;
 
 /// The longest message of the specification: 2^31 bytes. A buffer may be longer; as a receive it then takes so much.

@@ -11,8 +11,9 @@ use super::{
 use crate::sys::ibv_access_flags as flags;
 use std::{convert::Infallible, marker::PhantomData};
 
-const RELAXED_ORDERING: u32 = flags::IBV_ACCESS_RELAXED_ORDERING.0;
+pub(super) const RELAXED_ORDERING: u32 = flags::IBV_ACCESS_RELAXED_ORDERING.0;
 const ON_DEMAND: u32 = flags::IBV_ACCESS_ON_DEMAND.0;
+pub(super) const MW_BIND: u32 = flags::IBV_ACCESS_MW_BIND.0;
 /// Flags that let nobody in.
 pub(super) const FLAGS: u32 = RELAXED_ORDERING | ON_DEMAND;
 
@@ -184,3 +185,61 @@ impl<A: PeerMayWrite> PeerMayWrite for ZeroBased<A> {}
 impl<A: PeerMayAtomic> PeerMayAtomic for ZeroBased<A> {}
 #[diagnostic::do_not_recommend]
 impl<A: Exposed + PeerMayChange> PeerMayChange for ZeroBased<A> {}
+
+/// The rights `A`, registered so that [memory windows](crate::Window) may be bound over parts of it: `Windowed<LocalWrite>`.
+///
+/// `IBV_ACCESS_MW_BIND` of `ibv_reg_mr(3)`. Only windows let peers in, so `A` has no rights of peers; as memory that
+/// peers reach it is 8-byte aligned and a multiple of 8 bytes long.
+///
+/// # Examples
+///
+/// ```
+/// use interlock::{Context, LocalWrite, Pages, Windowed};
+/// interlock::domain! { struct Docs; }
+/// let domain = Context::open("soft0")?.named_domain(Docs)?;
+/// let (_, memory) = domain.register::<Windowed<LocalWrite>, _>(Pages::new(4096)?)?.split_bindable();
+/// assert_eq!(memory.capacity(), 4096);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+#[doc(alias = "IBV_ACCESS_MW_BIND")]
+pub struct Windowed<A>(Infallible, PhantomData<fn() -> A>);
+impl<A: Unexposed> Sealed for Windowed<A> {
+    const FLAGS: flags = flags(A::FLAGS.0 | MW_BIND);
+}
+#[diagnostic::do_not_recommend]
+impl<A: Unexposed> Access for Windowed<A> {}
+#[diagnostic::do_not_recommend]
+impl<A: Unexposed + KeepsOrder> KeepsOrder for Windowed<A> {}
+#[diagnostic::do_not_recommend]
+impl<A: Unexposed + DeviceMayWrite> DeviceMayWrite for Windowed<A> {}
+#[diagnostic::do_not_recommend]
+impl<A: Unexposed> PeerCannotWrite for Windowed<A> {}
+#[diagnostic::do_not_recommend]
+impl<A: Unexposed> Unexposed for Windowed<A> {}
+
+/// Windows may be bound over it: [`Windowed`], with local write, since what a peer may write the device may write; and in order,
+/// since what a peer wrote could arrive after the end of its window. Sealed.
+#[diagnostic::on_unimplemented(
+    message = "no window is bound over memory registered as `{Self}`",
+    label = "not for windows",
+    note = "register it as `Windowed<LocalWrite>`",
+    note = "a window lets peers write only where the device may write: `Windowed<LocalRead>` is not enough",
+    note = "with `RelaxedOrdering`, what peers wrote could arrive after the end of their window"
+)]
+pub trait MayBind: DeviceMayWrite + Unexposed {}
+#[diagnostic::do_not_recommend]
+impl<A: Unexposed + DeviceMayWrite + KeepsOrder> MayBind for Windowed<A> {}
+
+/// Rights that a window gives to peers: the presets that start with `Remote`, without options around them. Sealed.
+#[diagnostic::on_unimplemented(
+    message = "a window does not give the rights `{Self}`",
+    label = "not rights of peers alone",
+    note = "use `RemoteRead`, `RemoteWrite`, `RemoteReadWrite`, `RemoteAtomic` or `RemoteAll`"
+)]
+pub trait WindowRights: Exposed {}
+impl WindowRights for RemoteRead {}
+impl WindowRights for RemoteWrite {}
+impl WindowRights for RemoteReadWrite {}
+impl WindowRights for RemoteAtomic {}
+impl WindowRights for RemoteAll {}

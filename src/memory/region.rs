@@ -7,7 +7,7 @@ use super::buffer::{Buffer, SharedBuffer};
 use super::huge::NoHugePages;
 use super::locked::{LockedMemoryLimit, page_bytes};
 use super::part::Descriptor;
-use super::{DeviceMayWrite, Exposed, Pages, PeerCannotWrite, RemoteRegion, Unexposed};
+use super::{DeviceMayWrite, Exposed, Lapsed, Pages, PeerCannotWrite, RemoteRegion, Unexposed, options};
 use crate::domain::brand::Branded;
 use crate::domain::{Brand, DomainId, DomainInner};
 use crate::error::{VerbError, note_leak};
@@ -16,7 +16,7 @@ use crate::sys;
 use crate::types::{Lkey, Rkey};
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::{fmt, mem, ptr::NonNull, slice, sync::Arc};
+use std::{fmt, mem, ptr, ptr::NonNull, slice, sync::Arc};
 
 /// A registration and the memory behind it. Reference-counted: buffers of a region keep it.
 pub(crate) struct RegionInner {
@@ -30,6 +30,7 @@ pub(crate) struct RegionInner {
     free: unsafe fn(RawMemory),
     lkey: Lkey,
     rkey: Rkey,
+    rights: sys::ibv_access_flags,
     domain: Arc<DomainInner>,
 }
 
@@ -90,7 +91,7 @@ impl RegionInner {
         rights: sys::ibv_access_flags,
         verb: impl FnOnce() -> Result<NonNull<sys::ibv_mr>, VerbError>,
     ) -> Result<Self, RegisterFailure> {
-        let private = sys::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0 | super::options::FLAGS;
+        let private = sys::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0 | options::FLAGS;
         let exposed = rights.0 & !private != 0;
         let (address, len_bytes) = (memory.addr.addr(), memory.len_bytes);
         if len_bytes == 0 {
@@ -104,12 +105,14 @@ impl RegionInner {
         let lkey = unsafe { (*raw.as_ptr()).lkey };
         // SAFETY: as above.
         let rkey = unsafe { (*raw.as_ptr()).rkey };
-        Ok(Self { raw: Some(raw), memory, free, lkey: Lkey(lkey), rkey: Rkey(rkey), domain: Arc::clone(domain) })
+        let (lkey, rkey, domain) = (Lkey(lkey), Rkey(rkey), Arc::clone(domain));
+        Ok(Self { raw: Some(raw), memory, free, lkey, rkey, rights, domain })
     }
 
     /// No bytes, not registered.
     pub(super) fn empty(memory: RawMemory, domain: &Arc<DomainInner>) -> Self {
-        Self { raw: None, memory, free: |_| (), lkey: Lkey(0), rkey: Rkey(0), domain: Arc::clone(domain) }
+        let (lkey, rkey, rights, domain) = (Lkey(0), Rkey(0), sys::ibv_access_flags(0), Arc::clone(domain));
+        Self { raw: None, memory, free: |_| (), lkey, rkey, rights, domain }
     }
 
     /// Gives the registration up, to be ended by another: dropping this then neither ends it nor frees anything.
@@ -138,6 +141,17 @@ impl RegionInner {
     #[inline(always)]
     pub(super) fn domain(&self) -> DomainId {
         self.domain.id()
+    }
+
+    /// The registration, as long as it is there: for requests that name the region and not only its keys.
+    pub(crate) fn raw(&self) -> *mut sys::ibv_mr {
+        self.raw.map_or(ptr::null_mut(), NonNull::as_ptr)
+    }
+
+    /// Whether windows may be bound to it: whether its rights are [`MayBind`](super::MayBind).
+    pub(super) fn may_bind(&self) -> bool {
+        let (needed, forbidden) = (options::MW_BIND, options::RELAXED_ORDERING);
+        self.rights.0 & (needed | forbidden) == needed
     }
 
     /// What a peer of a region with the rights `A` needs.
@@ -459,6 +473,49 @@ impl<B: Brand, A: DeviceMayWrite + Unexposed, M: Memory> SplitRegion<B, A, M> {
         // The buffer was the only one, for it covers every byte and buffers do not overlap.
         drop(whole);
         Ok(MemoryRegion { inner: self.inner, brand: PhantomData, types: PhantomData })
+    }
+}
+
+impl<B: Brand, A: DeviceMayWrite + Unexposed, M: Memory> SplitRegion<B, A, M> {
+    /// The region again from what a window over all of it left, to be deregistered and nothing else.
+    ///
+    /// # Errors
+    ///
+    /// That is of another region or a part only; both come back.
+    pub fn rejoin_lapsed(self, whole: Lapsed<B>) -> Result<LapsedRegion<B, A, M>, RejoinError<Self, Lapsed<B>>> {
+        if !whole.covers(&self.inner) {
+            return Err(RejoinError { region: self, buffer: whole });
+        }
+        // Nothing else was left of the region, for it covers every byte.
+        drop(whole);
+        Ok(LapsedRegion(MemoryRegion { inner: self.inner, brand: PhantomData, types: PhantomData }))
+    }
+}
+
+/// A region over which a window was bound, on a device where the window's end says nothing of accesses that had begun.
+///
+/// Only the end of the registration does: [`deregister`](Self::deregister). Until then nothing of it is borrowed.
+pub struct LapsedRegion<B, A, M = Pages>(MemoryRegion<B, A, M>);
+
+impl<B: Brand, A: Access, M: Memory> LapsedRegion<B, A, M> {
+    /// Ends the registration and gives the memory back.
+    ///
+    /// `ibv_dereg_mr(3)`.
+    ///
+    /// # Errors
+    ///
+    /// The device would not let go of it; the region comes back, still registered.
+    #[doc(alias = "ibv_dereg_mr")]
+    pub fn deregister(self) -> Result<M, DeregisterError<Self>> {
+        self.0
+            .deregister()
+            .map_err(|DeregisterError { region, source }| DeregisterError { region: Self(region), source })
+    }
+}
+
+impl<B, A, M> fmt::Debug for LapsedRegion<B, A, M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("LapsedRegion").field(&self.0).finish()
     }
 }
 

@@ -75,6 +75,8 @@ struct Record {
 static_assertions::const_assert_eq!(size_of::<Record>(), 24);
 
 const MAGIC: [u8; 2] = *b"IR";
+/// Of memory that is behind a window which the peer may end.
+const MAGIC_OF_WINDOW: [u8; 2] = *b"IW";
 const VERSION: u8 = 1;
 const REMOTE: u8 =
     (flags::IBV_ACCESS_REMOTE_READ.0 | flags::IBV_ACCESS_REMOTE_WRITE.0 | flags::IBV_ACCESS_REMOTE_ATOMIC.0) as u8;
@@ -111,6 +113,9 @@ pub enum RecordError {
         /// The rights asked for.
         wanted: &'static str,
     },
+    /// A peer that ends a window by a message could do harm to this device.
+    #[error("this device's windows are not ended by peers: send the record of `remote`, and end them with `dealloc`")]
+    NotInvalidated,
 }
 
 impl RecordError {
@@ -134,14 +139,18 @@ impl<A: Exposed> RemoteRegion<A> {
         Self { address, len_bytes, rkey, fits, rights: PhantomData }
     }
 
-    fn rights() -> u8 {
+    pub(super) fn rights() -> u8 {
         (A::FLAGS.0 as u8) & REMOTE
     }
 
     /// The record to send to the peer that shall use the memory: 24 bytes, version 1, network byte order.
     pub fn to_bytes(&self) -> [u8; 24] {
+        self.record(MAGIC)
+    }
+
+    fn record(&self, magic: [u8; 2]) -> [u8; 24] {
         zerocopy::transmute!(Record {
-            magic: MAGIC,
+            magic,
             version: VERSION,
             rights: Self::rights(),
             rkey: self.rkey.0.into(),
@@ -170,9 +179,13 @@ impl<A: Exposed> RemoteRegion<A> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, RecordError> {
+        Self::from_record(bytes, MAGIC)
+    }
+
+    fn from_record(bytes: &[u8], magic: [u8; 2]) -> Result<Self, RecordError> {
         let length = RecordError::Length { expected: size_of::<Record>(), found: bytes.len() };
         let record = Record::ref_from_bytes(bytes).map_err(|_| length)?;
-        RecordError::check_head(record.magic, MAGIC, record.version, VERSION)?;
+        RecordError::check_head(record.magic, magic, record.version, VERSION)?;
         let (address, len_bytes) = (record.address.get(), record.len_bytes.get());
         if record.rights & !REMOTE != 0 || record.rights == 0 {
             return Err(RecordError::Field("rights"));
@@ -273,6 +286,52 @@ impl<A: Access> fmt::Debug for RemoteRegion<A> {
             .field("rkey", &format_args!("{:#x}", self.rkey.0))
             .field("rights", &std::any::type_name::<A>())
             .finish()
+    }
+}
+
+/// Memory of a peer behind a window that this side may end, with [`post_send_invalidating`]: for when it is done.
+///
+/// It comes from [`BoundWindow::remote_window`](crate::BoundWindow::remote_window) as a record of its own, which only devices give
+/// out that stay well whatever is invalidated.
+///
+/// [`post_send_invalidating`]: crate::QueuePair::post_send_invalidating
+pub struct RemoteWindow<A>(RemoteRegion<A>);
+
+impl<A: Exposed> RemoteWindow<A> {
+    pub(super) fn of(region: RemoteRegion<A>) -> Self {
+        Self(region)
+    }
+
+    /// The record to send to the peer that shall use the memory: 24 bytes, version 1, network byte order.
+    pub fn to_bytes(&self) -> [u8; 24] {
+        self.0.record(MAGIC_OF_WINDOW)
+    }
+
+    /// Reads a record that a peer sent. It may grant more than `A`.
+    ///
+    /// # Errors
+    ///
+    /// [`RecordError`], for any bytes that are not a record of a window or grant less than `A`.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, RecordError> {
+        RemoteRegion::from_record(bytes, MAGIC_OF_WINDOW).map(Self)
+    }
+
+    /// The memory, to read and write.
+    pub fn region(&self) -> RemoteRegion<A> {
+        self.0
+    }
+}
+
+impl<A> Clone for RemoteWindow<A> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<A> Copy for RemoteWindow<A> {}
+
+impl<A: Access> fmt::Debug for RemoteWindow<A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("RemoteWindow").field(&self.0).finish()
     }
 }
 

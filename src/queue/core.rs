@@ -16,6 +16,7 @@ use crate::device::objects::Object;
 use crate::device::{GidEntry, LinkLayer, Port};
 use crate::domain::{Brand, DomainInner};
 use crate::error::{VerbError, note_leak};
+use crate::memory::WindowCore;
 use crate::sys::{self, ibv_qp_attr_mask as Mask, ibv_qp_state as raw_state};
 use crate::types::{Gid, Mtu, PortNumber, Psn, Qpn};
 use std::sync::Arc;
@@ -47,6 +48,9 @@ pub(super) struct Core {
     /// Of datagrams: the multicast groups that the pair is a member of. A member cannot be destroyed.
     #[allow(clippy::box_collection, reason = "few pairs have any, and each pair has this field")]
     groups: Option<Box<Vec<(Gid, u16)>>>,
+    /// Windows that serve this pair alone. They are freed before it: destroying a pair with a bound one hangs on some devices.
+    #[allow(clippy::box_collection, reason = "as above")]
+    windows: Option<Box<Vec<Arc<WindowCore>>>>,
     pub(super) limits: Limits,
     pub(super) local: Local,
     // Dropped in this order, after the pair is destroyed.
@@ -156,6 +160,7 @@ impl Inner {
             unsettled: Arc::new(AtomicU32::new(0)),
             peers: peers.clone(),
             groups: None,
+            windows: None,
             limits: *limits,
             local: Local::UNKNOWN,
             send_queue: Arc::clone(sends),
@@ -169,7 +174,8 @@ impl Inner {
             // A provider that made something else. Dropping the core destroys it.
             return Err(session::none());
         }
-        let post_send = PostSends { list: post_send, session, peers };
+        let barrier = domain.context.reviewed().barrier;
+        let post_send = PostSends { list: post_send, session, peers, barrier };
         Ok(Box::new(Self {
             send: SendQueue::new(send_poster, raw, post_send, Arc::clone(&status), limits),
             receive: ReceiveQueue::new(receive_poster, raw, post_receive, status, limits),
@@ -254,6 +260,7 @@ impl Core {
         while let Some(&(group, lid)) = self.groups.as_ref().and_then(|groups| groups.last()) {
             self.detach(group, lid)?;
         }
+        self.end_windows()?;
         let context = &self.domain.context;
         // SAFETY: alive (0).
         context.objects.end(self.raw, || unsafe { context.provider.destroy_qp(self.raw) })?;
@@ -261,6 +268,31 @@ impl Core {
             self.orphan(send, receive, None);
         }
         Ok(())
+    }
+
+    /// The pair, to make and to compare what is of it alone.
+    pub(super) fn raw(&self) -> NonNull<sys::ibv_qp> {
+        self.raw
+    }
+
+    /// Frees this window before the pair.
+    pub(super) fn keep_window(&mut self, window: Arc<WindowCore>) {
+        let windows = self.windows.get_or_insert_default();
+        windows.retain(|window| !window.has_ended());
+        windows.push(window);
+    }
+
+    /// Frees the windows of the pair, bound or not. No request names one any more: the pair is reset first.
+    fn end_windows(&mut self) -> Result<(), VerbError> {
+        let Some(windows) = &mut self.windows else { return Ok(()) };
+        windows.retain(|window| !window.has_ended());
+        if windows.is_empty() {
+            return Ok(());
+        }
+        // From here on nothing may be posted, whatever becomes of the rest.
+        self.status.break_all();
+        self.modify(Modify::to(raw_state::IBV_QPS_RESET))?;
+        self.windows.iter().flat_map(|windows| windows.iter()).try_for_each(|window| window.dealloc())
     }
 
     /// Tells the pollers that the device is done with what these places have in flight.
@@ -317,6 +349,7 @@ impl Drop for Core {
             mem::forget(Arc::clone(&self.send_queue));
             mem::forget(Arc::clone(&self.receive_queue));
             mem::forget(self.shared.clone());
+            mem::forget(self.windows.take());
             mem::forget(Arc::clone(&self.domain));
         }
     }

@@ -57,6 +57,10 @@ impl<B: Brand, T: Transport> SendHalf<B, T> {
         Self { half: Box::new((queue, core)), brand: PhantomData, transport: PhantomData }
     }
 
+    pub(super) fn queue_mut(&mut self) -> &mut SendQueue {
+        &mut self.half.0
+    }
+
     /// Posts a request: see [`QueuePair::post`].
     ///
     /// # Errors

@@ -20,6 +20,7 @@ mod slab;
 mod state;
 mod transport;
 mod unreliable;
+mod window;
 mod work;
 
 pub use alter::{QueuePairAttributes, SqdAttributes};

@@ -134,7 +134,7 @@ pub(super) struct WorkQueue<V> {
     ///
     /// 0. Alive while this is reachable through a pair or its half; in a state that allows a post while those let one
     ///    through.
-    raw: NonNull<sys::ibv_qp>,
+    pub(super) raw: NonNull<sys::ibv_qp>,
     pub(super) verb: V,
     status: Arc<QueueStatus>,
     pub(super) most: Most,
@@ -366,8 +366,9 @@ impl Staged {
                     (&raw mut (*wr).wr.atomic.compare_add).write(action.compare_add);
                     (&raw mut (*wr).wr.atomic.swap).write(action.swap);
                 }
-                // An atomic write goes in sessions only.
-                Operation::Send | Operation::Receive | Operation::AtomicWrite => {}
+                // An atomic write goes in sessions only, and what is about windows is posted otherwise.
+                Operation::Send | Operation::Receive | Operation::AtomicWrite | Operation::Bind | Operation::Revoke => {
+                }
             }
         }
         memory.into_entry(action.operation, KEY)
@@ -395,6 +396,18 @@ impl Staged {
             unsafe { (*this).wr.num_sge = 0 };
         }
         staged
+    }
+
+    /// Lets a send end a window of the peer.
+    ///
+    /// # Safety
+    ///
+    /// `this` is a staged send.
+    pub(super) unsafe fn invalidate(this: *mut Self, rkey: u32) {
+        // SAFETY: the caller's promise.
+        let wr = unsafe { &mut (*this).wr };
+        wr.opcode = sys::ibv_wr_opcode::IBV_WR_SEND_WITH_INV;
+        wr.__bindgen_anon_1.invalidate_rkey = rkey;
     }
 
     /// Undoes what [`stage`](Self::stage) did to the memory of `entry`.
@@ -495,6 +508,17 @@ impl SendQueue {
         request: WorkRequest<M, K>,
         back: impl FnOnce(WorkRequest<M, K>) -> R,
     ) -> Result<WorkId, PostError<R>> {
+        self.post_amended(request, |_| (), back)
+    }
+
+    /// [`post`](Self::post), where `amend` changes what was staged; nothing is staged of what goes into a session.
+    #[inline(always)]
+    pub(super) fn post_amended<B: Brand, M: SendMemory<B>, K, R>(
+        &mut self,
+        request: WorkRequest<M, K>,
+        amend: impl FnOnce(*mut Staged),
+        back: impl FnOnce(WorkRequest<M, K>) -> R,
+    ) -> Result<WorkId, PostError<R>> {
         let length = match request.action.length(&request.memory, self.domain(), self.most) {
             Ok(length) => length,
             Err(flaw) => return Err(PostError::Flawed { request: back(request), flaw }),
@@ -519,6 +543,7 @@ impl SendQueue {
         unsafe { Staged::link(staged, ptr::null_mut()) };
         // SAFETY: as above.
         let (entry, rest) = unsafe { Staged::stage_any(staged, memory, &action, length, id, room == 1) };
+        amend(staged);
         // SAFETY: there is room, and nobody else posts.
         unsafe { self.poster.push(id.raw(), entry) };
         match self.ring(staged) {

@@ -30,6 +30,21 @@ pub enum AtomicWrite {}
 /// Kind of a [`WorkRequest`]: sends a datagram to a recipient.
 #[derive(Debug)]
 pub enum SendTo {}
+/// Kind of a request: [binds](crate::QueuePair::post_bind) a memory window.
+#[derive(Debug)]
+pub enum BindWindow {}
+/// Kind of a request: [ends](crate::QueuePair::post_revoke) a memory window of type `K`.
+pub struct Revoke<K>(PhantomData<fn() -> K>);
+
+impl<K> fmt::Debug for Revoke<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Revoke")
+    }
+}
+
+/// Kind of a request: [sends](crate::QueuePair::post_send_invalidating) a message that ends a memory window of the peer.
+#[derive(Debug)]
+pub enum SendInvalidating {}
 /// Kind of a [`WorkRequest`]: one of kind `K` that waits for earlier reads and atomics.
 pub struct Fenced<K>(PhantomData<fn() -> K>);
 
@@ -373,7 +388,10 @@ impl Action {
             bytes = bytes.min(u64::from(most.datagram_bytes));
         }
         let (len, within) = match self.operation {
-            Operation::Send | Operation::Receive => (memory.filled(KEY) as u64, bytes),
+            // Windows are posted otherwise.
+            Operation::Send | Operation::Receive | Operation::Bind | Operation::Revoke => {
+                (memory.filled(KEY) as u64, bytes)
+            }
             // What is remote is at most a message.
             Operation::Write if elements != 0 => (memory.filled(KEY) as u64, self.remote_len),
             Operation::Write => (memory.filled(KEY) as u64, self.remote_len.min(bytes)),
@@ -451,6 +469,37 @@ pub enum RequestFlaw {
     /// The queue pair was not made for atomic writes.
     #[error("the queue pair has no atomic writes: create it with `Posting::AtomicWrites`")]
     NoAtomicWrites,
+    /// What peers reach is made of words, what is behind a window too.
+    #[error("a window is bound over whole words; these are {len_bytes} bytes at {address:#x}")]
+    NotInWords {
+        /// Where.
+        address: u64,
+        /// How many bytes there are.
+        len_bytes: u64,
+    },
+    /// This device does not keep peers within a window.
+    #[error(
+        "this device does not keep peers within a window ({len_bytes} bytes of a region of {region_bytes}): \
+         bind it over a whole region; `ProtectionDomain::register` makes one of a buffer"
+    )]
+    WindowOverPart {
+        /// How many bytes the window should have.
+        len_bytes: u64,
+        /// How many its region has.
+        region_bytes: u64,
+    },
+    /// On this device the end of a window by a request gives no memory back, or does harm.
+    #[error("windows of this device are not ended by requests: `dealloc` them, and deregister their region")]
+    NoBarrier,
+    /// A window of type 2 is for the pair that it was made by.
+    #[error("the window was made by another queue pair")]
+    WindowOfAnotherPair,
+    /// The pair that the window was made by is destroyed.
+    #[error("the window was freed with its queue pair")]
+    WindowEnded,
+    /// The pair posts through `ibv_wr_*`.
+    #[error("windows are posted on pairs with `Posting::List` only")]
+    NotInSession,
     /// An atomic works on 8 bytes at an address that is a multiple of 8, on both sides.
     #[error("an atomic needs 8 bytes at a multiple of 8; there are {len_bytes} at {address:#x}")]
     NotAWord {

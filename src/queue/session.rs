@@ -149,6 +149,8 @@ pub(super) struct PostSends {
     pub(super) session: Option<Extended>,
     /// Of a queue of datagrams: what its requests go by.
     pub(super) peers: Option<Arc<Peers>>,
+    /// Whether the device was reviewed for what ends memory windows.
+    pub(super) barrier: bool,
 }
 
 /// A pair for `ibv_wr_*`.
@@ -249,7 +251,7 @@ impl Extended {
                 Operation::Send | Operation::Receive if action.has_immediate() => {
                     verbs::ibv_wr_send_imm(qp, immediate_be);
                 }
-                Operation::Send | Operation::Receive => verbs::ibv_wr_send(qp),
+                Operation::Send | Operation::Receive | Operation::Bind | Operation::Revoke => verbs::ibv_wr_send(qp),
                 Operation::Write if action.has_immediate() => {
                     verbs::ibv_wr_rdma_write_imm(qp, rkey, remote_addr, immediate_be);
                 }

@@ -1,8 +1,9 @@
 //! Transports of a queue pair, and which operation exists on which.
 
 use super::attr::{DatagramInitAttributes, InitAttributes, Modify};
-use super::request::{Atomic, AtomicWrite, Fenced, Read, Send, SendTo, Write};
+use super::request::{Atomic, AtomicWrite, BindWindow, Fenced, Read, Revoke, Send, SendInvalidating, SendTo, Write};
 use crate::device::Port;
+use crate::memory::{Type1, WindowType};
 use crate::sys::ibv_qp_type;
 use std::{convert::Infallible, marker::PhantomData};
 
@@ -149,7 +150,8 @@ impl<T: Unreliable + OwnReceives> Unreliable for OnShared<T> {}
     message = "`{Self}` does not carry requests of kind `{K}`",
     label = "not on this transport",
     note = "reliable connections send, write, read and do atomics and atomic writes, fenced or not; unreliable connections send and write; \
-            unreliable datagrams are sent to a recipient: `.post_send_to(memory, &recipient)`"
+            unreliable datagrams are sent to a recipient: `.post_send_to(memory, &recipient)`",
+    note = "windows are bound on connections; those of type 2 are ended on reliable ones only"
 )]
 pub trait Carries<K>: Transport {}
 impl Carries<Send> for ReliableConnection {}
@@ -161,4 +163,10 @@ impl<K> Carries<Fenced<K>> for ReliableConnection where ReliableConnection: Carr
 impl Carries<Send> for UnreliableConnection {}
 impl Carries<Write> for UnreliableConnection {}
 impl Carries<SendTo> for UnreliableDatagram {}
+impl Carries<BindWindow> for ReliableConnection {}
+impl<K: WindowType> Carries<Revoke<K>> for ReliableConnection {}
+impl Carries<SendInvalidating> for ReliableConnection {}
+impl Carries<BindWindow> for UnreliableConnection {}
+// That is a bind too; soft-RoCE invalidates on reliable connections only.
+impl Carries<Revoke<Type1>> for UnreliableConnection {}
 impl<K, T: OwnReceives + Carries<K>> Carries<K> for OnShared<T> {}

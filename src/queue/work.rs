@@ -2,7 +2,7 @@
 #![allow(unsafe_code, reason = "a tagged pointer to a descriptor")]
 
 use super::ledger::{NAME_BITS, STEP, after};
-use crate::memory::{Buffer, BufferList, Descriptor, ListInner, Part, SharedBuffer};
+use crate::memory::{Buffer, BufferList, Descriptor, ListInner, Part, SharedBuffer, UnsettledWindow, WindowInner};
 use std::mem::MaybeUninit;
 use std::{fmt, mem, ptr, ptr::NonNull};
 
@@ -153,6 +153,12 @@ pub enum Operation {
     /// Waits for a message.
     #[doc(alias = "ibv_post_recv")]
     Receive = 8,
+    /// Binds a memory window.
+    #[doc(alias = "IBV_WR_BIND_MW")]
+    Bind = 6,
+    /// Invalidates or unbinds a memory window.
+    #[doc(alias = "IBV_WR_LOCAL_INV")]
+    Revoke = 7,
 }
 
 impl Operation {
@@ -165,7 +171,7 @@ impl Operation {
     /// Whether the device fills the memory: what counts as filled is then set by the request.
     #[inline(always)]
     pub(crate) fn fills(self) -> bool {
-        !matches!(self, Self::Send | Self::Write | Self::AtomicWrite)
+        matches!(self, Self::Read | Self::CompareAndSwap | Self::FetchAndAdd | Self::Receive)
     }
 }
 
@@ -180,6 +186,8 @@ pub enum PostedMemory<B> {
     List(BufferList<B>),
     /// None: the request was [inline](crate::Inline).
     Inline,
+    /// A memory window, with what is behind it.
+    Window(UnsettledWindow<B>),
 }
 
 impl<B> fmt::Debug for PostedMemory<B> {
@@ -189,6 +197,7 @@ impl<B> fmt::Debug for PostedMemory<B> {
             Self::Shared(share) => f.debug_tuple("Shared").field(share).finish(),
             Self::List(list) => list.fmt(f),
             Self::Inline => f.write_str("Inline"),
+            Self::Window(window) => window.fmt(f),
         }
     }
 }
@@ -225,7 +234,7 @@ impl<B> PostedMemory<B> {
             Self::Unique(buffer) => buffer.capacity(),
             Self::Shared(share) => share.len(),
             Self::List(list) => list.inner().capacity(),
-            Self::Inline => 0,
+            Self::Inline | Self::Window(_) => 0,
         }
     }
 }
@@ -236,8 +245,8 @@ pub struct Entry {
     /// # Invariants
     ///
     /// 0. Low bits: the operation, and the form of the memory. Above them, where the form is `UNIQUE` or `SHARED`, a
-    ///    [`Part`], where it is `LIST`, a [`BufferList`], from `into_raw`; the alignment of what they point to keeps the low
-    ///    bits free.
+    ///    [`Part`], where it is `LIST`, a [`BufferList`], where it is `WINDOW`, a [`WindowInner`], from `into_raw`; the alignment
+    ///    of what they point to keeps the low bits free.
     tagged: NonNull<Descriptor>,
 }
 
@@ -253,6 +262,8 @@ const UNIQUE: usize = 0b00_0000;
 const SHARED: usize = 0b00_1000;
 /// No memory.
 const INLINE: usize = 0b01_0000;
+/// A memory window with what is behind it.
+const WINDOW: usize = 0b01_1000;
 /// A [`BufferList`].
 const LIST: usize = 0b10_0000;
 const TAG: usize = OPERATION | FORM;
@@ -260,6 +271,7 @@ const TAG: usize = OPERATION | FORM;
 static_assertions::const_assert_eq!(UNIQUE, 0);
 static_assertions::const_assert!(mem::align_of::<Descriptor>() > TAG);
 static_assertions::const_assert!(mem::align_of::<ListInner>() > TAG);
+static_assertions::const_assert!(mem::align_of::<WindowInner>() > TAG);
 static_assertions::assert_eq_size!(Entry, Option<Entry>, u64);
 
 // SAFETY: a part, which is `Send`.
@@ -287,6 +299,12 @@ impl Entry {
     pub(crate) fn inline(operation: Operation) -> Self {
         let tagged = ptr::without_provenance_mut(operation.code() | INLINE);
         // SAFETY: not null: `INLINE` is not 0.
+        Self { tagged: unsafe { NonNull::new_unchecked(tagged) } }
+    }
+
+    pub(crate) fn window(operation: Operation, window: Box<WindowInner>) -> Self {
+        let tagged = window.into_raw().as_ptr().wrapping_byte_add(operation.code() | WINDOW).cast();
+        // SAFETY: not null, since inside a window.
         Self { tagged: unsafe { NonNull::new_unchecked(tagged) } }
     }
 
@@ -358,6 +376,14 @@ impl Entry {
         (self.form() == LIST).then(|| unsafe { BufferList::from_raw(mem::ManuallyDrop::new(self).part_ptr().cast()) })
     }
 
+    /// The window, if it is one.
+    #[cold]
+    pub(crate) fn into_window(self) -> Option<Box<WindowInner>> {
+        // SAFETY: from `into_raw` (0); given up here.
+        (self.form() == WINDOW)
+            .then(|| unsafe { WindowInner::from_raw(mem::ManuallyDrop::new(self).part_ptr().cast()) })
+    }
+
     /// Lets `len_bytes` count as filled, if so many fit.
     #[inline(always)]
     pub(crate) fn fill(&self, len_bytes: usize) -> bool {
@@ -390,7 +416,9 @@ impl Entry {
             (_, 2) => Operation::Read,
             (_, 3) => Operation::CompareAndSwap,
             (_, 4) => Operation::FetchAndAdd,
-            _ => Operation::AtomicWrite,
+            (_, 5) => Operation::AtomicWrite,
+            (_, 6) => Operation::Bind,
+            _ => Operation::Revoke,
         }
     }
 
@@ -404,12 +432,19 @@ impl Entry {
             SHARED => PostedMemory::Shared(SharedBuffer::new(unsafe { self.into_part() })),
             // SAFETY: from `into_raw` (0); given up here.
             LIST => PostedMemory::List(unsafe { BufferList::from_raw(mem::ManuallyDrop::new(self).part_ptr().cast()) }),
+            WINDOW => self.into_unsettled(),
             _ => {
                 // Has nothing to drop.
                 mem::forget(self);
                 PostedMemory::Inline
             }
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn into_unsettled<B>(self) -> PostedMemory<B> {
+        self.into_window().map_or(PostedMemory::Inline, |inner| PostedMemory::Window(UnsettledWindow::of(inner)))
     }
 
     /// The buffer, if it is one.
@@ -449,6 +484,8 @@ impl Drop for Entry {
             UNIQUE | SHARED => drop(unsafe { Part::from_raw(self.part_ptr()) }),
             // SAFETY: as above.
             LIST => unsafe { ListInner::drop_raw(self.part_ptr().cast()) },
+            // SAFETY: as above.
+            WINDOW => unsafe { WindowInner::drop_raw(self.part_ptr().cast()) },
             _ => (),
         }
     }

@@ -27,7 +27,7 @@ pub const WORKLOADS: [Workload; 10] = [
 ];
 
 /// Functions off the hot path, by a part of their name, and when they run. They may allocate and lock.
-pub const COLD: [(&str, &str); 7] = [
+pub const COLD: [(&str, &str); 10] = [
     ("desk::Desk::attend", "a pair was made or has gone since the last look at the device"),
     ("desk::Desk::astray", "a completion is of a pair that was made since, or of no request"),
     ("entry::Ended::into_failure", "the request failed"),
@@ -35,4 +35,7 @@ pub const COLD: [(&str, &str); 7] = [
     ("batch::Batch<B,T>::refused", "the provider refused a request of the batch"),
     ("batch::Batch<B,T>::into_error", "a batch of which a request was refused ends"),
     ("retired::Run::drop_before", "the program did not take the memory of unsignalled requests, so it is given up"),
+    ("window::WindowInner::drop_raw", "a memory window in a request is given up"),
+    ("work::Entry::into_unsettled", "the program asks for the memory of a request about a memory window"),
+    ("success::Work<B>::of_window", "the request was one about a memory window"),
 ];

@@ -1,0 +1,10 @@
+//! Rule M29: what is not bound is not ended, and what is bound is not bound again.
+//! Error: E0599
+
+use interlock::BoundWindow;
+
+fn twice<B>(window: BoundWindow<B>) -> Vec<BoundWindow<B>> {
+    vec![window.clone(), window]
+}
+
+fn main() {}

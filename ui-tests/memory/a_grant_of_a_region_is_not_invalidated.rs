@@ -1,0 +1,10 @@
+//! Rule M30: a window gives rights of peers, and a grant no more than its window has.
+//! Error: E0308
+
+use interlock::{Brand, Buffer, QueuePair, RemoteRegion, RemoteWrite};
+
+fn end<B: Brand>(pair: &mut QueuePair<B>, buffer: Buffer<B>, grant: &RemoteRegion<RemoteWrite>) {
+    let _ = pair.post_send_invalidating(buffer, grant);
+}
+
+fn main() {}

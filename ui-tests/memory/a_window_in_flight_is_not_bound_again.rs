@@ -1,0 +1,11 @@
+//! Rule M29: what is not bound is not ended, and what is bound is not bound again.
+//! Error: E0382
+
+use interlock::{Bindable, Brand, QueuePair, RemoteWrite, Window};
+
+fn bind<B: Brand>(pair: &mut QueuePair<B>, window: Window<B>, one: Bindable<B>, other: Bindable<B>) {
+    let _ = pair.post_bind::<RemoteWrite, _>(window, one);
+    let _ = pair.post_bind::<RemoteWrite, _>(window, other);
+}
+
+fn main() {}

@@ -1,0 +1,10 @@
+//! Rule M29: what is not bound is not ended, and what is bound is not bound again.
+//! Error: E0308
+
+use interlock::{Brand, QueuePair, UnsettledWindow};
+
+fn end<B: Brand>(pair: &mut QueuePair<B>, window: UnsettledWindow<B>) {
+    let _ = pair.post_revoke(window);
+}
+
+fn main() {}

@@ -1,0 +1,10 @@
+//! Rule M27: a window is bound over memory that was registered for that, of its own domain.
+//! Error: E0277
+
+use interlock::{Brand, Pages, ProtectionDomain, RemoteWrite, Windowed};
+
+fn register<B: Brand>(domain: &ProtectionDomain<B>, pages: Pages) {
+    drop(domain.register::<Windowed<RemoteWrite>, _>(pages));
+}
+
+fn main() {}

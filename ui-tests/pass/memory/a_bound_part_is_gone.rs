@@ -1,0 +1,10 @@
+//! Rule M28: memory behind a window is the program's again when the window has ended, and not before.
+
+use interlock::{Bindable, Brand, QueuePair, RemoteWrite, Window};
+
+fn bind<B: Brand>(pair: &mut QueuePair<B>, window: Window<B>, mut memory: Bindable<B>) {
+    memory.fill(7);
+    let _ = pair.post_bind::<RemoteWrite, _>(window, memory);
+}
+
+fn main() {}

@@ -1,0 +1,9 @@
+//! Rule M28: memory behind a window is the program's again when the window has ended, and not before.
+
+use interlock::{Bindable, Lapsed};
+
+fn take<B>(lapsed: Lapsed<B>) -> Bindable<B> {
+    lapsed.reclaim().unwrap()
+}
+
+fn main() {}

@@ -1,0 +1,10 @@
+//! Rule M29: what is not bound is not ended, and what is bound is not bound again.
+
+use interlock::{Bindable, Brand, QueuePair, RemoteWrite, Window};
+
+fn bind<B: Brand>(pair: &mut QueuePair<B>, window: Window<B>, one: Bindable<B>, other: Bindable<B>) {
+    let _ = pair.post_bind::<RemoteWrite, _>(window, one);
+    drop(other);
+}
+
+fn main() {}

@@ -1,0 +1,13 @@
+//! Rule Q14: which operation exists on which transport is a matter of types.
+
+use interlock::{Bindable, Brand, QueuePair, ReadyToSend, RemoteWrite, Type1, UnreliableConnection, Window};
+
+fn bind<B: Brand>(
+    pair: &mut QueuePair<B, ReadyToSend, UnreliableConnection>,
+    window: Window<B, Type1>,
+    memory: Bindable<B>,
+) {
+    let _ = pair.post_bind::<RemoteWrite, _>(window, memory);
+}
+
+fn main() {}

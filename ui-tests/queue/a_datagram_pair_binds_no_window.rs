@@ -1,0 +1,10 @@
+//! Rule Q14: which operation exists on which transport is a matter of types.
+//! Error: E0277
+
+use interlock::{Bindable, Brand, QueuePair, ReadyToSend, RemoteWrite, Type1, UnreliableDatagram, Window};
+
+fn bind<B: Brand>(pair: &mut QueuePair<B, ReadyToSend, UnreliableDatagram>, window: Window<B, Type1>, memory: Bindable<B>) {
+    let _ = pair.post_bind::<RemoteWrite, _>(window, memory);
+}
+
+fn main() {}
