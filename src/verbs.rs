@@ -31,6 +31,11 @@
 //! | `mr->lkey`, `ibv_sge` | [`Buffer`]: address, length and key never part |
 //! | `mr->rkey` and an address | [`MemoryRegion::remote`], a [`RemoteRegion`]; its [`to_bytes`](RemoteRegion::to_bytes) go to the peer |
 //! | `ibv_rereg_mr` | deregister, and register again |
+//! | `ibv_alloc_mw`, `ibv_dealloc_mw` | [`ProtectionDomain::window`] (type 1), [`QueuePair::window`] (type 2); [`BoundWindow::dealloc`], or drop |
+//! | `IBV_ACCESS_MW_BIND` | [`Windowed`], [`Bindable`] |
+//! | `IBV_WR_BIND_MW`, `ibv_bind_mw`, `ibv_inc_rkey` | [`QueuePair::post_bind`]; each bind has a new key |
+//! | `IBV_WR_LOCAL_INV`, `ibv_bind_mw` over no bytes | [`QueuePair::post_revoke`] |
+//! | `IBV_WR_SEND_WITH_INV`, `wc.invalidated_rkey` | [`QueuePair::post_send_invalidating`], [`Received::invalidated`] |
 //!
 //! # Completion queues
 //!

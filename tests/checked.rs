@@ -8,8 +8,8 @@ use interlock::scope::{Exclusive, InScopeError, SharedQueue};
 use interlock::soft::{Fabric, Fault, Verb};
 use interlock::{
     AddressError, Buffer, BufferList, Checked, ConnectAttributes, Context, CreateError, DrainFailure, Inline, Limits,
-    LocalWrite, Poller, PostError, Posting, ProtectionDomain, Qkey, RemoteAll, RequestFlaw, SharedLimits, Status,
-    Success, WaitError, Work, WorkRequest,
+    LocalWrite, Pages, Poller, PostError, Posting, ProtectionDomain, Qkey, RemoteAll, RequestFlaw, SharedLimits,
+    Status, Success, Type1, Type2, WaitError, Windowed, Work, WorkRequest,
 };
 use std::time::Duration;
 use std::{fmt, mem};
@@ -497,4 +497,33 @@ fn a_mix_up_does_not_reach_the_device() {
     assert!(matches!(ours.left.post_receive(own()), Err(PostError::Refused { .. })));
     assert!(matches!(shared.post_receive(own()), Err(PostError::Refused { .. })));
     assert!(matches!(here.reliable(&queue, &LIMITS), Err(CreateError::Verb(_))));
+}
+
+#[test]
+fn a_window_is_bound_over_memory_and_on_a_pair_of_its_own_domain() {
+    with_others(|here, other| {
+        let (mut link, mut their) = (link(here, Posting::List), link(other, Posting::List));
+        let page = |domain: &Domain| {
+            let region = domain.register::<Windowed<LocalWrite>, _>(Pages::new(4096).unwrap()).unwrap();
+            region.split_bindable().1
+        };
+        // The memory, the window, both.
+        let (window, memory) =
+            refused(link.right.post_bind::<RemoteAll, _>(link.domain.window().unwrap(), page(&their.domain)));
+        let (theirs, ours) =
+            refused(link.right.post_bind::<RemoteAll, _>(their.domain.window().unwrap(), page(&link.domain)));
+        let (theirs, memory) = refused(link.right.post_bind::<RemoteAll, Type1>(theirs, memory));
+        // Each where it belongs.
+        link.right.post_bind::<RemoteAll, _>(window, ours).unwrap();
+        their.right.post_bind::<RemoteAll, _>(theirs, memory).unwrap();
+        let Work::BoundType1(ours) = next(&mut link.poller).work() else { panic!("not a bind") };
+        let Work::BoundType1(theirs) = next(&mut their.poller).work() else { panic!("not a bind") };
+        let theirs = refused(link.right.post_revoke(theirs));
+        let ours = refused(their.right.post_revoke(ours));
+        let window = link.right.window().unwrap();
+        let (window, _) = refused(their.right.post_bind::<RemoteAll, Type2>(window, page(&their.domain)));
+        drop((ours, theirs, window));
+        exchange(&mut link, b"nothing has happened");
+        exchange(&mut their, b"here neither");
+    });
 }

@@ -467,6 +467,7 @@ const UNCHECKED: &[Unchecked] = &[
             "a_send_takes_memory_of_its_own_domain",
             "a_shared_buffer_is_sent_in_its_own_domain",
             "a_shared_receive_takes_memory_of_its_own_domain",
+            "a_window_is_bound_over_memory_and_on_a_pair_of_its_own_domain",
             "an_address_handle_of_another_domain_is_no_way",
             "any_number_of_domains_work_side_by_side",
             "halves_take_memory_of_their_own_domain",
@@ -490,6 +491,16 @@ const UNCHECKED: &[Unchecked] = &[
             "a_pair_on_a_shared_queue_completes_in_its_own_domain",
             "receives_complete_on_a_queue_of_the_same_domain_as_sends",
         ],
+    },
+    Unchecked {
+        without: "the domain of a window",
+        changes: &[("queue/window.rs", "if B::CHECKED && window.domain() != self.domain() {", "if false {")],
+        tests: &["a_window_is_bound_over_memory_and_on_a_pair_of_its_own_domain"],
+    },
+    Unchecked {
+        without: "the domain of what a window is bound over",
+        changes: &[("queue/window.rs", "if B::CHECKED && !memory.is_of(domain) {", "if false {")],
+        tests: &["a_window_is_bound_over_memory_and_on_a_pair_of_its_own_domain"],
     },
 ];
 

@@ -3,7 +3,7 @@
 use super::entry::Ended;
 use crate::domain::DomainId;
 use crate::domain::brand::Branded;
-use crate::memory::{BoundWindow, Buffer, BufferList, Revoked, SharedBuffer, Type1, Type2, Window};
+use crate::memory::{BoundWindow, Buffer, BufferList, Revoked, SharedBuffer, Type1, Type2, UnsettledWindow, Window};
 use crate::queue::{Entry, HEADER_BYTES, Operation, PostedMemory, WorkId};
 use crate::types::{Gid, Qpn, Rkey};
 use std::{fmt, marker::PhantomData};
@@ -44,7 +44,6 @@ impl<B> Success<B> {
     pub fn work(self) -> Work<B> {
         match self.operation() {
             Operation::Receive => self.into_receive(),
-            operation @ (Operation::Bind | Operation::Revoke) => Work::of_window(operation, self.entry),
             operation => Work::of(operation, self.entry.into_memory()),
         }
     }
@@ -288,6 +287,7 @@ impl<B> Work<B> {
                 Self::Atomic { original, buffer }
             }
             (Operation::Read, PostedMemory::List(list)) => Self::ReadScattered(list),
+            (operation, PostedMemory::Window(window)) => Self::of_window(operation, window),
             (Operation::Write | Operation::AtomicWrite, memory) => Self::Written(memory),
             (_, memory) => Self::Sent(memory),
         }
@@ -296,9 +296,8 @@ impl<B> Work<B> {
     /// A request about a window, which is known to have been done.
     #[cold]
     #[inline(never)]
-    fn of_window(operation: Operation, entry: Entry) -> Self {
-        // Cannot be otherwise: only windows are posted so.
-        let Some(mut inner) = entry.into_window() else { return Self::Sent(PostedMemory::Inline) };
+    fn of_window(operation: Operation, window: UnsettledWindow<B>) -> Self {
+        let mut inner = window.into_inner();
         let one = inner.is_type_1();
         if operation == Operation::Bind {
             return if one { Self::BoundType1(BoundWindow::of(inner)) } else { Self::Bound(BoundWindow::of(inner)) };
@@ -306,6 +305,7 @@ impl<B> Work<B> {
         match inner.take_memory() {
             Some(memory) if one => Self::RevokedType1(Revoked { window: Window::of(inner), memory }),
             Some(memory) => Self::Revoked(Revoked { window: Window::of(inner), memory }),
+            // Cannot be: one that was bound has memory.
             None => Self::Sent(PostedMemory::Inline),
         }
     }

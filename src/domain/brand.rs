@@ -75,6 +75,7 @@ impl Brand for Scoped<'_> {}
 /// |---|---|
 /// | memory, or a recipient, and a queue pair, its halves, batches and scopes | [`RequestFlaw::OtherDomain`](crate::RequestFlaw::OtherDomain) |
 /// | memory and a [`SharedReceiveQueue`](crate::SharedReceiveQueue) | the same |
+/// | a memory window, what it shall be bound over, and a queue pair | the same |
 /// | a new queue pair and its completion queues | [`CreateError::OtherDomain`](crate::CreateError::OtherDomain) |
 /// | a datagram that is to be [answered](crate::ProtectionDomain::sender) and a domain | [`AddressError::OtherDomain`](crate::AddressError::OtherDomain) |
 /// | [`drain`](crate::QueuePair::drain) and a poller | [`DrainFailure::OtherDomain`](crate::DrainFailure::OtherDomain) |

@@ -644,6 +644,11 @@ impl<B> UnsettledWindow<B> {
         Self { inner, brand: PhantomData }
     }
 
+    /// For who knows more of it.
+    pub(crate) fn into_inner(self) -> Box<WindowInner> {
+        self.inner
+    }
+
     /// Frees the window, bound or not: peers reach the memory no more by it.
     ///
     /// `ibv_dealloc_mw(3)`.

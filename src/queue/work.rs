@@ -432,12 +432,12 @@ impl Entry {
             SHARED => PostedMemory::Shared(SharedBuffer::new(unsafe { self.into_part() })),
             // SAFETY: from `into_raw` (0); given up here.
             LIST => PostedMemory::List(unsafe { BufferList::from_raw(mem::ManuallyDrop::new(self).part_ptr().cast()) }),
-            WINDOW => self.into_unsettled(),
-            _ => {
+            INLINE => {
                 // Has nothing to drop.
                 mem::forget(self);
                 PostedMemory::Inline
             }
+            _ => self.into_unsettled(),
         }
     }
 
@@ -484,9 +484,9 @@ impl Drop for Entry {
             UNIQUE | SHARED => drop(unsafe { Part::from_raw(self.part_ptr()) }),
             // SAFETY: as above.
             LIST => unsafe { ListInner::drop_raw(self.part_ptr().cast()) },
+            INLINE => (),
             // SAFETY: as above.
-            WINDOW => unsafe { WindowInner::drop_raw(self.part_ptr().cast()) },
-            _ => (),
+            _ => unsafe { WindowInner::drop_raw(self.part_ptr().cast()) },
         }
     }
 }
