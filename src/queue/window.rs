@@ -204,6 +204,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     /// [`RequestFlaw::WindowOverPart`]: the device does not keep peers within a window, so it takes a whole region.
     #[doc(alias = "IBV_WR_BIND_MW")]
     #[doc(alias = "ibv_bind_mw")]
+    #[allow(clippy::type_complexity, reason = "a window and its memory")]
     pub fn post_bind<W: WindowRights, K: WindowType>(
         &mut self,
         window: Window<B, K>,
@@ -269,6 +270,7 @@ impl<B: Brand, T: Transport> SendHalf<B, T> {
     /// # Errors
     ///
     /// As [`QueuePair::post_bind`].
+    #[allow(clippy::type_complexity, reason = "a window and its memory")]
     pub fn post_bind<W: WindowRights, K: WindowType>(
         &mut self,
         window: Window<B, K>,
