@@ -134,6 +134,8 @@ fn a_drained_pair_changes_its_attributes_and_goes_on() {
         pkey_index: Some(0),
     };
     left.modify(&attr).unwrap();
+    // Soft-RoCE drains anew each time.
+    assert!(left.drained(PATIENCE).unwrap());
     let now = left.query().unwrap();
     assert_eq!(now.state, DeviceState::SendQueueDrain);
     let SqdAttributes { timeout, retry_count, rnr_retry, min_rnr_timer, initiator_depth, responder_depth, .. } = attr;
@@ -142,8 +144,10 @@ fn a_drained_pair_changes_its_attributes_and_goes_on() {
     assert_eq!((Some(now.initiator_depth), Some(now.responder_depth)), (initiator_depth, responder_depth));
     // What is `None` stays.
     left.modify(&SqdAttributes { timeout: Some(AckTimeout::new(14).unwrap()), ..SqdAttributes::default() }).unwrap();
+    assert!(left.drained(PATIENCE).unwrap());
     assert_eq!(Some(left.query().unwrap().retry_count), attr.retry_count);
     left.set_path(&PeerPath::to(link.port.gid().unwrap().gid)).unwrap();
+    assert!(left.drained(PATIENCE).unwrap());
 
     let mut left = left.resume().unwrap();
     link.right.post_receive(link.domain.buffer(8).unwrap()).unwrap();

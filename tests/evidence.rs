@@ -9,6 +9,9 @@ use std::path::{Path, PathBuf};
 /// The ids of the hazard log.
 const HAZARDS: [(&str, usize); 2] = [("HZ", 25), ("AH", 5)];
 
+/// How many cases of conformance there are.
+const CASES: usize = 186;
+
 /// The soundness holes of earlier libraries.
 const HOLES: [&str; 28] = [
     "J-1", "J-2", "J-3", "J-4", "J-5", "R-1", "R-2", "R-3", "R-4", "R-5", "R-6", "R-7", "S-1", "S-2", "S-3", "S-4",
@@ -56,7 +59,9 @@ fn flaw(name: &str) -> Option<String> {
     };
     let attributes: Vec<&&str> = lines[..at].iter().rev().take_while(|line| line.starts_with("#[")).collect();
     let says = |start: &str| attributes.iter().any(|attribute| attribute.starts_with(start));
-    (!says("#[test]") || says("#[ignore")).then(|| format!("{name}: not a test, or an ignored one"))
+    // Those that need a real device are run on soft-RoCE by name.
+    let is_run = !says("#[ignore") || file.starts_with("src/provider/rdma_core/");
+    (!says("#[test]") || !is_run).then(|| format!("{name}: not a test, or an ignored one"))
 }
 
 /// The sections of the hazard log: id, status, text.
@@ -134,6 +139,89 @@ fn each_hole_of_earlier_libraries_is_listed_once() {
         let named = !case.ends_with(".rs") || list.contains(&format!("`ui-tests/peer_holes/{case}`"));
         assert!(named, "{case} is of no hole in the list");
     }
+}
+
+/// The rows of a table with `columns` cells whose first one is a case of conformance.
+fn cases(document: &str, columns: usize) -> Vec<Vec<&str>> {
+    let rows = document.lines().filter(|line| line.starts_with("| C") && line.ends_with(" |"));
+    let cells = rows.map(|row| row.trim_matches('|').split('|').map(str::trim).collect::<Vec<_>>());
+    cells.filter(|cells| cells.len() == columns && cells[0][1..].parse::<u16>().is_ok()).collect()
+}
+
+/// The tables of docs/conformance.md: where soft-RoCE differs, and the cases.
+fn conformance(document: &str) -> (Vec<Vec<&str>>, Vec<Vec<&str>>) {
+    let cases_begin = document.find("\n## States").expect("the cases");
+    let (differences, table) = document.split_at(cases_begin);
+    (cases(differences, 4), cases(table, 4))
+}
+
+/// The source of a named test, from its name to its end.
+fn body(name: &str) -> String {
+    let (file, function) = name.split_once("::").unwrap();
+    let source = text(file);
+    let start = source.find(&format!("fn {function}(")).unwrap_or_else(|| panic!("{name}"));
+    source[start..].split("\n}\n").next().unwrap().to_owned()
+}
+
+#[test]
+fn each_case_of_conformance_is_listed_once() {
+    let document = text("docs/conformance.md");
+    let listed: Vec<&str> = conformance(&document).1.iter().map(|row| row[0]).collect();
+    assert_eq!(listed, (1..=CASES).map(|number| format!("C{number:03}")).collect::<Vec<_>>());
+}
+
+#[test]
+fn each_case_of_conformance_says_what_shows_it() {
+    let document = text("docs/conformance.md");
+    let commands = text("x");
+    let programs = commands.lines().find_map(|line| line.strip_prefix("rxe_tests='")).expect("what rxe runs");
+    let programs: Vec<&str> = programs.trim_end_matches('\'').split(' ').collect();
+    for row in conformance(&document).1 {
+        let [case, what, expected, by] = row[..] else { unreachable!("cells") };
+        assert!(!what.is_empty() && !expected.is_empty(), "{case}");
+        let tests = named_tests(by);
+        if by.starts_with("not applicable: ") || by.starts_with("NOT COVERED: ") {
+            assert!(tests.is_empty(), "{case}: shown or not?");
+            continue;
+        }
+        let shown = tests.len() == quoted(by).len() && !tests.is_empty();
+        assert!(shown, "{case}: by what? {by}");
+        let on_soft = |test: &str| by.find(" on soft `").is_some_and(|from| by.find(test).unwrap() > from);
+        for test in &tests {
+            let Some(file) = test.strip_prefix("tests/") else { continue };
+            let body = body(test);
+            let program = file.split(['/', '.']).next().unwrap();
+            let own_device = ["Fabric", "own_device!", "soft!(", "soft(|"].iter().any(|device| body.contains(device));
+            let only_soft = own_device || !programs.contains(&program);
+            assert_eq!(only_soft, on_soft(test), "{case}: {test} runs on which devices?");
+            // `with_atomic_writes` holds both devices to having them.
+            let may_end = ["return;", "{ return }"].iter().any(|end| body.contains(end));
+            assert!(
+                !may_end || body.contains("with_atomic_writes("),
+                "{case}: {test} may end before it has shown anything"
+            );
+        }
+        let real = |test: &&str| !test.starts_with("src/provider/soft/") && !on_soft(test);
+        let soft = |test: &&str| !test.starts_with("src/provider/rdma_core/");
+        assert!(tests.iter().any(real) || by.contains("; not on rxe: "), "{case}: why not on rxe?");
+        assert!(tests.iter().any(soft) || by.contains("; not on soft: "), "{case}: why not on soft?");
+    }
+}
+
+#[test]
+fn each_difference_of_soft_roce_is_known_to_the_tests() {
+    let document = text("docs/conformance.md");
+    let common = text("tests/common/mod.rs");
+    let known = common.split("RXE_DEVIATIONS").nth(1).unwrap().split(';').nth(1).unwrap().to_owned();
+    let known: BTreeSet<&str> = known.split('"').skip(1).step_by(2).collect();
+    let mut asked = BTreeSet::new();
+    for row in conformance(&document).0 {
+        for test in named_tests(row[3]).into_iter().filter(|test| test.starts_with("tests/")) {
+            assert!(body(test).contains(&format!("deviates(\"{}\")", row[0])), "{test} does not ask for {}", row[0]);
+            asked.insert(row[0]);
+        }
+    }
+    assert_eq!(asked, known);
 }
 
 #[test]

@@ -21,6 +21,7 @@ use std::{fmt, marker::PhantomData};
 /// - C3: a completion comes from the poller, once.
 /// - C4: a completion queue has one poller.
 /// - C5: a completion channel waits for pollers of its own domain.
+/// - C6: only a datagram names its sender.
 #[doc(alias = "ibv_wc")]
 #[must_use = "it holds the buffer of the request"]
 pub struct Completion<B> {

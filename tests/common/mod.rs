@@ -4,7 +4,7 @@
 use interlock::{
     Brand, CompletionQueue, ConnectAttributes, Context, Limits, Poller, Port, ProtectionDomain, QueuePair, ReadyToSend,
 };
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// More than any exchange here takes, on the slowest machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -48,4 +48,25 @@ impl<B: Brand> Link<B> {
         let right = right.connect_with(&to_left, attr).unwrap();
         Self { domain, port, queue, poller, left, right }
     }
+}
+
+/// The cases of docs/conformance.md in which soft-RoCE does other than the specification says; the list there says what.
+pub(crate) const RXE_DEVIATIONS: [&str; 4] = ["C015", "C062", "C096", "C162"];
+
+/// Whether the device is soft-RoCE, which deviates in this case.
+pub(crate) fn deviates(case: &str) -> bool {
+    assert!(RXE_DEVIATIONS.contains(&case), "{case} is not in the list of deviations");
+    context().name().starts_with("rxe")
+}
+
+/// Waits until `is_so`, which the device may take a moment for.
+pub(crate) fn eventually(mut is_so: impl FnMut() -> bool) -> bool {
+    let deadline = Instant::now() + PATIENCE;
+    while !is_so() {
+        if Instant::now() > deadline {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    true
 }

@@ -1,4 +1,6 @@
-//! The table against a real device, where there is one: `./x rxe -- cargo test --lib rdma_core -- --ignored`.
+//! The table against a real device: `./x test rxe` runs these on soft-RoCE, whose answers some of them state.
+
+mod faults;
 
 use super::*;
 use crate::sys::*;
@@ -100,9 +102,16 @@ fn modify(qp: NonNull<ibv_qp>, mut attributes: ibv_qp_attr, mask: ibv_qp_attr_ma
 
 /// A datagram pair, or a reliable one connected to itself.
 fn bring_up(device: &Device, qp: NonNull<ibv_qp>) {
+    bring_up_to(device, qp, qp);
+}
+
+/// A datagram pair, or a reliable one connected to `peer`.
+fn bring_up_to(device: &Device, qp: NonNull<ibv_qp>, peer: NonNull<ibv_qp>) {
     use ibv_qp_attr_mask as M;
     // SAFETY: alive.
-    let ibv_qp { qp_type, qp_num, .. } = unsafe { qp.read() };
+    let ibv_qp { qp_type, .. } = unsafe { qp.read() };
+    // SAFETY: alive.
+    let ibv_qp { qp_num, .. } = unsafe { peer.read() };
     let datagram = qp_type == ibv_qp_type::IBV_QPT_UD;
     let mut attributes = ibv_qp_attr {
         port_num: 1,

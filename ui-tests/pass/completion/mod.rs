@@ -11,6 +11,7 @@ mod a_completion_queue_is_not_forged;
 mod a_completion_queue_is_not_polled;
 mod a_failure_has_no_received_message;
 mod a_failure_is_not_forged;
+mod a_message_of_a_connection_names_no_sender;
 mod a_poller_does_not_poll_from_two_threads;
 mod a_poller_does_not_poll_through_an_arc;
 mod a_poller_is_not_borrowed_twice;

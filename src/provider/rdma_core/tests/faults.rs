@@ -1,0 +1,234 @@
+//! Mistakes that this library does not let a program make, as soft-RoCE answers them. The number of the case of
+//! docs/conformance.md is in front.
+
+use super::*;
+use ibv_wc_status as S;
+
+const RTS: ibv_qp_state = ibv_qp_state::IBV_QPS_RTS;
+const ERR: ibv_qp_state = ibv_qp_state::IBV_QPS_ERR;
+const LOCAL_WRITE: u32 = 1;
+const REMOTE_READ: u32 = 4;
+
+/// Two pairs connected to each other, and a region for each of some rights.
+struct Two {
+    device: Device,
+    left: NonNull<ibv_qp>,
+    right: NonNull<ibv_qp>,
+    regions: Vec<NonNull<ibv_mr>>,
+    memory: Vec<Vec<u64>>,
+}
+
+impl Two {
+    fn new() -> Self {
+        let device = Device::open();
+        let pair = || device.pair(ibv_qp_type::IBV_QPT_RC, ptr::null_mut());
+        let (left, right) = (pair(), pair());
+        bring_up_to(&device, left, right);
+        bring_up_to(&device, right, left);
+        Self { device, left, right, regions: Vec::new(), memory: Vec::new() }
+    }
+
+    /// The 64 bytes of a new region.
+    fn region(&mut self, access: u32) -> ibv_sge {
+        let mut memory = vec![0_u64; 8];
+        let start = memory.as_mut_ptr().cast::<u8>();
+        // SAFETY: the memory outlives the region, and is not used otherwise.
+        let region = unsafe { RdmaCore.reg_mr(self.device.domain, start, 64, ibv_access_flags(access)) }.unwrap();
+        self.memory.push(memory);
+        self.regions.push(region);
+        // SAFETY: alive.
+        let lkey = unsafe { (*region.as_ptr()).lkey };
+        ibv_sge { addr: start.expose_provenance() as u64, length: 64, lkey }
+    }
+
+    fn receive(&self, wr_id: u64, mut sge: ibv_sge) {
+        let mut wr = ibv_recv_wr { wr_id, sg_list: &mut sge, num_sge: 1, ..ibv_recv_wr::default() };
+        // SAFETY: open.
+        let post = unsafe { (*self.device.context.as_ptr()).ops }.post_recv.unwrap();
+        // SAFETY: one request; its memory outlives the pair.
+        assert_eq!(unsafe { post(self.right.as_ptr(), &mut wr, &mut ptr::null_mut()) }, 0);
+    }
+
+    /// The states of both pairs, once they are as expected or a second is over.
+    fn states(&self, expected: (ibv_qp_state, ibv_qp_state)) -> (ibv_qp_state, ibv_qp_state) {
+        // SAFETY: alive.
+        let state = |qp| unsafe { RdmaCore.query_qp(qp, ibv_qp_attr_mask::IBV_QP_STATE) }.unwrap().qp_state;
+        let start = Instant::now();
+        loop {
+            let states = (state(self.left), state(self.right));
+            if states == expected || start.elapsed() > Duration::from_secs(1) {
+                return states;
+            }
+        }
+    }
+
+    fn close(self) {
+        for pair in [self.left, self.right] {
+            // SAFETY: not used any more; so with the regions.
+            unsafe { RdmaCore.destroy_qp(pair) }.unwrap();
+        }
+        for region in self.regions {
+            // SAFETY: as above.
+            unsafe { RdmaCore.dereg_mr(region) }.unwrap();
+        }
+        self.device.close();
+    }
+}
+
+fn send(wr_id: u64, sge: &mut ibv_sge) -> ibv_send_wr {
+    let opcode = ibv_wr_opcode::IBV_WR_SEND;
+    ibv_send_wr { wr_id, sg_list: sge, num_sge: 1, opcode, send_flags: 2, ..ibv_send_wr::default() }
+}
+
+#[test]
+#[ignore = "needs a device"]
+fn c022_c160_c161_a_path_names_a_port_and_a_row() {
+    use ibv_qp_attr_mask as M;
+    let device = Device::open();
+    let pair = device.pair(ibv_qp_type::IBV_QPT_RC, ptr::null_mut());
+    let init = ibv_qp_attr { qp_state: ibv_qp_state::IBV_QPS_INIT, port_num: 1, ..ibv_qp_attr::default() };
+    modify(pair, init, M::IBV_QP_PKEY_INDEX | M::IBV_QP_PORT | M::IBV_QP_ACCESS_FLAGS);
+    let mut no_port = device.address();
+    no_port.port_num = 0;
+    let mut no_row = device.address();
+    no_row.grh.sgid_index = 200;
+    let mut no_header = device.address();
+    no_header.is_global = 0;
+    for (address, errno) in [(no_port, libc::EINVAL), (no_row, libc::ENODATA), (no_header, libc::EINVAL)] {
+        let mut attributes = ibv_qp_attr {
+            qp_state: ibv_qp_state::IBV_QPS_RTR,
+            path_mtu: ibv_mtu::IBV_MTU_1024,
+            ah_attr: address,
+            ..ibv_qp_attr::default()
+        };
+        let mask = M::IBV_QP_STATE
+            | M::IBV_QP_AV
+            | M::IBV_QP_PATH_MTU
+            | M::IBV_QP_DEST_QPN
+            | M::IBV_QP_RQ_PSN
+            | M::IBV_QP_MAX_DEST_RD_ATOMIC
+            | M::IBV_QP_MIN_RNR_TIMER;
+        // SAFETY: here and below, the objects are alive and not used after their end.
+        assert_eq!(unsafe { RdmaCore.modify_qp(pair, &mut attributes, mask) }.unwrap_err().errno(), errno);
+        // SAFETY: as above.
+        let error = unsafe { RdmaCore.create_ah(device.domain, &mut { address }) }.unwrap_err();
+        assert_eq!(error.errno(), errno);
+        // SAFETY: as above.
+        let state = unsafe { RdmaCore.query_qp(pair, M::IBV_QP_STATE) }.unwrap().qp_state;
+        assert_eq!(state, ibv_qp_state::IBV_QPS_INIT, "as it was");
+    }
+    // SAFETY: as above.
+    unsafe { RdmaCore.destroy_qp(pair) }.unwrap();
+    device.close();
+}
+
+#[test]
+#[ignore = "needs a device"]
+fn c066_a_list_stops_at_its_bad_request() {
+    let mut two = Two::new();
+    let mut source = two.region(0);
+    let target = two.region(LOCAL_WRITE);
+    for wr_id in [1, 2, 3] {
+        two.receive(wr_id, target);
+    }
+    let mut third = send(13, &mut source);
+    let mut second = ibv_send_wr { num_sge: 1000, next: &mut third, ..send(12, &mut source) };
+    let mut first = ibv_send_wr { next: &mut second, ..send(11, &mut source) };
+    let mut bad = ptr::null_mut();
+    // SAFETY: open.
+    let post = unsafe { (*two.device.context.as_ptr()).ops }.post_send.unwrap();
+    // SAFETY: a list of three, whose memory outlives the pair.
+    let errno = unsafe { post(two.left.as_ptr(), &mut first, &mut bad) };
+    assert_eq!((errno, bad), (libc::EINVAL, ptr::from_mut(&mut second)));
+    let mut done: Vec<u64> = two.device.wait(2).iter().map(|wc| wc.wr_id).collect();
+    done.sort_unstable();
+    assert_eq!(done, [1, 11]);
+    std::thread::sleep(Duration::from_millis(50));
+    assert!(two.device.wait(0).is_empty());
+    two.close();
+}
+
+#[test]
+#[ignore = "needs a device"]
+fn c073_c074_memory_must_be_there_and_bear_being_written() {
+    let device = Device::open();
+    // SAFETY: a new private map.
+    let page =
+        unsafe { libc::mmap(ptr::null_mut(), 4096, libc::PROT_READ, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0) };
+    assert_ne!(page, libc::MAP_FAILED);
+    let page = page.cast::<u8>();
+    // SAFETY: here and below, nobody writes there; what is refused is not registered.
+    let register = |access| unsafe { RdmaCore.reg_mr(device.domain, page, 4096, ibv_access_flags(access)) };
+    assert_eq!(register(LOCAL_WRITE).unwrap_err().errno(), libc::EFAULT);
+    let to_read = register(0).unwrap();
+    // SAFETY: alive.
+    unsafe { RdmaCore.dereg_mr(to_read) }.unwrap();
+    // SAFETY: ours, and registered no more.
+    assert_eq!(unsafe { libc::munmap(page.cast(), 4096) }, 0);
+    assert_eq!(register(0).unwrap_err().errno(), libc::EFAULT);
+    device.close();
+}
+
+/// A device of the specification says that the memory was at fault; soft-RoCE flushes.
+#[test]
+#[ignore = "needs a device"]
+fn c094_a_send_with_a_key_of_nothing_breaks_its_pair() {
+    let mut two = Two::new();
+    let mut source = two.region(0);
+    source.lkey ^= 0x55;
+    assert_eq!(post_send(two.left, &mut send(1, &mut source)), 0);
+    let done = two.device.wait(1);
+    assert_eq!((done[0].wr_id, done[0].status), (1, S::IBV_WC_WR_FLUSH_ERR));
+    assert_eq!(two.states((ERR, RTS)), (ERR, RTS));
+    two.close();
+}
+
+/// A device of the specification names a fault of the memory on the receiving side, soft-RoCE one of the queue pair.
+#[test]
+#[ignore = "needs a device"]
+fn c095_a_receive_into_memory_that_is_not_to_be_written_breaks_both_pairs() {
+    let mut two = Two::new();
+    let (mut source, target) = (two.region(0), two.region(0));
+    two.receive(1, target);
+    assert_eq!(post_send(two.left, &mut send(2, &mut source)), 0);
+    let mut done: Vec<_> = two.device.wait(2).iter().map(|wc| (wc.wr_id, wc.status)).collect();
+    done.sort_unstable_by_key(|done| done.0);
+    assert_eq!(done, [(1, S::IBV_WC_LOC_QP_OP_ERR), (2, S::IBV_WC_REM_OP_ERR)]);
+    assert_eq!(two.states((ERR, ERR)), (ERR, ERR));
+    two.close();
+}
+
+#[test]
+#[ignore = "needs a device"]
+fn c107_a_read_into_memory_that_is_not_to_be_written_leaves_the_peer_alone() {
+    let mut two = Two::new();
+    let (mut target, source) = (two.region(0), two.region(REMOTE_READ));
+    // SAFETY: alive.
+    let rkey = unsafe { (*two.regions[1].as_ptr()).rkey };
+    let mut wr = ibv_send_wr { opcode: ibv_wr_opcode::IBV_WR_RDMA_READ, ..send(1, &mut target) };
+    wr.wr.rdma = ibv_send_wr__bindgen_ty_2__bindgen_ty_1 { remote_addr: source.addr, rkey };
+    assert_eq!(post_send(two.left, &mut wr), 0);
+    assert_eq!(two.device.wait(1)[0].status, S::IBV_WC_LOC_PROT_ERR);
+    assert_eq!(two.states((ERR, RTS)), (ERR, RTS));
+    two.close();
+}
+
+#[test]
+#[ignore = "needs a device"]
+fn c156_c170_what_the_device_has_not_it_says() {
+    let device = Device::open();
+    let attr = ibv_srq_attr { max_wr: 4, max_sge: 28, srq_limit: 0 };
+    let mut init = ibv_srq_init_attr { attr, ..ibv_srq_init_attr::default() };
+    // SAFETY: alive.
+    let error = unsafe { RdmaCore.create_srq(device.domain, &mut init) }.unwrap_err();
+    assert_eq!(error.errno(), libc::EINVAL);
+    for qp_type in [ibv_qp_type::IBV_QPT_RAW_PACKET, ibv_qp_type::IBV_QPT_XRC_SEND] {
+        let cap = ibv_qp_cap { max_send_wr: 1, max_send_sge: 1, ..ibv_qp_cap::default() };
+        let (send_cq, recv_cq) = (device.cq.as_ptr(), device.cq.as_ptr());
+        let mut init = ibv_qp_init_attr { send_cq, recv_cq, cap, qp_type, ..ibv_qp_init_attr::default() };
+        // SAFETY: alive.
+        let error = unsafe { RdmaCore.create_qp(device.domain, &mut init) }.unwrap_err();
+        assert_eq!(error.errno(), libc::EOPNOTSUPP, "{qp_type:?}");
+    }
+    device.close();
+}

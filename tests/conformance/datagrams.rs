@@ -1,0 +1,14 @@
+//! Datagrams.
+
+use interlock::{AddressError, Gid, PeerPath};
+
+/// On Ethernet there is no way to a peer without a GID.
+#[test]
+fn c160_an_address_on_ethernet_needs_a_gid() {
+    let domain = domain!();
+    let port = domain.context().active_port().unwrap();
+    let path = PeerPath { gid: None, ..PeerPath::to(Gid::default()) };
+    let error = domain.address_handle(&port, &path).unwrap_err();
+    assert!(matches!(error, AddressError::NoPeerGid), "{error}");
+    domain.address_handle(&port, &PeerPath::to(port.gid().unwrap().gid)).unwrap();
+}

@@ -1,0 +1,35 @@
+//! Lifetimes.
+
+use crate::common::{PATIENCE, eventually};
+use crate::{message, next};
+
+/// A child that touches what its parent has changes nothing for the parent. What it gets itself nobody promises.
+#[test]
+fn c146_a_child_that_uses_a_pair_leaves_the_parent_alone() {
+    let mut link = link!(4);
+    let receive = link.right.post_receive(link.domain.buffer(16).unwrap()).unwrap();
+    let sent = message(&link.domain, b"of the parent");
+    // SAFETY: the child calls what it shall not, and ends without unwinding or running destructors.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0);
+    if child == 0 {
+        // SAFETY: a lock that another thread held at the fork stays locked here; then this ends it.
+        unsafe { libc::alarm(2) };
+        let _ = link.left.query_state();
+        let _ = link.domain.context().attributes();
+        // SAFETY: ends the child.
+        unsafe { libc::_exit(0) };
+    }
+    let mut status = 0;
+    // SAFETY: our child, and room for its status.
+    let ended = || unsafe { libc::waitpid(child, &mut status, libc::WNOHANG) } == child;
+    assert!(eventually(ended), "the child ends");
+    link.left.post_send(sent).unwrap();
+    let mut received = None;
+    for _ in 0..2 {
+        let success = next(&mut link.poller);
+        received = if success.id() == receive { success.received() } else { received };
+    }
+    assert_eq!(&received.unwrap()[..], b"of the parent");
+    assert!(link.poller.wait_for(PATIENCE / 1000).unwrap().is_none());
+}

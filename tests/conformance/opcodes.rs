@@ -1,0 +1,160 @@
+//! Operations.
+
+use crate::common::{Link, PATIENCE, deviates};
+use crate::{WHILE, message, next};
+use interlock::{
+    BufferList, ConnectAttributes, Limits, PostError, RemoteAtomic, RemoteRead, RemoteWrite, RequestFlaw, Work,
+    WorkRequest,
+};
+
+/// The result of an atomic takes 8 bytes, no more and no less.
+#[test]
+fn c056_an_atomic_answers_in_eight_bytes() {
+    let mut link = link!(4);
+    let region = link.domain.register::<RemoteAtomic, _>(vec![41_u64; 1]).unwrap();
+    let short = link.left.post_fetch_and_add(link.domain.buffer(7).unwrap(), &region.remote(), 1);
+    let Err(PostError::Flawed { request, flaw: RequestFlaw::NotAWord { len_bytes: 7, .. } }) = short else {
+        panic!("{short:?}")
+    };
+    assert_eq!(request.capacity(), 7);
+    let long = message(&link.domain, &[0xaa; 24]);
+    link.left.post_fetch_and_add(long, &region.remote(), 1).unwrap();
+    let Work::Atomic { original: 41, mut buffer } = next(&mut link.poller).work() else { panic!("an atomic") };
+    assert_eq!(buffer.len(), 8);
+    buffer.set_len(24).unwrap();
+    assert_eq!(buffer[8..], [0xaa; 16], "beyond the answer");
+}
+
+/// Nothing is sent into no memory at all.
+#[test]
+fn c057_an_empty_message_needs_no_memory() {
+    let limits = Limits { elements: 2, ..Limits::default() };
+    let mut link = Link::limited(domain!(), &limits, &ConnectAttributes::default());
+    let receive = link.right.post_receive(BufferList::new(Vec::new())).unwrap();
+    link.left.post_send(BufferList::new(Vec::new())).unwrap();
+    for _ in 0..2 {
+        let success = next(&mut link.poller);
+        let id = success.id();
+        if let Work::Scattered(scattered) = success.work() {
+            assert_eq!((id, scattered.list.len(), scattered.written_bytes), (receive, 0, None));
+        }
+    }
+}
+
+/// A fenced send starts only when the read before it is done: its message is never there before the data.
+#[test]
+fn c062_a_fenced_send_waits_for_the_read_before_it() {
+    const LEN: usize = 256 * 1024;
+    let mut link = link!(4);
+    let mut region = link.domain.register::<RemoteRead, _>(vec![0_u64; LEN / 8]).unwrap();
+    let mut buffer = link.domain.buffer(LEN).unwrap();
+    for round in 1..=10_u8 {
+        region.write_from(0, &vec![round; LEN]).unwrap();
+        link.right.post_receive(link.domain.buffer(8).unwrap()).unwrap();
+        link.left.post_read(buffer, &region.remote()).unwrap();
+        link.left.post(WorkRequest::send(message(&link.domain, b"done")).fenced()).unwrap();
+        // One completion queue serves both sides, so that its order is the order of events.
+        let Work::Read(read) = next(&mut link.poller).work() else { panic!("the read comes first") };
+        assert!(read[..] == vec![round; LEN][..]);
+        let received = (0..2).filter_map(|_| next(&mut link.poller).received()).count();
+        assert_eq!(received, 1);
+        buffer = read;
+    }
+}
+
+/// A fenced send waits for the reads before it, not for one after it. On soft-RoCE it does when it has to be sent again, and that
+/// read waits for it: Error is the way out.
+#[test]
+fn c062_a_fenced_send_does_not_wait_for_the_read_after_it() {
+    let mut link = link!(4);
+    let region = link.domain.register::<RemoteRead, _>(vec![7_u64; 8]).unwrap();
+    let read = |link: &mut Link<_>| {
+        let buffer = link.domain.buffer(64).unwrap();
+        link.left.post_read(buffer, &region.remote()).unwrap();
+    };
+    read(&mut link);
+    link.left.post(WorkRequest::send(message(&link.domain, b"late")).fenced()).unwrap();
+    read(&mut link);
+    assert!(matches!(next(&mut link.poller).work(), Work::Read(_)));
+    // It is refused for want of a receive, perhaps several times.
+    std::thread::sleep(WHILE);
+    link.right.post_receive(link.domain.buffer(8).unwrap()).unwrap();
+    if deviates("C062") {
+        assert!(link.poller.wait_for(10 * WHILE).unwrap().is_none());
+        let mut left = link.left.into_error().unwrap();
+        left.drain(&mut link.poller, PATIENCE, |completion| assert!(completion.check().is_err())).unwrap();
+    } else {
+        for _ in 0..3 {
+            next(&mut link.poller);
+        }
+    }
+}
+
+/// A pair that was reset with a read under way fences in its next life as in its first.
+#[test]
+fn c017_c062_a_pair_that_was_reset_fences_again() {
+    let Link { domain, port, mut poller, mut left, right, .. } = link!(4);
+    let region = domain.register::<RemoteRead, _>(vec![7_u64; 8]).unwrap();
+    // Nobody answers the read.
+    let right = right.into_reset().unwrap();
+    for _ in 0..2 {
+        left.post_read(domain.buffer(64).unwrap(), &region.remote()).unwrap();
+    }
+    std::thread::sleep(WHILE / 10);
+    let left = left.into_reset().unwrap();
+    while poller.poll().unwrap().is_some() {}
+    let (left, mut right) = (left.into_init(&port).unwrap(), right.into_init(&port).unwrap());
+    right.post_receive(domain.buffer(8).unwrap()).unwrap();
+    let (to_left, to_right) = (left.endpoint(), right.endpoint());
+    let (mut left, _right) = (left.connect(&to_right).unwrap(), right.connect(&to_left).unwrap());
+    for _ in 0..2 {
+        left.post_read(domain.buffer(64).unwrap(), &region.remote()).unwrap();
+    }
+    left.post(WorkRequest::send(message(&domain, b"done")).fenced()).unwrap();
+    for _ in 0..2 {
+        assert!(matches!(next(&mut poller).work(), Work::Read(_)));
+    }
+    let received = (0..2).filter_map(|_| next(&mut poller).received()).count();
+    assert_eq!(received, 1);
+}
+
+/// A bad request in a list comes back by itself: the one before it runs, and none comes after it.
+#[test]
+fn c066_a_list_stops_at_its_bad_request() {
+    let mut link = link!(4);
+    let region = link.domain.register::<RemoteWrite, _>(vec![0_u64; 3]).unwrap();
+    let word = |at: u64| region.remote().slice(8 * at..8 * at + 8).unwrap();
+    let requests = [8, 9, 8].map(|len| message(&link.domain, &vec![1; len]));
+    let refused = link
+        .left
+        .batch(|batch| {
+            for (at, buffer) in requests.into_iter().enumerate() {
+                if let Err(error) = batch.post(WorkRequest::write(buffer, &word(at as u64))) {
+                    return Some((at, error));
+                }
+            }
+            None
+        })
+        .unwrap();
+    let Some((1, PostError::Flawed { request, flaw })) = refused else { panic!("{refused:?}") };
+    assert_eq!((request.into_memory().len(), flaw), (9, RequestFlaw::TooLong { len_bytes: 9, within: 8 }));
+    next(&mut link.poller);
+    assert!(link.poller.wait_for(crate::WHILE).unwrap().is_none());
+    assert_eq!(
+        (region.load(0).unwrap(), region.load(8).unwrap(), region.load(16).unwrap()),
+        (0x0101_0101_0101_0101, 0, 0)
+    );
+}
+
+/// An immediate is there if it was sent, and only then.
+#[test]
+fn c122_an_immediate_is_there_if_it_was_sent() {
+    let mut link = link!(4);
+    for immediate in [None, Some(0), Some(u32::MAX)] {
+        link.right.post_receive(link.domain.buffer(8).unwrap()).unwrap();
+        let request = WorkRequest::send(message(&link.domain, b"text")).unsignalled();
+        link.left.post(if let Some(value) = immediate { request.with_immediate(value) } else { request }).unwrap();
+        let Work::Received(received) = next(&mut link.poller).work() else { panic!("a message") };
+        assert_eq!(received.immediate, immediate);
+    }
+}

@@ -1,0 +1,56 @@
+//! Posting in each state, and what becomes of it.
+
+use crate::common::PATIENCE;
+use crate::{failure, from, message, next};
+use interlock::{DeviceState, Limits, Status, WorkRequest};
+
+/// A receive of Init takes a message while its pair is still in Ready To Receive.
+#[test]
+fn c033_a_receive_is_served_before_ready_to_send() {
+    let domain = domain!();
+    let port = domain.context().active_port().unwrap();
+    let (queue, mut poller) = domain.completion_queue(16).unwrap();
+    let left = domain.reliable(&queue, &Limits::default()).unwrap().into_init(&port).unwrap();
+    let mut right = domain.reliable(&queue, &Limits::default()).unwrap().into_init(&port).unwrap();
+    right.post_receive(domain.buffer(8).unwrap()).unwrap();
+    let mut left = left.connect(&right.endpoint()).unwrap();
+    let mut right = right.into_rtr(&from(&left.endpoint())).unwrap();
+    right.post_receive(domain.buffer(8).unwrap()).unwrap();
+    for text in [b"first", b"later"] {
+        left.post_send(message(&domain, text)).unwrap();
+        let received = (0..2).filter_map(|_| next(&mut poller).received()).next_back().unwrap();
+        assert_eq!(&received[..], text);
+    }
+    assert_eq!(right.query_state().unwrap(), DeviceState::ReadyToReceive);
+}
+
+/// Receives are flushed in the order of posting, without anything more.
+#[test]
+fn c036_error_flushes_receives_in_order() {
+    let mut link = link!(4);
+    let posted: Vec<_> = (0..4).map(|_| link.right.post_receive(link.domain.buffer(8).unwrap()).unwrap()).collect();
+    let _right = link.right.into_error().unwrap();
+    for id in posted {
+        let failure = failure(&mut link.poller);
+        assert_eq!((failure.id, failure.status), (id, Status::Flushed));
+    }
+}
+
+/// Each send that is flushed makes a completion, signalled or not.
+#[test]
+fn c037_error_flushes_unsignalled_sends_too() {
+    let mut link = link!(8);
+    let posted: Vec<_> = (0..5)
+        .map(|_| link.left.post(WorkRequest::send(link.domain.buffer(8).unwrap()).unsignalled()).unwrap())
+        .collect();
+    assert!(link.poller.wait_for(crate::WHILE).unwrap().is_none(), "there is no receive");
+    let mut left = link.left.into_error().unwrap();
+    let mut flushed = Vec::new();
+    left.drain(&mut link.poller, PATIENCE, |completion| {
+        let failure = completion.check().unwrap_err();
+        assert_eq!(failure.status, Status::Flushed);
+        flushed.push(failure.id);
+    })
+    .unwrap();
+    assert_eq!(flushed, posted);
+}

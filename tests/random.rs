@@ -1,0 +1,690 @@
+//! Long random sequences of calls, legal and not, over several pairs, against a small model of what must come of them.
+//!
+//! `INTERLOCK_SEED=<number>` repeats one sequence; a failing one says its number. The soft device is stepped by hand, so that a
+//! seed is the same sequence each time; on another device the model takes completions as they come.
+
+#[path = "../benches/common/random.rs"]
+#[allow(dead_code, reason = "the benchmarks use more of it")]
+mod chance;
+mod common;
+
+use chance::Random;
+use common::PATIENCE;
+use interlock::soft::Fabric;
+use interlock::{
+    AnyQueuePair, Buffer, Completion, CompletionQueue, ConnectAttributes, Context, DeviceState, Init, Limits,
+    MemoryRegion, Operation, Poller, Port, PostError, PostedMemory, ProtectionDomain, QueuePair, RemoteAll,
+    RemoteRegion, SharedLimits, Status, TransitionFailure, Work, WorkId, WorkRequest,
+};
+use std::any::Any;
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+interlock::domain! {
+    struct Test;
+    struct Dropped;
+}
+
+/// Little, so that queues are often full.
+const LIMITS: Limits =
+    Limits { sends: 4, receives: 3, inline_bytes: 0, elements: 1, posting: interlock::Posting::List };
+const LINKS: usize = 3;
+/// As many as can be in flight, and some.
+const BUFFERS: usize = 2 * LINKS * LIMITS.completions() as usize + 4;
+const BUFFER_BYTES: usize = 64;
+
+/// The device: a soft one that is stepped, or the one that `INTERLOCK_DEVICE` names.
+struct Device {
+    context: Context,
+    stepped: Option<Fabric>,
+}
+
+impl Device {
+    fn open() -> Self {
+        let context = common::context();
+        if !context.is_soft() {
+            return Self { context, stepped: None };
+        }
+        let fabric = Fabric::manual();
+        Self { context: Context::open_on(&fabric, "random").unwrap(), stepped: Some(fabric) }
+    }
+
+    /// Lets a little happen.
+    fn step(&self, random: &mut Random) {
+        match &self.stepped {
+            Some(fabric) => {
+                for _ in 0..random.below(8) {
+                    fabric.step();
+                }
+            }
+            None => std::thread::sleep(Duration::from_micros(random.below(300) as u64)),
+        }
+    }
+
+    /// Lets all happen that can, time included.
+    fn run(&self) {
+        let Some(fabric) = &self.stepped else { return std::thread::sleep(Duration::from_micros(200)) };
+        if fabric.run() == 0
+            && let Some(timer) = fabric.next_timer()
+        {
+            fabric.advance(timer);
+        }
+    }
+}
+
+/// Says which sequence failed.
+struct Seed(u64);
+
+impl Drop for Seed {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("this was INTERLOCK_SEED={}", self.0);
+        }
+    }
+}
+
+/// Runs `sequence` for the seed of the environment, or for several: many where they are cheap.
+fn for_seeds(on_soft: u64, on_others: u64, sequence: impl Fn(Random)) {
+    let seeds = match std::env::var("INTERLOCK_SEED") {
+        Ok(seed) => seed.parse().map(|seed| seed..seed + 1).expect("a number"),
+        Err(_) if common::context().is_soft() => 0..on_soft,
+        Err(_) => 0..on_others,
+    };
+    for seed in seeds {
+        let _seed = Seed(seed);
+        sequence(Random::new(seed));
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum What {
+    Receive,
+    Message,
+    /// Of a number to the peer's first word: numbers grow.
+    Write(u64),
+    /// Of that word, which was at least this when it was posted.
+    Read(u64),
+    /// Of one to the peer's second word.
+    Add,
+    /// A write to where nothing is any more.
+    Bad,
+}
+
+/// A request that the device has.
+#[derive(Debug)]
+struct Posted {
+    life: usize,
+    number: u64,
+    address: usize,
+    what: What,
+}
+
+/// A pair from one connect to the next.
+#[derive(Default, Debug)]
+struct Life {
+    peer: usize,
+    /// Of sends and of receives: how many were posted, how many came out, and whether one has failed.
+    posted: [u64; 2],
+    out: [u64; 2],
+    failed: [bool; 2],
+    /// What was sent: immediate and length. The first eight bytes are the place in this list.
+    messages: Vec<(Option<u32>, usize)>,
+    received: usize,
+    /// The last number written, and the last one known to have arrived.
+    written: (u64, u64),
+    added: Option<u64>,
+    /// The last send is unsignalled: what came of it the next one tells.
+    quiet: bool,
+    /// Why its requests may fail: it was taken down; the peer's bad request broke it, or its own; the peer is down.
+    closing: bool,
+    hit: bool,
+    bad: bool,
+    unanswered: bool,
+}
+
+impl Life {
+    fn in_flight(&self, queue: usize) -> u64 {
+        self.posted[queue] - self.out[queue]
+    }
+
+    fn may_fail(&self) -> bool {
+        self.closing || self.hit || self.bad || self.unanswered
+    }
+
+    fn may_end_with(&self, status: Status, what: What) -> bool {
+        match status {
+            Status::Flushed => self.may_fail(),
+            Status::Destroyed => self.closing,
+            Status::RemoteAccess => what == What::Bad,
+            Status::RetryExceeded => self.unanswered && what != What::Receive,
+            _ => false,
+        }
+    }
+}
+
+struct End {
+    pair: AnyQueuePair<Test>,
+    life: usize,
+}
+
+struct World {
+    device: Device,
+    domain: ProtectionDomain<Test>,
+    port: Port,
+    queue: CompletionQueue<Test>,
+    poller: Poller<Test>,
+    free: Vec<Buffer<Test>>,
+    /// Two words for each end, which its peer writes and adds to.
+    words: MemoryRegion<Test, RemoteAll, Vec<u64>>,
+    nothing: RemoteRegion<RemoteAll>,
+    links: Vec<[End; 2]>,
+    lives: Vec<Life>,
+    in_flight: HashMap<WorkId, Posted>,
+    /// Every send is signalled.
+    loud: bool,
+    /// Sends may be fenced, and send queues drained.
+    fences: bool,
+    drains: bool,
+}
+
+impl World {
+    fn new(fences: bool, drains: bool) -> Self {
+        let device = Device::open();
+        let domain = device.context.named_domain(Test).unwrap();
+        let port = device.context.active_port().unwrap();
+        let (queue, poller) = domain.completion_queue(2 * LINKS as u32 * LIMITS.completions()).unwrap();
+        let free = domain.buffers(BUFFERS, BUFFER_BYTES).unwrap();
+        let words = domain.register::<RemoteAll, _>(vec![0; 4 * LINKS]).unwrap();
+        let gone = domain.register::<RemoteAll, _>(vec![0_u64; 8]).unwrap();
+        let nothing = gone.remote();
+        gone.deregister().unwrap();
+        let (links, lives, in_flight) = (Vec::new(), Vec::new(), HashMap::new());
+        let mut world = Self {
+            device,
+            domain,
+            port,
+            queue,
+            poller,
+            free,
+            words,
+            nothing,
+            links,
+            lives,
+            in_flight,
+            loud: false,
+            fences,
+            drains,
+        };
+        for _ in 0..LINKS {
+            let ends = [(), ()].map(|()| world.pair());
+            let link = world.connect(ends);
+            world.links.push(link);
+        }
+        world
+    }
+
+    fn pair(&self) -> QueuePair<Test, Init> {
+        self.domain.reliable(&self.queue, &LIMITS).unwrap().into_init(&self.port).unwrap()
+    }
+
+    /// Another life for two pairs.
+    fn connect(&mut self, pairs: [QueuePair<Test, Init>; 2]) -> [End; 2] {
+        let life = self.lives.len();
+        self.lives.push(Life { peer: life + 1, ..Life::default() });
+        self.lives.push(Life { peer: life, ..Life::default() });
+        // So patient that a machine which is busy with other things is no reason to give up.
+        let attr = ConnectAttributes { timeout: 18.try_into().unwrap(), ..ConnectAttributes::default() };
+        let [mut left, right] = pairs;
+        // A receive may be there before there is a peer.
+        let buffer = self.free.pop().unwrap();
+        let address = buffer.as_ptr().addr();
+        let id = left.post_receive(buffer).unwrap();
+        self.note(life, id, address, What::Receive);
+        let (to_left, to_right) = (left.endpoint(), right.endpoint());
+        let left = left.connect_with(&to_right, &attr).unwrap();
+        let right = right.connect_with(&to_left, &attr).unwrap();
+        [End { pair: left.into(), life }, End { pair: right.into(), life: life + 1 }]
+    }
+
+    fn note(&mut self, life: usize, id: WorkId, address: usize, what: What) {
+        let queue = usize::from(what == What::Receive);
+        let posted = &mut self.lives[life].posted[queue];
+        let known = self.in_flight.insert(id, Posted { life, number: *posted, address, what });
+        assert!(known.is_none(), "{id:?} is in flight twice");
+        *posted += 1;
+    }
+
+    /// The words of an end, for its peer.
+    fn target(&self, link: usize, end: usize, word: u64) -> RemoteRegion<RemoteAll> {
+        let at = 8 * (4 * link as u64 + 2 * end as u64 + word);
+        self.words.remote().slice(at..at + 8).unwrap()
+    }
+
+    /// Posts something, and holds the answer against the model.
+    fn post(&mut self, random: &mut Random, link: usize, end: usize, what: What) {
+        let [first, second] = [self.target(link, 1 - end, 0), self.target(link, 1 - end, 1)];
+        let nothing = self.nothing.slice(0..8).unwrap();
+        let End { pair, life } = &mut self.links[link][end];
+        let life = *life;
+        let Some(pair) = pair.ready() else { return };
+        let Some(mut buffer) = self.free.pop() else { panic!("buffers were lost") };
+        let (address, model) = (buffer.as_ptr().addr(), &self.lives[life]);
+        let queue = usize::from(what == What::Receive);
+        let depth = u64::from([LIMITS.sends, LIMITS.receives][queue]);
+        let (broken, full) = (pair.first_failure().is_some(), model.in_flight(queue) == depth);
+        assert!(!broken || model.may_fail(), "broken for no reason");
+        assert!(broken || !model.failed.contains(&true), "a failure was forgotten");
+        let immediate = random.one_in(3).then(|| random.next() as u32);
+        let len = 8 + random.below(BUFFER_BYTES - 8);
+        let (unsignalled, fenced) = (!self.loud && random.one_in(2), self.fences && random.one_in(4));
+        let quiet = unsignalled && model.in_flight(0) + 1 < depth;
+        let number = if let What::Write(number) = what { number } else { model.messages.len() as u64 };
+        if what != What::Receive {
+            buffer.set_len(len).unwrap();
+            buffer.fill(len as u8);
+            buffer[..8].copy_from_slice(&number.to_ne_bytes());
+        }
+        if matches!(what, What::Write(_) | What::Bad | What::Read(_)) {
+            buffer.set_len(8).unwrap();
+        }
+        macro_rules! posted {
+            ($request:expr) => {{
+                let mut request = $request;
+                if unsignalled {
+                    request = request.unsignalled();
+                }
+                if fenced {
+                    pair.post(request.fenced()).map_err(|error| error.map(WorkRequest::into_memory))
+                } else {
+                    pair.post(request).map_err(|error| error.map(WorkRequest::into_memory))
+                }
+            }};
+        }
+        let result = match what {
+            What::Receive => pair.post_receive(buffer),
+            What::Message => match immediate {
+                Some(immediate) => posted!(WorkRequest::send(buffer).with_immediate(immediate)),
+                None => posted!(WorkRequest::send(buffer)),
+            },
+            What::Write(_) => posted!(WorkRequest::write(buffer, &first)),
+            What::Read(_) => posted!(WorkRequest::read(buffer, &first)),
+            What::Add => posted!(WorkRequest::fetch_and_add(buffer, &second, 1)),
+            What::Bad => posted!(WorkRequest::write(buffer, &nothing)),
+        };
+        let back = match result {
+            Ok(id) => {
+                assert!(!broken && !full, "{what:?} was posted to a pair that is broken or full");
+                let (counted, queue_of) = (pair.sends_in_flight(), pair.receives_in_flight());
+                self.note(life, id, address, what);
+                let model = &mut self.lives[life];
+                assert_eq!([counted, queue_of].map(u64::from), [model.in_flight(0), model.in_flight(1)]);
+                if what != What::Receive {
+                    model.quiet = quiet;
+                }
+                match what {
+                    What::Message => model.messages.push((immediate, len)),
+                    What::Write(number) => model.written.0 = number,
+                    What::Bad => {
+                        model.bad = true;
+                        let peer = model.peer;
+                        self.lives[peer].hit = true;
+                        self.lives[peer].unanswered = true;
+                        self.lives[life].unanswered = true;
+                    }
+                    _ => (),
+                }
+                return;
+            }
+            Err(PostError::Broken { request, .. }) if broken => request,
+            Err(PostError::QueueFull(request)) if full && !broken => request,
+            Err(error) => panic!("{what:?}: {error}, where broken is {broken} and full {full}"),
+        };
+        assert_eq!(back.as_ptr().addr(), address, "another buffer came back");
+        self.free.push(back);
+    }
+
+    /// A request that cannot be, however the pair is.
+    fn post_flawed(&mut self, link: usize, end: usize) {
+        let target = self.target(link, 1 - end, 0);
+        let Some(pair) = self.links[link][end].pair.ready() else { return };
+        let mut buffer = self.free.pop().unwrap();
+        let address = buffer.as_ptr().addr();
+        buffer.set_len(9).unwrap();
+        let Err(PostError::Flawed { request, .. }) = pair.post_write(buffer, &target) else { panic!("9 bytes in 8") };
+        assert_eq!(request.as_ptr().addr(), address);
+        self.free.push(request);
+    }
+
+    /// Holds a completion against the model.
+    fn complete(&mut self, completion: Completion<Test>) {
+        let id = completion.id();
+        let Some(posted) = self.in_flight.remove(&id) else { panic!("{id:?} came, which is not in flight") };
+        let Posted { life, number, address, what } = posted;
+        let queue = usize::from(what == What::Receive);
+        assert_eq!(self.lives[life].out[queue], number, "{what:?} out of order");
+        self.lives[life].out[queue] += 1;
+        let buffer = match completion.check() {
+            Ok(success) => {
+                assert!(!self.lives[life].failed[queue], "{what:?} succeeds after a failure");
+                let operation = match what {
+                    What::Receive => Operation::Receive,
+                    What::Message => Operation::Send,
+                    What::Write(_) => Operation::Write,
+                    What::Read(_) => Operation::Read,
+                    What::Add => Operation::FetchAndAdd,
+                    What::Bad => panic!("a bad request succeeds"),
+                };
+                assert_eq!(success.operation(), operation);
+                self.succeed(life, what, success.work())
+            }
+            Err(failure) => {
+                let (status, model) = (failure.status, &mut self.lives[life]);
+                assert!(model.may_end_with(status, what), "{what:?} ends with {status}");
+                let first = !std::mem::replace(&mut model.failed[queue], true);
+                assert!(first || matches!(status, Status::Flushed | Status::Destroyed), "{status} is not the first");
+                failure.into_buffer().unwrap()
+            }
+        };
+        assert_eq!(buffer.as_ptr().addr(), address, "{what:?} gives another buffer back");
+        self.free.push(buffer);
+    }
+
+    fn succeed(&mut self, life: usize, what: What, work: Work<Test>) -> Buffer<Test> {
+        let peer = self.lives[life].peer;
+        match (what, work) {
+            (What::Receive, Work::Received(received)) => {
+                let place = self.lives[life].received;
+                let (immediate, len) = self.lives[peer].messages[place];
+                assert_eq!((received.immediate, received.buffer.len()), (immediate, len));
+                assert_eq!(received.buffer[..8], (place as u64).to_ne_bytes(), "a message out of order");
+                assert!(received.buffer[8..].iter().all(|&byte| byte == len as u8));
+                self.lives[life].received += 1;
+                received.buffer
+            }
+            (What::Message, Work::Sent(PostedMemory::Unique(buffer))) => buffer,
+            (What::Write(number), Work::Written(PostedMemory::Unique(buffer))) => {
+                self.lives[life].written.1 = number;
+                buffer
+            }
+            (What::Read(least), Work::Read(buffer)) => {
+                let value = u64::from_ne_bytes(buffer[..8].try_into().unwrap());
+                let most = self.lives[life].written.0;
+                assert!((least..=most).contains(&value), "{value} is not in {least}..={most}");
+                buffer
+            }
+            (What::Add, Work::Atomic { original, buffer }) => {
+                let last = self.lives[life].added.replace(original);
+                assert!(last.is_none_or(|last| original == last + 1), "{original} after {last:?}");
+                buffer
+            }
+            (what, work) => panic!("{what:?} became {work:?}"),
+        }
+    }
+
+    /// Takes out up to `most` completions; whether the queue was seen empty.
+    fn poll(&mut self, most: usize) -> bool {
+        for _ in 0..most {
+            let Some(completion) = self.poller.poll().unwrap() else { return true };
+            self.complete(completion);
+        }
+        false
+    }
+
+    /// Goes on until `done`, which must come.
+    fn until(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> bool) {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let empty = self.poll(usize::MAX);
+            if empty && done(self) {
+                return;
+            }
+            assert!(Instant::now() < deadline, "{what} does not come");
+            self.device.run();
+        }
+    }
+
+    /// Takes an end down, on one of several ways, to Init again.
+    fn take_down(&mut self, random: &mut Random, link: usize, end: usize) -> QueuePair<Test, Init> {
+        let life = self.links[link][end].life;
+        let peer = self.lives[life].peer;
+        (self.lives[life].closing, self.lives[peer].unanswered) = (true, true);
+        let over = |world: &mut Self| (0..2).all(|queue| world.lives[life].in_flight(queue) == 0);
+        let mut pair = std::mem::take(&mut self.links[link][end].pair);
+        if let AnyQueuePair::SendQueueDrain(draining) = pair {
+            pair = draining.into_error().unwrap().into();
+        }
+        if random.one_in(2) {
+            let errored = match pair {
+                AnyQueuePair::ReadyToSend(pair) => pair.into_error().unwrap(),
+                AnyQueuePair::Errored(pair) => pair,
+                other => panic!("{other:?}"),
+            };
+            assert_eq!(errored.query_state().unwrap(), DeviceState::Error);
+            // An unsignalled send that succeeded last is not flushed, and nothing after it tells.
+            if !self.lives[life].quiet && random.one_in(2) {
+                self.until("the flush", over);
+                assert_eq!((errored.sends_in_flight(), errored.receives_in_flight()), (0, 0));
+            }
+            pair = errored.into();
+        }
+        if random.one_in(3) {
+            match pair {
+                AnyQueuePair::ReadyToSend(pair) => pair.destroy().unwrap(),
+                AnyQueuePair::Errored(pair) => drop(pair),
+                other => panic!("{other:?}"),
+            }
+            self.until("what was destroyed", over);
+            return self.pair();
+        }
+        let in_flight = !over(self);
+        let reset = match pair {
+            AnyQueuePair::ReadyToSend(pair) => pair.into_reset().unwrap(),
+            AnyQueuePair::Errored(pair) => pair.into_reset().unwrap(),
+            other => panic!("{other:?}"),
+        };
+        let reset = match reset.into_init(&self.port) {
+            Ok(pair) => {
+                assert!(!in_flight, "its completions may still be in the queue");
+                return pair;
+            }
+            Err(error) => {
+                assert!(in_flight && matches!(error.source, TransitionFailure::Unsettled), "{error}");
+                error.queue_pair
+            }
+        };
+        self.until("what was reset", over);
+        reset.into_init(&self.port).unwrap()
+    }
+
+    /// Both ends of a link begin another life.
+    fn revive(&mut self, random: &mut Random, link: usize) {
+        let first = random.below(2);
+        let one = self.take_down(random, link, first);
+        // Meanwhile the other end may go on, and fail.
+        for _ in 0..random.below(3) {
+            self.post(random, link, 1 - first, What::Message);
+            self.device.step(random);
+            self.poll(random.below(3));
+        }
+        let other = self.take_down(random, link, 1 - first);
+        let life = self.lives.len();
+        for end in 0..2 {
+            // The words of a new life begin anew.
+            self.words.store(8 * (4 * link + 2 * end), 0).unwrap();
+            self.words.store(8 * (4 * link + 2 * end) + 8, 0).unwrap();
+        }
+        self.links[link] = self.connect([one, other]);
+        assert_eq!(self.links[link].each_ref().map(|end| end.life), [life, life + 1]);
+    }
+
+    /// Drains and resumes, if nothing is under way.
+    fn pause(&mut self, link: usize, end: usize) {
+        let life = self.links[link][end].life;
+        if !self.drains || self.lives[life].in_flight(0) != 0 {
+            return;
+        }
+        let may_fail = self.lives[life].may_fail();
+        let pair = match std::mem::take(&mut self.links[link][end].pair) {
+            AnyQueuePair::ReadyToSend(pair) => pair,
+            other => return self.links[link][end].pair = other,
+        };
+        self.links[link][end].pair = match pair.into_sqd() {
+            Ok(pair) => {
+                self.until("the drained queue", |_| pair.drained(Duration::ZERO).unwrap());
+                match pair.resume() {
+                    Ok(pair) => pair.into(),
+                    // The device has left the state behind the type.
+                    Err(error) => {
+                        assert!(may_fail, "{error}");
+                        error.queue_pair.into()
+                    }
+                }
+            }
+            Err(error) => {
+                assert!(may_fail, "{error}");
+                error.queue_pair.into()
+            }
+        };
+    }
+
+    /// What was sent arrives, and what was posted succeeds, on a link where nothing went wrong.
+    fn settle(&mut self, random: &mut Random, link: usize) {
+        let ends = [0, 1].map(|end| self.links[link][end].life);
+        if ends.iter().any(|&life| self.lives[life].may_fail()) {
+            return;
+        }
+        let deadline = Instant::now() + PATIENCE;
+        self.loud = true;
+        for (end, life) in ends.into_iter().enumerate() {
+            if self.lives[life].quiet {
+                self.post(random, link, end, What::Read(0));
+            }
+        }
+        while ends.iter().any(|&life| self.lives[life].in_flight(0) > 0) || !self.arrived(ends) {
+            for (end, life) in ends.into_iter().enumerate() {
+                let model = &self.lives[life];
+                let expected = self.lives[model.peer].messages.len() - model.received;
+                if (model.in_flight(1) as usize) < expected {
+                    self.post(random, link, end, What::Receive);
+                }
+            }
+            self.device.run();
+            self.poll(usize::MAX);
+            if Instant::now() >= deadline {
+                let left: Vec<_> = self.in_flight.values().filter(|posted| ends.contains(&posted.life)).collect();
+                panic!("link {link} does not come to rest: {:?} and {left:?}", ends.map(|life| &self.lives[life]));
+            }
+        }
+        self.loud = false;
+        for (end, life) in ends.into_iter().enumerate() {
+            let pair = self.links[link][end].pair.ready().unwrap();
+            assert_eq!((pair.query_state().unwrap(), pair.first_failure()), (DeviceState::ReadyToSend, None));
+            let at = 8 * (4 * link + 2 * (1 - end));
+            assert_eq!(self.words.load(at).unwrap(), self.lives[life].written.1, "what was written last");
+            let added = self.lives[life].added.map_or(0, |last| last + 1);
+            assert_eq!(self.words.load(at + 8).unwrap(), added, "what was added");
+        }
+    }
+
+    fn arrived(&self, ends: [usize; 2]) -> bool {
+        ends.iter().all(|&life| self.lives[life].received == self.lives[self.lives[life].peer].messages.len())
+    }
+
+    /// One call, or a few that belong together.
+    fn act(&mut self, random: &mut Random) {
+        let (link, end) = (random.below(LINKS), random.below(2));
+        let life = self.links[link][end].life;
+        let (last, least) = self.lives[life].written;
+        match random.below(400) {
+            0..60 => self.post(random, link, end, What::Receive),
+            60..120 => self.post(random, link, end, What::Message),
+            120..150 => self.post(random, link, end, What::Write(last + 1)),
+            150..180 => self.post(random, link, end, What::Read(least)),
+            180..200 => self.post(random, link, end, What::Add),
+            200..210 => self.post_flawed(link, end),
+            210..300 => drop(self.poll(1 + random.below(6))),
+            300..370 => self.device.step(random),
+            370..380 => self.settle(random, link),
+            380..390 => self.pause(link, end),
+            390..394 => self.post(random, link, end, What::Bad),
+            _ => self.revive(random, link),
+        }
+    }
+}
+
+#[test]
+fn random_calls_end_as_the_model_says() {
+    let (fences, drains) = (!common::deviates("C062"), !common::deviates("C015"));
+    let steps = if common::context().is_soft() { 2000 } else { 600 };
+    for_seeds(150, 12, |mut random| {
+        let mut world = World::new(fences, drains);
+        for _ in 0..steps {
+            world.act(&mut random);
+        }
+        for link in 0..LINKS {
+            world.settle(&mut random, link);
+        }
+        // Whatever is still under way comes back when its pair goes.
+        for link in 0..LINKS {
+            for end in 0..2 {
+                drop(world.take_down(&mut random, link, end));
+            }
+        }
+        assert!(world.in_flight.is_empty());
+        assert_eq!((world.free.len(), world.poller.unknown_completions()), (BUFFERS, 0));
+    });
+}
+
+/// Every kind of object, some of them in use, dropped in any order: nothing is left, so the domain's name is free again.
+#[test]
+fn drops_in_any_order_leave_nothing() {
+    for_seeds(200, 30, |mut random| {
+        let device = Device::open();
+        let domain = device.context.named_domain(Dropped).unwrap();
+        let port = device.context.active_port().unwrap();
+        let channel = domain.completion_channel().unwrap();
+        let (queue, poller) = channel.completion_queue(64).unwrap();
+        let mut shared = domain.shared_receive_queue(&SharedLimits { receives: 4, grows_to: 0 }).unwrap();
+        shared.post_receive(domain.buffer(8).unwrap()).unwrap();
+        let server = shared.reliable(&queue, &LIMITS).unwrap().into_init(&port).unwrap();
+        let client = domain.reliable(&queue, &LIMITS).unwrap().into_init(&port).unwrap();
+        let (to_server, to_client) = (server.endpoint(), client.endpoint());
+        let (server, mut client) = (server.connect(&to_client).unwrap(), client.connect(&to_server).unwrap());
+        for _ in 0..random.below(4) {
+            client.post_send(domain.buffer(8).unwrap()).unwrap();
+        }
+        client.post_receive(domain.buffer(8).unwrap()).unwrap();
+        let alone = domain.reliable(&queue, &LIMITS).unwrap();
+        let sender = domain.datagram(&queue, &LIMITS).unwrap().into_init(&port).unwrap().open().unwrap();
+        let recipient = domain.recipient(&port, &sender.endpoint(), interlock::Qkey::USUAL).unwrap();
+        let region = domain.register::<RemoteAll, _>(vec![0_u64; 8]).unwrap();
+        let whole = domain.register::<interlock::LocalWrite, _>(vec![0_u8; 64]).unwrap().split();
+        let spare = domain.buffers(2, 8).unwrap();
+        let readiness = poller.readiness().unwrap();
+        device.step(&mut random);
+        let mut objects: Vec<Box<dyn Any>> = vec![
+            Box::new(domain),
+            Box::new(channel),
+            Box::new(queue),
+            Box::new(poller),
+            Box::new(shared),
+            Box::new(server),
+            Box::new(client),
+            Box::new(alone),
+            Box::new(sender),
+            Box::new(recipient),
+            Box::new(region),
+            Box::new(whole),
+            Box::new(spare),
+            Box::new(readiness),
+        ];
+        let context = device.context.clone();
+        while !objects.is_empty() {
+            // The descriptors to wait on are of no domain.
+            assert!(objects.len() == 1 || context.named_domain(Dropped).is_err(), "freed too early");
+            objects.swap_remove(random.below(objects.len()));
+            device.step(&mut random);
+        }
+        context.named_domain(Dropped).expect("nothing is left");
+    });
+}

@@ -1,0 +1,9 @@
+//! Rule C6: only a datagram names its sender.
+
+use interlock::{Datagram, Qpn};
+
+fn sender<B>(message: Datagram<B>) -> Qpn {
+    message.sender
+}
+
+fn main() {}

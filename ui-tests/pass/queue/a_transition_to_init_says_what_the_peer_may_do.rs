@@ -1,0 +1,9 @@
+//! Rule Q2: a transition takes exactly the attributes that it requires.
+
+use interlock::{InitAttributes, PeerRights, Port};
+
+fn attributes(port: &Port) -> InitAttributes {
+    InitAttributes { port: port.clone(), pkey_index: 0, peer_rights: PeerRights::NONE }
+}
+
+fn main() {}

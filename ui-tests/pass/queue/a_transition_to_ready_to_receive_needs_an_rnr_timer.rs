@@ -1,0 +1,17 @@
+//! Rule Q2: a transition takes exactly the attributes that it requires.
+
+use interlock::{Mtu, OutOfRange, PeerPath, Psn, Qpn, ReadDepth, RnrTimer, RtrAttributes};
+
+fn attributes(path: PeerPath, destination: Qpn, receive_psn: Psn) -> Result<RtrAttributes, OutOfRange> {
+    let min_rnr_timer = RnrTimer::new(12)?;
+    Ok(RtrAttributes {
+        path,
+        path_mtu: Mtu::Bytes1024,
+        destination,
+        receive_psn,
+        responder_depth: ReadDepth::new(1)?,
+        min_rnr_timer,
+    })
+}
+
+fn main() {}

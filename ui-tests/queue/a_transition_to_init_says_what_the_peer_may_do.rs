@@ -1,0 +1,10 @@
+//! Rule Q2: a transition takes exactly the attributes that it requires.
+//! Error: E0063
+
+use interlock::{InitAttributes, PeerRights, Port};
+
+fn attributes(port: &Port) -> InitAttributes {
+    InitAttributes { port: port.clone(), pkey_index: 0 }
+}
+
+fn main() {}
