@@ -489,6 +489,7 @@ const UNCHECKED: &[Unchecked] = &[
         changes: &[("queue/core.rs", "for queue in [sends, receives] {", "for queue in [sends] {")],
         tests: &[
             "a_pair_on_a_shared_queue_completes_in_its_own_domain",
+            "a_queue_pair_completes_on_a_queue_of_its_own_domain",
             "receives_complete_on_a_queue_of_the_same_domain_as_sends",
         ],
     },
@@ -581,7 +582,7 @@ fn without_its_mechanism_each_case_compiles() {
 #[ignore = "builds the library once per mutant, some minutes in all: cargo test --test mutants -- --ignored"]
 fn without_its_comparison_each_mix_up_passes() {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("mutants");
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("unchecked");
     let library = folder.join("library");
     for Unchecked { without, changes, tests } in UNCHECKED {
         write(&root, &library, without, changes);
