@@ -3,8 +3,8 @@
 #![forbid(unsafe_code)]
 
 use interlock::{
-    Batch, BatchError, Buffer, Failure, Inline, PollError, Poller, PostError, PostedMemory, QueuePair, RemoteAll,
-    RemoteRegion, SharedBuffer, Success, Work, WorkId, WorkRequest, request::Write,
+    Batch, BatchError, Buffer, Checked, Failure, Inline, PollError, Poller, PostError, PostedMemory, QueuePair,
+    RemoteAll, RemoteRegion, SharedBuffer, Success, Work, WorkId, WorkRequest, request::Write,
 };
 use std::hint::black_box;
 use std::sync::Mutex;
@@ -31,7 +31,7 @@ macro_rules! probes {
 
 probes! {
     post_send post_send_immediate post_write post_read post_compare_and_swap post_fetch_and_add post_shared post_inline post_receive
-    post_request batch batch_post batch_post_each poll poll_each poll_retired
+    post_request post_checked batch batch_post batch_post_each poll poll_each poll_retired
 }
 
 /// What a completion was. Nobody looks: it is for what it costs to make.
@@ -113,6 +113,11 @@ fn post_receive(pair: &mut Pair, buffer: Buffer<Bench>) -> Posted<Buffer<Bench>>
 #[inline(never)]
 fn post_request(pair: &mut Pair, request: Request) -> Posted<Request> {
     pair.post(request)
+}
+
+#[inline(never)]
+fn post_checked(pair: &mut QueuePair<Checked>, buffer: Buffer<Checked>) -> Posted<Buffer<Checked>> {
+    pair.post_send(buffer)
 }
 
 #[inline(never)]

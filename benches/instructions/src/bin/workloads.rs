@@ -2,8 +2,8 @@
 #![forbid(unsafe_code)]
 
 use interlock::{
-    Buffer, Context, Inline, Limits, Operation, Poller, QueuePair, RemoteAll, RemoteRegion, SharedBuffer, Success,
-    WorkId, WorkRequest, soft::Fabric,
+    Brand, Buffer, Checked, Context, Inline, Limits, Operation, Poller, ProtectionDomain, QueuePair, RemoteAll,
+    RemoteRegion, SharedBuffer, Success, WorkId, WorkRequest, soft::Fabric,
 };
 use std::any::Any;
 use std::error::Error;
@@ -51,13 +51,13 @@ impl<T> Ring<T> {
     }
 }
 
-struct Setup {
-    pair: QueuePair<Bench>,
-    poller: Poller<Bench>,
-    ring: Ring<Buffer<Bench>>,
-    shares: Ring<SharedBuffer<Bench>>,
+struct Setup<B = Bench> {
+    pair: QueuePair<B>,
+    poller: Poller<B>,
+    ring: Ring<Buffer<B>>,
+    shares: Ring<SharedBuffer<B>>,
     /// Those of the batch that is next, and of the one after it.
-    batches: [Vec<Buffer<Bench>>; 2],
+    batches: [Vec<Buffer<B>>; 2],
     bytes: Vec<u8>,
     /// Parts of the peer's memory of `MESSAGE` bytes.
     target: [RemoteRegion<RemoteAll>; SLOTS],
@@ -67,10 +67,9 @@ struct Setup {
     _kept: Box<dyn Any>,
 }
 
-impl Setup {
+impl<B: Brand + 'static> Setup<B> {
     /// A pair whose peer has `RECEIVES` receives posted, or one that is connected to itself and has `SLOTS`.
-    fn new(to_peer: bool) -> Result<Self, Box<dyn Error>> {
-        let domain = Context::open_on(&Fabric::new(), "soft0")?.named_domain(Bench)?;
+    fn new(domain: ProtectionDomain<B>, to_peer: bool) -> Result<Self, Box<dyn Error>> {
         let port = domain.context().active_port()?;
         let (queue, poller) = domain.completion_queue(2 * DEPTH)?;
         let (peer_queue, _) = domain.completion_queue(RECEIVES + DEPTH)?;
@@ -111,7 +110,7 @@ impl Setup {
 
 /// Polls until the completion of `id`.
 #[inline(always)]
-fn poll(poller: &mut Poller<Bench>, id: WorkId) -> Success<Bench> {
+fn poll<B>(poller: &mut Poller<B>, id: WorkId) -> Success<B> {
     loop {
         if let Some(completion) = poller.poll().expect("a queue that works") {
             let success = completion.check().expect("success");
@@ -123,6 +122,14 @@ fn poll(poller: &mut Poller<Bench>, id: WorkId) -> Success<Bench> {
 
 #[inline(never)]
 fn send(s: &mut Setup, n: u32) {
+    for _ in 0..n {
+        let id = s.pair.post_send(s.ring.take()).expect("room");
+        s.ring.put(poll(&mut s.poller, id).into_buffer().expect("a buffer"));
+    }
+}
+
+#[inline(never)]
+fn checked(s: &mut Setup<Checked>, n: u32) {
     for _ in 0..n {
         let id = s.pair.post_send(s.ring.take()).expect("room");
         s.ring.put(poll(&mut s.poller, id).into_buffer().expect("a buffer"));
@@ -264,6 +271,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     if iterations > RECEIVES {
         return Err("more iterations than the peer has receives".into());
     }
+    let context = Context::open_on(&Fabric::new(), "soft0")?;
+    if name == "checked" {
+        let mut setup = Setup::new(context.checked_domain()?, true)?;
+        black_box(checked as fn(&mut Setup<Checked>, u32))(&mut setup, iterations);
+        return Ok(());
+    }
     // The loop, and whether the pair sends to a peer instead of to itself.
     let (run, to_peer): (fn(&mut Setup, u32), bool) = match name.as_str() {
         "send" => (send, true),
@@ -278,7 +291,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         "unsignalled" => (unsignalled, false),
         _ => return Err("no such workload".into()),
     };
-    let mut setup = Setup::new(to_peer)?;
+    let mut setup = Setup::new(context.named_domain(Bench)?, to_peer)?;
     black_box(run)(&mut setup, iterations);
     Ok(())
 }
