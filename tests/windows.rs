@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Link, PATIENCE, context};
+use common::{Link, PATIENCE, context, deviates};
 use interlock::soft::{Fabric, Fault, Verb};
 use interlock::{
     Bindable, BoundWindow, Brand, Buffer, Context, Exposed, Failure, Lapsed, Limits, LocalWrite, Pages, Poller,
@@ -123,6 +123,7 @@ macro_rules! soft {
 #[test]
 fn c082_windows_come_and_go() {
     let mut link = link!();
+    assert_eq!(link.domain.context().windows_are_barriers(), !deviates("C082"));
     for _ in 0..3 {
         link.domain.window().unwrap().dealloc().unwrap();
         link.right.window().unwrap().dealloc().unwrap();
@@ -324,7 +325,7 @@ fn the_end_of_a_window_gives_memory_back_where_it_is_a_barrier() {
         let (_rest, memory) = page(&link.domain);
         let bound: BoundWindow<_, K> = bind::<RemoteWrite, _, _>(&mut link, memory);
         let remote = bound.remote().unwrap();
-        if !link.domain.context().windows_are_barriers() {
+        if deviates("C088") {
             let error = link.right.post_revoke(bound).unwrap_err();
             assert!(matches!(error, PostError::Flawed { flaw: RequestFlaw::NoBarrier, .. }), "{error}");
             // Nothing was posted, and nothing has ended.
@@ -361,7 +362,7 @@ fn a_peer_ends_a_window_with_its_message_where_that_does_no_harm() {
     let mut link = link!();
     let (_rest, memory) = page(&link.domain);
     let bound: BoundWindow<_, Type2> = bind::<RemoteWrite, _, _>(&mut link, memory);
-    if !link.domain.context().windows_are_barriers() {
+    if deviates("C089") {
         // No record says so, and with one from elsewhere nothing is posted.
         assert_eq!(bound.remote_window::<RemoteWrite>().unwrap_err(), RecordError::NotInvalidated);
         let mut record = bound.remote::<RemoteWrite>().unwrap().to_bytes();
@@ -401,7 +402,7 @@ fn a_window_is_over_a_whole_region_where_bounds_are_not_kept() {
     let (rest, memory) = page(&link.domain);
     let (left, right) = memory.split_at(64).unwrap();
     let window = link.right.window().unwrap();
-    if !link.domain.context().windows_are_barriers() {
+    if deviates("C082") {
         let error = link.right.post_bind::<RemoteWrite, _>(window, left).unwrap_err();
         let expected = RequestFlaw::WindowOverPart { len_bytes: 64, region_bytes: 4096 };
         assert!(matches!(&error, PostError::Flawed { flaw, .. } if *flaw == expected), "{error}");

@@ -56,6 +56,7 @@ mod a_window_is_bound_on_a_pair_of_its_own_domain;
 mod a_window_is_bound_over_memory_of_its_own_domain;
 mod a_window_is_not_bound_over_a_buffer;
 mod a_window_is_not_ended_twice;
+mod a_window_is_over_memory_that_the_device_may_write;
 mod a_word_ends_before_its_lease;
 mod a_word_ends_before_its_region;
 mod an_array_on_the_stack_is_not_registered;

@@ -1,0 +1,9 @@
+//! Rule M27: a window is bound over memory that was registered for that, of its own domain.
+
+use interlock::{Brand, LocalWrite, MemoryRegion, Pages, Windowed};
+
+fn split<B: Brand>(region: MemoryRegion<B, Windowed<LocalWrite>, Pages>) {
+    drop(region.split_bindable());
+}
+
+fn main() {}
