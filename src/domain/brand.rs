@@ -74,7 +74,7 @@ impl Brand for Scoped<'_> {}
 ///
 /// | what meets | the error |
 /// |---|---|
-/// | memory, or a recipient, and a queue pair, its halves, batches and scopes | [`RequestFlaw::OtherDomain`](crate::RequestFlaw::OtherDomain) |
+/// | memory, a recipient or a window, and a queue pair, its halves, batches and scopes | [`RequestFlaw::OtherDomain`](crate::RequestFlaw::OtherDomain) |
 /// | memory and a [`SharedReceiveQueue`](crate::SharedReceiveQueue) | the same |
 /// | a memory window, what it shall be bound over, and a queue pair | the same |
 /// | a new queue pair and its completion queues | [`CreateError::OtherDomain`](crate::CreateError::OtherDomain) |
