@@ -107,7 +107,6 @@ const MUTANTS: &[Mutant] = &[
             "memory/window.rs",
             "impl<B> UnsettledWindow<B> {",
             "impl<B, K> Clone for BoundWindow<B, K> { fn clone(&self) -> Self { loop {} } } \
-             impl<B, K> Copy for BoundWindow<B, K> where Box<WindowInner>: Copy {} \
              impl<B> UnsettledWindow<B> {",
         )],
         cases: &["memory/a_bound_window_is_not_cloned"],

@@ -295,6 +295,17 @@ fn m12_a_pair_with_bound_windows_is_destroyed_at_once() {
 }
 
 #[test]
+fn a_pair_that_was_never_used_is_destroyed_with_its_windows() {
+    let link = link!();
+    let (queue, _poller) = link.domain.completion_queue(Limits::default().completions()).unwrap();
+    let mut pair = link.domain.reliable(&queue, &Limits::default()).unwrap();
+    let kept = pair.window().unwrap();
+    mem::forget(pair.window().unwrap());
+    pair.destroy().unwrap();
+    kept.dealloc().unwrap();
+}
+
+#[test]
 fn a_window_goes_on_through_a_reset_of_its_pair() {
     let mut link = link!();
     let (_rest, memory) = page(&link.domain);

@@ -262,10 +262,10 @@ const UNIQUE: usize = 0b00_0000;
 const SHARED: usize = 0b00_1000;
 /// No memory.
 const INLINE: usize = 0b01_0000;
-/// A memory window with what is behind it.
-const WINDOW: usize = 0b01_1000;
 /// A [`BufferList`].
 const LIST: usize = 0b10_0000;
+/// A memory window with what is behind it. With the bit of lists, so that the more frequent forms are told apart without it.
+const WINDOW: usize = LIST | 0b00_1000;
 const TAG: usize = OPERATION | FORM;
 // So that other forms show where bits of many entries are put together.
 static_assertions::const_assert_eq!(UNIQUE, 0);
@@ -430,13 +430,13 @@ impl Entry {
             UNIQUE => PostedMemory::Unique(Buffer::new(unsafe { self.into_part() })),
             // SAFETY: this form has one.
             SHARED => PostedMemory::Shared(SharedBuffer::new(unsafe { self.into_part() })),
-            // SAFETY: from `into_raw` (0); given up here.
-            LIST => PostedMemory::List(unsafe { BufferList::from_raw(mem::ManuallyDrop::new(self).part_ptr().cast()) }),
-            INLINE => {
+            form if form & LIST == 0 => {
                 // Has nothing to drop.
                 mem::forget(self);
                 PostedMemory::Inline
             }
+            // SAFETY: from `into_raw` (0); given up here.
+            LIST => PostedMemory::List(unsafe { BufferList::from_raw(mem::ManuallyDrop::new(self).part_ptr().cast()) }),
             _ => self.into_unsettled(),
         }
     }
@@ -482,9 +482,9 @@ impl Drop for Entry {
         match self.form() {
             // SAFETY: from `into_raw` (0); given up here.
             UNIQUE | SHARED => drop(unsafe { Part::from_raw(self.part_ptr()) }),
+            form if form & LIST == 0 => (),
             // SAFETY: as above.
             LIST => unsafe { ListInner::drop_raw(self.part_ptr().cast()) },
-            INLINE => (),
             // SAFETY: as above.
             _ => unsafe { WindowInner::drop_raw(self.part_ptr().cast()) },
         }
