@@ -103,12 +103,15 @@ const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         without: "one holder of a window",
-        changes: &[(
-            "memory/window.rs",
-            "impl<B> UnsettledWindow<B> {",
-            "impl<B, K> Clone for BoundWindow<B, K> { fn clone(&self) -> Self { loop {} } } \
-             impl<B> UnsettledWindow<B> {",
-        )],
+        changes: &[
+            ("memory/window.rs", "static_assertions::assert_not_impl_any!(BoundWindow<()>: Clone, Copy);", ""),
+            (
+                "memory/window.rs",
+                "impl<B> UnsettledWindow<B> {",
+                "impl<B, K> Clone for BoundWindow<B, K> { fn clone(&self) -> Self { loop {} } } \
+                 impl<B> UnsettledWindow<B> {",
+            ),
+        ],
         cases: &["memory/a_bound_window_is_not_cloned"],
     },
     Mutant {
