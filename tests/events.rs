@@ -409,7 +409,8 @@ fn a_timeout_reads_as_none_or_as_an_error() {
 /// An edge-triggered loop sees an edge for each new event, though it drains only by arming.
 #[test]
 fn an_edge_triggered_loop_misses_nothing() {
-    let mut link = link!(4);
+    // Deep enough for all messages: the loop does not wait for sends.
+    let mut link = link!(32);
     let readiness = link.poller.readiness().unwrap();
     let edges = Edges::of(&readiness);
     for round in 0..20 {

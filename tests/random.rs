@@ -10,7 +10,7 @@ mod common;
 
 use chance::Random;
 use common::PATIENCE;
-use interlock::soft::Fabric;
+use interlock::soft::{Fabric, Fault};
 use interlock::{
     AnyQueuePair, Buffer, Completion, CompletionQueue, ConnectAttributes, Context, DeviceState, Init, Limits,
     MemoryRegion, Operation, Poller, Port, PostError, PostedMemory, ProtectionDomain, QueuePair, RemoteAll,
@@ -59,6 +59,16 @@ impl Device {
             }
             None => std::thread::sleep(Duration::from_micros(random.below(300) as u64)),
         }
+    }
+
+    /// The network loses something, where it can be told to: what was lost is sent again, and done once.
+    fn lose(&self, random: &mut Random) {
+        let Some(fabric) = &self.stepped else { return };
+        fabric.inject(if random.one_in(2) {
+            Fault::RequestsLost { count: 1 }
+        } else {
+            Fault::AnswersLost { count: 1 }
+        });
     }
 
     /// Lets all happen that can, time included.
@@ -530,7 +540,11 @@ impl World {
         };
         self.links[link][end].pair = match pair.into_sqd() {
             Ok(pair) => {
-                self.until("the drained queue", |_| pair.drained(Duration::ZERO).unwrap());
+                self.until("the drained queue", |_| {
+                    let drained = pair.drained(Duration::ZERO).unwrap();
+                    assert!(!drained || pair.query_state().unwrap() == DeviceState::SendQueueDrain);
+                    drained || pair.query_state().unwrap() == DeviceState::Error
+                });
                 match pair.resume() {
                     Ok(pair) => pair.into(),
                     // The device has left the state behind the type.
@@ -603,7 +617,8 @@ impl World {
             180..200 => self.post(random, link, end, What::Add),
             200..210 => self.post_flawed(link, end),
             210..300 => drop(self.poll(1 + random.below(6))),
-            300..370 => self.device.step(random),
+            300..362 => self.device.step(random),
+            362..370 => self.device.lose(random),
             370..380 => self.settle(random, link),
             380..390 => self.pause(link, end),
             390..394 => self.post(random, link, end, What::Bad),

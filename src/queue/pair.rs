@@ -378,7 +378,8 @@ impl<B: Brand, T: Transport> QueuePair<B, ReadyToSend, T> {
 
 /// In SQD: the send queue is draining; receives go on.
 impl<B: Brand, T: Transport> QueuePair<B, SendQueueDrain, T> {
-    /// Waits until the device says that the send queue is drained, at most for `timeout`; false if it is not.
+    /// Waits until the device says that the send queue is drained, at most for `timeout`; false if it is not, or if the pair
+    /// has gone to Error meanwhile.
     ///
     /// `ibv_query_qp(3)`, `sq_draining`. A drained queue brings no buffer back: completions do.
     ///
@@ -389,8 +390,9 @@ impl<B: Brand, T: Transport> QueuePair<B, SendQueueDrain, T> {
         let deadline = Instant::now().checked_add(timeout);
         let core = &self.inner.core;
         loop {
-            if core.query(Mask(Mask::IBV_QP_STATE.0 | Mask::IBV_QP_EN_SQD_ASYNC_NOTIFY.0))?.sq_draining == 0 {
-                return Ok(true);
+            let now = core.query(Mask(Mask::IBV_QP_STATE.0 | Mask::IBV_QP_EN_SQD_ASYNC_NOTIFY.0))?;
+            if now.qp_state != raw_state::IBV_QPS_SQD || now.sq_draining == 0 {
+                return Ok(now.qp_state == raw_state::IBV_QPS_SQD);
             }
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 return Ok(false);
@@ -425,6 +427,9 @@ impl<B: Brand, T: Transport> QueuePair<B, Errored, T> {
     /// Moves the pair to Error again now and then, which is legal, and which devices need that flush only when they are told to.
     /// Where sends and receives complete on different queues, see [`drain_on`](Self::drain_on). Of a pair on a shared receive
     /// queue only the sends are waited for.
+    ///
+    /// An unsignalled send that succeeded, and after which no signalled one was posted, is not flushed: nothing tells of it, so
+    /// this waits until the time is over. Reset and destroy bring it back.
     ///
     /// # Errors
     ///

@@ -1,8 +1,8 @@
 //! Posting in each state, and what becomes of it.
 
-use crate::common::PATIENCE;
-use crate::{failure, from, message, next};
-use interlock::{DeviceState, Limits, Status, WorkRequest};
+use crate::common::{PATIENCE, eventually};
+use crate::{WHILE, failure, from, message, next};
+use interlock::{DeviceState, Limits, RemoteWrite, Status, WorkRequest};
 
 /// A receive of Init takes a message while its pair is still in Ready To Receive.
 #[test]
@@ -36,6 +36,22 @@ fn c036_error_flushes_receives_in_order() {
     }
 }
 
+/// An unsignalled send that has succeeded is not flushed, so nothing tells of it: it comes back by the reset.
+#[test]
+fn c037_error_does_not_flush_what_has_succeeded() {
+    let mut link = link!(4);
+    let region = link.domain.register::<RemoteWrite, _>(vec![0_u64; 1]).unwrap();
+    link.left.post(WorkRequest::write(message(&link.domain, &[7; 8]), &region.remote()).unsignalled()).unwrap();
+    assert!(eventually(|| region.load(0).unwrap() != 0));
+    // Its acknowledgement is on the way.
+    std::thread::sleep(WHILE);
+    let mut left = link.left.into_error().unwrap();
+    let undrained = left.drain(&mut link.poller, WHILE, |completion| panic!("{completion:?}")).unwrap_err();
+    assert_eq!((undrained.sends, undrained.receives), (1, 0));
+    let _left = left.into_reset().unwrap();
+    assert_eq!(failure(&mut link.poller).status, Status::Destroyed);
+}
+
 /// Each send that is flushed makes a completion, signalled or not.
 #[test]
 fn c037_error_flushes_unsignalled_sends_too() {
@@ -43,7 +59,7 @@ fn c037_error_flushes_unsignalled_sends_too() {
     let posted: Vec<_> = (0..5)
         .map(|_| link.left.post(WorkRequest::send(link.domain.buffer(8).unwrap()).unsignalled()).unwrap())
         .collect();
-    assert!(link.poller.wait_for(crate::WHILE).unwrap().is_none(), "there is no receive");
+    assert!(link.poller.wait_for(WHILE).unwrap().is_none(), "there is no receive");
     let mut left = link.left.into_error().unwrap();
     let mut flushed = Vec::new();
     left.drain(&mut link.poller, PATIENCE, |completion| {
