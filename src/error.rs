@@ -6,7 +6,7 @@ use std::io;
 ///
 /// The text names both; [`errno`](Self::errno) is the number for programs.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
-#[error("{verb} failed: {}", describe(*.errno))]
+#[error("{verb} failed: {}{}", describe(*.errno), hint(.verb, *.errno))]
 pub struct VerbError {
     verb: &'static str,
     errno: i32,
@@ -32,6 +32,18 @@ impl VerbError {
 impl From<VerbError> for io::Error {
     fn from(error: VerbError) -> Self {
         Self::new(io::Error::from_raw_os_error(error.errno).kind(), error)
+    }
+}
+
+/// What it usually is, where the number alone does not say it.
+fn hint(verb: &str, errno: i32) -> &'static str {
+    match (verb, errno) {
+        ("ibv_create_qp" | "ibv_create_qp_ex", libc::EINVAL | libc::ENOMEM) => {
+            " (more requests, elements or inline bytes than the device has? See `DeviceAttributes`)"
+        }
+        ("ibv_create_cq", libc::EINVAL) => " (no entries or more than the device has, or no such completion vector?)",
+        (_, libc::EIO) => " (the device is gone?)",
+        _ => "",
     }
 }
 

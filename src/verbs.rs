@@ -29,7 +29,7 @@
 //! | `ibv_reg_dmabuf_mr` | [`ProtectionDomain::register_opaque`] of a [`DmaBuf`] |
 //! | `ibv_dereg_mr` | [`MemoryRegion::deregister`], which gives the memory back; or the drop of its last buffer |
 //! | `mr->lkey`, `ibv_sge` | [`Buffer`]: address, length and key never part |
-//! | `mr->rkey` and an address | [`MemoryRegion::remote`], a [`RemoteRegion`]; its [`to_bytes`](RemoteRegion::to_bytes) go to the peer |
+//! | `mr->rkey` and an address | [`MemoryRegion::remote`], a [`RemoteRegion`]; its [`to_bytes`](RemoteRegion::to_bytes) go to the peer; [`RemoteRegion::of_peer`] where the peer sent numbers |
 //! | `ibv_rereg_mr` | deregister, and register again |
 //! | `ibv_alloc_mw`, `ibv_dealloc_mw` | [`ProtectionDomain::window`] (type 1), [`QueuePair::window`] (type 2); [`BoundWindow::dealloc`], or drop |
 //! | `IBV_ACCESS_MW_BIND` | [`Windowed`], [`Bindable`] |

@@ -385,3 +385,19 @@ fn a_fault_without_an_errno_never_makes_completions() {
         assert_eq!(link.left.sends_in_flight(), 1);
     }
 }
+
+#[test]
+fn a_clock_at_its_end_lets_no_run_go_on_for_ever() {
+    let (fabric, domain) = device!(Fabric::manual());
+    let mut link = Link::new(domain, 2);
+    // Nobody receives it, so that it is sent again whenever the time has come.
+    link.left.post_send(link.domain.buffer(8).unwrap()).unwrap();
+    fabric.run();
+    fabric.advance(Duration::MAX);
+    for _ in 0..3 {
+        assert!(fabric.run() < 100);
+    }
+    link.right.post_receive(link.domain.buffer(8).unwrap()).unwrap();
+    while fabric.step() {}
+    link.poller.poll().unwrap().unwrap().check().unwrap();
+}

@@ -237,7 +237,7 @@ fn a_refused_transition_gives_the_pair_back_as_it_was() {
     let pair = domain.reliable(&queue, &Limits::default()).unwrap().into_init(&port).unwrap();
     let peer = pair.endpoint();
     let too_deep = ConnectAttributes { read_depth: 255.try_into().unwrap(), ..Default::default() };
-    // `connect` lowers it to what the device has; the bare transitions say what the device answers.
+    // `connect` lowers it to what the device has; the bare transitions say that it is too much.
     let pair = pair.into_rtr(&interlock::RtrAttributes {
         path: interlock::PeerPath::to(peer.gid().unwrap_or_default()),
         path_mtu: peer.mtu(),
@@ -256,7 +256,7 @@ fn a_refused_transition_gives_the_pair_back_as_it_was() {
             initiator_depth: too_deep.read_depth,
         })
         .unwrap_err();
-    assert!(error.to_string().contains("initiator depth"), "{error}");
+    assert!(matches!(error.source, TransitionFailure::ReadDepth { .. }), "{error}");
     assert_eq!(error.queue_pair.query_state().unwrap(), DeviceState::ReadyToReceive);
 }
 

@@ -7,7 +7,8 @@ use interlock::soft::{Fabric, Fault, Verb};
 use interlock::{
     Brand, Buffer, Context, DmaBuf, Foreign, ForeignMemory, HugePageSize, Limits, LocalRead, LocalWrite, NoSharedMap,
     OnDemand, Pages, Poller, ProtectionDomain, RegisterFailure, RelaxedOrdering, RemoteAll, RemoteRead,
-    RemoteReadWrite, RemoteWrite, SharedMap, Status, Success, Work, ZeroBased, locked_memory_limit, pinned_memory,
+    RemoteReadWrite, RemoteRegion, RemoteWrite, SharedMap, Status, Success, Work, ZeroBased, locked_memory_limit,
+    pinned_memory,
 };
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::cell::Cell;
@@ -718,4 +719,25 @@ fn a_deregistered_map_is_beyond_the_peers_reach() {
     let mut seen = [9; 8];
     file.read_exact_at(&mut seen, 0).unwrap();
     assert_eq!(seen, [0; 8]);
+}
+
+#[test]
+fn a_peer_without_this_library_grants_by_numbers() {
+    interlock::domain! { struct Test; }
+    let mut link = Link::new(context().named_domain(Test).unwrap(), 4);
+    let region = link.domain.register::<RemoteWrite, _>(vec![0_u64; 2]).unwrap();
+    let remote = region.remote();
+    let said = RemoteRegion::<RemoteWrite>::of_peer(remote.address(), remote.len(), remote.rkey().value()).unwrap();
+    assert_eq!(said.to_bytes(), remote.to_bytes());
+    let mut buffer = link.domain.buffer(16).unwrap();
+    buffer.write(&[7; 16]).unwrap();
+    link.left.post_write(buffer, &said).unwrap();
+    link.poller.wait(PATIENCE).unwrap().check().unwrap();
+    for (address, len_bytes) in [(8, 0), (8, u64::MAX), (u64::MAX, 1)] {
+        RemoteRegion::<RemoteWrite>::of_peer(address, len_bytes, 1).unwrap_err();
+    }
+    #[allow(clippy::reversed_empty_ranges, reason = "what is refused")]
+    let reversed = 5..1;
+    region.to_vec(reversed).unwrap_err();
+    assert_eq!(region.deregister().unwrap(), [u64::from_ne_bytes([7; 8]); 2]);
 }

@@ -281,7 +281,7 @@ impl World {
         let (address, model) = (buffer.as_ptr().addr(), &self.lives[life]);
         let queue = usize::from(what == What::Receive);
         let depth = u64::from([LIMITS.sends, LIMITS.receives][queue]);
-        let (broken, full) = (pair.first_failure().is_some(), model.in_flight(queue) == depth);
+        let (broken, full) = (pair.is_broken(), model.in_flight(queue) == depth);
         assert!(!broken || model.may_fail(), "broken for no reason");
         assert!(broken || !model.failed.contains(&true), "a failure was forgotten");
         let immediate = random.one_in(3).then(|| random.next() as u32);

@@ -446,7 +446,7 @@ impl<B: Brand> World<B> {
         assert_eq!(pair.sends_in_flight() as usize, own.posted[SEND].len(), "sends in flight");
         assert_eq!(pair.receives_in_flight() as usize, own.posted[RECEIVE].len(), "receives in flight");
         if own.failed != [false; 2] {
-            assert!(pair.first_failure().is_some(), "a failure that the pair does not know of");
+            assert!(pair.is_broken(), "a failure that the pair does not know of");
         }
         let mut source = Source { random, spare, number, target: &target, dead, share };
         if source.random.one_in(2) {
@@ -572,7 +572,7 @@ impl<B: Brand> World<B> {
         match result {
             Ok(()) => return true,
             Err(error) => match error.source {
-                TransitionFailure::Unsettled => {}
+                TransitionFailure::Unsettled | TransitionFailure::Draining => {}
                 TransitionFailure::Verb { .. } if self.armed => self.tally.refused += 1,
                 // Not drained yet, or the device entered Error by itself.
                 TransitionFailure::Verb { to: "ReadyToSend" | "SendQueueDrain", source }

@@ -170,9 +170,18 @@ impl QueueStatus {
 
     /// Notes what broke the pair, or its send queue.
     pub(crate) fn note_failure(&self, side: QueueKind, failed: Status) {
+        // A flush follows from what is not known; it is no cause.
+        if failed == Status::Flushed {
+            return self.break_side(side);
+        }
         // 0 is "none", so codes are kept plus 1.
         let kept = failed.code().unwrap_or(u32::MAX - 1).saturating_add(1);
         self.first_failure.store(kept, Ordering::Relaxed);
+        self.break_side(side);
+    }
+
+    /// A request failed, and with it the pair, or its send queue.
+    fn break_side(&self, side: QueueKind) {
         match side {
             QueueKind::Send if self.unreliable => self.break_queue(side),
             _ => self.break_all(),

@@ -74,13 +74,20 @@ fn may_not(source: &VerbError) -> &'static str {
 #[doc(alias = "ibv_context")]
 pub struct Context(pub(crate) Arc<ContextInner>);
 
+/// Which device it is: its name, on the fabric at this address for a soft one.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct DeviceKey {
+    name: Arc<str>,
+    fabric: usize,
+}
+
 pub(crate) struct ContextInner {
     /// # Invariants
     ///
     /// 0. Came from `provider` and is open until this is dropped.
     pub(crate) raw: NonNull<sys::ibv_context>,
     pub(crate) provider: &'static dyn Provider,
-    name: String,
+    pub(crate) device: DeviceKey,
     pub(super) soft: bool,
     /// What asynchronous events can be about.
     pub(crate) objects: Objects,
@@ -133,7 +140,7 @@ impl Context {
         }
         #[cfg(feature = "rdma-core")]
         if let Some(raw) = crate::provider::rdma_core::open(name).map_err(|source| refused(name, source))? {
-            return Ok(Self::from_raw(raw, &crate::provider::rdma_core::RdmaCore, name, false));
+            return Ok(Self::from_raw(raw, &crate::provider::rdma_core::RdmaCore, name, None));
         }
         if soft::devices().iter().any(|soft| soft.name == name) {
             return Self::open_on(soft::Fabric::process(), name);
@@ -168,18 +175,24 @@ impl Context {
     /// What the fabric was told to answer.
     pub fn open_on(fabric: &soft::Fabric, name: &str) -> Result<Self, OpenError> {
         let raw = fabric.open(name).map_err(|source| refused(name, source))?;
-        Ok(Self::from_raw(raw, &soft::Soft, name, true))
+        Ok(Self::from_raw(raw, &soft::Soft, name, Some(fabric)))
     }
 
-    fn from_raw(raw: NonNull<sys::ibv_context>, provider: &'static dyn Provider, name: &str, soft: bool) -> Self {
+    fn from_raw(
+        raw: NonNull<sys::ibv_context>,
+        provider: &'static dyn Provider,
+        name: &str,
+        fabric: Option<&soft::Fabric>,
+    ) -> Self {
+        let device = DeviceKey { name: name.into(), fabric: fabric.map_or(0, soft::Fabric::address) };
         let (objects, event_state) = (Objects::default(), EventState::default());
-        let (name, reviewed) = (name.to_owned(), OnceLock::new());
-        Self(Arc::new(ContextInner { raw, provider, name, soft, objects, event_state, reviewed }))
+        let (soft, reviewed) = (fabric.is_some(), OnceLock::new());
+        Self(Arc::new(ContextInner { raw, provider, device, soft, objects, event_state, reviewed }))
     }
 
     /// The name of the device.
     pub fn name(&self) -> &str {
-        &self.0.name
+        &self.0.device.name
     }
 
     /// What the device can do.
@@ -242,7 +255,7 @@ impl Context {
         let attributes = unsafe { self.0.provider.query_port(self.0.raw, number.value()) }?;
         // SAFETY: open (0).
         let table = unsafe { self.0.provider.query_gid_table(self.0.raw) }?;
-        Ok(Port::new(number, attributes, &table))
+        Ok(Port::new(self.0.device.clone(), number, attributes, &table))
     }
 
     /// All ports of the device.
@@ -298,6 +311,6 @@ fn list(states: &[(PortNumber, PortState)]) -> String {
 
 impl fmt::Debug for Context {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Context").field(&self.0.name).finish()
+        f.debug_tuple("Context").field(&self.0.device.name).finish()
     }
 }

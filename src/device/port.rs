@@ -1,5 +1,6 @@
 //! A port of a device, and its table of GIDs.
 
+use super::context::{ContextInner, DeviceKey};
 use crate::sys;
 use crate::types::{Gid, Mtu, PortNumber};
 use std::fmt;
@@ -175,6 +176,7 @@ fn list(entries: &[GidEntry]) -> String {
 #[derive(Clone)]
 #[doc(alias = "ibv_port_attr")]
 pub struct Port {
+    device: DeviceKey,
     number: PortNumber,
     attributes: sys::ibv_port_attr,
     gids: Vec<GidEntry>,
@@ -182,11 +184,16 @@ pub struct Port {
 }
 
 impl Port {
-    pub(crate) fn new(number: PortNumber, attributes: sys::ibv_port_attr, table: &[sys::ibv_gid_entry]) -> Self {
+    pub(crate) fn new(
+        device: DeviceKey,
+        number: PortNumber,
+        attributes: sys::ibv_port_attr,
+        table: &[sys::ibv_gid_entry],
+    ) -> Self {
         let of_this_port = table.iter().filter(|row| row.port_num == u32::from(number.value()));
         let gids: Vec<GidEntry> = of_this_port.filter_map(entry).collect();
         let chosen = gids.iter().copied().min_by_key(GidEntry::rank);
-        Self { number, attributes, gids, chosen }
+        Self { device, number, attributes, gids, chosen }
     }
 
     /// Chooses the first GID for which `wanted` holds.
@@ -211,6 +218,11 @@ impl Port {
             }
             None => Err(NoGid { port: self.number, candidates: self.gids }),
         }
+    }
+
+    /// Whether it is one of the device of `context`.
+    pub(crate) fn is_of(&self, context: &ContextInner) -> bool {
+        self.device == context.device
     }
 
     /// Its number.

@@ -190,13 +190,24 @@ impl<A: Exposed> RemoteRegion<A> {
         if record.rights & !REMOTE != 0 || record.rights == 0 {
             return Err(RecordError::Field("rights"));
         }
-        if len_bytes == 0 || address.checked_add(len_bytes).is_none() {
-            return Err(RecordError::Field("length"));
-        }
         if record.rights & Self::rights() != Self::rights() {
             return Err(RecordError::Rights { wanted: std::any::type_name::<A>() });
         }
-        Ok(Self::of(address, len_bytes, Rkey(record.rkey.get())))
+        Self::of_peer(address, len_bytes, record.rkey.get())
+    }
+
+    /// What a peer grants that does not use this library: `len_bytes` at `address`, under the number `rkey`.
+    ///
+    /// That it grants the rights `A` is its word, as all else: its device refuses what is not so.
+    ///
+    /// # Errors
+    ///
+    /// [`RecordError::Field`]: no bytes, or more than there are addresses.
+    pub fn of_peer(address: u64, len_bytes: u64, rkey: u32) -> Result<Self, RecordError> {
+        if len_bytes == 0 || address.checked_add(len_bytes).is_none() {
+            return Err(RecordError::Field("length"));
+        }
+        Ok(Self::of(address, len_bytes, Rkey(rkey)))
     }
 
     /// The part of it in `range`, in bytes from its start.

@@ -155,8 +155,10 @@ impl<B: Brand, A: Access, M: Memory> MemoryRegion<B, A, M> {
     where
         A: Exposed,
     {
-        let len_bytes = range.end.saturating_sub(range.start);
         let within = self.len() as u64;
+        let Some(len_bytes) = range.end.checked_sub(range.start) else {
+            return Err(OutOfBounds { offset: range.start as u64, len_bytes: 0, within });
+        };
         OutOfBounds::check(range.start as u64, len_bytes as u64, within)?;
         let mut bytes = vec![0; len_bytes];
         self.read_into(range.start, &mut bytes)?;

@@ -7,7 +7,7 @@ use super::state::{Alterable, DeviceState, ReadyToSend, SendQueueDrain, State};
 use super::transport::{Connected, Connectionless, Reliable, Transport, code};
 use crate::domain::Brand;
 use crate::error::VerbError;
-use crate::sys::{ibv_qp_attr_mask as mask, ibv_qp_state};
+use crate::sys::ibv_qp_attr_mask as mask;
 use crate::types::{AckTimeout, Mtu, PortNumber, Psn, Qkey, Qpn, ReadDepth, RetryCount, RnrRetry, RnrTimer};
 
 /// What a pair in Send Queue Drain can change, reliable connection. What is `None` stays as it is.
@@ -137,11 +137,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     where
         S: Alterable,
     {
-        // From Send Queue Error the same verb would be the way back, and forget that sends are being flushed.
-        if self.first_failure().is_some() {
-            return Err(VerbError::new("ibv_modify_qp", libc::EINVAL));
-        }
-        let mut modify = Modify::to(ibv_qp_state(S::CODE));
+        let mut modify = Modify::nowhere();
         set(&mut modify);
         self.inner.core.modify(modify)
     }
@@ -154,7 +150,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     ///
     /// # Errors
     ///
-    /// The device refused, and nothing changed: `EINVAL` where it has gone to Error by itself.
+    /// The device refused, and nothing changed: `EINVAL` where it has gone to Error by itself (soft-RoCE does not mind).
     #[doc(alias = "ibv_modify_qp")]
     #[doc(alias = "IBV_QP_ACCESS_FLAGS")]
     pub fn set_peer_rights(&mut self, rights: PeerRights) -> Result<(), VerbError>
@@ -173,7 +169,7 @@ impl<B: Brand, S: Alterable, T: Transport> QueuePair<B, S, T> {
     ///
     /// # Errors
     ///
-    /// As [`set_peer_rights`](Self::set_peer_rights); `EPERM` for a key with the top bit set.
+    /// As [`set_peer_rights`](Self::set_peer_rights); `EPERM` for a key with the top bit set, unless the program is privileged.
     #[doc(alias = "ibv_modify_qp")]
     #[doc(alias = "IBV_QP_QKEY")]
     pub fn set_qkey(&mut self, qkey: Qkey) -> Result<(), VerbError>
@@ -243,6 +239,7 @@ impl<B: Brand, T: Reliable + Connected> QueuePair<B, SendQueueDrain, T> {
         if let Some(path) = &attr.path {
             local.reaches(path, local.mtu)?;
         }
+        self.inner.core.has_depths(attr.responder_depth, attr.initiator_depth)?;
         self.alter_drained(|modify| modify.set_drained(attr, local.port, local.row()))
     }
 }

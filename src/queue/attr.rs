@@ -22,8 +22,8 @@ pub struct Limits {
     /// some hundred.
     #[doc(alias = "max_inline_data")]
     pub inline_bytes: u32,
-    /// How many buffers a [`BufferList`](crate::BufferList) that is posted here may have, sent or received; 1 to the
-    /// device's [`max_elements`](crate::DeviceAttributes::max_elements).
+    /// How many buffers a [`BufferList`](crate::BufferList) that is posted here may have, sent or received; 1 (or 0) to
+    /// the device's [`max_elements`](crate::DeviceAttributes::max_elements).
     #[doc(alias = "max_send_sge")]
     #[doc(alias = "max_recv_sge")]
     pub elements: u32,
@@ -294,6 +294,11 @@ impl Modify {
     /// Only the state.
     pub(super) fn to(state: sys::ibv_qp_state) -> Self {
         Self { attributes: sys::ibv_qp_attr { qp_state: state, ..Default::default() }, mask: mask::IBV_QP_STATE }
+    }
+
+    /// Attributes only. Without the state, since some devices take a move to the state that they are in for a move.
+    pub(super) fn nowhere() -> Self {
+        Self { attributes: sys::ibv_qp_attr::default(), mask: mask(0) }
     }
 
     /// To Send Queue Drain, with the event that tells when it is drained.

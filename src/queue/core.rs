@@ -18,7 +18,7 @@ use crate::domain::{Brand, DomainInner};
 use crate::error::{VerbError, note_leak};
 use crate::memory::WindowCore;
 use crate::sys::{self, ibv_qp_attr_mask as Mask, ibv_qp_state as raw_state};
-use crate::types::{Gid, Mtu, PortNumber, Psn, Qpn};
+use crate::types::{Gid, Mtu, PortNumber, Psn, Qpn, ReadDepth};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::{mem, ptr, ptr::NonNull};
@@ -45,20 +45,25 @@ pub(super) struct Core {
     unsettled: Arc<AtomicU32>,
     /// Of datagrams: what requests in flight go by.
     peers: Option<Arc<Peers>>,
-    /// Of datagrams: the multicast groups that the pair is a member of. A member cannot be destroyed.
-    #[allow(clippy::box_collection, reason = "few pairs have any, and each pair has this field")]
-    groups: Option<Box<Vec<(Gid, u16)>>>,
-    /// Windows that serve this pair alone. They are freed before it: destroying a pair with a bound one hangs on some devices.
-    #[allow(clippy::box_collection, reason = "as above")]
-    windows: Option<Box<Vec<Arc<WindowCore>>>>,
+    /// What few pairs have.
+    rare: Option<Box<Rare>>,
     pub(super) limits: Limits,
     pub(super) local: Local,
     // Dropped in this order, after the pair is destroyed.
-    send_queue: Arc<CqInner>,
-    receive_queue: Arc<CqInner>,
+    pub(super) send_queue: Arc<CqInner>,
+    pub(super) receive_queue: Arc<CqInner>,
     /// Where its receives come from, if it has none of its own.
     shared: Option<Arc<SharedCore>>,
     pub(super) domain: Arc<DomainInner>,
+}
+
+/// What has to end before the pair can.
+#[derive(Default)]
+struct Rare {
+    /// Of datagrams: the multicast groups that the pair is a member of. A member cannot be destroyed.
+    groups: Vec<(Gid, u16)>,
+    /// Windows that serve this pair alone. They are freed before it: destroying a pair with a bound one hangs on some devices.
+    windows: Vec<Arc<WindowCore>>,
 }
 
 struct Places {
@@ -159,8 +164,7 @@ impl Inner {
             status: Arc::clone(&status),
             unsettled: Arc::new(AtomicU32::new(0)),
             peers: peers.clone(),
-            groups: None,
-            windows: None,
+            rare: None,
             limits: *limits,
             local: Local::UNKNOWN,
             send_queue: Arc::clone(sends),
@@ -174,10 +178,11 @@ impl Inner {
             // A provider that made something else. Dropping the core destroys it.
             return Err(session::none());
         }
-        let barrier = domain.context.reviewed().barrier;
-        let post_send = PostSends { list: post_send, session, peers, barrier };
+        let post_send = PostSends { list: post_send, session, peers };
+        let mut send = SendQueue::new(send_poster, raw, post_send, Arc::clone(&status), limits);
+        send.most.barrier = domain.context.reviewed().barrier;
         Ok(Box::new(Self {
-            send: SendQueue::new(send_poster, raw, post_send, Arc::clone(&status), limits),
+            send,
             receive: ReceiveQueue::new(receive_poster, raw, post_receive, status, limits),
             core: Arc::new(core),
         }))
@@ -237,14 +242,14 @@ impl Core {
     pub(super) fn attach(&mut self, group: Gid, lid: u16) -> Result<(), VerbError> {
         // SAFETY: alive (0).
         unsafe { self.domain.context.provider.attach_mcast(self.raw, &sys::ibv_gid { raw: group.0 }, lid) }?;
-        self.groups.get_or_insert_default().push((group, lid));
+        self.rare.get_or_insert_default().groups.push((group, lid));
         Ok(())
     }
 
     pub(super) fn detach(&mut self, group: Gid, lid: u16) -> Result<(), VerbError> {
         // SAFETY: alive (0).
         unsafe { self.domain.context.provider.detach_mcast(self.raw, &sys::ibv_gid { raw: group.0 }, lid) }?;
-        self.groups.iter_mut().for_each(|groups| groups.retain(|&member| member != (group, lid)));
+        self.rare.iter_mut().for_each(|rare| rare.groups.retain(|&member| member != (group, lid)));
         Ok(())
     }
 
@@ -257,7 +262,7 @@ impl Core {
         if self.places.is_none() {
             return Ok(());
         }
-        while let Some(&(group, lid)) = self.groups.as_ref().and_then(|groups| groups.last()) {
+        while let Some(&(group, lid)) = self.rare.as_ref().and_then(|rare| rare.groups.last()) {
             self.detach(group, lid)?;
         }
         self.end_windows()?;
@@ -277,14 +282,14 @@ impl Core {
 
     /// Frees this window before the pair.
     pub(super) fn keep_window(&mut self, window: Arc<WindowCore>) {
-        let windows = self.windows.get_or_insert_default();
+        let windows = &mut self.rare.get_or_insert_default().windows;
         windows.retain(|window| !window.has_ended());
         windows.push(window);
     }
 
     /// Frees the windows of the pair, bound or not. No request names one any more: the pair is reset first.
     fn end_windows(&mut self) -> Result<(), VerbError> {
-        let Some(windows) = &mut self.windows else { return Ok(()) };
+        let Some(Rare { windows, .. }) = self.rare.as_deref_mut() else { return Ok(()) };
         windows.retain(|window| !window.has_ended());
         if windows.is_empty() {
             return Ok(());
@@ -292,7 +297,7 @@ impl Core {
         // From here on nothing may be posted, whatever becomes of the rest.
         self.status.break_all();
         self.modify(Modify::to(raw_state::IBV_QPS_RESET))?;
-        self.windows.iter().flat_map(|windows| windows.iter()).try_for_each(|window| window.dealloc())
+        self.rare.iter().flat_map(|rare| &rare.windows).try_for_each(|window| window.dealloc())
     }
 
     /// Tells the pollers that the device is done with what these places have in flight.
@@ -319,6 +324,23 @@ impl Core {
         let context = &self.domain.context;
         // SAFETY: open as long as we hold it.
         unsafe { context.provider.query_device(context.raw) }
+    }
+
+    /// Whether the device has so many reads and atomics at once as responder and as requester. Not every device looks. What
+    /// a device that says nothing makes of them, it says then.
+    pub(super) fn has_depths(
+        &self,
+        responder: Option<ReadDepth>,
+        initiator: Option<ReadDepth>,
+    ) -> Result<(), TransitionFailure> {
+        let Ok(device) = self.device() else { return Ok(()) };
+        for (asked, most) in [(responder, device.max_qp_rd_atom), (initiator, device.max_qp_init_rd_atom)] {
+            let most = most.try_into().unwrap_or(0);
+            if let Some(asked) = asked.filter(|asked| u32::from(asked.value()) > most) {
+                return Err(TransitionFailure::ReadDepth { asked, most });
+            }
+        }
+        Ok(())
     }
 
     pub(super) fn qpn(&self) -> Qpn {
@@ -349,7 +371,7 @@ impl Drop for Core {
             mem::forget(Arc::clone(&self.send_queue));
             mem::forget(Arc::clone(&self.receive_queue));
             mem::forget(self.shared.clone());
-            mem::forget(self.windows.take());
+            mem::forget(self.rare.take());
             mem::forget(Arc::clone(&self.domain));
         }
     }

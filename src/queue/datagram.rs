@@ -87,6 +87,9 @@ impl<B> fmt::Debug for AddressHandle<B> {
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AddressError {
+    /// The port is one of another device.
+    #[error("the port is one of another device: ask the domain's context for its ports")]
+    OtherDevice,
     /// This port has no GID, without which it cannot send on Ethernet.
     #[error("this port has no GID: has its network interface an address, and is it up?")]
     NoGid,
@@ -113,6 +116,9 @@ impl<B: Brand> ProtectionDomain<B> {
     /// [`AddressError`].
     #[doc(alias = "ibv_create_ah")]
     pub fn address_handle(&self, port: &Port, path: &PeerPath) -> Result<AddressHandle<B>, AddressError> {
+        if !port.is_of(&self.inner.context) {
+            return Err(AddressError::OtherDevice);
+        }
         if port.link_layer() == LinkLayer::Ethernet {
             port.gid().ok_or(AddressError::NoGid)?;
             path.gid.ok_or(AddressError::NoPeerGid)?;

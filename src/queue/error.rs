@@ -4,7 +4,7 @@ use super::state::DeviceState;
 use crate::completion::{NoRoom, PollError};
 use crate::device::CompletionQueueId;
 use crate::error::VerbError;
-use crate::types::{Mtu, PortNumber};
+use crate::types::{Mtu, PortNumber, ReadDepth};
 use std::time::Duration;
 use std::{error, fmt};
 
@@ -67,6 +67,9 @@ pub enum TransitionFailure {
         "completions of before the reset may still be in the completion queue: poll it until it is empty, then try again"
     )]
     Unsettled,
+    /// The port is one of another device.
+    #[error("the port is one of another device: ask the context that the queue pair was made on for its ports")]
+    OtherDevice,
     /// The port has no GID, without which peers cannot reach it on Ethernet.
     #[error("port {port} has no GID: has its network interface an address, and is it up?")]
     NoGid {
@@ -83,6 +86,14 @@ pub enum TransitionFailure {
         asked: Mtu,
         /// What the port carries.
         most: Mtu,
+    },
+    /// The device does not serve, or have outstanding, so many reads and atomics at once.
+    #[error("{asked} reads and atomics at once are more than the device has: {most}, see `DeviceAttributes`")]
+    ReadDepth {
+        /// What was asked for.
+        asked: ReadDepth,
+        /// What the device has.
+        most: u32,
     },
     /// The device says that the pair is in another state.
     #[error("the queue pair is not in {asked}: the device says {state:?}")]
@@ -122,7 +133,6 @@ fn explain(to: &str, source: &VerbError) -> String {
         ("ReadyToSend", libc::EINVAL) => {
             ": the device does not take an attribute (an initiator depth that it has?), or the send queue is still draining"
         }
-        (_, libc::EIO) => ": the device is gone",
         _ => "",
     };
     format!("the queue pair does not go to {to}: {source}{hint}")
@@ -188,6 +198,9 @@ pub struct Undrained {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DrainFailure {
+    /// A poller is not one of the queues that the pair completes on: nothing was polled.
+    #[error("the poller is one of another completion queue: take those of the queues that the pair was made with")]
+    OtherQueue,
     /// The completion queue failed.
     #[error(transparent)]
     Poll(#[from] PollError),

@@ -5,6 +5,7 @@ use super::attr::{ConnectAttributes, Limits, Modify, PeerPath, RtrAttributes, Rt
 use super::core::{Core, Inner, Local};
 use super::error::{CreateError, DestroyError, DrainFailure, TransitionError, TransitionFailure, Undrained};
 use super::half::{ReceiveHalf, SendHalf};
+use super::session::RXE;
 use super::shared::SharedCore;
 use super::state::{
     DeviceState, Errored, GoesTo, Init, OnPort, ReadyToReceive, ReadyToSend, Reset, SendQueueDrain, State,
@@ -143,7 +144,13 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         self.inner.receive.outstanding()
     }
 
-    /// The first failure that the poller saw, if any: then the device has left the state of the type for Error.
+    /// Whether the poller has seen a request of it fail: the device has left the state of the type, and posts are refused as
+    /// [`Broken`](crate::PostError::Broken).
+    pub fn is_broken(&self) -> bool {
+        self.inner.core.is_broken()
+    }
+
+    /// What broke it: the first failure that the poller saw; `None` where there is none, or only flushes, which do not say it.
     pub fn first_failure(&self) -> Option<Status> {
         self.inner.core.first_failure()
     }
@@ -178,6 +185,9 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     {
         let attr = attr.into();
         let port = attr.port();
+        if !port.is_of(&self.inner.core.domain.context) {
+            return self.fail(TransitionFailure::OtherDevice);
+        }
         let Some(core) = self.inner.unsplit() else {
             let source = VerbError::new("ibv_modify_qp", libc::EBUSY);
             return self.fail(TransitionFailure::Verb { to: Init::NAME, source });
@@ -273,7 +283,9 @@ impl<B: Brand, S: State, T: Reliable> QueuePair<B, S, T> {
         S: GoesTo<ReadyToReceive>,
     {
         let local = self.inner.core.local;
-        if let Err(source) = local.reaches(&attr.path, attr.path_mtu) {
+        let core = &self.inner.core;
+        let fits = local.reaches(&attr.path, attr.path_mtu);
+        if let Err(source) = fits.and_then(|()| core.has_depths(Some(attr.responder_depth), None)) {
             return self.fail(source);
         }
         self.transition(Modify::ready_to_receive(attr, local.port, local.row()))
@@ -291,6 +303,9 @@ impl<B: Brand, S: State, T: Reliable> QueuePair<B, S, T> {
     where
         S: GoesTo<ReadyToSend>,
     {
+        if let Err(source) = self.inner.core.has_depths(None, Some(attr.initiator_depth)) {
+            return self.fail(source);
+        }
         self.transition(Modify::ready_to_send(attr))
     }
 
@@ -407,11 +422,19 @@ impl<B: Brand, T: Transport> QueuePair<B, SendQueueDrain, T> {
     ///
     /// # Errors
     ///
-    /// The device refused: `EINVAL` while the queue is not drained.
+    /// [`TransitionFailure::Draining`]: begun requests are still under way; or the device refused.
     #[doc(alias = "ibv_modify_qp")]
     #[doc(alias = "into_rts")]
     pub fn resume(self) -> Result<QueuePair<B, ReadyToSend, T>, TransitionError<Self>> {
-        self.transition(Modify::to(raw_state::IBV_QPS_RTS))
+        let mut pair = self.transition(Modify::to(raw_state::IBV_QPS_RTS)).map_err(|error| {
+            let draining = error.queue_pair.query().is_ok_and(|now| now.draining);
+            let source = if draining { TransitionFailure::Draining } else { error.source };
+            TransitionError { source, ..error }
+        })?;
+        if pair.inner.core.device().is_ok_and(|device| device.vendor_id == RXE) {
+            pair.inner.send.nudge();
+        }
+        Ok(pair)
     }
 }
 
@@ -466,11 +489,16 @@ impl<B: Brand, T: Transport> QueuePair<B, Errored, T> {
     ) -> Result<(), Undrained> {
         let domain = self.inner.core.domain.id();
         let mixes = B::CHECKED && pollers.iter().any(|poller| poller.queue().domain.id() != domain);
+        let ours = [&self.inner.core.send_queue, &self.inner.core.receive_queue].map(Arc::as_ptr);
+        let strays = pollers.iter().any(|poller| !ours.contains(&Arc::as_ptr(poller.queue())));
         let deadline = Instant::now().checked_add(timeout);
         let mut kick = Instant::now();
         let source = loop {
             if mixes {
                 break Some(DrainFailure::OtherDomain);
+            }
+            if strays {
+                break Some(DrainFailure::OtherQueue);
             }
             // In turn, so that none waits for the pairs of another.
             pollers.rotate_left(1);

@@ -87,7 +87,9 @@ impl<R> PostError<R> {
 impl<R> fmt::Display for PostError<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::QueueFull(_) => f.write_str("the work queue is full: poll completions, then post again"),
+            Self::QueueFull(_) => f.write_str(
+                "the work queue is full: take completions (in a scope, the results of its tickets), then post again",
+            ),
             Self::Broken { first_failure: Some(first), .. } => write!(f, "the queue pair has failed: {first}"),
             Self::Broken { first_failure: None, .. } => f.write_str("the queue has failed: reset or destroy it"),
             Self::Flawed { flaw, .. } => flaw.fmt(f),
@@ -184,6 +186,7 @@ impl<V: Side> WorkQueue<V> {
             datagram_bytes: 0,
             elements: short(elements.max(1)),
             atomic_writes: posting == Posting::AtomicWrites,
+            barrier: false,
         };
         Self { poster, raw, verb, status, most }
     }
@@ -429,6 +432,21 @@ impl Staged {
 }
 
 impl SendQueue {
+    /// Lets rxe look at the queue, which does not by itself go on after Send Queue Drain: by a list whose only request is at
+    /// fault (an atomic on no bytes), so that its provider refuses it, and rings all the same.
+    #[cold]
+    pub(super) fn nudge(&mut self) {
+        if let Some(session) = self.verb.session {
+            // SAFETY: of this queue, whose pair sends; nobody else posts (`&mut`).
+            return unsafe { session.ring_empty() };
+        }
+        let opcode = sys::ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD;
+        let mut wr = sys::ibv_send_wr { wr_id: u64::MAX, opcode, ..Default::default() };
+        let mut bad = ptr::null_mut();
+        // SAFETY: alive, in a state that sends (0), and nobody else posts (`&mut`); the request has no memory.
+        unsafe { (self.verb.list)(self.raw.as_ptr(), &mut wr, &mut bad) };
+    }
+
     /// Keeps the address handle of the request with this id, as long as that may be in flight.
     ///
     /// # Safety

@@ -430,6 +430,8 @@ pub(super) struct Most {
     /// Buffers of a list.
     pub(super) elements: u16,
     pub(super) atomic_writes: bool,
+    /// Whether the device was reviewed for what ends memory windows.
+    pub(super) barrier: bool,
 }
 
 /// A request whose parts do not go together. Nothing reached the device.

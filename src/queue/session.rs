@@ -119,13 +119,14 @@ pub(super) fn extended(
     }
 }
 
-/// Vendor of rxe, whose provider (before rdma-core 64) takes a list of elements to be as long as so many times its first.
-const NOT_FOR_LISTS: u32 = 0x00ff_ffff;
+/// Vendor of rxe.
+pub(super) const RXE: u32 = 0x00ff_ffff;
 
 /// Whether the provider of a device keeps to `ibv_wr_post(3)`, as far as is known, for requests of so many elements.
 pub(super) fn check_device(device: &sys::ibv_device_attr, elements: u32) -> Result<(), CreateError> {
     let vendor = device.vendor_id;
-    if NOT_FOR_BATCHES.contains(&vendor) || vendor == NOT_FOR_LISTS && elements > 1 { Err(none()) } else { Ok(()) }
+    // The provider of rxe (before rdma-core 64) takes a list of elements to be as long as so many times its first.
+    if NOT_FOR_BATCHES.contains(&vendor) || vendor == RXE && elements > 1 { Err(none()) } else { Ok(()) }
 }
 
 /// What a device without it answers.
@@ -149,8 +150,6 @@ pub(super) struct PostSends {
     pub(super) session: Option<Extended>,
     /// Of a queue of datagrams: what its requests go by.
     pub(super) peers: Option<Arc<Peers>>,
-    /// Whether the device was reviewed for what ends memory windows.
-    pub(super) barrier: bool,
 }
 
 /// A pair for `ibv_wr_*`.
@@ -189,6 +188,19 @@ impl Extended {
         };
         let atomic_writes = posting != Posting::AtomicWrites || qp.wr_atomic_write.is_some();
         (sessions && sends && memory && others && atomic_writes).then_some(Self { raw })
+    }
+
+    /// Rings without a request.
+    ///
+    /// # Safety
+    ///
+    /// As for [`start`](Self::start).
+    #[cold]
+    pub(super) unsafe fn ring_empty(self) {
+        // SAFETY: the caller's promise.
+        unsafe { self.start() };
+        // SAFETY: open. Of nothing, so that a failure says nothing.
+        let _ = unsafe { self.complete() };
     }
 
     /// Opens a session.

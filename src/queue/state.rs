@@ -90,11 +90,7 @@ pub trait PostSend: State {}
     message = "no attribute of a queue pair changes in state `{Self}`",
     label = "needs `Init`, `ReadyToSend` or `SendQueueDrain`"
 )]
-pub trait Alterable: OnPort {
-    /// For the device.
-    #[doc(hidden)]
-    const CODE: u32;
-}
+pub trait Alterable: OnPort {}
 
 /// As created: nothing may be posted.
 #[doc(alias = "IBV_QPS_RESET")]
@@ -116,9 +112,7 @@ pub enum Init {}
 impl GoesTo<ReadyToReceive> for Init {}
 impl GoesTo<Errored> for Init {}
 impl OnPort for Init {}
-impl Alterable for Init {
-    const CODE: u32 = ibv_qp_state::IBV_QPS_INIT.0;
-}
+impl Alterable for Init {}
 impl PostReceive for Init {}
 impl sealed::Sealed for Init {}
 impl State for Init {
@@ -153,9 +147,7 @@ pub enum ReadyToSend {}
 impl GoesTo<SendQueueDrain> for ReadyToSend {}
 impl GoesTo<Errored> for ReadyToSend {}
 impl OnPort for ReadyToSend {}
-impl Alterable for ReadyToSend {
-    const CODE: u32 = ibv_qp_state::IBV_QPS_RTS.0;
-}
+impl Alterable for ReadyToSend {}
 impl PostReceive for ReadyToSend {}
 impl PostSend for ReadyToSend {}
 impl sealed::Sealed for ReadyToSend {}
@@ -174,9 +166,7 @@ impl State for ReadyToSend {
 pub enum SendQueueDrain {}
 impl GoesTo<Errored> for SendQueueDrain {}
 impl OnPort for SendQueueDrain {}
-impl Alterable for SendQueueDrain {
-    const CODE: u32 = ibv_qp_state::IBV_QPS_SQD.0;
-}
+impl Alterable for SendQueueDrain {}
 impl PostReceive for SendQueueDrain {}
 impl sealed::Sealed for SendQueueDrain {}
 impl State for SendQueueDrain {

@@ -136,7 +136,7 @@ impl SendQueue {
         if self.verb.session.is_some() {
             return refuse(memory, RequestFlaw::NotInSession);
         }
-        if !self.verb.barrier {
+        if !self.most.barrier {
             return refuse(memory, RequestFlaw::NoBarrier);
         }
         let request: WorkRequest<M, Fenced<request::Send>> = WorkRequest::send(memory).fenced();

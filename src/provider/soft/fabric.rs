@@ -74,6 +74,11 @@ impl Fabric {
         })
     }
 
+    /// Tells it from others.
+    pub(crate) fn address(&self) -> usize {
+        Arc::as_ptr(&self.0).addr()
+    }
+
     fn with_clock(clock: Clock) -> Self {
         Self(Arc::new(Mutex::new(State {
             clock,
@@ -103,7 +108,7 @@ impl Fabric {
     /// request, or lets one timer that is due go off. Whether it did.
     pub fn step(&self) -> bool {
         let mut state = self.lock();
-        state.run_one() || state.fire_due()
+        state.run_one() || state.fire_due(u64::MAX)
     }
 
     /// Does all work that can be done now; how many units it was.
@@ -357,12 +362,12 @@ impl State {
         false
     }
 
-    /// Lets one timer go off that was due when the lock was taken.
-    fn fire_due(&mut self) -> bool {
+    /// Lets one timer go off that is due, and was set no later than the one of that number.
+    fn fire_due(&mut self, newest: u64) -> bool {
         while let Some(&Reverse(timer)) = self.timers.peek() {
             if self.is_stale(timer) {
                 self.timers.pop();
-            } else if timer.due <= self.now() {
+            } else if timer.due <= self.now() && timer.number <= newest {
                 self.timers.pop();
                 self.expire(timer.pair);
                 self.schedule(timer.pair);
@@ -375,8 +380,8 @@ impl State {
     }
 
     fn run_all(&mut self) -> usize {
-        let mut units = 0;
-        while self.run_one() || self.fire_due() {
+        let (mut units, newest) = (0, self.last_timer);
+        while self.run_one() || self.fire_due(newest) {
             units += 1;
         }
         units

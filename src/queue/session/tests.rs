@@ -114,7 +114,7 @@ fn with_queue(
     context
         .with_domain(|domain| {
             let (poster, mut retirer) = ledger(depth, 0);
-            let verbs = PostSends { list: no_list, session, peers: None, barrier: true };
+            let verbs = PostSends { list: no_list, session, peers: None };
             let limits = Limits { sends: depth, inline_bytes: 32, elements: 3, ..Limits::default() };
             let status = QueueStatus::new(1, RC, domain.inner.id());
             let mut queue = SendQueue::new(poster, raw.cast(), verbs, status, &limits);
