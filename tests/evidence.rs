@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// The ids of the hazard log.
 const HAZARDS: [(&str, usize); 2] = [("HZ", 25), ("AH", 5)];
@@ -204,6 +205,63 @@ fn each_case_of_conformance_says_what_shows_it() {
         assert!(tests.iter().any(real) || by.contains("; not on rxe: "), "{case}: why not on rxe?");
         assert!(tests.iter().any(soft) || by.contains("; not on soft: "), "{case}: why not on soft?");
     }
+}
+
+/// What cargo writes about tests, of which `outcome` says how they ended; nothing for none.
+fn written_log(outcome: impl Fn(&str) -> Option<&'static str>) -> String {
+    let document = text("docs/conformance.md");
+    let tests: BTreeSet<&str> = conformance(&document).1.iter().flat_map(|row| named_tests(row[3])).collect();
+    let mut log =
+        "     Running tests/ui.rs (target/debug/deps/ui-0)\ntest illegal_programs_do_not_compile ... ok\n".to_owned();
+    for test in tests {
+        let (Some((file, name)), Some(outcome)) = (test.split_once(".rs::"), outcome(test)) else { continue };
+        let (program, path) = match file.split_once('/').unwrap() {
+            ("tests", path) => path.split_once('/').unwrap_or((path, "")),
+            (_, path) => ("interlock", path),
+        };
+        let path = [path.split('/').collect(), vec![name]].concat().join("::");
+        let path = path.trim_start_matches("::");
+        // A line of something else may come between a test and its result.
+        log += &format!("     Running {file}.rs (target/debug/deps/{program}-0f)\ntest {path} ... said\n{outcome}\n");
+    }
+    log
+}
+
+/// The line of `device` in the counts of tests/conformance/report: covered, not applicable, not covered, failed; and whether it
+/// calls that a success.
+fn counted(logs: [&str; 2], device: &str) -> ([usize; 4], bool) {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let arguments = ["soft", "rxe"].into_iter().zip(logs).map(|(device, log)| {
+        let file = folder.join(format!("conformance-{device}.log"));
+        fs::write(&file, log).unwrap();
+        format!("{device}={}", file.display())
+    });
+    let mut report = Command::new(root().join("tests/conformance/report"));
+    let output = report.args(arguments).arg(root().join("docs/conformance.md")).output().expect("awk");
+    let table = String::from_utf8(output.stdout).unwrap();
+    let line = table.lines().rev().find(|line| line.trim_start().starts_with(device)).expect("counts");
+    let counts: Vec<usize> = line.split_whitespace().skip(1).map(|count| count.parse().unwrap()).collect();
+    (counts.try_into().unwrap(), output.status.success())
+}
+
+#[test]
+fn the_table_of_conformance_counts_what_ran() {
+    let all = written_log(|_| Some("ok"));
+    for device in ["soft", "rxe"] {
+        let ([covered, not_applicable, not_covered, failed], success) = counted([&all, &all], device);
+        assert_eq!((covered + not_applicable + not_covered, failed, success), (CASES, 0, true));
+        for (outcome, expected) in [(None, [1, 0]), (Some("FAILED"), [0, 1])] {
+            let but_one =
+                written_log(
+                    |test| if test.ends_with("::a_read_brings_what_the_peer_has") { outcome } else { Some("ok") },
+                );
+            let (counts, success) = counted([&but_one, &but_one], device);
+            assert_eq!(counts, [covered - 1, not_applicable, not_covered + expected[0], expected[1]]);
+            assert!(!success, "{outcome:?}");
+        }
+    }
+    let nothing = counted(["", ""], "soft");
+    assert_eq!((nothing.0[0], nothing.1), (0, false));
 }
 
 #[test]
