@@ -160,6 +160,7 @@ fn a_bad_argument_is_one_line() {
         (&["bench", "--clients", "0"], "--clients takes a number from 1 to 1000"),
         (&["bench", "--seconds", "soon"], "--seconds takes a number from 1 to 86400, not \"soon\""),
         (&["serve", "-p", "0"], "-p takes a number from 1"),
+        (&["serve", "--lease", "0"], "--lease takes a number from 1 to 86400"),
         (&["-d", "mlx9_9"], "there is no RDMA device \"mlx9_9\""),
         (&["-d", "soft0", "serve"], "soft0 is a soft device, which no other process reaches"),
         (&["-d", "soft0", "bench", "--at", "localhost"], "soft0 is a soft device"),
@@ -178,6 +179,10 @@ struct Served {
 impl Served {
     /// `None` where no other process reaches the device.
     fn new(sessions: &str) -> Option<Self> {
+        Self::with(&["--clients", sessions])
+    }
+
+    fn with(options: &[&str]) -> Option<Self> {
         if !on_hardware() {
             println!("not covered here: needs an RDMA device (./x rxe)");
             return None;
@@ -185,7 +190,8 @@ impl Served {
         let here = context().name().to_owned();
         let there = if here == "rxe0" && Context::open("rxe1").is_ok() { "rxe1".to_owned() } else { here.clone() };
         let port = free_port();
-        let arguments = ["serve", "-d", &here, "-p", &port.to_string(), "--clients", sessions];
+        let port_text = port.to_string();
+        let arguments = [&["serve", "-d", &here, "-p", &port_text], options].concat();
         let server = Program::start(example("kv_store"), &arguments).listens(port);
         Some(Self { server, port, device: there })
     }
@@ -258,6 +264,13 @@ fn a_server_goes_on_after_a_stranger() {
     let mut stranger = TcpStream::connect(("127.0.0.1", served.port)).unwrap();
     stranger.write_all(b"GET / HTTP/1.1\r\n").unwrap();
     let served = Served { server: served.server.has_said("session 1 failed: the other side is no kv_store"), ..served };
+    served.run(&["put", "color", "red"]).succeeded();
+    served.server.end().succeeded().says("  color = red (update 1)");
+}
+
+#[test]
+fn a_server_ends_with_the_lease_of_its_table() {
+    let Some(served) = Served::with(&["--clients", "100", "--lease", "5"]) else { return };
     served.run(&["put", "color", "red"]).succeeded();
     served.server.end().succeeded().says("  color = red (update 1)");
 }

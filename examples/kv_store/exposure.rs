@@ -3,11 +3,12 @@
 use crate::Serving;
 use crate::fault::{Doing, Fault};
 use crate::table::{SLOT_BYTES, Slot, Word};
-use interlock::{MemoryRegion, ProtectionDomain, RemoteAll, RemoteRegion};
+use interlock::{Lease, ProtectionDomain, RemoteAll, RemoteRegion};
+use std::time::Duration;
 use zerocopy::FromZeros;
 
 pub(crate) struct Exposure {
-    region: MemoryRegion<Serving, RemoteAll, Box<[Slot]>>,
+    lease: Lease<Serving, RemoteAll, Box<[Slot]>>,
 }
 
 /// What one session is granted.
@@ -22,26 +23,31 @@ impl Grant {
 }
 
 impl Exposure {
-    pub(crate) fn new(domain: &ProtectionDomain<Serving>, slots: usize) -> Result<Self, Fault> {
+    pub(crate) fn new(domain: &ProtectionDomain<Serving>, slots: usize, lease: Duration) -> Result<Self, Fault> {
         let table = vec![Slot::new_zeroed(); slots].into_boxed_slice();
-        Ok(Self { region: domain.register(table).doing("cannot register the table")? })
+        Ok(Self { lease: domain.lease(table, lease).doing("cannot register the table")? })
     }
 
     pub(crate) fn slots(&self) -> u64 {
-        self.region.len() as u64 / SLOT_BYTES
+        self.lease.len() as u64 / SLOT_BYTES
     }
 
     pub(crate) fn grant(&self) -> Grant {
-        Grant(self.region.remote())
+        Grant(self.lease.remote())
     }
 
     /// The word of a slot as it is now.
     pub(crate) fn word(&self, slot: u64) -> Result<Word, Fault> {
-        Ok(Word(self.region.load((slot * SLOT_BYTES) as usize)?))
+        Ok(Word(self.lease.load((slot * SLOT_BYTES) as usize)?))
+    }
+
+    /// Whether the clients' time is over. They go on until the end.
+    pub(crate) fn has_expired(&self) -> bool {
+        self.lease.has_expired()
     }
 
     /// Ends it for everybody, and gives the table back.
     pub(crate) fn end(self) -> Result<Box<[Slot]>, Fault> {
-        self.region.deregister().doing("the device keeps the table")
+        self.lease.end().doing("the device keeps the table")
     }
 }

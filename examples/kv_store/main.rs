@@ -125,7 +125,7 @@ fn serve_until_closed(place: &Place<Serving>, listener: &TcpListener, options: &
             closing.close();
         });
     }
-    show(&serve(place, listener, options.slots, &closing, &say)?);
+    show(&serve(place, listener, (options.slots, options.lease), &closing, &say)?);
     Ok(())
 }
 
@@ -142,7 +142,7 @@ fn with_server(
     say(format!("{} slots on {}", options.slots, context.name()));
     let closing = Closing::default();
     let (asked, served) = thread::scope(|scope| {
-        let house = scope.spawn(|| serve(&serving, &listener, options.slots, &closing, &say));
+        let house = scope.spawn(|| serve(&serving, &listener, (options.slots, options.lease), &closing, &say));
         let asked = clients(&server);
         closing.close();
         (asked, house.join())

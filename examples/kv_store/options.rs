@@ -14,7 +14,7 @@ pub(crate) const HELP: &str = "\
 A table of keys and values that clients read and write by RDMA: the server's processor takes no part.
 
   kv_store                    a server and its clients in this process
-  kv_store serve              a server: until its standard input ends, or --clients have gone
+  kv_store serve              a server: until its standard input ends, --clients have gone, or --lease is over
   kv_store get KEY            prints the value of a key
   kv_store put KEY VALUE      sets it; a key has up to 24 bytes, a value up to 48
   kv_store hold KEY           locks it and stays, to be killed: the server then breaks the lock
@@ -25,6 +25,7 @@ A table of keys and values that clients read and write by RDMA: the server's pro
   -p, --port PORT        its TCP port (default 18520)
       --slots COUNT      serve: how many keys there is room for (default 64)
       --clients COUNT    serve: sessions to end after; bench: clients at once (default 4)
+      --lease SECONDS    serve: how long clients may use the table (default: as long as the server runs)
       --keys COUNT       bench: different keys (default 4)
       --seconds COUNT    bench: how long (default 2)
       --operations COUNT bench: how much each client does, instead
@@ -47,6 +48,7 @@ pub(crate) struct Options {
     pub(crate) server: Address,
     pub(crate) slots: usize,
     pub(crate) clients: Option<usize>,
+    pub(crate) lease: Duration,
     pub(crate) keys: usize,
     pub(crate) until: Until,
     pub(crate) patience: Duration,
@@ -66,6 +68,7 @@ pub(crate) fn parse() -> Result<Option<Options>, Fault> {
         server: Address { host: "127.0.0.1".to_owned(), port: 18520 },
         slots: 64,
         clients: None,
+        lease: Duration::MAX,
         keys: 4,
         until: Until::Time(Duration::from_secs(2)),
         patience: Duration::from_secs(10),
@@ -79,6 +82,7 @@ pub(crate) fn parse() -> Result<Option<Options>, Fault> {
             Short('p') | Long("port") => options.server.port = number(&mut parser, "-p", 1..=65535)?,
             Long("slots") => options.slots = number(&mut parser, "--slots", 1..=1 << 20)?,
             Long("clients") => options.clients = Some(number(&mut parser, "--clients", 1..=1000)?),
+            Long("lease") => options.lease = Duration::from_secs(number(&mut parser, "--lease", 1..=86400)?),
             Long("keys") => options.keys = number(&mut parser, "--keys", 1..=1 << 20)?,
             Long("seconds") => {
                 options.until = Until::Time(Duration::from_secs(number(&mut parser, "--seconds", 1..=86400)?));

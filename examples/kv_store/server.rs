@@ -39,15 +39,15 @@ impl Closing {
     }
 }
 
-/// Serves a table until it is to close, and gives what is in it then. `say` gets a line for each session that begins or ends.
+/// Serves a table until it is to close or its lease is over, and gives what is in it then. `say` gets a line for each session that begins or ends.
 pub(crate) fn serve(
     place: &Place<Serving>,
     listener: &TcpListener,
-    slots: usize,
+    (slots, lease): (usize, Duration),
     closing: &Closing,
     say: &(dyn Fn(String) + Sync),
 ) -> Result<Box<[Slot]>, Fault> {
-    let table = Exposure::new(&place.domain, slots)?;
+    let table = Exposure::new(&place.domain, slots, lease)?;
     let janitor = Mutex::new(Janitor::new(place, &table)?);
     let house = House { place, table: &table, janitor: &janitor, closing, say };
     let served = house.let_clients_in(listener);
@@ -70,6 +70,10 @@ impl House<'_> {
             // One number is the janitor's. None is used again, so that a lock never passes to a stranger.
             let mut owners = (1..Owner::MAX.get()).filter_map(Owner::new);
             while !self.closing.is_closed() {
+                if self.table.has_expired() {
+                    self.closing.close();
+                    break;
+                }
                 match listener.accept() {
                     Ok((stream, _)) => {
                         let Some(owner) = owners.next() else {
