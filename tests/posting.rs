@@ -606,3 +606,25 @@ fn a_word_of_the_peer_is_whole() {
     next(&mut link.poller);
     assert_eq!(region.deregister().unwrap(), [0, 5]);
 }
+
+#[test]
+fn requests_without_completions_come_back_by_a_drain() {
+    interlock::domain! { struct Test; }
+    let domain = context().named_domain(Test).unwrap();
+    for mut link in WAYS.into_iter().filter_map(|way| link(&domain, 4, way)) {
+        let region = domain.register::<RemoteWrite, _>(vec![0_u64; 1]).unwrap();
+        let ids = [1_u8, 2, 3].map(|byte| {
+            let request = WorkRequest::write(filled(&domain, &[byte; 8]), &region.remote());
+            link.left.post(request.unsignalled()).unwrap()
+        });
+        while region.load(0).unwrap() != u64::from_ne_bytes([3; 8]) {
+            assert!(link.poller.wait_for(std::time::Duration::from_millis(5)).unwrap().is_none());
+        }
+        let mut left = link.left.into_error().unwrap();
+        let mut out = Vec::new();
+        left.drain(&mut link.poller, PATIENCE, |completion| out.push(completion.id())).unwrap();
+        assert_eq!(out, ids);
+        assert_eq!((left.sends_in_flight(), link.poller.unknown_completions()), (0, 0));
+        let _left = left.into_reset().unwrap().into_init(&link.port).unwrap();
+    }
+}

@@ -17,7 +17,7 @@ use crate::device::LinkLayer;
 use crate::domain::brand::Branded;
 use crate::domain::{Brand, DomainInner};
 use crate::error::VerbError;
-use crate::sys::{ibv_qp_attr_mask as Mask, ibv_qp_state as raw_state};
+use crate::sys::{ibv_qp_attr_mask as Mask, ibv_qp_state as raw_state, ibv_qp_type};
 use crate::types::{Psn, Qpn, ReadDepth};
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -451,8 +451,9 @@ impl<B: Brand, T: Transport> QueuePair<B, Errored, T> {
     /// Where sends and receives complete on different queues, see [`drain_on`](Self::drain_on). Of a pair on a shared receive
     /// queue only the sends are waited for.
     ///
-    /// An unsignalled send that succeeded, and after which no signalled one was posted, is not flushed: nothing tells of it, so
-    /// this waits until the time is over. Reset and destroy bring it back.
+    /// Unsignalled sends that succeeded are not flushed, and nothing tells of them but a later request. Where no other is left,
+    /// this posts one of nothing, whose flush brings them back, and which `sink` does not see; after a time-out it may
+    /// come out of the poller. Datagrams go nowhere without a recipient: there reset and destroy bring such sends back.
     ///
     /// # Errors
     ///
@@ -492,7 +493,7 @@ impl<B: Brand, T: Transport> QueuePair<B, Errored, T> {
         let ours = [&self.inner.core.send_queue, &self.inner.core.receive_queue].map(Arc::as_ptr);
         let strays = pollers.iter().any(|poller| !ours.contains(&Arc::as_ptr(poller.queue())));
         let deadline = Instant::now().checked_add(timeout);
-        let mut kick = Instant::now();
+        let (mut kick, mut kicks, mut marker) = (Instant::now(), 0_u32, None);
         let source = loop {
             if mixes {
                 break Some(DrainFailure::OtherDomain);
@@ -504,7 +505,9 @@ impl<B: Brand, T: Transport> QueuePair<B, Errored, T> {
             pollers.rotate_left(1);
             let idle = match pollers.iter_mut().find_map(|poller| poller.poll().transpose()).transpose() {
                 Ok(Some(completion)) => {
-                    sink(completion);
+                    if marker != Some(completion.id()) {
+                        sink(completion);
+                    }
                     false
                 }
                 Ok(None) => true,
@@ -523,6 +526,11 @@ impl<B: Brand, T: Transport> QueuePair<B, Errored, T> {
                     break Some(error.into());
                 }
                 kick = now + 20 * PAUSE;
+                kicks += 1;
+                // What is flushed has had its time.
+                if kicks == 3 && code::<T>() != ibv_qp_type::IBV_QPT_UD && self.sends_in_flight() != 0 {
+                    marker = self.inner.send.post_marker();
+                }
             } else if idle {
                 thread::sleep(PAUSE);
             }

@@ -7,7 +7,7 @@
 use super::attr::Limits;
 use super::datagram::Recipient;
 use super::ledger::Poster;
-use super::request::{Action, FillMemory, Most, RequestFlaw, SendMemory, WorkRequest};
+use super::request::{Action, FillMemory, Inline, Most, RequestFlaw, SendMemory, WorkRequest};
 use super::session::{PostSends, Posting};
 use super::work::{Entry, Operation, QueueKind, WorkId};
 use crate::completion::{QueueStatus, Status};
@@ -445,6 +445,37 @@ impl SendQueue {
         let mut bad = ptr::null_mut();
         // SAFETY: alive, in a state that sends (0), and nobody else posts (`&mut`); the request has no memory.
         unsafe { (self.verb.list)(self.raw.as_ptr(), &mut wr, &mut bad) };
+    }
+
+    /// Posts a request of nothing, broken or not: its flush brings back what succeeded before it and made no completion.
+    /// `None` where there is no room, and then the newest request is a signalled one; or where it was refused.
+    #[cold]
+    pub(super) fn post_marker(&mut self) -> Option<WorkId> {
+        if self.poster.free() == 0 {
+            return None;
+        }
+        let request = WorkRequest::send(Inline(&[]));
+        if let Some(session) = self.verb.session {
+            // SAFETY: there is room.
+            return unsafe { self.post_in_session::<(), _, _, ()>(session, request, 0, false) }.ok();
+        }
+        let id = self.id(0);
+        let WorkRequest { memory, action, .. } = request;
+        let mut staged = MaybeUninit::uninit();
+        let staged: *mut Staged = staged.as_mut_ptr();
+        // SAFETY: our own, until the end of this function.
+        unsafe { Staged::link(staged, ptr::null_mut()) };
+        // SAFETY: as above.
+        let (entry, _) = unsafe { Staged::stage_any::<(), _>(staged, memory, &action, 0, id, false) };
+        // SAFETY: there is room, and nobody else posts.
+        unsafe { self.poster.push(id.raw(), entry) };
+        match self.ring(staged) {
+            Ok(()) => Some(id),
+            Err((source, bad)) => {
+                self.refused(bad == staged, source, id, Some);
+                None
+            }
+        }
     }
 
     /// Keeps the address handle of the request with this id, as long as that may be in flight.
