@@ -401,3 +401,74 @@ fn a_clock_at_its_end_lets_no_run_go_on_for_ever() {
     while fabric.step() {}
     link.poller.poll().unwrap().unwrap().check().unwrap();
 }
+
+/// Each is freed within the drop of the one around it: without an end the stack would end first.
+#[test]
+fn a_buffer_is_not_registered_without_end() {
+    interlock::domain! { struct Test; }
+    let domain = Context::open("soft0").unwrap().named_domain(Test).unwrap();
+    let mut buffer = domain.buffer(64).unwrap();
+    buffer.fill(7);
+    let mut registrations = 0;
+    let error = loop {
+        match domain.register::<LocalWrite, _>(buffer) {
+            Ok(region) => buffer = region.split().1,
+            Err(error) => break error,
+        }
+        registrations += 1;
+        assert!(registrations < 100);
+    };
+    assert!(matches!(error.source, interlock::RegisterFailure::TooDeep { .. }), "{}", error.source);
+    assert_eq!(error.memory[..], [7; 64], "it comes back");
+    drop(error);
+    // All of them were ended.
+    domain.buffer(64).unwrap();
+}
+
+/// What the provider did not account for stays so until a reset, whatever becomes of the sends.
+#[test]
+fn poison_of_a_receive_outlives_the_resume_of_the_sends() {
+    interlock::domain! { struct Test; }
+    let fabric = Fabric::new();
+    let domain = Context::open_on(&fabric, "dev0").unwrap().named_domain(Test).unwrap();
+    let limits = Limits { inline_bytes: 32, ..Limits::default() };
+    let port = domain.context().active_port().unwrap();
+    let (queue, mut poller) = domain.completion_queue(2 * limits.completions()).unwrap();
+    let [left, right] = [(); 2].map(|()| domain.unreliable(&queue, &limits).unwrap().into_init(&port).unwrap());
+    let (to_left, to_right) = (left.endpoint(), right.endpoint());
+    let (mut left, _right) = (left.connect(&to_right).unwrap(), right.connect(&to_left).unwrap());
+
+    fabric.inject(Fault::RequestsFail { count: 1 });
+    left.post_send(interlock::Inline(b"fails")).unwrap();
+    drop(poller.wait(common::PATIENCE).unwrap().check().unwrap_err());
+    fabric.inject(Fault::ReceiveKept { errno: libc::EIO });
+    let error = left.post_receive(domain.buffer(8).unwrap()).unwrap_err();
+    assert!(matches!(error, PostError::Uncertain { .. }), "{error}");
+    let error = left.into_sqe().unwrap().resume().unwrap_err();
+    assert!(matches!(error.source, interlock::TransitionFailure::Uncertain), "{error}");
+    assert!(error.queue_pair.is_broken());
+    // A reset settles it.
+    let left = error.queue_pair.into_reset().unwrap();
+    assert_eq!(poller.wait(common::PATIENCE).unwrap().check().unwrap_err().status, Status::Destroyed);
+    assert!(poller.poll().unwrap().is_none());
+    let mut left = left.into_init(&port).unwrap();
+    left.post_receive(domain.buffer(8).unwrap()).unwrap();
+}
+
+/// A marker behind a request that the device may not have would say that it succeeded.
+#[test]
+fn a_drain_makes_no_success_of_an_uncertain_send() {
+    interlock::domain! { struct Test; }
+    let fabric = Fabric::new();
+    let domain = Context::open_on(&fabric, "dev0").unwrap().named_domain(Test).unwrap();
+    let mut link = Link::new(domain, 4);
+    fabric.inject(Fault::SendKept { errno: libc::EIO });
+    let error = link.left.post_send(link.domain.buffer(8).unwrap()).unwrap_err();
+    assert!(matches!(error, PostError::Uncertain { .. }), "{error}");
+    let mut left = link.left.into_error().unwrap();
+    let mut statuses = Vec::new();
+    let _ = left.drain(&mut link.poller, Duration::from_millis(200), |completion| {
+        statuses.push(completion.check().map(drop).map_err(|failure| failure.status));
+    });
+    assert!(!statuses.contains(&Ok(())), "{statuses:?}");
+}

@@ -95,7 +95,8 @@ pub struct NoRoom {
 #[derive(Debug)]
 pub(crate) struct QueueStatus {
     /// Not 0 where posts cannot go the short way. `BROKEN`: since the first failure that the poller saw; posts to this queue
-    /// are refused. `IN_SESSIONS`: they go through `ibv_wr_*`.
+    /// are refused. `POISONED`: so are they, since the device may have what nobody accounts for; until reset or destroy.
+    /// `IN_SESSIONS`: they go through `ibv_wr_*`.
     detour: [AtomicU8; 2],
     /// That failure's status, plus 1; 0 for none.
     first_failure: AtomicU32,
@@ -109,6 +110,7 @@ pub(crate) struct QueueStatus {
 
 const BROKEN: u8 = 1;
 const IN_SESSIONS: u8 = 2;
+const POISONED: u8 = 4;
 
 impl QueueStatus {
     pub(crate) fn new(qpn: u32, kind: sys::ibv_qp_type, domain: DomainId) -> Arc<Self> {
@@ -125,13 +127,24 @@ impl QueueStatus {
     /// The same for another life of the pair.
     pub(crate) fn anew(&self) -> Arc<Self> {
         let Self { qpn, unreliable, datagrams, domain, .. } = *self;
-        let detour = self.detour.each_ref().map(|detour| AtomicU8::new(detour.load(Ordering::Relaxed) & !BROKEN));
+        let detour = self.detour.each_ref().map(|detour| AtomicU8::new(detour.load(Ordering::Relaxed) & IN_SESSIONS));
         Arc::new(Self { detour, first_failure: AtomicU32::new(0), qpn, unreliable, datagrams, domain })
     }
 
     #[inline(always)]
     pub(crate) fn is_broken(&self, side: QueueKind) -> bool {
-        self.of(side).load(Ordering::Relaxed) & BROKEN != 0
+        self.of(side).load(Ordering::Relaxed) & (BROKEN | POISONED) != 0
+    }
+
+    /// Nothing more is posted before the pair was reset.
+    pub(crate) fn poison(&self) {
+        for detour in &self.detour {
+            detour.fetch_or(POISONED, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn is_poisoned(&self) -> bool {
+        self.of(QueueKind::Send).load(Ordering::Relaxed) & POISONED != 0
     }
 
     /// Whether posts can go the short way.
@@ -156,7 +169,7 @@ impl QueueStatus {
         self.of(side).fetch_or(BROKEN, Ordering::Relaxed);
     }
 
-    pub(crate) fn break_all(&self) {
+    fn break_all(&self) {
         [QueueKind::Send, QueueKind::Receive].into_iter().for_each(|side| self.break_queue(side));
     }
 
@@ -192,8 +205,14 @@ impl QueueStatus {
     pub(crate) fn renew(&self) {
         self.first_failure.store(0, Ordering::Relaxed);
         for detour in &self.detour {
-            detour.fetch_and(!BROKEN, Ordering::Relaxed);
+            detour.fetch_and(IN_SESSIONS, Ordering::Relaxed);
         }
+    }
+
+    /// The sends go on after one that failed.
+    pub(crate) fn renew_sends(&self) {
+        self.first_failure.store(0, Ordering::Relaxed);
+        self.of(QueueKind::Send).fetch_and(!BROKEN, Ordering::Relaxed);
     }
 }
 

@@ -32,11 +32,15 @@ pub(crate) struct Reviewed {
 
 /// Mellanox; of mlx4 too.
 const MELLANOX: u32 = 0x02c9;
-/// Cards of mlx5: from Connect-IB on, and the BlueFields.
-const MLX5: [std::ops::RangeInclusive<u32>; 2] = [0x1011..=0x1025, 0xa2d2..=0xa2df];
+/// Cards of mlx5, with their virtual functions: Connect-IB, ConnectX-4 to 7, BlueField 1 to 3. Each by name, so that what comes
+/// later is looked at first.
+const MLX5: [u32; 20] = [
+    0x1011, 0x1012, 0x1013, 0x1014, 0x1015, 0x1016, 0x1017, 0x1018, 0x1019, 0x101a, 0x101b, 0x101c, 0x101d, 0x101e,
+    0x101f, 0x1021, 0xa2d2, 0xa2d3, 0xa2d6, 0xa2dc,
+];
 
 fn is_reviewed(device: &ibv_device_attr) -> bool {
-    device.vendor_id == MELLANOX && MLX5.iter().any(|parts| parts.contains(&device.vendor_part_id))
+    device.vendor_id == MELLANOX && MLX5.contains(&device.vendor_part_id)
 }
 
 impl ContextInner {
@@ -58,7 +62,7 @@ mod tests {
         let on_the_list = [(0x02c9, 0x1013), (0x02c9, 0x101d), (0x02c9, 0xa2d6)];
         assert!(on_the_list.iter().all(|&(vendor, part)| is_reviewed(&device(vendor, part))));
         // mlx4, rxe, another vendor with a part number of those.
-        let others = [(0x02c9, 0x1007), (0x00ff_ffff, 0), (0x14e4, 0x1013), (0, 0)];
+        let others = [(0x02c9, 0x1007), (0x00ff_ffff, 0), (0x14e4, 0x1013), (0x02c9, 0x1020), (0, 0)];
         assert!(!others.iter().any(|&(vendor, part)| is_reviewed(&device(vendor, part))));
     }
 }

@@ -5,6 +5,7 @@
 //! deregistration.
 #![allow(unsafe_code, reason = "takes owners apart and rebuilds them")]
 
+use super::RegionInner;
 use crate::seal::Key;
 use std::ops::{Deref, DerefMut};
 use std::{fmt, io, mem, ptr, slice};
@@ -68,6 +69,8 @@ pub struct RawMemory {
     capacity: usize,
     /// What else the owner needs; see [`keep`](Self::keep).
     parts: *mut (),
+    /// How many registrations there are of it, one around the other.
+    depth: u8,
 }
 
 impl RawMemory {
@@ -75,12 +78,21 @@ impl RawMemory {
         let addr = slice.cast::<u8>();
         addr.expose_provenance();
         let (len_bytes, count) = (slice.len() * mem::size_of::<T>(), slice.len());
-        Self { addr, len_bytes, count, capacity, parts: ptr::null_mut() }
+        Self { addr, len_bytes, count, capacity, parts: ptr::null_mut(), depth: 0 }
     }
 
     /// Bytes with what their owner is made of besides.
     pub(super) fn keep<P>(bytes: *mut [u8], parts: P) -> Self {
         Self { parts: Box::into_raw(Box::new(parts)).cast(), ..Self::of_slice(bytes, bytes.len()) }
+    }
+
+    /// The same, within one more registration than there are of it.
+    pub(super) fn within(self, region: &RegionInner) -> Self {
+        Self { depth: region.depth().saturating_add(1), ..self }
+    }
+
+    pub(super) fn depth(&self) -> u8 {
+        self.depth
     }
 
     /// The bytes.

@@ -197,7 +197,8 @@ impl<B> Memory for Buffer<B> {}
 impl<B> Sealed for Buffer<B> {
     fn into_raw(self, _: Key) -> RawMemory {
         let bytes = ptr::slice_from_raw_parts_mut(self.part.addr(), self.capacity());
-        RawMemory::keep(bytes, self.part)
+        let region = Arc::clone(self.part.region());
+        RawMemory::keep(bytes, self.part).within(&region)
     }
 
     unsafe fn from_raw(raw: RawMemory) -> Self {

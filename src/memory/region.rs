@@ -39,7 +39,14 @@ unsafe impl Send for RegionInner {}
 // SAFETY: shared access gives out an address only; what may be done there is up to the types that own its parts.
 unsafe impl Sync for RegionInner {}
 
+/// So many registrations of one buffer there may be, one around the other: each is freed within the drop of the one around it.
+const MOST_NESTED: u8 = 32;
+
 impl RegionInner {
+    pub(super) fn depth(&self) -> u8 {
+        self.memory.depth()
+    }
+
     /// Registers `memory`. Rights that let a peer in ask for whole words.
     ///
     /// # Safety
@@ -91,6 +98,9 @@ impl RegionInner {
         rights: sys::ibv_access_flags,
         verb: impl FnOnce() -> Result<NonNull<sys::ibv_mr>, VerbError>,
     ) -> Result<Self, RegisterFailure> {
+        if memory.depth() > MOST_NESTED {
+            return Err(RegisterFailure::TooDeep { most: MOST_NESTED });
+        }
         let private = sys::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0 | options::FLAGS;
         let exposed = rights.0 & !private != 0;
         let (address, len_bytes) = (memory.addr.addr(), memory.len_bytes);
@@ -225,6 +235,12 @@ pub enum RegisterFailure {
     /// There is nothing to register: no bytes.
     #[error("a memory region has at least one byte")]
     Empty,
+    /// A buffer of a registration of a buffer, and so on.
+    #[error("a buffer is registered at most {most} times, one around the other: end some of the registrations")]
+    TooDeep {
+        /// How often.
+        most: u8,
+    },
     /// Peers reach memory in words, so it must be made of words.
     #[error(
         "memory that peers reach is 8-byte aligned and a multiple of 8 bytes long; \

@@ -295,7 +295,7 @@ impl Core {
             return Ok(());
         }
         // From here on nothing may be posted, whatever becomes of the rest.
-        self.status.break_all();
+        self.status.poison();
         self.modify(Modify::to(raw_state::IBV_QPS_RESET))?;
         self.rare.iter().flat_map(|rare| &rare.windows).try_for_each(|window| window.dealloc())
     }
@@ -356,9 +356,14 @@ impl Core {
         self.status.first_failure()
     }
 
-    /// The pair sends again; nothing of before is in flight.
+    /// The pair sends again; no send of before is in flight.
     pub(super) fn forget_failures(&self) {
-        self.status.renew();
+        self.status.renew_sends();
+    }
+
+    /// Whether only reset or destroy brings it on.
+    pub(super) fn is_poisoned(&self) -> bool {
+        self.status.is_poisoned()
     }
 }
 

@@ -112,6 +112,9 @@ pub enum TransitionFailure {
         /// How many.
         sends: u32,
     },
+    /// A post was [uncertain](crate::PostError::Uncertain).
+    #[error("the device may have a request that it did not account for: reset or destroy the queue pair")]
+    Uncertain,
     /// A completion queue has no slot left for another life of the pair.
     #[error("the completion queue has no slot left for another life of the pair")]
     NoSlot,

@@ -254,7 +254,7 @@ impl<V: Side> WorkQueue<V> {
 
     /// The device may have what the provider did not account for: nothing more is posted.
     pub(super) fn poison(&self) {
-        self.status.break_all();
+        self.status.poison();
     }
 
     /// What to answer where the provider refused a single request, which `restore` makes of its entry.
@@ -451,7 +451,8 @@ impl SendQueue {
     /// `None` where there is no room, and then the newest request is a signalled one; or where it was refused.
     #[cold]
     pub(super) fn post_marker(&mut self) -> Option<WorkId> {
-        if self.poster.free() == 0 {
+        // After what the device may or may not have, it would say that this succeeded.
+        if self.poster.free() == 0 || self.status.is_poisoned() {
             return None;
         }
         let request = WorkRequest::send(Inline(&[]));

@@ -179,12 +179,15 @@ impl<B: Brand, T: Transport> QueuePair<B, SendQueueError, T> {
     ///
     /// # Errors
     ///
-    /// [`TransitionFailure::Undrained`]: sends are still in flight; or the device refused.
+    /// [`TransitionFailure::Undrained`]: sends are still in flight; [`TransitionFailure::Uncertain`]; or the device refused.
     #[doc(alias = "ibv_modify_qp")]
     pub fn resume(self) -> Result<QueuePair<B, ReadyToSend, T>, TransitionError<Self>> {
         let sends = self.sends_in_flight();
         if sends != 0 {
             return self.fail(TransitionFailure::Undrained { sends });
+        }
+        if self.inner.core.is_poisoned() {
+            return self.fail(TransitionFailure::Uncertain);
         }
         let pair = self.transition(Modify::to(raw_state::IBV_QPS_RTS))?;
         pair.inner.core.forget_failures();
