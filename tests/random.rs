@@ -507,7 +507,7 @@ impl World {
         reset.into_init(&self.port).unwrap_or_else(|error| self.reset_again(error))
     }
 
-    /// Soft-RoCE may take a pair that was reset to Error, when a packet of before is still being worked on.
+    /// Soft-RoCE has once refused Init to a pair that was just reset, under load: perhaps a packet of before took it to Error.
     fn reset_again(&self, error: TransitionError<QueuePair<Test, Reset>>) -> QueuePair<Test, Init> {
         assert!(on_hardware() && matches!(error.source, TransitionFailure::Verb { .. }), "{error}");
         error.queue_pair.into_reset().unwrap().into_init(&self.port).unwrap()
