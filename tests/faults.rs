@@ -472,3 +472,26 @@ fn a_drain_makes_no_success_of_an_uncertain_send() {
     });
     assert!(!statuses.contains(&Ok(())), "{statuses:?}");
 }
+
+/// What a drain posts of its own is given up to the poller, and gives no buffer to anybody, also when the time was over.
+#[test]
+fn a_drain_that_timed_out_leaves_each_buffer_with_one_owner() {
+    let (fabric, domain) = device!(Fabric::manual());
+    let mut link = Link::new(domain, 4);
+    let buffer = link.domain.buffer(8).unwrap();
+    let address = buffer.as_ptr().addr();
+    link.left.post(WorkRequest::send(buffer).unsignalled()).unwrap();
+    let mut left = link.left.into_error().unwrap();
+    // Nothing moves: the flush does not come, and what the drain posts stays in flight.
+    let undrained = left.drain(&mut link.poller, Duration::from_millis(150), |_| panic!("nothing")).unwrap_err();
+    assert!(undrained.sends >= 1);
+    std::mem::forget(left.into_reset().unwrap());
+    while fabric.step() {}
+    let mut owners = 0;
+    while let Some(completion) = link.poller.poll().unwrap() {
+        let failure = completion.check().unwrap_err();
+        assert_eq!(failure.status, Status::Destroyed);
+        owners += usize::from(failure.into_buffer().is_some_and(|buffer| buffer.as_ptr().addr() == address));
+    }
+    assert_eq!((owners, link.poller.unknown_completions()), (1, 0));
+}
