@@ -138,6 +138,72 @@ fn a_reset_with_requests_in_flight_gives_them_back_and_waits_for_an_empty_queue(
     assert_eq!(poller.unknown_completions(), 0);
 }
 
+/// With the second depth soft-RoCE's ring is full, so that what it finds there is what was posted last.
+#[test]
+fn what_was_in_flight_when_a_pair_was_reset_is_not_sent_in_its_next_life() {
+    interlock::domain! { struct Test; }
+    let patient = ConnectAttributes { timeout: 18.try_into().unwrap(), ..ConnectAttributes::default() };
+    for depth in [4, 7] {
+        let Link { domain, port, mut poller, mut left, right, .. } =
+            Link::with(context().named_domain(Test).unwrap(), depth, &patient);
+        // Nobody answers them, so they stay in flight.
+        let right = right.into_reset().unwrap();
+        for _ in 0..depth {
+            left.post_send(domain.buffer(8).unwrap()).unwrap();
+        }
+        let left = left.into_reset().unwrap();
+        assert_eq!(left.query_state().unwrap(), DeviceState::Reset);
+        assert_eq!(all(&mut poller).len() as u32, depth);
+        let (left, right) = (left.into_init(&port).unwrap(), right.into_init(&port).unwrap());
+        let (to_left, to_right) = (left.endpoint(), right.endpoint());
+        let mut left = left.connect_with(&to_right, &patient).unwrap();
+        let mut right = right.connect_with(&to_left, &patient).unwrap();
+        for number in 0..depth {
+            let mut buffer = domain.buffer(8).unwrap();
+            buffer.fill(number as u8);
+            left.post_send(buffer).unwrap();
+        }
+        // None has a receive yet, so none can succeed.
+        assert!(matches!(poller.wait(Duration::from_millis(100)), Err(WaitError::TimedOut(_))));
+        for _ in 0..depth {
+            right.post_receive(domain.buffer(8).unwrap()).unwrap();
+        }
+        let (mut sent, mut received) = (0, 0);
+        while sent + received < 2 * depth {
+            match poller.wait(PATIENCE).unwrap().check().unwrap().work() {
+                Work::Received(message) => {
+                    assert_eq!(message.buffer[..], [received as u8; 8], "of depth {depth}");
+                    received += 1;
+                }
+                _ => sent += 1,
+            }
+        }
+        assert_eq!((sent, received, poller.unknown_completions()), (depth, depth, 0));
+    }
+}
+
+#[test]
+fn a_pair_that_fails_while_it_is_reset_is_in_reset() {
+    interlock::domain! { struct Test; }
+    let mut link = Link::new(context().named_domain(Test).unwrap(), 4);
+    let region = link.domain.register::<interlock::RemoteAll, _>(vec![0_u8; 8]).unwrap();
+    let nothing = region.remote();
+    region.deregister().unwrap();
+    for round in 0..300 {
+        link.left.post_write(link.domain.buffer(8).unwrap(), &nothing).unwrap();
+        // The refusal is under way.
+        for _ in 0..round * 50 {
+            std::hint::spin_loop();
+        }
+        let (left, right) = (link.left.into_reset().unwrap(), link.right.into_reset().unwrap());
+        assert_eq!([left.query_state().unwrap(), right.query_state().unwrap()], [DeviceState::Reset; 2]);
+        assert_eq!(all(&mut link.poller).len(), 1);
+        let (left, right) = (left.into_init(&link.port).unwrap(), right.into_init(&link.port).unwrap());
+        let (to_left, to_right) = (left.endpoint(), right.endpoint());
+        (link.left, link.right) = (left.connect(&to_right).unwrap(), right.connect(&to_left).unwrap());
+    }
+}
+
 #[test]
 fn receives_posted_in_init_take_the_first_message() {
     interlock::domain! { struct Test; }

@@ -202,7 +202,7 @@ impl Inner {
         // How many shared receives it has begun is not known.
         if drained && core.shared.is_none() {
             // Every request has come out, so no completion of this life is left in a queue.
-            core.modify(Modify::to(raw_state::IBV_QPS_RESET)).map_err(verb)?;
+            core.to_reset().map_err(verb)?;
             core.status.renew();
             return Ok(());
         }
@@ -215,7 +215,7 @@ impl Inner {
             core.send_queue.release(send, false);
             return Err(TransitionFailure::NoSlot);
         };
-        if let Err(error) = core.modify(Modify::to(raw_state::IBV_QPS_RESET)) {
+        if let Err(error) = core.to_reset() {
             core.send_queue.release(send, false);
             core.receive_queue.release(receive, false);
             return Err(verb(error));
@@ -237,6 +237,18 @@ impl Core {
     pub(super) fn modify(&self, mut modify: Modify) -> Result<(), VerbError> {
         // SAFETY: alive (0).
         unsafe { self.domain.context.provider.modify_qp(self.raw, &mut modify.attributes, modify.mask) }
+    }
+
+    /// To Reset, twice. In the first call soft-RoCE (6.12 at least) notes where its send queue begins before it empties the queue: in
+    /// its next life the pair would send what it finds from there on, and read memory that has come back to the program. And
+    /// a request that fails in that moment takes the pair to Error behind the call. The second call finds nothing in flight.
+    ///
+    /// The specification has Reset follow on every state, itself included; where a provider says no to the second, the first
+    /// was done.
+    fn to_reset(&self) -> Result<(), VerbError> {
+        self.modify(Modify::to(raw_state::IBV_QPS_RESET))?;
+        let _ = self.modify(Modify::to(raw_state::IBV_QPS_RESET));
+        Ok(())
     }
 
     pub(super) fn attach(&mut self, group: Gid, lid: u16) -> Result<(), VerbError> {
@@ -296,7 +308,7 @@ impl Core {
         }
         // From here on nothing may be posted, whatever becomes of the rest.
         self.status.poison();
-        self.modify(Modify::to(raw_state::IBV_QPS_RESET))?;
+        self.to_reset()?;
         self.rare.iter().flat_map(|rare| &rare.windows).try_for_each(|window| window.dealloc())
     }
 
