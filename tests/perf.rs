@@ -140,6 +140,8 @@ fn any_size_depth_and_manner_of_waiting_will_do() {
     perf(&["lat", "-s", "1,7,8,9,4097,100000", "-n", "5", "--event"]).succeeded();
     perf(&["bw", "-s", "1,4097,100000", "-n", "33", "-t", "1"]).succeeded();
     perf(&["bw", "-s", "9", "-n", "100", "-t", "7", "--event"]).succeeded();
+    // Some of the sizes inline.
+    perf(&["-s", "1,32,33", "-n", "40", "-t", "9", "-I", "32"]).succeeded();
     let ended = perf(&["bw", "write", "-n", "1", "-a"]).succeeded();
     assert_eq!(ended.stdout.lines().filter(|line| line.ends_with(char::is_numeric)).count(), 23, "{ended:#?}");
 }
@@ -162,6 +164,7 @@ fn a_bad_argument_is_one_line() {
         (&["one", "two"], "unexpected argument \"two\" (-h"),
         (&["server", "lat"], "a server does what its client asks for"),
         (&["-s", "64,"], "-s takes numbers of bytes from 1 to 1073741824, separated by commas, not \"64,\""),
+        (&["-I", "5000"], "-I takes a number from 0 to 4096"),
         (&["-s", "0"], "-s takes numbers of bytes from 1"),
         (&["-n", "0"], "-n takes a number from 1"),
         (&["-D", "0"], "-D takes a number from 1"),

@@ -13,7 +13,7 @@
 //! that it counted. After the last round the client says `End`. Either may say `Failed`, with a text, at any time.
 
 use crate::fault::{Doing, Fault};
-use crate::options::{Action, MOST_BYTES, MOST_DEPTH, Measure};
+use crate::options::{Action, MOST_BYTES, MOST_DEPTH, MOST_INLINE, Measure};
 use crate::tcp;
 use interlock::{Endpoint, RemoteReadWrite, RemoteRegion};
 use std::io::{self, Read, Write};
@@ -23,7 +23,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 const MAGIC: [u8; 4] = *b"IPRF";
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 const MOST_TEXT_BYTES: u64 = 1024;
 
 /// How a fault begins that the other side reported.
@@ -36,6 +36,8 @@ pub(crate) struct Task {
     pub(crate) action: Action,
     pub(crate) size: u32,
     pub(crate) depth: u32,
+    /// Sends and writes go inline up to this size.
+    pub(crate) inline: u16,
 }
 
 /// How a side is reached: its queue pair, and the memory that the other side may use.
@@ -63,18 +65,26 @@ impl Task {
         let mut bytes = [0; TASK_BYTES];
         bytes[0] = self.measure as u8;
         bytes[1] = self.action as u8;
+        bytes[2..4].copy_from_slice(&self.inline.to_be_bytes());
         bytes[4..8].copy_from_slice(&self.size.to_be_bytes());
         bytes[8..].copy_from_slice(&self.depth.to_be_bytes());
         bytes
     }
 
     fn from_bytes(bytes: [u8; TASK_BYTES]) -> Option<Self> {
-        let [measure, action, 0, 0, s0, s1, s2, s3, d0, d1, d2, d3] = bytes else { return None };
+        let [measure, action, i0, i1, s0, s1, s2, s3, d0, d1, d2, d3] = bytes;
         let (size, depth) = (u32::from_be_bytes([s0, s1, s2, s3]), u32::from_be_bytes([d0, d1, d2, d3]));
-        let is_possible = (1..=MOST_BYTES).contains(&size) && (1..=MOST_DEPTH).contains(&depth);
+        let inline = u16::from_be_bytes([i0, i1]);
+        let is_possible =
+            inline <= MOST_INLINE && (1..=MOST_BYTES).contains(&size) && (1..=MOST_DEPTH).contains(&depth);
         let measure = Measure::ALL.into_iter().find(|known| *known as u8 == measure)?;
         let action = Action::ALL.into_iter().find(|known| *known as u8 == action)?;
-        is_possible.then_some(Self { measure, action, size, depth })
+        is_possible.then_some(Self { measure, action, size, depth, inline })
+    }
+
+    /// How many bytes go inline in each request; 0: it points to them.
+    pub(crate) fn inline_bytes(self) -> u32 {
+        if self.action != Action::Read && self.size <= u32::from(self.inline) { self.size } else { 0 }
     }
 }
 

@@ -139,6 +139,7 @@ fn ask(out: &mut impl Write, place: &Place, line: &mut Line, options: &Options) 
             both_ends_here: matches!(options.role, Role::Both),
             event: options.event,
             depth: options.depth,
+            inline: options.inline,
         };
         for (file, form) in files.into_iter().zip([report::csv, report::json, plot::svg]) {
             if let Some(mut file) = file {
@@ -158,7 +159,7 @@ fn measure(out: &mut impl Write, place: &Place, line: &mut Line, options: &Optio
                 out.write_all(report::heading(measure, action).as_bytes())?;
             }
             for &size in &options.sizes {
-                let task = Task { measure, action, size, depth: options.depth };
+                let task = Task { measure, action, size, depth: options.depth, inline: options.inline };
                 let name = format!("{measure} {action}, {size} bytes");
                 let mut progress = Progress::new(name.clone(), options.quiet);
                 let figures = round::ask(place, line, task, options.until, &mut progress).doing(name)?;

@@ -26,6 +26,7 @@ bw:  a queue of requests kept full, in one direction. 1 MiB = 2^20 bytes.
   -a, --all              message sizes 2, 4, 8, .. 8388608 bytes
   -n, --iterations COUNT messages of each size (default 1000), after 16 more that are not measured
   -D, --duration SECONDS measure each size for so long instead of -n
+  -I, --inline BYTES     send and write: messages of up to so many bytes inline, 0 to 4096 (default 0)
   -t, --tx-depth COUNT   bw: requests in flight (default 128), fewer where their buffers would take over 64 MiB
       --event            sleep until a completion comes (default: poll)
       --json FILE        results as JSON, too
@@ -41,6 +42,7 @@ lat write polls the last byte of the memory that the peer writes, --event or not
 /// The longest message: enough to see where a curve ends, and no more than a server wants to register for a stranger.
 pub(crate) const MOST_BYTES: u32 = 1 << 30;
 pub(crate) const MOST_DEPTH: u32 = 1 << 15;
+pub(crate) const MOST_INLINE: u16 = 1 << 12;
 
 /// Who takes part.
 pub(crate) enum Role {
@@ -106,6 +108,7 @@ pub(crate) struct Options {
     pub(crate) sizes: Vec<u32>,
     pub(crate) until: Until,
     pub(crate) depth: u32,
+    pub(crate) inline: u16,
     pub(crate) event: bool,
     pub(crate) json: Option<PathBuf>,
     pub(crate) csv: Option<PathBuf>,
@@ -126,6 +129,7 @@ pub(crate) fn parse() -> Result<Option<Options>, Fault> {
         sizes: vec![64, 4096, 65536],
         until: Until::Count(1000),
         depth: 128,
+        inline: 0,
         event: false,
         json: None,
         csv: None,
@@ -148,6 +152,7 @@ pub(crate) fn parse() -> Result<Option<Options>, Fault> {
                 options.until = Until::Time(Duration::from_secs(number(&mut parser, "-D", 1..=86400)?));
             }
             Short('t') | Long("tx-depth") => options.depth = number(&mut parser, "-t", 1..=MOST_DEPTH)?,
+            Short('I') | Long("inline") => options.inline = number(&mut parser, "-I", 0..=MOST_INLINE)?,
             Long("event") => options.event = true,
             Long("json") => options.json = Some(parser.value()?.into()),
             Long("csv") => options.csv = Some(parser.value()?.into()),

@@ -125,6 +125,7 @@ pub(crate) struct Setting {
     pub(crate) both_ends_here: bool,
     pub(crate) event: bool,
     pub(crate) depth: u32,
+    pub(crate) inline: u16,
 }
 
 /// One line for each row; a field that a measure does not have is empty.
@@ -150,11 +151,11 @@ pub(crate) fn csv(setting: &Setting, rows: &[Row]) -> String {
 }
 
 pub(crate) fn json(setting: &Setting, rows: &[Row]) -> String {
-    let Setting { path_mtu, both_ends_here, event, depth, .. } = setting;
+    let Setting { path_mtu, both_ends_here, event, depth, inline, .. } = setting;
     let device = quoted(&setting.device);
     let mut text = format!(
         "{{\n  \"format\": 1,\n  \"device\": {device},\n  \"path_mtu_bytes\": {path_mtu},\n  \"both_ends_in_one_process\": \
-         {both_ends_here},\n  \"sleeps_for_completions\": {event},\n  \"tx_depth\": {depth},\n  \"results\": ["
+         {both_ends_here},\n  \"sleeps_for_completions\": {event},\n  \"tx_depth\": {depth},\n  \"inline_bytes\": {inline},\n  \"results\": ["
     );
     for (number, row) in rows.iter().enumerate() {
         text += if number == 0 { "\n" } else { ",\n" };

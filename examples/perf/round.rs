@@ -1,7 +1,7 @@
 //! One round: one operation with messages of one size, between two queue pairs made for it.
 //!
 //! As perftest does it: a side that sends waits for its own completion, then for the peer; sends and receives complete on
-//! two queues; nothing is inline; what is sent is the same memory each time.
+//! two queues; nothing is inline unless that is asked for; what is sent is the same memory each time.
 
 use crate::Perf;
 use crate::fault::{Doing, Fault};
@@ -11,8 +11,9 @@ use crate::report::Figures;
 use crate::watch::{Manner, Progress, Watch};
 use hdrhistogram::Histogram;
 use interlock::{
-    AckTimeout, Buffer, Carries, ConnectAttributes, Init, Limits, MemoryRegion, Pages, Poller, Port, ProtectionDomain,
-    QueuePair, ReadDepth, Received, ReliableConnection, RemoteReadWrite, RemoteRegion, SendMemory, Work, WorkRequest,
+    AckTimeout, Buffer, Carries, ConnectAttributes, Init, Inline, Limits, MemoryRegion, Pages, Poller, Port,
+    ProtectionDomain, QueuePair, ReadDepth, Received, ReliableConnection, RemoteReadWrite, RemoteRegion, SendMemory,
+    Work, WorkRequest,
 };
 use std::time::{Duration, Instant};
 
@@ -45,6 +46,7 @@ struct Player {
     region: MemoryRegion<Perf, RemoteReadWrite>,
     peer: RemoteRegion<RemoteReadWrite>,
     size: usize,
+    is_inline: bool,
 }
 
 /// How many buffers of `size` a queue of `depth` gets.
@@ -65,7 +67,8 @@ impl Seat {
             Measure::Latency => 1,
             Measure::Bandwidth => task.depth,
         };
-        let limits = Limits { sends, receives: receives.max(1), ..Limits::default() };
+        let limits =
+            Limits { sends, receives: receives.max(1), inline_bytes: task.inline_bytes(), ..Limits::default() };
         let (send_queue, send_poller) = domain.completion_queue(limits.sends).doing("no completion queue")?;
         let (receive_queue, receive_poller) = domain.completion_queue(limits.receives).doing("no completion queue")?;
         let pair = domain.reliable_on(&send_queue, &receive_queue, &limits).doing("cannot make a queue pair")?;
@@ -101,7 +104,7 @@ impl Seat {
         } else {
             peer.region.slice(0..u64::from(task.size)).doing("the other side's memory")?
         };
-        Ok(Player { pair, sends, receives, region, peer, size })
+        Ok(Player { pair, sends, receives, region, peer, size, is_inline: task.inline_bytes() > 0 })
     }
 }
 
@@ -229,6 +232,16 @@ impl Client<'_> {
     fn bandwidth(&mut self, player: &mut Player, place: &Place, task: Task) -> Result<Figures, Fault> {
         let peer = player.peer;
         match task.action {
+            Action::Send | Action::Write if player.is_inline => {
+                let bytes = player.message(place)?;
+                let pool = vec![Inline(&bytes); task.depth as usize];
+                let again = |_| Some(Inline(&bytes));
+                if task.action == Action::Send {
+                    self.stream(player, pool, WorkRequest::send, again)
+                } else {
+                    self.stream(player, pool, |bytes| WorkRequest::write(bytes, &peer), again)
+                }
+            }
             // The device only reads it, so the same memory is in flight many times.
             Action::Send | Action::Write => {
                 let share = player.message(place)?.share();
@@ -360,8 +373,15 @@ impl Player {
     }
 
     fn send(&mut self, message: &mut Option<Buffer<Perf>>, watch: &mut Watch<'_>) -> Result<(), Fault> {
-        self.pair.post_send(message.take().ok_or_else(lost)?).doing("cannot post a send")?;
-        *message = watch.next(&mut self.sends)?.check()?.into_buffer();
+        let bytes = message.take().ok_or_else(lost)?;
+        let kept = if self.is_inline {
+            self.pair.post_send(Inline(&bytes)).doing("cannot post a send")?;
+            Some(bytes)
+        } else {
+            self.pair.post_send(bytes).doing("cannot post a send")?;
+            None
+        };
+        *message = watch.next(&mut self.sends)?.check()?.into_buffer().or(kept);
         Ok(())
     }
 
@@ -371,8 +391,14 @@ impl Player {
         if let Some(last) = bytes.last_mut() {
             *last = number;
         }
-        self.pair.post_write(bytes, &self.peer).doing("cannot post a write")?;
-        *message = watch.next(&mut self.sends)?.check()?.into_buffer();
+        let kept = if self.is_inline {
+            self.pair.post_write(Inline(&bytes), &self.peer).doing("cannot post a write")?;
+            Some(bytes)
+        } else {
+            self.pair.post_write(bytes, &self.peer).doing("cannot post a write")?;
+            None
+        };
+        *message = watch.next(&mut self.sends)?.check()?.into_buffer().or(kept);
         Ok(())
     }
 

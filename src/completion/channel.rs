@@ -177,22 +177,22 @@ impl ChannelInner {
         }
     }
 
-    /// Takes and acknowledges all events that are there; whether there were any. Those of other queues than `own` are
+    /// Takes and acknowledges all events that are there; how many there were. Those of other queues than `own` are
     /// passed on.
-    pub(super) fn take_events(&self, own: Option<CompletionQueueId>) -> Result<bool, VerbError> {
+    pub(super) fn take_events(&self, own: Option<CompletionQueueId>) -> Result<usize, VerbError> {
         let provider = self.domain.context.provider;
-        let mut any = false;
+        let mut count = 0;
         let Some(sharers) = &self.sharers else {
             // SAFETY: alive (0).
             while unsafe { provider.take_cq_event(self.raw) }? {
-                any = true;
+                count += 1;
             }
-            return Ok(any);
+            return Ok(count);
         };
         let mut members = sharers.lock();
         // SAFETY: alive (0).
         while let Some(cq) = unsafe { provider.take_cq_event_of(self.raw) }? {
-            any = true;
+            count += 1;
             let address = cq.as_ptr().addr();
             match members.queues.get(&address) {
                 Some(member) if Some(member.id) != own => {
@@ -205,7 +205,7 @@ impl ChannelInner {
                 _ => {}
             }
         }
-        Ok(any)
+        Ok(count)
     }
 }
 
@@ -359,7 +359,7 @@ impl<B> wait::Source for AnyOf<'_, B> {
 
     fn take_events(&mut self) -> Result<bool, WaitError> {
         self.channel.sharers.waker.clear();
-        Ok(self.channel.inner.take_events(None)?)
+        Ok(self.channel.inner.take_events(None)? > 0)
     }
 }
 

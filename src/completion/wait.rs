@@ -1,7 +1,7 @@
 //! Waiting for a completion without ever sleeping through one.
 //!
 //! An armed queue raises one event, for the first completion *after* it was armed; what was there already raises none. So the
-//! order is: look, arm, look again, and only then sleep; afterwards take the events, and begin anew. All that waits in this
+//! order is: look, take the events of before, arm, look again, and only then sleep; then begin anew. All that waits in this
 //! library goes through [`arm`] and [`wait`] here. They know nothing of devices, so that models can try every order in which a
 //! device may complete, and the tests every place.
 
@@ -85,6 +85,8 @@ pub(super) fn arm<S: Source>(source: &mut S) -> Result<Option<S::Item>, WaitErro
     if let Some(item) = source.look()? {
         return Ok(Some(item));
     }
+    // Of earlier armings. Here, so that at most one is left by each; and before the last look, which sees what they told.
+    source.take_events()?;
     source.arm()?;
     // What came before the arming raises no event.
     Ok(source.look()?)
@@ -110,7 +112,6 @@ pub(super) fn wait<S: Source>(source: &mut S, spin: Duration, timeout: Duration)
             return Ok(None);
         }
         source.sleep(left)?;
-        source.take_events()?;
     }
 }
 
@@ -196,7 +197,7 @@ impl<B> Poller<B> {
 
     /// Arms the queue for an event loop of the program's own, which then waits until the [`Readiness`] is readable.
     ///
-    /// Takes the events that are there, looks, arms (`ibv_req_notify_cq(3)`) and looks again. Each arming wakes once, so the loop
+    /// Looks, takes the events that are there, arms (`ibv_req_notify_cq(3)`) and looks again. Each arming wakes once, so the loop
     /// is: arm until it says [`Armed::Empty`], handling what it gives; wait until readable; again. Nothing is lost in any order of
     /// these steps, so long as the program sleeps only after `Empty`. A future that waits may be dropped at any time.
     ///
@@ -238,7 +239,6 @@ impl<B> Poller<B> {
     /// ```
     #[doc(alias = "ibv_req_notify_cq")]
     pub fn arm(&mut self, wake_for: WakeFor) -> Result<Armed<B>, WaitError> {
-        self.take_events()?;
         let found = arm(&mut Waiting { poller: self, wake_for })?;
         Ok(found.map_or(Armed::Empty, Armed::Ready))
     }
@@ -257,7 +257,7 @@ impl<B> Poller<B> {
     pub fn take_events(&mut self) -> Result<bool, WaitError> {
         // First, so that a waker that comes now stays for the next time.
         self.queue.waker.clear();
-        Ok(self.queue.channel.take_events(Some(self.queue.id))?)
+        Ok(self.queue.channel.take_events(Some(self.queue.id))? > 0)
     }
 
     /// For an event loop of the program's own: readable when [`arm`](Self::arm) may have something.

@@ -101,7 +101,7 @@ impl<B, F: FnOnce() + Send> Source for Disturbed<'_, B, F> {
     }
 }
 
-/// How many steps there are: two rounds of look, arm, look, sleep, take.
+/// How many steps there are: two rounds of look, take, arm, look, sleep.
 const STEPS: usize = 10;
 
 #[test]
@@ -171,6 +171,21 @@ fn hz14_the_end_of_a_pair_at_any_place_of_the_routine_ends_the_wait() {
         let found = wait(&mut source, Duration::ZERO, LONG).unwrap();
         assert!(found.is_some() && source.slept < LONG / 2, "step {at}");
     }
+}
+
+/// Each arming wakes once, whether anybody sleeps or not.
+#[test]
+fn waits_that_never_sleep_leave_one_event() {
+    let (mut world, mut poller) = world!(Fabric::manual());
+    for _ in 0..10 {
+        world.post();
+        let mut left = 2;
+        while left > 0 {
+            left -= usize::from(poller.wait_for(Duration::ZERO).unwrap().is_some());
+            world.fabric.step();
+        }
+    }
+    assert_eq!(poller.queue.channel.take_events(None).unwrap(), 1);
 }
 
 #[test]
