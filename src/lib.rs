@@ -135,6 +135,9 @@
 //! holds an object of a scoped brand does not leave the closure of [`Context::with_domain`]: take from it what you need,
 //! such as the [`TransitionFailure`] of a [`TransitionError`] or the [`FailureCause`] of a [`Failure`].
 //!
+//! The text of an error says what to do. A `main` that returns one shows its `Debug` form instead: print the error and its
+//! [`source`](std::error::Error::source)s, as the examples do.
+//!
 //! Nothing here panics, and no destructor fails silently: what had to be leaked is said on standard error.
 //!
 //! # The soft device
@@ -163,7 +166,8 @@
 //! In the repository: `docs/architecture.md` (how it is built), `docs/trust-model.md` (what is assumed, and why a
 //! program cannot corrupt memory), `docs/hazards.md` (each known way to get RDMA wrong, and what stops it),
 //! `docs/failures.md` (what each failure means), `docs/conformance.md` (what the specification says, case by case, and
-//! what shows it), `docs/peer-holes.md` (soundness holes of earlier libraries, and why they are not here), `examples/`.
+//! what shows it), `docs/peer-holes.md` (soundness holes of earlier libraries, and why they are not here),
+//! `docs/performance.md` (what it costs, measured), `examples/`.
 
 #![deny(unsafe_code)]
 #![warn(

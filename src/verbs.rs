@@ -68,6 +68,7 @@
 //! | `ibv_post_recv` | [`QueuePair::post_receive`] |
 //! | `ibv_post_send` | [`QueuePair::post`] of a [`WorkRequest`], and shorter ones such as [`post_send`](QueuePair::post_send) |
 //! | a linked list of requests | [`QueuePair::batch`] |
+//! | `wr_id` | a [`WorkId`], from posting and from [`Completion::id`] |
 //! | `IBV_SEND_SIGNALED` | all are; [`WorkRequest::unsignalled`] |
 //! | `IBV_SEND_FENCE`, `IBV_SEND_SOLICITED`, `IBV_SEND_INLINE` | [`WorkRequest::fenced`], [`WorkRequest::solicited`], [`Inline`] |
 //! | `num_sge > 1` | [`BufferList`] |
@@ -75,7 +76,8 @@
 //! | `ibv_wr_atomic_write` | [`post_atomic_write`](QueuePair::post_atomic_write), with [`Posting::AtomicWrites`] |
 //! | `ibv_create_srq`, `ibv_post_srq_recv`, `ibv_modify_srq`, `ibv_query_srq` | [`ProtectionDomain::shared_receive_queue`], [`ProtectionDomain::shared_datagram_queue`], [`SharedReceiveQueue`] |
 //! | `ibv_create_ah`, `ibv_create_ah_from_wc` | [`ProtectionDomain::address_handle`], [`recipient`](ProtectionDomain::recipient), [`sender`](ProtectionDomain::sender) |
-//! | `ibv_attach_mcast`, `ibv_detach_mcast` | [`join_group`](QueuePair::join_group), [`leave_group`](QueuePair::leave_group) |
+//! | `wr.ud`: `ah`, `remote_qpn`, `remote_qkey` | [`Recipient`] |
+//! | `ibv_attach_mcast`, `ibv_detach_mcast` | [`join_group`](QueuePair::join_group), [`leave_group`](QueuePair::leave_group); [`Recipient::group`] |
 //!
 //! # Not here
 //!

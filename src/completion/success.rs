@@ -93,7 +93,7 @@ impl<B> Success<B> {
         self.entry.into_buffer()
     }
 
-    /// The buffer of a message that was received.
+    /// The buffer of a message that was received; `None` of all else, datagrams and what was scattered over a list included.
     #[inline]
     pub fn received(self) -> Option<Buffer<B>> {
         let is_message =

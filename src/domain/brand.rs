@@ -22,6 +22,23 @@ pub(crate) type Branded<B> = PhantomData<fn(B) -> B>;
 /// Take a named one where the program knows its domains, a scoped one for a domain of its own in a function, and the checked one
 /// for a library that opens what it is told to, or for as many devices as there are.
 ///
+/// # Examples
+///
+/// A function for any brand; with `+ 'static`, which all but scoped ones are, errors go into a `Box<dyn Error>` by `?`:
+///
+/// ```
+/// use interlock::{Brand, Limits, Poller, ProtectionDomain, QueuePair};
+///
+/// fn loopback<B: Brand + 'static>(
+///     domain: &ProtectionDomain<B>,
+/// ) -> Result<(QueuePair<B>, Poller<B>), Box<dyn std::error::Error>> {
+///     let (queue, poller) = domain.completion_queue(Limits::default().completions())?;
+///     let pair = domain.reliable(&queue, &Limits::default())?.into_init(&domain.context().active_port()?)?;
+///     let myself = pair.endpoint();
+///     Ok((pair.connect(&myself)?, poller))
+/// }
+/// ```
+///
 /// # Rules
 ///
 /// Each is kept by the compiler; programs that break them are in `ui-tests/domain`.

@@ -195,7 +195,7 @@ impl<B: Brand> ProtectionDomain<B> {
         MemoryRegion::register(&self.inner, memory)
     }
 
-    /// A buffer of zeroed memory of its own, private to this program and its device.
+    /// A buffer of zeroed memory of its own, private to this program and its device. All of it counts as filled.
     ///
     /// Takes a registration and at least a page each: for many buffers use [`buffers`](Self::buffers).
     ///
@@ -206,7 +206,7 @@ impl<B: Brand> ProtectionDomain<B> {
         Ok(self.register::<LocalWrite, _>(Pages::new(len_bytes)?)?.split().1)
     }
 
-    /// `count` buffers of `len_bytes` each, zeroed, out of one registration.
+    /// `count` buffers of `len_bytes` each, zeroed and filled, out of one registration.
     ///
     /// # Errors
     ///

@@ -82,6 +82,15 @@ impl PeerRights {
 }
 
 /// For Reset to Init.
+///
+/// # Examples
+///
+/// ```
+/// # use interlock::{Context, InitAttributes, PeerRights};
+/// # let port = Context::open("soft0")?.active_port()?;
+/// let only_messages = InitAttributes { peer_rights: PeerRights::NONE, ..InitAttributes::from(&port) };
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct InitAttributes {
     /// The port, and the GID by which peers reach it.

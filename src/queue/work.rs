@@ -10,6 +10,8 @@ use std::{fmt, mem, ptr, ptr::NonNull};
 ///
 /// Having one tells you that the request was posted; not that it is still in flight, and nothing about who owns its
 /// buffer: the ledger does, until the completion with this id gives it back.
+///
+/// What a C program hangs on `wr_id` goes into a map by this.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[doc(alias = "wr_id")]
 pub struct WorkId(u64);

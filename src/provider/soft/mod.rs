@@ -6,29 +6,29 @@
 //! [`Fabric::step`].
 //!
 //! It does what the specification says. Where Linux soft-RoCE differs, this device follows the specification.
-//!
-//! | module | what |
-//! |---|---|
-//! | `fabric` | the lock, the clock, the queue of runnable pairs, timers |
-//! | `device` | addresses and limits |
-//! | `objects` | tables, protection domains |
-//! | `regions` | memory regions and their keys |
-//! | `window` | memory windows |
-//! | `memory` | how the device touches memory |
-//! | `completion` | completion queues, channels, what a completion holds |
-//! | `events` | asynchronous events |
-//! | `pair` | queue pairs |
-//! | `transition`, `modify` | their states, and the ways between them |
-//! | `srq` | shared receive queues |
-//! | `work` | work queues and the requests in them |
-//! | `request`, `post` | the way from the lists of the C interface into them |
-//! | `engine` | the requester |
-//! | `responder` | the responder |
-//! | `datagram` | address handles, datagrams, multicast groups |
-//! | `fault` | failures on demand |
-//! | `handles` | what stands behind the pointers of the C interface |
-//! | `verbs`, `memory_verbs`, `queue_verbs` | the control path, as `Provider` |
-//! | `data_path`, `session` | the data path, as C functions; `ibv_wr_*` |
+
+// | module | what |
+// |---|---|
+// | `fabric` | the lock, the clock, the queue of runnable pairs, timers |
+// | `device` | addresses and limits |
+// | `objects` | tables, protection domains |
+// | `regions` | memory regions and their keys |
+// | `window` | memory windows |
+// | `memory` | how the device touches memory |
+// | `completion` | completion queues, channels, what a completion holds |
+// | `events` | asynchronous events |
+// | `pair` | queue pairs |
+// | `transition`, `modify` | their states, and the ways between them |
+// | `srq` | shared receive queues |
+// | `work` | work queues and the requests in them |
+// | `request`, `post` | the way from the lists of the C interface into them |
+// | `engine` | the requester |
+// | `responder` | the responder |
+// | `datagram` | address handles, datagrams, multicast groups |
+// | `fault` | failures on demand |
+// | `handles` | what stands behind the pointers of the C interface |
+// | `verbs`, `memory_verbs`, `queue_verbs` | the control path, as `Provider` |
+// | `data_path`, `session` | the data path, as C functions; `ibv_wr_*` |
 
 mod completion;
 mod data_path;
