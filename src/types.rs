@@ -2,12 +2,13 @@
 
 use crate::sys;
 use std::fmt;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{AddrParseError, IpAddr, Ipv4Addr, Ipv6Addr};
+use std::str::FromStr;
 use std::time::Duration;
 
 /// A number outside the range of its type.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{value} is not a {what}: the range is {least}..={most}")]
+#[error("{value} is no {what}: the range is {least}..={most}")]
 pub struct OutOfRange {
     what: &'static str,
     value: u64,
@@ -274,6 +275,18 @@ impl fmt::Display for Mtu {
 }
 
 /// A global identifier: the 16 bytes of an IPv6 address, network byte order. Prints as one.
+///
+/// # Examples
+///
+/// ```
+/// use interlock::Gid;
+/// use std::net::Ipv4Addr;
+///
+/// let gid = "10.0.0.1".parse::<Gid>()?; // or an IPv6 address, as a GID of any kind is written
+/// assert_eq!(gid, Ipv4Addr::new(10, 0, 0, 1).into());
+/// assert_eq!(gid.to_string(), "::ffff:10.0.0.1");
+/// # Ok::<(), std::net::AddrParseError>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 #[doc(alias = "ibv_gid")]
 pub struct Gid(pub [u8; 16]);
@@ -298,9 +311,31 @@ impl Gid {
 impl From<IpAddr> for Gid {
     fn from(address: IpAddr) -> Self {
         match address {
-            IpAddr::V4(v4) => Self(v4.to_ipv6_mapped().octets()),
-            IpAddr::V6(v6) => Self(v6.octets()),
+            IpAddr::V4(v4) => v4.into(),
+            IpAddr::V6(v6) => v6.into(),
         }
+    }
+}
+
+impl From<Ipv4Addr> for Gid {
+    /// IPv4-mapped, as RoCE v2 has it.
+    fn from(address: Ipv4Addr) -> Self {
+        address.to_ipv6_mapped().into()
+    }
+}
+
+impl From<Ipv6Addr> for Gid {
+    fn from(address: Ipv6Addr) -> Self {
+        Self(address.octets())
+    }
+}
+
+impl FromStr for Gid {
+    type Err = AddrParseError;
+
+    /// An IPv6 or IPv4 address in text.
+    fn from_str(text: &str) -> Result<Self, AddrParseError> {
+        text.parse::<IpAddr>().map(Self::from)
     }
 }
 
@@ -328,7 +363,7 @@ mod tests {
         assert!(PortNumber::new(0).is_err());
         assert_eq!(
             Psn::new(0x100_0000).unwrap_err().to_string(),
-            "16777216 is not a packet sequence number: the range is 0..=16777215"
+            "16777216 is no packet sequence number: the range is 0..=16777215"
         );
     }
 

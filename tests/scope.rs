@@ -390,6 +390,33 @@ fn parts_of_one_lend_are_in_flight_apart() {
 }
 
 #[test]
+fn whatever_a_handle_refuses_leaves_the_closure() {
+    let mut wire = wire!();
+    let (mut buffer, mut words) = ([0_u8; 8], [0_u64; 2]);
+    for (which, said) in [
+        (0, "9 bytes do not fit in a buffer of 8"),
+        (1, "9 is not inside the buffer, which has 8 bytes"),
+        (2, "5 bytes at offset 4 are not inside 8 bytes"),
+        (3, "9 bytes at offset 8 are not inside 16 bytes"),
+        (4, "a word is 8 bytes at a multiple of 8"),
+    ] {
+        let ended = wire.exclusive.scope(PATIENCE, |scope| {
+            let (mut lent, target) = (scope.lend_mut(&mut buffer)?, scope.grant::<RemoteWrite>(&mut words)?.remote());
+            match which {
+                0 => lent.set_len(9)?,
+                1 => drop(lent.split_at(9)?),
+                2 => drop(scope.lend(b"eight by")?.slice(4..9)?),
+                3 => _ = target.slice(8..17)?,
+                _ => _ = target.word(4)?,
+            }
+            Ok::<_, InScopeError>(())
+        });
+        let error = ended.unwrap().unwrap_err().to_string();
+        assert!(error.starts_with(said), "{error}");
+    }
+}
+
+#[test]
 fn owned_buffers_in_flight_across_scopes_come_out_between_them() {
     let mut wire = wire!();
     wire.exclusive.post_receive(wire.domain.buffer(8).unwrap()).unwrap();

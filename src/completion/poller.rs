@@ -42,7 +42,10 @@ pub enum PollError {
 #[non_exhaustive]
 pub enum WaitError {
     /// None came in time.
-    #[error("no completion within {0:?}")]
+    #[error(
+        "no completion within {0:?} (is anything in flight? A send waits for a receive of the peer, by default for ever; what \
+         is unsignalled completes with a later request)"
+    )]
     TimedOut(Duration),
     /// See [`PollError`].
     #[error(transparent)]

@@ -11,6 +11,12 @@ pub(super) mod sealed {
     }
 }
 
+/// What texts call the rights `A`: a preset without its path.
+pub(super) fn name<A>() -> &'static str {
+    let name = std::any::type_name::<A>();
+    if name.contains('<') { name } else { name.rsplit("::").next().unwrap_or(name) }
+}
+
 /// Rights of a memory region. Sealed: these presets, and what each of them allows.
 ///
 /// | preset | device writes for us | peer reads | peer writes | peer atomics | the program gets |

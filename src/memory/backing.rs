@@ -41,7 +41,8 @@ impl<T: FromBytes + Immutable> Viewable for T {}
     message = "`{Self}` is not memory that a device may write to",
     label = "cannot be registered",
     note = "give a `Box<[T]>`, `Vec<T>`, `&'static mut [T]` or `Pages`, of a type `T` for which any bytes are a value, \
-            or a `Buffer`; `Foreign` takes memory of any other kind"
+            or a `Buffer`; `Foreign` takes memory of any other kind",
+    note = "a `SharedMap` or `DmaBuf` goes to `register_opaque`; memory that is only borrowed is lent in a `scope`"
 )]
 pub trait Memory: Sized + sealed::Sealed {}
 

@@ -85,7 +85,7 @@ impl<B> Buffer<B> {
     /// `mid` is not inside; the buffer comes back.
     pub fn split_at(self, mid: usize) -> Result<(Self, Self), SplitError<Self>> {
         if mid == 0 || mid >= self.capacity() {
-            return Err(SplitError { mid, buffer: self });
+            return Err(SplitError { mid, capacity: self.capacity(), buffer: self });
         }
         let (addr, capacity, region) = (self.part.addr(), self.capacity(), self.part.region());
         let right = Descriptor::part(addr.wrapping_add(mid), capacity - mid, true, Arc::clone(region));
@@ -288,9 +288,10 @@ pub struct TooLong {
 
 /// A buffer that cannot be cut there. It comes back.
 #[derive(thiserror::Error)]
-#[error("{mid} is not inside the buffer")]
+#[error("{mid} is not inside the buffer, which has {capacity} bytes")]
 pub struct SplitError<P> {
     mid: usize,
+    capacity: usize,
     /// The buffer.
     pub buffer: P,
 }
@@ -298,13 +299,13 @@ pub struct SplitError<P> {
 impl<P> SplitError<P> {
     /// The same with what `f` makes of the buffer.
     pub(crate) fn map<Q>(self, f: impl FnOnce(P) -> Q) -> SplitError<Q> {
-        SplitError { mid: self.mid, buffer: f(self.buffer) }
+        SplitError { mid: self.mid, capacity: self.capacity, buffer: f(self.buffer) }
     }
 }
 
 impl<P> fmt::Debug for SplitError<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SplitError").field("mid", &self.mid).finish_non_exhaustive()
+        f.debug_struct("SplitError").field("mid", &self.mid).field("capacity", &self.capacity).finish_non_exhaustive()
     }
 }
 

@@ -1,7 +1,7 @@
 //! Regions over memory that the program never borrows.
 #![allow(unsafe_code, reason = "owns the registration of memory that others write too")]
 
-use super::access::Exposed;
+use super::access::{self, Exposed};
 use super::backing::RawMemory;
 use super::region::RegionInner;
 use super::{DeregisterError, OutOfBounds, RegisterError, RemoteRegion, SharedMap, exposed};
@@ -203,7 +203,7 @@ impl<B, A, M> fmt::Debug for OpaqueRegion<B, A, M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("OpaqueRegion")
             .field("len", &self.inner.len_bytes())
-            .field("rights", &std::any::type_name::<A>())
+            .field("rights", &access::name::<A>())
             .finish_non_exhaustive()
     }
 }

@@ -1,7 +1,7 @@
 //! Memory regions: registered memory that a program owns as a whole.
 #![allow(unsafe_code, reason = "owns the raw region and the memory behind it")]
 
-use super::access::Access;
+use super::access::{self, Access};
 use super::backing::{Memory, NoPages, RawMemory};
 use super::buffer::{Buffer, SharedBuffer};
 use super::huge::NoHugePages;
@@ -16,7 +16,7 @@ use crate::sys;
 use crate::types::{Lkey, Rkey};
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::{fmt, mem, ptr, ptr::NonNull, slice, sync::Arc};
+use std::{error, fmt, mem, ptr, ptr::NonNull, slice, sync::Arc};
 
 /// A registration and the memory behind it. Reference-counted: buffers of a region keep it.
 pub(crate) struct RegionInner {
@@ -207,8 +207,6 @@ impl Drop for RegionInner {
 }
 
 /// Why memory was not registered. The memory comes back.
-#[derive(thiserror::Error)]
-#[error("the memory was not registered")]
 pub struct RegisterError<M> {
     /// The memory, unchanged.
     pub memory: M,
@@ -219,6 +217,18 @@ pub struct RegisterError<M> {
 impl<M> fmt::Debug for RegisterError<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RegisterError").field("source", &self.source).finish_non_exhaustive()
+    }
+}
+
+impl<M> fmt::Display for RegisterError<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.source.fmt(f)
+    }
+}
+
+impl<M> error::Error for RegisterError<M> {
+    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
+        error::Error::source(&self.source)
     }
 }
 
@@ -440,7 +450,7 @@ impl<B, A, M> fmt::Debug for MemoryRegion<B, A, M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MemoryRegion")
             .field("len", &self.inner.len_bytes())
-            .field("rights", &std::any::type_name::<A>())
+            .field("rights", &access::name::<A>())
             .finish_non_exhaustive()
     }
 }

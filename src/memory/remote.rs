@@ -1,6 +1,6 @@
 //! What a peer granted.
 
-use super::access::Access;
+use super::access::{self, Access};
 use super::exposed::OutOfBounds;
 use super::{Exposed, MAX_MESSAGE_BYTES};
 use crate::sys::ibv_access_flags as flags;
@@ -108,7 +108,7 @@ pub enum RecordError {
     #[error("the record's {0} is out of range")]
     Field(&'static str),
     /// The peer granted less than is asked for.
-    #[error("the peer did not grant all of {wanted}")]
+    #[error("the peer did not grant all of `{wanted}`: it must register the memory so")]
     Rights {
         /// The rights asked for.
         wanted: &'static str,
@@ -191,7 +191,7 @@ impl<A: Exposed> RemoteRegion<A> {
             return Err(RecordError::Field("rights"));
         }
         if record.rights & Self::rights() != Self::rights() {
-            return Err(RecordError::Rights { wanted: std::any::type_name::<A>() });
+            return Err(RecordError::Rights { wanted: access::name::<A>() });
         }
         Self::of_peer(address, len_bytes, record.rkey.get())
     }
@@ -245,7 +245,7 @@ impl<A: Exposed> RemoteRegion<A> {
     pub fn restrict<Fewer: Exposed>(&self) -> Result<RemoteRegion<Fewer>, RecordError> {
         let (has, wanted) = (Self::rights(), RemoteRegion::<Fewer>::rights());
         if wanted & !has != 0 {
-            return Err(RecordError::Rights { wanted: std::any::type_name::<Fewer>() });
+            return Err(RecordError::Rights { wanted: access::name::<Fewer>() });
         }
         Ok(RemoteRegion::of(self.address, self.len_bytes, self.rkey))
     }
@@ -295,7 +295,7 @@ impl<A: Access> fmt::Debug for RemoteRegion<A> {
             .field("address", &format_args!("{:#x}", self.address))
             .field("len_bytes", &self.len_bytes)
             .field("rkey", &format_args!("{:#x}", self.rkey.0))
-            .field("rights", &std::any::type_name::<A>())
+            .field("rights", &access::name::<A>())
             .finish()
     }
 }

@@ -11,7 +11,7 @@ use super::bindable::Bindable;
 use super::options::WindowRights;
 use super::part::{Descriptor, Part};
 use super::remote::RemoteWindow;
-use super::{OutOfBounds, RecordError, RegionInner, RemoteRegion, exposed};
+use super::{OutOfBounds, RecordError, RegionInner, RemoteRegion, access, exposed};
 use crate::device::Reviewed;
 use crate::domain::brand::Branded;
 use crate::domain::{Brand, DomainId, DomainInner, ProtectionDomain};
@@ -552,7 +552,7 @@ impl<B, K: WindowType> BoundWindow<B, K> {
     /// [`RecordError::Rights`]: the window was bound with fewer.
     pub fn remote<W: WindowRights>(&self) -> Result<RemoteRegion<W>, RecordError> {
         if rights::<W>() & !self.inner.rights != 0 {
-            return Err(RecordError::Rights { wanted: std::any::type_name::<W>() });
+            return Err(RecordError::Rights { wanted: access::name::<W>() });
         }
         Ok(RemoteRegion::of(self.address(), self.len() as u64, self.rkey()))
     }

@@ -33,6 +33,8 @@ pub(super) const fn header_bytes<T: Transport>() -> usize {
 
 /// How datagrams reach a port, resolved once: an address handle of domain `B`. Clones name the same one.
 ///
+/// With the number of a queue pair it makes a [`Recipient`].
+///
 /// It is destroyed with its last clone, and not before the requests that go by it have completed and their place in the
 /// queue was taken by later ones, or their queue pair is gone.
 #[doc(alias = "ibv_ah")]
@@ -165,7 +167,6 @@ impl<B: Brand> ProtectionDomain<B> {
 }
 
 /// To whom a datagram goes: a queue pair behind an address, with the Q_Key that it asks for.
-#[derive(Debug)]
 pub struct Recipient<B> {
     handle: AddressHandle<B>,
     queue_pair: Qpn,
@@ -201,6 +202,15 @@ impl<B> Recipient<B> {
     /// The key.
     pub fn qkey(&self) -> Qkey {
         self.qkey
+    }
+}
+
+impl<B> fmt::Debug for Recipient<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Recipient")
+            .field("queue_pair", &self.queue_pair)
+            .field("qkey", &self.qkey)
+            .finish_non_exhaustive()
     }
 }
 

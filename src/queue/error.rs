@@ -185,7 +185,7 @@ impl<Q> fmt::Debug for DestroyError<Q> {
 /// Requests were still in flight when the time was over. What brings their memory back is
 /// [`into_reset`](crate::QueuePair::into_reset) or [`destroy`](crate::QueuePair::destroy).
 #[derive(Debug, thiserror::Error)]
-#[error("{sends} sends and {receives} receives were not flushed within {timeout:?}: reset or destroy the queue pair")]
+#[error("{sends} sends and {receives} receives were not flushed{}", until(.source, *.timeout))]
 pub struct Undrained {
     /// Sends, writes, reads and atomics in flight.
     pub sends: u32,
@@ -195,6 +195,13 @@ pub struct Undrained {
     pub timeout: Duration,
     /// What polling or the device answered, if that was the reason.
     pub source: Option<DrainFailure>,
+}
+
+fn until(source: &Option<DrainFailure>, timeout: Duration) -> String {
+    match source {
+        Some(_) => String::new(), // which says why, and what to do
+        None => format!(" within {timeout:?}: reset or destroy the queue pair"),
+    }
 }
 
 /// What kept a pair from being drained.

@@ -103,7 +103,8 @@ pub(super) mod sealed {
     message = "`{Self}` is not memory of the protection domain `{B}`",
     label = "not a buffer of this queue pair's domain",
     note = "post a `Buffer<{B}>` or a `SharedBuffer<{B}>`: memory of another domain, or that a peer may write, cannot be posted",
-    note = "a few bytes of any memory can be posted as `Inline(&bytes)`: they are copied"
+    note = "`buffer` and `buffers` of the domain make them, `split` and `share` of a region too; `BufferList::new` takes several",
+    note = "a few bytes of any memory can be posted as `Inline(&bytes)`: they are copied; more are lent in a `scope`"
 )]
 pub trait SendMemory<B>: sealed::Sealed<B> {}
 
@@ -206,11 +207,17 @@ impl<B> FillMemory<B> for BufferList<B> {}
 ///
 /// # Examples
 ///
+/// An error gives the bytes back, so where they are not `'static` it is neither: [`map`](crate::PostError::map) drops them for `?`.
+///
 /// ```no_run
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # interlock::domain! { struct Docs; }
 /// # let mut pair: interlock::QueuePair<Docs> = todo!();
-/// pair.post_send(interlock::Inline(b"hello"))?;
+/// use interlock::Inline;
+///
+/// pair.post_send(Inline(b"hello"))?;
+/// let number = 7_u32.to_be_bytes();
+/// pair.post_send(Inline(&number)).map_err(|error| error.map(drop))?;
 /// # Ok(()) }
 /// ```
 #[doc(alias = "IBV_SEND_INLINE")]
@@ -440,7 +447,10 @@ pub(super) struct Most {
 pub enum RequestFlaw {
     /// More bytes than fit at the target (the peer's memory for a write, the buffer for a read), in a message, in a datagram
     /// (the port's MTU), or than the pair takes [inline](crate::Inline).
-    #[error("{len_bytes} bytes do not fit in {within}")]
+    #[error(
+        "{len_bytes} bytes do not fit in {within}: in what is written to or read into, in a message, in a datagram (the MTU), \
+         or, of `Inline`, in what `Limits::inline_bytes` asked for"
+    )]
     TooLong {
         /// What would be moved.
         len_bytes: u64,

@@ -54,8 +54,8 @@ pub trait State: sealed::Sealed + Sized + 'static {
 #[diagnostic::on_unimplemented(
     message = "there is no transition from `{Self}` to `{To}`",
     label = "not from this state",
-    note = "the way up is `Reset`, `Init`, `ReadyToReceive`, `ReadyToSend`; every state goes to `Reset`, all but `Reset` to \
-            `Errored`",
+    note = "the way up is `.into_init(..)` from `Reset`, then `.connect(..)`, or `.into_rtr(..)` and `.into_rts(..)`; every \
+            state goes to `Reset`, all but `Reset` to `Errored`",
     note = "from `ReadyToSend` to `SendQueueDrain` goes `.into_sqd()`, and back goes `.resume()`",
     note = "a queue pair that is in `Errored` already stays there: `drain`, `into_reset` or `destroy` it"
 )]
@@ -80,7 +80,8 @@ pub trait PostReceive: State {}
 #[diagnostic::on_unimplemented(
     message = "cannot post a send, write, read or atomic in state `{Self}`",
     label = "needs a queue pair in `ReadyToSend`",
-    note = "bring the queue pair up with `.connect(..)`, or with `.into_rtr(..)` and then `.into_rts(..)`"
+    note = "bring the queue pair up with `.connect(..)`, or with `.into_rtr(..)` and then `.into_rts(..)`; a pair in `Errored` \
+            goes through `.into_reset()` first"
 )]
 pub trait PostSend: State {}
 

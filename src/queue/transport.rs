@@ -114,7 +114,8 @@ impl<T: Reliable + OwnReceives> Reliable for OnShared<T> {}
 /// Transports with one peer: reliable and unreliable connections. Sealed.
 #[diagnostic::on_unimplemented(
     message = "a queue pair of transport `{Self}` has no peer",
-    label = "needs a reliable or unreliable connection"
+    label = "needs a reliable or unreliable connection",
+    note = "datagrams go up with `.open()`, and each send names its recipient"
 )]
 pub trait Connected: Transport {}
 impl Connected for ReliableConnection {}
@@ -124,7 +125,8 @@ impl<T: Connected + OwnReceives> Connected for OnShared<T> {}
 /// Transports without a peer: unreliable datagrams, with receives of their own or shared ones. Sealed.
 #[diagnostic::on_unimplemented(
     message = "a queue pair of transport `{Self}` has a peer",
-    label = "needs unreliable datagrams"
+    label = "needs unreliable datagrams",
+    note = "connections go up with `.connect(&endpoint)`"
 )]
 pub trait Connectionless: Transport {}
 impl Connectionless for UnreliableDatagram {}

@@ -2,7 +2,7 @@
 
 use super::Ticket;
 use crate::completion::{FailureCause, Poller, Status, WaitError};
-use crate::memory::RegisterFailure;
+use crate::memory::{NotAWord, OutOfBounds, RegisterFailure, SplitError, TooLong};
 use crate::queue::{PostError, QueuePair};
 use std::{error, fmt};
 
@@ -165,7 +165,8 @@ impl<B, M> error::Error for WaitFailure<'_, B, M> {}
 
 /// What went wrong inside a scope, without the memory: it can leave the closure.
 ///
-/// All errors of a scope's methods become one by `?`, and lose the handle that they give back.
+/// All errors of a scope's methods become one by `?`, and lose the handle that they give back; so do those of the handles, and
+/// of the parts of a [`RemoteRegion`](crate::RemoteRegion).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InScopeError {
@@ -181,11 +182,29 @@ pub enum InScopeError {
     /// A request has not completed.
     #[error(transparent)]
     Wait(#[from] WaitError),
+    /// A range is not inside the memory of which a part was asked for.
+    #[error(transparent)]
+    OutOfBounds(#[from] OutOfBounds),
+    /// More bytes than the memory holds.
+    #[error(transparent)]
+    TooLong(#[from] TooLong),
+    /// Memory that cannot be cut there.
+    #[error(transparent)]
+    Split(SplitError<()>),
+    /// An atomic of what is no word.
+    #[error(transparent)]
+    NotAWord(#[from] NotAWord),
 }
 
 impl<M> From<PostError<M>> for InScopeError {
     fn from(error: PostError<M>) -> Self {
         Self::Post(error.map(drop))
+    }
+}
+
+impl<P> From<SplitError<P>> for InScopeError {
+    fn from(error: SplitError<P>) -> Self {
+        Self::Split(error.map(drop))
     }
 }
 
