@@ -128,6 +128,14 @@ impl Psn {
         // Guards against stale packets, not against an attacker: the standard library's seeds are enough.
         Self(RandomState::new().hash_one(()) as u32 & 0xff_ffff)
     }
+
+    /// One to begin the next life of a pair with that would have sent this next: packets of before that are still under way,
+    /// and their answers, are behind it. Numbers are compared round a circle, so every other random one is not ahead: there
+    /// soft-RoCE takes a late acknowledgement for one of what it sends now, which it says then has arrived.
+    pub(crate) fn of_next_life(self) -> Self {
+        const AHEAD: u32 = 1 << 21;
+        Self((self.0 + AHEAD + Self::random().0 % AHEAD) & 0xff_ffff)
+    }
 }
 
 impl Qpn {
@@ -354,6 +362,16 @@ impl fmt::Debug for Gid {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_next_life_of_a_pair_is_ahead_of_its_last() {
+        for last in [0, 1, 0x7f_ffff, 0xff_ffff] {
+            for _ in 0..100 {
+                let ahead = Psn(last).of_next_life().0.wrapping_sub(last) & 0xff_ffff;
+                assert!((1 << 21..1 << 22).contains(&ahead), "{ahead:#x}");
+            }
+        }
+    }
 
     #[test]
     fn ranges_are_those_of_the_specification() {

@@ -4,7 +4,7 @@ mod common;
 
 use common::{Link, PATIENCE, context, on_hardware};
 use interlock::{
-    AnyQueuePair, Brand, Completion, ConnectAttributes, Context, DeviceState, InitAttributes, Limits, LocalWrite,
+    AnyQueuePair, Brand, Completion, ConnectAttributes, Context, DeviceState, Init, InitAttributes, Limits, LocalWrite,
     PeerRights, Poller, PostError, QueuePair, ReadyToSend, RemoteRead, RetryCount, Status, TransitionFailure,
     WaitError, Work,
 };
@@ -179,6 +179,33 @@ fn what_was_in_flight_when_a_pair_was_reset_is_not_sent_in_its_next_life() {
             }
         }
         assert_eq!((sent, received, poller.unknown_completions()), (depth, depth, 0));
+    }
+}
+
+/// Numbers are compared round a circle of 2^24. What is half of that ahead of another is behind it: an acknowledgement of an
+/// earlier life that comes late would be one of all that is sent in this.
+#[test]
+fn the_packets_of_a_pairs_next_life_are_ahead_of_those_of_its_last() {
+    interlock::domain! { struct Test; }
+    let Link { domain, port, mut poller, mut left, mut right, .. } =
+        Link::new(context().named_domain(Test).unwrap(), 4);
+    let region = domain.register::<interlock::RemoteAll, _>(vec![0_u8; 1 << 16]).unwrap();
+    for _ in 0..8 {
+        let (first, of_right) = (left.psn().value(), right.psn().value());
+        let packets = region.len() as u32 / left.query().unwrap().path_mtu.unwrap().bytes();
+        let mut buffer = domain.buffer(region.len()).unwrap();
+        buffer.fill(0);
+        left.post_write(buffer, &region.remote()).unwrap();
+        let _ = poller.wait(PATIENCE).unwrap().check().unwrap();
+        let next = (
+            left.into_reset().unwrap().into_init(&port).unwrap(),
+            right.into_reset().unwrap().into_init(&port).unwrap(),
+        );
+        let ahead = |of: &QueuePair<Test, Init>, last: u32| of.psn().value().wrapping_sub(last) & 0xff_ffff;
+        assert!((packets + 1..1 << 23).contains(&ahead(&next.0, first)));
+        assert!((1..1 << 23).contains(&ahead(&next.1, of_right)));
+        let (to_left, to_right) = (next.0.endpoint(), next.1.endpoint());
+        (left, right) = (next.0.connect(&to_right).unwrap(), next.1.connect(&to_left).unwrap());
     }
 }
 

@@ -166,7 +166,7 @@ impl Inner {
             peers: peers.clone(),
             rare: None,
             limits: *limits,
-            local: Local::UNKNOWN,
+            local: Local { psn: Psn::random(), ..Local::UNKNOWN },
             send_queue: Arc::clone(sends),
             receive_queue: Arc::clone(receives),
             shared: shared.cloned(),
@@ -199,10 +199,12 @@ impl Inner {
         let Some(core) = Arc::get_mut(&mut self.core) else {
             return Err(verb(VerbError::new("ibv_modify_qp", libc::EBUSY)));
         };
+        let psn = core.psn_of_next_life();
         // How many shared receives it has begun is not known.
         if drained && core.shared.is_none() {
             // Every request has come out, so no completion of this life is left in a queue.
             core.to_reset().map_err(verb)?;
+            core.local.psn = psn;
             core.status.renew();
             return Ok(());
         }
@@ -220,6 +222,7 @@ impl Inner {
             core.receive_queue.release(receive, false);
             return Err(verb(error));
         }
+        core.local.psn = psn;
         core.status = core.status.anew();
         let poster = attach(&core.send_queue, &send, core.limits.sends, &core.status);
         self.send.renew(poster, Arc::clone(&core.status));
@@ -249,6 +252,13 @@ impl Core {
         self.modify(Modify::to(raw_state::IBV_QPS_RESET))?;
         let _ = self.modify(Modify::to(raw_state::IBV_QPS_RESET));
         Ok(())
+    }
+
+    /// What the next life's packets are to begin with. Where the device does not say what it would send next, as it should
+    /// (some say 0 in Error), it is taken for what it sent first.
+    fn psn_of_next_life(&self) -> Psn {
+        let next = self.query(Mask::IBV_QP_SQ_PSN).map_or(0, |now| now.sq_psn);
+        if next == 0 { self.local.psn } else { Psn::clamped(next) }.of_next_life()
     }
 
     pub(super) fn attach(&mut self, group: Gid, lid: u16) -> Result<(), VerbError> {
@@ -459,14 +469,15 @@ impl Local {
         Ok(())
     }
 
-    pub(super) fn of(port: &Port) -> Self {
+    /// The same on that port.
+    pub(super) fn on(self, port: &Port) -> Self {
         Self {
+            psn: self.psn,
             port: port.number(),
             gid: port.gid(),
             lid: port.lid(),
             mtu: port.active_mtu(),
             link_layer: port.link_layer(),
-            psn: Psn::random(),
         }
     }
 }

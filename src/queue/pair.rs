@@ -108,7 +108,8 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         self.inner.core.qpn()
     }
 
-    /// The first packet sequence number that this side sends, chosen at random when it entered Init.
+    /// The first packet sequence number that this side sends, chosen at random; after a reset, so that it is ahead of
+    /// what was sent before.
     #[doc(alias = "sq_psn")]
     pub fn psn(&self) -> Psn
     where
@@ -168,8 +169,8 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     /// From Reset to Init, on a port: a `&Port` for the usual, or [`InitAttributes`](crate::InitAttributes)
     /// ([`DatagramInitAttributes`](crate::DatagramInitAttributes) for datagrams).
     ///
-    /// `ibv_modify_qp(3)`. Chooses a new random first packet sequence number, so that an endpoint of before is of no use:
-    /// exchange [`endpoint`](Self::endpoint)s again.
+    /// `ibv_modify_qp(3)`. After a reset the first packet sequence number is a new one, so that an endpoint of before is of no
+    /// use: exchange [`endpoint`](Self::endpoint)s again.
     ///
     /// # Errors
     ///
@@ -198,7 +199,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         if port.link_layer() == LinkLayer::Ethernet && port.gid().is_none() {
             return self.fail(TransitionFailure::NoGid { port: port.number() });
         }
-        core.local = Local::of(port);
+        core.local = core.local.on(port);
         self.inner.send.most.datagram_bytes = core.local.mtu.bytes() as u16;
         self.transition(attr.modify(code::<T>()))
     }
