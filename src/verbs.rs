@@ -85,7 +85,7 @@
 //! |---|---|
 //! | `ibv_create_cq_ex`, `ibv_start_poll`, time stamps | nothing that it reads is missing but time stamps, which few devices have |
 //! | `ibv_alloc_td`, `ibv_alloc_parent_domain` | only one thread posts to a queue here, but providers ask for one thread for the whole pair |
-//! | alternate paths, `IBV_QP_ALT_PATH` | InfiniBand links only, and nothing to test them on |
+//! | alternate paths, `IBV_QP_ALT_PATH`; `static_rate`, `src_path_bits` of an address | InfiniBand links only, and nothing to test them on |
 //! | `ibv_create_qp` of `IBV_QPT_RAW_PACKET`, `IBV_QPT_XRC_*`, `IBV_QPT_DRIVER`; `ibv_create_wq`, `ibv_create_flow` | other transports; a type beside [`ReliableConnection`] would be one's place |
 //! | `ibv_alloc_dm`, `ibv_alloc_null_mr`, `ibv_advise_mr`, `ibv_reg_mr_iova` | not yet asked for |
 //! | `rdma_*` | not yet: the [`Endpoint`] goes to the peer by a way of your own |

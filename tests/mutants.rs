@@ -264,8 +264,11 @@ const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         without: "the transports with a peer",
-        changes: &[("queue/alter.rs", "        T: Connected,\n", "        T: Transport,\n")],
-        cases: &["queue/datagrams_have_no_peer_with_rights"],
+        changes: &[
+            ("queue/alter.rs", "        T: Connected,\n", "        T: Transport,\n"),
+            ("queue/pair.rs", "        T: Connected,\n", "        T: Transport,\n"),
+        ],
+        cases: &["queue/datagrams_have_no_peer_with_rights", "queue/datagrams_do_not_connect"],
     },
     Mutant {
         without: "the seal of states",

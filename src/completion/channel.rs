@@ -55,6 +55,7 @@ use std::{fmt, mem, ptr::NonNull};
 /// ```
 #[doc(alias = "ibv_comp_channel")]
 #[doc(alias = "ibv_create_comp_channel")]
+#[doc(alias = "ibv_destroy_comp_channel")]
 pub struct CompletionChannel<B> {
     inner: Arc<ChannelInner>,
     sharers: Arc<Sharers>,

@@ -20,6 +20,7 @@ pub struct Failure<B> {
     /// Why it did not.
     pub status: Status,
     /// The provider's own code, for its vendor.
+    #[doc(alias = "vendor_err")]
     pub vendor_error: u32,
     /// What broke the pair, where this is only what followed; `None` where this is the first or the first is unknown.
     pub first_failure: Option<Status>,

@@ -34,6 +34,7 @@ use std::{fmt, mem, ptr::NonNull};
 ///
 /// Its [`Poller`] came with it.
 #[doc(alias = "ibv_cq")]
+#[doc(alias = "ibv_destroy_cq")]
 pub struct CompletionQueue<B> {
     pub(crate) inner: Arc<CqInner>,
     brand: Branded<B>,

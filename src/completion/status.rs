@@ -57,6 +57,7 @@ macro_rules! statuses {
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         #[non_exhaustive]
         #[doc(alias = "ibv_wc_status")]
+        #[doc(alias = "ibv_wc_status_str")]
         pub enum Status {
             /// It succeeded.
             #[doc(alias = "IBV_WC_SUCCESS")]

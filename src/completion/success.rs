@@ -154,6 +154,8 @@ pub struct Received<B> {
     /// The buffer; what is filled is the message.
     pub buffer: Buffer<B>,
     /// The immediate that came with it, host byte order.
+    #[doc(alias = "imm_data")]
+    #[doc(alias = "IBV_WC_WITH_IMM")]
     pub immediate: Option<u32>,
     /// The key of the memory window that it has invalidated: compare [`BoundWindow::rkey`](crate::BoundWindow::rkey). The peer said
     /// so, and the device did it; the program's own handle does not know. [`dealloc`](crate::BoundWindow::dealloc) that.
@@ -268,10 +270,12 @@ impl<B> fmt::Debug for Datagram<B> {
 
 /// A write of the peer that took a receive to announce itself.
 #[non_exhaustive]
+#[doc(alias = "IBV_WC_RECV_RDMA_WITH_IMM")]
 pub struct WrittenWithImmediate<B> {
     /// The buffer of the receive: nothing came into it.
     pub buffer: Buffer<B>,
     /// How many bytes the peer wrote to its target.
+    #[doc(alias = "byte_len")]
     pub written_bytes: u32,
     /// The immediate, host byte order.
     pub immediate: u32,

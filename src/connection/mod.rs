@@ -6,6 +6,44 @@ use zerocopy::byteorder::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// What a peer needs to connect to a queue pair. It goes to the peer out of band, as a [record](Self::to_bytes).
+///
+/// # Examples
+///
+/// Each side sends its own over a socket and connects to what came back:
+///
+/// ```
+/// # use interlock::{Context, Limits};
+/// use interlock::{Brand, Endpoint, Init, QueuePair};
+/// use std::error::Error;
+/// use std::io::{Read, Write};
+/// use std::net::{TcpListener, TcpStream};
+///
+/// fn meet<B: Brand + 'static>(
+///     pair: QueuePair<B, Init>,
+///     mut socket: TcpStream,
+/// ) -> Result<QueuePair<B>, Box<dyn Error + Send + Sync>> {
+///     socket.write_all(&pair.endpoint().to_bytes())?;
+///     let mut theirs = [0; Endpoint::RECORD_BYTES];
+///     socket.read_exact(&mut theirs)?;
+///     let pair = pair.connect(&Endpoint::from_bytes(&theirs)?)?;
+///     // Whoever sends before the peer is connected waits for its retries: so let both be.
+///     socket.write_all(&[0])?;
+///     socket.read_exact(&mut [0])?;
+///     Ok(pair)
+/// }
+/// # interlock::domain! { struct Docs; }
+/// # let domain = Context::open("soft0")?.named_domain(Docs)?;
+/// # let (queue, _poller) = domain.completion_queue(16)?;
+/// # let pair = || domain.reliable(&queue, &Limits::default())?.into_init(&domain.context().active_port()?).map_err(Box::<dyn Error + Send + Sync>::from);
+/// # let (server, client) = (pair()?, pair()?);
+///
+/// let listener = TcpListener::bind("127.0.0.1:0")?;
+/// let address = listener.local_addr()?;
+/// let server = std::thread::spawn(move || meet(server, listener.accept()?.0));
+/// let client = meet(client, TcpStream::connect(address)?)?;
+/// # let server = server.join().unwrap()?;
+/// # Ok::<(), Box<dyn Error + Send + Sync>>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Endpoint {
     queue_pair: Qpn,

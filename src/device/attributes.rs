@@ -25,21 +25,25 @@ impl DeviceAttributes {
     }
 
     /// The hardware's version, a number of the vendor's.
+    #[doc(alias = "hw_ver")]
     pub fn hardware_version(&self) -> u32 {
         self.0.hw_ver
     }
 
     /// Ports, numbered from 1.
+    #[doc(alias = "phys_port_cnt")]
     pub fn port_count(&self) -> u8 {
         self.0.phys_port_cnt
     }
 
     /// Queue pairs.
+    #[doc(alias = "max_qp")]
     pub fn max_queue_pairs(&self) -> u32 {
         limit(self.0.max_qp)
     }
 
     /// Outstanding requests of one work queue.
+    #[doc(alias = "max_qp_wr")]
     pub fn max_queue_depth(&self) -> u32 {
         limit(self.0.max_qp_wr)
     }
@@ -111,31 +115,37 @@ impl DeviceAttributes {
     }
 
     /// Entries of one completion queue.
+    #[doc(alias = "max_cqe")]
     pub fn max_completion_entries(&self) -> u32 {
         limit(self.0.max_cqe)
     }
 
     /// Bytes of one memory region.
+    #[doc(alias = "max_mr_size")]
     pub fn max_region_bytes(&self) -> u64 {
         self.0.max_mr_size
     }
 
     /// Memory regions.
+    #[doc(alias = "max_mr")]
     pub fn max_regions(&self) -> u32 {
         limit(self.0.max_mr)
     }
 
     /// Reads and atomics that a queue pair serves at once as the responder.
+    #[doc(alias = "max_qp_rd_atom")]
     pub fn max_responder_reads(&self) -> u32 {
         limit(self.0.max_qp_rd_atom)
     }
 
     /// Reads and atomics that a queue pair has outstanding at once as the requester.
+    #[doc(alias = "max_qp_init_rd_atom")]
     pub fn max_initiator_reads(&self) -> u32 {
         limit(self.0.max_qp_init_rd_atom)
     }
 
     /// Whether atomics are there at all, and thus atomic among the accesses through this device.
+    #[doc(alias = "atomic_cap")]
     pub fn has_atomics(&self) -> bool {
         self.0.atomic_cap != sys::ibv_atomic_cap::IBV_ATOMIC_NONE
     }
@@ -147,6 +157,7 @@ impl DeviceAttributes {
     }
 
     /// The version of its firmware, as the device spells it.
+    #[doc(alias = "fw_ver")]
     pub fn firmware(&self) -> String {
         let bytes: Vec<u8> = self.0.fw_ver.iter().take_while(|&&c| c != 0).map(|&c| c as u8).collect();
         String::from_utf8_lossy(&bytes).into_owned()

@@ -72,6 +72,7 @@ fn may_not(source: &VerbError) -> &'static str {
 /// A handle: clones name the same open device, which is closed when the last object made from it is gone.
 #[derive(Clone)]
 #[doc(alias = "ibv_context")]
+#[doc(alias = "ibv_close_device")]
 pub struct Context(pub(crate) Arc<ContextInner>);
 
 /// Which device it is: its name, on the fabric at this address for a soft one.

@@ -20,6 +20,7 @@ use std::{fmt, io};
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 #[doc(alias = "ibv_async_event")]
+#[doc(alias = "ibv_event_type_str")]
 pub enum AsyncEvent {
     /// Of a queue pair. A number says which one of this device; it may be used again for another after this one is gone.
     OfQueuePair(Qpn, QueuePairEvent),

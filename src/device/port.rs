@@ -9,6 +9,7 @@ use std::fmt;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 #[doc(alias = "ibv_port_state")]
+#[doc(alias = "ibv_port_state_str")]
 pub enum PortState {
     /// No link.
     #[doc(alias = "IBV_PORT_DOWN")]
@@ -210,6 +211,7 @@ impl Port {
     /// let port = port.with_gid(|row| row.kind == GidKind::RoceV2 && !row.gid.is_link_local())?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    #[doc(alias = "sgid_index")]
     pub fn with_gid(mut self, mut wanted: impl FnMut(&GidEntry) -> bool) -> Result<Self, NoGid> {
         match self.gids.iter().find(|row| wanted(row)) {
             Some(&row) => {
@@ -237,6 +239,8 @@ impl Port {
 
     /// The filled rows of its GID table.
     #[doc(alias = "ibv_query_gid_table")]
+    #[doc(alias = "ibv_query_gid")]
+    #[doc(alias = "ibv_query_gid_ex")]
     pub fn gids(&self) -> &[GidEntry] {
         &self.gids
     }

@@ -23,6 +23,7 @@ use std::{fmt, marker::PhantomData, mem, ptr, ptr::NonNull, sync::Arc};
 ///
 /// A handle: clones name the same domain, which goes away with the last object that bears its brand.
 #[doc(alias = "ibv_pd")]
+#[doc(alias = "ibv_dealloc_pd")]
 pub struct ProtectionDomain<B> {
     pub(crate) inner: Arc<DomainInner>,
     brand: Branded<B>,

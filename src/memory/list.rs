@@ -44,6 +44,7 @@ use std::{fmt, marker::PhantomData, mem, ptr::NonNull, slice};
 /// ```
 #[doc(alias = "sg_list")]
 #[doc(alias = "ibv_sge")]
+#[doc(alias = "num_sge")]
 pub struct BufferList<B> {
     inner: NonNull<ListInner>,
     brand: Branded<B>,

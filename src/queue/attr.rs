@@ -10,6 +10,7 @@ use crate::types::{AckTimeout, Gid, Mtu, PortNumber, Psn, Qkey, Qpn, ReadDepth, 
 /// How many requests a queue pair may have in flight, how large they may be, and how they are posted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[doc(alias = "ibv_qp_cap")]
+#[doc(alias = "ibv_qp_init_attr")]
 pub struct Limits {
     /// Sends, writes, reads and atomics; 1 to the device's
     /// [`max_queue_depth`](crate::DeviceAttributes::max_queue_depth).
@@ -28,6 +29,7 @@ pub struct Limits {
     #[doc(alias = "max_recv_sge")]
     pub elements: u32,
     /// How requests are handed to the device.
+    #[doc(alias = "ibv_create_qp_ex")]
     pub posting: Posting,
 }
 
@@ -154,10 +156,13 @@ impl Init for DatagramInitAttributes {
 /// How packets reach the peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[doc(alias = "ibv_ah_attr")]
+#[doc(alias = "ibv_global_route")]
 pub struct PeerPath {
     /// The peer's GID; needed on Ethernet and between subnets.
+    #[doc(alias = "dgid")]
     pub gid: Option<Gid>,
     /// The peer's local identifier; 0 on Ethernet.
+    #[doc(alias = "dlid")]
     pub lid: u16,
     /// Routers that a packet may pass, 1 to 255.
     pub hop_limit: u8,

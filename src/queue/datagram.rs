@@ -38,6 +38,7 @@ pub(super) const fn header_bytes<T: Transport>() -> usize {
 /// It is destroyed with its last clone, and not before the requests that go by it have completed and their place in the
 /// queue was taken by later ones, or their queue pair is gone.
 #[doc(alias = "ibv_ah")]
+#[doc(alias = "ibv_destroy_ah")]
 pub struct AddressHandle<B> {
     inner: Arc<AhInner>,
     brand: Branded<B>,

@@ -10,7 +10,7 @@ use super::shared::SharedCore;
 use super::state::{
     DeviceState, Errored, GoesTo, Init, OnPort, ReadyToReceive, ReadyToSend, Reset, SendQueueDrain, State,
 };
-use super::transport::{Init as _, OnShared, OwnReceives, Reliable, ReliableConnection, Transport, code};
+use super::transport::{Connected, Init as _, OnShared, OwnReceives, Reliable, ReliableConnection, Transport, code};
 use crate::completion::{Completion, CqInner, Poller, Status};
 use crate::connection::Endpoint;
 use crate::device::LinkLayer;
@@ -283,13 +283,7 @@ impl<B: Brand, S: State, T: Reliable> QueuePair<B, S, T> {
     where
         S: GoesTo<ReadyToReceive>,
     {
-        let local = self.inner.core.local;
-        let core = &self.inner.core;
-        let fits = local.reaches(&attr.path, attr.path_mtu);
-        if let Err(source) = fits.and_then(|()| core.has_depths(Some(attr.responder_depth), None)) {
-            return self.fail(source);
-        }
-        self.transition(Modify::ready_to_receive(attr, local.port, local.row()))
+        self.ready_to_receive_reliably(attr)
     }
 
     /// From Ready To Receive to Ready To Send.
@@ -304,25 +298,7 @@ impl<B: Brand, S: State, T: Reliable> QueuePair<B, S, T> {
     where
         S: GoesTo<ReadyToSend>,
     {
-        if let Err(source) = self.inner.core.has_depths(None, Some(attr.initiator_depth)) {
-            return self.fail(source);
-        }
-        self.transition(Modify::ready_to_send(attr))
-    }
-
-    /// From Init to Ready To Send, connected to `peer`, with [the usual attributes](ConnectAttributes).
-    ///
-    /// Both sides do this, in any order. A receive that must be there for the peer's first message is posted before.
-    ///
-    /// # Errors
-    ///
-    /// The device refused one of the two transitions; the pair comes back in the state that it reached.
-    #[allow(clippy::type_complexity, reason = "a pair of two states")]
-    pub fn connect(self, peer: &Endpoint) -> Result<QueuePair<B, ReadyToSend, T>, TransitionError<AnyQueuePair<B, T>>>
-    where
-        S: GoesTo<ReadyToReceive>,
-    {
-        self.connect_with(peer, &ConnectAttributes::default())
+        self.ready_to_send_reliably(attr)
     }
 
     /// As [`connect`](Self::connect), with attributes of your own.
@@ -339,6 +315,38 @@ impl<B: Brand, S: State, T: Reliable> QueuePair<B, S, T> {
     where
         S: GoesTo<ReadyToReceive>,
     {
+        self.connect_reliably(peer, attr)
+    }
+}
+
+/// The way up of connections, reliable and unreliable ones.
+impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
+    /// From Init to Ready To Send, connected to `peer`, with [the usual attributes](ConnectAttributes) that the transport has.
+    ///
+    /// Both sides do this, in any order. A receive that must be there for the peer's first message is posted before.
+    ///
+    /// # Errors
+    ///
+    /// The device refused one of the two transitions; the pair comes back in the state that it reached.
+    #[allow(clippy::type_complexity, reason = "a pair of two states")]
+    pub fn connect(self, peer: &Endpoint) -> Result<QueuePair<B, ReadyToSend, T>, TransitionError<AnyQueuePair<B, T>>>
+    where
+        S: GoesTo<ReadyToReceive>,
+        T: Connected,
+    {
+        if code::<T>() == code::<ReliableConnection>() {
+            self.connect_reliably(peer, &ConnectAttributes::default())
+        } else {
+            self.connect_unreliably(peer)
+        }
+    }
+
+    #[allow(clippy::type_complexity, reason = "a pair of two states")]
+    fn connect_reliably(
+        self,
+        peer: &Endpoint,
+        attr: &ConnectAttributes,
+    ) -> Result<QueuePair<B, ReadyToSend, T>, TransitionError<AnyQueuePair<B, T>>> {
         let any = |error: TransitionError<Self>| TransitionError {
             queue_pair: error.queue_pair.into(),
             source: error.source,
@@ -373,10 +381,33 @@ impl<B: Brand, S: State, T: Reliable> QueuePair<B, S, T> {
             rnr_retry: attr.rnr_retry,
             initiator_depth: at_most(device.max_qp_init_rd_atom),
         };
-        self.into_rtr(&receive)
+        self.ready_to_receive_reliably(&receive)
             .map_err(any)?
-            .into_rts(&send)
+            .ready_to_send_reliably(&send)
             .map_err(|error| TransitionError { queue_pair: error.queue_pair.into(), source: error.source })
+    }
+
+    fn ready_to_receive_reliably(
+        self,
+        attr: &RtrAttributes,
+    ) -> Result<QueuePair<B, ReadyToReceive, T>, TransitionError<Self>> {
+        let local = self.inner.core.local;
+        let core = &self.inner.core;
+        let fits = local.reaches(&attr.path, attr.path_mtu);
+        if let Err(source) = fits.and_then(|()| core.has_depths(Some(attr.responder_depth), None)) {
+            return self.fail(source);
+        }
+        self.transition(Modify::ready_to_receive(attr, local.port, local.row()))
+    }
+
+    fn ready_to_send_reliably(
+        self,
+        attr: &RtsAttributes,
+    ) -> Result<QueuePair<B, ReadyToSend, T>, TransitionError<Self>> {
+        if let Err(source) = self.inner.core.has_depths(None, Some(attr.initiator_depth)) {
+            return self.fail(source);
+        }
+        self.transition(Modify::ready_to_send(attr))
     }
 }
 

@@ -642,6 +642,7 @@ impl<M, K> WorkRequest<M, K> {
     /// The request that takes the last free slot is signalled all the same, so that the queue cannot lock up.
     #[doc(alias = "IBV_SEND_SIGNALED")]
     #[inline(always)]
+    #[doc(alias = "sq_sig_all")]
     pub fn unsignalled(mut self) -> Self {
         self.action.flags &= !SIGNALED;
         self

@@ -48,22 +48,6 @@ impl<B: Brand, S: State> QueuePair<B, S, UnreliableConnection> {
     {
         self.transition(Modify::ready_to_send_from(send_psn))
     }
-
-    /// From Init to Ready To Send, connected to `peer`. Both sides do this, in any order.
-    ///
-    /// # Errors
-    ///
-    /// The device refused one of the two transitions; the pair comes back in the state that it reached.
-    #[allow(clippy::type_complexity, reason = "a pair of two states")]
-    pub fn connect(
-        self,
-        peer: &Endpoint,
-    ) -> Result<QueuePair<B, ReadyToSend, UnreliableConnection>, TransitionError<AnyQueuePair<B, UnreliableConnection>>>
-    where
-        S: GoesTo<ReadyToReceive>,
-    {
-        self.connect_unreliably(peer)
-    }
 }
 
 /// The same for one with shared receives.
@@ -103,25 +87,6 @@ impl<B: Brand, S: State> QueuePair<B, S, OnShared<UnreliableConnection>> {
     {
         self.transition(Modify::ready_to_send_from(send_psn))
     }
-
-    /// From Init to Ready To Send, connected to `peer`. Both sides do this, in any order.
-    ///
-    /// # Errors
-    ///
-    /// The device refused one of the two transitions; the pair comes back in the state that it reached.
-    #[allow(clippy::type_complexity, reason = "a pair of two states")]
-    pub fn connect(
-        self,
-        peer: &Endpoint,
-    ) -> Result<
-        QueuePair<B, ReadyToSend, OnShared<UnreliableConnection>>,
-        TransitionError<AnyQueuePair<B, OnShared<UnreliableConnection>>>,
-    >
-    where
-        S: GoesTo<ReadyToReceive>,
-    {
-        self.connect_unreliably(peer)
-    }
 }
 
 impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
@@ -137,7 +102,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     }
 
     #[allow(clippy::type_complexity, reason = "a pair of two states")]
-    fn connect_unreliably(
+    pub(super) fn connect_unreliably(
         self,
         peer: &Endpoint,
     ) -> Result<QueuePair<B, ReadyToSend, T>, TransitionError<AnyQueuePair<B, T>>> {

@@ -133,6 +133,7 @@ impl fmt::Debug for WorkId {
 #[non_exhaustive]
 #[repr(u8)]
 #[doc(alias = "ibv_wr_opcode")]
+#[doc(alias = "ibv_wc_opcode")]
 pub enum Operation {
     /// Sends a message to a receive of the peer.
     #[doc(alias = "IBV_WR_SEND")]

@@ -102,6 +102,7 @@ mod an_unreliable_connection_invalidates_nothing_of_its_peer;
 mod an_unreliable_pair_on_a_shared_queue_posts_no_receives;
 mod an_unreliable_transition_to_ready_to_receive_needs_a_destination;
 mod batches_of_two_pairs_are_not_swapped;
+mod datagrams_do_not_connect;
 mod datagrams_have_no_peer_with_rights;
 mod error_does_not_go_to_init;
 mod error_does_not_go_to_itself;
