@@ -283,7 +283,7 @@ fn a_pair_that_still_drains_does_not_resume() {
     let error = link.left.into_sqd().unwrap().resume().unwrap_err();
     assert!(matches!(error.source, TransitionFailure::Draining), "{error}");
     while fabric.step() {}
-    error.queue_pair.resume().unwrap();
+    drop(error.queue_pair.resume().unwrap());
 }
 
 #[test]
@@ -316,7 +316,7 @@ fn a_port_of_another_device_is_refused() {
     let error = here.reliable(&queue, &Limits::default()).unwrap().into_init(&elsewhere).unwrap_err();
     assert!(matches!(error.source, TransitionFailure::OtherDevice), "{error}");
     let port = here.context().active_port().unwrap();
-    error.queue_pair.into_init(&port).unwrap();
+    drop(error.queue_pair.into_init(&port).unwrap());
     let pair = here.datagram(&queue, &Limits::default()).unwrap().into_init(&port).unwrap();
     let error = here.recipient(&elsewhere, &pair.endpoint(), Qkey::USUAL).unwrap_err();
     assert!(matches!(error, AddressError::OtherDevice), "{error}");

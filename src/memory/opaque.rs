@@ -55,6 +55,7 @@ pub(super) mod sealed {
 /// - M23: what other processes or devices write is never a slice and never a buffer.
 /// - M24: memory that the processor may not reach is not read by it.
 #[doc(alias = "ibv_mr")]
+#[must_use = "dropping it ends the registration"]
 pub struct OpaqueRegion<B, A, M> {
     /// # Invariants
     ///

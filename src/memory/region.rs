@@ -334,6 +334,7 @@ impl RegisterFailure {
 /// - M20: what a peer names from 0 on is not posted by address.
 /// - M25: static memory is only read.
 #[doc(alias = "ibv_mr")]
+#[must_use = "dropping it ends the registration"]
 pub struct MemoryRegion<B, A, M = Pages> {
     /// # Invariants
     ///

@@ -372,6 +372,7 @@ pub struct Window<B, K = Type2> {
 /// The peer of a window of type 2 may have ended it by a message: see
 /// [`Received::invalidated`](crate::Received::invalidated). Then [`dealloc`](Self::dealloc) is the way on; a request
 /// to end it would fail, and break the pair.
+#[must_use = "dropping it ends the window"]
 pub struct BoundWindow<B, K = Type2> {
     inner: Box<WindowInner>,
     brand: Branded<B>,

@@ -52,6 +52,7 @@ use std::{fmt, thread};
 /// - Q13: work ids come from posting.
 /// - Q14: which operation exists on which transport is a matter of types.
 #[doc(alias = "ibv_qp")]
+#[must_use = "dropping it destroys the queue pair"]
 pub struct QueuePair<B, S = ReadyToSend, T = ReliableConnection> {
     pub(super) inner: Box<Inner>,
     brand: Branded<B>,

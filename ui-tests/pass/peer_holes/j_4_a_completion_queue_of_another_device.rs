@@ -7,7 +7,7 @@ interlock::domain! { struct Storage; struct Scratch; }
 fn mix(one: &Context, other: &Context) -> Result<(), Box<dyn std::error::Error>> {
     let (here, there) = (one.named_domain(Storage)?, other.named_domain(Scratch)?);
     let (queue, _poller) = here.completion_queue(16)?;
-    here.reliable(&queue, &Limits::default())?;
+    drop(here.reliable(&queue, &Limits::default())?);
     drop(there);
     Ok(())
 }
