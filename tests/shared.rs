@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{PATIENCE, context, deviates};
+use common::{PATIENCE, context, deviates, on_hardware};
 use interlock::{
     Brand, Buffer, Completion, CompletionQueue, ConnectAttributes, CreateError, Failure, Init, Limits, OnShared,
     Operation, Poller, Port, PostError, ProtectionDomain, Qpn, QueuePair, ReadyToSend, ReliableConnection, RemoteWrite,
@@ -251,6 +251,53 @@ fn a_queue_is_resized_within_its_limits() {
     }
     let back = shared.destroy().unwrap();
     assert_eq!(back.len(), 20);
+}
+
+/// Soft-RoCE lets go of the old room before it has mapped the new, for which this leaves no addresses; then to post would be to write
+/// to none.
+#[test]
+fn a_queue_whose_resize_failed_in_the_middle_takes_no_more() {
+    interlock::domain! { struct Test; }
+    let domain = context().named_domain(Test).unwrap();
+    let mut shared = domain.shared_receive_queue(&SharedLimits { receives: 2, grows_to: 4096 }).unwrap();
+    let (first, second) = (domain.buffer(64).unwrap(), domain.buffer(64).unwrap());
+    shared.post_receive(first).unwrap();
+    if on_hardware() {
+        let failed = without_addresses(|| shared.resize(4096)).unwrap_err();
+        assert_eq!((failed.errno(), failed.verb()), (libc::ENOMEM, "ibv_modify_srq"));
+        let refused = shared.post_receive(second).unwrap_err();
+        assert!(matches!(refused, PostError::Broken { first_failure: None, .. }), "{refused}");
+        assert_eq!(shared.resize(2).unwrap_err().errno(), libc::EINVAL);
+    }
+    assert_eq!(shared.destroy().unwrap().len(), 1);
+}
+
+/// On some devices a limit goes off at once where too few are posted, and is armed no more.
+#[test]
+fn a_queue_is_not_made_smaller_than_the_armed_limit() {
+    interlock::domain! { struct Test; }
+    let domain = context().named_domain(Test).unwrap();
+    let mut shared = domain.shared_receive_queue(&SharedLimits { receives: 4, grows_to: 8 }).unwrap();
+    shared.arm_limit(4).unwrap();
+    let is_armed = shared.query().unwrap().limit != 0;
+    let resized = shared.resize(2).map_err(|error| error.errno());
+    assert_eq!(resized, if is_armed { Err(libc::EINVAL) } else { Ok(()) });
+    assert_eq!(shared.limits().receives, if is_armed { 4 } else { 2 });
+    shared.post_receive(domain.buffer(64).unwrap()).unwrap();
+}
+
+/// Runs `f` while the process can map nothing more.
+fn without_addresses<R>(f: impl FnOnce() -> R) -> R {
+    let mut old = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: writes to `old`.
+    assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_AS, &mut old) }, 0);
+    let low = libc::rlimit { rlim_cur: 1, ..old };
+    // SAFETY: reads `low`.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &low) }, 0);
+    let result = f();
+    // SAFETY: reads `old`.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &old) }, 0);
+    result
 }
 
 #[test]

@@ -274,9 +274,9 @@ fn a_refused_post_never_keeps_the_buffer_nor_the_slot() {
 fn a_resize_that_is_refused_never_changes_the_size() {
     let mut stage = stage!();
     let mut shared = stage.domain.shared_receive_queue(&SharedLimits { receives: 2, grows_to: 6 }).unwrap();
-    for size in [1, 6] {
-        stage.fabric.inject(fails(Verb::ModifySrq, 1));
-        assert_eq!(shared.resize(size).unwrap_err().errno(), libc::EBUSY);
+    for (size, errno) in [(1, libc::EOPNOTSUPP), (6, libc::EOPNOTSUPP), (1, libc::EINVAL), (6, libc::ENOSYS)] {
+        stage.fabric.inject(Fault::VerbFails { verb: Verb::ModifySrq, after: 0, count: 1, errno });
+        assert_eq!(shared.resize(size).unwrap_err().errno(), errno);
         assert_eq!(shared.limits().receives, 2);
     }
     for fits in [true, true, false] {
@@ -285,6 +285,27 @@ fn a_resize_that_is_refused_never_changes_the_size() {
     // None in flight of what was never used.
     assert_eq!(shared.in_flight(), 2);
     stage.stock(1);
+}
+
+/// A provider may have let go of the old room by then.
+#[test]
+fn a_resize_that_failed_in_the_middle_never_lets_a_post_through() {
+    for verb in [Verb::ModifySrq, Verb::QuerySrq] {
+        let stage = stage!();
+        let mut shared = stage.domain.shared_receive_queue(&SharedLimits { receives: 2, grows_to: 6 }).unwrap();
+        shared.post_receive(stage.domain.buffer(8).unwrap()).unwrap();
+        stage.fabric.inject(fails(verb, 1));
+        assert_eq!(shared.resize(6).unwrap_err().errno(), libc::EBUSY);
+        let posted = shared.post_receive(stage.domain.buffer(8).unwrap());
+        if verb == Verb::QuerySrq {
+            assert!(posted.is_ok(), "before anything was changed");
+            continue;
+        }
+        let PostError::Broken { request, first_failure: None } = posted.unwrap_err() else { panic!("not broken") };
+        assert_eq!((request.capacity(), shared.limits().receives), (8, 2));
+        assert_eq!(shared.resize(6).unwrap_err().errno(), libc::EINVAL);
+        assert_eq!(shared.destroy().unwrap().len(), 1);
+    }
 }
 
 #[test]

@@ -10,6 +10,7 @@ use super::error::CreateError;
 use super::pair::QueuePair;
 use super::post::PostError;
 use super::request::RequestFlaw;
+use super::session::RXE;
 use super::slab::{Slab, SlabPoster, slab};
 use super::state::Reset;
 use super::transport::{OnShared, ReliableConnection, UnreliableConnection, UnreliableDatagram};
@@ -316,18 +317,28 @@ impl<B: Brand, A: Arrivals> SharedReceiveQueue<B, A> {
     ///
     /// # Errors
     ///
-    /// Then nothing changes. `EINVAL`: none, more than the limits say, or fewer than are in flight. Or what the device answered.
+    /// `EINVAL`: none, more than the limits or the device say, fewer than are in flight or than the [limit](Self::arm_limit) that is
+    /// armed; `EOPNOTSUPP`, `ENOSYS`: the device cannot. Then nothing changes.
+    ///
+    /// Otherwise the device failed in the middle: posts are refused as [`PostError::Broken`], and what is in flight completes. Providers
+    /// have been seen that let go of the old room first.
     #[doc(alias = "ibv_modify_srq")]
     #[doc(alias = "IBV_SRQ_MAX_WR")]
     pub fn resize(&mut self, receives: u32) -> Result<(), VerbError> {
-        let Inner { poster, core, .. } = &mut *self.inner;
+        let refused = |errno| Err(VerbError::new("ibv_modify_srq", errno));
+        let Inner { poster, core, broken, .. } = &mut *self.inner;
+        // What a device refuses it does with the same number that a provider may fail with in the middle.
+        if *broken || receives == 0 || receives > poster.slab.slots() || !core.fits(receives)? {
+            return refused(libc::EINVAL);
+        }
         let before = poster.depth();
-        if receives == 0 || receives > poster.slab.slots() || !poster.shrink(receives) {
-            return Err(VerbError::new("ibv_modify_srq", libc::EINVAL));
+        if !poster.shrink(receives) {
+            return refused(libc::EINVAL);
         }
         let attributes = sys::ibv_srq_attr { max_wr: receives, ..Default::default() };
         let changed = core.modify(attributes, Mask::IBV_SRQ_MAX_WR);
         poster.grow(if changed.is_ok() { receives } else { before });
+        *broken = changed.as_ref().is_err_and(|error| core.is_lost_after(error));
         changed
     }
 
@@ -522,6 +533,29 @@ impl SharedCore {
     fn modify(&self, mut attributes: sys::ibv_srq_attr, mask: Mask) -> Result<(), VerbError> {
         // SAFETY: alive (0).
         unsafe { self.domain.context.provider.modify_srq(self.raw, &mut attributes, mask) }
+    }
+
+    /// Whether the device has so much, and it is not less than the limit that is armed.
+    fn fits(&self, receives: u32) -> Result<bool, VerbError> {
+        let DomainInner { context, .. } = &*self.domain;
+        // SAFETY: open as long as the domain holds it.
+        let device = unsafe { context.provider.query_device(context.raw) }?;
+        // SAFETY: alive (0).
+        let now = unsafe { context.provider.query_srq(self.raw) }?;
+        Ok(i64::from(receives) <= i64::from(device.max_srq_wr) && now.srq_limit <= receives)
+    }
+
+    /// Whether the provider may have nothing to post to after a resize that failed so. That it cannot at all, some say with `EINVAL`,
+    /// with which soft-RoCE fails too.
+    fn is_lost_after(&self, error: &VerbError) -> bool {
+        let context = &self.domain.context;
+        // SAFETY: open as long as the domain holds it.
+        let is_rxe = || unsafe { context.provider.query_device(context.raw) }.map_or(true, |now| now.vendor_id == RXE);
+        match error.errno() {
+            libc::EOPNOTSUPP | libc::ENOSYS => false,
+            libc::EINVAL => is_rxe(),
+            _ => true,
+        }
     }
 
     fn destroy(&mut self) -> Result<(), VerbError> {
