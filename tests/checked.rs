@@ -8,8 +8,8 @@ use interlock::scope::{Exclusive, InScopeError, SharedQueue};
 use interlock::soft::{Fabric, Fault, Verb};
 use interlock::{
     AddressError, Buffer, BufferList, Checked, ConnectAttributes, Context, CreateError, DrainFailure, Inline, Limits,
-    LocalWrite, Pages, Poller, PostError, Posting, ProtectionDomain, Qkey, RemoteAll, RequestFlaw, SharedLimits,
-    Status, Success, Type1, Type2, WaitError, Windowed, Work, WorkRequest,
+    LocalWrite, Operation, Pages, Poller, PostError, Posting, ProtectionDomain, Qkey, RemoteAll, RequestFlaw,
+    SharedLimits, Status, Success, Type1, Type2, WaitError, Windowed, Work, WorkRequest,
 };
 use std::time::Duration;
 use std::{fmt, mem};
@@ -180,6 +180,29 @@ fn a_batch_takes_memory_of_its_own_domain() {
                 texts.extend(next(&mut link.poller).received().map(|buffer| buffer.to_vec()));
             }
             assert_eq!(texts, [b"1", b"2", b"4"]);
+        });
+    }
+}
+
+#[test]
+fn a_batch_of_all_items_takes_memory_of_its_own_domain() {
+    for posting in [Posting::List, Posting::WorkRequestApi] {
+        with_others(|here, other| {
+            let mut link = link(here, posting);
+            let region = here.register::<RemoteAll, _>(vec![0_u64; 4]).unwrap();
+            let write = |buffer| WorkRequest::write(buffer, &region.remote());
+            // The first, one in the middle, the last.
+            for foreign in 0..3 {
+                let of = |at| if at == foreign { other } else { here };
+                let mut buffers: Vec<_> = (0..3).map(|at| filled(of(at), &[at as u8 + 1; 8])).collect();
+                let back = link.left.batch(|batch| refused(batch.post_all(&mut buffers, write)).into_memory()).unwrap();
+                assert_eq!((back[0] as usize, buffers.len()), (foreign + 1, 2 - foreign));
+                link.left.post_write(filled(here, b"end"), &region.remote()).unwrap();
+                for _ in 0..=foreign {
+                    assert_eq!(next(&mut link.poller).operation(), Operation::Write);
+                }
+                assert_eq!(link.left.sends_in_flight(), 0);
+            }
         });
     }
 }

@@ -381,9 +381,10 @@ fn branded(signature: &str, of: &str) -> usize {
     let given = items(bracketed(&rest[rest.find('(').unwrap()..]).0);
     let count = |given: &&str| {
         let kind = given.split_once(": ").map_or(*given, |(_, kind)| kind);
-        // What a closure is given or gives is not given here.
-        let bears = !kind.contains("Fn") && brands.iter().any(|brand| mentions(kind, brand));
-        let several = ["Vec<", "[", "Iterator"].iter().any(|many| kind.contains(many));
+        // What a closure is given or gives is not given here, but for requests that it makes.
+        let makes = kind.contains("-> WorkRequest<");
+        let bears = (!kind.contains("Fn") || makes) && brands.iter().any(|brand| mentions(kind, brand));
+        let several = ["Vec<", "[", "Iterator", "FnMut"].iter().any(|many| kind.contains(many));
         usize::from(bears) + usize::from(bears && several)
     };
     given.iter().map(count).sum()

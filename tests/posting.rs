@@ -234,6 +234,217 @@ fn batches_of_up_to_three_doorbells_arrive_whole() {
     }
 }
 
+/// What completions bring back, until it is `count` buffers; says how many requests each retired.
+fn take_all<B: interlock::Brand>(poller: &mut Poller<B>, count: usize) -> (Vec<Buffer<B>>, Vec<usize>) {
+    let (mut buffers, mut runs, start) = (Vec::new(), Vec::new(), std::time::Instant::now());
+    while buffers.len() < count {
+        assert!(start.elapsed() < PATIENCE, "{} of {count}", buffers.len());
+        poller
+            .poll_retired(|retired| {
+                runs.push(retired.len());
+                retired.into_buffers(&mut buffers).unwrap();
+            })
+            .unwrap();
+    }
+    (buffers, runs)
+}
+
+#[test]
+fn all_items_go_with_one_completion_and_their_buffers_come_back_in_order() {
+    interlock::domain! { struct Test; }
+    let domain = context().named_domain(Test).unwrap();
+    const LEN: usize = 24;
+    for depth in [40, 128] {
+        for mut link in WAYS.into_iter().filter_map(|way| link(&domain, depth, way)) {
+            // Less than a row of the ledger, over its end, more than a doorbell, nothing.
+            let counts: &[usize] = if cfg!(miri) { &[1, 33, 20] } else { &[1, 31, 32, 0, 33, 7, 40, 20, 30, 1] };
+            for (round, &count) in counts.iter().enumerate() {
+                let region = domain.register::<RemoteAll, _>(vec![0_u64; 40 * LEN / 8]).unwrap();
+                let bytes = |at: usize| pattern(LEN, (at + 5 * round) as u8);
+                let mut items: Vec<_> = (0..count)
+                    .map(|at| {
+                        let target = region.remote().slice((at * LEN) as u64..((at + 1) * LEN) as u64).unwrap();
+                        (filled(&domain, &bytes(at)), target)
+                    })
+                    .collect();
+                let Link { left, poller, .. } = &mut link;
+                let posted = left
+                    .batch(|batch| batch.post_all(&mut items, |(from, to)| WorkRequest::write(from, &to)))
+                    .unwrap()
+                    .unwrap();
+                assert_eq!((posted, items.len()), (count, 0));
+                let (buffers, runs) = take_all(poller, count);
+                assert_eq!(runs.iter().sum::<usize>(), count);
+                assert!(runs.len() <= 1, "one completion: {runs:?}, {depth}");
+                assert!(poller.poll().unwrap().is_none());
+                let mut seen = vec![0; count * LEN];
+                region.read_into(0, &mut seen).unwrap();
+                for (at, buffer) in buffers.iter().enumerate() {
+                    assert_eq!(buffer[..], bytes(at)[..], "in order");
+                    assert_eq!(seen[at * LEN..][..LEN], bytes(at)[..], "{at} of {count}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_a_batch_cannot_take_of_all_items_stays_in_their_vector() {
+    interlock::domain! { struct Test; }
+    let domain = context().named_domain(Test).unwrap();
+    for mut link in WAYS.into_iter().filter_map(|way| link(&domain, 4, way)) {
+        let region = domain.register::<RemoteAll, _>(vec![0_u64; 8]).unwrap();
+        let word = |at: usize| region.remote().slice(8 * at as u64..8 * at as u64 + 8).unwrap();
+        let item = |at: usize, len: usize| (filled(&domain, &vec![at as u8 + 1; len]), at);
+        let write = |(from, at): (Buffer<Test>, usize)| WorkRequest::write(from, &word(at));
+        // The third is too long.
+        let mut items: Vec<_> = [8, 8, 9, 8].into_iter().enumerate().map(|(at, len)| item(at, len)).collect();
+        link.left
+            .batch(|batch| {
+                let Err(PostError::Flawed { request, flaw }) = batch.post_all(&mut items, write) else {
+                    panic!("too long")
+                };
+                assert_eq!(
+                    (flaw, request.into_memory()[..] == [3; 9]),
+                    (RequestFlaw::TooLong { len_bytes: 9, within: 8 }, true)
+                );
+                assert_eq!(items.len(), 1);
+                // Two, unsignalled, are in the batch; the fourth, which is left, retires them.
+                assert_eq!(batch.post_all(&mut items, write).unwrap(), 1);
+            })
+            .unwrap();
+        let (buffers, runs) = take_all(&mut link.poller, 3);
+        assert_eq!((buffers.iter().map(|buffer| buffer[0]).collect::<Vec<_>>(), runs), (vec![1, 2, 4], vec![3]));
+        // Four fit: the fourth is signalled, the fifth comes back, the sixth stays.
+        let mut items: Vec<_> = (0..6).map(|at| item(at, 8)).collect();
+        let full = link.left.batch(|batch| batch.post_all(&mut items, write)).unwrap();
+        let Err(PostError::QueueFull(fifth)) = full else { panic!("a full queue") };
+        assert_eq!((fifth.into_memory()[..] == [5; 8], items.len(), items[0].1), (true, 1, 5));
+        assert_eq!(take_all(&mut link.poller, 4).1, [4]);
+        // Only the last makes a completion, whatever they ask for, and whatever they are.
+        let mut lengths = vec![0, 8, 1];
+        let bytes = [7; 8];
+        let inline = |len| WorkRequest::write(Inline(&bytes[..len]), &word(0)).fenced();
+        let posted = link.left.batch(|batch| batch.post_all(&mut lengths, inline)).unwrap().unwrap();
+        assert_eq!((posted, next(&mut link.poller).operation()), (3, Operation::Write));
+        let mut rest = Vec::new();
+        while rest.len() < 2 {
+            rest.push(next(&mut link.poller).id());
+        }
+        assert!(link.poller.poll().unwrap().is_none());
+        // Items of no size are as good as others.
+        let mut nothings = vec![(); 3];
+        let empty = |()| WorkRequest::write(Inline(&bytes[..2]), &word(1));
+        assert_eq!(link.left.batch(|batch| batch.post_all(&mut nothings, empty)).unwrap().unwrap(), 3);
+        assert_eq!(nothings.len(), 0);
+        let mut out = 0;
+        while out < 3 {
+            out += link.poller.poll_retired(|retired| retired.into_buffers(&mut Vec::new()).unwrap()).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_panic_while_items_become_requests_leaves_the_others_in_their_vector() {
+    interlock::domain! { struct Test; }
+    let domain = context().named_domain(Test).unwrap();
+    for mut link in WAYS.into_iter().filter_map(|way| link(&domain, 64, way)) {
+        let region = domain.register::<RemoteAll, _>(vec![0_u64; 8]).unwrap();
+        let word = region.remote().slice(0..8).unwrap();
+        for (bad, count) in
+            [(0, 5), (3, 5), (4, 5), (35, 50), (49, 50), (0, 1)].into_iter().skip(if cfg!(miri) { 3 } else { 0 })
+        {
+            let mut items: Vec<_> = (0..count).map(|at| (filled(&domain, &[at; 8]), at)).collect();
+            let write = |(from, at)| {
+                assert_ne!(at, bad, "in the program's code");
+                WorkRequest::write(from, &word)
+            };
+            // Caught inside, the batch goes on with what it has.
+            let caught = link
+                .left
+                .batch(|batch| catch_unwind(AssertUnwindSafe(|| batch.post_all(&mut items, write).map(drop))))
+                .unwrap();
+            assert!(caught.is_err());
+            assert!(items.iter().map(|(_, at)| *at).eq(bad + 1..count), "{bad} of {count}");
+            let id = link.left.post_write(filled(&domain, &[0xee; 8]), &word).unwrap();
+            let mut before = 0;
+            while next(&mut link.poller).id() != id {
+                before += 1;
+            }
+            assert_eq!(before, bad);
+            // Else it is given up, but for what was handed over.
+            let mut items: Vec<_> = (0..count).map(|at| (filled(&domain, &[at; 8]), at)).collect();
+            let panicked = catch_unwind(AssertUnwindSafe(|| {
+                link.left.batch(|batch| drop(batch.post_all(&mut items, write))).unwrap();
+            }));
+            assert!(panicked.is_err());
+            assert!(items.iter().map(|(_, at)| *at).eq(bad + 1..count), "{bad} of {count}");
+            let id = link.left.post_write(filled(&domain, &[0xdd; 8]), &word).unwrap();
+            let mut before = 0;
+            while next(&mut link.poller).id() != id {
+                before += 1;
+            }
+            assert_eq!(before, bad / 32 * 32);
+        }
+    }
+}
+
+#[test]
+fn the_buffers_of_a_run_come_back_whatever_is_among_them_and_however_it_ended() {
+    interlock::domain! { struct Test; }
+    let domain = context().named_domain(Test).unwrap();
+    for mut link in WAYS.into_iter().filter_map(|way| link(&domain, 16, way)) {
+        let region = domain.register::<RemoteAll, _>(vec![0_u64; 8]).unwrap();
+        let remote = region.remote();
+        // Around the end of the ledger, with and without others among the buffers, the last among them.
+        for (round, others) in [vec![], vec![3], vec![9], vec![0, 1, 2], vec![], vec![8, 9]].into_iter().enumerate() {
+            link.left
+                .batch(|batch| {
+                    for at in 0..10 {
+                        let last = at == 9;
+                        let posted = if others.contains(&at) {
+                            let share = filled(&domain, &[at as u8; 4]).share();
+                            let request = WorkRequest::write(share, &remote);
+                            batch.post(if last { request } else { request.unsignalled() }).map_err(drop)
+                        } else {
+                            let request = WorkRequest::write(filled(&domain, &[at as u8; 4]), &remote);
+                            batch.post(if last { request } else { request.unsignalled() }).map_err(drop)
+                        };
+                        posted.unwrap();
+                    }
+                })
+                .unwrap();
+            let (buffers, runs) = take_all(&mut link.poller, 10 - others.len());
+            assert_eq!(runs, [10], "{round}");
+            let expected: Vec<_> = (0..10).filter(|at| !others.contains(at)).map(|at| at as u8).collect();
+            assert_eq!(buffers.iter().map(|buffer| buffer[0]).collect::<Vec<_>>(), expected, "{round}");
+        }
+        // A receive has a length.
+        link.right.post_receive(domain.buffer(16).unwrap()).unwrap();
+        link.left.post_send(Inline(b"hello")).unwrap();
+        let (buffers, _) = take_all(&mut link.poller, 1);
+        assert_eq!(&buffers[0][..], b"hello");
+        // A write past the end fails; those before it succeeded.
+        let gone = {
+            let region = domain.register::<RemoteWrite, _>(vec![0_u64; 8]).unwrap();
+            region.remote()
+        };
+        let mut items: Vec<_> = (0..5).map(|at| filled(&domain, &[at; 8])).collect();
+        link.left
+            .batch(|batch| {
+                batch.post_all(&mut items, |from| WorkRequest::write(from, &remote)).unwrap();
+                batch.post(WorkRequest::write(filled(&domain, &[5; 8]), &gone)).unwrap();
+            })
+            .unwrap();
+        let (mut buffers, mut failures) = (Vec::new(), Vec::new());
+        while failures.is_empty() {
+            link.poller.poll_retired(|retired| failures.extend(retired.into_buffers(&mut buffers).err())).unwrap();
+        }
+        assert_eq!(buffers.iter().map(|buffer| buffer[0]).collect::<Vec<_>>(), [0, 1, 2, 3, 4]);
+        assert_eq!(failures.pop().unwrap().memory.into_buffer().unwrap()[..], [5; 8]);
+    }
+}
+
 #[test]
 fn a_batch_of_all_operations_keeps_them_apart() {
     interlock::domain! { struct Test; }

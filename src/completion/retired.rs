@@ -5,10 +5,10 @@
 
 use super::entry::Ended;
 use super::queue::{Attached, QueueStatus};
-use super::{Completion, Status, Success};
+use super::{Completion, Failure, Status, Success};
 use crate::domain::brand::Branded;
 use crate::memory::Buffer;
-use crate::queue::ledger::between;
+use crate::queue::ledger::{after, between};
 use crate::queue::{Entry, QueueKind, RawEntry, WorkId};
 use crate::sys;
 use std::mem::ManuallyDrop;
@@ -42,6 +42,23 @@ impl<'d> Run<'d> {
     #[inline(always)]
     fn ahead(&self) -> u32 {
         between(self.attached.retirer.oldest(), self.last)
+    }
+
+    /// Whether the device says that the last succeeded, and it was no receive: then it ended as those before it.
+    #[inline(always)]
+    fn is_sent(&self) -> bool {
+        self.by_device.as_ref().is_some_and(|(wc, _)| {
+            wc.status == sys::ibv_wc_status::IBV_WC_SUCCESS
+                && WorkId::from_raw(wc.wr_id).key().kind() == QueueKind::Send
+        })
+    }
+
+    /// Counts the completion of the device as given out: all that it retires was taken, the last too.
+    #[inline(always)]
+    fn give_out(self) {
+        if let Some((_, next)) = self.by_device {
+            *next += 1;
+        }
     }
 
     /// The oldest of the requests.
@@ -181,21 +198,47 @@ impl<'p, B> Retired<'p, B> {
         Unsignalled { run: &mut self.run, brand: PhantomData }
     }
 
-    /// Puts the buffers of the requests before the last into `free`. The fastest way to many buffers.
+    /// Puts the buffers of all the requests into `free`. The fastest way to many buffers.
+    ///
+    /// # Errors
+    ///
+    /// The last request failed: the failure has its memory, and `free` the buffers of the others.
+    #[inline(always)]
+    pub fn into_buffers(mut self, free: &mut Vec<Buffer<B>>) -> Result<(), Failure<B>> {
+        free.reserve(self.len());
+        if self.run.is_sent() {
+            // The last with the others: it ended as they did.
+            let end = after(self.run.last, 1);
+            while self.take_row(free, end) {
+                if self.run.attached.retirer.oldest() == end {
+                    // SAFETY: taken out here, and not dropped.
+                    unsafe { ManuallyDrop::take(&mut ManuallyDrop::new(self).run) }.give_out();
+                    return Ok(());
+                }
+            }
+        }
+        self.take_buffers(free);
+        free.extend(self.completion().check()?.into_buffer());
+        Ok(())
+    }
+
+    /// Puts the buffers of the requests before the last into `free`.
     pub fn take_buffers(&mut self, free: &mut Vec<Buffer<B>>) {
         free.reserve(self.run.ahead() as usize);
-        while self.run.ahead() != 0 && self.take_row(free) {}
+        let last = self.run.last;
+        while self.run.ahead() != 0 && self.take_row(free, last) {}
         // What is not all buffers.
         if self.run.ahead() != 0 {
             self.run.each_before(|_, entry| free.extend(entry.into_buffer()));
         }
     }
 
-    /// Takes those that are in a row in the ledger, if all are buffers. There is one at least, and `free` has room.
+    /// Takes those before `end`, which is the last or the one after it, as far as they are in a row in the ledger, if all are
+    /// buffers. There is one at least, and `free` has room.
     #[inline(always)]
-    fn take_row(&mut self, free: &mut Vec<Buffer<B>>) -> bool {
-        let Run { attached, last, .. } = &mut *self.run;
-        let row = attached.retirer.oldest_row(*last);
+    fn take_row(&mut self, free: &mut Vec<Buffer<B>>, end: u64) -> bool {
+        let Run { attached, .. } = &mut *self.run;
+        let row = attached.retirer.oldest_row(end);
         let spare = free.spare_capacity_mut();
         let count = spare.len().min(row.len() as usize);
         let mut bits = 0;

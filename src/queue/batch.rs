@@ -1,7 +1,7 @@
 //! Batches: requests that are handed to the device together.
 //!
 //! A batch writes ahead in the ledger, where nobody looks yet; ringing publishes what was written and hands it to the device.
-#![allow(unsafe_code, reason = "links the requests of a list")]
+#![allow(unsafe_code, reason = "links the requests of a list, takes items out of a vector")]
 
 use super::ledger::between;
 use super::post::{KEY, PostError, SendQueue, Staged};
@@ -14,10 +14,12 @@ use crate::error::VerbError;
 use std::cell::{Cell, UnsafeCell};
 use std::marker::PhantomData;
 use std::mem::{self, MaybeUninit};
-use std::{error, fmt, ptr, ptr::NonNull};
+use std::{error, fmt, ptr};
 
 /// How many requests a batch hands to the device at once.
 const STAGED: usize = 32;
+/// How many a batch wants to have room for: as many, none of which takes the last slot.
+const WANTED: u32 = STAGED as u32 + 1;
 
 /// Where a batch keeps its requests until it rings. Linked, so that each points to the next.
 struct Stage(UnsafeCell<MaybeUninit<[Staged; STAGED]>>);
@@ -57,8 +59,8 @@ impl Stage {
 /// A linked stage, taken for one batch.
 struct Taken {
     first: *mut Staged,
-    /// Where the thread notes what its stage is used for, if it is that one.
-    usage: Option<NonNull<Cell<Usage>>>,
+    /// What the thread's stage is used for afterwards.
+    after: Usage,
 }
 
 impl Taken {
@@ -66,26 +68,106 @@ impl Taken {
     #[inline(always)]
     fn of_thread_or(spare: &Stage) -> Self {
         STAGE.with(|(usage, of_thread)| match usage.replace(Usage::Taken) {
-            Usage::Free => Self { first: of_thread.first(), usage: Some(NonNull::from(usage)) },
-            before => Self::linked(before, usage, of_thread, spare),
+            Usage::Free => Self { first: of_thread.first(), after: Usage::Free },
+            before => Self::linked(before, of_thread, spare),
         })
     }
 
     #[cold]
-    fn linked(before: Usage, usage: &Cell<Usage>, of_thread: &Stage, spare: &Stage) -> Self {
-        let nested = before == Usage::Taken;
-        let stage = if nested { spare } else { of_thread };
+    #[inline(never)]
+    fn linked(before: Usage, of_thread: &Stage, spare: &Stage) -> Self {
+        let (stage, after) = if before == Usage::Taken { (spare, Usage::Taken) } else { (of_thread, Usage::Free) };
         stage.link();
-        Self { first: stage.first(), usage: (!nested).then_some(NonNull::from(usage)) }
+        Self { first: stage.first(), after }
     }
 }
 
 impl Drop for Taken {
     #[inline(always)]
     fn drop(&mut self) {
-        if let Some(usage) = self.usage {
-            // SAFETY: of this thread, since a pointer makes this not `Send`; it has no destructor, so it lives as long.
-            unsafe { usage.as_ref() }.set(Usage::Free);
+        // The same thread's, since a pointer makes this not `Send`.
+        STAGE.with(|(usage, _)| usage.set(self.after));
+    }
+}
+
+/// Notes what is staged, also when the program's code panics. Few words, so that loops run in registers.
+struct Staging<'b> {
+    next: *mut Staged,
+    id: WorkId,
+    of_batch: (&'b mut *mut Staged, &'b mut WorkId),
+}
+impl Drop for Staging<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        (*self.of_batch.0, *self.of_batch.1) = (self.next, self.id);
+    }
+}
+
+/// The items of a vector that are taken out from the front; the others stay, also when the program's code panics.
+pub(super) struct Taking<'v, X> {
+    /// # Invariants
+    ///
+    /// 0. Of length 0, with items from `next` to `end` in its memory that nobody else has.
+    items: &'v mut Vec<X>,
+    pub(super) next: *const X,
+    end: *const X,
+}
+
+impl<'v, X> Taking<'v, X> {
+    /// From one item to the next, in bytes: items of no size are counted by where they would be.
+    const STEP: usize = if mem::size_of::<X>() == 0 { 1 } else { mem::size_of::<X>() };
+
+    #[inline(always)]
+    pub(super) fn new(items: &'v mut Vec<X>) -> Self {
+        let len = items.len();
+        // SAFETY: less than before; the items are ours until this is dropped.
+        unsafe { items.set_len(0) };
+        let next = items.as_ptr();
+        Self { end: next.wrapping_byte_add(len * Self::STEP), next, items }
+    }
+
+    /// The next item.
+    ///
+    /// # Safety
+    ///
+    /// There is one.
+    #[inline(always)]
+    pub(super) unsafe fn next(&mut self) -> X {
+        let item = if mem::size_of::<X>() == 0 { ptr::dangling() } else { self.next };
+        self.next = self.after(1);
+        // SAFETY: there is one (caller), which is ours (0), and was not taken.
+        unsafe { item.read() }
+    }
+
+    /// How many there are.
+    #[inline(always)]
+    pub(super) fn left(&self) -> usize {
+        (self.end.addr() - self.next.addr()) / Self::STEP
+    }
+
+    /// Where the next `count` end. There are so many.
+    #[inline(always)]
+    pub(super) fn after(&self, count: usize) -> *const X {
+        self.next.wrapping_byte_add(count * Self::STEP)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn put_back(items: &mut Vec<X>, next: *const X, left: usize) {
+        if mem::size_of::<X>() != 0 {
+            // SAFETY: in the memory of the vector (0).
+            unsafe { ptr::copy(next, items.as_mut_ptr(), left) };
+        }
+        // SAFETY: so many are there, which nobody else has (0).
+        unsafe { items.set_len(left) };
+    }
+}
+
+impl<X> Drop for Taking<'_, X> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if self.next != self.end {
+            Self::put_back(self.items, self.next, self.left());
         }
     }
 }
@@ -176,6 +258,12 @@ struct Fault<B> {
     uncertain: usize,
 }
 
+/// How many of `free` requests can be staged without a look at the queue or a signal for its last slot.
+#[inline(always)]
+fn plain(queue: &SendQueue, free: u32) -> usize {
+    if queue.verb.session.is_none() { STAGED.min(free.saturating_sub(1) as usize) } else { 0 }
+}
+
 /// Lends `f` a batch on `queue`.
 #[inline(always)]
 pub(super) fn batch<'env, B, T, R>(
@@ -183,25 +271,25 @@ pub(super) fn batch<'env, B, T, R>(
     f: impl for<'batch> FnOnce(&mut Batch<'batch, 'env, B, T>) -> R,
 ) -> Result<R, BatchError<B, R>> {
     let spare = Stage::new();
-    let taken = queue.verb.session.is_none().then(|| Taken::of_thread_or(&spare));
-    let staged = taken.as_ref().map_or(ptr::dangling_mut(), |taken| taken.first);
+    let taken = Taken::of_thread_or(&spare);
+    let staged = taken.first;
     let (brand, transport, section) = (PhantomData, PhantomData, PhantomData);
-    let id = queue.id(0);
+    let (id, free) = (queue.id(0), queue.room_for(WANTED));
+    let plain_end = staged.wrapping_add(plain(queue, free));
     let mut batch = Batch {
         queue,
         staged,
         next: staged,
-        plain_end: staged,
+        plain_end,
         id,
         start: id,
         open: false,
-        free: 0,
+        free,
         fault: None,
         brand,
         transport,
         section,
     };
-    batch.make_room();
     let result = f(&mut batch);
     batch.ring();
     if batch.fault.is_none() {
@@ -216,10 +304,8 @@ impl<'env, B, T> Batch<'_, 'env, B, T> {
     /// Looks how many requests fit. Nothing is staged.
     #[inline(always)]
     fn make_room(&mut self) {
-        self.free = self.queue.room_for(STAGED as u32);
-        let listed = self.queue.verb.session.is_none();
-        let plain = if listed { STAGED.min(self.free.saturating_sub(1) as usize) } else { 0 };
-        self.plain_end = self.staged.wrapping_add(plain);
+        self.free = self.queue.room_for(WANTED);
+        self.plain_end = self.staged.wrapping_add(plain(self.queue, self.free));
     }
 
     /// How many requests there are that the device does not know.
@@ -274,7 +360,7 @@ impl<'env, B, T> Batch<'_, 'env, B, T> {
     /// [`post`](Self::post) of any request to any queue.
     #[cold]
     #[inline(never)]
-    fn post_any<M: SendMemory<B> + 'env, K>(
+    pub(super) fn post_any<M: SendMemory<B> + 'env, K>(
         &mut self,
         request: WorkRequest<M, K>,
     ) -> Result<WorkId, PostError<WorkRequest<M, K>>>
@@ -314,18 +400,6 @@ impl<'env, B, T> Batch<'_, 'env, B, T> {
         B: Brand,
         T: Carries<K>,
     {
-        /// Notes what is staged, also when the iterator panics. Few words, so that the loop below runs in registers.
-        struct Staging<'b> {
-            next: *mut Staged,
-            id: WorkId,
-            of_batch: (&'b mut *mut Staged, &'b mut WorkId),
-        }
-        impl Drop for Staging<'_> {
-            #[inline(always)]
-            fn drop(&mut self) {
-                (*self.of_batch.0, *self.of_batch.1) = (self.next, self.id);
-            }
-        }
         if let Some(session) = self.queue.verb.session {
             return self.post_each_in_session(session, requests.into_iter());
         }
@@ -355,6 +429,145 @@ impl<'env, B, T> Batch<'_, 'env, B, T> {
             drop(staging);
             self.post_any(other)?;
         }
+    }
+
+    /// Adds the requests that `make` makes of `items`, of which only the last makes a completion, whatever they ask for: it
+    /// [retires](crate::Poller::poll_retired) them all. The fastest way to post many.
+    ///
+    /// # Errors
+    ///
+    /// As [`post`](Self::post), for the request that comes back: those before it are added, without a completion, and what is
+    /// after it stays in `items`.
+    ///
+    /// # Examples
+    ///
+    /// Sends all of `buffers`, and takes them back:
+    ///
+    /// ```no_run
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # interlock::domain! { struct Docs; }
+    /// # let (mut pair, mut poller): (interlock::QueuePair<Docs>, interlock::Poller<Docs>) = todo!();
+    /// # let mut buffers: Vec<interlock::Buffer<Docs>> = todo!();
+    /// use interlock::WorkRequest;
+    /// let all = pair.batch(|batch| batch.post_all(&mut buffers, WorkRequest::send))??;
+    /// while buffers.len() < all {
+    ///     poller.poll_retired(|retired| {
+    ///         if let Err(failure) = retired.into_buffers(&mut buffers) {
+    ///             eprintln!("{failure}");
+    ///         }
+    ///     })?;
+    /// }
+    /// # Ok(()) }
+    /// ```
+    #[inline(always)]
+    pub fn post_all<X, M: SendMemory<B> + 'env, K>(
+        &mut self,
+        items: &mut Vec<X>,
+        mut make: impl FnMut(X) -> WorkRequest<M, K>,
+    ) -> Result<usize, PostError<WorkRequest<M, K>>>
+    where
+        B: Brand,
+        T: Carries<K>,
+    {
+        let mut items = Taking::new(items);
+        if let Some(session) = self.queue.verb.session {
+            return self.post_all_in_session(session, items, make);
+        }
+        let before = self.id;
+        let other = self.stage_row(&mut items, &mut make);
+        if items.left() != 0 || other.is_some() {
+            return self.post_rest(items, make, other, before);
+        }
+        Ok(self.signal_last(before))
+    }
+
+    /// [`post_all`](Self::post_all), where one row is not enough, or a request not an ordinary one.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn post_rest<X, M: SendMemory<B> + 'env, K>(
+        &mut self,
+        mut items: Taking<'_, X>,
+        mut make: impl FnMut(X) -> WorkRequest<M, K>,
+        mut other: Option<WorkRequest<M, K>>,
+        before: WorkId,
+    ) -> Result<usize, PostError<WorkRequest<M, K>>>
+    where
+        B: Brand,
+        T: Carries<K>,
+    {
+        let session = self.queue.verb.session;
+        loop {
+            if other.is_none() && items.left() != 0 {
+                let is_for_row = match session {
+                    None => self.next < self.plain_end,
+                    Some(_) => self.plain_room() != 0 && items.left() != 1,
+                };
+                if !is_for_row {
+                    // SAFETY: there is one.
+                    other = Some(make(unsafe { items.next() }));
+                }
+            }
+            if let Some(other) = other {
+                self.post_any(if items.left() == 0 { other.signalled() } else { other.unsignalled() })?;
+            }
+            if items.left() == 0 {
+                return Ok(if session.is_none() { self.signal_last(before) } else { self.added_since(before) });
+            }
+            other = match session {
+                None => self.stage_row(&mut items, &mut make),
+                Some(session) => self.add_row(session, &mut items, &mut make),
+            };
+        }
+    }
+
+    /// Stages the requests that `make` makes of `items`, unsignalled, as far as their entries are in a row in the ledger,
+    /// and up to one that is no ordinary one, which comes back.
+    #[inline(always)]
+    fn stage_row<X, M: SendMemory<B> + 'env, K>(
+        &mut self,
+        items: &mut Taking<'_, X>,
+        make: &mut impl FnMut(X) -> WorkRequest<M, K>,
+    ) -> Option<WorkRequest<M, K>>
+    where
+        B: Brand,
+        T: Carries<K>,
+    {
+        let (domain, most) = (self.queue.domain(), self.queue.most);
+        let mut row = self.queue.poster.row(self.id.raw());
+        // One that is past the end is what took the last slot, signalled.
+        let room = if self.next < self.plain_end {
+            // SAFETY: both in the stage, in this order (1).
+            unsafe { self.plain_end.offset_from_unsigned(self.next) }
+        } else {
+            0
+        };
+        let end = items.after(room.min(row.len() as usize).min(items.left()));
+        let mut staging = Staging { next: self.next, id: self.id, of_batch: (&mut self.next, &mut self.id) };
+        while items.next != end {
+            // SAFETY: there is one: `end` is at most theirs.
+            let request = make(unsafe { items.next() }).unsignalled();
+            let Some(length) = request.plain_length(domain, most) else { return Some(request) };
+            let WorkRequest { memory, action, .. } = request;
+            // SAFETY: room (0), since it is before the end of the stage (1); it stays where it is until it was rung.
+            let (entry, _) = unsafe { Staged::stage(staging.next, memory, &action, length, staging.id, false) };
+            // SAFETY: so much fits in the queue (1), and in the row; nobody else posts.
+            unsafe { row.write(entry) };
+            staging.next = staging.next.wrapping_add(1);
+            staging.id = staging.id.after(1);
+        }
+        None
+    }
+
+    /// Lets the last request that was added make a completion, if any was added since the next one had this id; says how
+    /// many.
+    #[inline(always)]
+    fn signal_last(&mut self, before: WorkId) -> usize {
+        let added = self.added_since(before);
+        if added != 0 {
+            // SAFETY: inside, and filled (0): the doorbell is rung only before one is added.
+            unsafe { Staged::signal(self.next.wrapping_sub(1)) };
+        }
+        added
     }
 
     /// How many requests came since the next one had this id.

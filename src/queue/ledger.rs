@@ -79,8 +79,7 @@ impl<T> Cells<T> {
     #[inline(always)]
     fn row(&self, id: u64) -> Row<T> {
         let index = (id >> NAME_BITS) as u32 & self.mask;
-        let end = self.first.wrapping_add(self.mask as usize + 1);
-        Row { next: self.first.wrapping_add(index as usize), end }
+        Row { next: self.first.wrapping_add(index as usize), len: self.mask - index + 1 }
     }
 
     /// Moves the value out of a cell.
@@ -110,27 +109,26 @@ impl<T> Cells<T> {
 pub(crate) struct Row<T> {
     /// # Invariants
     ///
-    /// 0. Where cells of a ledger begin and end, which whoever holds this keeps alive.
+    /// 0. So many cells of a ledger from `next` on, which whoever holds this keeps alive.
     next: *const Cell<T>,
-    end: *const Cell<T>,
+    len: u32,
 }
 
 impl<T> Row<T> {
     #[inline(always)]
     pub(crate) fn len(&self) -> u32 {
-        // SAFETY: both in one ledger, or at its end (0).
-        unsafe { self.end.offset_from_unsigned(self.next) as u32 }
+        self.len
     }
 
     #[inline(always)]
     pub(crate) fn is_empty(&self) -> bool {
-        self.next == self.end
+        self.len == 0
     }
 
     /// As much of it, if it is longer.
     #[inline(always)]
     pub(crate) fn at_most(self, len: u32) -> Self {
-        Self { end: self.next.wrapping_add(self.len().min(len) as usize), ..self }
+        Self { len: self.len.min(len), ..self }
     }
 
     /// The next of the cells.
@@ -141,7 +139,7 @@ impl<T> Row<T> {
     #[inline(always)]
     unsafe fn next(&mut self) -> &Cell<T> {
         let cell = self.next;
-        self.next = cell.wrapping_add(1);
+        (self.next, self.len) = (cell.wrapping_add(1), self.len.wrapping_sub(1));
         // SAFETY: alive (0, caller).
         unsafe { &*cell }
     }

@@ -401,6 +401,17 @@ impl Staged {
         staged
     }
 
+    /// Lets it make a completion.
+    ///
+    /// # Safety
+    ///
+    /// `this` is staged.
+    #[inline(always)]
+    pub(super) unsafe fn signal(this: *mut Self) {
+        // SAFETY: the caller's promise.
+        unsafe { (*this).wr.send_flags |= ibv_send_flags::IBV_SEND_SIGNALED.0 };
+    }
+
     /// Lets a send end a window of the peer.
     ///
     /// # Safety

@@ -637,6 +637,12 @@ impl<M, K> WorkRequest<M, K> {
         self.action.flags & SIGNALED != 0
     }
 
+    #[inline(always)]
+    pub(super) fn signalled(mut self) -> Self {
+        self.action.flags |= SIGNALED;
+        self
+    }
+
     /// Without a completion of its own on success: it comes out before that of a later signalled request of the queue.
     ///
     /// The request that takes the last free slot is signalled all the same, so that the queue cannot lock up.

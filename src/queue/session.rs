@@ -8,13 +8,14 @@
 //! that fails nothing is sure: the page says that all of it is aborted, but rxe fails after it has queued all.
 #![allow(unsafe_code, reason = "calls the provider's post functions")]
 
-use super::batch::Batch;
+use super::batch::{Batch, Taking};
 use super::datagram::Peers;
 use super::error::CreateError;
+use super::ledger::Row;
 use super::post::{KEY, PostError, SendQueue};
 use super::request::{Action, SendMemory, WorkRequest};
 use super::transport::Carries;
-use super::work::{Operation, WorkId};
+use super::work::{Entry, Operation, WorkId};
 use crate::domain::Brand;
 use crate::error::VerbError;
 use crate::memory::Descriptor;
@@ -284,6 +285,8 @@ impl Extended {
             Data::Registered(part) => {
                 // SAFETY: the ledger owns it (caller).
                 let part = unsafe { part.as_ref() };
+                // It says `length`: what is filled, or was made so.
+                let length = part.message();
                 // SAFETY: there (0).
                 unsafe { verbs::ibv_wr_set_sge(qp, part.lkey(), part.device_addr(), length) };
             }
@@ -298,6 +301,29 @@ impl Extended {
             // SAFETY: there, since only datagrams have recipients (0); the handle is kept (caller).
             unsafe { verbs::ibv_wr_set_ud_addr(qp, handle, number, qkey) };
         }
+    }
+
+    /// Adds an ordinary request, whose entry is the next of `row`.
+    ///
+    /// # Safety
+    ///
+    /// A session is open, of the batch; what is inline lives until it is closed. There is room in the queue and in the row;
+    /// nobody else posts.
+    #[inline(always)]
+    unsafe fn add_plain<B, M: SendMemory<B>>(
+        self,
+        row: &mut Row<Entry>,
+        mut memory: M,
+        action: &Action,
+        length: u32,
+        id: WorkId,
+    ) {
+        let data = Data::of(&mut memory, action.operation, length);
+        let (entry, _) = memory.into_entry(action.operation, KEY);
+        // SAFETY: there is room (caller).
+        unsafe { row.write(entry) };
+        // SAFETY: the ledger has the memory; the rest is the caller's promise.
+        unsafe { self.add(action, flags(action, false), data, None, length, id) };
     }
 
     /// Makes the last request one of nothing: an element of length 0 means 2^31 bytes to some devices.
@@ -409,6 +435,18 @@ impl SendQueue {
     }
 }
 
+/// Notes what is in the session, also when the program's code panics.
+struct Adding<'b> {
+    id: WorkId,
+    of_batch: &'b mut WorkId,
+}
+impl Drop for Adding<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        *self.of_batch = self.id;
+    }
+}
+
 impl<'env, B, T> Batch<'_, 'env, B, T> {
     /// Opens a session, if none is.
     #[inline(always)]
@@ -458,17 +496,6 @@ impl<'env, B, T> Batch<'_, 'env, B, T> {
         B: Brand,
         T: Carries<K>,
     {
-        /// Notes what is in the session, also when the iterator panics.
-        struct Adding<'b> {
-            id: WorkId,
-            of_batch: &'b mut WorkId,
-        }
-        impl Drop for Adding<'_> {
-            #[inline(always)]
-            fn drop(&mut self) {
-                *self.of_batch = self.id;
-            }
-        }
         let (before, domain, most) = (self.id, self.queue.domain(), self.queue.most);
         loop {
             let mut row = self.queue.poster.row(self.id.raw()).at_most(self.plain_room());
@@ -484,18 +511,82 @@ impl<'env, B, T> Batch<'_, 'env, B, T> {
                 let Some(length) = request.plain_length(domain, most).filter(|_| !row.is_empty()) else {
                     break request;
                 };
-                let (id, WorkRequest { mut memory, action, .. }) = (adding.id, request);
-                let data = Data::of(&mut memory, action.operation, length);
-                let (entry, _) = memory.into_entry(action.operation, KEY);
-                // SAFETY: so much fits in the queue, and in the row; nobody else posts.
-                unsafe { row.write(entry) };
+                let (id, WorkRequest { memory, action, .. }) = (adding.id, request);
                 adding.id = id.after(1);
-                // SAFETY: as in `add_in_session`.
-                unsafe { session.add(&action, flags(&action, false), data, None, length, id) };
+                // SAFETY: so much fits in the queue, and in the row; the session is open.
+                unsafe { session.add_plain(&mut row, memory, &action, length, id) };
             };
             drop(adding);
-            self.post(other)?;
+            self.post_any(other)?;
         }
+    }
+
+    /// [`post_all`](Self::post_all), in the session.
+    #[inline(always)]
+    pub(super) fn post_all_in_session<X, M: SendMemory<B> + 'env, K>(
+        &mut self,
+        session: Extended,
+        mut items: Taking<'_, X>,
+        mut make: impl FnMut(X) -> WorkRequest<M, K>,
+    ) -> Result<usize, PostError<WorkRequest<M, K>>>
+    where
+        B: Brand,
+        T: Carries<K>,
+    {
+        let before = self.id;
+        let other = self.add_row(session, &mut items, &mut make);
+        if other.is_none() && items.left() == 1 && self.plain_room() != 0 {
+            // SAFETY: there is one.
+            let request = make(unsafe { items.next() }).signalled();
+            let Some(length) = request.plain_length(self.queue.domain(), self.queue.most) else {
+                return self.post_rest(items, make, Some(request), before);
+            };
+            self.open(session);
+            let (id, WorkRequest { memory, action, .. }) = (self.id, request);
+            self.id = id.after(1);
+            let mut row = self.queue.poster.row(id.raw());
+            // SAFETY: so much fits in the queue; the session is open.
+            unsafe { session.add_plain(&mut row, memory, &action, length, id) };
+            return Ok(self.added_since(before));
+        }
+        if other.is_none() && items.left() == 0 {
+            return Ok(0);
+        }
+        self.post_rest(items, make, other, before)
+    }
+
+    /// Adds the requests that `make` makes of `items`, unsignalled, as far as their entries are in a row in the ledger,
+    /// and up to one that is no ordinary one, which comes back; without the last, since what is in the session cannot be
+    /// signalled any more.
+    #[inline(always)]
+    pub(super) fn add_row<X, M: SendMemory<B> + 'env, K>(
+        &mut self,
+        session: Extended,
+        items: &mut Taking<'_, X>,
+        make: &mut impl FnMut(X) -> WorkRequest<M, K>,
+    ) -> Option<WorkRequest<M, K>>
+    where
+        B: Brand,
+        T: Carries<K>,
+    {
+        let (domain, most) = (self.queue.domain(), self.queue.most);
+        let mut row = self.queue.poster.row(self.id.raw());
+        let room = self.plain_room().min(row.len());
+        let end = items.after((room as usize).min(items.left().saturating_sub(1)));
+        if items.next != end {
+            self.open(session);
+        }
+        let mut adding = Adding { id: self.id, of_batch: &mut self.id };
+        while items.next != end {
+            // SAFETY: there is one: `end` is at most theirs.
+            let request = make(unsafe { items.next() }).unsignalled();
+            let Some(length) = request.plain_length(domain, most) else { return Some(request) };
+            let (id, WorkRequest { memory, action, .. }) = (adding.id, request);
+            adding.id = id.after(1);
+            // SAFETY: so much fits in the queue, and in the row; the session is open.
+            unsafe { session.add_plain(&mut row, memory, &action, length, id) };
+        }
+        None
     }
 
     /// Closes the session, if one is open, and hands what is in it to the device.

@@ -468,7 +468,8 @@ impl Entry {
     /// It is one, or what comes out is not used.
     #[inline(always)]
     pub(crate) unsafe fn assume_buffer<B>(self) -> MaybeUninit<Buffer<B>> {
-        let descriptor = mem::ManuallyDrop::new(self).part_ptr();
+        // Null, where there is no memory.
+        let descriptor = mem::ManuallyDrop::new(self).tagged.as_ptr().map_addr(|address| address & !TAG);
         // SAFETY: a buffer is one word, a pointer to its descriptor; ours, if it is one (caller).
         unsafe { mem::transmute_copy(&descriptor) }
     }

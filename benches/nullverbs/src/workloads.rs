@@ -80,19 +80,12 @@ fn w3(s: &mut Setup, n: u64) -> u64 {
     let [free, waiting] = batches;
     let (mut to, mut to_next) = target.split_at(BATCH);
     for _ in 0..n {
-        let mut write = |to| WorkRequest::write(free.pop().expect("a buffer"), to);
-        let (last, others) = to.split_last().expect("32 targets");
-        pair.batch(|batch| {
-            batch.post_each(others.iter().map(|to| write(to).unsignalled())).expect("room");
-            batch.post(write(last)).expect("room");
-        })
-        .expect("a batch");
+        let mut targets = to.iter();
+        let write = move |buffer| WorkRequest::write(buffer, targets.next().expect("a target"));
+        pair.batch(|batch| batch.post_all(free, write).expect("room")).expect("a batch");
         let mut out = 0;
         while out < BATCH {
-            let back = poller.poll_retired(|mut retired| {
-                retired.take_buffers(free);
-                free.push(retired.completion().check().expect("success").into_buffer().expect("a buffer"));
-            });
+            let back = poller.poll_retired(|retired| retired.into_buffers(free).expect("success"));
             out += back.expect("a queue that works");
         }
         mem::swap(free, waiting);

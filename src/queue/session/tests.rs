@@ -184,6 +184,34 @@ fn a_batch_is_one_session_and_the_last_slot_is_signalled() {
 }
 
 #[test]
+fn of_all_items_the_last_is_signalled_in_its_session() {
+    with_queue(64, |queue, domain, _| {
+        for count in [1, 2, 40] {
+            let mut buffers = domain.buffers(count, 8).unwrap();
+            // As they are asked for, all of them would be.
+            batch::<_, ReliableConnection, _>(queue, |batch| {
+                assert_eq!(batch.post_all(&mut buffers, WorkRequest::send).unwrap(), count);
+            })
+            .unwrap();
+            let calls = calls();
+            let flags: Vec<_> = calls.iter().filter_map(|call| call.strip_prefix("send ")).collect();
+            assert_eq!(flags, [&vec!["0x0"; count - 1][..], &["0x2"]].concat());
+            assert_eq!(calls.iter().filter(|call| *call == "complete").count(), count.div_ceil(32));
+        }
+    });
+    with_queue(4, |queue, domain, _| {
+        let mut buffers = domain.buffers(6, 8).unwrap();
+        batch::<_, ReliableConnection, _>(queue, |batch| {
+            assert!(matches!(batch.post_all(&mut buffers, WorkRequest::send), Err(PostError::QueueFull(_))));
+        })
+        .unwrap();
+        let sends = ["send 0x0", "sge 8"].repeat(3);
+        assert_eq!(calls(), [&["start"], &sends[..], &["send 0x2", "sge 8", "complete"]].concat());
+        assert_eq!(buffers.len(), 1);
+    });
+}
+
+#[test]
 fn a_batch_that_panics_aborts_its_session_and_gives_its_slots_back() {
     with_queue(4, |queue, domain, _| {
         let panicked = catch_unwind(AssertUnwindSafe(|| {

@@ -31,7 +31,7 @@ macro_rules! probes {
 
 probes! {
     post_send post_send_immediate post_write post_read post_compare_and_swap post_fetch_and_add post_shared post_inline post_receive
-    post_request post_checked batch batch_post batch_post_each poll poll_each poll_retired
+    post_request post_checked batch batch_post batch_post_each batch_post_all poll poll_each poll_retired
 }
 
 /// What a completion was. Nobody looks: it is for what it costs to make.
@@ -137,6 +137,16 @@ fn batch_post_each(
     requests: &mut dyn Iterator<Item = Request>,
 ) -> Result<usize, PostError<Request>> {
     batch.post_each(requests)
+}
+
+/// Likewise.
+#[inline(never)]
+fn batch_post_all(
+    batch: &mut Batch<'_, '_, Bench>,
+    buffers: &mut Vec<Buffer<Bench>>,
+    make: &mut dyn FnMut(Buffer<Bench>) -> Request,
+) -> Result<usize, PostError<Request>> {
+    batch.post_all(buffers, make)
 }
 
 #[inline(never)]

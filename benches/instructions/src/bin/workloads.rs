@@ -169,6 +169,23 @@ fn batch(s: &mut Setup, n: u32) {
 }
 
 #[inline(never)]
+fn batch_all(s: &mut Setup, n: u32) {
+    let Setup { pair, poller, batches: [free, waiting], target, .. } = s;
+    for i in 0..n {
+        let first = (i as usize % 2) * BATCH;
+        let mut targets = target[first..][..BATCH].iter();
+        let write = move |from| WorkRequest::write(from, targets.next().expect("a target"));
+        pair.batch(|batch| batch.post_all(free, write).expect("room")).expect("a batch");
+        let mut out = 0;
+        while out < BATCH {
+            let back = poller.poll_retired(|retired| retired.into_buffers(free).expect("success"));
+            out += back.expect("a queue that works");
+        }
+        mem::swap(free, waiting);
+    }
+}
+
+#[inline(never)]
 fn batch_post(s: &mut Setup, n: u32) {
     for i in 0..n as usize {
         let Setup { pair, ring, target, .. } = s;
@@ -282,6 +299,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         "send" => (send, true),
         "write" => (write, false),
         "batch" => (batch, false),
+        "batch_all" => (batch_all, false),
         "receive" => (receive, false),
         "read" => (read, false),
         "atomic" => (atomic, false),
