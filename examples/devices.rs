@@ -6,6 +6,7 @@ use lexopt::prelude::*;
 use std::error::Error;
 use std::fs;
 use std::io::{self, Write};
+use std::iter;
 use std::process::ExitCode;
 
 const HELP: &str = "\
@@ -21,7 +22,9 @@ fn main() -> ExitCode {
     match run(&mut io::stdout()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            _ = writeln!(io::stderr(), "devices: {error}");
+            let causes = iter::successors(Some(&*error), |&error| error.source());
+            let text: Vec<_> = causes.map(ToString::to_string).collect();
+            _ = writeln!(io::stderr(), "devices: {}", text.join(": "));
             ExitCode::FAILURE
         }
     }

@@ -45,7 +45,7 @@ pub enum OpenError {
         variable: &'static str,
     },
     /// The device is there but does not open.
-    #[error("cannot open {name}{}: {source}", may_not(.source))]
+    #[error("cannot open {name}{}", may_not(.source))]
     Refused {
         /// Its name.
         name: String,

@@ -55,7 +55,7 @@ pub struct TransitionError<Q> {
 #[non_exhaustive]
 pub enum TransitionFailure {
     /// The device refused.
-    #[error("{}", explain(.to, .source))]
+    #[error("the queue pair does not go to {to}{}", hint(.to, .source))]
     Verb {
         /// The state that was asked for.
         to: &'static str,
@@ -121,8 +121,8 @@ pub enum TransitionFailure {
 }
 
 /// The cause in words, as far as the number tells.
-fn explain(to: &str, source: &VerbError) -> String {
-    let hint = match (to, source.errno()) {
+fn hint(to: &str, source: &VerbError) -> &'static str {
+    match (to, source.errno()) {
         ("ReadyToReceive", libc::ENODATA) => {
             ": the row of the GID table is empty (did the address of the port change?)"
         }
@@ -137,8 +137,7 @@ fn explain(to: &str, source: &VerbError) -> String {
             ": the device does not take an attribute (an initiator depth that it has?), or the send queue is still draining"
         }
         _ => "",
-    };
-    format!("the queue pair does not go to {to}: {source}{hint}")
+    }
 }
 
 impl<Q> fmt::Display for TransitionError<Q> {
