@@ -175,8 +175,8 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     ///
     /// # Errors
     ///
-    /// [`TransitionFailure::Unsettled`] after a reset with requests in flight; [`TransitionFailure::NoGid`]; or the device
-    /// refused.
+    /// [`TransitionFailure::Unsettled`] after a reset with requests in flight; [`TransitionFailure::NoGid`] or
+    /// [`TransitionFailure::OtherDevice`] of the port; or the device refused.
     #[doc(alias = "ibv_modify_qp")]
     pub fn into_init(
         mut self,
@@ -278,7 +278,7 @@ impl<B: Brand, S: State, T: Reliable> QueuePair<B, S, T> {
     ///
     /// # Errors
     ///
-    /// The device refused.
+    /// [`TransitionFailure::NoPeerGid`], [`TransitionFailure::Mtu`], [`TransitionFailure::ReadDepth`]; or the device refused.
     #[doc(alias = "ibv_modify_qp")]
     pub fn into_rtr(self, attr: &RtrAttributes) -> Result<QueuePair<B, ReadyToReceive, T>, TransitionError<Self>>
     where
@@ -293,7 +293,7 @@ impl<B: Brand, S: State, T: Reliable> QueuePair<B, S, T> {
     ///
     /// # Errors
     ///
-    /// The device refused.
+    /// [`TransitionFailure::ReadDepth`]; or the device refused.
     #[doc(alias = "ibv_modify_qp")]
     pub fn into_rts(self, attr: &RtsAttributes) -> Result<QueuePair<B, ReadyToSend, T>, TransitionError<Self>>
     where
@@ -306,7 +306,7 @@ impl<B: Brand, S: State, T: Reliable> QueuePair<B, S, T> {
     ///
     /// # Errors
     ///
-    /// As [`connect`](Self::connect).
+    /// As [`connect`](Self::connect); [`TransitionFailure::Mtu`].
     #[allow(clippy::type_complexity, reason = "a pair of two states")]
     pub fn connect_with(
         self,
@@ -328,7 +328,8 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     ///
     /// # Errors
     ///
-    /// The device refused one of the two transitions; the pair comes back in the state that it reached.
+    /// [`TransitionFailure::NoPeerGid`]; or the device refused one of the two transitions. The pair comes back in the state that
+    /// it reached.
     #[allow(clippy::type_complexity, reason = "a pair of two states")]
     pub fn connect(self, peer: &Endpoint) -> Result<QueuePair<B, ReadyToSend, T>, TransitionError<AnyQueuePair<B, T>>>
     where

@@ -19,7 +19,7 @@ impl<B: Brand, S: State> QueuePair<B, S, UnreliableConnection> {
     ///
     /// # Errors
     ///
-    /// The device refused.
+    /// [`TransitionFailure::NoPeerGid`], [`TransitionFailure::Mtu`]; or the device refused.
     #[doc(alias = "ibv_modify_qp")]
     pub fn into_rtr(
         self,
@@ -58,7 +58,7 @@ impl<B: Brand, S: State> QueuePair<B, S, OnShared<UnreliableConnection>> {
     ///
     /// # Errors
     ///
-    /// The device refused.
+    /// [`TransitionFailure::NoPeerGid`], [`TransitionFailure::Mtu`]; or the device refused.
     #[doc(alias = "ibv_modify_qp")]
     pub fn into_rtr(
         self,
