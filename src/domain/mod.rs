@@ -173,6 +173,8 @@ impl<B: Brand> ProtectionDomain<B> {
     /// `&'static mut [T]` or [`Pages`], where any bytes are a `T` and a `T` has no padding; or a
     /// [`Foreign`](crate::Foreign) owner of another kind. Rights that let a peer in
     /// ask for memory that is 8-byte aligned and a multiple of 8 bytes long, as [`Pages`] and `Box<[u64]>` are.
+    /// Memory that is only borrowed is lent in a [`scope`](crate::scope); what others write too goes to
+    /// [`register_opaque`](Self::register_opaque).
     ///
     /// # Errors
     ///

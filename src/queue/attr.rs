@@ -8,6 +8,15 @@ use crate::sys::{self, ibv_access_flags, ibv_qp_attr_mask as mask};
 use crate::types::{AckTimeout, Gid, Mtu, PortNumber, Psn, Qkey, Qpn, ReadDepth, RetryCount, RnrRetry, RnrTimer};
 
 /// How many requests a queue pair may have in flight, how large they may be, and how they are posted.
+///
+/// # Examples
+///
+/// ```
+/// use interlock::Limits;
+///
+/// let limits = Limits { sends: 128, inline_bytes: 64, ..Limits::default() };
+/// assert_eq!(limits.completions(), 128 + 4); // so much room such a pair takes on a completion queue
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[doc(alias = "ibv_qp_cap")]
 #[doc(alias = "ibv_qp_init_attr")]
@@ -250,6 +259,17 @@ pub struct RtsAttributes {
 /// By default: a path MTU of the lesser of both sides' ports; a timeout of 67 ms with 6 retries, so that a silent peer
 /// is given up after about half a second; receiver-not-ready retries for ever, 0.64 ms apart; up to 16 reads and atomics
 /// at once, or what the device has.
+///
+/// # Examples
+///
+/// A peer that has no receive posted is given up after 6 retries:
+///
+/// ```
+/// use interlock::{ConnectAttributes, RnrRetry};
+///
+/// let impatient = ConnectAttributes { rnr_retry: RnrRetry::new(6)?, ..ConnectAttributes::default() };
+/// # Ok::<(), interlock::OutOfRange>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ConnectAttributes {
     /// How long to wait for an acknowledgement.
