@@ -227,12 +227,12 @@ fn a_server_refuses_rubbish_in_one_line() {
             b"GET / HTTP/1.1\r\n\r\n".to_vec(),
             "the other side is no perf of this library: it said \"GET / HTTP/1.1\\r\\n\"",
         ),
-        (head(9, 1), "the other side talks version 9; this one talks 1"),
-        (head(1, 77), "the other side sent a record of unknown kind 77"),
-        (head(1, 2)[..9].to_vec(), "waited for what to measure: the other side closed the connection"),
-        ([head(1, 1), vec![0xff; 12]].concat(), "the other side asks for what this one does not know"),
-        ([head(1, 1), vec![0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 1], vec![0; 56]].concat(), "the other side's queue pair: "),
-        (head(1, 4), "the other side speaks out of turn"),
+        (head(9, 1), "the other side talks version 9; this one talks 2"),
+        (head(2, 77), "the other side sent a record of unknown kind 77"),
+        (head(2, 2)[..9].to_vec(), "waited for what to measure: the other side closed the connection"),
+        ([head(2, 1), vec![0xff; 12]].concat(), "the other side asks for what this one does not know"),
+        ([head(2, 1), vec![0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 1], vec![0; 56]].concat(), "the other side's queue pair: "),
+        (head(2, 4), "the other side speaks out of turn"),
     ] {
         let (server, port) = server();
         let mut stream = TcpStream::connect(("127.0.0.1", port.parse().unwrap())).unwrap();
@@ -247,7 +247,7 @@ fn a_client_refuses_rubbish_and_passes_complaints_on() {
     if !another_process_reaches_it() {
         return;
     }
-    let complaint = [&b"IPRF\x01\x07\0\0\0\0\0\0\0\0\0\x07"[..], b"no\nluck"].concat();
+    let complaint = [&b"IPRF\x02\x07\0\0\0\0\0\0\0\0\0\x07"[..], b"no\nluck"].concat();
     for (bytes, why) in [
         (b"220 mail.example ready\r\n".to_vec(), "the other side is no perf of this library"),
         (complaint, "the other side failed: no luck"),
