@@ -1,20 +1,11 @@
-//! Long random sequences of calls, legal and not, over several pairs, against a small model of what must come of them.
-//!
-//! `INTERLOCK_SEED=<number>` repeats one sequence; a failing one says its number. The soft device is stepped by hand, so that a
-//! seed is the same sequence each time; on another device the model takes completions as they come.
+//! Several pairs of reliable connections, each with receives of its own; and drops in any order.
 
-#[path = "../benches/common/random.rs"]
-#[allow(dead_code, reason = "the benchmarks use more of it")]
-mod chance;
-mod common;
-
-use chance::Random;
-use common::PATIENCE;
-use interlock::soft::{Fabric, Fault};
+use crate::common::PATIENCE;
+use crate::{Device, Expected, Random, Stage, for_seeds, patient};
 use interlock::{
-    AnyQueuePair, Buffer, Completion, CompletionQueue, ConnectAttributes, Context, DeviceState, Init, Limits,
-    MemoryRegion, Operation, Poller, Port, PostError, PostedMemory, ProtectionDomain, QueuePair, RemoteAll,
-    RemoteRegion, SharedLimits, Status, TransitionFailure, Work, WorkId, WorkRequest,
+    AnyQueuePair, Buffer, Completion, CompletionQueue, DeviceState, Errored, Init, Limits, MemoryRegion, Operation,
+    Poller, Port, PostError, PostedMemory, ProtectionDomain, QueuePair, RemoteAll, RemoteRegion, SharedLimits, Status,
+    Work, WorkId, WorkRequest,
 };
 use std::any::Any;
 use std::collections::HashMap;
@@ -32,79 +23,6 @@ const LINKS: usize = 3;
 /// As many as can be in flight, and some.
 const BUFFERS: usize = 2 * LINKS * LIMITS.completions() as usize + 4;
 const BUFFER_BYTES: usize = 64;
-
-/// The device: a soft one that is stepped, or the one that `INTERLOCK_DEVICE` names.
-struct Device {
-    context: Context,
-    stepped: Option<Fabric>,
-}
-
-impl Device {
-    fn open() -> Self {
-        let context = common::context();
-        if !context.is_soft() {
-            return Self { context, stepped: None };
-        }
-        let fabric = Fabric::manual();
-        Self { context: Context::open_on(&fabric, "random").unwrap(), stepped: Some(fabric) }
-    }
-
-    /// Lets a little happen.
-    fn step(&self, random: &mut Random) {
-        match &self.stepped {
-            Some(fabric) => {
-                for _ in 0..random.below(8) {
-                    fabric.step();
-                }
-            }
-            None => std::thread::sleep(Duration::from_micros(random.below(300) as u64)),
-        }
-    }
-
-    /// The network loses something, where it can be told to: what was lost is sent again, and done once.
-    fn lose(&self, random: &mut Random) {
-        let Some(fabric) = &self.stepped else { return };
-        fabric.inject(if random.one_in(2) {
-            Fault::RequestsLost { count: 1 }
-        } else {
-            Fault::AnswersLost { count: 1 }
-        });
-    }
-
-    /// Lets all happen that can, time included.
-    fn run(&self) {
-        let Some(fabric) = &self.stepped else { return std::thread::sleep(Duration::from_micros(200)) };
-        if fabric.run() == 0
-            && let Some(timer) = fabric.next_timer()
-        {
-            fabric.advance(timer);
-        }
-    }
-}
-
-/// Says which sequence failed.
-struct Seed(u64);
-
-impl Drop for Seed {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            eprintln!("this was INTERLOCK_SEED={}", self.0);
-        }
-    }
-}
-
-/// Runs `sequence` for the seed of the environment, or for several: many where they are cheap.
-fn for_seeds(on_soft: u64, on_others: u64, sequence: impl Fn(Random)) {
-    let seeds = match std::env::var("INTERLOCK_SEED") {
-        Ok(seed) => seed.parse().map(|seed| seed..seed + 1).expect("a number"),
-        Err(_) if common::context().is_soft() => 0..on_soft,
-        Err(_) => 0..on_others,
-    };
-    for seed in seeds {
-        let _seed = Seed(seed);
-        sequence(Random::new(seed));
-    }
-}
 
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum What {
@@ -242,8 +160,7 @@ impl World {
         let life = self.lives.len();
         self.lives.push(Life { peer: life + 1, ..Life::default() });
         self.lives.push(Life { peer: life, ..Life::default() });
-        // So patient that a machine which is busy with other things is no reason to give up.
-        let attr = ConnectAttributes { timeout: 18.try_into().unwrap(), ..ConnectAttributes::default() };
+        let attr = patient();
         let [mut left, right] = pairs;
         // A receive may be there before there is a peer.
         let buffer = self.free.pop().unwrap();
@@ -321,9 +238,8 @@ impl World {
             What::Add => posted!(WorkRequest::fetch_and_add(buffer, &second, 1)),
             What::Bad => posted!(WorkRequest::write(buffer, &nothing)),
         };
-        let back = match result {
+        let back = match (Expected { broken, full, refused: false }).check(&what, result) {
             Ok(id) => {
-                assert!(!broken && !full, "{what:?} was posted to a pair that is broken or full");
                 let (counted, queue_of) = (pair.sends_in_flight(), pair.receives_in_flight());
                 self.note(life, id, address, what);
                 let model = &mut self.lives[life];
@@ -345,9 +261,7 @@ impl World {
                 }
                 return;
             }
-            Err(PostError::Broken { request, .. }) if broken => request,
-            Err(PostError::QueueFull(request)) if full && !broken => request,
-            Err(error) => panic!("{what:?}: {error}, where broken is {broken} and full {full}"),
+            Err(back) => back,
         };
         assert_eq!(back.as_ptr().addr(), address, "another buffer came back");
         self.free.push(back);
@@ -436,92 +350,34 @@ impl World {
         }
     }
 
-    /// Takes out up to `most` completions; whether the queue was seen empty.
-    fn poll(&mut self, most: usize) -> bool {
-        for _ in 0..most {
-            let Some(completion) = self.poller.poll().unwrap() else { return true };
-            self.complete(completion);
-        }
-        false
-    }
-
-    /// Goes on until `done`, which must come.
-    fn until(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> bool) {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            let empty = self.poll(usize::MAX);
-            if empty && done(self) {
-                return;
-            }
-            assert!(Instant::now() < deadline, "{what} does not come");
-            self.device.run();
-        }
-    }
-
     /// Takes an end down, on one of several ways, to Init again.
-    fn take_down(&mut self, random: &mut Random, link: usize, end: usize) -> QueuePair<Test, Init> {
+    fn take_down_end(&mut self, random: &mut Random, link: usize, end: usize) -> QueuePair<Test, Init> {
         let life = self.links[link][end].life;
         let peer = self.lives[life].peer;
         (self.lives[life].closing, self.lives[peer].unanswered) = (true, true);
-        let over = |world: &mut Self| (0..2).all(|queue| world.lives[life].in_flight(queue) == 0);
-        let mut pair = std::mem::take(&mut self.links[link][end].pair);
-        if let AnyQueuePair::SendQueueDrain(draining) = pair {
-            pair = draining.into_error().unwrap().into();
-        }
-        if random.one_in(2) {
-            let errored = match pair {
-                AnyQueuePair::ReadyToSend(pair) => pair.into_error().unwrap(),
-                AnyQueuePair::Errored(pair) => pair,
-                other => panic!("{other:?}"),
-            };
-            assert_eq!(errored.query_state().unwrap(), DeviceState::Error);
+        let over = |world: &Self| (0..2).all(|queue| world.lives[life].in_flight(queue) == 0);
+        let flush = |world: &mut Self, errored: &QueuePair<Test, Errored>| {
             // An unsignalled send that succeeded last is not flushed, and nothing after it tells.
-            if !self.lives[life].quiet && random.one_in(2) {
-                self.until("the flush", over);
+            if !world.lives[life].quiet {
+                world.until("the flush", |world| over(world));
                 assert_eq!((errored.sends_in_flight(), errored.receives_in_flight()), (0, 0));
             }
-            pair = errored.into();
-        }
-        if random.one_in(3) {
-            match pair {
-                AnyQueuePair::ReadyToSend(pair) => pair.destroy().unwrap(),
-                AnyQueuePair::Errored(pair) => drop(pair),
-                other => panic!("{other:?}"),
-            }
-            self.until("what was destroyed", over);
-            return self.pair();
-        }
-        let in_flight = !over(self);
-        let reset = match pair {
-            AnyQueuePair::ReadyToSend(pair) => pair.into_reset().unwrap(),
-            AnyQueuePair::Errored(pair) => pair.into_reset().unwrap(),
-            other => panic!("{other:?}"),
         };
-        let reset = match reset.into_init(&self.port) {
-            Ok(pair) => {
-                assert!(!in_flight, "its completions may still be in the queue");
-                return pair;
-            }
-            Err(error) => {
-                assert!(in_flight && matches!(error.source, TransitionFailure::Unsettled), "{error}");
-                error.queue_pair
-            }
-        };
-        self.until("what was reset", over);
-        reset.into_init(&self.port).unwrap()
+        let pair = std::mem::take(&mut self.links[link][end].pair);
+        self.renew(random, pair, over, flush, |world| world.domain.reliable(&world.queue, &LIMITS).unwrap())
     }
 
     /// Both ends of a link begin another life.
     fn revive(&mut self, random: &mut Random, link: usize) {
         let first = random.below(2);
-        let one = self.take_down(random, link, first);
+        let one = self.take_down_end(random, link, first);
         // Meanwhile the other end may go on, and fail.
         for _ in 0..random.below(3) {
             self.post(random, link, 1 - first, What::Message);
             self.device.step(random);
             self.poll(random.below(3));
         }
-        let other = self.take_down(random, link, 1 - first);
+        let other = self.take_down_end(random, link, 1 - first);
         let life = self.lives.len();
         for end in 0..2 {
             // The words of a new life begin anew.
@@ -632,10 +488,28 @@ impl World {
     }
 }
 
+impl Stage<Test> for World {
+    fn device(&self) -> &Device {
+        &self.device
+    }
+
+    fn port(&self) -> &Port {
+        &self.port
+    }
+
+    fn poll(&mut self, most: usize) -> bool {
+        for _ in 0..most {
+            let Some(completion) = self.poller.poll().unwrap() else { return true };
+            self.complete(completion);
+        }
+        false
+    }
+}
+
 #[test]
 fn random_calls_end_as_the_model_says() {
-    let (fences, drains) = (!common::deviates("C062"), !common::deviates("C015"));
-    let steps = if common::context().is_soft() { 2000 } else { 600 };
+    let (fences, drains) = (!crate::common::deviates("C062"), !crate::common::deviates("C015"));
+    let steps = if crate::common::context().is_soft() { 2000 } else { 600 };
     for_seeds(150, 12, |mut random| {
         let mut world = World::new(fences, drains);
         for _ in 0..steps {
@@ -647,7 +521,7 @@ fn random_calls_end_as_the_model_says() {
         // Whatever is still under way comes back when its pair goes.
         for link in 0..LINKS {
             for end in 0..2 {
-                drop(world.take_down(&mut random, link, end));
+                drop(world.take_down_end(&mut random, link, end));
             }
         }
         assert!(world.in_flight.is_empty());

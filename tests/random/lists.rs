@@ -1,0 +1,463 @@
+//! Messages from lists of buffers, from bytes of the program and from memory that is shared out, one by one and in batches that
+//! may be refused half way; into buffers and into lists; reads and atomics between them, and a completion queue that is resized.
+
+use crate::{Device, Random, Stage, Stock, common, compose, for_seeds, patient, read};
+use interlock::soft::{Fault, Verb};
+use interlock::{
+    Buffer, BufferList, Completion, CompletionQueue, Inline, Limits, MemoryRegion, Poller, Port, PostError,
+    PostedMemory, ProtectionDomain, QueuePair, RemoteAll, ResizeError, SharedBuffer, Work, WorkId, WorkRequest,
+};
+use std::collections::{HashMap, VecDeque};
+
+interlock::domain! { struct Test; }
+
+/// More sends than a batch hands over at once.
+const LIMITS: Limits =
+    Limits { sends: 40, receives: 6, inline_bytes: 32, elements: 3, posting: interlock::Posting::List };
+const LINKS: usize = 2;
+const ROOM: u32 = 2 * LINKS as u32 * LIMITS.completions();
+const BUFFER_BYTES: usize = 48;
+const BUFFERS: usize = LINKS * 3 * (LIMITS.sends + LIMITS.receives) as usize + 3;
+/// What is read.
+const SOURCE: [u64; 8] = [1, 2, 3, 5, 7, 11, 13, 17];
+
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum What {
+    Receive,
+    Message,
+    Shared,
+    Inline,
+    Read,
+    Add,
+}
+
+#[derive(Debug)]
+struct Posted {
+    link: usize,
+    what: What,
+    /// Where its buffers are.
+    addresses: Vec<usize>,
+}
+
+struct Link {
+    from: QueuePair<Test>,
+    to: QueuePair<Test>,
+    /// What was sent: number, immediate and length; what came of it, all in order.
+    log: Vec<(u64, Option<u32>, usize)>,
+    received: usize,
+    /// What is in flight of sends and of receives, oldest first.
+    order: [VecDeque<WorkId>; 2],
+}
+
+struct World {
+    device: Device,
+    _domain: ProtectionDomain<Test>,
+    port: Port,
+    queue: CompletionQueue<Test>,
+    poller: Poller<Test>,
+    stock: Stock<Test>,
+    links: Vec<Link>,
+    in_flight: HashMap<WorkId, Posted>,
+    /// Words to read, and one to which all add.
+    words: MemoryRegion<Test, RemoteAll, Vec<u64>>,
+    /// How often was added, and which numbers that brought.
+    adds: u64,
+    brought: Vec<u64>,
+    /// What is shared out, and to how many requests.
+    shares: HashMap<usize, (SharedBuffer<Test>, usize)>,
+    last: u64,
+}
+
+impl World {
+    fn new() -> Self {
+        let device = Device::open();
+        let domain = device.context.named_domain(Test).unwrap();
+        let port = device.context.active_port().unwrap();
+        let (queue, poller) = domain.completion_queue(ROOM).unwrap();
+        let stock = Stock::new(&domain, BUFFERS, BUFFER_BYTES);
+        let words = domain.register::<RemoteAll, _>([&SOURCE[..], &[0]].concat()).unwrap();
+        let link = || {
+            let [from, to] = [(), ()].map(|()| domain.reliable(&queue, &LIMITS).unwrap().into_init(&port).unwrap());
+            let (to_from, to_to) = (from.endpoint(), to.endpoint());
+            let from = from.connect_with(&to_to, &patient()).unwrap();
+            let to = to.connect_with(&to_from, &patient()).unwrap();
+            Link { from, to, log: Vec::new(), received: 0, order: Default::default() }
+        };
+        let links = (0..LINKS).map(|_| link()).collect();
+        let (in_flight, shares, brought) = (HashMap::new(), HashMap::new(), Vec::new());
+        let (_domain, adds, last) = (domain, 0, 0);
+        Self { device, _domain, port, queue, poller, stock, links, in_flight, words, adds, brought, shares, last }
+    }
+
+    fn note(&mut self, id: WorkId, link: usize, what: What, addresses: Vec<usize>) {
+        self.links[link].order[usize::from(what == What::Receive)].push_back(id);
+        let known = self.in_flight.insert(id, Posted { link, what, addresses });
+        assert!(known.is_none(), "{id:?} is in flight twice");
+    }
+
+    /// Up to three buffers, one of which may be empty, that hold a message together; and its length.
+    fn list(&mut self, random: &mut Random, number: u64) -> (BufferList<Test>, usize) {
+        let lens: Vec<usize> = (0..1 + random.below(3)).map(|_| random.below(BUFFER_BYTES + 1)).collect();
+        let mut whole = self.stock.take();
+        let total = lens.iter().sum::<usize>().max(8);
+        let mut bytes = vec![0; total];
+        for (place, byte) in bytes.iter_mut().enumerate() {
+            *byte = crate::byte_of(number, place);
+        }
+        let mut rest = &bytes[..];
+        let mut buffers = Vec::new();
+        for (at, len) in lens.iter().enumerate() {
+            let len = if at + 1 == lens.len() { rest.len() } else { (*len).min(rest.len()) };
+            let (part, after) = rest.split_at(len);
+            whole.write(part).unwrap();
+            let next = if at + 1 < lens.len() { Some(self.stock.take()) } else { None };
+            let Some(next) = next else { break };
+            buffers.push(std::mem::replace(&mut whole, next));
+            rest = after;
+        }
+        buffers.push(whole);
+        (BufferList::new(buffers), total)
+    }
+
+    fn receive(&mut self, random: &mut Random, link: usize) {
+        let full = self.links[link].order[1].len() as u32 == LIMITS.receives;
+        let expected = self.device.expect(random, Verb::PostRecv, false, full);
+        let list = BufferList::new((0..3).map(|_| self.stock.take()).collect());
+        let addresses = addresses(&list);
+        match expected.check(&"a receive", self.links[link].to.post_receive(list)) {
+            Ok(id) => self.note(id, link, What::Receive, addresses),
+            Err(list) => list.into_buffers().into_iter().for_each(|buffer| self.stock.give(buffer)),
+        }
+    }
+
+    fn post(&mut self, random: &mut Random, link: usize, what: What) {
+        let full = self.links[link].order[0].len() as u32 == LIMITS.sends;
+        let expected = self.device.expect(random, Verb::PostSend, false, full);
+        let immediate = random.one_in(3).then(|| random.next() as u32);
+        self.last += 1;
+        let number = self.last;
+        macro_rules! post {
+            ($request:expr) => {{
+                let request = $request;
+                let request = if random.one_in(3) { request.unsignalled() } else { request };
+                self.links[link].from.post(request)
+            }};
+        }
+        macro_rules! send {
+            ($memory:expr) => {
+                match immediate {
+                    Some(immediate) => post!(WorkRequest::send($memory).with_immediate(immediate)),
+                    None => post!(WorkRequest::send($memory)),
+                }
+            };
+        }
+        let (id, addresses, len) = match what {
+            What::Message => {
+                let (list, len) = self.list(random, number);
+                let addresses = addresses(&list);
+                match expected.check(&what, send!(list)) {
+                    Ok(id) => (id, addresses, len),
+                    Err(request) => {
+                        let list = request.into_memory().into_buffers();
+                        return list.into_iter().for_each(|buffer| self.stock.give(buffer));
+                    }
+                }
+            }
+            What::Inline => {
+                let mut bytes = [0; LIMITS.inline_bytes as usize];
+                for (place, byte) in bytes.iter_mut().enumerate() {
+                    *byte = crate::byte_of(number, place);
+                }
+                let posted = send!(Inline(&bytes[..])).map_err(|error| error.map(drop));
+                // They are the program's again at once.
+                bytes.fill(0xee);
+                match expected.check(&what, posted) {
+                    Ok(id) => (id, Vec::new(), bytes.len()),
+                    Err(()) => return,
+                }
+            }
+            What::Read => {
+                let buffers = [self.stock.take(), self.stock.take()];
+                let list: BufferList<Test> = buffers.into_iter().collect();
+                let addresses = addresses(&list);
+                let source = self.words.remote().slice(0..64).unwrap();
+                match expected.check(&what, post!(WorkRequest::read_scattered(list, &source))) {
+                    Ok(id) => (id, addresses, 0),
+                    Err(request) => {
+                        let list = request.into_memory().into_buffers();
+                        return list.into_iter().for_each(|buffer| self.stock.give(buffer));
+                    }
+                }
+            }
+            _ => {
+                let buffer = self.stock.take();
+                let address = buffer.as_ptr().addr();
+                let word = self.words.remote().slice(64..72).unwrap();
+                match expected.check(&what, post!(WorkRequest::fetch_and_add(buffer, &word, 1))) {
+                    Ok(id) => {
+                        self.adds += 1;
+                        (id, vec![address], 0)
+                    }
+                    Err(request) => return self.stock.give(request.into_memory()),
+                }
+            }
+        };
+        if matches!(what, What::Message | What::Inline) {
+            self.links[link].log.push((number, immediate, len));
+        }
+        self.note(id, link, what, addresses);
+    }
+
+    /// The same memory on every link, as often as they take it.
+    fn broadcast(&mut self, random: &mut Random) {
+        let mut buffer = self.stock.take();
+        self.last += 1;
+        let (number, len) = (self.last, 8 + random.below(BUFFER_BYTES - 7));
+        compose(&mut buffer, number, len);
+        let address = buffer.as_ptr().addr();
+        let share = buffer.share();
+        let mut posted = 0;
+        for link in 0..LINKS {
+            for _ in 0..random.below(3) {
+                let full = self.links[link].order[0].len() as u32 == LIMITS.sends;
+                let expected = self.device.expect(random, Verb::PostSend, false, full);
+                match expected.check(&What::Shared, self.links[link].from.post_send(share.clone())) {
+                    Ok(id) => {
+                        posted += 1;
+                        self.links[link].log.push((number, None, len));
+                        self.note(id, link, What::Shared, vec![address]);
+                    }
+                    Err(share) => drop(share),
+                }
+            }
+        }
+        self.shares.insert(address, (share, posted));
+        self.unshare(address, 0);
+    }
+
+    /// So many requests gave a share back: the memory is one's own again with the last, and not before.
+    fn unshare(&mut self, address: usize, back: usize) {
+        let (share, left) = self.shares.remove(&address).expect("nothing is shared out there");
+        match (share.try_into_unique(), left - back) {
+            (Ok(buffer), 0) => self.stock.give(buffer),
+            (Err(share), left) if left > 0 => drop(self.shares.insert(address, (share, left))),
+            (result, left) => panic!("{result:?} with {left} in flight"),
+        }
+    }
+
+    /// Many messages at once, of which the device may take some, or those of the first doorbell only.
+    fn batch(&mut self, random: &mut Random, link: usize) {
+        let room = LIMITS.sends as usize - self.links[link].order[0].len();
+        let count = 1 + random.below(LIMITS.sends as usize + 2);
+        let after = random.below(3) as u32;
+        let refused = random.one_in(3)
+            && self.device.inject(Fault::VerbFails { verb: Verb::PostSend, after, count: 1, errno: libc::ENOMEM });
+        let mut buffers = Vec::new();
+        for _ in 0..count {
+            let mut buffer = self.stock.take();
+            self.last += 1;
+            let len = 8 + random.below(BUFFER_BYTES - 7);
+            compose(&mut buffer, self.last, len);
+            buffers.push((buffer, self.last, len));
+        }
+        let sent: Vec<_> =
+            buffers.iter().map(|(buffer, number, len)| (buffer.as_ptr().addr(), *number, *len)).collect();
+        let mut back = Vec::new();
+        let result = self.links[link].from.batch(|batch| {
+            let mut ids = Vec::new();
+            for (buffer, ..) in buffers {
+                match batch.post(WorkRequest::send(buffer)) {
+                    Ok(id) => ids.push(id),
+                    Err(PostError::QueueFull(request)) => back.push(request.into_memory()),
+                    Err(error) => back.push(error.into_request().expect("it comes back").into_memory()),
+                }
+            }
+            ids
+        });
+        let (ids, posted) = match result {
+            Ok(ids) => {
+                assert_eq!(ids.len(), count.min(room), "{} came back, of {count} for {room}", back.len());
+                let posted = ids.len();
+                (ids, posted)
+            }
+            Err(error) => {
+                assert!(refused && error.uncertain == 0, "{error}");
+                assert_eq!(error.posted + error.refused.len(), error.result.len(), "{error}");
+                let memory = error.refused.into_iter().zip(&sent[error.posted..]);
+                for (memory, (address, ..)) in memory {
+                    let buffer = memory.into_buffer().unwrap();
+                    assert_eq!(buffer.as_ptr().addr(), *address, "not in the order of posting");
+                    self.stock.give(buffer);
+                }
+                (error.result, error.posted)
+            }
+        };
+        back.into_iter().for_each(|buffer| self.stock.give(buffer));
+        for (id, (address, number, len)) in ids.into_iter().zip(sent).take(posted) {
+            self.links[link].log.push((number, None, len));
+            self.note(id, link, What::Message, vec![address]);
+        }
+        // What was to be refused and did not come.
+        self.device.heal();
+    }
+
+    fn resize(&mut self, random: &mut Random) {
+        let asked = ROOM - 20 + random.below(60) as u32;
+        match self.poller.resize(asked) {
+            Ok(()) => assert!(asked >= ROOM && self.queue.capacity() == asked && self.queue.room() == asked - ROOM),
+            Err(ResizeError::Leased { leased, .. }) => assert!(asked < ROOM && leased == ROOM),
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    fn complete(&mut self, completion: Completion<Test>) {
+        let id = completion.id();
+        let Some(Posted { link, what, addresses: posted }) = self.in_flight.remove(&id) else {
+            panic!("{id:?} came, which is not in flight")
+        };
+        let queue = usize::from(what == What::Receive);
+        assert_eq!(self.links[link].order[queue].pop_front(), Some(id), "{what:?} out of order");
+        let success = completion.check().unwrap_or_else(|failure| panic!("{what:?} on {link}: {failure}"));
+        let buffers = match (what, success.work()) {
+            (What::Receive, Work::Scattered(scattered)) => {
+                let link = &mut self.links[link];
+                let bytes: Vec<u8> = scattered.list.iter().flat_map(|buffer| buffer.to_vec()).collect();
+                let expected = link.log[link.received];
+                assert_eq!((read(&bytes), scattered.immediate, bytes.len()), expected, "message {}", link.received);
+                link.received += 1;
+                scattered.list.into_buffers()
+            }
+            (What::Message, Work::Sent(PostedMemory::List(list))) => list.into_buffers(),
+            (What::Message, Work::Sent(PostedMemory::Unique(buffer))) => vec![buffer],
+            (What::Shared, Work::Sent(PostedMemory::Shared(share))) => {
+                let address = share.as_ptr().addr();
+                assert_eq!(posted, [address], "another share came back");
+                drop(share);
+                return self.unshare(address, 1);
+            }
+            (What::Inline, Work::Sent(PostedMemory::Inline)) => Vec::new(),
+            (What::Read, Work::ReadScattered(list)) => {
+                let bytes: Vec<u8> = list.iter().flat_map(|buffer| buffer.to_vec()).collect();
+                assert_eq!(bytes, SOURCE.map(u64::to_ne_bytes).concat());
+                list.into_buffers()
+            }
+            (What::Add, Work::Atomic { original, buffer }) => {
+                self.brought.push(original);
+                vec![buffer]
+            }
+            (what, work) => panic!("{what:?} became {work:?}"),
+        };
+        assert_eq!(buffers.iter().map(|buffer| buffer.as_ptr().addr()).collect::<Vec<_>>(), posted);
+        buffers.into_iter().for_each(|buffer: Buffer<Test>| self.stock.give(buffer));
+    }
+
+    /// Everything arrives and comes back, but for receives.
+    fn settle(&mut self, random: &mut Random) {
+        for link in 0..LINKS {
+            // What is unsignalled comes with the next that is not.
+            self.until("room", |world| {
+                world.links[link].order[0].len() < LIMITS.sends as usize || world.receive_some(random)
+            });
+            while self.links[link].order[0].back().is_some() && !self.flush(link) {
+                self.device.step(random);
+            }
+        }
+        self.until("the end of all sends", |world| {
+            world.links.iter().all(|link| link.order[0].is_empty() && link.received == link.log.len())
+                || world.receive_some(random)
+        });
+        self.brought.sort_unstable();
+        assert!(self.brought.iter().copied().eq(0..self.adds), "{} adds brought {:?}", self.adds, self.brought);
+        assert_eq!(self.words.load(64).unwrap(), self.adds);
+        assert!(self.shares.is_empty());
+    }
+
+    /// Posts receives where messages wait for them. Never enough.
+    fn receive_some(&mut self, random: &mut Random) -> bool {
+        for link in 0..LINKS {
+            let missing = self.links[link].log.len() - self.links[link].received;
+            if self.links[link].order[1].len() < missing.min(LIMITS.receives as usize) {
+                self.receive(random, link);
+            }
+        }
+        false
+    }
+
+    /// Posts a signalled request.
+    fn flush(&mut self, link: usize) -> bool {
+        let buffer = self.stock.take();
+        let address = buffer.as_ptr().addr();
+        let word = self.words.remote().slice(64..72).unwrap();
+        match self.links[link].from.post_fetch_and_add(buffer, &word, 1) {
+            Ok(id) => {
+                self.adds += 1;
+                self.note(id, link, What::Add, vec![address]);
+                true
+            }
+            Err(error) => {
+                self.stock.give(error.into_request().unwrap());
+                false
+            }
+        }
+    }
+
+    fn act(&mut self, random: &mut Random) {
+        let link = random.below(LINKS);
+        match random.below(200) {
+            0..40 => self.receive(random, link),
+            40..70 => self.post(random, link, What::Message),
+            70..80 => self.post(random, link, What::Inline),
+            80..90 => self.post(random, link, What::Read),
+            90..100 => self.post(random, link, What::Add),
+            100..110 => self.broadcast(random),
+            110..116 => self.batch(random, link),
+            116..150 => drop(self.poll(1 + random.below(8))),
+            150..188 => self.device.step(random),
+            188..193 => self.device.lose(random),
+            193..198 => self.resize(random),
+            _ => self.settle(random),
+        }
+    }
+}
+
+fn addresses(list: &BufferList<Test>) -> Vec<usize> {
+    list.iter().map(|buffer| buffer.as_ptr().addr()).collect()
+}
+
+impl Stage<Test> for World {
+    fn device(&self) -> &Device {
+        &self.device
+    }
+
+    fn port(&self) -> &Port {
+        &self.port
+    }
+
+    fn poll(&mut self, most: usize) -> bool {
+        for _ in 0..most {
+            let Some(completion) = self.poller.poll().unwrap() else { return true };
+            self.complete(completion);
+        }
+        false
+    }
+}
+
+#[test]
+fn lists_batches_and_shares_arrive_whole_and_come_back_once() {
+    let steps = if common::context().is_soft() { 600 } else { 200 };
+    for_seeds(60, 6, |mut random| {
+        let mut world = World::new();
+        for _ in 0..random.below(steps) {
+            world.act(&mut random);
+        }
+        world.settle(&mut random);
+        let World { links, mut poller, mut stock, in_flight, .. } = world;
+        links.into_iter().for_each(|link| drop((link.from, link.to)));
+        while let Some(completion) = poller.poll().unwrap() {
+            assert_eq!(in_flight[&completion.id()].what, What::Receive);
+            let PostedMemory::List(list) = completion.check().unwrap_err().memory else { panic!("not a list") };
+            list.into_buffers().into_iter().for_each(|buffer| stock.give(buffer));
+        }
+        assert!(stock.away.is_empty(), "something did not come back");
+    });
+}

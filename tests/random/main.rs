@@ -1,0 +1,310 @@
+//! Long random sequences of calls, legal and not, against small models of what must come of them: a file for each model.
+//!
+//! `INTERLOCK_SEED=<number>` repeats one sequence; a failing one says its number. The soft device is stepped by hand, so that a
+//! seed is the same sequence each time; on another device the models take completions as they come.
+
+#[path = "../../benches/common/random.rs"]
+#[allow(dead_code, reason = "the benchmarks use more of it")]
+mod chance;
+#[path = "../common/mod.rs"]
+mod common;
+
+mod grants;
+mod links;
+mod lists;
+mod shared;
+mod unreliable;
+
+use chance::Random;
+use common::PATIENCE;
+use interlock::soft::{Fabric, Fault, Verb};
+use interlock::{
+    AnyQueuePair, Brand, Buffer, ConnectAttributes, Context, DeviceState, Errored, Init, Port, PostError,
+    ProtectionDomain, QueuePair, Reset, TransitionFailure, Transport, WorkId,
+};
+use std::cell::Cell;
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+
+/// The device: a soft one that is stepped, or the one that `INTERLOCK_DEVICE` names.
+struct Device {
+    context: Context,
+    stepped: Option<Fabric>,
+    /// It has failed, and does no more than give back what it has.
+    fatal: Cell<bool>,
+}
+
+/// The name of the stepped device.
+const NAME: &str = "random";
+
+impl Device {
+    fn open() -> Self {
+        let (context, fatal) = (common::context(), Cell::new(false));
+        if !context.is_soft() {
+            return Self { context, stepped: None, fatal };
+        }
+        let fabric = Fabric::manual();
+        Self { context: Context::open_on(&fabric, NAME).unwrap(), stepped: Some(fabric), fatal }
+    }
+
+    /// Lets a little happen.
+    fn step(&self, random: &mut Random) {
+        match &self.stepped {
+            Some(fabric) => {
+                for _ in 0..random.below(8) {
+                    fabric.step();
+                }
+            }
+            None => std::thread::sleep(Duration::from_micros(random.below(300) as u64)),
+        }
+    }
+
+    /// Something goes wrong, where that can be told; whether it does.
+    fn inject(&self, fault: Fault) -> bool {
+        self.stepped.as_ref().map(|fabric| fabric.inject(fault)).is_some()
+    }
+
+    /// The network loses something: what was lost is sent again, and done once, unless it is unreliable.
+    fn lose(&self, random: &mut Random) {
+        let one = random.one_in(2);
+        self.inject(if one { Fault::RequestsLost { count: 1 } } else { Fault::AnswersLost { count: 1 } });
+    }
+
+    /// What must come of a post to a queue that is so: now and then the device refuses it, and once it has failed always.
+    fn expect(&self, random: &mut Random, verb: Verb, broken: bool, full: bool) -> Expected {
+        let reaches = !broken && !full;
+        let fault = Fault::VerbFails { verb, after: 0, count: 1, errno: libc::ENOMEM };
+        let refused = reaches && (self.fatal.get() || random.one_in(12) && self.inject(fault));
+        Expected { broken, full, refused }
+    }
+
+    /// The device fails, where that can be told: from now on it only gives back.
+    fn fail(&self) {
+        self.fatal.set(self.inject(Fault::DeviceFatal { device: NAME.to_owned() }));
+    }
+
+    /// Nothing goes wrong any more that has not yet.
+    fn heal(&self) {
+        if let Some(fabric) = &self.stepped {
+            fabric.heal();
+        }
+    }
+
+    /// Lets all happen that can, time included.
+    fn run(&self) {
+        let Some(fabric) = &self.stepped else { return std::thread::sleep(Duration::from_micros(200)) };
+        if fabric.run() == 0
+            && let Some(timer) = fabric.next_timer()
+        {
+            fabric.advance(timer);
+        }
+    }
+}
+
+/// So patient that a machine which is busy with other things is no reason to give up.
+fn patient() -> ConnectAttributes {
+    ConnectAttributes { timeout: 18.try_into().unwrap(), ..ConnectAttributes::default() }
+}
+
+/// Says which sequence failed.
+struct Seed(u64);
+
+impl Drop for Seed {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("this was INTERLOCK_SEED={}", self.0);
+        }
+    }
+}
+
+/// Runs `sequence` for the seed of the environment, or for several: many where they are cheap.
+fn for_seeds(on_soft: u64, on_others: u64, sequence: impl Fn(Random)) {
+    let seeds = match std::env::var("INTERLOCK_SEED") {
+        Ok(seed) => seed.parse().map(|seed| seed..seed + 1).expect("a number"),
+        Err(_) if common::context().is_soft() => 0..on_soft,
+        Err(_) => 0..on_others,
+    };
+    for seed in seeds {
+        let _seed = Seed(seed);
+        sequence(Random::new(seed));
+    }
+}
+
+/// What must come of a post.
+#[derive(Clone, Copy, Debug)]
+struct Expected {
+    broken: bool,
+    full: bool,
+    /// The verb fails, if it comes to that.
+    refused: bool,
+}
+
+impl Expected {
+    /// Holds the answer to a post against it: the id, or the memory that came back.
+    fn check<M>(self, what: &dyn std::fmt::Debug, answer: Result<WorkId, PostError<M>>) -> Result<WorkId, M> {
+        match answer {
+            Ok(id) if !self.broken && !self.full && !self.refused => Ok(id),
+            Ok(_) => panic!("{what:?} was posted, where {self:?} was to be expected"),
+            Err(PostError::Broken { request, .. }) if self.broken => Err(request),
+            Err(PostError::QueueFull(request)) if self.full && !self.broken => Err(request),
+            Err(PostError::Refused { request, .. }) if self.refused && !self.full && !self.broken => Err(request),
+            Err(error) => panic!("{what:?}: {error}, where {self:?} was to be expected"),
+        }
+    }
+}
+
+/// Buffers, each of which is here once, or once with somebody who gives it back.
+struct Stock<B> {
+    here: Vec<Buffer<B>>,
+    away: HashSet<usize>,
+}
+
+impl<B: Brand> Stock<B> {
+    fn new(domain: &ProtectionDomain<B>, count: usize, len_bytes: usize) -> Self {
+        Self { here: domain.buffers(count, len_bytes).unwrap(), away: HashSet::new() }
+    }
+
+    fn take(&mut self) -> Buffer<B> {
+        let buffer = self.here.pop().expect("buffers were lost");
+        assert!(self.away.insert(buffer.as_ptr().addr()), "there are two of {buffer:?}");
+        buffer
+    }
+
+    fn give(&mut self, buffer: Buffer<B>) {
+        assert!(self.away.remove(&buffer.as_ptr().addr()), "{buffer:?} comes back twice");
+        self.here.push(buffer);
+    }
+}
+
+/// Fills a buffer with `len_bytes`, 8 at least, that say which message they are and follow from it.
+fn compose<B>(buffer: &mut Buffer<B>, number: u64, len_bytes: usize) {
+    buffer.set_len(len_bytes).unwrap();
+    for (place, byte) in buffer.iter_mut().enumerate() {
+        *byte = byte_of(number, place);
+    }
+}
+
+/// Which message these bytes are, all of them.
+fn read(bytes: &[u8]) -> u64 {
+    let number = u64::from_ne_bytes(bytes[..8].try_into().unwrap());
+    let torn = bytes.iter().enumerate().find(|&(place, &byte)| byte != byte_of(number, place));
+    assert!(torn.is_none(), "message {number:#x} is torn at {torn:?}: {bytes:?}");
+    number
+}
+
+fn byte_of(number: u64, place: usize) -> u8 {
+    match number.to_ne_bytes().get(place) {
+        Some(&byte) => byte,
+        None => (number as u8).wrapping_mul(31).wrapping_add(place as u8),
+    }
+}
+
+/// What a sequence goes through: a device, and what comes out of it.
+trait Stage<B: Brand> {
+    fn device(&self) -> &Device;
+    fn port(&self) -> &Port;
+    /// Takes out up to `most` completions; whether the queue was seen empty.
+    fn poll(&mut self, most: usize) -> bool;
+
+    /// Goes on until `done`, which must come.
+    fn until(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> bool) {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let empty = self.poll(usize::MAX);
+            if empty && done(self) {
+                return;
+            }
+            assert!(Instant::now() < deadline, "{what} does not come");
+            self.device().run();
+        }
+    }
+
+    /// Ends a pair on one of several ways: what was in flight is `over` then. It comes back in Reset if it was not destroyed.
+    /// `flush` is asked in Error, where all may be flushed.
+    fn take_down<T: Transport>(
+        &mut self,
+        random: &mut Random,
+        pair: AnyQueuePair<B, T>,
+        over: impl Fn(&Self) -> bool,
+        flush: impl FnOnce(&mut Self, &QueuePair<B, Errored, T>),
+    ) -> Option<QueuePair<B, Reset, T>> {
+        let mut pair = pair;
+        if let AnyQueuePair::SendQueueDrain(draining) = pair {
+            pair = draining.into_error().unwrap().into();
+        }
+        let fatal = self.device().fatal.get();
+        if !fatal && random.one_in(2) {
+            let errored = match pair {
+                AnyQueuePair::ReadyToSend(pair) => pair.into_error().unwrap(),
+                AnyQueuePair::SendQueueError(pair) => pair.into_error().unwrap(),
+                AnyQueuePair::Errored(pair) => pair,
+                other => panic!("{other:?}"),
+            };
+            assert_eq!(errored.query_state().unwrap(), DeviceState::Error);
+            if random.one_in(2) {
+                flush(self, &errored);
+            }
+            pair = errored.into();
+        }
+        if fatal || random.one_in(3) {
+            match pair {
+                AnyQueuePair::ReadyToSend(pair) => pair.destroy().unwrap(),
+                AnyQueuePair::SendQueueError(pair) => pair.destroy().unwrap(),
+                AnyQueuePair::Errored(pair) => drop(pair),
+                other => panic!("{other:?}"),
+            }
+            self.until("what was destroyed", |stage| over(stage));
+            return None;
+        }
+        let reset = match pair {
+            AnyQueuePair::ReadyToSend(pair) => pair.into_reset().unwrap(),
+            AnyQueuePair::SendQueueError(pair) => pair.into_reset().unwrap(),
+            AnyQueuePair::Errored(pair) => pair.into_reset().unwrap(),
+            other => panic!("{other:?}"),
+        };
+        Some(reset)
+    }
+
+    /// From Reset to Init, which has to wait if requests were in flight.
+    fn init<T: Transport>(
+        &mut self,
+        reset: QueuePair<B, Reset, T>,
+        over: impl Fn(&Self) -> bool,
+    ) -> QueuePair<B, Init, T>
+    where
+        for<'p> &'p Port: Into<T::InitAttributes>,
+    {
+        // Of shared receives, nobody knows whether it took some.
+        let in_flight = !over(self) || reset.limits().receives == 0;
+        let port = self.port().clone();
+        match reset.into_init(&port) {
+            Ok(pair) => {
+                assert!(!in_flight, "its completions may still be in the queue");
+                pair
+            }
+            Err(error) => {
+                assert!(in_flight && matches!(error.source, TransitionFailure::Unsettled), "{error}");
+                self.until("what was reset", |stage| over(stage));
+                error.queue_pair.into_init(&port).unwrap()
+            }
+        }
+    }
+
+    /// Ends a pair, and gives one in Init: the same, or another that is made `anew`.
+    fn renew<T: Transport>(
+        &mut self,
+        random: &mut Random,
+        pair: AnyQueuePair<B, T>,
+        over: impl Fn(&Self) -> bool,
+        flush: impl FnOnce(&mut Self, &QueuePair<B, Errored, T>),
+        anew: impl FnOnce(&Self) -> QueuePair<B, Reset, T>,
+    ) -> QueuePair<B, Init, T>
+    where
+        for<'p> &'p Port: Into<T::InitAttributes>,
+    {
+        match self.take_down(random, pair, &over, flush) {
+            Some(reset) => self.init(reset, over),
+            None => anew(self).into_init(self.port()).unwrap(),
+        }
+    }
+}

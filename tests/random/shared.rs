@@ -1,0 +1,581 @@
+//! Reliable connections that receive from one shared queue, on two completion queues.
+
+use crate::{Device, Random, Stage, Stock, common, compose, for_seeds, patient, read};
+use interlock::soft::Verb;
+use interlock::{
+    AnyQueuePair, AsyncEvent, AsyncEvents, Completion, CompletionQueue, Init, Limits, MemoryRegion, OnShared,
+    Operation, Poller, Port, PostedMemory, ProtectionDomain, Qpn, QueuePair, ReliableConnection, RemoteAll, Reset,
+    SharedLimits, SharedReceiveQueue, SharedReceiveQueueEvent, Status, Work, WorkId,
+};
+use std::collections::HashMap;
+
+interlock::domain! { struct Test; }
+
+const LIMITS: Limits =
+    Limits { sends: 4, receives: 1, inline_bytes: 0, elements: 1, posting: interlock::Posting::List };
+/// More clients than there may be receives at times.
+const LINKS: usize = 3;
+const SHARED: SharedLimits = SharedLimits { receives: 4, grows_to: 8 };
+const RECEIVE_BYTES: usize = 64;
+/// Long enough for no receive.
+const BUFFER_BYTES: usize = 96;
+
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum What {
+    /// From the client.
+    Message,
+    /// From the client, to its word; takes a receive to say so.
+    Write,
+    /// From the client, too long for the receive that takes it.
+    TooLong,
+    /// From the server, to a word of the client.
+    Answer,
+}
+
+/// A send, or write, that the device has.
+#[derive(Debug)]
+struct Posted {
+    life: usize,
+    number: u64,
+    address: usize,
+    what: What,
+}
+
+const CLIENT: usize = 0;
+const SERVER: usize = 1;
+
+/// A connection from one connect to the next. What has two values is of the client's sends and of the server's.
+#[derive(Debug)]
+struct Life {
+    server: Qpn,
+    /// What takes a receive, with its immediate and length.
+    log: Vec<(What, Option<u32>, usize)>,
+    received: usize,
+    posted: [u64; 2],
+    out: [u64; 2],
+    failed: [bool; 2],
+    /// Which end was taken down.
+    closing: [bool; 2],
+    /// Nothing of the server's can come any more.
+    gone: bool,
+    /// A message too long was sent, and one that has failed a receive.
+    hit: bool,
+    failed_receive: bool,
+}
+
+impl Life {
+    fn over(&self, end: usize) -> bool {
+        self.posted[end] == self.out[end]
+    }
+
+    fn may_fail(&self) -> bool {
+        self.closing.contains(&true) || self.hit
+    }
+}
+
+struct Link {
+    client: AnyQueuePair<Test>,
+    server: AnyQueuePair<Test, OnShared<ReliableConnection>>,
+    life: usize,
+}
+
+struct World {
+    device: Device,
+    events: AsyncEvents,
+    domain: ProtectionDomain<Test>,
+    port: Port,
+    queues: [(CompletionQueue<Test>, Poller<Test>); 2],
+    /// `None` between a destroy and the next one.
+    shared: Option<SharedReceiveQueue<Test>>,
+    /// What is sent from, and what is received into.
+    senders: Stock<Test>,
+    receivers: Stock<Test>,
+    /// A word for each link, which its client writes, and one which its server does.
+    words: MemoryRegion<Test, RemoteAll, Vec<u64>>,
+    links: Vec<Link>,
+    lives: Vec<Life>,
+    /// By completion queue and id: two queues name their requests alike.
+    sends: HashMap<(usize, WorkId), Posted>,
+    receives: HashMap<WorkId, usize>,
+    /// Limits that were set: how many, and the fewest receives that the device may have had since.
+    armed: Vec<(i64, i64)>,
+}
+
+impl World {
+    fn new() -> Self {
+        let device = Device::open();
+        let events = device.context.events().unwrap();
+        let domain = device.context.named_domain(Test).unwrap();
+        let port = device.context.active_port().unwrap();
+        let queue = || domain.completion_queue(2 * LINKS as u32 * LIMITS.completions() + SHARED.completions()).unwrap();
+        let (queues, shared) = ([queue(), queue()], Some(domain.shared_receive_queue(&SHARED).unwrap()));
+        let senders = Stock::new(&domain, 2 * LINKS * LIMITS.sends as usize + 1, BUFFER_BYTES);
+        let receivers = Stock::new(&domain, SHARED.completions() as usize + 1, RECEIVE_BYTES);
+        let words = domain.register::<RemoteAll, _>(vec![0; 2 * LINKS]).unwrap();
+        let (links, lives, armed) = (Vec::new(), Vec::new(), Vec::new());
+        let (sends, receives) = (HashMap::new(), HashMap::new());
+        let mut world = Self {
+            device,
+            events,
+            domain,
+            port,
+            queues,
+            shared,
+            senders,
+            receivers,
+            words,
+            links,
+            lives,
+            sends,
+            receives,
+            armed,
+        };
+        for link in 0..LINKS {
+            let (client, server) = (world.client(link), world.server(link));
+            let link = world.connect(client.into_init(&world.port).unwrap(), server.into_init(&world.port).unwrap());
+            world.links.push(link);
+        }
+        world
+    }
+
+    fn client(&self, link: usize) -> QueuePair<Test, Reset> {
+        self.domain.reliable(&self.queues[link % 2].0, &LIMITS).unwrap()
+    }
+
+    fn server(&self, link: usize) -> QueuePair<Test, Reset, OnShared<ReliableConnection>> {
+        self.shared.as_ref().unwrap().reliable(&self.queues[link % 2].0, &LIMITS).unwrap()
+    }
+
+    fn connect(
+        &mut self,
+        client: QueuePair<Test, Init>,
+        server: QueuePair<Test, Init, OnShared<ReliableConnection>>,
+    ) -> Link {
+        self.lives.push(Life {
+            server: server.number(),
+            log: Vec::new(),
+            received: 0,
+            posted: [0; 2],
+            out: [0; 2],
+            failed: [false; 2],
+            closing: [false; 2],
+            gone: false,
+            hit: false,
+            failed_receive: false,
+        });
+        let (to_client, to_server) = (client.endpoint(), server.endpoint());
+        let client = client.connect_with(&to_server, &patient()).unwrap().into();
+        let server = server.connect_with(&to_client, &patient()).unwrap().into();
+        Link { client, server, life: self.lives.len() - 1 }
+    }
+
+    /// The fewest receives that the device may have now.
+    fn note_low(&mut self) {
+        let taken: usize = self.lives.iter().filter(|life| !life.gone).map(|life| life.log.len() - life.received).sum();
+        let low = self.receives.len() as i64 - taken as i64;
+        self.armed.iter_mut().for_each(|(_, lowest)| *lowest = low.min(*lowest));
+    }
+
+    fn post_receive(&mut self, random: &mut Random) {
+        let Some(shared) = &mut self.shared else { return };
+        let full = self.receives.len() as u32 == shared.limits().receives;
+        let expected = self.device.expect(random, Verb::PostSrqRecv, false, full);
+        let buffer = self.receivers.take();
+        let address = buffer.as_ptr().addr();
+        match expected.check(&"a receive", shared.post_receive(buffer)) {
+            Ok(id) => {
+                assert!(self.receives.insert(id, address).is_none(), "{id:?} is in flight twice");
+                assert_eq!(shared.in_flight() as usize, self.receives.len());
+            }
+            Err(back) => {
+                assert_eq!(back.as_ptr().addr(), address, "another buffer came back");
+                self.receivers.give(back);
+            }
+        }
+    }
+
+    fn post(&mut self, random: &mut Random, link: usize, what: What) {
+        let end = if what == What::Answer { SERVER } else { CLIENT };
+        let place = 16 * link as u64 + 8 * end as u64;
+        let word = self.words.remote().slice(place..place + 8).unwrap();
+        let Link { client, server, life } = &mut self.links[link];
+        let life = *life;
+        let model = &self.lives[life];
+        let full = model.posted[end] - model.out[end] == u64::from(LIMITS.sends);
+        let broken = match end {
+            CLIENT => client.ready().map(|pair| pair.is_broken()),
+            _ => server.ready().map(|pair| pair.is_broken()),
+        };
+        let Some(broken) = broken else { return };
+        assert!(!broken || model.may_fail() || self.device.fatal.get(), "broken for no reason: {model:?}");
+        assert!(broken || !model.failed[end], "a failure was forgotten");
+        let expected = self.device.expect(random, Verb::PostSend, broken, full);
+        let mut buffer = self.senders.take();
+        let (address, place) = (buffer.as_ptr().addr(), model.log.len());
+        let len = match what {
+            What::TooLong => BUFFER_BYTES,
+            What::Message => 8 + random.below(RECEIVE_BYTES - 7),
+            What::Write | What::Answer => 8,
+        };
+        compose(&mut buffer, (life << 32 | place) as u64, len);
+        let immediate = (what == What::Write || random.one_in(3)).then_some((life << 16 | place) as u32);
+        let posted = match (what, immediate) {
+            (What::Answer, _) => server.ready().unwrap().post_write(buffer, &word),
+            (What::Write, Some(immediate)) => {
+                client.ready().unwrap().post_write_with_immediate(buffer, &word, immediate)
+            }
+            (_, Some(immediate)) => client.ready().unwrap().post_send_with_immediate(buffer, immediate),
+            (_, None) => client.ready().unwrap().post_send(buffer),
+        };
+        match expected.check(&what, posted) {
+            Ok(id) => {
+                let model = &mut self.lives[life];
+                let posted = Posted { life, number: model.posted[end], address, what };
+                model.posted[end] += 1;
+                model.hit |= what == What::TooLong;
+                if end == CLIENT {
+                    model.log.push((what, immediate, len));
+                }
+                let known = self.sends.insert((link % 2, id), posted);
+                assert!(known.is_none(), "{id:?} is in flight twice");
+                self.note_low();
+            }
+            Err(back) => {
+                assert_eq!(back.as_ptr().addr(), address, "another buffer came back");
+                self.senders.give(back);
+            }
+        }
+    }
+
+    /// Holds a completion against the model.
+    fn complete(&mut self, queue: usize, completion: Completion<Test>) {
+        let id = completion.id();
+        if let Some(address) = self.receives.remove(&id) {
+            self.complete_receive(completion, address);
+            return self.note_low();
+        }
+        let Some(posted) = self.sends.remove(&(queue, id)) else { panic!("{id:?} came, which is not in flight") };
+        let Posted { life, number, address, what } = posted;
+        let end = if what == What::Answer { SERVER } else { CLIENT };
+        let fatal = self.device.fatal.get();
+        let model = &mut self.lives[life];
+        assert_eq!(model.out[end], number, "{what:?} out of order");
+        model.out[end] += 1;
+        let memory = match completion.check() {
+            Ok(success) => {
+                assert!(!model.failed[end] && what != What::TooLong, "{what:?} succeeds after a failure");
+                let operation = if what == What::Message { Operation::Send } else { Operation::Write };
+                assert_eq!(success.operation(), operation);
+                success.into_memory()
+            }
+            Err(failure) => {
+                let may = match failure.status {
+                    Status::Flushed => model.may_fail() || fatal,
+                    Status::Destroyed => model.closing[end],
+                    Status::RetryExceeded => model.may_fail() || fatal,
+                    Status::RemoteInvalidRequest | Status::RemoteOperation => what == What::TooLong,
+                    _ => false,
+                };
+                assert!(may, "{what:?} ends with {}: {model:?}", failure.status);
+                model.failed[end] = true;
+                failure.memory
+            }
+        };
+        let PostedMemory::Unique(buffer) = memory else { panic!("{memory:?}") };
+        assert_eq!(buffer.as_ptr().addr(), address, "{what:?} gives another buffer back");
+        self.senders.give(buffer);
+    }
+
+    fn complete_receive(&mut self, completion: Completion<Test>, address: usize) {
+        let (pair, buffer) = match completion.check() {
+            Ok(success) => (success.queue_pair(), self.received(success.queue_pair(), success.work())),
+            Err(failure) => {
+                let deviation = common::deviates("C096");
+                let expected = if deviation { Status::LocalQueuePairOperation } else { Status::LocalLength };
+                assert_eq!(failure.status, expected, "{failure}");
+                // Which life it was, only the pair's number says.
+                let of = |life: &&mut Life| {
+                    life.server == failure.queue_pair && !life.gone && life.hit && !life.failed_receive
+                };
+                let life = self.lives.iter_mut().find(of).expect("no message was too long there");
+                assert_eq!(life.log[life.received].0, What::TooLong, "{life:?}");
+                life.failed_receive = true;
+                (failure.queue_pair, failure.into_buffer().unwrap())
+            }
+        };
+        assert_eq!(buffer.as_ptr().addr(), address, "{pair:?} gives another buffer back");
+        self.receivers.give(buffer);
+    }
+
+    /// A message: of which connection and which in its order, it says itself.
+    fn received(&mut self, pair: Qpn, work: Work<Test>) -> interlock::Buffer<Test> {
+        let (life, place, what, immediate, len, buffer) = match work {
+            Work::Received(received) => {
+                let number = read(&received.buffer) as usize;
+                let len = received.buffer.len();
+                (number >> 32, number & 0xffff_ffff, What::Message, received.immediate, len, received.buffer)
+            }
+            Work::WrittenWithImmediate(written) => {
+                let (number, len) = (written.immediate as usize, written.written_bytes as usize);
+                (number >> 16, number & 0xffff, What::Write, Some(written.immediate), len, written.buffer)
+            }
+            other => panic!("{other:?}"),
+        };
+        let model = &mut self.lives[life];
+        assert!(!model.gone && !model.failed_receive, "message {place} of {life} comes after the end: {model:?}");
+        assert_eq!(
+            (model.server, model.received),
+            (pair, place),
+            "a message of {life} to another pair, or out of order"
+        );
+        assert_eq!(model.log[place], (what, immediate, len));
+        model.received += 1;
+        buffer
+    }
+
+    /// Takes an end down; what is in flight there comes back.
+    fn over(life: usize, end: usize) -> impl Fn(&Self) -> bool {
+        move |world| world.lives[life].over(end)
+    }
+
+    /// A connection begins another life, with another queue if there is one.
+    fn revive(&mut self, random: &mut Random, link: usize) {
+        let life = self.links[link].life;
+        for end in if random.one_in(2) { [CLIENT, SERVER] } else { [SERVER, CLIENT] } {
+            // Meanwhile the other end may go on, and fail.
+            for _ in 0..random.below(3) {
+                let what = if end == CLIENT { What::Message } else { What::Answer };
+                self.post(random, link, what);
+                self.device.step(random);
+                self.poll(random.below(3));
+            }
+            self.lives[life].closing[end] = true;
+            let over = Self::over(life, end);
+            let flush = |world: &mut Self| world.until("the flush", |world| world.lives[life].over(end));
+            if end == CLIENT {
+                let pair = std::mem::take(&mut self.links[link].client);
+                let pair = self.renew(random, pair, over, |world, _| flush(world), |world| world.client(link));
+                self.links[link].client = pair.into();
+            } else {
+                let pair = std::mem::take(&mut self.links[link].server);
+                let pair = self.renew(random, pair, over, |world, _| flush(world), |world| world.server(link));
+                self.links[link].server = pair.into();
+                // What had come to it is out.
+                self.until("an empty queue", |_| true);
+                self.lives[life].gone = true;
+            }
+        }
+        let Link { client: AnyQueuePair::Init(client), server: AnyQueuePair::Init(server), .. } = std::mem::replace(
+            &mut self.links[link],
+            Link { client: Default::default(), server: Default::default(), life },
+        ) else {
+            panic!("not both in Init")
+        };
+        self.words.store(16 * link, 0).unwrap();
+        self.links[link] = self.connect(client, server);
+    }
+
+    /// A queue that serves is not destroyed; one that does not gives the buffers of all that did not come out.
+    fn destroy(&mut self, random: &mut Random) {
+        let Some(shared) = self.shared.take() else { return };
+        if self.links.iter().any(|link| !matches!(link.server, AnyQueuePair::Vacant)) {
+            let error = shared.destroy().unwrap_err();
+            assert_eq!(error.source.errno(), libc::EBUSY);
+            self.shared = Some(error.shared);
+            if !random.one_in(8) {
+                return;
+            }
+        } else {
+            self.shared = Some(shared);
+        }
+        for link in 0..LINKS {
+            let life = self.links[link].life;
+            self.lives[life].closing = [true; 2];
+            // Not polled: messages may be in the completion queues.
+            drop((std::mem::take(&mut self.links[link].server), std::mem::take(&mut self.links[link].client)));
+        }
+        let back = self.shared.take().unwrap().destroy().unwrap();
+        assert_eq!(back.len(), self.receives.len(), "receives that were in flight are lost, or there twice");
+        for buffer in back {
+            let address = buffer.as_ptr().addr();
+            assert!(self.receives.values().any(|&posted| posted == address), "it was not in flight");
+            self.receivers.give(buffer);
+        }
+        self.receives.clear();
+        self.armed.clear();
+        // Whatever was not polled names nothing now.
+        self.until("what was destroyed", |world| world.lives.iter().all(|life| life.over(CLIENT) && life.over(SERVER)));
+        for life in &mut self.lives {
+            life.gone = true;
+        }
+        assert_eq!(self.queues.each_ref().map(|(_, poller)| poller.unknown_completions()), [0; 2]);
+        assert!(self.receivers.away.is_empty() && self.senders.away.is_empty(), "something did not come back");
+    }
+
+    /// Everything anew, after a destroy.
+    fn begin(&mut self) {
+        let shared = self.domain.shared_receive_queue(&SHARED).unwrap();
+        self.shared = Some(shared);
+        for link in 0..LINKS {
+            let (client, server) = (self.client(link), self.server(link));
+            let pairs = (client.into_init(&self.port).unwrap(), server.into_init(&self.port).unwrap());
+            self.links[link] = self.connect(pairs.0, pairs.1);
+        }
+    }
+
+    fn take_events(&mut self) {
+        while let Ok(Some(event)) = self.events.poll() {
+            let AsyncEvent::OfSharedReceiveQueue(id, SharedReceiveQueueEvent::LimitReached) = event else { continue };
+            assert_eq!(Some(id), self.shared.as_ref().map(SharedReceiveQueue::id));
+            let due = self.armed.iter().position(|&(limit, lowest)| lowest < limit);
+            let due =
+                due.unwrap_or_else(|| panic!("an event with {} receives, of {:?}", self.receives.len(), self.armed));
+            self.armed.drain(..=due);
+        }
+    }
+
+    fn arm(&mut self, random: &mut Random) {
+        self.take_events();
+        let Some(shared) = &self.shared else { return };
+        let (most, limit) = (shared.limits().receives, random.below(10) as u32);
+        let result = shared.arm_limit(limit);
+        assert_eq!(result.is_ok(), limit <= most, "{result:?}");
+        if limit > most {
+            return;
+        }
+        // Where events come at once, one of an earlier limit is out.
+        if self.device.stepped.is_some() {
+            self.armed.clear();
+        }
+        if limit > 0 {
+            self.armed.push((limit.into(), i64::MAX));
+            self.note_low();
+        }
+        let went_off = shared_limit(self.shared.as_ref().unwrap()) == 0;
+        if limit > 0 && (went_off || self.device.stepped.is_some() && self.receives.len() < limit as usize) {
+            let before = self.armed.len();
+            self.until("the event of the limit", |world| world.armed.len() < before);
+        }
+    }
+
+    fn resize(&mut self, random: &mut Random) {
+        let Some(shared) = &mut self.shared else { return };
+        let (before, asked) = (shared.limits(), 1 + random.below(10) as u32);
+        let fits = asked as usize >= self.receives.len() && asked <= SHARED.grows_to;
+        let result = shared.resize(asked);
+        let limited = self.armed.iter().any(|&(limit, _)| limit > asked.into());
+        assert!(result.is_ok() == fits || result.is_err() && limited, "{result:?} to {asked}");
+        let receives = if result.is_ok() { asked } else { before.receives };
+        assert_eq!(shared.limits(), SharedLimits { receives, ..before });
+    }
+
+    /// What was sent arrives, on connections where nothing went wrong.
+    fn settle(&mut self, random: &mut Random) {
+        let deadline = std::time::Instant::now() + common::PATIENCE;
+        loop {
+            let empty = self.poll(usize::MAX);
+            let alive =
+                |link: &&Link| !self.lives[link.life].may_fail() && !matches!(link.client, AnyQueuePair::Vacant);
+            let at_rest = |life: &Life| life.over(CLIENT) && life.over(SERVER) && life.received == life.log.len();
+            if empty && self.links.iter().filter(alive).all(|link| at_rest(&self.lives[link.life])) {
+                return;
+            }
+            if self.receives.is_empty() {
+                self.post_receive(random);
+            }
+            self.device.run();
+            assert!(std::time::Instant::now() < deadline, "it does not come to rest: {:?}", self.lives);
+        }
+    }
+
+    /// One call, or a few that belong together.
+    fn act(&mut self, random: &mut Random) {
+        let link = random.below(LINKS);
+        if self.shared.is_none() {
+            return self.begin();
+        }
+        match random.below(400) {
+            0..80 => self.post_receive(random),
+            80..160 => self.post(random, link, What::Message),
+            160..190 => self.post(random, link, What::Write),
+            190..210 => self.post(random, link, What::Answer),
+            210..300 => drop(self.poll(1 + random.below(6))),
+            300..360 => self.device.step(random),
+            360..366 => self.device.lose(random),
+            366..370 => self.settle(random),
+            370..374 => self.post(random, link, What::TooLong),
+            374..382 => self.arm(random),
+            382..390 => self.resize(random),
+            390..394 => self.destroy(random),
+            _ => self.revive(random, link),
+        }
+    }
+
+    /// What is left to do when the device has failed.
+    fn act_on_a_failed_device(&mut self, random: &mut Random) {
+        let link = random.below(LINKS);
+        match random.below(4) {
+            0 => self.post_receive(random),
+            1 => {
+                let what = [What::Message, What::Write, What::Answer][random.below(3)];
+                self.post(random, link, what);
+            }
+            2 => drop(self.poll(1 + random.below(6))),
+            _ => self.device.step(random),
+        }
+    }
+}
+
+fn shared_limit(shared: &SharedReceiveQueue<Test>) -> u32 {
+    shared.query().unwrap().limit
+}
+
+impl Stage<Test> for World {
+    fn device(&self) -> &Device {
+        &self.device
+    }
+
+    fn port(&self) -> &Port {
+        &self.port
+    }
+
+    fn poll(&mut self, most: usize) -> bool {
+        self.take_events();
+        let mut empty = true;
+        for queue in 0..2 {
+            for taken in 0..=most {
+                if taken == most {
+                    empty = false;
+                    break;
+                }
+                let Some(completion) = self.queues[queue].1.poll().unwrap() else { break };
+                self.complete(queue, completion);
+            }
+        }
+        empty
+    }
+}
+
+#[test]
+fn each_shared_receive_comes_back_once_with_its_message() {
+    let steps = if common::context().is_soft() { 1500 } else { 500 };
+    for_seeds(400, 10, |mut random| {
+        let mut world = World::new();
+        for _ in 0..random.below(steps) {
+            world.act(&mut random);
+        }
+        if random.one_in(3) {
+            world.device.fail();
+        }
+        if world.device.fatal.get() {
+            for _ in 0..random.below(100) {
+                world.act_on_a_failed_device(&mut random);
+            }
+        } else {
+            world.settle(&mut random);
+        }
+        while world.shared.is_some() {
+            world.destroy(&mut random);
+        }
+    });
+}
