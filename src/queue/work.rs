@@ -11,7 +11,8 @@ use std::{fmt, mem, ptr, ptr::NonNull};
 /// Having one tells you that the request was posted; not that it is still in flight, and nothing about who owns its
 /// buffer: the ledger does, until the completion with this id gives it back.
 ///
-/// What a C program hangs on `wr_id` goes into a map by this.
+/// What a C program hangs on `wr_id` goes into a map by this, one for each completion queue: requests that complete on
+/// different ones may have the same id.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[doc(alias = "wr_id")]
 pub struct WorkId(u64);
