@@ -455,6 +455,23 @@ fn poison_of_a_receive_outlives_the_resume_of_the_sends() {
     left.post_receive(domain.buffer(8).unwrap()).unwrap();
 }
 
+/// Reset is asked for twice, for the sake of soft-RoCE.
+#[test]
+fn a_device_that_is_reset_may_refuse_to_be_reset_again() {
+    let (fabric, domain) = device!(Fabric::new());
+    let mut link = Link::new(domain, 2);
+    link.right.post_receive(link.domain.buffer(8).unwrap()).unwrap();
+    fabric.inject(Fault::VerbFails { verb: Verb::ModifyQp, after: 1, count: 1, errno: libc::EINVAL });
+    let right = link.right.into_reset().unwrap();
+    assert_eq!(link.poller.wait(SHORT).unwrap().check().unwrap_err().status, Status::Destroyed);
+    assert!(link.poller.poll().unwrap().is_none());
+    right.into_init(&link.port).unwrap();
+    // The first is no matter of taste.
+    fabric.inject(fails(Verb::ModifyQp, libc::EINVAL));
+    let error = link.left.into_reset().unwrap_err();
+    assert_eq!(error.queue_pair.query_state().unwrap(), interlock::DeviceState::ReadyToSend);
+}
+
 /// A marker behind a request that the device may not have would say that it succeeded.
 #[test]
 fn a_drain_makes_no_success_of_an_uncertain_send() {
