@@ -81,19 +81,26 @@ impl Desk {
     /// The next completion to give out; `None` if there is none now. Looks at the device only if it `may_look`.
     #[inline(always)]
     pub(super) fn next<B>(&mut self, queue: &CqInner, may_look: bool) -> Result<Option<Completion<B>>, PollError> {
-        if self.next >= self.filled {
-            if !queue.mailbox.is_flagged() {
-                if !may_look || !self.look(queue)? {
-                    return Ok(None);
-                }
-                // SAFETY: there is one: `next` is less than `filled`.
-                if let Some(completion) = unsafe { self.next_of_successes() } {
-                    return Ok(Some(completion));
-                }
+        if self.next < self.filled {
+            // SAFETY: there is one: `next` is less than `filled`.
+            if let Some(completion) = unsafe { self.success_at(self.next) } {
+                return Ok(Some(completion));
             }
-        // SAFETY: as above.
-        } else if let Some(completion) = unsafe { self.next_of_successes() } {
-            return Ok(Some(completion));
+        } else if !queue.mailbox.is_flagged() {
+            if !may_look {
+                return Ok(None);
+            }
+            let count = self.take(queue);
+            // Neither none, nor a negative one, which is a great one.
+            if count.wrapping_sub(1) >= BATCH as u32 {
+                return if count == 0 { Ok(None) } else { Err(self.poison(queue)) };
+            }
+            self.filled = count;
+            // SAFETY: there is one.
+            if let Some(completion) = unsafe { self.success_at(0) } {
+                return Ok(Some(completion));
+            }
+            self.next = 0;
         }
         // Apart, so that one of the short way need not be in memory.
         let Some((ended, entry)) = self.next_of_any(queue, may_look)? else { return Ok(None) };
@@ -101,16 +108,23 @@ impl Desk {
         Ok(Some(unsafe { Completion::new(ended, entry) }))
     }
 
-    /// The oldest request that the completion at `next` retires, if it succeeded.
+    /// The oldest request that the completion at `at` retires, if it succeeded. That completion is the next then, or the one
+    /// before the next.
     ///
     /// # Safety
     ///
-    /// There is one.
+    /// There is one: `at` is less than `filled`.
     #[inline(always)]
-    unsafe fn next_of_successes<B>(&mut self) -> Option<Completion<B>> {
-        // SAFETY: the caller's promise.
-        let run = unsafe { self.current() }?;
-        run.next_success()
+    unsafe fn success_at<B>(&mut self, at: u32) -> Option<Completion<B>> {
+        // SAFETY: less than `filled` (caller), so less than `BATCH` (1).
+        let wc = unsafe { self.polled.get_unchecked(at as usize) };
+        let id = wc.wr_id;
+        // SAFETY: there are so many (0).
+        let attached = unsafe { self.attached.get_unchecked_mut(id as usize & self.mask) };
+        if !attached.retirer.is_in_flight(id) {
+            return None;
+        }
+        Run::completed(attached, id, wc, &mut self.next).success_at(at)
     }
 
     /// [`next`](Self::next), whatever that is.
@@ -188,13 +202,18 @@ impl Desk {
         self.attached.get_mut(slot).map(Run::destroyed)
     }
 
+    /// Asks the device for completions, `BATCH` at most, and gives its answer. They are not given out yet.
+    #[inline(always)]
+    fn take(&mut self, queue: &CqInner) -> u32 {
+        // SAFETY: alive as long as we hold it; we are its only poller; there is room for `BATCH` entries.
+        unsafe { (queue.poll)(queue.raw.as_ptr(), BATCH as i32, self.polled.as_mut_ptr()) as u32 }
+    }
+
     /// Takes what the device has. False if that is nothing.
     #[inline(always)]
     fn look(&mut self, queue: &CqInner) -> Result<bool, PollError> {
-        // SAFETY: alive as long as we hold it; we are its only poller; there is room for `BATCH` entries.
-        let count = unsafe { (queue.poll)(queue.raw.as_ptr(), BATCH as i32, self.polled.as_mut_ptr()) };
+        let count = self.take(queue);
         // Negative ones are great ones.
-        let count = count as u32;
         if count > BATCH as u32 {
             return Err(self.poison(queue));
         }

@@ -70,10 +70,14 @@ impl<'d> Run<'d> {
         (ended, entry.into_raw())
     }
 
-    /// The oldest of the requests, if it succeeded. Not for shared receives, of which the last is not what the device says.
+    /// The oldest of the requests, if it succeeded; `at` is how many completions were given out before this. Not for shared
+    /// receives, of which the last is not what the device says.
     #[inline(always)]
-    pub(super) fn next_success<B>(mut self) -> Option<Completion<B>> {
+    pub(super) fn success_at<B>(mut self, at: u32) -> Option<Completion<B>> {
         if let Some((ended, entry)) = self.next_before() {
+            if let Some((_, next)) = self.by_device {
+                *next = at;
+            }
             // SAFETY: taken out just now.
             return Some(unsafe { Completion::new(ended, entry.into_raw()) });
         }
@@ -83,7 +87,7 @@ impl<'d> Run<'d> {
         }
         // SAFETY: in flight (0).
         let entry = unsafe { attached.retirer.take_one() };
-        *next += 1;
+        *next = at + 1;
         let ended = Ended::succeeded(WorkId::from_raw(last), &entry, attached.qpn, attached.datagrams, wc);
         // SAFETY: taken out just now.
         Some(unsafe { Completion::new(ended, entry.into_raw()) })

@@ -123,6 +123,17 @@ impl Descriptor {
         self.element.length.store(message_len(len_bytes), Ordering::Relaxed);
     }
 
+    /// Notes how much of it a message has filled, if so much fits in a message and here.
+    #[inline(always)]
+    pub(crate) fn fill(&self, len_bytes: usize) -> bool {
+        let fits = len_bytes <= self.receives() as usize;
+        if fits {
+            self.filled.store(len_bytes, Ordering::Relaxed);
+            self.element.length.store(len_bytes as u32, Ordering::Relaxed);
+        }
+        fits
+    }
+
     /// What is filled, where one message carries it; else 0.
     #[inline(always)]
     pub(crate) fn message(&self) -> u32 {

@@ -17,7 +17,7 @@ use std::mem::{self, MaybeUninit};
 use std::{error, fmt, ptr};
 
 /// How many requests a batch hands to the device at once.
-const STAGED: usize = 32;
+pub(super) const STAGED: usize = 32;
 /// How many a batch wants to have room for: as many, none of which takes the last slot.
 const WANTED: u32 = STAGED as u32 + 1;
 
@@ -541,7 +541,8 @@ impl<'env, B, T> Batch<'_, 'env, B, T> {
         } else {
             0
         };
-        let end = items.after(room.min(row.len() as usize).min(items.left()));
+        // At most a stage: known here, it may spare `make` a look whether it has enough to go with the items.
+        let end = items.after(room.min(row.len() as usize).min(items.left()).min(STAGED));
         let mut staging = Staging { next: self.next, id: self.id, of_batch: (&mut self.next, &mut self.id) };
         while items.next != end {
             // SAFETY: there is one: `end` is at most theirs.

@@ -225,6 +225,13 @@ impl<V: Side> WorkQueue<V> {
         self.status.is_plain(V::SIDE) && self.poster.has_room(!signalled)
     }
 
+    /// Whether none fits now, or the pair is broken.
+    #[cold]
+    #[inline(never)]
+    fn is_full(&mut self) -> bool {
+        self.room() == 0
+    }
+
     #[inline(always)]
     fn is_broken(&self) -> bool {
         self.status.is_broken(V::SIDE)
@@ -657,7 +664,7 @@ impl ReceiveQueue {
             let flaw = RequestFlaw::NoRoomForHeader { len_bytes: capacity as u64 };
             return Err(PostError::Flawed { request: memory, flaw });
         }
-        if !self.is_plain(true) && self.room() == 0 {
+        if !self.is_plain(true) && self.is_full() {
             return Err(self.no_room(memory));
         }
         let id = self.id(0);

@@ -8,7 +8,7 @@
 //! that fails nothing is sure: the page says that all of it is aborted, but rxe fails after it has queued all.
 #![allow(unsafe_code, reason = "calls the provider's post functions")]
 
-use super::batch::{Batch, Taking};
+use super::batch::{Batch, STAGED, Taking};
 use super::datagram::Peers;
 use super::error::CreateError;
 use super::ledger::Row;
@@ -572,7 +572,7 @@ impl<'env, B, T> Batch<'_, 'env, B, T> {
         let (domain, most) = (self.queue.domain(), self.queue.most);
         let mut row = self.queue.poster.row(self.id.raw());
         let room = self.plain_room().min(row.len());
-        let end = items.after((room as usize).min(items.left().saturating_sub(1)));
+        let end = items.after((room as usize).min(items.left().saturating_sub(1)).min(STAGED));
         if items.next != end {
             self.open(session);
         }

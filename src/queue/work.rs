@@ -391,9 +391,11 @@ impl Entry {
     /// Lets `len_bytes` count as filled, if so many fit.
     #[inline(always)]
     pub(crate) fn fill(&self, len_bytes: usize) -> bool {
-        match (self.part(), self.as_list()) {
-            (Some(part), _) if len_bytes <= part.capacity() => part.set_filled(len_bytes),
-            (None, Some(list)) if len_bytes <= list.capacity() => list.fill(len_bytes),
+        if let Some(part) = self.part() {
+            return part.fill(len_bytes);
+        }
+        match self.as_list() {
+            Some(list) if len_bytes <= list.capacity() => list.fill(len_bytes),
             _ => return false,
         }
         true
