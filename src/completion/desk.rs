@@ -81,26 +81,26 @@ impl Desk {
     /// The next completion to give out; `None` if there is none now. Looks at the device only if it `may_look`.
     #[inline(always)]
     pub(super) fn next<B>(&mut self, queue: &CqInner, may_look: bool) -> Result<Option<Completion<B>>, PollError> {
-        if self.next < self.filled {
-            // SAFETY: there is one: `next` is less than `filled`.
-            if let Some(completion) = unsafe { self.success_at(self.next) } {
-                return Ok(Some(completion));
+        if self.next >= self.filled {
+            if !queue.mailbox.is_flagged() {
+                if !may_look {
+                    return Ok(None);
+                }
+                let count = self.take(queue);
+                // Neither none, nor a negative one, which is a great one.
+                if count.wrapping_sub(1) >= BATCH as u32 {
+                    return if count == 0 { Ok(None) } else { Err(self.poison(queue)) };
+                }
+                self.filled = count;
+                // SAFETY: there is one.
+                if let Some(completion) = unsafe { self.next_of_successes(true) } {
+                    return Ok(Some(completion));
+                }
+                self.next = 0;
             }
-        } else if !queue.mailbox.is_flagged() {
-            if !may_look {
-                return Ok(None);
-            }
-            let count = self.take(queue);
-            // Neither none, nor a negative one, which is a great one.
-            if count.wrapping_sub(1) >= BATCH as u32 {
-                return if count == 0 { Ok(None) } else { Err(self.poison(queue)) };
-            }
-            self.filled = count;
-            // SAFETY: there is one.
-            if let Some(completion) = unsafe { self.success_at(0) } {
-                return Ok(Some(completion));
-            }
-            self.next = 0;
+        // SAFETY: there is one: `next` is less than `filled`.
+        } else if let Some(completion) = unsafe { self.next_of_successes(false) } {
+            return Ok(Some(completion));
         }
         // Apart, so that one of the short way need not be in memory.
         let Some((ended, entry)) = self.next_of_any(queue, may_look)? else { return Ok(None) };
@@ -108,14 +108,15 @@ impl Desk {
         Ok(Some(unsafe { Completion::new(ended, entry) }))
     }
 
-    /// The oldest request that the completion at `at` retires, if it succeeded. That completion is the next then, or the one
-    /// before the next.
+    /// The oldest request that the next completion retires, if it succeeded. If that is the `first` of a look, `next` is
+    /// not valid before.
     ///
     /// # Safety
     ///
-    /// There is one: `at` is less than `filled`.
+    /// There is one.
     #[inline(always)]
-    unsafe fn success_at<B>(&mut self, at: u32) -> Option<Completion<B>> {
+    unsafe fn next_of_successes<B>(&mut self, first: bool) -> Option<Completion<B>> {
+        let at = if first { 0 } else { self.next };
         // SAFETY: less than `filled` (caller), so less than `BATCH` (1).
         let wc = unsafe { self.polled.get_unchecked(at as usize) };
         let id = wc.wr_id;
@@ -124,7 +125,7 @@ impl Desk {
         if !attached.retirer.is_in_flight(id) {
             return None;
         }
-        Run::completed(attached, id, wc, &mut self.next).success_at(at)
+        Run::completed(attached, id, wc, &mut self.next).next_success(first)
     }
 
     /// [`next`](Self::next), whatever that is.

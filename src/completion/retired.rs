@@ -70,13 +70,13 @@ impl<'d> Run<'d> {
         (ended, entry.into_raw())
     }
 
-    /// The oldest of the requests, if it succeeded; `at` is how many completions were given out before this. Not for shared
-    /// receives, of which the last is not what the device says.
+    /// The oldest of the requests, if it succeeded. Of the `first` completion of a look it is not noted yet that none was
+    /// given out before. Not for shared receives, of which the last is not what the device says.
     #[inline(always)]
-    pub(super) fn success_at<B>(mut self, at: u32) -> Option<Completion<B>> {
+    pub(super) fn next_success<B>(mut self, first: bool) -> Option<Completion<B>> {
         if let Some((ended, entry)) = self.next_before() {
-            if let Some((_, next)) = self.by_device {
-                *next = at;
+            if let (Some((_, next)), true) = (self.by_device, first) {
+                *next = 0;
             }
             // SAFETY: taken out just now.
             return Some(unsafe { Completion::new(ended, entry.into_raw()) });
@@ -87,7 +87,7 @@ impl<'d> Run<'d> {
         }
         // SAFETY: in flight (0).
         let entry = unsafe { attached.retirer.take_one() };
-        *next = at + 1;
+        *next = if first { 1 } else { *next + 1 };
         let ended = Ended::succeeded(WorkId::from_raw(last), &entry, attached.qpn, attached.datagrams, wc);
         // SAFETY: taken out just now.
         Some(unsafe { Completion::new(ended, entry.into_raw()) })
