@@ -465,7 +465,7 @@ fn a_device_that_is_reset_may_refuse_to_be_reset_again() {
     let right = link.right.into_reset().unwrap();
     assert_eq!(link.poller.wait(SHORT).unwrap().check().unwrap_err().status, Status::Destroyed);
     assert!(link.poller.poll().unwrap().is_none());
-    right.into_init(&link.port).unwrap();
+    drop(right.into_init(&link.port).unwrap());
     // The first is no matter of taste.
     fabric.inject(fails(Verb::ModifyQp, libc::EINVAL));
     let error = link.left.into_reset().unwrap_err();
