@@ -182,8 +182,18 @@ impl<B: Brand> World<B> {
                 reached = Some(count + 1);
             }
         }
+        // A device that nobody steps writes while this is read word by word, until the memory is taken back.
+        let (under_way, content) = (!ended && self.device.stepped.is_none(), &self.content);
+        let is_possible = |(word, found): (usize, &u64)| {
+            let covers = |write: &Written| (write.at..write.at + write.words).contains(&word) && write.value == *found;
+            content[word] == *found || open.iter().any(|write| covers(write))
+        };
+        if reached.is_none() && under_way && range.clone().zip(found).all(is_possible) {
+            return;
+        }
         let reached = reached.unwrap_or_else(|| {
-            panic!("{found:x?} from {first} on is not {:x?} and then some of {:x?}", &self.content[range.clone()], open)
+            let content = &self.content[range.clone()];
+            panic!("{found:x?} from {first} on is not {content:x?} and then some of {open:x?}, taken back: {ended}")
         });
         for (count, write) in open.into_iter().enumerate() {
             if count < reached || ended {
