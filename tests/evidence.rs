@@ -264,6 +264,25 @@ fn the_table_of_conformance_counts_what_ran() {
     assert_eq!((nothing.0[0], nothing.1), (0, false));
 }
 
+/// A stage whose first command fails and whose last one does not.
+#[test]
+fn a_stage_fails_with_any_of_its_commands() {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("stages");
+    fs::create_dir_all(&folder).unwrap();
+    let (commands, rest) =
+        text("x").split_once("# ---- Which command").map(|(a, b)| (a.to_owned(), b.to_owned())).unwrap();
+    for (first, success) in [("true", true), ("false", false), ("false | cat", false)] {
+        let stage = format!(
+            "need_rust() {{ :; }}\nneed() {{ :; }}\nstage_loom() {{ inner; true; }}\ninner() {{ {first}; true; }}\n"
+        );
+        fs::write(folder.join("x"), format!("{commands}{stage}{rest}")).unwrap();
+        let output = Command::new("bash").arg(folder.join("x")).args(["test", "loom"]).output().expect("bash");
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(said.contains("loom "), "{said}{}", String::from_utf8_lossy(&output.stderr));
+        assert_eq!(output.status.success(), success, "{first}: {said}");
+    }
+}
+
 #[test]
 fn each_difference_of_soft_roce_is_known_to_the_tests() {
     let document = text("docs/conformance.md");

@@ -189,7 +189,7 @@ fn the_packets_of_a_pairs_next_life_are_ahead_of_those_of_its_last() {
     interlock::domain! { struct Test; }
     let Link { domain, port, mut poller, mut left, mut right, .. } =
         Link::new(context().named_domain(Test).unwrap(), 4);
-    let region = domain.register::<interlock::RemoteAll, _>(vec![0_u8; 1 << 16]).unwrap();
+    let region = domain.register::<interlock::RemoteAll, _>(vec![0_u64; 1 << 13]).unwrap();
     for _ in 0..8 {
         let (first, of_right) = (left.psn().value(), right.psn().value());
         let packets = region.len() as u32 / left.query().unwrap().path_mtu.unwrap().bytes();
@@ -213,10 +213,10 @@ fn the_packets_of_a_pairs_next_life_are_ahead_of_those_of_its_last() {
 fn a_pair_that_fails_while_it_is_reset_is_in_reset() {
     interlock::domain! { struct Test; }
     let mut link = Link::new(context().named_domain(Test).unwrap(), 4);
-    let region = link.domain.register::<interlock::RemoteAll, _>(vec![0_u8; 8]).unwrap();
+    let region = link.domain.register::<interlock::RemoteAll, _>(vec![0_u64; 1]).unwrap();
     let nothing = region.remote();
     region.deregister().unwrap();
-    for round in 0..300 {
+    for round in 0..if cfg!(miri) { 3 } else { 300 } {
         link.left.post_write(link.domain.buffer(8).unwrap(), &nothing).unwrap();
         // The refusal is under way.
         for _ in 0..round * 50 {

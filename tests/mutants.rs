@@ -455,6 +455,7 @@ const UNCHECKED: &[Unchecked] = &[
         changes: &[("domain/brand.rs", "const CHECKED: bool = true;", "const CHECKED: bool = false;")],
         // What compares more than domains is not among them.
         tests: &[
+            "a_batch_of_all_items_takes_memory_of_its_own_domain",
             "a_batch_takes_memory_of_its_own_domain",
             "a_buffer_is_not_of_a_domain_that_came_later",
             "a_completed_buffer_keeps_its_domain",
