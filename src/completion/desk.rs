@@ -7,10 +7,11 @@
 use super::Completion;
 use super::entry::Ended;
 use super::poller::PollError;
-use super::queue::{Attached, CqInner, Message, Orphan, Place, Vacant};
+use super::queue::{Attached, CqInner, Message, Orphan, Place, Statuses};
 use super::retired::Run;
 use super::shares::Members;
-use crate::queue::{RawEntry, WorkId};
+use crate::queue::ledger::{Nothing, Retirer};
+use crate::queue::{Entry, RawEntry, WorkId};
 use crate::sys;
 use std::mem;
 use std::sync::atomic::Ordering;
@@ -25,9 +26,11 @@ pub(crate) struct Desk {
     ///
     /// 0. `mask + 1` places, a power of two. The work queues are in those of their slots; what is in the others has nothing
     ///    in flight, so that no look at a place has to ask.
-    attached: Vec<Attached>,
+    retirers: Vec<Retirer<Entry>>,
     mask: usize,
-    vacant: Vacant,
+    /// What else belongs to each; looked at when something fails.
+    statuses: Statuses,
+    vacant: Nothing<Entry>,
     /// Those of them that receive from a shared receive queue.
     members: Members,
     /// What was taken from the device and not given out yet: from `next` to `filled`.
@@ -53,10 +56,11 @@ unsafe impl Sync for Desk {}
 
 impl Desk {
     pub(super) fn new() -> Self {
-        let vacant = Vacant::new();
+        let vacant = Nothing::new();
         Self {
-            attached: vec![vacant.place()],
+            retirers: vec![vacant.retirer()],
             mask: 0,
+            statuses: Statuses::default(),
             vacant,
             members: Members::default(),
             // SAFETY: a struct of numbers, for which zero is a value. (A device need not write all of them.)
@@ -70,8 +74,8 @@ impl Desk {
         }
     }
 
-    pub(super) fn into_attached(self) -> Vec<Attached> {
-        self.attached
+    pub(super) fn into_retirers(self) -> Vec<Retirer<Entry>> {
+        self.retirers
     }
 
     pub(super) fn unknown(&self) -> u64 {
@@ -121,11 +125,9 @@ impl Desk {
         let wc = unsafe { self.polled.get_unchecked(at as usize) };
         let id = wc.wr_id;
         // SAFETY: there are so many (0).
-        let attached = unsafe { self.attached.get_unchecked_mut(id as usize & self.mask) };
-        if !attached.retirer.is_in_flight(id) {
-            return None;
-        }
-        Run::completed(attached, id, wc, &mut self.next).next_success(first)
+        let retirer = unsafe { self.retirers.get_unchecked_mut(id as usize & self.mask) }.lend();
+        let oldest = retirer.oldest_before(id)?;
+        Run::completed(retirer, &self.statuses, oldest, id, wc, &mut self.next).next_success(first)
     }
 
     /// [`next`](Self::next), whatever that is.
@@ -172,14 +174,11 @@ impl Desk {
     unsafe fn current(&mut self) -> Option<Run<'_>> {
         // SAFETY: less than `filled` (caller), so less than `BATCH` (1).
         let wc = unsafe { self.polled.get_unchecked(self.next as usize) };
-        let id = WorkId::from_raw(wc.wr_id);
-        let place = id.raw() as usize & self.mask;
+        let id = wc.wr_id;
         // SAFETY: there are so many (0).
-        let attached = unsafe { self.attached.get_unchecked_mut(place) };
-        if !attached.retirer.is_in_flight(id.raw()) {
-            return None;
-        }
-        Some(Run::completed(attached, id.raw(), wc, &mut self.next))
+        let retirer = unsafe { self.retirers.get_unchecked_mut(id as usize & self.mask) }.lend();
+        let oldest = retirer.oldest_before(id)?;
+        Some(Run::completed(retirer, &self.statuses, oldest, id, wc, &mut self.next))
     }
 
     /// Brings what the completion at `next` names to the pair that took it, if that is a shared receive; the pair's slot.
@@ -193,14 +192,15 @@ impl Desk {
     #[cold]
     fn current_shared(&mut self, slot: usize) -> Option<Run<'_>> {
         let wc = &self.polled[self.next as usize % BATCH];
-        let attached = self.attached.get_mut(slot)?;
-        Some(Run::completed(attached, attached.retirer.oldest(), wc, &mut self.next))
+        let retirer = self.retirers.get_mut(slot)?.lend();
+        let brought = retirer.oldest();
+        Some(Run::completed(retirer, &self.statuses, brought, brought, wc, &mut self.next))
     }
 
     /// The requests of a queue that is gone.
     #[cold]
     fn destroyed(&mut self, slot: usize) -> Option<Run<'_>> {
-        self.attached.get_mut(slot).map(Run::destroyed)
+        self.retirers.get_mut(slot).map(|retirer| Run::destroyed(retirer.lend(), &self.statuses))
     }
 
     /// Asks the device for completions, `BATCH` at most, and gives its answer. They are not given out yet.
@@ -267,13 +267,15 @@ impl Desk {
         for message in queue.mailbox.take() {
             match message {
                 Message::Attach(attached) => {
-                    let slot = attached.key().slot();
-                    if self.attached.len() <= slot {
-                        self.attached.resize_with((slot + 1).next_power_of_two(), || self.vacant.place());
-                        self.mask = self.attached.len() - 1;
+                    let Attached { retirer, status } = attached;
+                    let slot = WorkId::from_raw(retirer.oldest()).key().slot();
+                    if self.retirers.len() <= slot {
+                        self.retirers.resize_with((slot + 1).next_power_of_two(), || self.vacant.retirer());
+                        self.mask = self.retirers.len() - 1;
                     }
-                    if let Some(place) = self.attached.get_mut(slot) {
-                        *place = attached;
+                    if let Some(place) = self.retirers.get_mut(slot) {
+                        *place = retirer;
+                        self.statuses.set(slot, Some(status));
                     }
                 }
                 Message::Join(member) => self.members.join(member),
@@ -306,14 +308,15 @@ impl Desk {
         while let Some(orphan) = self.leaving.last() {
             let slot = orphan.place.next.key().slot();
             let mut next = orphan.place.next;
-            if let Some(place) = self.attached.get_mut(slot) {
-                if place.retirer.has_any() {
+            if let Some(retirer) = self.retirers.get_mut(slot) {
+                if retirer.has_any() {
                     return Some(slot);
                 }
                 if orphan.place.shared.is_some() {
-                    self.members.leave(place.qpn, slot);
+                    self.members.leave(retirer.origin().qpn, slot);
                 }
-                next = WorkId::from_raw(mem::replace(place, self.vacant.place()).retirer.oldest());
+                next = WorkId::from_raw(mem::replace(retirer, self.vacant.retirer()).oldest());
+                self.statuses.set(slot, None);
             }
             if let Some(Orphan { place, keeps_lease }) = self.leaving.pop() {
                 queue.release(Place { next, ..place }, keeps_lease.is_none());

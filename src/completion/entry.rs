@@ -2,6 +2,7 @@
 
 use super::{Failure, Status, Success};
 use crate::domain::brand::Branded;
+use crate::queue::ledger::Origin;
 use crate::queue::{Entry, HEADER_BYTES, QueueKind, RawEntry, WorkId};
 use crate::sys;
 use crate::types::{Qpn, Rkey};
@@ -82,18 +83,19 @@ impl Ended {
     }
 
     #[inline(always)]
-    pub(super) fn succeeded(id: WorkId, entry: &Entry, qpn: u32, datagrams: bool, wc: &sys::ibv_wc) -> Self {
+    pub(super) fn succeeded(id: WorkId, entry: &Entry, origin: Origin, wc: &sys::ibv_wc) -> Self {
         match id.key().kind() {
             // Only a receive has a length and flags.
-            QueueKind::Send => Self { id, head: u64::from(qpn), detail: 0, sender: 0 },
-            QueueKind::Receive | QueueKind::Shared => Self::received(id, entry, qpn, datagrams, wc),
+            QueueKind::Send => Self { id, head: u64::from(origin.qpn), detail: 0, sender: 0 },
+            QueueKind::Receive | QueueKind::Shared => Self::received(id, entry, origin, wc),
         }
     }
 
     /// A receive that succeeded: what came is what is filled. One of more bytes than its buffer has is no success.
     #[inline(always)]
     #[allow(unsafe_code, reason = "the immediate is in a union")]
-    fn received(id: WorkId, entry: &Entry, qpn: u32, datagrams: bool, wc: &sys::ibv_wc) -> Self {
+    fn received(id: WorkId, entry: &Entry, origin: Origin, wc: &sys::ibv_wc) -> Self {
+        let Origin { qpn, datagrams } = origin;
         let mut head = u64::from(qpn) | u64::from(wc.wc_flags & EXTRAS) << EXTRAS_SHIFT;
         let mut filled = wc.byte_len as usize;
         if wc.opcode == sys::ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM {

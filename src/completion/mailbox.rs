@@ -47,7 +47,7 @@ impl<M> Mailbox<M> {
 mod models {
     //! Every interleaving of the program destroying a pair on one thread and polling on another.
     use super::*;
-    use crate::queue::ledger::{Retirer, STEP, ledger};
+    use crate::queue::ledger::{Origin, Retirer, STEP, ledger};
     use crate::sync::{Arc, AtomicU32};
     use loom::thread;
 
@@ -81,7 +81,7 @@ mod models {
         loom::model(|| {
             let mailbox = Arc::new(Mailbox::new());
             let completions = Arc::new(AtomicU32::new(0));
-            let (mut poster, mut retirer): (_, Retirer<u32>) = ledger(2, 0);
+            let (mut poster, mut retirer): (_, Retirer<u32>) = ledger(2, 0, Origin::default());
             let (orphanage, device) = (Arc::clone(&mailbox), Arc::clone(&completions));
             let program = thread::spawn(move || {
                 poster.try_push(0).unwrap();

@@ -19,7 +19,7 @@ use crate::device::objects::Object;
 use crate::domain::brand::Branded;
 use crate::domain::{DomainId, DomainInner};
 use crate::error::{VerbError, note_leak};
-use crate::queue::ledger::{Nothing, Retirer};
+use crate::queue::ledger::{Origin, Retirer};
 use crate::queue::{Entry, MAX_SLOTS, QueueKey, QueueKind, SharedLedger, WorkId};
 use crate::sys::{
     self,
@@ -125,6 +125,11 @@ impl QueueStatus {
         })
     }
 
+    /// What completions tell of the pair.
+    pub(crate) fn origin(&self) -> Origin {
+        Origin { qpn: self.qpn, datagrams: self.datagrams }
+    }
+
     /// The same for another life of the pair.
     pub(crate) fn anew(&self) -> Arc<Self> {
         let Self { qpn, unreliable, datagrams, domain, .. } = *self;
@@ -217,44 +222,30 @@ impl QueueStatus {
     }
 }
 
-/// A work queue as its poller sees it: one line of the cache.
-#[repr(align(64))]
+/// A work queue as its poller sees it.
 pub(crate) struct Attached {
     pub(crate) retirer: Retirer<Entry>,
-    /// The status's, without the way there.
-    pub(super) qpn: u32,
-    /// Likewise.
-    pub(super) datagrams: bool,
     pub(crate) status: Arc<QueueStatus>,
 }
 
-static_assertions::const_assert_eq!(mem::size_of::<Attached>(), 64);
+/// The statuses of the work queues of a completion queue, by slot.
+#[derive(Default)]
+pub(super) struct Statuses(Vec<Option<Arc<QueueStatus>>>);
 
-impl Attached {
-    pub(crate) fn new(retirer: Retirer<Entry>, status: Arc<QueueStatus>) -> Self {
-        Self { retirer, qpn: status.qpn, datagrams: status.datagrams, status }
+impl Statuses {
+    /// That of the queue of the request with this id.
+    #[cold]
+    pub(super) fn of(&self, id: WorkId) -> Option<&QueueStatus> {
+        self.0.get(id.key().slot())?.as_deref()
     }
 
-    /// Which work queue it is.
-    pub(super) fn key(&self) -> QueueKey {
-        WorkId::from_raw(self.retirer.oldest()).key()
-    }
-}
-
-/// What is in places without a work queue: nothing is in flight there.
-pub(super) struct Vacant {
-    ledger: Nothing<Entry>,
-    status: Arc<QueueStatus>,
-}
-
-impl Vacant {
-    pub(super) fn new() -> Self {
-        let status = QueueStatus::new(0, sys::ibv_qp_type::IBV_QPT_RC, DomainId::NONE);
-        Self { ledger: Nothing::new(), status }
-    }
-
-    pub(super) fn place(&self) -> Attached {
-        Attached::new(self.ledger.retirer(), Arc::clone(&self.status))
+    pub(super) fn set(&mut self, slot: usize, status: Option<Arc<QueueStatus>>) {
+        if self.0.len() <= slot {
+            self.0.resize(slot + 1, None);
+        }
+        if let Some(place) = self.0.get_mut(slot) {
+            *place = status;
+        }
     }
 }
 
@@ -425,13 +416,13 @@ impl Drop for CqInner {
         // device is done with whatever the ledgers still hold.
         let parked = self.control().parked.take();
         let unread = self.mailbox.take();
-        let mut ledgers: Vec<Attached> = parked.map(|desk| desk.into_attached()).unwrap_or_default();
+        let mut ledgers: Vec<Retirer<Entry>> = parked.map(|desk| desk.into_retirers()).unwrap_or_default();
         ledgers.extend(unread.into_iter().filter_map(|message| match message {
-            Message::Attach(attached) => Some(attached),
+            Message::Attach(attached) => Some(attached.retirer),
             Message::Join(_) | Message::Orphan(_) => None,
         }));
-        for mut attached in ledgers {
-            while let Some(entry) = attached.retirer.take() {
+        for mut retirer in ledgers {
+            while let Some(entry) = retirer.take() {
                 drop(entry);
             }
         }

@@ -4,11 +4,11 @@
 #![allow(unsafe_code, reason = "takes entries out of the ledgers")]
 
 use super::entry::Ended;
-use super::queue::{Attached, QueueStatus};
+use super::queue::{QueueStatus, Statuses};
 use super::{Completion, Failure, Status, Success};
 use crate::domain::brand::Branded;
 use crate::memory::Buffer;
-use crate::queue::ledger::{after, between};
+use crate::queue::ledger::{Retiring, after, between};
 use crate::queue::{Entry, QueueKind, RawEntry, WorkId};
 use crate::sys;
 use std::mem::ManuallyDrop;
@@ -17,10 +17,13 @@ use std::{fmt, iter::FusedIterator, marker::PhantomData};
 /// Requests of one work queue that came to their end together: some that succeeded, and one of which the device says how it
 /// ended. Forgetting it changes nothing: they are still in the ledger then, and the next poll finds them.
 pub(super) struct Run<'d> {
-    attached: &'d mut Attached,
+    retirer: Retiring<'d, Entry>,
+    statuses: &'d Statuses,
     /// # Invariants
     ///
-    /// 0. The last in the ledger: it is in flight, as are those before it.
+    /// 0. The oldest in the ledger.
+    oldest: u64,
+    /// 1. The last: it is in flight, as are those before it.
     last: u64,
     /// What the device says of the last; `None` if the queue is gone.
     by_device: Option<(&'d sys::ibv_wc, &'d mut u32)>,
@@ -29,19 +32,27 @@ pub(super) struct Run<'d> {
 impl<'d> Run<'d> {
     /// `next` counts the completions that were given out.
     #[inline(always)]
-    pub(super) fn completed(attached: &'d mut Attached, last: u64, wc: &'d sys::ibv_wc, next: &'d mut u32) -> Self {
-        Self { attached, last, by_device: Some((wc, next)) }
+    pub(super) fn completed(
+        retirer: Retiring<'d, Entry>,
+        statuses: &'d Statuses,
+        oldest: u64,
+        last: u64,
+        wc: &'d sys::ibv_wc,
+        next: &'d mut u32,
+    ) -> Self {
+        Self { retirer, statuses, oldest, last, by_device: Some((wc, next)) }
     }
 
     /// At least one request is in flight.
-    pub(super) fn destroyed(attached: &'d mut Attached) -> Self {
-        Self { last: attached.retirer.oldest(), attached, by_device: None }
+    pub(super) fn destroyed(retirer: Retiring<'d, Entry>, statuses: &'d Statuses) -> Self {
+        let oldest = retirer.oldest();
+        Self { retirer, statuses, oldest, last: oldest, by_device: None }
     }
 
     /// How many requests are before the last.
     #[inline(always)]
     fn ahead(&self) -> u32 {
-        between(self.attached.retirer.oldest(), self.last)
+        between(self.oldest, self.last)
     }
 
     /// Whether the device says that the last succeeded, and it was no receive: then it ended as those before it.
@@ -81,14 +92,14 @@ impl<'d> Run<'d> {
             // SAFETY: taken out just now.
             return Some(unsafe { Completion::new(ended, entry.into_raw()) });
         }
-        let Self { attached, by_device: Some((wc, next)), last } = self else { return None };
+        let Self { mut retirer, by_device: Some((wc, next)), last, .. } = self else { return None };
         if wc.status != sys::ibv_wc_status::IBV_WC_SUCCESS {
             return None;
         }
-        // SAFETY: in flight (0).
-        let entry = unsafe { attached.retirer.take_one() };
+        // SAFETY: in flight (1), and there is none before it.
+        let entry = unsafe { retirer.take_oldest(last) };
         *next = if first { 1 } else { *next + 1 };
-        let ended = Ended::succeeded(WorkId::from_raw(last), &entry, attached.qpn, attached.datagrams, wc);
+        let ended = Ended::succeeded(WorkId::from_raw(last), &entry, retirer.origin(), wc);
         // SAFETY: taken out just now.
         Some(unsafe { Completion::new(ended, entry.into_raw()) })
     }
@@ -96,50 +107,50 @@ impl<'d> Run<'d> {
     /// The oldest of those before the last.
     #[inline(always)]
     fn next_before(&mut self) -> Option<(Ended, Entry)> {
-        let Attached { retirer, qpn, .. } = &mut *self.attached;
-        let id = WorkId::from_raw(retirer.oldest());
-        if id.raw() == self.last {
+        let id = self.oldest;
+        if id == self.last {
             return None;
         }
-        // SAFETY: in flight (0).
-        Some((Ended::implied(id, *qpn), unsafe { retirer.take_one() }))
+        self.oldest = after(id, 1);
+        // SAFETY: the oldest (0), in flight (1).
+        let entry = unsafe { self.retirer.take_oldest(id) };
+        Some((Ended::implied(WorkId::from_raw(id), self.retirer.origin().qpn), entry))
     }
 
     /// Gives `f` those before the last.
     #[inline(always)]
     fn each_before(&mut self, mut f: impl FnMut(Ended, Entry)) {
-        let Attached { retirer, qpn, .. } = &mut *self.attached;
-        // SAFETY: in flight (0).
-        unsafe { retirer.take_each(self.last, |id, entry| f(Ended::implied(WorkId::from_raw(id), *qpn), entry)) };
+        let qpn = self.retirer.origin().qpn;
+        let f = |id, entry| f(Ended::implied(WorkId::from_raw(id), qpn), entry);
+        // SAFETY: from the oldest (0) on, in flight (1).
+        unsafe { self.retirer.take_each(&mut self.oldest, self.last, f) };
     }
 
-    /// The last.
+    /// The last; there is none before it.
     #[inline(always)]
     fn last(self) -> (Ended, Entry) {
-        let Self { attached, by_device, last } = self;
-        let qpn = attached.qpn;
-        match by_device {
-            Some((wc, next)) => {
-                *next += 1;
-                let id = WorkId::from_raw(wc.wr_id);
-                if wc.status == sys::ibv_wc_status::IBV_WC_SUCCESS {
-                    // SAFETY: in flight (0).
-                    let entry = unsafe { attached.retirer.take_one() };
-                    (Ended::succeeded(id, &entry, qpn, attached.datagrams, wc), entry)
-                } else {
-                    // Before the pair can see itself drained, and begin a new life without failures.
-                    let first = note_failure(&attached.status, id.key().kind(), Status::from_raw(wc.status.0));
-                    // SAFETY: in flight (0).
-                    let entry = unsafe { attached.retirer.take_one() };
-                    (Ended::failed(id, qpn, wc, first), entry)
-                }
-            }
-            None => {
-                // SAFETY: in flight (0).
-                let entry = unsafe { attached.retirer.take_one() };
-                (Ended::destroyed(WorkId::from_raw(last), qpn), entry)
-            }
+        let Self { mut retirer, statuses, by_device, last, .. } = self;
+        let origin = retirer.origin();
+        let Some((wc, next)) = by_device else {
+            // SAFETY: in flight (1), the oldest by now.
+            let entry = unsafe { retirer.take_oldest(last) };
+            return (Ended::destroyed(WorkId::from_raw(last), origin.qpn), entry);
+        };
+        *next += 1;
+        // Of a shared receive another one than `last`.
+        let id = WorkId::from_raw(wc.wr_id);
+        if wc.status == sys::ibv_wc_status::IBV_WC_SUCCESS {
+            // SAFETY: as above.
+            let entry = unsafe { retirer.take_oldest(last) };
+            return (Ended::succeeded(id, &entry, origin, wc), entry);
         }
+        // Before the pair can see itself drained, and begin a new life without failures.
+        let first = statuses
+            .of(WorkId::from_raw(last))
+            .and_then(|status| note_failure(status, id.key().kind(), Status::from_raw(wc.status.0)));
+        // SAFETY: as above.
+        let entry = unsafe { retirer.take_oldest(last) };
+        (Ended::failed(id, origin.qpn, wc, first), entry)
     }
 
     /// The last; drops the memory of what is still before it.
@@ -214,7 +225,7 @@ impl<'p, B> Retired<'p, B> {
             // The last with the others: it ended as they did.
             let end = after(self.run.last, 1);
             while self.take_row(free, end) {
-                if self.run.attached.retirer.oldest() == end {
+                if self.run.oldest == end {
                     // SAFETY: taken out here, and not dropped.
                     unsafe { ManuallyDrop::take(&mut ManuallyDrop::new(self).run) }.give_out();
                     return Ok(());
@@ -241,8 +252,8 @@ impl<'p, B> Retired<'p, B> {
     /// buffers. There is one at least, and `free` has room.
     #[inline(always)]
     fn take_row(&mut self, free: &mut Vec<Buffer<B>>, end: u64) -> bool {
-        let Run { attached, .. } = &mut *self.run;
-        let row = attached.retirer.oldest_row(end);
+        let Run { retirer, oldest, .. } = &mut *self.run;
+        let row = retirer.row(*oldest, end);
         let spare = free.spare_capacity_mut();
         let count = spare.len().min(row.len() as usize);
         let mut bits = 0;
@@ -259,7 +270,8 @@ impl<'p, B> Retired<'p, B> {
         // SAFETY: so many were written, which are buffers.
         unsafe { free.set_len(free.len() + count) };
         // SAFETY: their copies are the values from here on.
-        unsafe { attached.retirer.took(count as u32) };
+        unsafe { retirer.took(after(*oldest, count as u32)) };
+        *oldest = after(*oldest, count as u32);
         true
     }
 

@@ -109,7 +109,7 @@ mod tests {
     //! Completions of a device that lies.
     use super::*;
     use crate::domain::Numbers;
-    use crate::queue::ledger::{Retirer, ledger};
+    use crate::queue::ledger::{Origin, Retirer, ledger};
     use crate::queue::{Operation, SlabPoster, slab};
 
     fn queues() -> [SlabPoster<Entry>; 2] {
@@ -122,7 +122,7 @@ mod tests {
     }
 
     fn join(members: &mut Members, qpn: u32, slot: usize, queue: &SlabPoster<Entry>) -> Retirer<Entry> {
-        let (poster, retirer) = ledger(1, 0);
+        let (poster, retirer) = ledger(1, 0, Origin::default());
         members.join(Member { qpn, slot, poster, ledger: Arc::clone(&queue.slab) });
         retirer
     }

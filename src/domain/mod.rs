@@ -51,11 +51,6 @@ unsafe impl Sync for DomainInner {}
 #[allow(unnameable_types, reason = "in a sealed trait")]
 pub struct DomainId(usize);
 
-impl DomainId {
-    /// That of no domain.
-    pub(crate) const NONE: Self = Self(0);
-}
-
 impl DomainInner {
     /// What tells it from other domains.
     #[inline(always)]

@@ -429,13 +429,13 @@ fn lease(
 
 /// Makes the ledger of a work queue, and tells its poller of it; gives the end that posts.
 fn attach(queue: &CqInner, place: &Place, depth: u32, status: &Arc<QueueStatus>) -> Poster<Entry> {
-    let (poster, retirer) = ledger(depth, place.next.raw());
-    queue.attach(Attached::new(retirer, Arc::clone(status)));
+    let (poster, retirer) = ledger(depth, place.next.raw(), status.origin());
+    queue.attach(Attached { retirer, status: Arc::clone(status) });
     let Some(shared) = &place.shared else { return poster };
     // The poller posts, for each completion. To the ledger of the pair nobody does.
     let (qpn, slot, ledger_of_all) = (status.qpn, place.next.key().slot(), shared.clone());
     queue.join(Member { qpn, slot, poster, ledger: ledger_of_all });
-    ledger(1, place.next.raw()).0
+    ledger(1, place.next.raw(), status.origin()).0
 }
 
 impl Local {

@@ -273,6 +273,8 @@ const WINDOW: usize = LIST | 0b00_1000;
 const TAG: usize = OPERATION | FORM;
 // So that other forms show where bits of many entries are put together.
 static_assertions::const_assert_eq!(UNIQUE, 0);
+// So that a buffer that is received into is the word itself.
+static_assertions::const_assert_eq!(Operation::Receive.code(), 0);
 static_assertions::const_assert!(mem::align_of::<Descriptor>() > TAG);
 static_assertions::const_assert!(mem::align_of::<ListInner>() > TAG);
 static_assertions::const_assert!(mem::align_of::<WindowInner>() > TAG);
@@ -391,8 +393,9 @@ impl Entry {
     /// Lets `len_bytes` count as filled, if so many fit.
     #[inline(always)]
     pub(crate) fn fill(&self, len_bytes: usize) -> bool {
-        if let Some(part) = self.part() {
-            return part.fill(len_bytes);
+        if self.bits() & TAG == 0 {
+            // SAFETY: a buffer of a receive (0), whose tag is all zeros.
+            return unsafe { self.tagged.as_ref() }.fill(len_bytes);
         }
         match self.as_list() {
             Some(list) if len_bytes <= list.capacity() => list.fill(len_bytes),

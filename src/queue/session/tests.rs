@@ -3,7 +3,7 @@
 use super::*;
 use crate::completion::QueueStatus;
 use crate::queue::batch::batch;
-use crate::queue::ledger::ledger;
+use crate::queue::ledger::{Origin, ledger};
 use crate::soft::Fabric;
 use crate::{Context, Inline, Limits, ProtectionDomain, ReliableConnection, RemoteAll, RemoteRegion, Scoped};
 use std::cell::{Cell, RefCell};
@@ -113,7 +113,7 @@ fn with_queue(
     ANSWER.set(0);
     context
         .with_domain(|domain| {
-            let (poster, mut retirer) = ledger(depth, 0);
+            let (poster, mut retirer) = ledger(depth, 0, Origin::default());
             let verbs = PostSends { list: no_list, session, peers: None };
             let limits = Limits { sends: depth, inline_bytes: 32, elements: 3, ..Limits::default() };
             let status = QueueStatus::new(1, RC, domain.inner.id());
