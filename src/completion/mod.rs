@@ -20,7 +20,7 @@ pub(crate) use channel::create_channel;
 pub use entry::Completion;
 pub use failure::{Failure, FailureCause};
 pub use poller::{PollError, Poller, WaitError};
-pub(crate) use queue::{Attached, CqInner, Orphan, Place, QueueStatus, create};
+pub(crate) use queue::{Attached, CqInner, Orphan, Place, QueueStatus, create, is_broken};
 pub use queue::{CompletionQueue, NoRoom};
 pub use resize::ResizeError;
 pub use retired::{Retired, Unsignalled};

@@ -19,14 +19,14 @@ use crate::device::objects::Object;
 use crate::domain::brand::Branded;
 use crate::domain::{DomainId, DomainInner};
 use crate::error::{VerbError, note_leak};
-use crate::queue::ledger::{Origin, Retirer};
+use crate::queue::ledger::{Detour, Retirer};
 use crate::queue::{Entry, MAX_SLOTS, QueueKey, QueueKind, SharedLedger, WorkId};
 use crate::sys::{
     self,
     inline::{PollCq, RequestNotify},
 };
 use std::marker::PhantomData;
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::{fmt, mem, ptr::NonNull};
 
@@ -93,86 +93,71 @@ pub struct NoRoom {
 }
 
 /// What a work queue and its poller tell each other besides the ledger, and what the pair is. One for both queues of a pair.
-#[derive(Debug)]
 pub(crate) struct QueueStatus {
-    /// Not 0 where posts cannot go the short way. `BROKEN`: since the first failure that the poller saw; posts to this queue
+    /// Of the send queue and the receive queue. `BROKEN`: since the first failure that the poller saw; posts to this queue
     /// are refused. `POISONED`: so are they, since the device may have what nobody accounts for; until reset or destroy.
     /// `IN_SESSIONS`: they go through `ibv_wr_*`.
-    detour: [AtomicU8; 2],
+    detours: [Detour<Entry>; 2],
     /// That failure's status, plus 1; 0 for none.
     first_failure: AtomicU32,
     pub(crate) qpn: u32,
     /// UC and UD: a failing send stops the sends only.
     unreliable: bool,
-    /// UD: a message comes with a header.
-    datagrams: bool,
     pub(crate) domain: DomainId,
 }
 
-const BROKEN: u8 = 1;
-const IN_SESSIONS: u8 = 2;
-const POISONED: u8 = 4;
+const BROKEN: u32 = 1;
+const IN_SESSIONS: u32 = 2;
+const POISONED: u32 = 4;
+
+/// Whether a queue with this detour takes no posts.
+#[inline(always)]
+pub(crate) fn is_broken(detour: u32) -> bool {
+    detour & (BROKEN | POISONED) != 0
+}
 
 impl QueueStatus {
-    pub(crate) fn new(qpn: u32, kind: sys::ibv_qp_type, domain: DomainId) -> Arc<Self> {
-        Arc::new(Self {
-            detour: [AtomicU8::new(0), AtomicU8::new(0)],
-            first_failure: AtomicU32::new(0),
-            qpn,
-            unreliable: kind != sys::ibv_qp_type::IBV_QPT_RC,
-            datagrams: kind == sys::ibv_qp_type::IBV_QPT_UD,
-            domain,
-        })
-    }
-
-    /// What completions tell of the pair.
-    pub(crate) fn origin(&self) -> Origin {
-        Origin { qpn: self.qpn, datagrams: self.datagrams }
+    /// Of a pair of transport `kind`, whose send queue and receive queue have these `detours`.
+    pub(crate) fn new(qpn: u32, kind: sys::ibv_qp_type, domain: DomainId, detours: [Detour<Entry>; 2]) -> Arc<Self> {
+        let unreliable = kind != sys::ibv_qp_type::IBV_QPT_RC;
+        Arc::new(Self { detours, first_failure: AtomicU32::new(0), qpn, unreliable, domain })
     }
 
     /// The same for another life of the pair.
-    pub(crate) fn anew(&self) -> Arc<Self> {
-        let Self { qpn, unreliable, datagrams, domain, .. } = *self;
-        let detour = self.detour.each_ref().map(|detour| AtomicU8::new(detour.load(Ordering::Relaxed) & IN_SESSIONS));
-        Arc::new(Self { detour, first_failure: AtomicU32::new(0), qpn, unreliable, datagrams, domain })
+    pub(crate) fn anew(&self, detours: [Detour<Entry>; 2]) -> Arc<Self> {
+        let Self { qpn, unreliable, domain, .. } = *self;
+        for (old, new) in self.detours.iter().zip(&detours) {
+            new.set(old.bits() & IN_SESSIONS);
+        }
+        Arc::new(Self { detours, first_failure: AtomicU32::new(0), qpn, unreliable, domain })
     }
 
-    #[inline(always)]
     pub(crate) fn is_broken(&self, side: QueueKind) -> bool {
-        self.of(side).load(Ordering::Relaxed) & (BROKEN | POISONED) != 0
+        is_broken(self.of(side).bits())
     }
 
     /// Nothing more is posted before the pair was reset.
     pub(crate) fn poison(&self) {
-        for detour in &self.detour {
-            detour.fetch_or(POISONED, Ordering::Relaxed);
-        }
+        self.detours.iter().for_each(|detour| detour.set(POISONED));
     }
 
     pub(crate) fn is_poisoned(&self) -> bool {
-        self.of(QueueKind::Send).load(Ordering::Relaxed) & POISONED != 0
-    }
-
-    /// Whether posts can go the short way.
-    #[inline(always)]
-    pub(crate) fn is_plain(&self, side: QueueKind) -> bool {
-        self.of(side).load(Ordering::Relaxed) == 0
+        self.of(QueueKind::Send).bits() & POISONED != 0
     }
 
     /// Sends go through `ibv_wr_*`.
     pub(crate) fn send_in_sessions(&self) {
-        self.of(QueueKind::Send).fetch_or(IN_SESSIONS, Ordering::Relaxed);
+        self.of(QueueKind::Send).set(IN_SESSIONS);
     }
 
     /// The flags of one of the two queues.
-    #[inline(always)]
-    fn of(&self, side: QueueKind) -> &AtomicU8 {
-        let [send, receive] = &self.detour;
+    fn of(&self, side: QueueKind) -> &Detour<Entry> {
+        let [send, receive] = &self.detours;
         if side == QueueKind::Send { send } else { receive }
     }
 
     fn break_queue(&self, side: QueueKind) {
-        self.of(side).fetch_or(BROKEN, Ordering::Relaxed);
+        self.of(side).set(BROKEN);
     }
 
     fn break_all(&self) {
@@ -210,15 +195,13 @@ impl QueueStatus {
     /// Forgets the failures of an earlier life; nothing of it is in flight.
     pub(crate) fn renew(&self) {
         self.first_failure.store(0, Ordering::Relaxed);
-        for detour in &self.detour {
-            detour.fetch_and(IN_SESSIONS, Ordering::Relaxed);
-        }
+        self.detours.iter().for_each(|detour| detour.clear(BROKEN | POISONED));
     }
 
     /// The sends go on after one that failed.
     pub(crate) fn renew_sends(&self) {
         self.first_failure.store(0, Ordering::Relaxed);
-        self.of(QueueKind::Send).fetch_and(!BROKEN, Ordering::Relaxed);
+        self.of(QueueKind::Send).clear(BROKEN);
     }
 }
 

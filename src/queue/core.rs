@@ -4,7 +4,7 @@
 use super::attr::{Limits, Modify, PeerPath};
 use super::datagram::Peers;
 use super::error::{CreateError, TransitionFailure};
-use super::ledger::{MAX_DEPTH, Poster, ledger};
+use super::ledger::{Detour, MAX_DEPTH, Origin, Poster, Retirer, ledger};
 use super::post::{ReceiveQueue, SendQueue};
 use super::session::{self, Extended, PostSends, Posting, RXE};
 use super::shared::SharedCore;
@@ -153,10 +153,12 @@ impl Inner {
             }
         };
         // SAFETY: created just now.
-        let status = QueueStatus::new(unsafe { (*raw.as_ptr()).qp_num }, code::<T>(), domain.id());
+        let qpn = unsafe { (*raw.as_ptr()).qp_num };
+        let origin = Origin { qpn, datagrams: code::<T>() == sys::ibv_qp_type::IBV_QPT_UD };
+        let ledgers = Ledgers::new(&places, limits, origin);
+        let status = QueueStatus::new(qpn, code::<T>(), domain.id(), ledgers.detours());
         domain.context.objects.note(raw, Object::QueuePair(Qpn::from_device(status.qpn)));
-        let send_poster = attach(sends, &places.send, limits.sends, &status);
-        let receive_poster = attach(receives, &places.receive, limits.receives, &status);
+        let (send_poster, receive_poster) = ledgers.attach(sends, receives, &status);
         let peers = (code::<T>() == sys::ibv_qp_type::IBV_QPT_UD).then(|| Peers::new(limits.sends));
         let core = Core {
             raw,
@@ -177,6 +179,9 @@ impl Inner {
         if limits.posting.is_in_sessions() && session.is_none() {
             // A provider that made something else. Dropping the core destroys it.
             return Err(session::none());
+        }
+        if session.is_some() {
+            status.send_in_sessions();
         }
         let post_send = PostSends { list: post_send, session, peers };
         let mut send = SendQueue::new(send_poster, raw, post_send, Arc::clone(&status), limits);
@@ -223,13 +228,15 @@ impl Inner {
             return Err(verb(error));
         }
         core.local.psn = psn;
-        core.status = core.status.anew();
-        let poster = attach(&core.send_queue, &send, core.limits.sends, &core.status);
-        self.send.renew(poster, Arc::clone(&core.status));
-        let poster = attach(&core.receive_queue, &receive, core.limits.receives, &core.status);
-        self.receive.renew(poster, Arc::clone(&core.status));
+        let places = Places { send, receive };
+        let origin = Origin { qpn: core.status.qpn, datagrams: core.peers.is_some() };
+        let ledgers = Ledgers::new(&places, &core.limits, origin);
+        core.status = core.status.anew(ledgers.detours());
+        let (send, receive) = ledgers.attach(&core.send_queue, &core.receive_queue, &core.status);
+        self.send.renew(send, Arc::clone(&core.status));
+        self.receive.renew(receive, Arc::clone(&core.status));
         core.unsettled.fetch_add(2, Ordering::Relaxed);
-        if let Some(old) = core.places.replace(Places { send, receive }) {
+        if let Some(old) = core.places.replace(places) {
             core.orphan(old.send, old.receive, Some(&core.unsettled));
         }
         Ok(())
@@ -427,15 +434,43 @@ fn lease(
     }
 }
 
-/// Makes the ledger of a work queue, and tells its poller of it; gives the end that posts.
-fn attach(queue: &CqInner, place: &Place, depth: u32, status: &Arc<QueueStatus>) -> Poster<Entry> {
-    let (poster, retirer) = ledger(depth, place.next.raw(), status.origin());
-    queue.attach(Attached { retirer, status: Arc::clone(status) });
-    let Some(shared) = &place.shared else { return poster };
-    // The poller posts, for each completion. To the ledger of the pair nobody does.
-    let (qpn, slot, ledger_of_all) = (status.qpn, place.next.key().slot(), shared.clone());
-    queue.join(Member { qpn, slot, poster, ledger: ledger_of_all });
-    ledger(1, place.next.raw(), status.origin()).0
+/// The ledgers of one life of a pair, on their way to who posts and who polls.
+struct Ledgers {
+    send: (Poster<Entry>, Retirer<Entry>),
+    receive: (Poster<Entry>, Retirer<Entry>),
+    /// Of a pair that receives from a shared receive queue: what its poller posts to, for each completion.
+    brought: Option<Member>,
+}
+
+impl Ledgers {
+    fn new(places: &Places, limits: &Limits, origin: Origin) -> Self {
+        let (first_send, first) = (places.send.next.raw(), places.receive.next);
+        let (poster, retirer) = ledger(limits.receives, first.raw(), origin);
+        let (posts, brought) = match &places.receive.shared {
+            None => (poster, None),
+            // Nobody posts to that of the pair.
+            Some(shared) => {
+                let (qpn, slot, ledger_of_all) = (origin.qpn, first.key().slot(), shared.clone());
+                (ledger(1, first.raw(), origin).0, Some(Member { qpn, slot, poster, ledger: ledger_of_all }))
+            }
+        };
+        Self { send: ledger(limits.sends, first_send, origin), receive: (posts, retirer), brought }
+    }
+
+    fn detours(&self) -> [Detour<Entry>; 2] {
+        [self.send.0.detour_of(), self.receive.0.detour_of()]
+    }
+
+    /// Tells the pollers of the two queues; gives the ends that post.
+    fn attach(self, sends: &CqInner, receives: &CqInner, status: &Arc<QueueStatus>) -> (Poster<Entry>, Poster<Entry>) {
+        let Self { send, receive, brought } = self;
+        sends.attach(Attached { retirer: send.1, status: Arc::clone(status) });
+        receives.attach(Attached { retirer: receive.1, status: Arc::clone(status) });
+        if let Some(member) = brought {
+            receives.join(member);
+        }
+        (send.0, receive.0)
+    }
 }
 
 impl Local {

@@ -18,7 +18,7 @@
 //! the device is done with it, and only the retirer learns of either.
 #![allow(unsafe_code, reason = "a ring of cells with two owners")]
 
-use crate::sync::{Arc, AtomicU64, Ordering, UnsafeCell};
+use crate::sync::{Arc, AtomicU32, AtomicU64, Ordering, UnsafeCell};
 use core::mem::{ManuallyDrop, MaybeUninit};
 use core::ptr;
 
@@ -55,6 +55,8 @@ pub(crate) struct Ledger<T> {
     /// 0. Of the cells, those from `retired` to `posted` hold a value; the retirer alone touches them, the poster all
     ///    others. (A poster that takes its newest value back lowers `posted` first.)
     posted: AtomicU64,
+    /// See [`Detour`].
+    detour: AtomicU32,
     retirer: Line<OfRetirer<T>>,
 }
 
@@ -229,7 +231,7 @@ pub(crate) fn ledger<T>(depth: u32, first: u64, origin: Origin) -> (Poster<T>, R
     let depth = depth.clamp(1, MAX_DEPTH);
     let cells = Cells::new(depth);
     let retirer = Line(OfRetirer { retired: AtomicU64::new(first), cells, origin });
-    let ledger = Arc::new(Ledger { posted: AtomicU64::new(first), retirer });
+    let ledger = Arc::new(Ledger { posted: AtomicU64::new(first), detour: AtomicU32::new(0), retirer });
     let poster = Poster { cells, depth, posted: first, end: after(first, depth), ledger: Arc::clone(&ledger) };
     (poster, Retirer(ledger))
 }
@@ -268,6 +270,17 @@ unsafe impl<T: Send> Send for Poster<T> {}
 unsafe impl<T: Send> Sync for Poster<T> {}
 
 impl<T> Poster<T> {
+    /// What stands in the way of a post: see [`Detour`].
+    #[inline(always)]
+    pub(crate) fn detour(&self) -> u32 {
+        self.ledger.detour.load(Ordering::Relaxed)
+    }
+
+    /// Sets and clears what [`detour`](Self::detour) says.
+    pub(crate) fn detour_of(&self) -> Detour<T> {
+        Detour(Arc::clone(&self.ledger))
+    }
+
     /// How many requests fit, as far as is known: no more than do.
     #[inline(always)]
     pub(crate) fn free_known(&self) -> u32 {
@@ -390,6 +403,24 @@ impl<T> Poster<T> {
         self.ledger.posted.store(self.posted, Ordering::Release);
         // SAFETY: was in flight, so it holds a value; the retirer does not reach it (caller).
         Some(unsafe { self.cells.read(self.posted) })
+    }
+}
+
+/// Why posts to a ledger cannot go the short way, bit by bit; 0 if they can. Kept where the ledger is, since each post writes
+/// to that line anyway.
+pub(crate) struct Detour<T>(Arc<Ledger<T>>);
+
+impl<T> Detour<T> {
+    pub(crate) fn bits(&self) -> u32 {
+        self.0.detour.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set(&self, bits: u32) {
+        self.0.detour.fetch_or(bits, Ordering::Relaxed);
+    }
+
+    pub(crate) fn clear(&self, bits: u32) {
+        self.0.detour.fetch_and(!bits, Ordering::Relaxed);
     }
 }
 

@@ -10,7 +10,7 @@ use super::ledger::Poster;
 use super::request::{Action, FillMemory, Inline, Most, RequestFlaw, SendMemory, WorkRequest};
 use super::session::{PostSends, Posting};
 use super::work::{Entry, Operation, QueueKind, WorkId};
-use crate::completion::{QueueStatus, Status};
+use crate::completion::{QueueStatus, Status, is_broken};
 use crate::domain::{Brand, DomainId};
 use crate::error::VerbError;
 use crate::memory::ListInner;
@@ -142,23 +142,6 @@ pub(super) struct WorkQueue<V> {
     pub(super) most: Most,
 }
 
-/// Which of the two queues of a pair a function of the provider posts to.
-pub(super) trait Side {
-    const SIDE: QueueKind;
-    fn has_session(&self) -> bool {
-        false
-    }
-}
-impl Side for PostSends {
-    const SIDE: QueueKind = QueueKind::Send;
-    fn has_session(&self) -> bool {
-        self.session.is_some()
-    }
-}
-impl Side for PostReceiveVerb {
-    const SIDE: QueueKind = QueueKind::Receive;
-}
-
 pub(super) type SendQueue = WorkQueue<PostSends>;
 pub(super) type ReceiveQueue = WorkQueue<PostReceiveVerb>;
 
@@ -168,7 +151,7 @@ unsafe impl<V: Send> Send for WorkQueue<V> {}
 // SAFETY: shared access reads numbers only.
 unsafe impl<V: Sync> Sync for WorkQueue<V> {}
 
-impl<V: Side> WorkQueue<V> {
+impl<V> WorkQueue<V> {
     pub(super) fn new(
         poster: Poster<Entry>,
         raw: NonNull<sys::ibv_qp>,
@@ -176,9 +159,6 @@ impl<V: Side> WorkQueue<V> {
         status: Arc<QueueStatus>,
         limits: &Limits,
     ) -> Self {
-        if verb.has_session() {
-            status.send_in_sessions();
-        }
         let Limits { inline_bytes, elements, posting, .. } = *limits;
         let short = |limit: u32| limit.min(u16::MAX.into()) as u16;
         let most = Most {
@@ -222,7 +202,7 @@ impl<V: Side> WorkQueue<V> {
     /// known, for another one after it if this one is not `signalled`.
     #[inline(always)]
     fn is_plain(&self, signalled: bool) -> bool {
-        self.status.is_plain(V::SIDE) && self.poster.has_room(!signalled)
+        self.poster.detour() == 0 && self.poster.has_room(!signalled)
     }
 
     /// Whether none fits now, or the pair is broken.
@@ -234,7 +214,7 @@ impl<V: Side> WorkQueue<V> {
 
     #[inline(always)]
     fn is_broken(&self) -> bool {
-        self.status.is_broken(V::SIDE)
+        is_broken(self.poster.detour())
     }
 
     /// Why there is no room for `request`.

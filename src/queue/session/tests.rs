@@ -116,7 +116,8 @@ fn with_queue(
             let (poster, mut retirer) = ledger(depth, 0, Origin::default());
             let verbs = PostSends { list: no_list, session, peers: None };
             let limits = Limits { sends: depth, inline_bytes: 32, elements: 3, ..Limits::default() };
-            let status = QueueStatus::new(1, RC, domain.inner.id());
+            let status = QueueStatus::new(1, RC, domain.inner.id(), [poster.detour_of(), poster.detour_of()]);
+            status.send_in_sessions();
             let mut queue = SendQueue::new(poster, raw.cast(), verbs, status, &limits);
             let region = domain.register::<RemoteAll, _>(vec![0_u64; 8]).unwrap();
             f(&mut queue, &domain, region.remote());
