@@ -199,7 +199,7 @@ pub struct Batch<'batch, 'env, B, T = ReliableConnection> {
     /// Whether a session is open.
     pub(super) open: bool,
     /// What fits in the queue, that of `staged` included; 0 after a fault.
-    free: u32,
+    pub(super) free: u32,
     fault: Option<Box<Fault<B>>>,
     brand: Branded<B>,
     transport: PhantomData<fn() -> T>,
@@ -469,10 +469,10 @@ impl<'env, B, T> Batch<'_, 'env, B, T> {
         B: Brand,
         T: Carries<K>,
     {
-        let mut items = Taking::new(items);
         if let Some(session) = self.queue.verb.session {
             return self.post_all_in_session(session, items, make);
         }
+        let mut items = Taking::new(items);
         let before = self.id;
         let other = self.stage_row(&mut items, &mut make);
         if items.left() != 0 || other.is_some() {

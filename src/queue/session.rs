@@ -521,36 +521,46 @@ impl<'env, B, T> Batch<'_, 'env, B, T> {
         }
     }
 
-    /// [`post_all`](Self::post_all), in the session.
-    #[inline(always)]
+    /// [`post_all`](Self::post_all), in the session. A function of its own, so that it takes no registers from lists, and has
+    /// its own for what calls must preserve.
+    #[inline(never)]
     pub(super) fn post_all_in_session<X, M: SendMemory<B> + 'env, K>(
         &mut self,
         session: Extended,
-        mut items: Taking<'_, X>,
+        items: &mut Vec<X>,
         mut make: impl FnMut(X) -> WorkRequest<M, K>,
     ) -> Result<usize, PostError<WorkRequest<M, K>>>
     where
         B: Brand,
         T: Carries<K>,
     {
-        let before = self.id;
-        let other = self.add_row(session, &mut items, &mut make);
-        if other.is_none() && items.left() == 1 && self.plain_room() != 0 {
+        let mut items = Taking::new(items);
+        let (before, count) = (self.id, items.left());
+        let mut row = self.queue.poster.row(before.raw());
+        // The last is signalled, so that it may take the last slot.
+        if self.open || count.wrapping_sub(1) >= STAGED.min(self.free as usize) || count > row.len() as usize {
+            return self.post_rest(items, make, None, before);
+        }
+        self.open(session);
+        // Two loops: a processor knows by its branches where one of half a stage ends, but not where one of a whole stage
+        // does, as the provider has branches too.
+        let mut other = self.add_some(session, (count - 1).min(STAGED / 2), &mut row, &mut items, &mut make);
+        if other.is_none() {
+            other = self.add_some(session, items.left() - 1, &mut row, &mut items, &mut make);
+        }
+        if other.is_none() {
             // SAFETY: there is one.
             let request = make(unsafe { items.next() }).signalled();
             let Some(length) = request.plain_length(self.queue.domain(), self.queue.most) else {
                 return self.post_rest(items, make, Some(request), before);
             };
-            self.open(session);
+            // None is left.
+            mem::forget(items);
             let (id, WorkRequest { memory, action, .. }) = (self.id, request);
             self.id = id.after(1);
-            let mut row = self.queue.poster.row(id.raw());
-            // SAFETY: so much fits in the queue; the session is open.
+            // SAFETY: so much fits in the queue, and in the row; the session is open.
             unsafe { session.add_plain(&mut row, memory, &action, length, id) };
-            return Ok(self.added_since(before));
-        }
-        if other.is_none() && items.left() == 0 {
-            return Ok(0);
+            return Ok(count);
         }
         self.post_rest(items, make, other, before)
     }
@@ -569,13 +579,33 @@ impl<'env, B, T> Batch<'_, 'env, B, T> {
         B: Brand,
         T: Carries<K>,
     {
-        let (domain, most) = (self.queue.domain(), self.queue.most);
         let mut row = self.queue.poster.row(self.id.raw());
-        let room = self.plain_room().min(row.len());
-        let end = items.after((room as usize).min(items.left().saturating_sub(1)).min(STAGED));
-        if items.next != end {
+        let room = self.plain_room().min(row.len()) as usize;
+        let count = room.min(items.left().saturating_sub(1));
+        if count != 0 {
             self.open(session);
         }
+        self.add_some(session, count, &mut row, items, make)
+    }
+
+    /// Adds the requests that `make` makes of the next `count` of `items`, unsignalled, up to one that is no ordinary one,
+    /// which comes back. There are so many items, so much room in the queue, and in the `row` of the next id; the session
+    /// is open if it is not for none.
+    #[inline(always)]
+    fn add_some<X, M: SendMemory<B> + 'env, K>(
+        &mut self,
+        session: Extended,
+        count: usize,
+        row: &mut Row<Entry>,
+        items: &mut Taking<'_, X>,
+        make: &mut impl FnMut(X) -> WorkRequest<M, K>,
+    ) -> Option<WorkRequest<M, K>>
+    where
+        B: Brand,
+        T: Carries<K>,
+    {
+        let (domain, most) = (self.queue.domain(), self.queue.most);
+        let end = items.after(count);
         let mut adding = Adding { id: self.id, of_batch: &mut self.id };
         while items.next != end {
             // SAFETY: there is one: `end` is at most theirs.
@@ -584,7 +614,7 @@ impl<'env, B, T> Batch<'_, 'env, B, T> {
             let (id, WorkRequest { memory, action, .. }) = (adding.id, request);
             adding.id = id.after(1);
             // SAFETY: so much fits in the queue, and in the row; the session is open.
-            unsafe { session.add_plain(&mut row, memory, &action, length, id) };
+            unsafe { session.add_plain(row, memory, &action, length, id) };
         }
         None
     }
@@ -592,14 +622,11 @@ impl<'env, B, T> Batch<'_, 'env, B, T> {
     /// Closes the session, if one is open, and hands what is in it to the device.
     #[inline(always)]
     pub(super) fn ring_session(&mut self, session: Extended) {
-        if !mem::take(&mut self.open) {
-            return;
-        }
-        if self.count() == 0 {
-            // SAFETY: open.
-            return unsafe { session.abort() };
-        }
         let before = self.queue.id(0);
+        if self.id == before {
+            return self.abort_session();
+        }
+        self.open = false;
         self.queue.poster.publish(self.id.raw());
         // SAFETY: open.
         if let Err(source) = unsafe { session.complete() } {
@@ -608,6 +635,7 @@ impl<'env, B, T> Batch<'_, 'env, B, T> {
     }
 
     /// Closes the session of a batch that was abandoned, if one is open.
+    #[cold]
     pub(super) fn abort_session(&mut self) {
         if let (true, Some(session)) = (mem::take(&mut self.open), self.queue.verb.session) {
             // SAFETY: open.

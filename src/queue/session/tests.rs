@@ -212,6 +212,130 @@ fn of_all_items_the_last_is_signalled_in_its_session() {
     });
 }
 
+/// How many requests went into how many sessions, with the flags of the last; all others went without.
+fn sent() -> (usize, usize, u32) {
+    let calls = calls();
+    let flags: Vec<_> = calls.iter().filter_map(|call| call.strip_prefix("send ")).collect();
+    let (last, others) = flags.split_last().map_or(("0x0", &[][..]), |(last, others)| (*last, others));
+    assert!(others.iter().all(|&flags| flags == "0x0"), "{flags:?}");
+    let sessions = calls.iter().filter(|call| *call == "start").count();
+    assert_eq!(calls.iter().filter(|call| *call == "complete").count(), sessions);
+    (flags.len(), sessions, u32::from_str_radix(&last[2..], 16).unwrap())
+}
+
+#[test]
+fn all_items_that_just_fit_are_one_session_whose_last_is_signalled() {
+    for count in [1, 2, 15, 16, 17, 18, 31, 32, 33] {
+        with_queue(count, |queue, domain, _| {
+            let count = count as usize;
+            let mut buffers = domain.buffers(count, 8).unwrap();
+            batch::<_, ReliableConnection, _>(queue, |batch| {
+                assert_eq!(batch.post_all(&mut buffers, WorkRequest::send).unwrap(), count);
+                let full = batch.post(WorkRequest::send(domain.buffer(8).unwrap()));
+                assert!(matches!(full, Err(PostError::QueueFull(_))));
+            })
+            .unwrap();
+            assert_eq!((sent(), buffers.len()), ((count, count.div_ceil(32), 2), 0));
+            assert_eq!((queue.outstanding() as usize, queue.room()), (count, 0));
+        });
+    }
+    // Behind others, in the same session.
+    with_queue(8, |queue, domain, _| {
+        let mut buffers = domain.buffers(4, 8).unwrap();
+        batch::<_, ReliableConnection, _>(queue, |batch| {
+            batch.post(WorkRequest::send(domain.buffer(8).unwrap()).unsignalled()).unwrap();
+            assert_eq!(batch.post_all(&mut buffers, WorkRequest::send).unwrap(), 4);
+        })
+        .unwrap();
+        assert_eq!(sent(), (5, 1, 2));
+        batch::<_, ReliableConnection, _>(queue, |batch| {
+            assert_eq!(batch.post_all(&mut buffers, WorkRequest::send).unwrap(), 0);
+        })
+        .unwrap();
+        assert!(calls().is_empty(), "of nothing there is no session");
+    });
+}
+
+#[test]
+fn an_item_that_does_not_go_is_refused_wherever_it_is() {
+    for at in [0, 15, 16, 31] {
+        with_queue(32, |queue, domain, remote| {
+            let short = remote.slice(0..4).unwrap();
+            let mut buffers = domain.buffers(32, 8).unwrap();
+            let mut made = 0;
+            batch::<_, ReliableConnection, _>(queue, |batch| {
+                let error = batch
+                    .post_all(&mut buffers, |buffer| {
+                        made += 1;
+                        WorkRequest::write(buffer, if made == at + 1 { &short } else { &remote })
+                    })
+                    .unwrap_err();
+                assert!(matches!(error, PostError::Flawed { .. }), "{error:?}");
+            })
+            .unwrap();
+            let calls = calls();
+            let writes: Vec<_> = calls.iter().filter(|call| call.starts_with("write")).collect();
+            assert!(writes.len() == at && writes.iter().all(|call| call.ends_with(" 0x0")), "{calls:?}");
+            assert_eq!((buffers.len(), queue.outstanding() as usize), (31 - at, at));
+            assert_eq!(calls.last().map(String::as_str), Some(if at == 0 { "abort" } else { "complete" }));
+        });
+        with_queue(32, |queue, domain, _| {
+            let mut buffers = domain.buffers(32, 8).unwrap();
+            let mut made = 0;
+            let panicked = catch_unwind(AssertUnwindSafe(|| {
+                batch::<_, ReliableConnection, _>(queue, |batch| {
+                    let all = batch.post_all(&mut buffers, |buffer| {
+                        made += 1;
+                        assert!(made != at + 1, "in the making");
+                        WorkRequest::send(buffer)
+                    });
+                    all.map(drop).unwrap();
+                })
+                .unwrap();
+            }));
+            assert!(panicked.is_err());
+            let calls = calls();
+            assert_eq!(calls.iter().filter(|call| call.starts_with("send")).count(), at);
+            assert_eq!(calls.last().map(String::as_str), Some("abort"));
+            // Those in the session were never posted, and are freed; those that were not taken are still there.
+            assert_eq!((buffers.len(), queue.outstanding(), queue.room()), (31 - at, 0, 32));
+            batch::<_, ReliableConnection, _>(queue, |batch| batch.post_all(&mut buffers, WorkRequest::send).map(drop))
+                .unwrap()
+                .unwrap();
+            assert_eq!(queue.outstanding() as usize, 31 - at);
+        });
+    }
+}
+
+#[test]
+fn a_single_post_knows_when_it_must_not_or_must_be_signalled() {
+    with_queue(2, |queue, domain, remote| {
+        let send = || WorkRequest::send(domain.buffer(8).unwrap()).unsignalled();
+        queue.post(send(), identity).unwrap();
+        assert_eq!(calls(), ["start", "send 0x0", "sge 8", "complete"]);
+        queue.post(send(), identity).unwrap();
+        assert_eq!(calls(), ["start", "send 0x2", "sge 8", "complete"], "the last slot is signalled");
+        assert!(matches!(queue.post(send(), identity), Err(PostError::QueueFull(_))));
+        let write = || WorkRequest::write(domain.buffer(8).unwrap(), &remote);
+        assert!(matches!(queue.post(write(), identity), Err(PostError::QueueFull(_))));
+        assert!(calls().is_empty());
+    });
+    with_queue(2, |queue, domain, remote| {
+        queue.poison();
+        let request = WorkRequest::write(domain.buffer(8).unwrap(), &remote);
+        assert!(matches!(queue.post(request, identity), Err(PostError::Broken { .. })));
+        let inline = queue.post::<Scoped<'_>, _, _, _>(WorkRequest::send(Inline(&[1])), identity);
+        assert!(matches!(inline, Err(PostError::Broken { .. })));
+        let mut buffers = domain.buffers(2, 8).unwrap();
+        batch::<_, ReliableConnection, _>(queue, |batch| {
+            let error = batch.post_all(&mut buffers, WorkRequest::send).unwrap_err();
+            assert!(matches!(error, PostError::Broken { .. }), "{error:?}");
+        })
+        .unwrap();
+        assert_eq!((calls().len(), buffers.len(), queue.outstanding()), (0, 1, 0));
+    });
+}
+
 #[test]
 fn a_batch_that_panics_aborts_its_session_and_gives_its_slots_back() {
     with_queue(4, |queue, domain, _| {
