@@ -62,6 +62,9 @@ mod rdma_core {
         "ibv_ah_attr",
         "ibv_async_event",
         "ibv_atomic_cap",
+        "ibv_cq_ex",
+        "ibv_cq_init_attr_ex",
+        "ibv_create_cq_wc_flags",
         "ibv_device_attr",
         "ibv_device_cap_flags",
         "ibv_event_type",
@@ -113,7 +116,7 @@ mod rdma_core {
             // What a device writes is never a Rust enum: an unknown value would be undefined behaviour.
             .default_enum_style(bindgen::EnumVariation::NewType { is_bitfield: false, is_global: false })
             .bitfield_enum("ibv_(access_flags|device_cap_flags|qp_(init_)?attr_mask|send_flags|srq_attr_mask|wc_flags)")
-            .bitfield_enum("ibv_qp_create_send_ops_flags")
+            .bitfield_enum("ibv_(create_cq_wc|qp_create_send_ops)_flags")
             // libc has these; a second copy would be another type.
             .blocklist_type("pthread_.*|__pthread.*|timespec|__u?int.*_t|u_int.*")
             .raw_line("use libc::{pthread_cond_t, pthread_mutex_t, timespec};")

@@ -196,9 +196,9 @@ mod types;
 pub mod verbs;
 
 pub use completion::{
-    Armed, Completion, CompletionChannel, CompletionQueue, Datagram, Failure, FailureCause, FaultSide, NoRoom,
-    PollError, Poller, Received, ResizeError, Retired, Scattered, Status, Success, Unsignalled, Wait, WaitError,
-    WakeFor, Work, WrittenWithImmediate,
+    Armed, Completion, CompletionChannel, CompletionQueue, CompletionQueueError, CompletionQueueOptions, Datagram,
+    Failure, FailureCause, FaultSide, NoRoom, PollError, Poller, Polling, Received, ResizeError, Retired, Scattered,
+    Status, Success, Unsignalled, Wait, WaitError, WakeFor, Work, WrittenWithImmediate,
 };
 pub use connection::Endpoint;
 pub use device::{

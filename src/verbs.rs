@@ -41,7 +41,8 @@
 //!
 //! | C | here |
 //! |---|---|
-//! | `ibv_create_cq` | [`ProtectionDomain::completion_queue`], [`completion_queue_on`](ProtectionDomain::completion_queue_on) a vector |
+//! | `ibv_create_cq` | [`ProtectionDomain::completion_queue`]; on a vector, [`completion_queue_with`](ProtectionDomain::completion_queue_with) |
+//! | `ibv_create_cq_ex`, `ibv_start_poll`, `ibv_next_poll`, `ibv_end_poll` | [`Polling::Extended`], for [`completion_queue_with`](ProtectionDomain::completion_queue_with) |
 //! | `ibv_create_comp_channel` | [`ProtectionDomain::completion_channel`]; each queue has one of its own otherwise |
 //! | `ibv_poll_cq` | [`Poller::poll`], [`Poller::poll_each`], [`Poller::poll_retired`] |
 //! | `ibv_req_notify_cq`, `ibv_get_cq_event`, `ibv_ack_cq_events` | [`Poller::wait`], [`Poller::wait_with`], [`CompletionChannel::wait_any`]; for event loops [`Poller::arm`] and [`Poller::readiness`] |
@@ -83,7 +84,7 @@
 //!
 //! | C | why |
 //! |---|---|
-//! | `ibv_create_cq_ex`, `ibv_start_poll`, time stamps | nothing that it reads is missing but time stamps, which few devices have |
+//! | time stamps, `ibv_wc_read_completion_ts` | few devices have them |
 //! | `ibv_alloc_td`, `ibv_alloc_parent_domain` | only one thread posts to a queue here, but providers ask for one thread for the whole pair |
 //! | alternate paths, `IBV_QP_ALT_PATH`; `static_rate`, `src_path_bits` of an address | InfiniBand links only, and nothing to test them on |
 //! | `ibv_create_qp` of `IBV_QPT_RAW_PACKET`, `IBV_QPT_XRC_*`, `IBV_QPT_DRIVER`; `ibv_create_wq`, `ibv_create_flow` | other transports; a type beside [`ReliableConnection`] would be one's place |

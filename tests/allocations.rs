@@ -2,8 +2,8 @@
 
 mod common;
 
-use common::{Link, PATIENCE, context};
-use interlock::{Buffer, Limits, RemoteAll, SharedLimits, WorkRequest};
+use common::{Link, PATIENCE, POLLING, Queues, context};
+use interlock::{Buffer, Limits, Polling, RemoteAll, SharedLimits, WorkRequest};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
@@ -81,6 +81,13 @@ const ROUNDS: [(&str, Round); 8] = [
 
 #[test]
 fn no_operation_allocates_once_everything_is_set_up() {
+    for polling in [Polling::Array, Polling::Extended] {
+        POLLING.set(polling);
+        count_each_operation(polling);
+    }
+}
+
+fn count_each_operation(polling: Polling) {
     let mut link = Link::new(context().named_domain(Test).unwrap(), 4);
     let memory = link.domain.register::<RemoteAll, _>(vec![0_u64; 8]).unwrap();
     let region = memory.remote();
@@ -101,16 +108,23 @@ fn no_operation_allocates_once_everything_is_set_up() {
             one(&mut link, round);
         }
         let allocations: u64 = (0..100).map(|_| one(&mut link, round)).sum();
-        assert_eq!(allocations, 0, "{name}");
+        assert_eq!(allocations, 0, "{name}, {polling:?}");
     }
 }
 
 #[test]
 fn shared_receives_allocate_nothing_once_everything_is_set_up() {
+    for polling in [Polling::Array, Polling::Extended] {
+        POLLING.set(polling);
+        count_shared_receives();
+    }
+}
+
+fn count_shared_receives() {
     interlock::domain! { struct Shared; }
     let domain = context().named_domain(Shared).unwrap();
     let port = domain.context().active_port().unwrap();
-    let (queue, mut poller) = domain.completion_queue(64).unwrap();
+    let (queue, mut poller) = domain.queue(64).unwrap();
     let mut shared = domain.shared_receive_queue(&SharedLimits::default()).unwrap();
     let mut pairs = Vec::new();
     for _ in 0..3 {

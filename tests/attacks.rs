@@ -1,6 +1,10 @@
 //! Programs that try to break the promises of this library with safe calls alone. Each test is named as what never
 //! happens. All of them run on soft devices of their own, whose requests stay in flight for as long as the attack wants.
 
+#[path = "common/mod.rs"]
+mod common;
+
+use common::Queues;
 use interlock::soft::{Fabric, Fault, Verb};
 use interlock::{
     AnyQueuePair, BatchError, Brand, Buffer, Completion, CompletionQueue, ConnectAttributes, Context, CreateError,
@@ -34,7 +38,7 @@ const LIMITS: Limits =
 impl<B: Brand> Stage<B> {
     fn new(fabric: Fabric, domain: ProtectionDomain<B>) -> Self {
         let port = domain.context().active_port().unwrap();
-        let (queue, poller) = domain.completion_queue(4 * DEPTH).unwrap();
+        let (queue, poller) = domain.queue(4 * DEPTH).unwrap();
         let (left, right) = connect(&domain, &queue, &port);
         Self { fabric, domain, port, queue, poller, left, right }
     }
@@ -154,7 +158,7 @@ fn a_name_is_never_free_while_a_completion_queue_bears_it() {
     interlock::domain! { struct Test; }
     let (one, other) = (Fabric::manual(), Fabric::manual());
     let domain = Context::open_on(&one, "dev").unwrap().named_domain(Test).unwrap();
-    let (queue, poller) = domain.completion_queue(16).unwrap();
+    let (queue, poller) = domain.queue(16).unwrap();
     drop(domain);
     match Context::open_on(&other, "dev").unwrap().named_domain(Test) {
         Err(error) => assert!(matches!(error, NamedDomainError::Taken { .. }), "{error}"),
@@ -171,7 +175,7 @@ fn a_name_is_never_free_while_a_completion_queue_bears_it() {
 fn a_batch_that_panics_after_a_doorbell_never_takes_back_what_was_rung() {
     let stage = stage!();
     let limits = Limits { sends: 40, receives: 1, ..Limits::default() };
-    let (queue, mut poller) = stage.domain.completion_queue(100).unwrap();
+    let (queue, mut poller) = stage.domain.queue(100).unwrap();
     let pair = stage.domain.reliable(&queue, &limits).unwrap().into_init(&stage.port).unwrap();
     let myself = pair.endpoint();
     let mut pair = pair.connect(&myself).unwrap();
@@ -492,7 +496,7 @@ fn drop_glue_that_calls_the_library_never_deadlocks() {
     impl Drop for Calls {
         fn drop(&mut self) {
             let domain = Context::open_on(Fabric::process(), "soft0").unwrap().named_domain(Inner).unwrap();
-            let (queue, _poller) = domain.completion_queue(8).unwrap();
+            let (queue, _poller) = domain.queue(8).unwrap();
             drop((domain.reliable(&queue, &LIMITS).unwrap(), domain.buffer(8).unwrap()));
         }
     }
@@ -517,9 +521,9 @@ fn what_fails_half_way_never_leaves_anything_behind() {
     let domain = context.named_domain(Test).expect("the name was given back");
     for verb in [Verb::CreateCompChannel, Verb::CreateCq] {
         fabric.inject(fails(verb));
-        assert!(domain.completion_queue(16).is_err(), "{verb:?}");
+        assert!(domain.queue(16).is_err(), "{verb:?}");
     }
-    let (queue, _poller) = domain.completion_queue(16).unwrap();
+    let (queue, _poller) = domain.queue(16).unwrap();
     fabric.inject(fails(Verb::CreateQp));
     assert!(matches!(domain.reliable(&queue, &LIMITS), Err(CreateError::Verb(_))));
     assert_eq!(queue.room(), 16, "the lease was given back");
@@ -593,7 +597,7 @@ fn two_pollers_of_one_pair_on_two_threads_never_give_a_buffer_twice() {
     let domain = Context::open_on(&fabric, "dev").unwrap().named_domain(Test).unwrap();
     let port = domain.context().active_port().unwrap();
     // The pollers are taken again by the threads.
-    let (sends, receives) = (domain.completion_queue(8).unwrap().0, domain.completion_queue(8).unwrap().0);
+    let (sends, receives) = (domain.queue(8).unwrap().0, domain.queue(8).unwrap().0);
     for _ in 0..if cfg!(miri) { 2 } else { 20 } {
         let make = || domain.reliable_on(&sends, &receives, &LIMITS).unwrap().into_init(&port).unwrap();
         let (mut left, mut right) = join(make(), make());
@@ -682,7 +686,7 @@ fn a_drain_never_waits_longer_because_others_are_busy() {
     let fabric = Fabric::new();
     let domain = Context::open_on(&fabric, "dev").unwrap().named_domain(Test).unwrap();
     let port = domain.context().active_port().unwrap();
-    let (queue, mut poller) = domain.completion_queue(8 * DEPTH).unwrap();
+    let (queue, mut poller) = domain.queue(8 * DEPTH).unwrap();
     let (mut busy, other) = connect(&domain, &queue, &port);
     let (_peer, mut stuck) = connect(&domain, &queue, &port);
     let region = domain.register::<RemoteWrite, _>(vec![0_u64; 1]).unwrap();
@@ -995,7 +999,7 @@ fn a_refused_reset_never_changes_anything() {
 #[test]
 fn a_work_queue_is_never_deeper_than_what_was_leased() {
     let stage = stage!();
-    let (queue, _poller) = stage.domain.completion_queue(10).unwrap();
+    let (queue, _poller) = stage.domain.queue(10).unwrap();
     for (sends, receives) in [(0, 1), (1, 0), (u32::MAX, 1), (1, u32::MAX), (u32::MAX, u32::MAX), (1 << 31, 1 << 31)] {
         let error = stage.domain.reliable(&queue, &Limits { sends, receives, ..Limits::default() }).unwrap_err();
         assert!(matches!(error, CreateError::Depth { .. }), "{error}");
@@ -1005,7 +1009,7 @@ fn a_work_queue_is_never_deeper_than_what_was_leased() {
         assert!(matches!(error, CreateError::NoRoom(_)), "{error}");
         assert_eq!(queue.room(), 10);
     }
-    assert!(stage.domain.completion_queue(0).is_err() && stage.domain.completion_queue(u32::MAX).is_err());
+    assert!(stage.domain.queue(0).is_err() && stage.domain.queue(u32::MAX).is_err());
 }
 
 #[test]

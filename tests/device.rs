@@ -3,7 +3,7 @@
 mod common;
 
 use common::{PATIENCE, context};
-use interlock::{ForkSupport, Limits, Pkey, PortNumber};
+use interlock::{CompletionQueueError, CompletionQueueOptions, ForkSupport, Limits, Pkey, PortNumber};
 
 #[test]
 fn a_port_is_in_the_default_partition() {
@@ -21,6 +21,10 @@ fn a_port_that_is_not_there_has_no_keys() {
     assert_eq!(error.errno(), libc::EINVAL);
 }
 
+fn on(vector: u32) -> CompletionQueueOptions {
+    CompletionQueueOptions { vector, ..CompletionQueueOptions::default() }
+}
+
 #[test]
 fn a_completion_queue_wakes_on_each_vector() {
     interlock::domain! { struct Test; }
@@ -29,7 +33,8 @@ fn a_completion_queue_wakes_on_each_vector() {
     let port = context.active_port().unwrap();
     assert!(context.completion_vectors() >= 1);
     for vector in 0..context.completion_vectors() {
-        let (queue, mut poller) = domain.completion_queue_on(2 * Limits::default().completions(), vector).unwrap();
+        let (queue, mut poller) =
+            domain.completion_queue_with(2 * Limits::default().completions(), &on(vector)).unwrap();
         let mut pair = domain.datagram(&queue, &Limits::default()).unwrap().into_init(&port).unwrap().open().unwrap();
         let to = domain.recipient(&port, &pair.endpoint(), interlock::Qkey::USUAL).unwrap();
         pair.post_receive(domain.buffer(64).unwrap()).unwrap();
@@ -46,10 +51,10 @@ fn a_vector_that_is_not_there_is_refused() {
     let context = context();
     let domain = context.named_domain(Test).unwrap();
     for vector in [context.completion_vectors(), u32::MAX] {
-        let error = domain.completion_queue_on(16, vector).unwrap_err();
-        assert_eq!((error.verb(), error.errno()), ("ibv_create_cq", libc::EINVAL));
-        let error = domain.completion_channel().unwrap().completion_queue_on(16, vector).unwrap_err();
-        assert_eq!(error.errno(), libc::EINVAL);
+        let error = domain.completion_queue_with(16, &on(vector)).unwrap_err();
+        assert!(matches!(error, CompletionQueueError::Verb(error) if error.errno() == libc::EINVAL), "{error:?}");
+        let error = domain.completion_channel().unwrap().completion_queue_with(16, &on(vector)).unwrap_err();
+        assert!(error.to_string().contains("no such completion vector?"), "{error}");
     }
 }
 

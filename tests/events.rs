@@ -1,8 +1,9 @@
 //! Completion queues, their channels and events, and asynchronous events. Cases of conformance have their number in front.
 
+#[path = "common/mod.rs"]
 mod common;
 
-use common::{Link, PATIENCE, context, on_hardware};
+use common::{Link, PATIENCE, Queues, context, on_hardware};
 use interlock::soft::{Fabric, Fault, Verb};
 use interlock::{
     Armed, AsyncEvent, AsyncEvents, Brand, Completion, Context, DeviceState, EventsError, Limits, PollError, Poller,
@@ -73,7 +74,7 @@ fn c112_c113_a_queue_has_a_size_that_there_is() {
     let domain = context().named_domain(Test).unwrap();
     let most = domain.context().attributes().unwrap().max_completion_entries();
     for entries in [0, most + 1, u32::MAX] {
-        assert_eq!(domain.completion_queue(entries).unwrap_err().errno(), libc::EINVAL, "{entries}");
+        assert_eq!(domain.queue(entries).unwrap_err().errno(), libc::EINVAL, "{entries}");
     }
 }
 
@@ -83,7 +84,7 @@ fn c114_a_queue_has_the_room_that_was_asked_for() {
     interlock::domain! { struct Test; }
     let domain = context().named_domain(Test).unwrap();
     for entries in [1, 2, 3, 100, 1000] {
-        let (queue, _poller) = domain.completion_queue(entries).unwrap();
+        let (queue, _poller) = domain.queue(entries).unwrap();
         assert!(queue.capacity() >= entries && queue.room() == queue.capacity());
     }
 }
@@ -265,7 +266,7 @@ fn c136_c138_queues_and_channels_are_dropped_in_any_order() {
         let domain = context().named_domain(Test).unwrap();
         let port = domain.context().active_port().unwrap();
         let channel = domain.completion_channel().unwrap();
-        let (queue, poller) = channel.completion_queue(8).unwrap();
+        let (queue, poller) = channel.queue(8).unwrap();
         let pair = domain.reliable(&queue, &Limits::default()).unwrap().into_init(&port).unwrap();
         let myself = pair.endpoint();
         let pair = pair.connect(&myself).unwrap();
@@ -425,7 +426,7 @@ fn an_edge_triggered_loop_misses_nothing() {
     // A pair that ends raises no event of the verbs, and wakes all the same: again and again, with nothing read in between.
     let port = link.port;
     for _ in 0..3 {
-        let extra = link.domain.completion_queue(8).unwrap();
+        let extra = link.domain.queue(8).unwrap();
         let (queue, mut poller) = extra;
         let readiness = poller.readiness().unwrap();
         let edges = Edges::of(&readiness);
@@ -501,8 +502,8 @@ macro_rules! shared_channel {
         let domain = context().named_domain($name).unwrap();
         let port = domain.context().active_port().unwrap();
         let channel = domain.completion_channel().unwrap();
-        let (sends, sent) = channel.completion_queue(8).unwrap();
-        let (receives, received) = channel.completion_queue(8).unwrap();
+        let (sends, sent) = channel.queue(8).unwrap();
+        let (receives, received) = channel.queue(8).unwrap();
         let limits = Limits { sends: 8, receives: 8, ..Limits::default() };
         let pair = domain.reliable_on(&sends, &receives, &limits).unwrap().into_init(&port).unwrap();
         let myself = pair.endpoint();
@@ -609,7 +610,7 @@ fn pollers_of_one_channel_wait_on_threads_of_their_own() {
 #[test]
 fn a_poller_of_another_channel_is_refused() {
     let (domain, mut channel, _pair, sent, _received) = shared_channel!(Foreign);
-    let (_queue, alone) = domain.completion_queue(4).unwrap();
+    let (_queue, alone) = domain.queue(4).unwrap();
     let mut pollers = [sent, alone];
     let error = channel.wait_any(&mut pollers, SOON).unwrap_err();
     assert!(matches!(error, WaitError::OtherChannel { index: 1 }), "{error}");
@@ -708,7 +709,7 @@ fn an_event_is_never_told_of_a_pair_that_was_never_drained() {
             told
         });
         let mut drained = Vec::new();
-        let (queue, _poller) = domain.completion_queue(200).unwrap();
+        let (queue, _poller) = domain.queue(200).unwrap();
         for round in 0..40 {
             let limits = Limits { sends: 1, receives: 1, ..Limits::default() };
             let pair = domain.reliable(&queue, &limits).unwrap().into_init(port).unwrap();
@@ -771,7 +772,7 @@ fn hz22_a_device_that_failed_is_the_end_of_its_events() {
         let mut link = Link::new(domain, 4);
         link.right.post_receive(link.domain.buffer(8).unwrap()).unwrap();
         let (mut channel, spare) = (link.domain.completion_channel().unwrap(), link.domain.buffer(8).unwrap());
-        let shared = channel.completion_queue(4).unwrap();
+        let shared = channel.queue(4).unwrap();
         assert_eq!(arm(&mut link.poller, WakeFor::Any), 0);
         let readiness = link.poller.readiness().unwrap();
         let device = "dev0".to_owned();
@@ -787,7 +788,7 @@ fn hz22_a_device_that_failed_is_the_end_of_its_events() {
         assert!(matches!(events.poll(), Err(EventsError::DeviceGone)), "of another handle too");
         // Each verb says EIO.
         assert_eq!(context.attributes().unwrap_err().errno(), libc::EIO);
-        assert_eq!(link.domain.completion_queue(4).unwrap_err().errno(), libc::EIO);
+        assert_eq!(link.domain.queue(4).unwrap_err().errno(), libc::EIO);
         assert_eq!(link.domain.completion_channel().unwrap_err().errno(), libc::EIO);
         assert!(link.domain.buffer(8).is_err() && link.domain.reliable(&shared.0, &Limits::default()).is_err());
         assert!(link.left.post_send(spare).is_err());
@@ -820,7 +821,7 @@ fn hz22_a_removed_device_is_taken_down_in_any_order() {
         context
             .with_domain(|domain| {
                 let port = context.active_port().unwrap();
-                let (queue, mut poller) = domain.completion_queue(8).unwrap();
+                let (queue, mut poller) = domain.queue(8).unwrap();
                 let pair = domain.reliable(&queue, &Limits::default()).unwrap().into_init(&port).unwrap();
                 let myself = pair.endpoint();
                 let mut pair = pair.connect(&myself).map_err(drop).unwrap();
@@ -855,7 +856,7 @@ fn waiting_things_may_be_forgotten() {
     message(&mut link, false);
     next(&mut link.poller);
     let mut channel = link.domain.completion_channel().unwrap();
-    let (queue, poller) = channel.completion_queue(4).unwrap();
+    let (queue, poller) = channel.queue(4).unwrap();
     std::mem::forget(poller);
     assert!(queue.take_poller().is_none());
     assert!(channel.next(Duration::ZERO).unwrap().is_none());

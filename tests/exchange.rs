@@ -1,8 +1,9 @@
 //! Data goes from one pair to another, by every operation; the same tests on every device.
 
+#[path = "common/mod.rs"]
 mod common;
 
-use common::{Link, PATIENCE, context, deviates};
+use common::{Link, PATIENCE, Queues, context, deviates};
 use interlock::{
     Brand, Buffer, BufferList, Completion, ConnectAttributes, DeviceState, LocalRead, Poller, PostError, PostedMemory,
     ProtectionDomain, RemoteAll, RemoteAtomic, RemoteRead, RemoteReadWrite, RemoteRegion, RemoteWrite, RequestFlaw,
@@ -155,7 +156,7 @@ fn a_pair_may_be_connected_to_itself() {
     interlock::domain! { struct Test; }
     let domain = context().named_domain(Test).unwrap();
     let port = domain.context().active_port().unwrap();
-    let (queue, mut poller) = domain.completion_queue(16).unwrap();
+    let (queue, mut poller) = domain.queue(16).unwrap();
     let pair = domain.reliable(&queue, &Default::default()).unwrap().into_init(&port).unwrap();
     let myself = pair.endpoint();
     let mut pair = pair.connect(&myself).unwrap();
@@ -389,7 +390,7 @@ fn one_queue_serves_many_pairs() {
     let domain = context().named_domain(Test).unwrap();
     let port = domain.context().active_port().unwrap();
     let pairs = if cfg!(miri) { 4 } else { 32 };
-    let (queue, mut poller) = domain.completion_queue(pairs * 4).unwrap();
+    let (queue, mut poller) = domain.queue(pairs * 4).unwrap();
     let limits = interlock::Limits { sends: 1, receives: 1, ..Default::default() };
     let mut links = Vec::new();
     for _ in 0..pairs {
@@ -522,8 +523,8 @@ fn two_devices_reach_each_other() {
     let (here, there) = (here.named_domain(Here).unwrap(), there.named_domain(There).unwrap());
     let (here_port, there_port) = (here.context().active_port().unwrap(), there.context().active_port().unwrap());
     assert_ne!(here_port.gid().unwrap().gid, there_port.gid().unwrap().gid);
-    let (here_queue, mut here_poller) = here.completion_queue(8).unwrap();
-    let (there_queue, mut there_poller) = there.completion_queue(8).unwrap();
+    let (here_queue, mut here_poller) = here.queue(8).unwrap();
+    let (there_queue, mut there_poller) = there.queue(8).unwrap();
     let left = here.reliable(&here_queue, &Default::default()).unwrap().into_init(&here_port).unwrap();
     let right = there.reliable(&there_queue, &Default::default()).unwrap().into_init(&there_port).unwrap();
     let (to_left, to_right) = (left.endpoint(), right.endpoint());

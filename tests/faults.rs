@@ -1,8 +1,9 @@
 //! What the library does when verbs fail, on a soft device that was told to fail them.
 
+#[path = "common/mod.rs"]
 mod common;
 
-use common::Link;
+use common::{Link, Queues};
 use interlock::soft::{Fabric, Fault, Verb};
 use interlock::{
     Context, CreateError, Limits, LocalWrite, NamedDomainError, OpenError, PollError, PostError, ProtectionDomain,
@@ -119,14 +120,14 @@ fn a_name_is_free_when_its_domain_could_not_be_made() {
 #[test]
 fn a_half_built_object_is_taken_down_again() {
     let (fabric, domain) = device!(Fabric::new());
-    let (queue, _poller) = domain.completion_queue(8).unwrap();
+    let (queue, _poller) = domain.queue(8).unwrap();
     fabric.inject(fails(Verb::CreateQp, libc::ENOMEM));
     assert!(matches!(domain.reliable(&queue, &Limits::default()), Err(CreateError::Verb(_))));
     assert_eq!(queue.room(), 8, "the lease went back");
     fabric.inject(fails(Verb::CreateCq, libc::ENOMEM));
-    assert!(domain.completion_queue(8).is_err());
+    assert!(domain.queue(8).is_err());
     fabric.inject(fails(Verb::CreateCompChannel, libc::EMFILE));
-    assert!(domain.completion_queue(8).is_err());
+    assert!(domain.queue(8).is_err());
     fabric.inject(fails(Verb::RegMr, libc::ENOMEM));
     let error = domain.register::<LocalWrite, _>(vec![1_u8, 2]).unwrap_err();
     assert_eq!(error.memory, [1, 2]);
@@ -433,7 +434,7 @@ fn poison_of_a_receive_outlives_the_resume_of_the_sends() {
     let domain = Context::open_on(&fabric, "dev0").unwrap().named_domain(Test).unwrap();
     let limits = Limits { inline_bytes: 32, ..Limits::default() };
     let port = domain.context().active_port().unwrap();
-    let (queue, mut poller) = domain.completion_queue(2 * limits.completions()).unwrap();
+    let (queue, mut poller) = domain.queue(2 * limits.completions()).unwrap();
     let [left, right] = [(); 2].map(|()| domain.unreliable(&queue, &limits).unwrap().into_init(&port).unwrap());
     let (to_left, to_right) = (left.endpoint(), right.endpoint());
     let (mut left, _right) = (left.connect(&to_right).unwrap(), right.connect(&to_left).unwrap());

@@ -1,8 +1,9 @@
 //! Pairs, queues, memory and domains come and go in any order, and each buffer comes back once.
 
+#[path = "common/mod.rs"]
 mod common;
 
-use common::{Link, PATIENCE, context, on_hardware};
+use common::{Link, PATIENCE, Queues, context, on_hardware};
 use interlock::{
     AnyQueuePair, Brand, Completion, ConnectAttributes, Context, DeviceState, Init, InitAttributes, Limits, LocalWrite,
     PeerRights, Poller, PostError, QueuePair, ReadyToSend, RemoteRead, RetryCount, Status, TransitionFailure,
@@ -236,7 +237,7 @@ fn receives_posted_in_init_take_the_first_message() {
     interlock::domain! { struct Test; }
     let domain = context().named_domain(Test).unwrap();
     let port = domain.context().active_port().unwrap();
-    let (queue, mut poller) = domain.completion_queue(16).unwrap();
+    let (queue, mut poller) = domain.queue(16).unwrap();
     let left = domain.reliable(&queue, &Limits::default()).unwrap().into_init(&port).unwrap();
     let mut right = domain.reliable(&queue, &Limits::default()).unwrap().into_init(&port).unwrap();
     right.post_receive(domain.buffer(8).unwrap()).unwrap();
@@ -254,8 +255,8 @@ fn a_pair_with_two_completion_queues_is_drained_on_both() {
     let domain = context().named_domain(Test).unwrap();
     let port = domain.context().active_port().unwrap();
     let limits = Limits { sends: 2, receives: 4, ..Limits::default() };
-    let (sends, mut sent) = domain.completion_queue(2 * limits.completions()).unwrap();
-    let (receives, mut received) = domain.completion_queue(2 * limits.completions()).unwrap();
+    let (sends, mut sent) = domain.queue(2 * limits.completions()).unwrap();
+    let (receives, mut received) = domain.queue(2 * limits.completions()).unwrap();
     let pair = || domain.reliable_on(&sends, &receives, &limits).unwrap().into_init(&port).unwrap();
     let (mut left, right) = (pair(), pair());
     for _ in 0..4 {
@@ -303,7 +304,7 @@ fn every_state_that_the_type_says_is_the_devices_too() {
     interlock::domain! { struct Test; }
     let domain = context().named_domain(Test).unwrap();
     let port = domain.context().active_port().unwrap();
-    let (queue, _poller) = domain.completion_queue(8).unwrap();
+    let (queue, _poller) = domain.queue(8).unwrap();
     let pair = domain.reliable(&queue, &Limits::default()).unwrap();
     assert_eq!(pair.query_state().unwrap(), DeviceState::Reset);
     let pair = pair.into_init(&port).unwrap();
@@ -326,7 +327,7 @@ fn a_refused_transition_gives_the_pair_back_as_it_was() {
     interlock::domain! { struct Test; }
     let domain = context().named_domain(Test).unwrap();
     let port = domain.context().active_port().unwrap();
-    let (queue, _poller) = domain.completion_queue(8).unwrap();
+    let (queue, _poller) = domain.queue(8).unwrap();
     let pair = domain.reliable(&queue, &Limits::default()).unwrap().into_init(&port).unwrap();
     let peer = pair.endpoint();
     let too_deep = ConnectAttributes { read_depth: 255.try_into().unwrap(), ..Default::default() };
@@ -521,7 +522,7 @@ fn a_pair_refuses_what_its_own_rights_do_not_give() {
     interlock::domain! { struct Test; }
     let domain = context().named_domain(Test).unwrap();
     let port = domain.context().active_port().unwrap();
-    let (queue, mut poller) = domain.completion_queue(16).unwrap();
+    let (queue, mut poller) = domain.queue(16).unwrap();
     let closed = InitAttributes { peer_rights: PeerRights::NONE, ..InitAttributes::from(&port) };
     let left = domain.reliable(&queue, &Limits::default()).unwrap().into_init(&port).unwrap();
     let right = domain.reliable(&queue, &Limits::default()).unwrap().into_init(closed).unwrap();
@@ -628,7 +629,7 @@ fn a_busy_queue_lets_a_destroyed_pair_leave() {
     let fabric = interlock::soft::Fabric::new();
     let domain = interlock::Context::open_on(&fabric, "busy").unwrap().named_domain(Test).unwrap();
     let port = domain.context().active_port().unwrap();
-    let (queue, mut poller) = domain.completion_queue(64).unwrap();
+    let (queue, mut poller) = domain.queue(64).unwrap();
     let pair = |sends, receives| {
         let limits = Limits { sends, receives, ..Limits::default() };
         let pair = domain.reliable(&queue, &limits).unwrap().into_init(&port).unwrap();

@@ -1,8 +1,9 @@
 //! Shared receive queues: many pairs, one stock of receives.
 
+#[path = "common/mod.rs"]
 mod common;
 
-use common::{PATIENCE, context, deviates, on_hardware};
+use common::{PATIENCE, Queues, context, deviates, on_hardware};
 use interlock::{
     Brand, Buffer, Completion, CompletionQueue, ConnectAttributes, CreateError, Failure, Init, Limits, OnShared,
     Operation, Poller, Port, PostError, ProtectionDomain, Qpn, QueuePair, ReadyToSend, ReliableConnection, RemoteWrite,
@@ -32,8 +33,8 @@ struct Star<B> {
 impl<B: Brand> Star<B> {
     fn new(domain: ProtectionDomain<B>, pairs: usize, receives: u32) -> Self {
         let port = domain.context().active_port().unwrap();
-        let sent = domain.completion_queue(16 * pairs as u32).unwrap();
-        let received = domain.completion_queue(receives).unwrap();
+        let sent = domain.queue(16 * pairs as u32).unwrap();
+        let received = domain.queue(receives).unwrap();
         let shared = domain.shared_receive_queue(&SharedLimits { receives, grows_to: 0 }).unwrap();
         let mut star = Self { domain, port, sent, received, shared, clients: Vec::new(), servers: Vec::new() };
         for _ in 0..pairs {
@@ -304,7 +305,7 @@ fn without_addresses<R>(f: impl FnOnce() -> R) -> R {
 fn messages_arrive_after_a_resize() {
     interlock::domain! { struct Test; }
     let domain = context().named_domain(Test).unwrap();
-    let (queue, mut poller) = domain.completion_queue(32).unwrap();
+    let (queue, mut poller) = domain.queue(32).unwrap();
     let mut shared = domain.shared_receive_queue(&SharedLimits { receives: 2, grows_to: 16 }).unwrap();
     let port = domain.context().active_port().unwrap();
     let client = domain.reliable(&queue, &LIMITS).unwrap().into_init(&port).unwrap();
@@ -493,7 +494,7 @@ fn two_threads_poll_for_many_pairs_while_a_third_posts() {
     let (back, stock) = std::sync::mpsc::channel::<Buffer<Test>>();
     thread::scope(|scope| {
         for thread in 0..2_u64 {
-            let (queue, mut poller) = domain.completion_queue(64).unwrap();
+            let (queue, mut poller) = domain.queue(64).unwrap();
             let mut clients = Vec::new();
             let mut servers = Vec::new();
             for _ in 0..3 {

@@ -1,6 +1,10 @@
 //! Programs that try to break the promises of shared receive queues with safe calls alone. Each test is named as what never
 //! happens. All run on soft devices of their own, whose requests stay in flight for as long as the attack wants.
 
+#[path = "common/mod.rs"]
+mod common;
+
+use common::Queues;
 use interlock::soft::{Fabric, Fault, Verb};
 use interlock::{
     Brand, Buffer, Completion, CompletionQueue, ConnectAttributes, Context, Limits, OnShared, Poller, Port, PostError,
@@ -31,7 +35,7 @@ struct Stage<B> {
 impl<B: Brand> Stage<B> {
     fn new(fabric: Fabric, domain: ProtectionDomain<B>) -> Self {
         let port = domain.context().active_port().unwrap();
-        let (queue, poller) = domain.completion_queue(64).unwrap();
+        let (queue, poller) = domain.queue(64).unwrap();
         let shared = domain.shared_receive_queue(&SharedLimits { receives: 4, grows_to: 0 }).unwrap();
         let (clients, servers) = (Vec::new(), Vec::new());
         let mut stage = Self { fabric, domain, port, queue, poller, shared, clients, servers };
@@ -312,7 +316,7 @@ fn a_resize_that_failed_in_the_middle_never_lets_a_post_through() {
 fn a_failed_creation_never_keeps_a_lease() {
     let stage = stage!();
     let room = stage.queue.room();
-    let (queue, _poller) = stage.domain.completion_queue(8).unwrap();
+    let (queue, _poller) = stage.domain.queue(8).unwrap();
     for verb in [Verb::CreateQp, Verb::CreateSrq] {
         stage.fabric.inject(fails(verb, 1));
         let made = match verb {
@@ -368,7 +372,7 @@ fn a_poller_that_was_dropped_never_drops_shared_receives() {
     let ids = stage.stock(2);
     stage.message(0);
     // The next poller goes on where this one ended.
-    drop(mem::replace(&mut stage.poller, stage.domain.completion_queue(1).unwrap().1));
+    drop(mem::replace(&mut stage.poller, stage.domain.queue(1).unwrap().1));
     stage.message(1);
     stage.poller = stage.queue.take_poller().unwrap();
     assert_eq!(stage.received().into_iter().collect::<HashSet<_>>(), ids.into_iter().collect());

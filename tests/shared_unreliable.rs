@@ -1,9 +1,10 @@
 //! Shared receive queues of unreliable connections and of datagrams, on the soft device or on the one that `INTERLOCK_DEVICE`
 //! names.
 
+#[path = "common/mod.rs"]
 mod common;
 
-use common::{PATIENCE, context};
+use common::{PATIENCE, Queues, context};
 use interlock::soft::{Fabric, Fault};
 use interlock::{
     Brand, Buffer, Completion, Context, Datagram, Datagrams, Inline, Limits, OnShared, Operation, Poller, Port,
@@ -46,8 +47,8 @@ struct Star<B> {
 impl<B: Brand> Star<B> {
     fn new(domain: ProtectionDomain<B>, pairs: usize) -> Self {
         let port = domain.context().active_port().unwrap();
-        let (sends, sent) = domain.completion_queue(24 * pairs as u32).unwrap();
-        let (receives, received) = domain.completion_queue(SHARED.receives).unwrap();
+        let (sends, sent) = domain.queue(24 * pairs as u32).unwrap();
+        let (receives, received) = domain.queue(SHARED.receives).unwrap();
         let shared = domain.shared_receive_queue(&SHARED).unwrap();
         let (mut clients, mut servers) = (Vec::new(), Vec::new());
         for _ in 0..pairs {
@@ -197,7 +198,7 @@ struct Post<B> {
 impl<B: Brand> Post<B> {
     fn new(domain: ProtectionDomain<B>) -> Self {
         let port = domain.context().active_port().unwrap();
-        let (queue, poller) = domain.completion_queue(2 * LIMITS.sends + SHARED.receives).unwrap();
+        let (queue, poller) = domain.queue(2 * LIMITS.sends + SHARED.receives).unwrap();
         let shared = domain.shared_datagram_queue(&SHARED).unwrap();
         let pair = || shared.datagram(&queue, &LIMITS).unwrap().into_init(&port).unwrap().open().unwrap();
         let pairs = [pair(), pair()];
@@ -353,7 +354,7 @@ fn a_queue_of_datagrams_is_destroyed_after_its_pairs_and_gives_its_receives_back
 fn a_pair_of_datagrams_comes_up_step_by_step_with_another_key() {
     interlock::domain! { struct Test; }
     let mut post = Post::new(context().named_domain(Test).unwrap());
-    let (queue, mut poller) = post.domain.completion_queue(LIMITS.sends + SHARED.receives).unwrap();
+    let (queue, mut poller) = post.domain.queue(LIMITS.sends + SHARED.receives).unwrap();
     let pair = post.shared.datagram_on(&queue, &queue, &LIMITS).unwrap().into_init(&post.port).unwrap();
     let mut pair = pair.into_rtr().unwrap().into_rts().unwrap();
     let qkey = Qkey(0x1234);

@@ -1,8 +1,9 @@
 //! Unreliable connections and datagrams, on the soft device or on the one that `INTERLOCK_DEVICE` names.
 
+#[path = "common/mod.rs"]
 mod common;
 
-use common::PATIENCE;
+use common::{PATIENCE, Queues};
 use interlock::soft::{Fabric, Fault};
 use interlock::{
     AnyQueuePair, Brand, Completion, Context, Datagram, Inline, Limits, PeerPath, Poller, Port, PostError,
@@ -27,7 +28,7 @@ struct Two<B, T> {
 
 fn connected<B: Brand>(domain: ProtectionDomain<B>) -> Two<B, UnreliableConnection> {
     let port = domain.context().active_port().unwrap();
-    let (queue, poller) = domain.completion_queue(4 * LIMITS.completions()).unwrap();
+    let (queue, poller) = domain.queue(4 * LIMITS.completions()).unwrap();
     let left = domain.unreliable(&queue, &LIMITS).unwrap().into_init(&port).unwrap();
     let right = domain.unreliable(&queue, &LIMITS).unwrap().into_init(&port).unwrap();
     let (to_left, to_right) = (left.endpoint(), right.endpoint());
@@ -37,7 +38,7 @@ fn connected<B: Brand>(domain: ProtectionDomain<B>) -> Two<B, UnreliableConnecti
 
 fn datagrams<B: Brand>(domain: ProtectionDomain<B>) -> Two<B, UnreliableDatagram> {
     let port = domain.context().active_port().unwrap();
-    let (queue, poller) = domain.completion_queue(4 * LIMITS.completions()).unwrap();
+    let (queue, poller) = domain.queue(4 * LIMITS.completions()).unwrap();
     let pair = || domain.datagram(&queue, &LIMITS).unwrap().into_init(&port).unwrap().open().unwrap();
     let (left, right) = (pair(), pair());
     Two { domain, port, poller, left, right }
@@ -255,7 +256,7 @@ fn each_member_of_a_group_gets_a_datagram_to_it() {
     let domain = common::context().named_domain(Test).unwrap();
     let port = domain.context().active_port().unwrap();
     let handle = domain.address_handle(&port, &PeerPath::to(group)).unwrap();
-    let (queue, mut poller) = domain.completion_queue(LIMITS.completions()).unwrap();
+    let (queue, mut poller) = domain.queue(LIMITS.completions()).unwrap();
     let mut sender = domain.datagram(&queue, &LIMITS).unwrap().into_init(&port).unwrap().open().unwrap();
     sender.post_send_to(Inline(b"all"), &Recipient::group(handle, Qkey::USUAL)).unwrap();
     assert!(matches!(next(&mut poller).work(), Work::Sent(_)));
@@ -375,8 +376,8 @@ fn sends_and_receives_complete_on_queues_of_their_own() {
     interlock::domain! { struct Test; }
     let domain = common::context().named_domain(Test).unwrap();
     let port = domain.context().active_port().unwrap();
-    let (sends, mut sent) = domain.completion_queue(4 * LIMITS.completions()).unwrap();
-    let (receives, mut received) = domain.completion_queue(4 * LIMITS.completions()).unwrap();
+    let (sends, mut sent) = domain.queue(4 * LIMITS.completions()).unwrap();
+    let (receives, mut received) = domain.queue(4 * LIMITS.completions()).unwrap();
     let pair = || domain.unreliable_on(&sends, &receives, &LIMITS).unwrap().into_init(&port).unwrap();
     let (left, right) = (pair(), pair());
     let (to_left, to_right) = (left.endpoint(), right.endpoint());

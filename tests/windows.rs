@@ -1,8 +1,9 @@
 //! Memory windows; the same tests on every device, as far as it can do what they ask.
 
+#[path = "common/mod.rs"]
 mod common;
 
-use common::{Link, PATIENCE, context, deviates};
+use common::{Link, PATIENCE, Queues, context, deviates};
 use interlock::soft::{Fabric, Fault, Verb};
 use interlock::{
     Bindable, BoundWindow, Brand, Buffer, Context, Exposed, Failure, Lapsed, Limits, LocalWrite, Pages, Poller,
@@ -255,7 +256,7 @@ fn m6_a_window_of_type_2_serves_one_pair_and_one_of_type_1_all() {
 fn a_window_is_bound_on_an_unreliable_connection() {
     let mut link = link!();
     let limits = Limits::default();
-    let (queue, mut poller) = link.domain.completion_queue(limits.completions()).unwrap();
+    let (queue, mut poller) = link.domain.queue(limits.completions()).unwrap();
     let pair = link.domain.unreliable(&queue, &limits).unwrap().into_init(&link.port).unwrap();
     let myself = pair.endpoint();
     let mut pair = pair.connect(&myself).unwrap();
@@ -297,7 +298,7 @@ fn m12_a_pair_with_bound_windows_is_destroyed_at_once() {
 #[test]
 fn a_pair_that_was_never_used_is_destroyed_with_its_windows() {
     let link = link!();
-    let (queue, _poller) = link.domain.completion_queue(Limits::default().completions()).unwrap();
+    let (queue, _poller) = link.domain.queue(Limits::default().completions()).unwrap();
     let mut pair = link.domain.reliable(&queue, &Limits::default()).unwrap();
     let kept = pair.window().unwrap();
     mem::forget(pair.window().unwrap());
@@ -604,7 +605,7 @@ fn windows_are_not_posted_in_sessions() {
     interlock::domain! { struct Test; }
     let domain = context().named_domain(Test).unwrap();
     let limits = Limits { posting: Posting::WorkRequestApi, ..Limits::default() };
-    let (queue, _poller) = domain.completion_queue(limits.completions()).unwrap();
+    let (queue, _poller) = domain.queue(limits.completions()).unwrap();
     let port = domain.context().active_port().unwrap();
     let Ok(pair) = domain.reliable(&queue, &limits) else {
         assert!(!common::on_hardware(), "soft-RoCE has them");

@@ -7,7 +7,7 @@
 
 use super::poller::{Poller, WaitError};
 use super::waker::Waker;
-use super::{Completion, CompletionQueue, PollError, WakeFor, wait};
+use super::{Completion, CompletionQueue, CompletionQueueError, CompletionQueueOptions, PollError, WakeFor, wait};
 use crate::device::CompletionQueueId;
 use crate::domain::DomainInner;
 use crate::domain::brand::Branded;
@@ -236,16 +236,21 @@ impl<B> CompletionChannel<B> {
     /// As [`ProtectionDomain::completion_queue`](crate::ProtectionDomain::completion_queue).
     #[doc(alias = "ibv_create_cq")]
     pub fn completion_queue(&self, entries: u32) -> Result<(CompletionQueue<B>, Poller<B>), VerbError> {
-        self.completion_queue_on(entries, 0)
+        self.completion_queue_with(entries, &CompletionQueueOptions::default()).map_err(CompletionQueueError::into_verb)
     }
 
-    /// The same with its events on the completion vector `vector`.
+    /// The same with its events on a completion vector, or polled in another way.
     ///
     /// # Errors
     ///
-    /// As [`ProtectionDomain::completion_queue_on`](crate::ProtectionDomain::completion_queue_on).
-    pub fn completion_queue_on(&self, entries: u32, vector: u32) -> Result<(CompletionQueue<B>, Poller<B>), VerbError> {
-        super::queue::create_on(&self.inner.domain, &self.inner, entries, vector)
+    /// As [`ProtectionDomain::completion_queue_with`](crate::ProtectionDomain::completion_queue_with).
+    #[doc(alias = "ibv_create_cq_ex")]
+    pub fn completion_queue_with(
+        &self,
+        entries: u32,
+        options: &CompletionQueueOptions,
+    ) -> Result<(CompletionQueue<B>, Poller<B>), CompletionQueueError> {
+        super::queue::create_on(&self.inner.domain, &self.inner, entries, options)
     }
 
     /// Waits for the next completion of any of `pollers`, at most for `timeout`: which poller it was, and the completion. `None` if

@@ -17,7 +17,7 @@ use std::mem;
 use std::sync::atomic::Ordering;
 
 /// How many completions are taken from the device at once.
-const BATCH: usize = 16;
+pub(super) const BATCH: usize = 16;
 static_assertions::const_assert!(BATCH.is_power_of_two());
 
 /// Outlives its poller.

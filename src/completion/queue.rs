@@ -10,7 +10,9 @@
 
 use super::channel::ChannelInner;
 use super::desk::Desk;
+use super::extended::{self, Polling, Served};
 use super::mailbox::Mailbox;
+use super::options::{CompletionQueueError, CompletionQueueOptions};
 use super::shares::{Member, SharedLeases};
 use super::waker::Waker;
 use super::{Poller, Status};
@@ -278,8 +280,11 @@ pub(crate) struct CqInner {
     pub(crate) raw: NonNull<sys::ibv_cq>,
     pub(super) channel: Arc<ChannelInner>,
     pub(crate) id: CompletionQueueId,
-    /// The function table's own, looked up once.
+    /// The function table's own, looked up once; or that of extended queues.
+    ///
+    /// 1. If it is the latter, the queue is one that is complete, and its context is `served`.
     pub(crate) poll: PollCq,
+    served: Arc<Served>,
     pub(crate) request_notify: RequestNotify,
     pub(super) mailbox: Mailbox<Message>,
     pub(super) waker: Arc<Waker>,
@@ -304,6 +309,7 @@ impl CqInner {
 
     /// A work queue has come.
     pub(crate) fn attach(&self, attached: Attached) {
+        self.served.attach(&attached);
         self.mailbox.send(Message::Attach(attached));
     }
 
@@ -416,9 +422,9 @@ impl Drop for CqInner {
 pub(crate) fn create<B>(
     domain: &Arc<DomainInner>,
     entries: u32,
-    vector: u32,
-) -> Result<(CompletionQueue<B>, Poller<B>), VerbError> {
-    create_on(domain, &ChannelInner::new(domain)?, entries, vector)
+    options: &CompletionQueueOptions,
+) -> Result<(CompletionQueue<B>, Poller<B>), CompletionQueueError> {
+    create_on(domain, &ChannelInner::new(domain)?, entries, options)
 }
 
 /// Makes a completion queue on a channel of the domain, and its poller.
@@ -426,20 +432,35 @@ pub(super) fn create_on<B>(
     domain: &Arc<DomainInner>,
     channel: &Arc<ChannelInner>,
     entries: u32,
-    vector: u32,
-) -> Result<(CompletionQueue<B>, Poller<B>), VerbError> {
+    options: &CompletionQueueOptions,
+) -> Result<(CompletionQueue<B>, Poller<B>), CompletionQueueError> {
     if entries == 0 {
-        return Err(VerbError::new("ibv_create_cq", libc::EINVAL));
+        return Err(VerbError::new("ibv_create_cq", libc::EINVAL).into());
     }
     let context = &domain.context;
     // SAFETY: an open context has its function table filled.
     let operations = unsafe { (*context.raw.as_ptr()).ops };
     let (Some(poll), Some(request_notify)) = (operations.poll_cq, operations.req_notify_cq) else {
-        return Err(VerbError::new("ibv_poll_cq", libc::EOPNOTSUPP));
+        return Err(VerbError::new("ibv_poll_cq", libc::EOPNOTSUPP).into());
     };
     let waker = Arc::new(Waker::new()?);
-    // SAFETY: the context is open as long as we hold it, and so is the channel.
-    let raw = unsafe { context.provider.create_cq(context.raw, entries, channel.raw(), vector) }?;
+    let served = Arc::<Served>::default();
+    let (raw, poll, extended) = match options.polling {
+        Polling::Array => {
+            // SAFETY: the context is open as long as we hold it, and so is the channel.
+            (unsafe { context.provider.create_cq(context.raw, entries, channel.raw(), options.vector) }?, poll, None)
+        }
+        Polling::Extended => {
+            // SAFETY: as above.
+            let poll = extended::poll_of(&unsafe { context.provider.query_device(context.raw) }?)?;
+            let mut attributes = extended::attributes(entries, channel.raw(), options.vector, &served);
+            // SAFETY: as above.
+            let created = unsafe { context.provider.create_cq_ex(context.raw, &mut attributes) };
+            let extended = created.map_err(extended::explain)?;
+            // `ibv_cq_ex_to_cq`: the one begins as the other.
+            (extended.cast(), poll, Some(extended))
+        }
+    };
     let id = CompletionQueueId::fresh();
     context.objects.note(raw, Object::CompletionQueue(id));
     channel.join(raw, id, &waker);
@@ -456,12 +477,18 @@ pub(super) fn create_on<B>(
         channel: Arc::clone(channel),
         id,
         poll,
+        served,
         request_notify,
         mailbox: Mailbox::new(),
         waker,
         control: Mutex::new(control),
         domain: Arc::clone(domain),
     });
+    // SAFETY: created just now.
+    if extended.is_some_and(|extended| !unsafe { extended::is_complete(extended) }) {
+        // A provider that made something else. Dropping the queue destroys it.
+        return Err(extended::none());
+    }
     let poller = Poller::new(Arc::clone(&inner), Box::new(Desk::new()));
     Ok((CompletionQueue { inner, brand: PhantomData }, poller))
 }

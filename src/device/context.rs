@@ -207,7 +207,8 @@ impl Context {
         unsafe { self.0.provider.query_device(self.0.raw) }.map(DeviceAttributes)
     }
 
-    /// How many completion vectors there are, for [`completion_queue_on`](crate::ProtectionDomain::completion_queue_on): at least 1.
+    /// How many completion vectors there are, for
+    /// [`CompletionQueueOptions::vector`](crate::CompletionQueueOptions::vector): at least 1.
     #[doc(alias = "num_comp_vectors")]
     pub fn completion_vectors(&self) -> u32 {
         // SAFETY: open (0).

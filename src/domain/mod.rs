@@ -7,7 +7,7 @@ mod numbers;
 pub use brand::{Brand, Checked, Scoped};
 pub(crate) use numbers::{Number, Numbers};
 
-use crate::completion::{CompletionChannel, CompletionQueue, Poller};
+use crate::completion::{CompletionChannel, CompletionQueue, CompletionQueueError, CompletionQueueOptions, Poller};
 use crate::device::{Context, ContextInner};
 use crate::error::{VerbError, note_leak};
 use crate::memory::{Access, Buffer, LocalWrite, Memory, MemoryRegion, Pages, RegisterError, RegisterFailure};
@@ -225,19 +225,24 @@ impl<B: Brand> ProtectionDomain<B> {
     /// ([`max_completion_entries`](crate::DeviceAttributes::max_completion_entries)).
     #[doc(alias = "ibv_create_cq")]
     pub fn completion_queue(&self, entries: u32) -> Result<(CompletionQueue<B>, Poller<B>), VerbError> {
-        self.completion_queue_on(entries, 0)
+        self.completion_queue_with(entries, &CompletionQueueOptions::default()).map_err(CompletionQueueError::into_verb)
     }
 
-    /// The same with its events on the completion vector `vector`, below
-    /// [`Context::completion_vectors`](crate::Context::completion_vectors): which interrupt, and so which processor, wakes who
-    /// waits.
+    /// The same with its events on a completion vector, or polled in another way.
+    ///
+    /// `ibv_create_cq(3)`, or `ibv_create_cq_ex(3)` with [`Polling::Extended`](crate::Polling::Extended).
     ///
     /// # Errors
     ///
     /// As [`completion_queue`](Self::completion_queue); `EINVAL` also where the device has no such vector.
-    #[doc(alias = "comp_vector")]
-    pub fn completion_queue_on(&self, entries: u32, vector: u32) -> Result<(CompletionQueue<B>, Poller<B>), VerbError> {
-        crate::completion::create(&self.inner, entries, vector)
+    /// [`CompletionQueueError::NotExtended`]: it has no extended completion queues.
+    #[doc(alias = "ibv_create_cq_ex")]
+    pub fn completion_queue_with(
+        &self,
+        entries: u32,
+        options: &CompletionQueueOptions,
+    ) -> Result<(CompletionQueue<B>, Poller<B>), CompletionQueueError> {
+        crate::completion::create(&self.inner, entries, options)
     }
 
     /// A completion channel, from which completion queues are made that can be waited for together.

@@ -150,6 +150,16 @@ pub(crate) trait Provider: fmt::Debug + Send + Sync {
         channel: NonNull<sys::ibv_comp_channel>,
         vector: u32,
     ) -> Result<NonNull<sys::ibv_cq>, VerbError>;
+    /// `ibv_create_cq_ex`. `EOPNOTSUPP`: the device has no such queues.
+    ///
+    /// # Safety
+    ///
+    /// The context is open; the channel in the attributes is alive, and of this context.
+    unsafe fn create_cq_ex(
+        &self,
+        context: NonNull<sys::ibv_context>,
+        attributes: &mut sys::ibv_cq_init_attr_ex,
+    ) -> Result<NonNull<sys::ibv_cq_ex>, VerbError>;
     /// `ibv_resize_cq` to at least `cqe` entries; what was granted is in the queue's `cqe`, which nobody else may read
     /// meanwhile.
     unsafe fn resize_cq(&self, cq: NonNull<sys::ibv_cq>, cqe: u32) -> Result<(), VerbError>;

@@ -352,6 +352,19 @@ impl Provider for RdmaCore {
         non_null("ibv_create_cq", cq)
     }
 
+    unsafe fn create_cq_ex(
+        &self,
+        context: NonNull<sys::ibv_context>,
+        attributes: &mut sys::ibv_cq_init_attr_ex,
+    ) -> Result<NonNull<sys::ibv_cq_ex>, VerbError> {
+        // Where others have them, they are of type `int`.
+        if i32::try_from(attributes.cqe.max(attributes.comp_vector)).is_err() {
+            return Err(VerbError::new("ibv_create_cq_ex", libc::EINVAL));
+        }
+        // SAFETY: open, and the channel is of this context (caller).
+        non_null("ibv_create_cq_ex", unsafe { sys::inline::ibv_create_cq_ex(context.as_ptr(), attributes) })
+    }
+
     unsafe fn resize_cq(&self, cq: NonNull<sys::ibv_cq>, cqe: u32) -> Result<(), VerbError> {
         let Ok(cqe) = i32::try_from(cqe) else { return Err(VerbError::new("ibv_resize_cq", libc::EINVAL)) };
         // SAFETY: alive (caller).

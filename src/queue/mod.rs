@@ -38,6 +38,7 @@ pub use pair::QueuePair;
 pub use post::PostError;
 pub use request::{CarriesImmediate, FillMemory, Inline, RequestFlaw, SendMemory, WorkRequest};
 pub use session::Posting;
+pub(crate) use session::RXE;
 pub(crate) use shared::SharedLedger;
 pub use shared::{
     Arrivals, Datagrams, DestroySharedError, Messages, Serves, SharedAttributes, SharedLimits, SharedReceiveQueue,

@@ -121,7 +121,7 @@ pub(super) fn extended(
 }
 
 /// Vendor of rxe.
-pub(super) const RXE: u32 = 0x00ff_ffff;
+pub(crate) const RXE: u32 = 0x00ff_ffff;
 
 /// Whether the provider of a device keeps to `ibv_wr_post(3)`, as far as is known, for requests of so many elements.
 pub(super) fn check_device(device: &sys::ibv_device_attr, elements: u32) -> Result<(), CreateError> {

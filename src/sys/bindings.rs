@@ -282,6 +282,9 @@ pub struct ibv_wc_status(pub ::std::os::raw::c_uint);
 pub struct ibv_wc_opcode(pub ::std::os::raw::c_uint);
 #[repr(transparent)]
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
+pub struct ibv_create_cq_wc_flags(pub ::std::os::raw::c_uint);
+#[repr(transparent)]
+#[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct ibv_wc_flags(pub ::std::os::raw::c_uint);
 #[repr(C)]
 #[derive(Copy, Clone)]
@@ -2903,6 +2906,46 @@ impl ibv_wc_opcode {
     pub const IBV_WC_DRIVER1: ibv_wc_opcode = ibv_wc_opcode(135);
     pub const IBV_WC_DRIVER2: ibv_wc_opcode = ibv_wc_opcode(136);
     pub const IBV_WC_DRIVER3: ibv_wc_opcode = ibv_wc_opcode(137);
+}
+impl ibv_create_cq_wc_flags {
+    pub const IBV_WC_EX_WITH_BYTE_LEN: ibv_create_cq_wc_flags = ibv_create_cq_wc_flags(1);
+    pub const IBV_WC_EX_WITH_IMM: ibv_create_cq_wc_flags = ibv_create_cq_wc_flags(2);
+    pub const IBV_WC_EX_WITH_QP_NUM: ibv_create_cq_wc_flags = ibv_create_cq_wc_flags(4);
+    pub const IBV_WC_EX_WITH_SRC_QP: ibv_create_cq_wc_flags = ibv_create_cq_wc_flags(8);
+    pub const IBV_WC_EX_WITH_SLID: ibv_create_cq_wc_flags = ibv_create_cq_wc_flags(16);
+    pub const IBV_WC_EX_WITH_SL: ibv_create_cq_wc_flags = ibv_create_cq_wc_flags(32);
+    pub const IBV_WC_EX_WITH_DLID_PATH_BITS: ibv_create_cq_wc_flags = ibv_create_cq_wc_flags(64);
+    pub const IBV_WC_EX_WITH_COMPLETION_TIMESTAMP: ibv_create_cq_wc_flags = ibv_create_cq_wc_flags(128);
+    pub const IBV_WC_EX_WITH_CVLAN: ibv_create_cq_wc_flags = ibv_create_cq_wc_flags(256);
+    pub const IBV_WC_EX_WITH_FLOW_TAG: ibv_create_cq_wc_flags = ibv_create_cq_wc_flags(512);
+    pub const IBV_WC_EX_WITH_TM_INFO: ibv_create_cq_wc_flags = ibv_create_cq_wc_flags(1024);
+    pub const IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK: ibv_create_cq_wc_flags = ibv_create_cq_wc_flags(2048);
+}
+impl ::std::ops::BitOr<ibv_create_cq_wc_flags> for ibv_create_cq_wc_flags {
+    type Output = Self;
+    #[inline]
+    fn bitor(self, other: Self) -> Self {
+        ibv_create_cq_wc_flags(self.0 | other.0)
+    }
+}
+impl ::std::ops::BitOrAssign for ibv_create_cq_wc_flags {
+    #[inline]
+    fn bitor_assign(&mut self, rhs: ibv_create_cq_wc_flags) {
+        self.0 |= rhs.0;
+    }
+}
+impl ::std::ops::BitAnd<ibv_create_cq_wc_flags> for ibv_create_cq_wc_flags {
+    type Output = Self;
+    #[inline]
+    fn bitand(self, other: Self) -> Self {
+        ibv_create_cq_wc_flags(self.0 & other.0)
+    }
+}
+impl ::std::ops::BitAndAssign for ibv_create_cq_wc_flags {
+    #[inline]
+    fn bitand_assign(&mut self, rhs: ibv_create_cq_wc_flags) {
+        self.0 &= rhs.0;
+    }
 }
 impl ibv_wc_flags {
     pub const IBV_WC_GRH: ibv_wc_flags = ibv_wc_flags(1);

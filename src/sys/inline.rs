@@ -5,11 +5,11 @@
 
 #[cfg(feature = "rdma-core")]
 use super::ibv_pd;
-use super::{ibv_ah, ibv_qp_ex, ibv_sge};
+use super::{ibv_ah, ibv_cq_ex, ibv_poll_cq_attr, ibv_qp_ex, ibv_sge, ibv_wc_opcode};
 use super::{ibv_cq, ibv_mw, ibv_mw_bind, ibv_mw_type, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_srq, ibv_wc};
-use core::ffi::{c_int, c_void};
+use core::ffi::{c_int, c_uint, c_void};
 #[cfg(feature = "rdma-core")]
-pub(crate) use query::{ibv_create_qp_ex, ibv_query_device_ex, ibv_query_port};
+pub(crate) use query::{ibv_create_cq_ex, ibv_create_qp_ex, ibv_query_device_ex, ibv_query_port};
 
 /// The type of `ibv_context_ops::post_send`.
 pub(crate) type PostSend = unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> c_int;
@@ -85,14 +85,18 @@ pub(crate) unsafe fn ibv_alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> *mut ib
     match unsafe { (*context).ops.alloc_mw } {
         // SAFETY: the provider's own function.
         Some(alloc) => unsafe { alloc(pd, kind) },
-        None => {
-            // SAFETY: takes nothing.
-            let errno = unsafe { libc::__errno_location() };
-            // SAFETY: the place of this thread's `errno`.
-            unsafe { errno.write(libc::EOPNOTSUPP) };
-            core::ptr::null_mut()
-        }
+        None => unsupported(),
     }
+}
+
+/// What a verb that gives a pointer answers where the device does not have it: null, and `errno` is `EOPNOTSUPP`.
+#[cfg(feature = "rdma-core")]
+fn unsupported<T>() -> *mut T {
+    // SAFETY: takes nothing.
+    let errno = unsafe { libc::__errno_location() };
+    // SAFETY: the place of this thread's `errno`.
+    unsafe { errno.write(libc::EOPNOTSUPP) };
+    core::ptr::null_mut()
 }
 
 /// `ibv_dealloc_mw`.
@@ -115,8 +119,10 @@ pub(crate) unsafe fn ibv_dealloc_mw(mw: *mut ibv_mw) -> c_int {
 #[cfg(feature = "rdma-core")]
 mod query {
     use super::super::{
-        self as sys, ibv_context, ibv_device_attr_ex, ibv_port_attr, ibv_qp, ibv_qp_init_attr_ex, verbs_context,
+        self as sys, ibv_context, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_device_attr_ex, ibv_port_attr, ibv_qp,
+        ibv_qp_init_attr_ex, verbs_context,
     };
+    use super::unsupported;
     use core::ffi::{c_int, c_void};
     use core::mem::{offset_of, size_of};
 
@@ -194,37 +200,51 @@ mod query {
         match whole.and_then(|whole| unsafe { (*whole).create_qp_ex }) {
             // SAFETY: the provider's own function; the rest is the caller's promise.
             Some(create) => unsafe { create(context, attributes) },
-            None => {
-                // SAFETY: takes nothing.
-                let errno = unsafe { libc::__errno_location() };
-                // SAFETY: the place of this thread's `errno`.
-                unsafe { errno.write(libc::EOPNOTSUPP) };
-                core::ptr::null_mut()
-            }
+            None => unsupported(),
+        }
+    }
+
+    /// `ibv_create_cq_ex`, likewise.
+    ///
+    /// # Safety
+    ///
+    /// `ibv_create_cq_ex(3)`.
+    pub(crate) unsafe fn ibv_create_cq_ex(
+        context: *mut ibv_context,
+        attributes: *mut ibv_cq_init_attr_ex,
+    ) -> *mut ibv_cq_ex {
+        // SAFETY: the caller's promise.
+        let whole = unsafe { extended(context, offset_of!(verbs_context, create_cq_ex)) };
+        // SAFETY: `extended` saw that the table is long enough to have this member.
+        match whole.and_then(|whole| unsafe { (*whole).create_cq_ex }) {
+            // SAFETY: libibverbs' own function, which calls the provider's; the rest is the caller's promise.
+            Some(create) => unsafe { create(context, attributes) },
+            None => unsupported(),
         }
     }
 }
 
-/// Functions of an `ibv_qp_ex`, which the provider put there when it made the pair: `ibv_wr_post(3)`.
-macro_rules! functions_of_qp_ex {
-    ($(fn $name:ident = $member:ident($($argument:ident: $type:ty),*) $(-> $result:ty)?;)*) => {$(
+/// Functions of an object, which the provider put there when it made it: of an `ibv_qp_ex`, `ibv_wr_post(3)`; of an
+/// `ibv_cq_ex`, `ibv_create_cq_ex(3)`.
+macro_rules! functions_of {
+    ($object:ident: $(fn $name:ident = $member:ident($($argument:ident: $type:ty),*) $(-> $result:ty)?;)*) => {$(
         #[doc = concat!("`", stringify!($name), "`.")]
         ///
         /// # Safety
         ///
-        /// `ibv_wr_post(3)`; the function is there, since the pair was made with its operation.
+        /// The man page; the function is there, since the object was made with it.
         #[inline(always)]
-        pub(crate) unsafe fn $name(qp: *mut ibv_qp_ex, $($argument: $type),*) $(-> $result)? {
+        pub(crate) unsafe fn $name(object: *mut $object, $($argument: $type),*) $(-> $result)? {
             // SAFETY: alive (caller).
-            let function = unsafe { (*qp).$member };
+            let function = unsafe { (*object).$member };
             // SAFETY: there (caller).
             let function = unsafe { function.unwrap_unchecked() };
             // SAFETY: the provider's own function; the rest is the caller's promise.
-            unsafe { function(qp, $($argument),*) }
+            unsafe { function(object, $($argument),*) }
         }
     )*};
 }
-functions_of_qp_ex! {
+functions_of! { ibv_qp_ex:
     fn ibv_wr_start = wr_start();
     fn ibv_wr_complete = wr_complete() -> c_int;
     fn ibv_wr_abort = wr_abort();
@@ -240,4 +260,18 @@ functions_of_qp_ex! {
     fn ibv_wr_set_sge_list = wr_set_sge_list(num_sge: usize, sg_list: *const ibv_sge);
     fn ibv_wr_set_ud_addr = wr_set_ud_addr(ah: *mut ibv_ah, remote_qpn: u32, remote_qkey: u32);
     fn ibv_wr_set_inline_data = wr_set_inline_data(addr: *mut c_void, length: usize);
+}
+functions_of! { ibv_cq_ex:
+    fn ibv_start_poll = start_poll(attributes: *mut ibv_poll_cq_attr) -> c_int;
+    fn ibv_next_poll = next_poll() -> c_int;
+    fn ibv_end_poll = end_poll();
+    fn ibv_wc_read_opcode = read_opcode() -> ibv_wc_opcode;
+    fn ibv_wc_read_vendor_err = read_vendor_err() -> u32;
+    fn ibv_wc_read_byte_len = read_byte_len() -> u32;
+    fn ibv_wc_read_imm_data = read_imm_data() -> u32;
+    fn ibv_wc_read_qp_num = read_qp_num() -> u32;
+    fn ibv_wc_read_src_qp = read_src_qp() -> u32;
+    fn ibv_wc_read_wc_flags = read_wc_flags() -> c_uint;
+    fn ibv_wc_read_slid = read_slid() -> u32;
+    fn ibv_wc_read_sl = read_sl() -> u8;
 }

@@ -2,8 +2,10 @@
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use interlock::{
-    Brand, CompletionQueue, ConnectAttributes, Context, Limits, Poller, Port, ProtectionDomain, QueuePair, ReadyToSend,
+    Brand, CompletionChannel, CompletionQueue, CompletionQueueError, CompletionQueueOptions, ConnectAttributes,
+    Context, Limits, Poller, Polling, Port, ProtectionDomain, QueuePair, ReadyToSend, VerbError,
 };
+use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 /// More than any exchange here takes, on the slowest machine.
@@ -17,6 +19,52 @@ pub(crate) fn context() -> Context {
 /// Whether the device is not the soft one.
 pub(crate) fn on_hardware() -> bool {
     !context().name().starts_with("soft")
+}
+
+thread_local! {
+    /// How the completion queues of tests are polled: as most programs do, or in `tests/extended.rs` and its like, which are
+    /// made of others, as extended ones.
+    pub(crate) static POLLING: Cell<Polling> = const {
+        match env!("CARGO_CRATE_NAME").as_bytes() {
+            b"extended" | b"extended_events" => Cell::new(Polling::Extended),
+            _ => Cell::new(Polling::Array),
+        }
+    };
+}
+
+/// What makes completion queues.
+pub(crate) trait Queues<B> {
+    /// One that is polled as tests are to.
+    fn queue(&self, entries: u32) -> Result<(CompletionQueue<B>, Poller<B>), VerbError>;
+}
+
+impl<B: Brand> Queues<B> for ProtectionDomain<B> {
+    fn queue(&self, entries: u32) -> Result<(CompletionQueue<B>, Poller<B>), VerbError> {
+        match POLLING.get() {
+            Polling::Extended => self.completion_queue_with(entries, &extended()).map_err(verb),
+            _ => self.completion_queue(entries),
+        }
+    }
+}
+
+impl<B: Brand> Queues<B> for CompletionChannel<B> {
+    fn queue(&self, entries: u32) -> Result<(CompletionQueue<B>, Poller<B>), VerbError> {
+        match POLLING.get() {
+            Polling::Extended => self.completion_queue_with(entries, &extended()).map_err(verb),
+            _ => self.completion_queue(entries),
+        }
+    }
+}
+
+pub(crate) fn extended() -> CompletionQueueOptions {
+    CompletionQueueOptions { polling: Polling::Extended, ..CompletionQueueOptions::default() }
+}
+
+fn verb(error: CompletionQueueError) -> VerbError {
+    match error {
+        CompletionQueueError::Verb(error) => error,
+        other => panic!("{other}"),
+    }
 }
 
 /// Two connected pairs on one completion queue.
@@ -40,7 +88,7 @@ impl<B: Brand> Link<B> {
 
     pub(crate) fn limited(domain: ProtectionDomain<B>, limits: &Limits, attr: &ConnectAttributes) -> Self {
         let port = domain.context().active_port().unwrap();
-        let (queue, poller) = domain.completion_queue(2 * limits.completions()).unwrap();
+        let (queue, poller) = domain.queue(2 * limits.completions()).unwrap();
         let left = domain.reliable(&queue, limits).unwrap().into_init(&port).unwrap();
         let right = domain.reliable(&queue, limits).unwrap().into_init(&port).unwrap();
         let (to_left, to_right) = (left.endpoint(), right.endpoint());

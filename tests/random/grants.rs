@@ -1,6 +1,7 @@
 //! Memory that comes and goes: parts of a page are cut and joined, registered again, leased, put behind windows and taken back,
 //! while a peer writes to what it was granted, and to what it was not.
 
+use crate::common::Queues;
 use crate::{Device, Random, Stage, common, for_seeds, patient};
 use interlock::soft::{Fault, Verb};
 use interlock::{
@@ -104,7 +105,7 @@ struct World<B> {
 impl<B: Brand> World<B> {
     fn new(device: Device, domain: ProtectionDomain<B>) -> Self {
         let port = device.context.active_port().unwrap();
-        let (queue, poller) = domain.completion_queue(4 * LIMITS.completions()).unwrap();
+        let (queue, poller) = domain.queue(4 * LIMITS.completions()).unwrap();
         let page = domain.register::<Windowed<LocalWrite>, _>(Pages::new(8 * WORDS).unwrap()).unwrap();
         let mut page = page.split().1.split_at(8 * WORDS).map_or_else(|error| error.buffer, |(page, _)| page);
         page.fill(0);

@@ -1,6 +1,6 @@
 //! Several pairs of reliable connections, each with receives of its own; and drops in any order.
 
-use crate::common::PATIENCE;
+use crate::common::{PATIENCE, Queues};
 use crate::{Device, Expected, Random, Stage, for_seeds, patient};
 use interlock::{
     AnyQueuePair, Buffer, Completion, CompletionQueue, DeviceState, Errored, Init, Limits, MemoryRegion, Operation,
@@ -120,7 +120,7 @@ impl World {
         let device = Device::open();
         let domain = device.context.named_domain(Test).unwrap();
         let port = device.context.active_port().unwrap();
-        let (queue, poller) = domain.completion_queue(2 * LINKS as u32 * LIMITS.completions()).unwrap();
+        let (queue, poller) = domain.queue(2 * LINKS as u32 * LIMITS.completions()).unwrap();
         let free = domain.buffers(BUFFERS, BUFFER_BYTES).unwrap();
         let words = domain.register::<RemoteAll, _>(vec![0; 4 * LINKS]).unwrap();
         let gone = domain.register::<RemoteAll, _>(vec![0_u64; 8]).unwrap();
@@ -537,7 +537,7 @@ fn drops_in_any_order_leave_nothing() {
         let domain = device.context.named_domain(Dropped).unwrap();
         let port = device.context.active_port().unwrap();
         let channel = domain.completion_channel().unwrap();
-        let (queue, poller) = channel.completion_queue(64).unwrap();
+        let (queue, poller) = channel.queue(64).unwrap();
         let mut shared = domain.shared_receive_queue(&SharedLimits { receives: 4, grows_to: 0 }).unwrap();
         shared.post_receive(domain.buffer(8).unwrap()).unwrap();
         let server = shared.reliable(&queue, &LIMITS).unwrap().into_init(&port).unwrap();

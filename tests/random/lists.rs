@@ -1,6 +1,7 @@
 //! Messages from lists of buffers, from bytes of the program and from memory that is shared out, one by one and in batches that
 //! may be refused half way; into buffers and into lists; reads and atomics between them, and a completion queue that is resized.
 
+use crate::common::Queues;
 use crate::{Device, Random, Stage, Stock, common, compose, for_seeds, patient, read};
 use interlock::soft::{Fault, Verb};
 use interlock::{
@@ -73,7 +74,7 @@ impl World {
         let device = Device::open();
         let domain = device.context.named_domain(Test).unwrap();
         let port = device.context.active_port().unwrap();
-        let (queue, poller) = domain.completion_queue(ROOM).unwrap();
+        let (queue, poller) = domain.queue(ROOM).unwrap();
         let stock = Stock::new(&domain, BUFFERS, BUFFER_BYTES);
         let words = domain.register::<RemoteAll, _>([&SOURCE[..], &[0]].concat()).unwrap();
         let link = || {

@@ -19,7 +19,7 @@ use chance::Random;
 use common::PATIENCE;
 use interlock::soft::{Fabric, Fault, Verb};
 use interlock::{
-    AnyQueuePair, Brand, Buffer, ConnectAttributes, Context, DeviceState, Errored, Init, Port, PostError,
+    AnyQueuePair, Brand, Buffer, ConnectAttributes, Context, DeviceState, Errored, Init, Polling, Port, PostError,
     ProtectionDomain, QueuePair, Reset, TransitionFailure, Transport, WorkId,
 };
 use std::cell::Cell;
@@ -126,6 +126,8 @@ fn for_seeds(on_soft: u64, on_others: u64, sequence: impl Fn(Random)) {
     };
     for seed in seeds {
         let _seed = Seed(seed);
+        // One seed as most programs poll, the next as some do.
+        common::POLLING.set(if seed % 2 == 0 { Polling::Array } else { Polling::Extended });
         sequence(Random::new(seed));
     }
 }

@@ -1,5 +1,6 @@
 //! Reliable connections that receive from one shared queue, on two completion queues.
 
+use crate::common::Queues;
 use crate::{Device, Random, Stage, Stock, common, compose, for_seeds, patient, read};
 use interlock::soft::Verb;
 use interlock::{
@@ -107,7 +108,7 @@ impl World {
         let events = device.context.events().unwrap();
         let domain = device.context.named_domain(Test).unwrap();
         let port = device.context.active_port().unwrap();
-        let queue = || domain.completion_queue(2 * LINKS as u32 * LIMITS.completions() + SHARED.completions()).unwrap();
+        let queue = || domain.queue(2 * LINKS as u32 * LIMITS.completions() + SHARED.completions()).unwrap();
         let (queues, shared) = ([queue(), queue()], Some(domain.shared_receive_queue(&SHARED).unwrap()));
         let senders = Stock::new(&domain, 2 * LINKS * LIMITS.sends as usize + 1, BUFFER_BYTES);
         let receivers = Stock::new(&domain, SHARED.completions() as usize + 1, RECEIVE_BYTES);

@@ -1,5 +1,6 @@
 //! Unreliable connections and datagrams, with receives of their own and with shared ones: messages may be lost, and no more.
 
+use crate::common::Queues;
 use crate::{Device, Random, Stage, Stock, common, compose, for_seeds, read};
 use interlock::soft::{Fault, Verb};
 use interlock::{
@@ -255,8 +256,7 @@ where
         let device = Device::open();
         let domain = K::domain(&device.context);
         let port = device.context.active_port().unwrap();
-        let (queue, poller) =
-            domain.completion_queue(ENDS as u32 * LIMITS.completions() + SHARED.completions()).unwrap();
+        let (queue, poller) = domain.queue(ENDS as u32 * LIMITS.completions() + SHARED.completions()).unwrap();
         let senders = Stock::new(&domain, ENDS * LIMITS.sends as usize + 1, TOO_LONG_BYTES);
         let receivers = Stock::new(&domain, RECEIVES, RECEIVE_BYTES);
         let (shared, in_flight) = (K::shared(&domain), HashMap::new());

@@ -8,7 +8,7 @@ use std::ops::Sub;
 use std::process::{Command, Stdio};
 
 /// Where the device begins.
-const DEVICE: &str = "interlock::provider::soft::data_path::";
+const DEVICE: [&str; 2] = ["interlock::provider::soft::data_path::", "interlock::provider::soft::polling::"];
 /// Two numbers of iterations; in the difference of what they cost there is no set-up.
 const ITERATIONS: (u32, u32) = (100, 300);
 
@@ -69,7 +69,8 @@ fn measure(name: &str, iterations: u32) -> Result<Cost, Box<dyn Error>> {
     if !output.status.success() {
         return Err(format!("valgrind on {name}: {}", String::from_utf8_lossy(&output.stderr)).into());
     }
-    cost(&edges(&text?)?, &format!("workloads::{name}"))
+    // The same loop on another queue.
+    cost(&edges(&text?)?, &format!("workloads::{}", name.trim_end_matches("_extended")))
 }
 
 fn cost(edges: &[Edge<'_>], workload: &str) -> Result<Cost, Box<dyn Error>> {
@@ -79,13 +80,14 @@ fn cost(edges: &[Edge<'_>], workload: &str) -> Result<Cost, Box<dyn Error>> {
             whole += edge.cost;
         }
         // Those of the set-up are among them, the same in both runs.
-        if edge.callee.starts_with(DEVICE) && !edge.caller.starts_with(DEVICE) {
+        let is_device = |function: &str| DEVICE.iter().any(|device| function.starts_with(device));
+        if is_device(edge.callee) && !is_device(edge.caller) {
             device += edge.cost;
             device_calls += edge.calls;
         }
     }
     if whole == 0 || device == 0 {
-        return Err(format!("{workload} or {DEVICE} is not in the profile: was it inlined, or renamed?").into());
+        return Err(format!("{workload} or {DEVICE:?} is not in the profile: was it inlined, or renamed?").into());
     }
     Ok(Cost { net: whole - device, device_calls })
 }

@@ -77,8 +77,12 @@ pub fn check() -> Result<Verdict, Box<dyn Error>> {
         KINDS.map(|kind| kind.0).join(", ")
     );
     println!("|---|---:|---:|---:|---|");
-    for name in String::from_utf8(Command::new(&program).output()?.stdout)?.lines() {
-        let reach = walk(&listing, probe(&listing, name)?, &limits::COLD);
+    let probes = String::from_utf8(Command::new(&program).output()?.stdout)?;
+    let probes = probes.lines().map(|name| (name, format!("probes::{name}")));
+    let pointed =
+        limits::POINTED.map(|symbol| (symbol.trim_start_matches("interlock::completion::"), symbol.to_owned()));
+    for (name, symbol) in probes.chain(pointed) {
+        let reach = walk(&listing, function(&listing, &symbol)?, &limits::COLD);
         let verdict = if reach.faults.is_empty() { "none" } else { "**see below**" };
         println!("| {name} | {} | {} | {} | {verdict} |", reach.functions, reach.indirect, reach.locked);
         whole.faults.extend(reach.faults);
@@ -118,16 +122,15 @@ pub fn check() -> Result<Verdict, Box<dyn Error>> {
     Ok(Some(whole.faults.is_empty()))
 }
 
-/// The address of the probe with this name.
-fn probe(listing: &Listing, name: &str) -> Result<u64, String> {
-    let symbol = format!("probes::{name}");
+/// The address of a function.
+fn function(listing: &Listing, symbol: &str) -> Result<u64, String> {
     let found = listing.functions.iter().find(|(_, function)| function.name == symbol);
     found.map(|found| *found.0).ok_or_else(|| format!("{symbol} is not in the program"))
 }
 
 /// The check finds each kind in a function that has all of them; else it would find nothing anywhere.
 fn control(listing: &Listing) -> Result<(), String> {
-    let found = walk(listing, probe(listing, "control")?, &[]).faults;
+    let found = walk(listing, function(listing, "probes::control")?, &[]).faults;
     match KINDS.iter().find(|kind| found.iter().all(|fault| fault.kind != kind.0)) {
         Some((kind, _)) => Err(format!("the check is blind: it does not find {kind} in the control")),
         None => Ok(()),

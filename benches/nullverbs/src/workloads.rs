@@ -1,8 +1,8 @@
 //! The workloads, on a queue pair that is connected to itself.
 
 use interlock::{
-    Buffer, Context, Inline, Limits, Operation, Poller, Posting, QueuePair, RemoteRegion, RemoteWrite, Success, WorkId,
-    WorkRequest,
+    Buffer, CompletionQueueOptions, Context, Inline, Limits, Operation, Poller, Polling, Posting, QueuePair,
+    RemoteRegion, RemoteWrite, Success, WorkId, WorkRequest,
 };
 use std::{mem, time::Instant};
 
@@ -126,8 +126,8 @@ fn w5(s: &mut Setup, n: u64) -> u64 {
     2 * n
 }
 
-/// What the contender named `name` does, which posts by `posting`.
-pub fn main(name: &str, posting: Posting) -> Result<(), Box<dyn std::error::Error>> {
+/// What the contender named `name` does, which posts by `posting` and polls by `polling`.
+pub fn main(name: &str, posting: Posting, polling: Polling) -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().collect();
     let [_, workload, iterations] = &arguments[..] else {
         return Err(format!("usage: {name} W1..W5 ITERATIONS").into());
@@ -135,7 +135,7 @@ pub fn main(name: &str, posting: Posting) -> Result<(), Box<dyn std::error::Erro
     let iterations: u64 = iterations.parse()?;
     let domain = Context::open("null0")?.named_domain(Bench)?;
     let port = domain.context().active_port()?;
-    let (queue, poller) = domain.completion_queue(256)?;
+    let (queue, poller) = domain.completion_queue_with(256, &CompletionQueueOptions { polling, ..Default::default() })?;
     let limits = Limits { sends: 128, receives: 128, inline_bytes: INLINE as u32, elements: 1, posting };
     let pair = domain.reliable(&queue, &limits)?.into_init(&port)?;
     let myself = pair.endpoint();

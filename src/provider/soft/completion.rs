@@ -275,6 +275,11 @@ pub(super) type Cqs = Table<Cq>;
 /// Completion channels.
 pub(super) type Channels = Table<Channel>;
 
+/// No completion.
+pub(super) fn undefined() -> ibv_wc {
+    wc(u64::from(JUNK), ibv_wc_status(JUNK), JUNK)
+}
+
 /// A completion with junk in all that its status leaves undefined.
 fn wc(id: u64, status: ibv_wc_status, qpn: u32) -> ibv_wc {
     ibv_wc {

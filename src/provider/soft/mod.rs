@@ -28,7 +28,7 @@
 // | `fault` | failures on demand |
 // | `handles` | what stands behind the pointers of the C interface |
 // | `verbs`, `memory_verbs`, `queue_verbs` | the control path, as `Provider` |
-// | `data_path`, `session` | the data path, as C functions; `ibv_wr_*` |
+// | `data_path`, `session`, `polling` | the data path, as C functions; `ibv_wr_*`; `ibv_start_poll` |
 
 mod completion;
 mod data_path;
@@ -44,6 +44,7 @@ mod memory_verbs;
 mod modify;
 mod objects;
 mod pair;
+mod polling;
 mod post;
 mod queue_verbs;
 mod regions;

@@ -8,6 +8,7 @@ use super::{
     handles::{SoftChannel, control, cq_in, cq_parts, give_if, handle, srq_parts},
     objects::Raw,
     pair::Creation,
+    polling::SoftQueue,
     session::SoftPair,
     transition::Transport,
 };
@@ -21,7 +22,7 @@ use crate::{
 use libc::c_int;
 use std::ptr::NonNull;
 
-/// `ibv_create_cq`.
+/// `ibv_create_cq`; or `ibv_create_cq_ex`, if fields of `ibv_wc_read_*` are asked for.
 ///
 /// # Safety
 ///
@@ -31,7 +32,8 @@ pub(super) unsafe fn create_cq(
     cqe: u32,
     channel: NonNull<ibv_comp_channel>,
     vector: u32,
-) -> Result<NonNull<ibv_cq>, VerbError> {
+    fields: Option<u64>,
+) -> Result<NonNull<SoftQueue>, VerbError> {
     if vector >= device::COMPLETION_VECTORS {
         return Err(VerbError::new("ibv_create_cq", libc::EINVAL));
     }
@@ -39,7 +41,9 @@ pub(super) unsafe fn create_cq(
     let owner = unsafe { channel.cast::<SoftChannel>().read() }.index;
     let entries = c_int::try_from(cqe).unwrap_or(c_int::MAX);
     let cq = ibv_cq { context: context.as_ptr(), channel: channel.as_ptr(), cqe: entries, ..ibv_cq::default() };
-    give_if(cq, |cq| {
+    let queue = SoftQueue::new(cq, fields).map_err(|errno| VerbError::new("ibv_create_cq", errno))?;
+    give_if(queue, |queue| {
+        let cq = queue.cast::<ibv_cq>();
         let create = |state: &mut State, index| handle(state.create_cq(index, cqe, owner, Raw::new(cq))?);
         // SAFETY: open (caller).
         let handle = unsafe { control(context.as_ptr(), Verb::CreateCq, create) }?;

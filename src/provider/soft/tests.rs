@@ -5,6 +5,7 @@ mod asynchronous;
 mod datagram;
 mod errors;
 mod events;
+mod extended;
 mod faults;
 mod manual;
 mod queues;
@@ -20,7 +21,10 @@ mod unreliable;
 mod windows;
 
 use super::{Fabric, Soft};
-use crate::{provider::Provider, sys::*};
+use crate::{
+    provider::Provider,
+    sys::{inline, *},
+};
 use std::{
     cell::{Cell, RefCell},
     ptr::{self, NonNull},

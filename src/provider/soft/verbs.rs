@@ -6,17 +6,19 @@ use super::{
     fabric::State,
     fault::Verb,
     handles::{SoftChannel, SoftContext, control, cq_parts, fabric_of, give, handle, qp_parts, srq_parts, take_back},
-    memory_verbs, queue_verbs,
+    memory_verbs,
+    polling::SoftQueue,
+    queue_verbs,
     session::SoftPair,
 };
 use crate::{
     error::VerbError,
     provider::Provider,
     sys::{
-        ibv_access_flags, ibv_ah, ibv_ah_attr, ibv_async_event, ibv_comp_channel, ibv_context, ibv_cq, ibv_device_attr,
-        ibv_gid, ibv_gid_entry, ibv_mr, ibv_mw, ibv_mw_type, ibv_odp_caps, ibv_pd, ibv_port_attr, ibv_qp, ibv_qp_attr,
-        ibv_qp_attr_mask, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_srq, ibv_srq_attr, ibv_srq_attr_mask,
-        ibv_srq_init_attr,
+        ibv_access_flags, ibv_ah, ibv_ah_attr, ibv_async_event, ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex,
+        ibv_cq_init_attr_ex, ibv_device_attr, ibv_gid, ibv_gid_entry, ibv_mr, ibv_mw, ibv_mw_type, ibv_odp_caps,
+        ibv_pd, ibv_port_attr, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex,
+        ibv_srq, ibv_srq_attr, ibv_srq_attr_mask, ibv_srq_init_attr,
     },
 };
 use std::{os::fd::RawFd, ptr::NonNull, time::Duration};
@@ -208,7 +210,26 @@ impl Provider for Soft {
         vector: u32,
     ) -> Result<NonNull<ibv_cq>, VerbError> {
         // SAFETY: the caller's promise.
-        unsafe { queue_verbs::create_cq(context, cqe, channel, vector) }
+        unsafe { queue_verbs::create_cq(context, cqe, channel, vector, None) }.map(NonNull::cast)
+    }
+
+    unsafe fn create_cq_ex(
+        &self,
+        context: NonNull<ibv_context>,
+        attributes: &mut ibv_cq_init_attr_ex,
+    ) -> Result<NonNull<ibv_cq_ex>, VerbError> {
+        let refused = |errno| VerbError::new("ibv_create_cq_ex", errno);
+        let ibv_cq_init_attr_ex { cqe, cq_context, channel, comp_vector, wc_flags, comp_mask, .. } = *attributes;
+        if comp_mask != 0 {
+            return Err(refused(libc::EOPNOTSUPP));
+        }
+        let channel = NonNull::new(channel).ok_or(refused(libc::EINVAL))?;
+        // SAFETY: the caller's promise.
+        let cq = unsafe { queue_verbs::create_cq(context, cqe, channel, comp_vector, Some(wc_flags)) };
+        let cq = cq.map_err(|error| refused(error.errno()))?.cast::<ibv_cq_ex>();
+        // SAFETY: made just now, and nobody else's yet.
+        unsafe { (*cq.as_ptr()).cq_context = cq_context };
+        Ok(cq)
     }
 
     unsafe fn resize_cq(&self, cq: NonNull<ibv_cq>, cqe: u32) -> Result<(), VerbError> {
@@ -222,7 +243,7 @@ impl Provider for Soft {
         // SAFETY: its context is open.
         unsafe { control(context, Verb::DestroyCq, |state, _| state.destroy_cq(handle)) }?;
         // SAFETY: the caller does not use it any more.
-        unsafe { take_back(cq) };
+        unsafe { take_back(cq.cast::<SoftQueue>()) };
         Ok(())
     }
 

@@ -3,8 +3,8 @@
 #![forbid(unsafe_code)]
 
 use interlock::{
-    Batch, BatchError, Buffer, Checked, Failure, Inline, PollError, Poller, PostError, PostedMemory, QueuePair,
-    RemoteAll, RemoteRegion, SharedBuffer, Success, Work, WorkId, WorkRequest, request::Write,
+    Batch, BatchError, Buffer, Checked, Failure, Inline, PollError, Poller, PostError, PostedMemory, ProtectionDomain,
+    QueuePair, RemoteAll, RemoteRegion, SharedBuffer, Success, Work, WorkId, WorkRequest, request::Write,
 };
 use std::hint::black_box;
 use std::sync::Mutex;
@@ -25,6 +25,8 @@ macro_rules! probes {
                 println!(stringify!($name));
             )+
             black_box(control as *const ());
+            // For the functions that it gives to queues.
+            black_box(ProtectionDomain::<Bench>::completion_queue_with as *const ());
         }
     };
 }

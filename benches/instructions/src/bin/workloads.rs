@@ -2,8 +2,8 @@
 #![forbid(unsafe_code)]
 
 use interlock::{
-    Brand, Buffer, Checked, Context, Inline, Limits, Operation, Poller, ProtectionDomain, QueuePair, RemoteAll,
-    RemoteRegion, SharedBuffer, Success, WorkId, WorkRequest, soft::Fabric,
+    Brand, Buffer, Checked, CompletionQueueOptions, Context, Inline, Limits, Operation, Poller, Polling,
+    ProtectionDomain, QueuePair, RemoteAll, RemoteRegion, SharedBuffer, Success, WorkId, WorkRequest, soft::Fabric,
 };
 use std::any::Any;
 use std::error::Error;
@@ -69,9 +69,10 @@ struct Setup<B = Bench> {
 
 impl<B: Brand + 'static> Setup<B> {
     /// A pair whose peer has `RECEIVES` receives posted, or one that is connected to itself and has `SLOTS`.
-    fn new(domain: ProtectionDomain<B>, to_peer: bool) -> Result<Self, Box<dyn Error>> {
+    fn new(domain: ProtectionDomain<B>, to_peer: bool, polling: Polling) -> Result<Self, Box<dyn Error>> {
         let port = domain.context().active_port()?;
-        let (queue, poller) = domain.completion_queue(2 * DEPTH)?;
+        let options = CompletionQueueOptions { polling, ..CompletionQueueOptions::default() };
+        let (queue, poller) = domain.completion_queue_with(2 * DEPTH, &options)?;
         let (peer_queue, _) = domain.completion_queue(RECEIVES + DEPTH)?;
         let inline_bytes = INLINE as u32;
         let limits = Limits { sends: DEPTH, receives: DEPTH, inline_bytes, ..Limits::default() };
@@ -290,12 +291,16 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let context = Context::open_on(&Fabric::new(), "soft0")?;
     if name == "checked" {
-        let mut setup = Setup::new(context.checked_domain()?, true)?;
+        let mut setup = Setup::new(context.checked_domain()?, true, Polling::Array)?;
         black_box(checked as fn(&mut Setup<Checked>, u32))(&mut setup, iterations);
         return Ok(());
     }
+    let (loop_name, polling) = match name.strip_suffix("_extended") {
+        Some(loop_name) => (loop_name, Polling::Extended),
+        None => (name.as_str(), Polling::Array),
+    };
     // The loop, and whether the pair sends to a peer instead of to itself.
-    let (run, to_peer): (fn(&mut Setup, u32), bool) = match name.as_str() {
+    let (run, to_peer): (fn(&mut Setup, u32), bool) = match loop_name {
         "send" => (send, true),
         "write" => (write, false),
         "batch" => (batch, false),
@@ -309,7 +314,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         "unsignalled" => (unsignalled, false),
         _ => return Err("no such workload".into()),
     };
-    let mut setup = Setup::new(context.named_domain(Bench)?, to_peer)?;
+    let mut setup = Setup::new(context.named_domain(Bench)?, to_peer, polling)?;
     black_box(run)(&mut setup, iterations);
     Ok(())
 }

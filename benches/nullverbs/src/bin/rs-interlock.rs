@@ -7,5 +7,5 @@
 mod workloads;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    workloads::main("rs-interlock", interlock::Posting::List)
+    workloads::main("rs-interlock", interlock::Posting::List, interlock::Polling::Array)
 }
