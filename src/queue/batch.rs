@@ -4,7 +4,7 @@
 #![allow(unsafe_code, reason = "links the requests of a list, takes items out of a vector")]
 
 use super::ledger::between;
-use super::post::{KEY, PostError, SendQueue, Staged};
+use super::post::{KEY, PostError, SendQueue, Staged, unlikely};
 use super::request::{SendMemory, WorkRequest};
 use super::transport::{Carries, ReliableConnection};
 use super::work::{PostedMemory, WorkId};
@@ -470,6 +470,7 @@ impl<'env, B, T> Batch<'_, 'env, B, T> {
         T: Carries<K>,
     {
         if let Some(session) = self.queue.verb.session {
+            unlikely();
             return self.post_all_in_session(session, items, make);
         }
         let mut items = Taking::new(items);

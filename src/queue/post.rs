@@ -679,4 +679,4 @@ impl ReceiveQueue {
 /// Says that its caller is rarely where it calls this. Nothing is left of the call.
 #[cold]
 #[inline(never)]
-fn unlikely() {}
+pub(super) fn unlikely() {}
