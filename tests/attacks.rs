@@ -645,6 +645,58 @@ fn two_pollers_of_one_pair_on_two_threads_never_give_a_buffer_twice() {
     }
 }
 
+/// Each life ends in failures, which another thread polls while the pair is reset: before, between and after, as it comes.
+#[test]
+fn a_failure_that_another_thread_polls_never_breaks_the_next_life() {
+    interlock::domain! { struct Test; }
+    let fabric = Fabric::new();
+    let domain = Context::open_on(&fabric, "dev").unwrap().named_domain(Test).unwrap();
+    let Stage { domain, port, queue, mut poller, left, right, .. } = Stage::new(fabric, domain);
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let polling = scope.spawn(|| {
+            let mut failed = 0;
+            while !done.load(Ordering::Acquire) {
+                failed += all(&mut poller).into_iter().filter_map(|completion| completion.check().err()).count();
+                thread::yield_now();
+            }
+            failed
+        });
+        let mut ends = [left, right];
+        let rounds = if cfg!(miri) { 4 } else { 200 };
+        for round in 0..rounds {
+            let made = ends.map(|mut pair| {
+                // Now and then all of them have come out before the reset, and the ledgers stay; or they have not.
+                for _ in 0..round % 3 {
+                    pair.post_receive(small(&domain)).unwrap();
+                }
+                let mut reset = pair.into_error().unwrap().into_reset().unwrap();
+                let mut pair = loop {
+                    match reset.into_init(&port) {
+                        Ok(pair) => break pair,
+                        Err(error) => reset = error.queue_pair,
+                    }
+                    thread::yield_now();
+                };
+                pair.post_receive(small(&domain)).expect("no failure in this life");
+                pair
+            });
+            let [left, right] = made;
+            ends = join(left, right).into();
+            assert!(ends.iter().all(|pair| pair.first_failure().is_none()));
+            ends[0].post_send(small(&domain)).expect("no failure in this life");
+            while ends[0].sends_in_flight() != 0 || ends[1].receives_in_flight() != 0 {
+                thread::yield_now();
+            }
+        }
+        drop(ends);
+        done.store(true, Ordering::Release);
+        assert!(polling.join().unwrap() > 0);
+    });
+    all(&mut poller);
+    assert_eq!((queue.room(), poller.unknown_completions()), (queue.capacity(), 0));
+}
+
 ///
 #[test]
 fn r_6_a_failed_poll_is_not_a_completion() {

@@ -3,8 +3,8 @@
 
 mod common;
 
-use common::{Link, PATIENCE, context};
-use interlock::{Buffer, RemoteAll, WorkRequest};
+use common::{Link, PATIENCE, POLLING, context};
+use interlock::{Buffer, Inline, Limits, Polling, PostError, QueuePair, RemoteAll, Retired, WorkRequest};
 use std::collections::HashSet;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,6 +13,7 @@ use std::time::Instant;
 interlock::domain! {
     struct Nested;
     struct Forgotten;
+    struct Disturbed;
 }
 
 fn addresses<B: interlock::Brand>(buffers: &[Buffer<B>]) -> HashSet<usize> {
@@ -114,4 +115,147 @@ fn a_run_that_is_forgotten_gives_each_buffer_once() {
         assert!(seen.is_subset(&all), "a buffer that nobody posted");
     }
     assert_eq!(poller.unknown_completions(), 0);
+}
+
+/// What the program does while it takes a run.
+#[derive(Clone, Copy, Debug)]
+enum Deed {
+    Posts,
+    Destroys,
+    Resets,
+    Panics,
+    Forgets,
+}
+
+/// How it takes the run.
+#[derive(Clone, Copy, Debug)]
+enum Taking {
+    OneByOne,
+    InARow,
+    Buffers,
+    Last,
+}
+
+/// Takes a run, and does something, by `deed`, when a part of it has been taken; forgets the rest if that says so.
+fn take(
+    mut retired: Retired<'_, Disturbed>,
+    taking: Taking,
+    back: &mut Vec<Buffer<Disturbed>>,
+    mut deed: impl FnMut() -> bool,
+) {
+    let forgets = match taking {
+        Taking::OneByOne => {
+            back.extend(retired.unsignalled().take(2).filter_map(|success| success.into_buffer()));
+            deed()
+        }
+        Taking::InARow => {
+            let (mut count, mut forgets) = (0, false);
+            retired.unsignalled().for_each(|success| {
+                back.extend(success.into_buffer());
+                count += 1;
+                forgets |= count == 2 && deed();
+            });
+            forgets
+        }
+        Taking::Buffers => {
+            retired.take_buffers(back);
+            deed()
+        }
+        Taking::Last if deed() => true,
+        Taking::Last => return back.extend(retired.completion().check().unwrap().into_buffer()),
+    };
+    if forgets {
+        return mem::forget(retired);
+    }
+    back.extend(retired.unsignalled().take(1).filter_map(|success| success.into_buffer()));
+    retired.into_buffers(back).unwrap();
+}
+
+/// While a run is being taken its pair is posted to, destroyed or reset, or the program panics or forgets the run. A slot is free when its
+/// value is out and not before, and no value is given twice: by the run, and as what was left of the pair.
+#[test]
+fn a_pair_that_ends_while_its_run_is_taken_gives_each_buffer_once() {
+    const DEPTH: u32 = 6;
+    let domain = context().named_domain(Disturbed).unwrap();
+    let region = domain.register::<RemoteAll, _>(vec![0_u64; 1]).unwrap();
+    let word = region.remote();
+    let limits = Limits { sends: DEPTH, receives: 1, inline_bytes: 8, ..Limits::default() };
+    // So that runs begin at several places of the ring, which has 8.
+    let shifts: &[u32] = if cfg!(miri) { &[5] } else { &[0, 3, 5, 7] };
+    let kinds =
+        [(Polling::Array, false), (Polling::Extended, true), (Polling::Array, true), (Polling::Extended, false)];
+    let kinds = if cfg!(miri) { &kinds[..2] } else { &kinds[..] };
+    let deeds = [Deed::Posts, Deed::Destroys, Deed::Resets, Deed::Panics, Deed::Forgets];
+    let takings = [Taking::OneByOne, Taking::InARow, Taking::Buffers, Taking::Last];
+    for (deed, taking) in deeds.into_iter().flat_map(|deed| takings.map(|taking| (deed, taking))) {
+        for (&shift, &(polling, is_mixed)) in
+            shifts.iter().flat_map(|shift| kinds.iter().map(move |kind| (shift, kind)))
+        {
+            let case = format!("{deed:?} {taking:?} {shift} {is_mixed} {polling:?}");
+            POLLING.set(polling);
+            let Link { mut left, right, mut poller, queue, .. } =
+                Link::limited(domain.clone(), &limits, &Default::default());
+            for _ in 0..shift {
+                left.post_write(domain.buffer(8).unwrap(), &word).unwrap();
+                drop(poller.wait(PATIENCE).unwrap().check().unwrap());
+            }
+            let (mut all, mut back) = (HashSet::new(), Vec::new());
+            let mut post = |left: &mut QueuePair<Disturbed>, last: bool| {
+                let buffer = domain.buffer(8).unwrap();
+                let address = buffer.as_ptr().addr();
+                let write = WorkRequest::write(buffer, &word);
+                let posted = left.post(if last { write } else { write.unsignalled() });
+                all.extend(posted.is_ok().then_some(address));
+                posted.is_ok() || !matches!(posted, Err(PostError::QueueFull(_)))
+            };
+            for at in 1..=DEPTH {
+                if is_mixed && at % 3 == 0 && at != DEPTH {
+                    left.post(WorkRequest::write(Inline(&[1; 8]), &word).unsignalled()).unwrap();
+                } else {
+                    assert!(post(&mut left, at == DEPTH));
+                }
+            }
+            let (mut left, mut kept, mut posted, start) = (Some(left), None, 0, Instant::now());
+            while left.is_some() && start.elapsed() < PATIENCE {
+                let polled = catch_unwind(AssertUnwindSafe(|| {
+                    poller.poll_retired(|retired| {
+                        take(retired, taking, &mut back, || {
+                            let Some(mut pair) = left.take() else { return false };
+                            match deed {
+                                Deed::Posts => {
+                                    while posted < 2 * DEPTH && post(&mut pair, true) {
+                                        posted += 1;
+                                    }
+                                    drop(pair);
+                                }
+                                Deed::Destroys => pair.destroy().unwrap(),
+                                Deed::Resets => drop(pair.into_reset().unwrap()),
+                                Deed::Panics => panic!("in the program's code"),
+                                Deed::Forgets => kept = Some(pair),
+                            }
+                            kept.is_some()
+                        });
+                    })
+                }));
+                assert!(polled.is_ok() || matches!(deed, Deed::Panics), "{case}");
+            }
+            drop((left, kept, right));
+            while queue.room() < queue.capacity() {
+                assert!(start.elapsed() < PATIENCE, "{case}");
+                while let Some(completion) = poller.poll().unwrap() {
+                    back.extend(match completion.check() {
+                        Ok(success) => success.into_buffer(),
+                        Err(failure) => failure.memory.into_buffer(),
+                    });
+                }
+            }
+            let seen = addresses(&back);
+            assert_eq!(seen.len(), back.len(), "a buffer came back twice: {case}");
+            assert!(seen.is_subset(&all), "a buffer that nobody posted: {case}");
+            // What is before the last is dropped by who asks for the last; and what was being taken, by who panics.
+            let gone = matches!(taking, Taking::Last) || matches!(deed, Deed::Panics);
+            assert!(gone || seen == all, "{} of {}: {case}", seen.len(), all.len());
+            assert_eq!(poller.unknown_completions(), 0, "{case}");
+        }
+    }
 }
