@@ -20,7 +20,7 @@ use crate::sys::{
 };
 use libc::c_int;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::{ptr::NonNull, sync::Arc};
+use std::{ptr, ptr::NonNull, sync::Arc};
 
 #[cfg(all(test, not(loom)))]
 mod tests;
@@ -112,19 +112,20 @@ pub(super) fn explain(error: VerbError) -> CompletionQueueError {
     }
 }
 
-/// Whether all functions are there that are called.
+/// Whether the context is `served`, and all functions are there that are called.
 ///
 /// # Safety
 ///
 /// `cq` is alive, and nobody else uses it yet.
-pub(super) unsafe fn is_complete(cq: NonNull<ibv_cq_ex>) -> bool {
+pub(super) unsafe fn is_complete(cq: NonNull<ibv_cq_ex>, served: &Arc<Served>) -> bool {
     // SAFETY: alive (caller).
     let cq = unsafe { cq.as_ref() };
+    let context = ptr::eq(cq.cq_context.cast(), Arc::as_ptr(served));
     let walk = cq.start_poll.is_some() && cq.next_poll.is_some() && cq.end_poll.is_some();
     let always = cq.read_opcode.is_some() && cq.read_wc_flags.is_some() && cq.read_vendor_err.is_some();
     let messages = cq.read_byte_len.is_some() && cq.read_imm_data.is_some() && cq.read_qp_num.is_some();
     let datagrams = cq.read_src_qp.is_some() && cq.read_slid.is_some() && cq.read_sl.is_some();
-    walk && always && messages && datagrams
+    context && walk && always && messages && datagrams
 }
 
 /// What has to be known of a queue when it is polled; its `cq_context` points here.

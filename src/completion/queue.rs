@@ -485,7 +485,7 @@ pub(super) fn create_on<B>(
         domain: Arc::clone(domain),
     });
     // SAFETY: created just now.
-    if extended.is_some_and(|extended| !unsafe { extended::is_complete(extended) }) {
+    if extended.is_some_and(|extended| !unsafe { extended::is_complete(extended, &inner.served) }) {
         // A provider that made something else. Dropping the queue destroys it.
         return Err(extended::none());
     }

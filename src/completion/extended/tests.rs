@@ -217,7 +217,8 @@ fn a_failure_between_two_completions_is_told_after_the_first() {
 fn a_queue_that_lacks_a_function_is_not_complete() {
     let served = Arc::default();
     type Lose = fn(&mut ibv_cq_ex);
-    let losses: [Lose; 12] = [
+    let losses: [Lose; 13] = [
+        |cq| cq.cq_context = ptr::null_mut(),
         |cq| cq.start_poll = None,
         |cq| cq.next_poll = None,
         |cq| cq.end_poll = None,
@@ -232,7 +233,7 @@ fn a_queue_that_lacks_a_function_is_not_complete() {
         |cq| cq.read_sl = None,
     ];
     // SAFETY: alive.
-    let is_complete = |mut cq: ibv_cq_ex| unsafe { is_complete(NonNull::from(&mut cq)) };
+    let is_complete = |mut cq: ibv_cq_ex| unsafe { is_complete(NonNull::from(&mut cq), &served) };
     assert!(is_complete(provider(&served)));
     for (at, lose) in losses.into_iter().enumerate() {
         let mut cq = provider(&served);
