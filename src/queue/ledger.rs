@@ -760,6 +760,22 @@ mod models {
         });
     }
 
+    /// What a poller notes of a request before it takes it out is known to who then finds nothing in flight.
+    #[test]
+    fn a_detour_of_what_was_in_flight_is_not_set_after_it_was_cleared() {
+        loom::model(|| {
+            let (mut poster, mut retirer) = new(1, 0);
+            let noted = poster.detour_of();
+            poster.try_push(0).unwrap();
+            let polling = thread::spawn(move || (noted.set(1), retirer.retire(0)).1);
+            while poster.outstanding() != 0 {
+                thread::yield_now();
+            }
+            poster.detour_of().clear(1);
+            assert_eq!((polling.join().unwrap(), poster.detour()), (Some((0, 0)), 0));
+        });
+    }
+
     #[test]
     fn a_completion_retires_the_unsignalled_before_it() {
         loom::model(|| {
