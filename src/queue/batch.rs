@@ -18,8 +18,6 @@ use std::{error, fmt, ptr};
 
 /// How many requests a batch hands to the device at once.
 pub(super) const STAGED: usize = 32;
-/// How many a batch wants to have room for: as many, none of which takes the last slot.
-const WANTED: u32 = STAGED as u32 + 1;
 
 /// Where a batch keeps its requests until it rings. Linked, so that each points to the next.
 struct Stage(UnsafeCell<MaybeUninit<[Staged; STAGED]>>);
@@ -274,7 +272,7 @@ pub(super) fn batch<'env, B, T, R>(
     let taken = Taken::of_thread_or(&spare);
     let staged = taken.first;
     let (brand, transport, section) = (PhantomData, PhantomData, PhantomData);
-    let (id, free) = (queue.id(0), queue.room_for(WANTED));
+    let (id, free) = (queue.id(0), queue.room_now());
     let plain_end = staged.wrapping_add(plain(queue, free));
     let mut batch = Batch {
         queue,
@@ -304,7 +302,7 @@ impl<'env, B, T> Batch<'_, 'env, B, T> {
     /// Looks how many requests fit. Nothing is staged.
     #[inline(always)]
     fn make_room(&mut self) {
-        self.free = self.queue.room_for(WANTED);
+        self.free = self.queue.room_now();
         self.plain_end = self.staged.wrapping_add(plain(self.queue, self.free));
     }
 

@@ -293,22 +293,22 @@ impl<T> Poster<T> {
         if another { self.free_known() > 1 } else { self.end != self.posted }
     }
 
-    /// How many requests fit now, looked up again if `wanted` do not seem to.
-    #[inline(always)]
-    pub(crate) fn free_for(&mut self, wanted: u32) -> u32 {
-        let free = self.free_known();
-        if free >= wanted { free } else { self.free_now() }
-    }
-
-    /// How many requests fit now.
+    /// How many requests fit: not fewer than one, if one does.
     #[inline(always)]
     pub(crate) fn free(&mut self) -> u32 {
-        self.free_for(1)
+        let free = self.free_known();
+        if free != 0 { free } else { self.free_in_the_end() }
     }
 
     #[cold]
     #[inline(never)]
-    fn free_now(&mut self) -> u32 {
+    fn free_in_the_end(&mut self) -> u32 {
+        self.free_now()
+    }
+
+    /// How many requests fit now. Where many are wanted, to look each time is cheaper than to find out whether to.
+    #[inline(always)]
+    pub(crate) fn free_now(&mut self) -> u32 {
         self.end = after(self.ledger.retirer.0.retired.load(Ordering::Acquire), self.depth);
         self.free_known()
     }

@@ -186,16 +186,16 @@ impl<V> WorkQueue<V> {
         self.poster.outstanding()
     }
 
-    /// How many requests fit now; none where the pair is broken.
+    /// How many requests fit; none where the pair is broken.
     #[inline(always)]
     pub(super) fn room(&mut self) -> u32 {
         if self.is_broken() { 0 } else { self.poster.free() }
     }
 
-    /// The same for a batch, which wants room for `wanted`.
+    /// The same for a batch, which wants room for many.
     #[inline(always)]
-    pub(super) fn room_for(&mut self, wanted: u32) -> u32 {
-        if self.is_broken() { 0 } else { self.poster.free_for(wanted) }
+    pub(super) fn room_now(&mut self) -> u32 {
+        if self.is_broken() { 0 } else { self.poster.free_now() }
     }
 
     /// Whether a request can be posted the short way: the queue posts lists and is not broken, and there is room as far as is

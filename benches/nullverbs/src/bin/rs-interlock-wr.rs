@@ -1,4 +1,4 @@
-//! One workload, posted through `ibv_wr_*` and polled through `ibv_start_poll`: `rs-interlock-wr W1..W5 ITERATIONS`.
+//! One workload, posted through `ibv_wr_*`: `rs-interlock-wr W1..W5 ITERATIONS`.
 //!
 //! Prints `NS <nanoseconds>`, the time of the iterations alone. Exit status 2: there is no such workload.
 #![forbid(unsafe_code)]
@@ -7,5 +7,5 @@
 mod workloads;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    workloads::main("rs-interlock-wr", interlock::Posting::WorkRequestApi, interlock::Polling::Extended)
+    workloads::main("rs-interlock-wr", interlock::Posting::WorkRequestApi, interlock::Polling::Array)
 }

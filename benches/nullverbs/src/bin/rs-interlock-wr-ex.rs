@@ -1,0 +1,11 @@
+//! One workload, posted through `ibv_wr_*` and polled through `ibv_start_poll`: `rs-interlock-wr-ex W1..W5 ITERATIONS`.
+//!
+//! Prints `NS <nanoseconds>`, the time of the iterations alone. Exit status 2: there is no such workload.
+#![forbid(unsafe_code)]
+
+#[path = "../workloads.rs"]
+mod workloads;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    workloads::main("rs-interlock-wr-ex", interlock::Posting::WorkRequestApi, interlock::Polling::Extended)
+}
