@@ -55,8 +55,8 @@ pub enum Posting {
     /// A provider that fails says nothing of single requests: where a list gets [`Refused`](crate::PostError::Refused),
     /// this gets [`Uncertain`](crate::PostError::Uncertain).
     ///
-    /// From the first request of a [`batch`](crate::QueuePair::batch) to its doorbell the provider may hold locks of the
-    /// pair. A closure that polls or waits for another thread in between may wait for ever (hns: polling a failure of this
+    /// From the first request of a [`batch`](crate::QueuePair::batch), or the beginning of a `post_all`, to its doorbell the
+    /// provider may hold locks of the pair. A closure that polls or waits for another thread in between may wait for ever (hns: polling a failure of this
     /// pair does). A `post` that answers [`QueueFull`](crate::PostError::QueueFull) has just rung, so then polling is
     /// fine.
     #[doc(alias = "ibv_wr_start")]
