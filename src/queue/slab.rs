@@ -124,9 +124,10 @@ impl<T> Slot<T> {
     #[inline]
     fn take(&self, generation: u32) -> Option<T> {
         let after = ((generation + 1) & SHARED_GENERATION_MASK) << 1;
-        // Acquire: sees the value. What the poster writes there next is ordered by the returned list.
-        let taken =
-            self.state.compare_exchange(generation << 1 | IN_FLIGHT, after, Ordering::Acquire, Ordering::Relaxed);
+        let in_flight = generation << 1 | IN_FLIGHT;
+        // Acquire: sees the value. What the poster writes there next is ordered by the returned list. Release, and acquire
+        // in vain: whoever comes too late, since the queue has ended, sees that it has.
+        let taken = self.state.compare_exchange(in_flight, after, Ordering::AcqRel, Ordering::Acquire);
         // SAFETY: was in flight, so it holds a value, and by the exchange it is ours (1).
         taken.ok().map(|_| self.value.with_mut(|value| unsafe { value.cast::<T>().read() }))
     }
@@ -439,6 +440,22 @@ mod models {
             }
             assert_eq!(posted.len(), 2);
             assert!(posted.into_iter().all(|id| poster.slab.take(id) == Some(2)));
+        });
+    }
+
+    #[test]
+    fn a_poller_that_comes_too_late_sees_that_the_queue_has_ended() {
+        loom::model(|| {
+            let mut poster = new(1);
+            let id = poster.push(1).unwrap();
+            let slab = Arc::clone(&poster.slab);
+            let poller = thread::spawn(move || (slab.take(id), slab.has_ended()));
+            poster.slab.end();
+            let left = poster.slab.take_all().count();
+            match poller.join().unwrap() {
+                (Some(1), _) => assert_eq!(left, 0),
+                (taken, ended) => assert_eq!((taken, ended, left), (None, true, 1)),
+            }
         });
     }
 
