@@ -3,8 +3,11 @@
 
 mod common;
 
-use common::{Link, PATIENCE, POLLING, context};
-use interlock::{Buffer, Inline, Limits, Polling, PostError, QueuePair, RemoteAll, Retired, WorkRequest};
+use common::{Link, PATIENCE, POLLING, context, on_hardware};
+use interlock::{
+    Buffer, ConnectAttributes, CreateError, Inline, Limits, Polling, PostError, Posting, QueuePair, RemoteAll, Retired,
+    WorkRequest,
+};
 use std::collections::HashSet;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -25,8 +28,17 @@ fn addresses<B: interlock::Brand>(buffers: &[Buffer<B>]) -> HashSet<usize> {
 #[test]
 fn a_batch_within_the_making_of_another_takes_nothing_of_it() {
     let domain = context().named_domain(Nested).unwrap();
-    for panics in [false, true] {
-        let Link { mut left, mut right, mut poller, .. } = Link::new(domain.clone(), 64);
+    // More than what is handed over at once, and as much, which goes through a session in one piece.
+    let ways = [Posting::List, Posting::WorkRequestApi].into_iter().flat_map(|way| [(way, 40_u8), (way, 32)]);
+    for (posting, count, panics) in ways.flat_map(|(way, count)| [(way, count, false), (way, count, true)]) {
+        let limits = Limits { sends: 64, receives: 64, posting, ..Limits::default() };
+        let (queue, _) = domain.completion_queue(128).unwrap();
+        if let Err(CreateError::NoWorkRequestApi(_)) = domain.reliable(&queue, &limits) {
+            assert!(on_hardware());
+            continue;
+        }
+        let Link { mut left, mut right, mut poller, .. } =
+            Link::limited(domain.clone(), &limits, &ConnectAttributes::default());
         let region = domain.register::<RemoteAll, _>(vec![0_u64; 2]).unwrap();
         let [outer, inner] = [0, 8].map(|at| region.remote().slice(at..at + 8).unwrap());
         let fresh = |value: u8| {
@@ -34,7 +46,8 @@ fn a_batch_within_the_making_of_another_takes_nothing_of_it() {
             buffer.fill(value);
             buffer
         };
-        let (mut items, mut others): (Vec<_>, Vec<_>) = ((0..40).map(fresh).collect(), (100..140).map(fresh).collect());
+        let (mut items, mut others): (Vec<_>, Vec<_>) =
+            ((0..count).map(fresh).collect(), (100..100 + count).map(fresh).collect());
         let all: HashSet<usize> = addresses(&items).union(&addresses(&others)).copied().collect();
         let mut made = 0;
         left.batch(|batch| {
@@ -51,7 +64,7 @@ fn a_batch_within_the_making_of_another_takes_nothing_of_it() {
                 }
                 WorkRequest::write(buffer, &outer)
             };
-            assert_eq!(batch.post_all(&mut items, write).unwrap(), 40);
+            assert_eq!(batch.post_all(&mut items, write).unwrap(), count.into());
         })
         .unwrap();
         // What was given up in the inner batch had not been handed over, and is gone; one more retires the rest.
@@ -69,10 +82,14 @@ fn a_batch_within_the_making_of_another_takes_nothing_of_it() {
         assert!(
             back.iter().all(|buffer| all.contains(&buffer.as_ptr().addr()) || buffer.as_ptr().addr() == last_address)
         );
-        assert_eq!(back.len(), if panics { 40 + 32 + 1 } else { 81 });
+        let (count, rung) = (usize::from(count), usize::from(count - 1) / 32 * 32);
+        assert_eq!(back.len(), count + if panics { rung } else { count } + 1);
         // Each still holds what was sent from it: nobody wrote to it meanwhile.
         assert!(back.iter().all(|buffer| buffer.iter().all(|&byte| byte == buffer[0])));
-        assert_eq!([region.load(0).unwrap(), region.load(8).unwrap()], [u64::from_ne_bytes([39; 8]), u64::MAX]);
+        assert_eq!(
+            [region.load(0).unwrap(), region.load(8).unwrap()],
+            [u64::from_ne_bytes([count as u8 - 1; 8]), u64::MAX]
+        );
     }
 }
 

@@ -1,8 +1,8 @@
 //! Posting through `ibv_wr_*`: the requests of a doorbell as the calls of one session.
 //!
-//! A batch opens its session with its first request and closes it where it rings; requests go in as they are posted,
-//! while their memory is written ahead in the ledger. To keep them and replay them when the batch rings costs almost
-//! half as much again. In between, the provider holds the lock of the send queue while code of the program runs.
+//! A batch opens its session with its first request, or where a `post_all` begins, and closes it where it rings; requests
+//! go in as they are posted, while their memory is written ahead in the ledger. To keep them and replay them when the
+//! batch rings costs almost half as much again. In between, the provider holds the lock of the send queue while code of the program runs.
 //!
 //! ASSUMPTION: nothing of a session is executed before `ibv_wr_complete` (`ibv_wr_post(3)`, USAGE). Of one for which
 //! that fails nothing is sure: the page says that all of it is aborted, but rxe fails after it has queued all.
