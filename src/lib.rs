@@ -227,7 +227,7 @@ pub use queue::{
     Carries, CarriesImmediate, ConnectAttributes, Connected, Connectionless, CreateError, DatagramInitAttributes,
     Datagrams, DestroyError, DestroySharedError, DeviceState, DrainFailure, Errored, FillMemory, GoesTo, Halted, Init,
     InitAttributes, Inline, JoinHalvesError, Limits, Messages, OnPort, OnShared, Operation, OwnReceives, PeerPath,
-    PeerRights, PostError, PostReceive, PostSend, PostedMemory, Posting, QueuePair, QueuePairAttributes,
+    PeerRights, PostAllError, PostError, PostReceive, PostSend, PostedMemory, Posting, QueuePair, QueuePairAttributes,
     ReadyToReceive, ReadyToSend, ReceiveHalf, Recipient, Reliable, ReliableConnection, RequestFlaw, Reset,
     RtrAttributes, RtsAttributes, SendHalf, SendMemory, SendQueueDrain, SendQueueError, Serves, SharedAttributes,
     SharedLimits, SharedReceiveQueue, SqdAttributes, State, TransitionError, TransitionFailure, Transport, Undrained,

@@ -50,23 +50,20 @@ fn a_batch_within_the_making_of_another_takes_nothing_of_it() {
             ((0..count).map(fresh).collect(), (100..100 + count).map(fresh).collect());
         let all: HashSet<usize> = addresses(&items).union(&addresses(&others)).copied().collect();
         let mut made = 0;
-        left.batch(|batch| {
-            let write = |buffer| {
-                made += 1;
-                if made == 20 {
-                    let ended = catch_unwind(AssertUnwindSafe(|| {
-                        right.batch(|within| {
-                            within.post_all(&mut others, |buffer| WorkRequest::write(buffer, &inner)).unwrap();
-                            assert!(!panics, "in the program's code");
-                        })
-                    }));
-                    assert_eq!(ended.is_err(), panics);
-                }
-                WorkRequest::write(buffer, &outer)
-            };
-            assert_eq!(batch.post_all(&mut items, write).unwrap(), count.into());
-        })
-        .unwrap();
+        let write = |buffer| {
+            made += 1;
+            if made == 20 {
+                let ended = catch_unwind(AssertUnwindSafe(|| {
+                    right.batch(|within| {
+                        within.post_all(&mut others, |buffer| WorkRequest::write(buffer, &inner)).unwrap();
+                        assert!(!panics, "in the program's code");
+                    })
+                }));
+                assert_eq!(ended.is_err(), panics);
+            }
+            WorkRequest::write(buffer, &outer)
+        };
+        assert_eq!(left.post_all(&mut items, write).unwrap(), count.into());
         // What was given up in the inner batch had not been handed over, and is gone; one more retires the rest.
         let last = fresh(0xff);
         let last_address = last.as_ptr().addr();
@@ -103,7 +100,7 @@ fn a_run_that_is_forgotten_gives_each_buffer_once() {
     for round in 0..12 {
         let mut items = domain.buffers(6, 8).unwrap();
         let all = addresses(&items);
-        left.batch(|batch| batch.post_all(&mut items, |buffer| WorkRequest::write(buffer, &word))).unwrap().unwrap();
+        left.post_all(&mut items, |buffer| WorkRequest::write(buffer, &word)).unwrap();
         let (mut back, mut disturbed, start) = (Vec::new(), false, Instant::now());
         while left.sends_in_flight() > 0 {
             assert!(start.elapsed() < PATIENCE);

@@ -8,8 +8,8 @@ use interlock::scope::{Exclusive, InScopeError, SharedQueue};
 use interlock::soft::{Fabric, Fault, Verb};
 use interlock::{
     AddressError, Buffer, BufferList, Checked, ConnectAttributes, Context, CreateError, DrainFailure, Inline, Limits,
-    LocalWrite, Operation, Pages, Poller, PostError, Posting, ProtectionDomain, Qkey, RemoteAll, RequestFlaw,
-    SharedLimits, Status, Success, Type1, Type2, WaitError, Windowed, Work, WorkRequest,
+    LocalWrite, Operation, Pages, Poller, PostAllError, PostError, Posting, ProtectionDomain, Qkey, RemoteAll,
+    RequestFlaw, SharedLimits, Status, Success, Type1, Type2, WaitError, Windowed, Work, WorkRequest,
 };
 use std::time::Duration;
 use std::{fmt, mem};
@@ -195,7 +195,11 @@ fn a_batch_of_all_items_takes_memory_of_its_own_domain() {
             for foreign in 0..3 {
                 let of = |at| if at == foreign { other } else { here };
                 let mut buffers: Vec<_> = (0..3).map(|at| filled(of(at), &[at as u8 + 1; 8])).collect();
-                let back = link.left.batch(|batch| refused(batch.post_all(&mut buffers, write)).into_memory()).unwrap();
+                let posted = match link.left.post_all(&mut buffers, write) {
+                    Err(PostAllError::Stopped(error)) => Err(*error),
+                    posted => Ok(posted.unwrap()),
+                };
+                let back = refused(posted).into_memory();
                 assert_eq!((back[0] as usize, buffers.len()), (foreign + 1, 2 - foreign));
                 link.left.post_write(filled(here, b"end"), &region.remote()).unwrap();
                 for _ in 0..=foreign {

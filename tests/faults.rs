@@ -6,8 +6,8 @@ mod common;
 use common::{Link, Queues};
 use interlock::soft::{Fabric, Fault, Verb};
 use interlock::{
-    Context, CreateError, Limits, LocalWrite, NamedDomainError, OpenError, PollError, PostError, ProtectionDomain,
-    RemoteWrite, Status, WaitError, Work, WorkRequest,
+    Context, CreateError, Limits, LocalWrite, NamedDomainError, OpenError, PollError, PostAllError, PostError,
+    ProtectionDomain, RemoteWrite, Status, WaitError, Work, WorkRequest,
 };
 use std::time::Duration;
 
@@ -350,6 +350,24 @@ fn a_refused_batch_gives_back_what_its_closure_returned_too() {
     let in_result = error.result.unwrap_err().into_request().map_or(0, |_| 1);
     assert_eq!((error.posted, error.refused.len(), in_result, buffers.len()), (32, 32, 1, 5));
     assert_eq!(error.uncertain, 0);
+}
+
+#[test]
+fn what_is_refused_of_all_items_comes_back() {
+    for (count, posted, refused, left) in [(32, 0, 32, 0), (70, 0, 32, 37)] {
+        let (fabric, domain) = device!(Fabric::new());
+        let mut link = Link::new(domain, 80);
+        let region = link.domain.register::<RemoteWrite, _>(vec![0_u64; 4]).unwrap();
+        fabric.inject(Fault::VerbFails { verb: Verb::PostSend, after: 0, count: 1, errno: libc::ENOMEM });
+        let mut buffers = link.domain.buffers(count, 8).unwrap();
+        let error = link.left.post_all(&mut buffers, |from| WorkRequest::write(from, &region.remote())).unwrap_err();
+        let PostAllError::Batch(error) = error else { panic!("{error}") };
+        assert_eq!((error.posted, error.refused.len(), error.uncertain, buffers.len()), (posted, refused, 0, left));
+        // What came after it was not tried.
+        let stopped = matches!(error.result, Err(PostError::Refused { .. }));
+        assert_eq!((stopped, link.left.sends_in_flight()), (count > 32, 0));
+        assert_eq!(link.left.post_all(&mut buffers, |from| WorkRequest::write(from, &region.remote())).unwrap(), left);
+    }
 }
 
 #[test]

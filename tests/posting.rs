@@ -4,8 +4,9 @@ mod common;
 
 use common::{Link, PATIENCE, context, on_hardware};
 use interlock::{
-    Buffer, BufferList, CreateError, Inline, Limits, Operation, Poller, PostError, PostedMemory, Posting,
-    ProtectionDomain, Qkey, RemoteAll, RemoteWrite, RequestFlaw, Status, Success, Work, WorkId, WorkRequest,
+    Buffer, BufferList, Carries, CreateError, Inline, Limits, Operation, Poller, PostAllError, PostError, PostedMemory,
+    Posting, ProtectionDomain, Qkey, QueuePair, ReliableConnection, RemoteAll, RemoteWrite, RequestFlaw, SendMemory,
+    Status, Success, Work, WorkId, WorkRequest,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -39,6 +40,25 @@ fn link_with<B: interlock::Brand>(domain: &ProtectionDomain<B>, limits: Limits) 
     let (to_left, to_right) = (left.endpoint(), right.endpoint());
     let (left, right) = (left.connect(&to_right).unwrap(), right.connect(&to_left).unwrap());
     Some(Link { domain: domain.clone(), port, queue, poller, left, right })
+}
+
+/// Posts all of `items`, in a batch or without.
+fn post_all<B: interlock::Brand, X, M: SendMemory<B>, K>(
+    pair: &mut QueuePair<B>,
+    in_batch: bool,
+    items: &mut Vec<X>,
+    make: impl FnMut(X) -> WorkRequest<M, K>,
+) -> Result<usize, PostError<WorkRequest<M, K>>>
+where
+    ReliableConnection: Carries<K>,
+{
+    if in_batch {
+        return pair.batch(|batch| batch.post_all(items, make)).unwrap();
+    }
+    pair.post_all(items, make).map_err(|error| match error {
+        PostAllError::Stopped(error) => *error,
+        error => panic!("{error}"),
+    })
 }
 
 fn next<B: interlock::Brand>(poller: &mut Poller<B>) -> Success<B> {
@@ -254,7 +274,7 @@ fn all_items_go_with_one_completion_and_their_buffers_come_back_in_order() {
     interlock::domain! { struct Test; }
     let domain = context().named_domain(Test).unwrap();
     const LEN: usize = 24;
-    for depth in [40, 128] {
+    for (depth, in_batch) in [(40, true), (128, true), (40, false), (128, false)] {
         for mut link in WAYS.into_iter().filter_map(|way| link(&domain, depth, way)) {
             // Less than a row of the ledger, over its end, more than a doorbell, nothing.
             let counts: &[usize] = if cfg!(miri) { &[1, 33, 20] } else { &[1, 31, 32, 0, 33, 7, 40, 20, 30, 1] };
@@ -268,10 +288,7 @@ fn all_items_go_with_one_completion_and_their_buffers_come_back_in_order() {
                     })
                     .collect();
                 let Link { left, poller, .. } = &mut link;
-                let posted = left
-                    .batch(|batch| batch.post_all(&mut items, |(from, to)| WorkRequest::write(from, &to)))
-                    .unwrap()
-                    .unwrap();
+                let posted = post_all(left, in_batch, &mut items, |(from, to)| WorkRequest::write(from, &to)).unwrap();
                 assert_eq!((posted, items.len()), (count, 0));
                 let (buffers, runs) = take_all(poller, count);
                 assert_eq!(runs.iter().sum::<usize>(), count);
@@ -292,40 +309,40 @@ fn all_items_go_with_one_completion_and_their_buffers_come_back_in_order() {
 fn what_a_batch_cannot_take_of_all_items_stays_in_their_vector() {
     interlock::domain! { struct Test; }
     let domain = context().named_domain(Test).unwrap();
-    for mut link in WAYS.into_iter().filter_map(|way| link(&domain, 4, way)) {
+    let links = WAYS.into_iter().flat_map(|way| [(way, true), (way, false)]);
+    for (mut link, in_batch) in links.filter_map(|(way, in_batch)| Some((link(&domain, 4, way)?, in_batch))) {
         let region = domain.register::<RemoteAll, _>(vec![0_u64; 8]).unwrap();
         let word = |at: usize| region.remote().slice(8 * at as u64..8 * at as u64 + 8).unwrap();
         let item = |at: usize, len: usize| (filled(&domain, &vec![at as u8 + 1; len]), at);
         let write = |(from, at): (Buffer<Test>, usize)| WorkRequest::write(from, &word(at));
         // The third is too long.
         let mut items: Vec<_> = [8, 8, 9, 8].into_iter().enumerate().map(|(at, len)| item(at, len)).collect();
-        link.left
-            .batch(|batch| {
-                let Err(PostError::Flawed { request, flaw }) = batch.post_all(&mut items, write) else {
-                    panic!("too long")
-                };
-                assert_eq!(
-                    (flaw, request.into_memory()[..] == [3; 9]),
-                    (RequestFlaw::TooLong { len_bytes: 9, within: 8 }, true)
-                );
-                assert_eq!(items.len(), 1);
-                // Two, unsignalled, are in the batch; the fourth, which is left, retires them.
-                assert_eq!(batch.post_all(&mut items, write).unwrap(), 1);
-            })
-            .unwrap();
+        let Err(PostError::Flawed { request, flaw }) = post_all(&mut link.left, in_batch, &mut items, write) else {
+            panic!("too long")
+        };
+        assert_eq!(
+            (flaw, request.into_memory()[..] == [3; 9]),
+            (RequestFlaw::TooLong { len_bytes: 9, within: 8 }, true)
+        );
+        assert_eq!(items.len(), 1);
+        // Two, unsignalled, are posted; the fourth, which is left, retires them.
+        assert_eq!(post_all(&mut link.left, in_batch, &mut items, write).unwrap(), 1);
         let (buffers, runs) = take_all(&mut link.poller, 3);
         assert_eq!((buffers.iter().map(|buffer| buffer[0]).collect::<Vec<_>>(), runs), (vec![1, 2, 4], vec![3]));
-        // Four fit: the fourth is signalled, the fifth comes back, the sixth stays.
-        let mut items: Vec<_> = (0..6).map(|at| item(at, 8)).collect();
-        let full = link.left.batch(|batch| batch.post_all(&mut items, write)).unwrap();
-        let Err(PostError::QueueFull(fifth)) = full else { panic!("a full queue") };
-        assert_eq!((fifth.into_memory()[..] == [5; 8], items.len(), items[0].1), (true, 1, 5));
-        assert_eq!(take_all(&mut link.poller, 4).1, [4]);
+        // Four fit: the fourth is signalled, the others stay. Then none fits. As many as fit go in one piece.
+        for count in [6, 4, 5] {
+            let mut items: Vec<_> = (0..count).map(|at| item(at, 8)).collect();
+            assert_eq!(post_all(&mut link.left, in_batch, &mut items, write).unwrap(), 4);
+            assert!(items.iter().map(|(_, at)| *at).eq(4..count));
+            assert_eq!(post_all(&mut link.left, in_batch, &mut items, write).unwrap(), 0);
+            assert!(items.iter().map(|(_, at)| *at).eq(4..count));
+            assert_eq!(take_all(&mut link.poller, 4).1, [4]);
+        }
         // Only the last makes a completion, whatever they ask for, and whatever they are.
         let mut lengths = vec![0, 8, 1];
         let bytes = [7; 8];
         let inline = |len| WorkRequest::write(Inline(&bytes[..len]), &word(0)).fenced();
-        let posted = link.left.batch(|batch| batch.post_all(&mut lengths, inline)).unwrap().unwrap();
+        let posted = post_all(&mut link.left, in_batch, &mut lengths, inline).unwrap();
         assert_eq!((posted, next(&mut link.poller).operation()), (3, Operation::Write));
         let mut rest = Vec::new();
         while rest.len() < 2 {
@@ -335,7 +352,7 @@ fn what_a_batch_cannot_take_of_all_items_stays_in_their_vector() {
         // Items of no size are as good as others.
         let mut nothings = vec![(); 3];
         let empty = |()| WorkRequest::write(Inline(&bytes[..2]), &word(1));
-        assert_eq!(link.left.batch(|batch| batch.post_all(&mut nothings, empty)).unwrap().unwrap(), 3);
+        assert_eq!(post_all(&mut link.left, in_batch, &mut nothings, empty).unwrap(), 3);
         assert_eq!(nothings.len(), 0);
         let mut out = 0;
         while out < 3 {
@@ -374,18 +391,20 @@ fn a_panic_while_items_become_requests_leaves_the_others_in_their_vector() {
             }
             assert_eq!(before, bad);
             // Else it is given up, but for what was handed over.
-            let mut items: Vec<_> = (0..count).map(|at| (filled(&domain, &[at; 8]), at)).collect();
-            let panicked = catch_unwind(AssertUnwindSafe(|| {
-                link.left.batch(|batch| drop(batch.post_all(&mut items, write))).unwrap();
-            }));
-            assert!(panicked.is_err());
-            assert!(items.iter().map(|(_, at)| *at).eq(bad + 1..count), "{bad} of {count}");
-            let id = link.left.post_write(filled(&domain, &[0xdd; 8]), &word).unwrap();
-            let mut before = 0;
-            while next(&mut link.poller).id() != id {
-                before += 1;
+            for in_batch in [true, false] {
+                let mut items: Vec<_> = (0..count).map(|at| (filled(&domain, &[at; 8]), at)).collect();
+                let panicked = catch_unwind(AssertUnwindSafe(|| {
+                    drop(post_all(&mut link.left, in_batch, &mut items, write));
+                }));
+                assert!(panicked.is_err());
+                assert!(items.iter().map(|(_, at)| *at).eq(bad + 1..count), "{bad} of {count}");
+                let id = link.left.post_write(filled(&domain, &[0xdd; 8]), &word).unwrap();
+                let mut before = 0;
+                while next(&mut link.poller).id() != id {
+                    before += 1;
+                }
+                assert_eq!(before, bad / 32 * 32);
             }
-            assert_eq!(before, bad / 32 * 32);
         }
     }
 }

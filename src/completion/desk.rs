@@ -82,6 +82,12 @@ impl Desk {
         self.unknown
     }
 
+    /// Whether there is nothing to give out without another look at the device.
+    #[inline(always)]
+    pub(super) fn is_out(&self, queue: &CqInner) -> bool {
+        self.next >= self.filled && !queue.mailbox.is_flagged()
+    }
+
     /// The next completion to give out; `None` if there is none now. Looks at the device only if it `may_look`.
     #[inline(always)]
     pub(super) fn next<B>(&mut self, queue: &CqInner, may_look: bool) -> Result<Option<Completion<B>>, PollError> {
@@ -177,7 +183,7 @@ impl Desk {
         let id = wc.wr_id;
         // SAFETY: there are so many (0).
         let retirer = unsafe { self.retirers.get_unchecked_mut(id as usize & self.mask) }.lend();
-        let oldest = retirer.oldest_before(id)?;
+        let oldest = retirer.oldest_up_to(id)?;
         Some(Run::completed(retirer, &self.statuses, oldest, id, wc, &mut self.next))
     }
 

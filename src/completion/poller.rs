@@ -96,6 +96,9 @@ impl<B> Poller<B> {
         while let Some(completion) = self.desk.next(&self.queue, count == 0)? {
             count += 1;
             f(completion);
+            if self.desk.is_out(&self.queue) {
+                break;
+            }
         }
         Ok(count)
     }
@@ -133,6 +136,9 @@ impl<B> Poller<B> {
             let retired = Retired::new(run);
             count += retired.len();
             f(retired);
+            if self.desk.is_out(&self.queue) {
+                break;
+            }
         }
         Ok(count)
     }

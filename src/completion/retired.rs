@@ -224,7 +224,8 @@ impl<'p, B> Retired<'p, B> {
         if self.run.is_sent() {
             // The last with the others: it ended as they did.
             let end = after(self.run.last, 1);
-            while self.take_row(free, end) {
+            // SAFETY: for so many; some may be there already.
+            while unsafe { self.take_row(free, end) } {
                 if self.run.oldest == end {
                     // SAFETY: taken out here, and not dropped.
                     unsafe { ManuallyDrop::take(&mut ManuallyDrop::new(self).run) }.give_out();
@@ -241,7 +242,8 @@ impl<'p, B> Retired<'p, B> {
     pub fn take_buffers(&mut self, free: &mut Vec<Buffer<B>>) {
         free.reserve(self.run.ahead() as usize);
         let last = self.run.last;
-        while self.run.ahead() != 0 && self.take_row(free, last) {}
+        // SAFETY: for so many; some may be there already.
+        while self.run.ahead() != 0 && unsafe { self.take_row(free, last) } {}
         // What is not all buffers.
         if self.run.ahead() != 0 {
             self.run.each_before(|_, entry| free.extend(entry.into_buffer()));
@@ -249,20 +251,26 @@ impl<'p, B> Retired<'p, B> {
     }
 
     /// Takes those before `end`, which is the last or the one after it, as far as they are in a row in the ledger, if all are
-    /// buffers. There is one at least, and `free` has room.
+    /// buffers. There is one at least.
+    ///
+    /// # Safety
+    ///
+    /// `free` has room for those before `end`.
     #[inline(always)]
-    fn take_row(&mut self, free: &mut Vec<Buffer<B>>, end: u64) -> bool {
+    unsafe fn take_row(&mut self, free: &mut Vec<Buffer<B>>, end: u64) -> bool {
         let Run { retirer, oldest, .. } = &mut *self.run;
         let row = retirer.row(*oldest, end);
-        let spare = free.spare_capacity_mut();
-        let count = spare.len().min(row.len() as usize);
+        let count = row.len() as usize;
+        let places = free.spare_capacity_mut().as_mut_ptr();
         let mut bits = 0;
-        for (at, place) in spare[..count].iter_mut().enumerate() {
+        for at in 0..count {
             // SAFETY: in the row, and in flight (0). The copy is the value if all are buffers, else nothing.
             let entry = unsafe { row.copy(at as u32) };
             bits |= entry.bits();
             // SAFETY: used only if it is a buffer.
-            *place = unsafe { ManuallyDrop::into_inner(entry).assume_buffer() };
+            let buffer = unsafe { ManuallyDrop::into_inner(entry).assume_buffer() };
+            // SAFETY: there is room (caller).
+            unsafe { places.wrapping_add(at).write(buffer) };
         }
         if !Entry::are_buffers(bits) {
             return false;

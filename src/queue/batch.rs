@@ -1,8 +1,9 @@
 //! Batches: requests that are handed to the device together.
 //!
 //! A batch writes ahead in the ledger, where nobody looks yet; ringing publishes what was written and hands it to the device.
-#![allow(unsafe_code, reason = "links the requests of a list, takes items out of a vector")]
+#![allow(unsafe_code, reason = "links the requests of a list")]
 
+use super::all::Taking;
 use super::ledger::between;
 use super::post::{KEY, PostError, SendQueue, Staged, unlikely};
 use super::request::{SendMemory, WorkRequest};
@@ -101,75 +102,6 @@ impl Drop for Staging<'_> {
     }
 }
 
-/// The items of a vector that are taken out from the front; the others stay, also when the program's code panics.
-pub(super) struct Taking<'v, X> {
-    /// # Invariants
-    ///
-    /// 0. Of length 0, with items from `next` to `end` in its memory that nobody else has.
-    items: &'v mut Vec<X>,
-    pub(super) next: *const X,
-    end: *const X,
-}
-
-impl<'v, X> Taking<'v, X> {
-    /// From one item to the next, in bytes: items of no size are counted by where they would be.
-    const STEP: usize = if mem::size_of::<X>() == 0 { 1 } else { mem::size_of::<X>() };
-
-    #[inline(always)]
-    pub(super) fn new(items: &'v mut Vec<X>) -> Self {
-        let len = items.len();
-        // SAFETY: less than before; the items are ours until this is dropped.
-        unsafe { items.set_len(0) };
-        let next = items.as_ptr();
-        Self { end: next.wrapping_byte_add(len * Self::STEP), next, items }
-    }
-
-    /// The next item.
-    ///
-    /// # Safety
-    ///
-    /// There is one.
-    #[inline(always)]
-    pub(super) unsafe fn next(&mut self) -> X {
-        let item = if mem::size_of::<X>() == 0 { ptr::dangling() } else { self.next };
-        self.next = self.after(1);
-        // SAFETY: there is one (caller), which is ours (0), and was not taken.
-        unsafe { item.read() }
-    }
-
-    /// How many there are.
-    #[inline(always)]
-    pub(super) fn left(&self) -> usize {
-        (self.end.addr() - self.next.addr()) / Self::STEP
-    }
-
-    /// Where the next `count` end. There are so many.
-    #[inline(always)]
-    pub(super) fn after(&self, count: usize) -> *const X {
-        self.next.wrapping_byte_add(count * Self::STEP)
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn put_back(items: &mut Vec<X>, next: *const X, left: usize) {
-        if mem::size_of::<X>() != 0 {
-            // SAFETY: in the memory of the vector (0).
-            unsafe { ptr::copy(next, items.as_mut_ptr(), left) };
-        }
-        // SAFETY: so many are there, which nobody else has (0).
-        unsafe { items.set_len(left) };
-    }
-}
-
-impl<X> Drop for Taking<'_, X> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        if self.next != self.end {
-            Self::put_back(self.items, self.next, self.left());
-        }
-    }
-}
-
 /// Invariant in both.
 type Section<'batch, 'env> = fn(&'batch (), &'env ()) -> (&'batch (), &'env ());
 
@@ -219,6 +151,14 @@ pub struct BatchError<B, R> {
     pub result: R,
 }
 
+impl<B, R> BatchError<B, R> {
+    /// The same error with what `f` makes of the result.
+    pub fn map<P>(self, f: impl FnOnce(R) -> P) -> BatchError<B, P> {
+        let Self { posted, refused, uncertain, source, result } = self;
+        BatchError { posted, refused, uncertain, source, result: f(result) }
+    }
+}
+
 impl<B, R> fmt::Display for BatchError<B, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (refused, posted) = (self.refused.len(), self.posted);
@@ -249,11 +189,46 @@ impl<B, R> error::Error for BatchError<B, R> {
 }
 
 /// What went wrong with a doorbell.
-struct Fault<B> {
+pub(super) struct Fault<B> {
     posted: u32,
     source: VerbError,
     refused: Vec<PostedMemory<B>>,
     uncertain: usize,
+}
+
+impl<B> Fault<B> {
+    /// The provider refused the newest `count` requests, of which the `bad` one, of those on the stage at `staged`, is said to
+    /// be at fault; none, if that is null.
+    #[cold]
+    pub(super) fn of(
+        queue: &mut SendQueue,
+        staged: *mut Staged,
+        count: usize,
+        source: VerbError,
+        bad: *mut Staged,
+    ) -> Self {
+        let mut fault = Self { posted: 0, source, refused: Vec::new(), uncertain: 0 };
+        let Some(at) = (0..count).find(|&at| !bad.is_null() && ptr::eq(staged.wrapping_add(at), bad)) else {
+            queue.poison();
+            fault.uncertain = count;
+            return fault;
+        };
+        fault.posted = at as u32;
+        for number in (at..count).rev() {
+            let Some(entry) = queue.take_back() else { break };
+            // SAFETY: staged there.
+            unsafe { Staged::unstage(staged.wrapping_add(number), &entry) };
+            fault.refused.push(entry.into_memory());
+        }
+        fault.refused.reverse();
+        fault
+    }
+
+    /// Says so, with what the program's code returned.
+    pub(super) fn into_error<R>(self, result: R) -> BatchError<B, R> {
+        let Self { posted, refused, uncertain, source } = self;
+        BatchError { posted: posted as usize, refused, uncertain, source, result }
+    }
 }
 
 /// How many of `free` requests can be staged without a look at the queue or a signal for its last slot.
@@ -429,34 +404,16 @@ impl<'env, B, T> Batch<'_, 'env, B, T> {
         }
     }
 
-    /// Adds the requests that `make` makes of `items`, of which only the last makes a completion, whatever they ask for: it
-    /// [retires](crate::Poller::poll_retired) them all. The fastest way to post many.
+    /// Adds the requests that `make` makes of `items`, as many as the queue has room for; says how many. Only the last of
+    /// them makes a completion, whatever they ask for: it [retires](crate::Poller::poll_retired) them all. What does not fit stays in
+    /// `items`.
+    ///
+    /// Alone in a batch it is [`QueuePair::post_all`](crate::QueuePair::post_all), which is faster.
     ///
     /// # Errors
     ///
-    /// As [`post`](Self::post), for the request that comes back: those before it are added, without a completion, and what is
-    /// after it stays in `items`.
-    ///
-    /// # Examples
-    ///
-    /// Sends all of `buffers`, and takes them back:
-    ///
-    /// ```no_run
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # interlock::domain! { struct Docs; }
-    /// # let (mut pair, mut poller): (interlock::QueuePair<Docs>, interlock::Poller<Docs>) = todo!();
-    /// # let mut buffers: Vec<interlock::Buffer<Docs>> = todo!();
-    /// use interlock::WorkRequest;
-    /// let all = pair.batch(|batch| batch.post_all(&mut buffers, WorkRequest::send))??;
-    /// while buffers.len() < all {
-    ///     poller.poll_retired(|retired| {
-    ///         if let Err(failure) = retired.into_buffers(&mut buffers) {
-    ///             eprintln!("{failure}");
-    ///         }
-    ///     })?;
-    /// }
-    /// # Ok(()) }
-    /// ```
+    /// As [`post`](Self::post) but for [`QueueFull`](PostError::QueueFull), for the request that comes back: those before it are
+    /// added, without a completion, and what is after it stays in `items`.
     #[inline(always)]
     pub fn post_all<X, M: SendMemory<B> + 'env, K>(
         &mut self,
@@ -467,12 +424,12 @@ impl<'env, B, T> Batch<'_, 'env, B, T> {
         B: Brand,
         T: Carries<K>,
     {
-        if let Some(session) = self.queue.verb.session {
-            unlikely();
-            return self.post_all_in_session(session, items, make);
-        }
         let mut items = Taking::new(items);
         let before = self.id;
+        if self.queue.verb.session.is_some() {
+            unlikely();
+            return self.post_rest(items, make, None, before);
+        }
         let other = self.stage_row(&mut items, &mut make);
         if items.left() != 0 || other.is_some() {
             return self.post_rest(items, make, other, before);
@@ -502,6 +459,10 @@ impl<'env, B, T> Batch<'_, 'env, B, T> {
                     Some(_) => self.plain_room() != 0 && items.left() != 1,
                 };
                 if !is_for_row {
+                    if self.is_full() {
+                        // The last one took the last slot, so it makes a completion.
+                        return Ok(self.added_since(before));
+                    }
                     // SAFETY: there is one.
                     other = Some(make(unsafe { items.next() }));
                 }
@@ -605,6 +566,11 @@ impl<'env, B, T> Batch<'_, 'env, B, T> {
         self.room() != 0
     }
 
+    /// Whether there is no room, after a doorbell if need be, and nothing else is wrong.
+    fn is_full(&mut self) -> bool {
+        self.count() == self.room() && !self.ring_for_room() && self.fault.is_none() && !self.queue.is_broken()
+    }
+
     #[cold]
     fn no_room<R>(&self, request: R) -> PostError<R> {
         match self.fault.as_deref() {
@@ -612,11 +578,6 @@ impl<'env, B, T> Batch<'_, 'env, B, T> {
             // Broken, if it is uncertain what was posted.
             _ => self.queue.no_room(request),
         }
-    }
-
-    #[inline(always)]
-    fn at(&self, number: usize) -> *mut Staged {
-        self.staged.wrapping_add(number)
     }
 
     /// Hands what is staged to the device.
@@ -645,26 +606,8 @@ impl<'env, B, T> Batch<'_, 'env, B, T> {
     /// The provider refused requests from the one with the id `first` on, of which the `bad` one is said to be at fault.
     #[cold]
     pub(super) fn refused(&mut self, first: WorkId, source: VerbError, bad: *mut Staged) {
-        let count = self.added_since(first);
-        let at = (0..count).find(|&at| ptr::eq(self.at(at), bad));
-        let posted = between(self.start.raw(), first.raw());
-        let mut fault = Fault { posted, source, refused: Vec::new(), uncertain: 0 };
-        match at {
-            Some(at) => {
-                fault.posted += at as u32;
-                for number in (at..count).rev() {
-                    let Some(entry) = self.queue.take_back() else { break };
-                    // SAFETY: staged there.
-                    unsafe { Staged::unstage(self.at(number), &entry) };
-                    fault.refused.push(entry.into_memory());
-                }
-                fault.refused.reverse();
-            }
-            None => {
-                fault.uncertain = count;
-                self.queue.poison();
-            }
-        }
+        let mut fault = Fault::of(self.queue, self.staged, self.added_since(first), source, bad);
+        fault.posted += between(self.start.raw(), first.raw());
         self.fault = Some(Box::new(fault));
         self.id = self.queue.id(0);
         (self.free, self.plain_end) = (0, self.staged);
@@ -678,8 +621,7 @@ impl<'env, B, T> Batch<'_, 'env, B, T> {
         // Is only asked of one with a fault.
         let source = VerbError::new("ibv_post_send", 0);
         let nothing = || Fault { posted: 0, source, refused: Vec::new(), uncertain: 0 };
-        let Fault { posted, source, refused, uncertain } = fault.unwrap_or_else(nothing);
-        BatchError { posted: posted as usize, refused, uncertain, source, result }
+        fault.unwrap_or_else(nothing).into_error(result)
     }
 
     /// Takes back what is staged, which the device was not given.
@@ -689,10 +631,8 @@ impl<'env, B, T> Batch<'_, 'env, B, T> {
         self.abort_session();
         let end = mem::replace(&mut self.id, self.queue.id(0));
         self.next = self.staged;
-        for ahead in 0..between(self.id.raw(), end.raw()) {
-            // SAFETY: written ahead and not published (0); taken once.
-            drop(unsafe { self.queue.poster.read_ahead(ahead) });
-        }
+        // SAFETY: written ahead and not published (0).
+        unsafe { self.queue.poster.drop_ahead(end.raw()) };
     }
 }
 

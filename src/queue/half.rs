@@ -1,5 +1,6 @@
 //! A pair taken apart for two threads.
 
+use super::all::{PostAllError, post_all};
 use super::batch::{Batch, BatchError, batch};
 use super::core::{Core, Inner};
 use super::datagram::header_bytes;
@@ -101,6 +102,23 @@ impl<B: Brand, T: Transport> SendHalf<B, T> {
         f: impl for<'batch> FnOnce(&mut Batch<'batch, 'env, B, T>) -> R,
     ) -> Result<R, BatchError<B, R>> {
         batch(&mut self.half.0, f)
+    }
+
+    /// Posts all of a vector: see [`QueuePair::post_all`].
+    ///
+    /// # Errors
+    ///
+    /// As [`QueuePair::post_all`].
+    #[inline]
+    pub fn post_all<'env, X, M: SendMemory<B> + 'env, K>(
+        &mut self,
+        items: &mut Vec<X>,
+        make: impl FnMut(X) -> WorkRequest<M, K>,
+    ) -> Result<usize, PostAllError<B, WorkRequest<M, K>>>
+    where
+        T: Carries<K>,
+    {
+        post_all::<B, T, _, _, _>(&mut self.half.0, items, make)
     }
 
     /// The number of the pair.

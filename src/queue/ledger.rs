@@ -41,11 +41,17 @@ pub(crate) fn between(from: u64, to: u64) -> u32 {
     (to.wrapping_sub(from) >> NAME_BITS) as u32
 }
 
-/// Whether `id`, not that of the `oldest`, is of a value that is in flight. Apart, so that the compare before it is one.
-#[inline(never)]
+/// Whether `id` is of a value that is in flight.
+#[inline(always)]
 fn is_between(oldest: u64, id: u64, posted: u64) -> bool {
     // What differs in the name comes out above all counts.
     id.wrapping_sub(oldest).rotate_right(NAME_BITS) < u64::from(between(oldest, posted))
+}
+
+/// The same. Apart, so that the compare before it is one.
+#[inline(never)]
+fn is_between_apart(oldest: u64, id: u64, posted: u64) -> bool {
+    is_between(oldest, id, posted)
 }
 
 /// The ring. Each side writes to its own line.
@@ -372,14 +378,17 @@ impl<T> Poster<T> {
         unsafe { self.cells.write(id, value) };
     }
 
-    /// Takes a value back that was written ahead.
+    /// Drops the values before `end`, which were written ahead.
     ///
     /// # Safety
     ///
-    /// It was written there and neither published nor taken back since.
-    pub(crate) unsafe fn read_ahead(&self, ahead: u32) -> T {
-        // SAFETY: written, and still ours (caller).
-        unsafe { self.cells.read(self.id_ahead(ahead)) }
+    /// They were written there, all from the next on, and neither published nor dropped since.
+    #[cold]
+    pub(crate) unsafe fn drop_ahead(&self, end: u64) {
+        for ahead in 0..between(self.posted, end) {
+            // SAFETY: written, and still ours (caller).
+            drop(unsafe { self.cells.read(self.id_ahead(ahead)) });
+        }
     }
 
     /// Puts the values before `end` in, which were written ahead: they belong to the device from here on.
@@ -507,7 +516,14 @@ impl<T> Retiring<'_, T> {
         if id == oldest {
             return if id == posted { None } else { Some(id) };
         }
-        is_between(oldest, id, posted).then_some(oldest)
+        is_between_apart(oldest, id, posted).then_some(oldest)
+    }
+
+    /// The same, where it is often not the oldest.
+    #[inline(always)]
+    pub(crate) fn oldest_up_to(&self, id: u64) -> Option<u64> {
+        let oldest = self.oldest();
+        is_between(oldest, id, self.posted()).then_some(oldest)
     }
 
     /// The values from the `oldest` to before `end`, which are in flight, as far as they are in a row.

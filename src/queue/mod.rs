@@ -1,5 +1,6 @@
 //! Queue pairs: their states, their transitions, and posting.
 
+mod all;
 mod alter;
 mod any;
 mod attr;
@@ -23,6 +24,7 @@ mod unreliable;
 mod window;
 mod work;
 
+pub use all::PostAllError;
 pub use alter::{QueuePairAttributes, SqdAttributes};
 pub use any::{AdvanceError, AnyQueuePair, Halted};
 pub use attr::{

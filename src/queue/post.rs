@@ -213,7 +213,7 @@ impl<V> WorkQueue<V> {
     }
 
     #[inline(always)]
-    fn is_broken(&self) -> bool {
+    pub(super) fn is_broken(&self) -> bool {
         is_broken(self.poster.detour())
     }
 

@@ -1,5 +1,6 @@
 //! What a queue pair posts.
 
+use super::all::{PostAllError, post_all};
 use super::batch::{Batch, BatchError, batch};
 use super::datagram::header_bytes;
 use super::pair::QueuePair;
@@ -254,5 +255,47 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         S: PostSend,
     {
         batch(&mut self.inner.send, f)
+    }
+
+    /// Posts the requests that `make` makes of `items`, as many as the queue has room for; says how many. Only the last of
+    /// them makes a completion, whatever they ask for: it [retires](crate::Poller::poll_retired) them all. What does not fit stays in
+    /// `items`. The fastest way to post many, with one doorbell for each 32.
+    ///
+    /// # Errors
+    ///
+    /// [`PostAllError`] gives back the request that cannot be posted, and what the provider refused.
+    ///
+    /// # Examples
+    ///
+    /// Sends all of `buffers`, however many, and takes them back:
+    ///
+    /// ```no_run
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # interlock::domain! { struct Docs; }
+    /// # let (mut pair, mut poller): (interlock::QueuePair<Docs>, interlock::Poller<Docs>) = todo!();
+    /// # let mut buffers: Vec<interlock::Buffer<Docs>> = todo!();
+    /// use interlock::WorkRequest;
+    /// let (all, mut done) = (buffers.len(), Vec::with_capacity(buffers.len()));
+    /// while done.len() < all {
+    ///     pair.post_all(&mut buffers, WorkRequest::send)?;
+    ///     poller.poll_retired(|retired| {
+    ///         if let Err(failure) = retired.into_buffers(&mut done) {
+    ///             eprintln!("{failure}");
+    ///         }
+    ///     })?;
+    /// }
+    /// # Ok(()) }
+    /// ```
+    #[inline]
+    pub fn post_all<'env, X, M: SendMemory<B> + 'env, K>(
+        &mut self,
+        items: &mut Vec<X>,
+        make: impl FnMut(X) -> WorkRequest<M, K>,
+    ) -> Result<usize, PostAllError<B, WorkRequest<M, K>>>
+    where
+        S: PostSend,
+        T: Carries<K>,
+    {
+        post_all::<B, T, _, _, _>(&mut self.inner.send, items, make)
     }
 }

@@ -8,7 +8,8 @@
 //! that fails nothing is sure: the page says that all of it is aborted, but rxe fails after it has queued all.
 #![allow(unsafe_code, reason = "calls the provider's post functions")]
 
-use super::batch::{Batch, STAGED, Taking};
+use super::all::Taking;
+use super::batch::Batch;
 use super::datagram::Peers;
 use super::error::CreateError;
 use super::ledger::Row;
@@ -210,7 +211,7 @@ impl Extended {
     ///
     /// The pair sends, nobody else posts, and no session is open.
     #[inline(always)]
-    unsafe fn start(self) {
+    pub(super) unsafe fn start(self) {
         // SAFETY: there (0); the rest is the caller's promise.
         unsafe { verbs::ibv_wr_start(self.raw.as_ptr()) };
     }
@@ -221,7 +222,7 @@ impl Extended {
     ///
     /// A session is open.
     #[inline(always)]
-    unsafe fn complete(self) -> Result<(), VerbError> {
+    pub(super) unsafe fn complete(self) -> Result<(), VerbError> {
         // SAFETY: there (0); the rest is the caller's promise.
         match unsafe { verbs::ibv_wr_complete(self.raw.as_ptr()) } {
             0 => Ok(()),
@@ -235,7 +236,7 @@ impl Extended {
     ///
     /// A session is open.
     #[cold]
-    unsafe fn abort(self) {
+    pub(super) unsafe fn abort(self) {
         // SAFETY: there (0); the rest is the caller's promise.
         unsafe { verbs::ibv_wr_abort(self.raw.as_ptr()) };
     }
@@ -310,7 +311,7 @@ impl Extended {
     /// A session is open, of the batch; what is inline lives until it is closed. There is room in the queue and in the row;
     /// nobody else posts.
     #[inline(always)]
-    unsafe fn add_plain<B, M: SendMemory<B>>(
+    pub(super) unsafe fn add_plain<B, M: SendMemory<B>>(
         self,
         row: &mut Row<Entry>,
         mut memory: M,
@@ -324,6 +325,38 @@ impl Extended {
         unsafe { row.write(entry) };
         // SAFETY: the ledger has the memory; the rest is the caller's promise.
         unsafe { self.add(action, flags(action, false), data, None, length, id) };
+    }
+
+    /// Adds the requests that `make` makes of the next `count` of `items`, unsignalled, up to one that is no ordinary one,
+    /// which comes back. `next_id` is the first one's, then the next one's, also when the program's code panics.
+    ///
+    /// # Safety
+    ///
+    /// There are so many items, so much room in the queue, and in the `row` of the next id. A session is open, if it is not
+    /// for none; what is inline lives until it is closed. Nobody else posts.
+    #[inline(always)]
+    pub(super) unsafe fn add_some<B: Brand, X, M: SendMemory<B>, K>(
+        self,
+        queue: &SendQueue,
+        next_id: &mut WorkId,
+        count: usize,
+        row: &mut Row<Entry>,
+        items: &mut Taking<'_, X>,
+        make: &mut impl FnMut(X) -> WorkRequest<M, K>,
+    ) -> Option<WorkRequest<M, K>> {
+        let (domain, most) = (queue.domain(), queue.most);
+        let end = items.after(count);
+        let mut adding = Adding { id: *next_id, of_batch: next_id };
+        while items.next != end {
+            // SAFETY: there is one: `end` is at most theirs.
+            let request = make(unsafe { items.next() }).unsignalled();
+            let Some(length) = request.plain_length(domain, most) else { return Some(request) };
+            let (id, WorkRequest { memory, action, .. }) = (adding.id, request);
+            adding.id = id.after(1);
+            // SAFETY: so much fits in the queue, and in the row; the session is open.
+            unsafe { self.add_plain(row, memory, &action, length, id) };
+        }
+        None
     }
 
     /// Makes the last request one of nothing: an element of length 0 means 2^31 bytes to some devices.
@@ -435,7 +468,7 @@ impl SendQueue {
     }
 }
 
-/// Notes what is in the session, also when the program's code panics.
+/// Notes what the id of the next request is, also when the program's code panics.
 struct Adding<'b> {
     id: WorkId,
     of_batch: &'b mut WorkId,
@@ -521,50 +554,6 @@ impl<'env, B, T> Batch<'_, 'env, B, T> {
         }
     }
 
-    /// [`post_all`](Self::post_all), in the session. A function of its own, so that it takes no registers from lists, and has
-    /// its own for what calls must preserve.
-    #[inline(never)]
-    pub(super) fn post_all_in_session<X, M: SendMemory<B> + 'env, K>(
-        &mut self,
-        session: Extended,
-        items: &mut Vec<X>,
-        mut make: impl FnMut(X) -> WorkRequest<M, K>,
-    ) -> Result<usize, PostError<WorkRequest<M, K>>>
-    where
-        B: Brand,
-        T: Carries<K>,
-    {
-        let mut items = Taking::new(items);
-        let (before, count) = (self.id, items.left());
-        let mut row = self.queue.poster.row(before.raw());
-        // The last is signalled, so that it may take the last slot.
-        if self.open || count.wrapping_sub(1) >= STAGED.min(self.free as usize) || count > row.len() as usize {
-            return self.post_rest(items, make, None, before);
-        }
-        self.open(session);
-        // Two loops: a processor knows by its branches where one of half a stage ends, but not where one of a whole stage
-        // does, as the provider has branches too.
-        let mut other = self.add_some(session, (count - 1).min(STAGED / 2), &mut row, &mut items, &mut make);
-        if other.is_none() {
-            other = self.add_some(session, items.left() - 1, &mut row, &mut items, &mut make);
-        }
-        if other.is_none() {
-            // SAFETY: there is one.
-            let request = make(unsafe { items.next() }).signalled();
-            let Some(length) = request.plain_length(self.queue.domain(), self.queue.most) else {
-                return self.post_rest(items, make, Some(request), before);
-            };
-            // None is left.
-            mem::forget(items);
-            let (id, WorkRequest { memory, action, .. }) = (self.id, request);
-            self.id = id.after(1);
-            // SAFETY: so much fits in the queue, and in the row; the session is open.
-            unsafe { session.add_plain(&mut row, memory, &action, length, id) };
-            return Ok(count);
-        }
-        self.post_rest(items, make, other, before)
-    }
-
     /// Adds the requests that `make` makes of `items`, unsignalled, as far as their entries are in a row in the ledger,
     /// and up to one that is no ordinary one, which comes back; without the last, since what is in the session cannot be
     /// signalled any more.
@@ -585,38 +574,8 @@ impl<'env, B, T> Batch<'_, 'env, B, T> {
         if count != 0 {
             self.open(session);
         }
-        self.add_some(session, count, &mut row, items, make)
-    }
-
-    /// Adds the requests that `make` makes of the next `count` of `items`, unsignalled, up to one that is no ordinary one,
-    /// which comes back. There are so many items, so much room in the queue, and in the `row` of the next id; the session
-    /// is open if it is not for none.
-    #[inline(always)]
-    fn add_some<X, M: SendMemory<B> + 'env, K>(
-        &mut self,
-        session: Extended,
-        count: usize,
-        row: &mut Row<Entry>,
-        items: &mut Taking<'_, X>,
-        make: &mut impl FnMut(X) -> WorkRequest<M, K>,
-    ) -> Option<WorkRequest<M, K>>
-    where
-        B: Brand,
-        T: Carries<K>,
-    {
-        let (domain, most) = (self.queue.domain(), self.queue.most);
-        let end = items.after(count);
-        let mut adding = Adding { id: self.id, of_batch: &mut self.id };
-        while items.next != end {
-            // SAFETY: there is one: `end` is at most theirs.
-            let request = make(unsafe { items.next() }).unsignalled();
-            let Some(length) = request.plain_length(domain, most) else { return Some(request) };
-            let (id, WorkRequest { memory, action, .. }) = (adding.id, request);
-            adding.id = id.after(1);
-            // SAFETY: so much fits in the queue, and in the row; the session is open.
-            unsafe { session.add_plain(row, memory, &action, length, id) };
-        }
-        None
+        // SAFETY: open, if it is for any; so many items, so much room in the queue and the row.
+        unsafe { session.add_some(self.queue, &mut self.id, count, &mut row, items, make) }
     }
 
     /// Closes the session, if one is open, and hands what is in it to the device.

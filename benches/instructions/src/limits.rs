@@ -35,12 +35,15 @@ pub const POINTED: [&str; 2] =
     ["interlock::completion::extended::poll", "interlock::completion::extended::poll_singly"];
 
 /// Functions off the hot path, by a part of their name, and when they run. They may allocate and lock.
-pub const COLD: [(&str, &str); 10] = [
+pub const COLD: [(&str, &str); 13] = [
     ("desk::Desk::attend", "a pair was made or has gone since the last look at the device"),
     ("desk::Desk::astray", "a completion is of a pair that was made since, or of no request"),
     ("entry::Ended::into_failure", "the request failed"),
     ("post::WorkQueue<V>::refused", "the provider refused the request"),
     ("batch::Batch<B,T>::refused", "the provider refused a request of the batch"),
+    ("all::boxed", "one of all items cannot be posted"),
+    ("all::failed", "the provider refused one of all items"),
+    ("all::uncertain", "the provider failed with all of them"),
     ("batch::Batch<B,T>::into_error", "a batch of which a request was refused ends"),
     ("retired::Run::drop_before", "the program did not take the memory of unsignalled requests, so it is given up"),
     ("window::WindowInner::drop_raw", "a memory window in a request is given up"),

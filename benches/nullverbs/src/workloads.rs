@@ -82,7 +82,7 @@ fn w3(s: &mut Setup, n: u64) -> u64 {
     for _ in 0..n {
         let mut targets = to.iter();
         let write = move |buffer| WorkRequest::write(buffer, targets.next().expect("a target"));
-        pair.batch(|batch| batch.post_all(free, write).expect("room")).expect("a batch");
+        pair.post_all(free, write).expect("a batch");
         let mut out = 0;
         while out < BATCH {
             let back = poller.poll_retired(|retired| retired.into_buffers(free).expect("success"));

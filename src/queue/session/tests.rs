@@ -2,10 +2,11 @@
 
 use super::*;
 use crate::completion::QueueStatus;
+use crate::queue::all::{PostAllError, post_all};
 use crate::queue::batch::batch;
 use crate::queue::ledger::{Origin, ledger};
 use crate::soft::Fabric;
-use crate::{Context, Inline, Limits, ProtectionDomain, ReliableConnection, RemoteAll, RemoteRegion, Scoped};
+use crate::{Buffer, Context, Inline, Limits, ProtectionDomain, ReliableConnection, RemoteAll, RemoteRegion, Scoped};
 use std::cell::{Cell, RefCell};
 use std::convert::identity;
 use std::ffi::c_int;
@@ -203,12 +204,12 @@ fn of_all_items_the_last_is_signalled_in_its_session() {
     with_queue(4, |queue, domain, _| {
         let mut buffers = domain.buffers(6, 8).unwrap();
         batch::<_, ReliableConnection, _>(queue, |batch| {
-            assert!(matches!(batch.post_all(&mut buffers, WorkRequest::send), Err(PostError::QueueFull(_))));
+            assert_eq!(batch.post_all(&mut buffers, WorkRequest::send).unwrap(), 4);
         })
         .unwrap();
         let sends = ["send 0x0", "sge 8"].repeat(3);
         assert_eq!(calls(), [&["start"], &sends[..], &["send 0x2", "sge 8", "complete"]].concat());
-        assert_eq!(buffers.len(), 1);
+        assert_eq!(buffers.len(), 2);
     });
 }
 
@@ -382,6 +383,55 @@ fn a_session_that_fails_keeps_its_memory_and_breaks_the_pair() {
         assert_eq!((error.posted, error.refused.len(), error.uncertain), (0, 0, 2));
         assert_eq!((error.source.errno(), queue.outstanding()), (libc::ENOMEM, 2));
     });
+    with_queue(4, |queue, domain, _| {
+        ANSWER.set(libc::ENOMEM);
+        let mut buffers = domain.buffers(3, 8).unwrap();
+        let error = post_all::<_, ReliableConnection, _, _, _>(queue, &mut buffers, WorkRequest::send).unwrap_err();
+        let PostAllError::Batch(error) = error else { panic!("{error}") };
+        assert_eq!((error.posted, error.refused.len(), error.uncertain), (0, 0, 3));
+        assert_eq!((error.source.errno(), queue.outstanding(), buffers.len()), (libc::ENOMEM, 3, 0));
+        assert!(matches!(error.result, Ok(3)));
+        let error =
+            post_all::<_, ReliableConnection, _, _, _>(queue, &mut domain.buffers(3, 8).unwrap(), WorkRequest::send);
+        let error = error.unwrap_err();
+        assert!(
+            matches!(&error, PostAllError::Stopped(error) if matches!(**error, PostError::Broken { .. })),
+            "{error:?}"
+        );
+    });
+}
+
+#[test]
+fn all_items_go_through_one_session_or_none() {
+    /// Panics over the `bad` one.
+    fn all<B: Brand>(queue: &mut SendQueue, items: &mut Vec<Buffer<B>>, bad: usize) -> Option<usize> {
+        let mut made = 0;
+        let posted = post_all::<_, ReliableConnection, _, _, _>(queue, items, |buffer| {
+            made += 1;
+            assert_ne!(made, bad, "in the program's code");
+            WorkRequest::send(buffer)
+        });
+        posted.ok()
+    }
+    with_queue(4, |queue, domain, _| {
+        let mut buffers = domain.buffers(4, 8).unwrap();
+        assert_eq!(all(queue, &mut buffers, 0).unwrap(), 4);
+        let added = ["send 0x0", "sge 8"].repeat(3);
+        assert_eq!(calls(), [&["start"], &added[..], &["send 0x2", "sge 8", "complete"]].concat());
+        // Full: none is opened.
+        let mut buffers = domain.buffers(2, 8).unwrap();
+        assert_eq!((all(queue, &mut buffers, 0).unwrap(), buffers.len(), calls().len()), (0, 2, 0));
+    });
+    // The first, one in the middle, the last.
+    for bad in [1, 3, 4] {
+        with_queue(4, |queue, domain, _| {
+            let mut buffers = domain.buffers(4, 8).unwrap();
+            assert!(catch_unwind(AssertUnwindSafe(|| all(queue, &mut buffers, bad))).is_err());
+            let added = ["send 0x0", "sge 8"].repeat(bad - 1);
+            assert_eq!(calls(), [&["start"], &added[..], &["abort"]].concat());
+            assert_eq!((queue.outstanding(), queue.room(), buffers.len()), (0, 4, 4 - bad));
+        });
+    }
 }
 
 #[test]

@@ -3,8 +3,9 @@
 #![forbid(unsafe_code)]
 
 use interlock::{
-    Batch, BatchError, Buffer, Checked, Failure, Inline, PollError, Poller, PostError, PostedMemory, ProtectionDomain,
-    QueuePair, RemoteAll, RemoteRegion, SharedBuffer, Success, Work, WorkId, WorkRequest, request::Write,
+    Batch, BatchError, Buffer, Checked, Failure, Inline, PollError, Poller, PostAllError, PostError, PostedMemory,
+    ProtectionDomain, QueuePair, RemoteAll, RemoteRegion, SharedBuffer, Success, Work, WorkId, WorkRequest,
+    request::Write,
 };
 use std::hint::black_box;
 use std::sync::Mutex;
@@ -33,7 +34,7 @@ macro_rules! probes {
 
 probes! {
     post_send post_send_immediate post_write post_read post_compare_and_swap post_fetch_and_add post_shared post_inline post_receive
-    post_request post_checked batch batch_post batch_post_each batch_post_all poll poll_each poll_retired
+    post_request post_checked batch batch_post batch_post_each batch_post_all post_all poll poll_each poll_retired
 }
 
 /// What a completion was. Nobody looks: it is for what it costs to make.
@@ -149,6 +150,16 @@ fn batch_post_all(
     make: &mut dyn FnMut(Buffer<Bench>) -> Request,
 ) -> Result<usize, PostError<Request>> {
     batch.post_all(buffers, make)
+}
+
+/// Likewise.
+#[inline(never)]
+fn post_all(
+    pair: &mut Pair,
+    buffers: &mut Vec<Buffer<Bench>>,
+    make: &mut dyn FnMut(Buffer<Bench>) -> Request,
+) -> Result<usize, PostAllError<Bench, Request>> {
+    pair.post_all(buffers, make)
 }
 
 #[inline(never)]

@@ -176,7 +176,7 @@ fn batch_all(s: &mut Setup, n: u32) {
         let first = (i as usize % 2) * BATCH;
         let mut targets = target[first..][..BATCH].iter();
         let write = move |from| WorkRequest::write(from, targets.next().expect("a target"));
-        pair.batch(|batch| batch.post_all(free, write).expect("room")).expect("a batch");
+        pair.post_all(free, write).expect("a batch");
         let mut out = 0;
         while out < BATCH {
             let back = poller.poll_retired(|retired| retired.into_buffers(free).expect("success"));
