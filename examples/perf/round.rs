@@ -15,7 +15,7 @@ use interlock::{
     ProtectionDomain, QueuePair, ReadDepth, Received, ReliableConnection, RemoteReadWrite, RemoteRegion, SendMemory,
     Work, WorkRequest,
 };
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Exchanges that are made before those that are measured.
 const WARM_UP: u64 = 16;
@@ -64,7 +64,9 @@ impl Seat {
             _ => 0,
         };
         let sends = match task.measure {
-            Measure::Latency => 1,
+            // One would do. But a post asks what has completed since only if the room that it knows of is used up, and a
+            // pair with room for one does so each time.
+            Measure::Latency => 16,
             Measure::Bandwidth => task.depth,
         };
         let limits =
@@ -163,70 +165,70 @@ struct Client<'round> {
 }
 
 impl Client<'_> {
-    fn is_over(&self, measured: u64, took: Duration) -> bool {
-        match self.until {
-            Until::Count(count) => measured >= count,
-            Until::Time(time) => took >= time,
-        }
-    }
-
-    /// Whether it was time to say something.
-    fn tell(&mut self, now: Instant, measured: u64) -> Result<bool, Fault> {
+    /// Says something, if it is time to.
+    fn tell(&mut self, now: Instant, measured: u64) -> Result<(), Fault> {
         let until = self.until;
         let of = || match until {
             Until::Count(count) => count.to_string(),
             Until::Time(time) => format!("{} s worth", time.as_secs()),
         };
-        let told = self.progress.tell(now, measured, of);
-        Ok(self.watch.give_life(now)? || told)
+        self.progress.tell(now, measured, of);
+        self.watch.give_life(now)
     }
 
     fn latency(&mut self, player: &mut Player, place: &Place, action: Action) -> Result<Figures, Fault> {
         let mut message = Some(player.message(place)?);
         match action {
-            Action::Send => self.time_each(2, |watch, _| {
-                player.send(&mut message, watch)?;
+            Action::Send => self.time_each(2, |stopwatch, _| {
+                player.post_send(&mut message)?;
+                stopwatch.posted()?;
+                let watch = stopwatch.watch();
+                player.get_back(&mut message, watch)?;
                 let completion = watch.next(&mut player.receives)?;
                 player.take_message(completion)
             }),
-            Action::Write => self.time_each(2, |watch, number| {
-                player.write(&mut message, number as u8, watch)?;
+            Action::Write => self.time_each(2, |stopwatch, number| {
+                player.post_write(&mut message, number as u8)?;
+                stopwatch.posted()?;
+                let watch = stopwatch.watch();
+                player.get_back(&mut message, watch)?;
                 match watch.until_byte(&player.region, player.size - 1, number as u8)? {
                     true => Ok(()),
                     false => Err(Fault::new("the other side speaks out of turn")),
                 }
             }),
-            Action::Read => self.time_each(1, |watch, _| {
-                let Some(buffer) = message.take() else { return Err(lost()) };
-                player.pair.post_read(buffer, &player.peer).doing("cannot post a read")?;
-                message = watch.next(&mut player.sends)?.check()?.into_buffer();
-                Ok(())
+            Action::Read => self.time_each(1, |stopwatch, _| {
+                player.post_read(&mut message)?;
+                stopwatch.posted()?;
+                player.get_back(&mut message, stopwatch.watch())
             }),
         }
     }
 
-    /// Times each call of `exchange`, which gets its number from 1 on; a latency is that time divided by `legs`.
+    /// Times each call of `exchange`, which gets its number from 1 on and tells when it has posted; a latency is the time
+    /// from one post to the next divided by `legs`.
     fn time_each(
         &mut self,
         legs: u64,
-        mut exchange: impl FnMut(&mut Watch<'_>, u64) -> Result<(), Fault>,
+        mut exchange: impl FnMut(&mut Stopwatch<'_, '_>, u64) -> Result<(), Fault>,
     ) -> Result<Figures, Fault> {
-        for number in 1..=WARM_UP {
-            exchange(&mut self.watch, number)?;
+        let mut stopwatch = Stopwatch::new(self, legs)?;
+        let mut number = 0;
+        while number < WARM_UP {
+            number += 1;
+            exchange(&mut stopwatch, number)?;
         }
-        // From 1 ns to a minute, to three digits.
-        let mut histogram = Histogram::<u64>::new_with_bounds(1, 60_000_000_000, 3)?;
+        stopwatch.posts.clear();
+        stopwatch.histogram.reset();
         let start = Instant::now();
-        let (mut before, mut measured) = (start, 0);
-        while !self.is_over(measured, before - start) {
-            exchange(&mut self.watch, WARM_UP + measured + 1)?;
-            let now = Instant::now();
-            histogram.saturating_record((now - before).as_nanos() as u64 / legs);
-            measured += 1;
-            before = if self.tell(now, measured)? { Instant::now() } else { now };
+        while !stopwatch.is_over(start) {
+            number += 1;
+            exchange(&mut stopwatch, number)?;
         }
-        self.done = WARM_UP + measured;
-        Ok(Figures::latency(&histogram))
+        stopwatch.record();
+        let figures = Figures::latency(&stopwatch.histogram);
+        self.done = number;
+        Ok(figures)
     }
 
     fn bandwidth(&mut self, player: &mut Player, place: &Place, task: Task) -> Result<Figures, Fault> {
@@ -321,6 +323,70 @@ impl Client<'_> {
     }
 }
 
+/// Takes the time from post to post. It is noted only, as perftest does, and looked at now and then.
+struct Stopwatch<'client, 'round> {
+    client: &'client mut Client<'round>,
+    histogram: Histogram<u64>,
+    legs: u64,
+    /// Of the posts since the last look.
+    posts: Vec<Instant>,
+    /// When the next look is due, unless there is no more room before.
+    due: Instant,
+}
+
+impl<'client, 'round> Stopwatch<'client, 'round> {
+    const ROOM: usize = 1024;
+
+    fn new(client: &'client mut Client<'round>, legs: u64) -> Result<Self, Fault> {
+        // From 1 ns to a minute, to three digits.
+        let histogram = Histogram::new_with_bounds(1, 60_000_000_000, 3)?;
+        Ok(Self { client, histogram, legs, posts: Vec::with_capacity(Self::ROOM), due: Instant::now() })
+    }
+
+    /// Right after a post, when the message is on its way already.
+    #[inline]
+    fn posted(&mut self) -> Result<(), Fault> {
+        let now = Instant::now();
+        self.posts.push(now);
+        // Two at least, so that some are measured where each takes so long that it is time for another look.
+        if self.posts.len() == Self::ROOM || (now >= self.due && self.posts.len() > 1) {
+            self.look(now)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Does not count the exchange that it takes its time from: the one whose post is the last.
+    #[cold]
+    fn look(&mut self, now: Instant) -> Result<(), Fault> {
+        self.record();
+        self.due = now + Progress::PAUSE;
+        self.client.tell(now, self.histogram.len())
+    }
+
+    fn record(&mut self) {
+        for two in self.posts.windows(2) {
+            self.histogram.saturating_record((two[1] - two[0]).as_nanos() as u64 / self.legs);
+        }
+        self.posts.clear();
+    }
+
+    fn watch(&mut self) -> &mut Watch<'round> {
+        &mut self.client.watch
+    }
+
+    fn measured(&self) -> u64 {
+        self.histogram.len() + self.posts.len().saturating_sub(1) as u64
+    }
+
+    fn is_over(&self, start: Instant) -> bool {
+        match self.client.until {
+            Until::Count(count) => self.measured() >= count,
+            Until::Time(time) => self.measured() > 0 && self.posts.last().is_some_and(|&last| last - start >= time),
+        }
+    }
+}
+
 fn lost() -> Fault {
     Fault::new("a completion without its memory")
 }
@@ -372,33 +438,43 @@ impl Player {
         Ok(message)
     }
 
-    fn send(&mut self, message: &mut Option<Buffer<Perf>>, watch: &mut Watch<'_>) -> Result<(), Fault> {
+    fn post_send(&mut self, message: &mut Option<Buffer<Perf>>) -> Result<(), Fault> {
         let bytes = message.take().ok_or_else(lost)?;
-        let kept = if self.is_inline {
+        if self.is_inline {
             self.pair.post_send(Inline(&bytes)).doing("cannot post a send")?;
-            Some(bytes)
+            *message = Some(bytes);
         } else {
             self.pair.post_send(bytes).doing("cannot post a send")?;
-            None
-        };
-        *message = watch.next(&mut self.sends)?.check()?.into_buffer().or(kept);
+        }
         Ok(())
     }
 
     /// Writes the message, with `number` as its last byte.
-    fn write(&mut self, message: &mut Option<Buffer<Perf>>, number: u8, watch: &mut Watch<'_>) -> Result<(), Fault> {
+    fn post_write(&mut self, message: &mut Option<Buffer<Perf>>, number: u8) -> Result<(), Fault> {
         let mut bytes = message.take().ok_or_else(lost)?;
         if let Some(last) = bytes.last_mut() {
             *last = number;
         }
-        let kept = if self.is_inline {
+        if self.is_inline {
             self.pair.post_write(Inline(&bytes), &self.peer).doing("cannot post a write")?;
-            Some(bytes)
+            *message = Some(bytes);
         } else {
             self.pair.post_write(bytes, &self.peer).doing("cannot post a write")?;
-            None
-        };
-        *message = watch.next(&mut self.sends)?.check()?.into_buffer().or(kept);
+        }
+        Ok(())
+    }
+
+    fn post_read(&mut self, message: &mut Option<Buffer<Perf>>) -> Result<(), Fault> {
+        let bytes = message.take().ok_or_else(lost)?;
+        self.pair.post_read(bytes, &self.peer).doing("cannot post a read")?;
+        Ok(())
+    }
+
+    /// Waits until what was posted has completed. What is inline was not given away.
+    fn get_back(&mut self, message: &mut Option<Buffer<Perf>>, watch: &mut Watch<'_>) -> Result<(), Fault> {
+        if let Some(bytes) = watch.next(&mut self.sends)?.check()?.into_buffer() {
+            *message = Some(bytes);
+        }
         Ok(())
     }
 
@@ -416,7 +492,8 @@ impl Player {
         let mut count = 0;
         while let Some(completion) = watch.next_unless_stopped(&mut self.receives)? {
             self.take_message(completion)?;
-            self.send(&mut message, watch)?;
+            self.post_send(&mut message)?;
+            self.get_back(&mut message, watch)?;
             count += 1;
         }
         Ok(count)
@@ -426,7 +503,8 @@ impl Player {
         let mut count = 0_u64;
         while watch.until_byte(&self.region, self.size - 1, (count + 1) as u8)? {
             count += 1;
-            self.write(&mut message, count as u8, watch)?;
+            self.post_write(&mut message, count as u8)?;
+            self.get_back(&mut message, watch)?;
         }
         Ok(count)
     }

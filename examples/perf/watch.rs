@@ -137,14 +137,13 @@ impl<'round> Watch<'round> {
         Ok(())
     }
 
-    /// Whether it was time to.
-    pub(crate) fn give_life(&mut self, now: Instant) -> Result<bool, Fault> {
-        let due = self.gives_life && now - self.gave_life >= LIFE;
-        if due {
+    /// If it is time to.
+    pub(crate) fn give_life(&mut self, now: Instant) -> Result<(), Fault> {
+        if self.gives_life && now - self.gave_life >= LIFE {
             self.gave_life = now;
             self.line.say(Said::Alive)?;
         }
-        Ok(due)
+        Ok(())
     }
 }
 
@@ -158,22 +157,19 @@ pub(crate) struct Progress {
 
 impl Progress {
     /// No more than 10 a second.
-    const PAUSE: Duration = Duration::from_millis(100);
+    pub(crate) const PAUSE: Duration = Duration::from_millis(100);
 
     pub(crate) fn new(name: String, quiet: bool) -> Self {
         let shows = !quiet && io::stderr().is_terminal();
         Self { shows, name, told: Instant::now(), is_on_screen: false }
     }
 
-    /// Whether it was time to say something.
-    pub(crate) fn tell(&mut self, now: Instant, done: u64, of: impl FnOnce() -> String) -> bool {
-        let due = self.shows && now - self.told >= Self::PAUSE;
-        if due {
+    pub(crate) fn tell(&mut self, now: Instant, done: u64, of: impl FnOnce() -> String) {
+        if self.shows && now - self.told >= Self::PAUSE {
             self.told = now;
             self.is_on_screen = true;
             _ = write!(io::stderr(), "\r\x1b[K{}: {done} of {}", self.name, of());
         }
-        due
     }
 }
 
