@@ -361,7 +361,7 @@ fn what_is_refused_of_all_items_comes_back() {
         fabric.inject(Fault::VerbFails { verb: Verb::PostSend, after: 0, count: 1, errno: libc::ENOMEM });
         let mut buffers = link.domain.buffers(count, 8).unwrap();
         let error = link.left.post_all(&mut buffers, |from| WorkRequest::write(from, &region.remote())).unwrap_err();
-        let PostAllError::Batch(error) = error else { panic!("{error}") };
+        let PostAllError::Failed(error) = error else { panic!("{error}") };
         assert_eq!((error.posted, error.refused.len(), error.uncertain, buffers.len()), (posted, refused, 0, left));
         // What came after it was not tried.
         let stopped = matches!(error.result, Err(PostError::Refused { .. }));

@@ -19,16 +19,16 @@ pub enum PostAllError<B, R> {
     /// A request cannot be posted, and comes back. Those before it are posted, without a completion.
     #[error(transparent)]
     Stopped(Box<PostError<R>>),
-    /// The provider refused requests. Within, what would have been said without that.
+    /// The provider refused requests, or failed. Within, what would have been said without that.
     #[error(transparent)]
-    Batch(Box<BatchError<B, Result<usize, PostError<R>>>>),
+    Failed(Box<BatchError<B, Result<usize, PostError<R>>>>),
 }
 
 impl<B, R> fmt::Debug for PostAllError<B, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Stopped(error) => error.fmt(f),
-            Self::Batch(error) => error.fmt(f),
+            Self::Failed(error) => error.fmt(f),
         }
     }
 }
@@ -59,7 +59,7 @@ fn boxed<R>(error: PostError<R>) -> Box<PostError<R>> {
 #[cold]
 #[inline(never)]
 fn failed<B, R>(error: BatchError<B, Result<usize, Box<PostError<R>>>>) -> PostAllError<B, R> {
-    PostAllError::Batch(Box::new(error.map(|result| result.map_err(|error| *error))))
+    PostAllError::Failed(Box::new(error.map(|result| result.map_err(|error| *error))))
 }
 
 /// Posts all of `items` that there is room for.

@@ -23,14 +23,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::{mem, ptr, ptr::NonNull};
 
-/// A queue pair without its types.
+/// A queue pair without its types. What a send needs of it is in its first line: see [`WorkQueue`](super::post::WorkQueue).
+#[repr(C, align(64))]
 pub(super) struct Inner {
     pub(super) send: SendQueue,
-    pub(super) receive: ReceiveQueue,
     /// # Invariants
     ///
     /// 0. The only reference: halves are made from these parts, and become them again.
     pub(super) core: Arc<Core>,
+    pub(super) receive: ReceiveQueue,
 }
 
 /// What both halves of a pair need, and what ends with the last of them.

@@ -54,34 +54,34 @@ fn is_between_apart(oldest: u64, id: u64, posted: u64) -> bool {
     is_between(oldest, id, posted)
 }
 
-/// The ring. Each side writes to its own line.
+/// The ring: all that both sides have in common in one line, since where many rings take turns each line is a miss. (Two threads
+/// hand over `posted` with each value anyway, so that `retired` beside it costs them less than a nanosecond.)
+#[repr(align(64))]
 pub(crate) struct Ledger<T> {
     /// # Invariants
     ///
     /// 0. Of the cells, those from `retired` to `posted` hold a value; the retirer alone touches them, the poster all
     ///    others. (A poster that takes its newest value back lowers `posted` first.)
     posted: AtomicU64,
-    /// See [`Detour`].
-    detour: AtomicU32,
-    retirer: Line<OfRetirer<T>>,
-}
-
-impl<T> Drop for Ledger<T> {
-    fn drop(&mut self) {
-        let Cells { first, mask } = self.retirer.0.cells;
-        let cells = ptr::slice_from_raw_parts_mut(first.cast_mut(), mask as usize + 1);
-        // SAFETY: made of a box (`Cells::new`); nobody has the ledger any more (2). Values in them are not dropped.
-        drop(unsafe { Box::from_raw(cells) });
-    }
-}
-
-/// What the retirer needs besides `posted`.
-struct OfRetirer<T> {
     /// 1. Written by the retirer alone.
     retired: AtomicU64,
     /// 2. The ledger's own, freed with it.
     cells: Cells<T>,
+    /// See [`Detour`].
+    detour: AtomicU32,
     origin: Origin,
+}
+
+#[cfg(not(loom))]
+static_assertions::const_assert_eq!(size_of::<Ledger<()>>(), 64);
+
+impl<T> Drop for Ledger<T> {
+    fn drop(&mut self) {
+        let Cells { first, mask, .. } = self.cells;
+        let cells = ptr::slice_from_raw_parts_mut(first.cast_mut(), mask as usize + 1);
+        // SAFETY: made of a box (`Cells::new`); nobody has the ledger any more (2). Values in them are not dropped.
+        drop(unsafe { Box::from_raw(cells) });
+    }
 }
 
 /// What completions tell of the queue pair that a work queue is of.
@@ -91,9 +91,6 @@ pub(crate) struct Origin {
     /// A message comes with a header.
     pub(crate) datagrams: bool,
 }
-
-#[repr(align(64))]
-struct Line<T>(T);
 
 // SAFETY: a slot is touched by one side at a time (0), and counters hand it over with release and acquire.
 unsafe impl<T: Send> Send for Ledger<T> {}
@@ -109,6 +106,8 @@ struct Cells<T> {
     /// 0. The first of `mask + 1` cells, a power of two, of a ledger that whoever holds this keeps alive.
     first: *const Cell<T>,
     mask: u32,
+    /// How many of them are used at a time.
+    depth: u32,
 }
 
 impl<T> Clone for Cells<T> {
@@ -124,7 +123,7 @@ impl<T> Cells<T> {
         let cells: Box<[Cell<T>]> =
             (0..depth.next_power_of_two()).map(|_| UnsafeCell::new(MaybeUninit::uninit())).collect();
         let mask = cells.len() as u32 - 1;
-        Self { first: Box::into_raw(cells).cast(), mask }
+        Self { first: Box::into_raw(cells).cast(), mask, depth }
     }
 
     /// The cell of an id, with those that follow it in memory.
@@ -236,9 +235,9 @@ impl<T> Row<T> {
 pub(crate) fn ledger<T>(depth: u32, first: u64, origin: Origin) -> (Poster<T>, Retirer<T>) {
     let depth = depth.clamp(1, MAX_DEPTH);
     let cells = Cells::new(depth);
-    let retirer = Line(OfRetirer { retired: AtomicU64::new(first), cells, origin });
-    let ledger = Arc::new(Ledger { posted: AtomicU64::new(first), detour: AtomicU32::new(0), retirer });
-    let poster = Poster { cells, depth, posted: first, end: after(first, depth), ledger: Arc::clone(&ledger) };
+    let (posted, retired, detour) = (AtomicU64::new(first), AtomicU64::new(first), AtomicU32::new(0));
+    let ledger = Arc::new(Ledger { posted, retired, cells, detour, origin });
+    let poster = Poster { cells, posted: first, end: after(first, depth), ledger: Arc::clone(&ledger) };
     (poster, Retirer(ledger))
 }
 
@@ -257,9 +256,9 @@ impl<T> Nothing<T> {
 }
 
 /// The end of a ledger that posts.
+#[repr(C)]
 pub(crate) struct Poster<T> {
     cells: Cells<T>,
-    depth: u32,
     /// # Invariants
     ///
     /// 0. The ledger's `posted`, which nobody else writes.
@@ -315,13 +314,13 @@ impl<T> Poster<T> {
     /// How many requests fit now. Where many are wanted, to look each time is cheaper than to find out whether to.
     #[inline(always)]
     pub(crate) fn free_now(&mut self) -> u32 {
-        self.end = after(self.ledger.retirer.0.retired.load(Ordering::Acquire), self.depth);
+        self.end = after(self.ledger.retired.load(Ordering::Acquire), self.cells.depth);
         self.free_known()
     }
 
     /// How many values are in flight.
     pub(crate) fn outstanding(&self) -> u32 {
-        between(self.ledger.retirer.0.retired.load(Ordering::Acquire), self.posted)
+        between(self.ledger.retired.load(Ordering::Acquire), self.posted)
     }
 
     /// The id of the next value.
@@ -490,23 +489,23 @@ impl<T> Retiring<'_, T> {
     /// The id of the oldest value in flight; of the next if there is none.
     #[inline(always)]
     pub(crate) fn oldest(&self) -> u64 {
-        self.0.retirer.0.retired.load(Ordering::Relaxed)
+        self.0.retired.load(Ordering::Relaxed)
     }
 
     /// What was before `oldest` is out: its slots are the poster's.
     #[inline(always)]
     fn set_oldest(&mut self, oldest: u64) {
-        self.0.retirer.0.retired.store(oldest, Ordering::Release);
+        self.0.retired.store(oldest, Ordering::Release);
     }
 
     #[inline(always)]
     fn cells(&self) -> Cells<T> {
-        self.0.retirer.0.cells
+        self.0.cells
     }
 
     #[inline(always)]
     pub(crate) fn origin(&self) -> Origin {
-        self.0.retirer.0.origin
+        self.0.origin
     }
 
     /// The id of the oldest value in flight, if the one with this `id` is in flight too.

@@ -15,8 +15,9 @@ use crate::domain::{Brand, DomainId};
 use crate::error::VerbError;
 use crate::memory::ListInner;
 use crate::seal::Key;
-use crate::sys::{self, ibv_send_flags, inline::PostReceive as PostReceiveVerb};
-use std::mem::MaybeUninit;
+use crate::sys::inline::{PostReceive as PostReceiveVerb, PostSend as PostSendVerb};
+use crate::sys::{self, ibv_send_flags};
+use std::mem::{self, MaybeUninit};
 use std::{error, fmt, hint, ptr, ptr::NonNull, sync::Arc};
 
 pub(super) const KEY: Key = Key(());
@@ -129,7 +130,8 @@ impl<R> error::Error for PostError<R> {
 }
 
 /// A work queue of a pair, with `V` the provider's function that posts to it. Whoever holds it `&mut` is the only one who
-/// posts.
+/// posts. What posting needs comes first, and is a line.
+#[repr(C)]
 pub(super) struct WorkQueue<V> {
     pub(super) poster: Poster<Entry>,
     /// # Invariants
@@ -137,13 +139,15 @@ pub(super) struct WorkQueue<V> {
     /// 0. Alive while this is reachable through a pair or its half; in a state that allows a post while those let one
     ///    through.
     pub(super) raw: NonNull<sys::ibv_qp>,
+    pub(super) most: Most,
     pub(super) verb: V,
     status: Arc<QueueStatus>,
-    pub(super) most: Most,
 }
 
 pub(super) type SendQueue = WorkQueue<PostSends>;
 pub(super) type ReceiveQueue = WorkQueue<PostReceiveVerb>;
+#[cfg(not(loom))]
+static_assertions::const_assert_eq!(mem::offset_of!(SendQueue, verb) + size_of::<PostSendVerb>(), 64);
 
 // SAFETY: the raw pair may be used from any thread; send and receive queue are independent (`ibv_post_send(3)`: the
 // provider locks each, or was told that nobody shares them).

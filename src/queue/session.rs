@@ -145,7 +145,8 @@ pub(super) fn explain(error: VerbError, posting: Posting) -> CreateError {
     }
 }
 
-/// The ways to the device of a send queue.
+/// The ways to the device of a send queue; the ordinary one first, which is in the line of what posting needs.
+#[repr(C)]
 pub(super) struct PostSends {
     pub(super) list: PostSend,
     /// The one that is taken, if it is there.

@@ -387,7 +387,7 @@ fn a_session_that_fails_keeps_its_memory_and_breaks_the_pair() {
         ANSWER.set(libc::ENOMEM);
         let mut buffers = domain.buffers(3, 8).unwrap();
         let error = post_all::<_, ReliableConnection, _, _, _>(queue, &mut buffers, WorkRequest::send).unwrap_err();
-        let PostAllError::Batch(error) = error else { panic!("{error}") };
+        let PostAllError::Failed(error) = error else { panic!("{error}") };
         assert_eq!((error.posted, error.refused.len(), error.uncertain), (0, 0, 3));
         assert_eq!((error.source.errno(), queue.outstanding(), buffers.len()), (libc::ENOMEM, 3, 0));
         assert!(matches!(error.result, Ok(3)));
