@@ -5,18 +5,51 @@ mod common;
 
 use common::{Link, PATIENCE, POLLING, context, on_hardware};
 use interlock::{
-    Buffer, ConnectAttributes, CreateError, Inline, Limits, Polling, PostError, Posting, QueuePair, RemoteAll, Retired,
-    WorkRequest,
+    Brand, Buffer, ConnectAttributes, CreateError, Inline, Limits, Poller, Polling, PostAllError, PostError, Posting,
+    ProtectionDomain, QueuePair, RemoteAll, Retired, WorkRequest,
 };
 use std::collections::HashSet;
-use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
 use std::time::Instant;
+use std::{mem, thread};
 
 interlock::domain! {
     struct Nested;
     struct Forgotten;
     struct Disturbed;
+    struct Stopped;
+    struct Endless;
+    struct Broken;
+    struct Apart;
+}
+
+const WAYS: [Posting; 2] = [Posting::List, Posting::WorkRequestApi];
+
+/// Two pairs of this depth that post so; `None` where the device does not.
+fn link<B: Brand>(domain: &ProtectionDomain<B>, depth: u32, posting: Posting) -> Option<Link<B>> {
+    let limits = Limits { sends: depth, receives: 1, inline_bytes: 8, posting, ..Limits::default() };
+    let (queue, _) = domain.completion_queue(limits.completions()).unwrap();
+    if let Err(CreateError::NoWorkRequestApi(_)) = domain.reliable(&queue, &limits) {
+        assert!(on_hardware());
+        return None;
+    }
+    Some(Link::limited(domain.clone(), &limits, &ConnectAttributes::default()))
+}
+
+/// Adds the buffers of what has completed, whether it succeeded or not; says whether all did.
+fn take_back<B: Brand>(poller: &mut Poller<B>, back: &mut Vec<Buffer<B>>) -> bool {
+    let mut all_succeeded = true;
+    poller
+        .poll_retired(|retired| {
+            if let Err(failure) = retired.into_buffers(back) {
+                all_succeeded = false;
+                back.extend(failure.into_buffer());
+            }
+        })
+        .unwrap();
+    all_succeeded
 }
 
 fn addresses<B: interlock::Brand>(buffers: &[Buffer<B>]) -> HashSet<usize> {
@@ -271,5 +304,249 @@ fn a_pair_that_ends_while_its_run_is_taken_gives_each_buffer_once() {
             assert!(gone || seen == all, "{} of {}: {case}", seen.len(), all.len());
             assert_eq!(poller.unknown_completions(), 0, "{case}");
         }
+    }
+}
+
+/// What becomes of one of the items.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Event {
+    Nothing,
+    /// It makes a request that cannot be.
+    Flaw,
+    Panic,
+    /// Its request has no bytes, so that it does not go the short way.
+    NoBytes,
+    /// While it becomes a request, completions are taken, so that there is room in the middle.
+    Poll,
+}
+
+/// Whatever stops a vector, and wherever, no buffer is lost, none comes twice or out of order, and the queue is never full
+/// of what makes no completion: what is posted next brings everything back.
+#[test]
+fn whatever_stops_a_vector_the_queue_goes_on() {
+    const EVENTS: [Event; 5] = [Event::Nothing, Event::Flaw, Event::Panic, Event::NoBytes, Event::Poll];
+    let domain = context().named_domain(Stopped).unwrap();
+    let region = domain.register::<RemoteAll, _>(vec![0_u64; 1]).unwrap();
+    let (word, half) = (region.remote(), region.remote().slice(0..4).unwrap());
+    // Of one slot, of no power of two, of what a stage holds and one more or less.
+    let depths: &[u32] = if cfg!(miri) { &[1, 5] } else { &[1, 2, 3, 5, 31, 32, 33, 64, 70] };
+    for (&depth, way) in depths.iter().flat_map(|depth| WAYS.map(|way| (depth, way))) {
+        let Some(mut link) = link(&domain, depth, way) else { continue };
+        let room = depth as usize;
+        let mut counts = vec![1, room, room + 1, 2 * room + 3];
+        counts.extend((room > 2).then_some(room - 1));
+        for (event, count) in EVENTS.into_iter().flat_map(|event| counts.iter().map(move |&count| (event, count))) {
+            let mut places =
+                if cfg!(miri) { vec![count / 2] } else { vec![0, count / 2, count - 1, 32.min(count - 1)] };
+            places.dedup();
+            for at in places {
+                let case = format!("{way:?}, {depth} deep, {count} items, {event:?} at {at}");
+                let items: Vec<_> = domain.buffers(count, 8).unwrap();
+                let all: Vec<usize> = items.iter().map(|buffer| buffer.as_ptr().addr()).collect();
+                let (mut items, mut back) = (items.into_iter().enumerate().collect::<Vec<_>>(), Vec::new());
+                let Link { left, poller, .. } = &mut link;
+                let posted = catch_unwind(AssertUnwindSafe(|| {
+                    left.post_all(&mut items, |(number, mut buffer)| {
+                        match event {
+                            Event::Poll if number >= at => _ = take_back(poller, &mut back),
+                            Event::Flaw if number == at => return WorkRequest::write(buffer, &half),
+                            Event::NoBytes if number == at => buffer.set_len(0).unwrap(),
+                            Event::Panic => assert_ne!(number, at, "in the program's code"),
+                            _ => {}
+                        }
+                        WorkRequest::write(buffer, &word)
+                    })
+                }));
+                let (rest, in_flight) = (items.len(), left.sends_in_flight() as usize);
+                assert!(items.iter().map(|(number, _)| *number).eq(count - rest..count), "{case}");
+                // One more, which nobody asks a completion of: there is room, or there will be.
+                let (mut last, start) =
+                    (Some(WorkRequest::write(Inline(&[1; 8]), &word).unsignalled()), Instant::now());
+                while let Some(request) = last.take() {
+                    match left.post(request) {
+                        Err(PostError::QueueFull(request)) => last = Some(request),
+                        posted => drop(posted.unwrap()),
+                    }
+                    take_back(poller, &mut back);
+                    assert!(start.elapsed() < PATIENCE, "nothing completes: {case}");
+                }
+                left.post(WorkRequest::write(Inline(&[1; 8]), &word)).map(drop).unwrap_or_else(|error| {
+                    assert!(matches!(error, PostError::QueueFull(_)), "{error}: {case}");
+                });
+                while left.sends_in_flight() != 0 {
+                    take_back(poller, &mut back);
+                    assert!(start.elapsed() < PATIENCE, "nothing completes: {case}");
+                }
+                // What was handed over comes back, in order.
+                let seen: Vec<usize> = back.iter().map(|buffer| buffer.as_ptr().addr()).collect();
+                assert_eq!(seen, all[..seen.len()], "{case}");
+                match posted {
+                    Ok(Ok(posted)) => {
+                        assert_eq!((posted, rest), (seen.len(), count - posted), "{case}");
+                        assert!(posted == count.min(room) || event == Event::Poll && posted >= room, "{case}");
+                    }
+                    Ok(Err(PostAllError::Stopped(error))) => {
+                        assert!(matches!(*error, PostError::Flawed { .. }), "{error}: {case}");
+                        let request = error.into_request().unwrap().into_memory();
+                        assert_eq!(
+                            (request.as_ptr().addr(), seen.len(), rest),
+                            (all[at], at, count - at - 1),
+                            "{case}"
+                        );
+                    }
+                    Ok(Err(error)) => panic!("{error}: {case}"),
+                    // What was not handed over is dropped.
+                    Err(_) => assert_eq!((seen.len(), rest), (at / 32 * 32, count - at - 1), "{in_flight}: {case}"),
+                }
+                assert_eq!((poller.poll().unwrap().is_none(), poller.unknown_completions()), (true, 0), "{case}");
+            }
+        }
+    }
+}
+
+/// A vector of nothings can be longer than what there are addresses for.
+#[test]
+fn a_vector_of_nothings_is_as_long_as_it_says() {
+    let domain = context().named_domain(Endless).unwrap();
+    let region = domain.register::<RemoteAll, _>(vec![0_u64; 1]).unwrap();
+    let word = region.remote();
+    for (mut link, in_batch) in WAYS
+        .into_iter()
+        .flat_map(|way| [(way, true), (way, false)])
+        .filter_map(|(way, in_batch)| Some((link(&domain, 4, way)?, in_batch)))
+    {
+        let (mut nothings, start) = (Vec::from([(); usize::MAX]), Instant::now());
+        let write = |()| WorkRequest::write(Inline(&[1; 8]), &word);
+        let posted = if in_batch {
+            link.left.batch(|batch| batch.post_all(&mut nothings, write).unwrap()).unwrap()
+        } else {
+            link.left.post_all(&mut nothings, write).unwrap()
+        };
+        assert_eq!((posted, nothings.len()), (4, usize::MAX - 4));
+        let panicked = catch_unwind(AssertUnwindSafe(|| {
+            while link.left.sends_in_flight() != 0 {
+                take_back(&mut link.poller, &mut Vec::new());
+                assert!(start.elapsed() < PATIENCE);
+            }
+            let mut made = 0;
+            let bad = |()| {
+                made += 1;
+                assert_ne!(made, 2, "in the program's code");
+                write(())
+            };
+            drop(link.left.post_all(&mut nothings, bad));
+        }));
+        assert!(panicked.is_err());
+        assert_eq!(nothings.len(), usize::MAX - 6);
+    }
+}
+
+/// The pair fails, and the poller says so, while a vector is half posted. What was written ahead goes on, what is left over
+/// stays, and a request that does not go the short way finds the slot that it was counted for.
+#[test]
+fn a_pair_that_breaks_while_a_vector_is_posted_gives_each_buffer_once() {
+    let domain = context().named_domain(Broken).unwrap();
+    let counts: &[usize] = if cfg!(miri) { &[5] } else { &[2, 5, 31, 40, 80] };
+    for (&count, way) in counts.iter().flat_map(|count| WAYS.map(|way| (count, way))) {
+        for (breaks, empty) in [(0, 0), (0, 1), (count / 2, count / 2), (count / 2, count - 1), (count - 1, count - 1)]
+        {
+            let case = format!("{way:?}, {count} items, breaks at {breaks}, nothing at {empty}");
+            let Some(Link { mut left, right: _peer, mut poller, .. }) = link(&domain, 64, way) else { continue };
+            let region = domain.register::<RemoteAll, _>(vec![0_u64; 2]).unwrap();
+            let (word, beyond) = (region.remote().slice(0..8).unwrap(), region.remote());
+            drop(region);
+            let mut items: Vec<_> = domain.buffers(count, 8).unwrap().into_iter().enumerate().collect();
+            let all: HashSet<usize> = items.iter().map(|(_, buffer)| buffer.as_ptr().addr()).collect();
+            let (mut back, start) = (Vec::new(), Instant::now());
+            // Names memory that is not there any more.
+            left.post(WorkRequest::write(Inline(&[1; 8]), &beyond)).unwrap();
+            let posted = left.post_all(&mut items, |(number, mut buffer)| {
+                while number == breaks && take_back(&mut poller, &mut back) {
+                    assert!(start.elapsed() < PATIENCE, "{case}");
+                }
+                if number == empty {
+                    buffer.set_len(0).unwrap();
+                }
+                WorkRequest::write(buffer, &word)
+            });
+            match posted {
+                Ok(posted) => assert_eq!((posted, items.len()), (count.min(63), count - posted), "{case}"),
+                Err(PostAllError::Stopped(error)) => {
+                    assert!(matches!(*error, PostError::Broken { .. }), "{error}: {case}");
+                    back.extend(error.into_request().map(WorkRequest::into_memory));
+                }
+                Err(error) => panic!("{error}: {case}"),
+            }
+            let later = left.post_all(&mut items, |(_, buffer)| WorkRequest::write(buffer, &word));
+            if let Err(PostAllError::Stopped(error)) = later {
+                back.extend(error.into_request().map(WorkRequest::into_memory));
+            }
+            while left.sends_in_flight() != 0 {
+                take_back(&mut poller, &mut back);
+                assert!(start.elapsed() < PATIENCE, "{case}");
+            }
+            back.extend(items.into_iter().map(|(_, buffer)| buffer));
+            assert_eq!((back.len(), addresses(&back)), (count, all), "{case}");
+            assert_eq!(poller.unknown_completions(), 0, "{case}");
+        }
+    }
+}
+
+/// One thread posts vectors without a pause while another polls, and the pair fails at some moment.
+#[test]
+fn a_pair_that_breaks_under_two_threads_gives_each_buffer_once() {
+    const BUFFERS: usize = 48;
+    let domain = context().named_domain(Apart).unwrap();
+    let rounds = if cfg!(miri) { 60 } else { 3000 };
+    for way in WAYS {
+        let Some(Link { left, right: _peer, mut poller, .. }) = link(&domain, 21, way) else { continue };
+        let region = domain.register::<RemoteAll, _>(vec![0_u64; 1]).unwrap();
+        let gone = domain.register::<RemoteAll, _>(vec![0_u64; 1]).unwrap();
+        let (word, nowhere) = (region.remote(), gone.remote());
+        drop(gone);
+        let (mut half, receives) = left.split();
+        let items = domain.buffers(BUFFERS, 8).unwrap();
+        let all = addresses(&items);
+        let is_over = AtomicBool::new(false);
+        let (give, take) = mpsc::channel();
+        let start = Instant::now();
+        let (mut back, (left_over, half, take)) = thread::scope(|scope| {
+            let (mut items, mut made, is_over_now) = (items, 0, &is_over);
+            let sending = scope.spawn(move || {
+                loop {
+                    let posted = half.post_all(&mut items, |buffer| {
+                        made += 1;
+                        WorkRequest::write(buffer, if made == rounds { &nowhere } else { &word })
+                    });
+                    items.extend(take.try_iter());
+                    assert!(start.elapsed() < PATIENCE);
+                    match posted {
+                        Ok(_) => thread::yield_now(),
+                        Err(PostAllError::Stopped(error)) => {
+                            assert!(matches!(*error, PostError::Broken { .. }), "{error}");
+                            items.extend(error.into_request().map(WorkRequest::into_memory));
+                            is_over_now.store(true, Ordering::Release);
+                            return (items, half, take);
+                        }
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+            });
+            let mut back = Vec::new();
+            while !is_over.load(Ordering::Acquire) {
+                assert!(start.elapsed() < PATIENCE);
+                take_back(&mut poller, &mut back);
+                back.drain(..).for_each(|buffer| drop(give.send(buffer)));
+            }
+            (back, sending.join().unwrap())
+        });
+        back.extend(left_over);
+        back.extend(take.try_iter());
+        let left = half.join(receives).unwrap();
+        while left.sends_in_flight() != 0 {
+            take_back(&mut poller, &mut back);
+            assert!(start.elapsed() < PATIENCE);
+        }
+        assert_eq!((back.len(), addresses(&back)), (BUFFERS, all));
     }
 }

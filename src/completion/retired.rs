@@ -185,7 +185,7 @@ fn note_failure(status: &QueueStatus, side: QueueKind, failed: Status) -> Option
 /// [`Poller::poll_retired`](super::Poller::poll_retired).
 ///
 /// The unsignalled ones before the last have succeeded. Dropping it drops the memory of what was not taken; forgetting
-/// it loses nothing, since the next poll finds the same requests.
+/// it loses nothing, since the same requests are given again, at once: who forgets each of them is never done.
 pub struct Retired<'p, B> {
     /// Taken out once.
     run: ManuallyDrop<Run<'p>>,

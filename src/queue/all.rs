@@ -16,10 +16,12 @@ use std::{fmt, ptr};
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum PostAllError<B, R> {
-    /// A request cannot be posted, and comes back. Those before it are posted, without a completion.
+    /// A request cannot be posted, and comes back. Those before it are posted: the next request that makes a completion
+    /// retires them.
     #[error(transparent)]
     Stopped(Box<PostError<R>>),
-    /// The provider refused requests, or failed. Within, what would have been said without that.
+    /// The provider refused requests, or failed. The result within says how many were added, or gives back one that was
+    /// not: it cannot be posted, or was the first that was made afterwards.
     #[error(transparent)]
     Failed(Box<BatchError<B, Result<usize, PostError<R>>>>),
 }
@@ -243,7 +245,8 @@ impl<'v, X> Taking<'v, X> {
     /// How many there are.
     #[inline(always)]
     pub(super) fn left(&self) -> usize {
-        (self.end.addr() - self.next.addr()) / Self::STEP
+        // Of items of no size there may be more than there are addresses after the first.
+        self.end.addr().wrapping_sub(self.next.addr()) / Self::STEP
     }
 
     /// Where the next `count` end. There are so many.

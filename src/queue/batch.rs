@@ -405,15 +405,15 @@ impl<'env, B, T> Batch<'_, 'env, B, T> {
     }
 
     /// Adds the requests that `make` makes of `items`, as many as the queue has room for; says how many. Only the last of
-    /// them makes a completion, whatever they ask for: it [retires](crate::Poller::poll_retired) them all. What does not fit stays in
-    /// `items`.
+    /// them makes a completion, whatever they ask for: it [retires](crate::Poller::poll_retired) them all. (So does one that
+    /// took the last slot, if polling then made room for more.) What does not fit stays in `items`.
     ///
     /// Alone in a batch it is [`QueuePair::post_all`](crate::QueuePair::post_all), which is faster.
     ///
     /// # Errors
     ///
     /// As [`post`](Self::post) but for [`QueueFull`](PostError::QueueFull), for the request that comes back: those before it are
-    /// added, without a completion, and what is after it stays in `items`.
+    /// added, to be retired by the next one that makes a completion, and what is after it stays in `items`.
     #[inline(always)]
     pub fn post_all<X, M: SendMemory<B> + 'env, K>(
         &mut self,

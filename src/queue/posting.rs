@@ -258,8 +258,12 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     }
 
     /// Posts the requests that `make` makes of `items`, as many as the queue has room for; says how many. Only the last of
-    /// them makes a completion, whatever they ask for: it [retires](crate::Poller::poll_retired) them all. What does not fit stays in
-    /// `items`. The fastest way to post many, with one doorbell for each 32.
+    /// them makes a completion, whatever they ask for: it [retires](crate::Poller::poll_retired) them all. (So does one that
+    /// took the last slot, if polling then made room for more.) What does not fit stays in `items`. The fastest way to post
+    /// many, with one doorbell for each 32.
+    ///
+    /// When `make` panics, what is not yet handed over is taken back and dropped, as by [`batch`](Self::batch); the items
+    /// that were not taken are still in `items`.
     ///
     /// # Errors
     ///
@@ -281,6 +285,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     ///     poller.poll_retired(|retired| {
     ///         if let Err(failure) = retired.into_buffers(&mut done) {
     ///             eprintln!("{failure}");
+    ///             done.extend(failure.into_buffer());
     ///         }
     ///     })?;
     /// }
