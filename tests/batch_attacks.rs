@@ -23,6 +23,7 @@ interlock::domain! {
     struct Endless;
     struct Broken;
     struct Apart;
+    struct Destroyed;
 }
 
 const WAYS: [Posting; 2] = [Posting::List, Posting::WorkRequestApi];
@@ -548,5 +549,52 @@ fn a_pair_that_breaks_under_two_threads_gives_each_buffer_once() {
             assert!(start.elapsed() < PATIENCE);
         }
         assert_eq!((back.len(), addresses(&back)), (BUFFERS, all));
+    }
+}
+
+/// All that is left of a pair comes in one call, though the device has nothing to say of it; and so does what is left of one that ends
+/// while the last completion is given out.
+#[test]
+fn what_is_left_of_a_destroyed_pair_comes_in_one_call() {
+    let domain = context().named_domain(Destroyed).unwrap();
+    for each in [true, false] {
+        let Link { left, mut right, mut poller, .. } = Link::new(domain.clone(), 4);
+        let fill = |pair: &mut QueuePair<Destroyed>| {
+            for buffer in domain.buffers(3, 8).unwrap() {
+                pair.post_receive(buffer).unwrap();
+            }
+        };
+        fill(&mut right);
+        let (mut ends, mut given, start) = (Some(left), 0, Instant::now());
+        right.destroy().unwrap();
+        let mut end = |number| {
+            if number == 3
+                && let Some(mut pair) = ends.take()
+            {
+                fill(&mut pair);
+                pair.destroy().unwrap();
+            }
+        };
+        for wanted in [3, 6] {
+            let before = given;
+            while given == before {
+                let count = if each {
+                    poller.poll_each(|completion| {
+                        given += 1;
+                        assert!(completion.check().is_err());
+                        end(given);
+                    })
+                } else {
+                    poller.poll_retired(|retired| {
+                        given += 1;
+                        assert!(retired.into_buffers(&mut Vec::new()).is_err());
+                        end(given);
+                    })
+                };
+                assert_eq!(count.unwrap(), given - before);
+                assert!(start.elapsed() < PATIENCE);
+            }
+            assert_eq!(given, wanted);
+        }
     }
 }
