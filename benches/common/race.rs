@@ -9,9 +9,9 @@ use super::shape::{Ended, Outcome, poll_each};
 use super::world::Tally;
 use interlock::soft::{Fabric, Fault, Verb};
 use interlock::{
-    AckTimeout, Brand, Buffer, CompletionQueue, ConnectAttributes, Context, Limits, Operation, Port, PostError,
-    PostedMemory, ProtectionDomain, Qpn, QueuePair, ReceiveHalf, Reset, RetryCount, SendHalf, Status,
-    TransitionFailure, WorkId, WorkRequest,
+    AckTimeout, Brand, Buffer, CompletionQueue, ConnectAttributes, Context, Limits, Operation, Port, PostAllError,
+    PostError, PostedMemory, Posting, ProtectionDomain, Qpn, QueuePair, ReceiveHalf, Reset, RetryCount, SendHalf,
+    Status, TransitionFailure, WorkId, WorkRequest,
 };
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,8 +21,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 const LEN: usize = 64;
-const LIMITS: Limits =
-    Limits { sends: 16, receives: 16, inline_bytes: 0, elements: 1, posting: interlock::Posting::List };
+const LIMITS: Limits = Limits { sends: 16, receives: 16, inline_bytes: 0, elements: 1, posting: Posting::List };
 /// For each thread.
 const BUFFERS: usize = 64;
 /// After this long something is lost.
@@ -34,7 +33,8 @@ const RECEIVE: usize = 1;
 /// The accounts of one queue pair. What was posted and what arrived meet here, whichever is known first.
 #[derive(Default)]
 struct Account {
-    posted: [VecDeque<(WorkId, usize)>; 2],
+    /// Without its id where many were posted at once.
+    posted: [VecDeque<(Option<WorkId>, usize)>; 2],
     arrived: [VecDeque<(WorkId, usize)>; 2],
     failed: [bool; 2],
     next_message: u32,
@@ -44,7 +44,8 @@ impl Account {
     fn reconcile(&mut self) {
         for side in [SEND, RECEIVE] {
             while let (Some(posted), Some(arrived)) = (self.posted[side].front(), self.arrived[side].front()) {
-                assert_eq!(posted, arrived, "requests come back in order, with their memory");
+                let id = posted.0.unwrap_or(arrived.0);
+                assert_eq!((id, posted.1), *arrived, "requests come back in order, with their memory");
                 self.posted[side].pop_front();
                 self.arrived[side].pop_front();
             }
@@ -52,7 +53,7 @@ impl Account {
     }
 
     fn is_settled(&self) -> bool {
-        self.posted.iter().chain(&self.arrived).all(VecDeque::is_empty)
+        self.posted.iter().all(VecDeque::is_empty) && self.arrived.iter().all(VecDeque::is_empty)
     }
 }
 
@@ -180,8 +181,9 @@ impl<B: Brand> Lane<'_, B> {
 
     fn create(&mut self) -> QueuePair<B, Reset> {
         let deadline = Instant::now() + PATIENCE;
+        let posting = [Posting::List, Posting::WorkRequestApi][self.tally.made as usize % 2];
         let pair = loop {
-            match self.course.domain.reliable(self.course.queue, &LIMITS) {
+            match self.course.domain.reliable(self.course.queue, &Limits { posting, ..LIMITS }) {
                 Ok(pair) => break pair,
                 // The room of what was destroyed comes back once the poller has seen the queue empty.
                 Err(error) => assert!(Instant::now() < deadline, "{error}"),
@@ -314,7 +316,7 @@ impl<B: Brand> Lane<'_, B> {
             let address = buffer.as_ptr().addr();
             match receive.post_receive(buffer) {
                 Ok(id) | Err(PostError::Uncertain { id, .. }) => {
-                    account.posted[RECEIVE].push_back((id, address));
+                    account.posted[RECEIVE].push_back((Some(id), address));
                     self.tally.posted += 1;
                 }
                 Err(error) => return self.spare.push(error.into_request().expect("what was not posted")),
@@ -347,7 +349,7 @@ impl<B: Brand> Lane<'_, B> {
 struct Sender<B> {
     half: SendHalf<B>,
     left: Vec<Buffer<B>>,
-    posted: Vec<(WorkId, usize)>,
+    posted: Vec<(Option<WorkId>, usize)>,
     refused: u64,
 }
 
@@ -373,9 +375,9 @@ fn send_all<B: Brand>(
             stamp(&mut buffer, next);
             let address = buffer.as_ptr().addr();
             match half.post_send(buffer) {
-                Ok(id) => posted.push((id, address)),
+                Ok(id) => posted.push((Some(id), address)),
                 Err(PostError::Uncertain { id, .. }) => {
-                    posted.push((id, address));
+                    posted.push((Some(id), address));
                     break;
                 }
                 Err(error) => {
@@ -393,13 +395,52 @@ fn send_all<B: Brand>(
         }
         left.push(buffer);
         let mut staged = Vec::new();
+        if random.one_in(2) {
+            // Oldest first; those that do not fit stay.
+            let mut all = left.split_off(left.len() - random.below(left.len().min(20)));
+            let mut number = next;
+            let result = half.post_all(&mut all, |mut buffer| {
+                stamp(&mut buffer, number);
+                number += 1;
+                staged.push((None, buffer.as_ptr().addr()));
+                WorkRequest::send(buffer)
+            });
+            left.append(&mut all);
+            let mut back = Vec::new();
+            let broken = match result {
+                Ok(count) => {
+                    assert_eq!(count, staged.len(), "all that was made of items");
+                    false
+                }
+                Err(PostAllError::Stopped(error)) => {
+                    back.extend(error.into_request().map(WorkRequest::into_memory));
+                    true
+                }
+                Err(PostAllError::Failed(error)) => {
+                    refused += error.refused.len() as u64;
+                    back.extend(error.refused.into_iter().filter_map(PostedMemory::into_buffer));
+                    let last = error.result.err().and_then(PostError::into_request);
+                    back.extend(last.map(WorkRequest::into_memory));
+                    true
+                }
+                Err(error) => panic!("{error}"),
+            };
+            staged.truncate(staged.len() - back.len());
+            left.append(&mut back);
+            next += staged.len() as u32;
+            posted.append(&mut staged);
+            if broken {
+                break;
+            }
+            continue;
+        }
         let result = half.batch(|batch| {
             for number in next..next + random.below(8) as u32 {
                 let Some(mut buffer) = left.pop() else { return };
                 stamp(&mut buffer, number);
                 let address = buffer.as_ptr().addr();
                 match batch.post(WorkRequest::send(buffer).unsignalled()) {
-                    Ok(id) => staged.push((id, address)),
+                    Ok(id) => staged.push((Some(id), address)),
                     Err(error) => return left.push(error.into_request().expect("what was not posted").into_memory()),
                 }
             }

@@ -14,9 +14,9 @@ use super::shape::{Ended, Outcome, Post, limits, poll_each, poll_retired};
 use interlock::soft::{Fabric, Fault, Verb};
 use interlock::{
     AnyQueuePair, Brand, Buffer, Carries, Completion, CompletionQueue, ConnectAttributes, Context, CreateError, Halted,
-    Inline, Limits, MemoryRegion, Operation, PollError, Poller, Port, PostError, PostedMemory, ProtectionDomain, Qpn,
-    ReliableConnection, RemoteAll, RemoteRegion, RetryCount, RnrRetry, SharedBuffer, Status, TransitionFailure, WorkId,
-    WorkRequest,
+    Inline, Limits, MemoryRegion, Operation, PollError, Poller, Port, PostError, PostedMemory, Posting,
+    ProtectionDomain, Qpn, ReliableConnection, RemoteAll, RemoteRegion, RetryCount, RnrRetry, SharedBuffer, Status,
+    TransitionFailure, WorkId, WorkRequest,
 };
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::mem;
@@ -329,7 +329,9 @@ fn random_limits(random: &mut Random) -> Limits {
         let most = if random.one_in(3) { 4 } else { MOST_SENDS };
         1 + random.below(most) as u32
     };
-    limits(depth(), depth())
+    let limits = limits(depth(), depth());
+    let posting = if random.one_in(3) { Posting::WorkRequestApi } else { Posting::List };
+    Limits { posting, ..limits }
 }
 
 fn fails(verb: Verb, errno: i32) -> Fault {
