@@ -491,6 +491,26 @@ fn a_device_that_is_reset_may_refuse_to_be_reset_again() {
     assert_eq!(error.queue_pair.query_state().unwrap(), interlock::DeviceState::ReadyToSend);
 }
 
+/// Where a device that may be soft-RoCE refuses the second, the pair has the state that it had, and its device another.
+#[test]
+fn a_reset_that_came_half_way_is_asked_for_again() {
+    let (fabric, domain) = device!(Fabric::new());
+    let mut link = Link::new(domain, 2);
+    link.left.post_receive(link.domain.buffer(8).unwrap()).unwrap();
+    fabric.inject(Fault::VerbFails { verb: Verb::ModifyQp, after: 1, count: 1, errno: libc::ENOMEM });
+    fabric.inject(always(Verb::QueryDevice, libc::EIO));
+    let left = link.left.into_reset().unwrap_err().queue_pair;
+    fabric.heal();
+    assert_eq!(left.query_state().unwrap(), interlock::DeviceState::Reset);
+    assert!(link.poller.poll().unwrap().is_none(), "nothing comes back before the device is done with all");
+    // From Reset there is no way to Error.
+    let left = left.into_error().unwrap_err().queue_pair;
+    let left = left.into_reset().unwrap();
+    assert_eq!(link.poller.wait(SHORT).unwrap().check().unwrap_err().status, Status::Destroyed);
+    assert!(link.poller.poll().unwrap().is_none());
+    drop(left.into_init(&link.port).unwrap());
+}
+
 /// A marker behind a request that the device may not have would say that it succeeded.
 #[test]
 fn a_drain_makes_no_success_of_an_uncertain_send() {

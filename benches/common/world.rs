@@ -125,6 +125,8 @@ struct End<B> {
     model: Model,
     /// The model is that of this pair.
     modelled: bool,
+    /// A reset failed, half way perhaps: the device may be in Reset already.
+    half_reset: bool,
 }
 
 struct Polled<B> {
@@ -357,7 +359,13 @@ impl<B: Brand> World<B> {
         share.write(&SHARED_BYTES).expect("within its capacity");
         let mut spare = domain.buffers(links * 40, LEN).expect("buffers");
         spare.extend(domain.buffers(links.div_ceil(8), SHORT).expect("buffers"));
-        let end = || End { pair: AnyQueuePair::Vacant, number: None, model: Model::default(), modelled: false };
+        let end = || End {
+            pair: AnyQueuePair::Vacant,
+            number: None,
+            model: Model::default(),
+            modelled: false,
+            half_reset: false,
+        };
         Self {
             tally: Tally::default(),
             fabric,
@@ -436,7 +444,7 @@ impl<B: Brand> World<B> {
         if !up(left) || !up(right) {
             return self.bring_up(link);
         }
-        if (broken(left) || broken(right)) && self.random.one_in(4) {
+        if left.half_reset || right.half_reset || (broken(left) || broken(right)) && self.random.one_in(4) {
             return self.reset(link);
         }
         self.post_receives(link, 1 - side);
@@ -576,6 +584,8 @@ impl<B: Brand> World<B> {
             Err(error) => match error.source {
                 TransitionFailure::Unsettled | TransitionFailure::Draining => {}
                 TransitionFailure::Verb { .. } if self.armed => self.tally.refused += 1,
+                TransitionFailure::Verb { source, .. }
+                    if source.errno() == libc::EINVAL && self.links[link][side].half_reset => {}
                 // Not drained yet, or the device entered Error by itself.
                 TransitionFailure::Verb { to: "ReadyToSend" | "SendQueueDrain", source }
                     if source.errno() == libc::EINVAL => {}
@@ -669,7 +679,7 @@ impl<B: Brand> World<B> {
         let number = pair.number();
         assert!(self.books.insert(number, books).is_none(), "two pairs of one number");
         let end = &mut self.links[link][side];
-        (end.pair, end.number, end.modelled) = (pair.into(), Some(number), false);
+        (end.pair, end.number, end.modelled, end.half_reset) = (pair.into(), Some(number), false, false);
     }
 
     /// A pair has entered Init: nothing of before is under way any more.
@@ -712,7 +722,8 @@ impl<B: Brand> World<B> {
                 other => other,
             })
         });
-        let End { pair, number, .. } = &self.links[link][side];
+        let End { pair, number, half_reset, .. } = &mut self.links[link][side];
+        *half_reset = !reached;
         if reached && matches!(pair, AnyQueuePair::Reset(_)) {
             let own = number.and_then(|number| self.books.get_mut(&number)).expect("the accounts of a pair");
             own.ended |= own.posted.iter().any(|posted| !posted.is_empty());

@@ -243,7 +243,8 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     ///
     /// # Errors
     ///
-    /// The device refused.
+    /// The device refused. It is asked twice, for the sake of soft-RoCE, so it may have done the first: ask again, or destroy the
+    /// pair.
     #[doc(alias = "ibv_modify_qp")]
     pub fn into_reset(mut self) -> Result<QueuePair<B, Reset, T>, TransitionError<Self>> {
         match self.inner.reset() {
