@@ -169,7 +169,8 @@ impl<'q> Ahead<'q> {
         }
     }
 
-    /// Goes on in a batch, with a request that is no ordinary one.
+    /// Goes on in a batch, with a request that is no ordinary one. It and those after it fit: all were compared with the room
+    /// before the session was opened. (The batch looks again, and finds none if the pair has broken meanwhile.)
     #[cold]
     #[inline(never)]
     fn go_on<'env, B: Brand, T: Carries<K>, X, M: SendMemory<B> + 'env, K>(
