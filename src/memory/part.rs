@@ -16,8 +16,8 @@ use std::{fmt, mem, ptr::NonNull, slice, sync::Arc};
 pub struct Descriptor {
     /// What is filled, to be sent.
     element: Element,
-    /// All of it, to be received into.
-    whole: Element,
+    /// All of it, to be received into; at most [`MAX_MESSAGE_BYTES`].
+    whole: sys::ibv_sge,
     /// # Invariants
     ///
     /// 0. `capacity` bytes from the element's address are inside `region`, and inside no other exclusive descriptor.
@@ -29,14 +29,14 @@ pub struct Descriptor {
     region: Arc<RegionInner>,
 }
 
-/// An `ibv_sge`, so that a request need not copy it, nor a provider wait for what was just written.
+/// An `ibv_sge` that its owner changes, so that a request need not copy it, nor a provider wait for what was just written.
 #[repr(C)]
 struct Element {
     /// The address as the device names it; as a pointer, with the provenance of the region's memory.
     addr: *mut u8,
     #[cfg(target_pointer_width = "32")]
     high: u32,
-    /// At most [`MAX_MESSAGE_BYTES`]. Of what is filled: 0 where that is more.
+    /// What is filled; 0 where that is more than [`MAX_MESSAGE_BYTES`].
     length: AtomicU32,
     lkey: u32,
 }
@@ -64,14 +64,15 @@ impl Descriptor {
 
     /// `capacity` bytes of `region` from `addr`, filled.
     pub(super) fn part(addr: *mut u8, capacity: usize, exclusive: bool, region: Arc<RegionInner>) -> Part {
-        let element = |length| Element {
+        let lkey = region.lkey().0;
+        let element = Element {
             addr,
             #[cfg(target_pointer_width = "32")]
             high: 0,
-            length: AtomicU32::new(length),
-            lkey: region.lkey().0,
+            length: AtomicU32::new(message_len(capacity)),
+            lkey,
         };
-        let (element, whole) = (element(message_len(capacity)), element(capacity.min(MAX_MESSAGE_BYTES) as u32));
+        let whole = sys::ibv_sge { addr: addr.addr() as u64, length: capacity.min(MAX_MESSAGE_BYTES) as u32, lkey };
         Part::new(Self { element, whole, capacity, filled: AtomicUsize::new(capacity), exclusive, region })
     }
 
@@ -143,7 +144,7 @@ impl Descriptor {
     /// As much of it as one message fills.
     #[inline(always)]
     pub(crate) fn receives(&self) -> u32 {
-        self.whole.length.load(Ordering::Relaxed)
+        self.whole.length
     }
 
     /// What is filled as a scatter/gather element, which nobody writes through this pointer. It says the truth of at most
@@ -160,13 +161,13 @@ impl Descriptor {
 
     /// A copy of the element of all of it.
     pub(super) fn whole_element_copy(&self) -> sys::ibv_sge {
-        self.whole.copy()
+        self.whole
     }
 
     /// All of it as a scatter/gather element, likewise.
     #[inline(always)]
     pub(crate) fn whole_element(&self) -> *mut sys::ibv_sge {
-        (&raw const self.whole).cast_mut().cast()
+        (&raw const self.whole).cast_mut()
     }
 
     /// The filled bytes.
