@@ -8,9 +8,9 @@ use common::Queues;
 use interlock::soft::{Fabric, Fault, Verb};
 use interlock::{
     AnyQueuePair, BatchError, Brand, Buffer, Completion, CompletionQueue, ConnectAttributes, Context, CreateError,
-    DeviceState, Init, Limits, LocalRead, LocalWrite, NamedDomainError, PollError, Poller, Port, PostError,
-    PostedMemory, ProtectionDomain, QueuePair, RemoteAll, RemoteRead, RemoteRegion, RemoteWrite, Reset, RetryCount,
-    Status, TransitionFailure, Work, WorkId, WorkRequest,
+    DeviceState, Init, Limits, LocalRead, LocalWrite, NamedDomainError, PollError, Poller, Port, PostAllError,
+    PostError, PostedMemory, Posting, ProtectionDomain, QueuePair, RemoteAll, RemoteRead, RemoteRegion, RemoteWrite,
+    Reset, RetryCount, Status, TransitionFailure, Work, WorkId, WorkRequest,
 };
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -1032,6 +1032,98 @@ fn a_reset_that_is_destroyed_unsettled_never_returns_its_lease_twice() {
     assert_eq!(stage.queue.room(), 0);
     assert_eq!(all(&mut stage.poller).len(), 1);
     assert_eq!(stage.queue.room(), stage.queue.capacity());
+}
+
+/// Beside what breaks a pair is noted by which way it posts, and there is no other for an atomic write.
+#[test]
+fn a_pair_of_sessions_never_posts_another_way_in_a_later_life() {
+    let stage = stage!();
+    let limits = Limits { posting: Posting::AtomicWrites, ..LIMITS };
+    let (queue, mut poller) = stage.domain.queue(4 * DEPTH).unwrap();
+    let [left, right] =
+        [(); 2].map(|()| stage.domain.reliable(&queue, &limits).unwrap().into_init(&stage.port).unwrap());
+    let (mut left, mut right) = join(left, right);
+    let region = stage.domain.register::<RemoteWrite, _>(vec![0_u64; 1]).unwrap();
+    let word = region.remote().word(0).unwrap();
+    for (life, leaves) in [(1, 0), (3, 1), (5, 0), (7, DEPTH), (9, 1)] {
+        left.post_atomic_write(&word, life).unwrap();
+        assert!(settle(&stage.fabric, &mut poller).into_iter().all(|completion| completion.check().is_ok()));
+        assert_eq!(region.load(0).unwrap(), life);
+        left.batch(|batch| batch.post(WorkRequest::atomic_write(&word, life + 1)).unwrap()).unwrap();
+        assert!(settle(&stage.fabric, &mut poller).into_iter().all(|completion| completion.check().is_ok()));
+        assert_eq!(region.load(0).unwrap(), life + 1);
+        for _ in 0..leaves {
+            left.post_atomic_write(&word, 99).unwrap();
+        }
+        let error = left.into_error().unwrap();
+        let (fresh, other) = (error.into_reset().unwrap(), right.into_reset().unwrap());
+        assert_eq!(all(&mut poller).len() as u32, leaves);
+        (left, right) = join(fresh.into_init(&stage.port).unwrap(), other.into_init(&stage.port).unwrap());
+    }
+    assert_eq!((region.load(0).unwrap(), left.sends_in_flight()), (10, 0));
+}
+
+/// What broke a pair stands beside its depth: it takes nothing more by any way, and all of its depth once it is reset.
+#[test]
+fn a_pair_that_broke_never_takes_a_request_by_any_way() {
+    let stage = stage!();
+    for (posting, in_flight) in
+        [Posting::List, Posting::WorkRequestApi].into_iter().flat_map(|way| [(way, 0), (way, 1)])
+    {
+        let limits = Limits { posting, ..LIMITS };
+        let (queue, mut poller) = stage.domain.queue(4 * DEPTH).unwrap();
+        let [left, right] =
+            [(); 2].map(|()| stage.domain.reliable(&queue, &limits).unwrap().into_init(&stage.port).unwrap());
+        let (mut left, right) = join(left, right);
+        for _ in 0..in_flight {
+            left.post_receive(small(&stage.domain)).unwrap();
+        }
+        let region = stage.domain.register::<RemoteAll, _>(vec![0_u64; 1]).unwrap();
+        let gone = region.remote();
+        region.deregister().unwrap();
+        let filled = || {
+            let mut buffer = small(&stage.domain);
+            buffer.fill(1);
+            buffer
+        };
+        left.post(WorkRequest::write(filled(), &gone)).unwrap();
+        stage.fabric.run();
+        let failure = poller.poll().unwrap().unwrap().check().unwrap_err();
+        assert_eq!(failure.status, Status::RemoteAccess);
+
+        let broken = |refused: Option<PostError<_>>| {
+            let Some(PostError::Broken { first_failure: Some(Status::RemoteAccess), .. }) = refused else {
+                panic!("{posting:?}, {in_flight}: {refused:?}")
+            };
+        };
+        broken(left.post_send(filled()).err().map(|error| error.map(drop)));
+        broken(left.post(WorkRequest::send(filled()).unsignalled()).err().map(|error| error.map(drop)));
+        broken(left.post_send(interlock::Inline(b"x")).err().map(|error| error.map(drop)));
+        broken(left.post_receive(small(&stage.domain)).err().map(|error| error.map(drop)));
+        left.batch(|batch| {
+            broken(batch.post(WorkRequest::send(filled())).err().map(|error| error.map(drop)));
+            broken(batch.post_each([WorkRequest::send(filled()); 1]).err().map(|error| error.map(drop)));
+            let rest = batch.post_all(&mut vec![filled(), filled()], WorkRequest::send);
+            broken(rest.err().map(|error| error.map(drop)));
+        })
+        .unwrap();
+        match left.post_all(&mut vec![filled(), filled()], WorkRequest::send) {
+            Err(PostAllError::Stopped(error)) => broken(Some(error.map(drop))),
+            other => panic!("{other:?}"),
+        }
+        assert_eq!((left.sends_in_flight(), left.receives_in_flight()), (0, in_flight));
+
+        let (left, right) = (left.into_reset().unwrap(), right.into_reset().unwrap());
+        assert_eq!(all(&mut poller).len() as u32, in_flight);
+        let (left, right) = join(left.into_init(&stage.port).unwrap(), right.into_init(&stage.port).unwrap());
+        let ((mut sends, mut receives), _right) = (left.split(), right);
+        for _ in 0..DEPTH {
+            sends.post(WorkRequest::send(filled()).unsignalled()).unwrap();
+            receives.post_receive(small(&stage.domain)).unwrap();
+        }
+        assert!(matches!(sends.post_send(filled()), Err(PostError::QueueFull(_))));
+        assert!(matches!(receives.post_receive(filled()), Err(PostError::QueueFull(_))));
+    }
 }
 
 #[test]

@@ -319,7 +319,7 @@ impl Desk {
                     return Some(slot);
                 }
                 if orphan.place.shared.is_some() {
-                    self.members.leave(retirer.origin().qpn, slot);
+                    self.members.leave(retirer.origin().qpn(), slot);
                 }
                 next = WorkId::from_raw(mem::replace(retirer, self.vacant.retirer()).oldest());
                 self.statuses.set(slot, None);

@@ -86,7 +86,7 @@ impl Ended {
     pub(super) fn succeeded(id: WorkId, entry: &Entry, origin: Origin, wc: &sys::ibv_wc) -> Self {
         match id.key().kind() {
             // Only a receive has a length and flags.
-            QueueKind::Send => Self { id, head: u64::from(origin.qpn), detail: 0, sender: 0 },
+            QueueKind::Send => Self { id, head: u64::from(origin.qpn()), detail: 0, sender: 0 },
             QueueKind::Receive | QueueKind::Shared => Self::received(id, entry, origin, wc),
         }
     }
@@ -95,7 +95,7 @@ impl Ended {
     #[inline(always)]
     #[allow(unsafe_code, reason = "the immediate is in a union")]
     fn received(id: WorkId, entry: &Entry, origin: Origin, wc: &sys::ibv_wc) -> Self {
-        let Origin { qpn, datagrams } = origin;
+        let (qpn, datagrams) = (origin.qpn(), origin.datagrams());
         let mut head = u64::from(qpn) | u64::from(wc.wc_flags & EXTRAS) << EXTRAS_SHIFT;
         let mut filled = wc.byte_len as usize;
         if wc.opcode == sys::ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM {

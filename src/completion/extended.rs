@@ -138,7 +138,7 @@ pub(super) struct Served {
 impl Served {
     /// A work queue has come. Before anything can be posted there, so whoever sees its completions sees this.
     pub(super) fn attach(&self, attached: &Attached) {
-        if attached.retirer.origin().datagrams {
+        if attached.retirer.origin().datagrams() {
             self.datagrams.store(true, Ordering::Relaxed);
         }
     }

@@ -114,13 +114,13 @@ impl<'d> Run<'d> {
         self.oldest = after(id, 1);
         // SAFETY: the oldest (0), in flight (1).
         let entry = unsafe { self.retirer.take_oldest(id) };
-        Some((Ended::implied(WorkId::from_raw(id), self.retirer.origin().qpn), entry))
+        Some((Ended::implied(WorkId::from_raw(id), self.retirer.origin().qpn()), entry))
     }
 
     /// Gives `f` those before the last.
     #[inline(always)]
     fn each_before(&mut self, mut f: impl FnMut(Ended, Entry)) {
-        let qpn = self.retirer.origin().qpn;
+        let qpn = self.retirer.origin().qpn();
         let f = |id, entry| f(Ended::implied(WorkId::from_raw(id), qpn), entry);
         // SAFETY: from the oldest (0) on, in flight (1).
         unsafe { self.retirer.take_each(&mut self.oldest, self.last, f) };
@@ -134,7 +134,7 @@ impl<'d> Run<'d> {
         let Some((wc, next)) = by_device else {
             // SAFETY: in flight (1), the oldest by now.
             let entry = unsafe { retirer.take_oldest(last) };
-            return (Ended::destroyed(WorkId::from_raw(last), origin.qpn), entry);
+            return (Ended::destroyed(WorkId::from_raw(last), origin.qpn()), entry);
         };
         *next += 1;
         // Of a shared receive another one than `last`.
@@ -150,7 +150,7 @@ impl<'d> Run<'d> {
             .and_then(|status| note_failure(status, id.key().kind(), Status::from_raw(wc.status.0)));
         // SAFETY: as above.
         let entry = unsafe { retirer.take_oldest(last) };
-        (Ended::failed(id, origin.qpn, wc, first), entry)
+        (Ended::failed(id, origin.qpn(), wc, first), entry)
     }
 
     /// The last; drops the memory of what is still before it.

@@ -51,8 +51,8 @@ impl Members {
         // Otherwise it was brought already, and who asked for it forgot what it got.
         if member.poster.free() != 0 {
             let entry = member.ledger.take(id)?;
-            // SAFETY: there is room, as was just seen.
-            unsafe { member.poster.push(member.poster.next_id(), entry) };
+            // SAFETY: there is room, as was just seen, and we alone post (`&mut`).
+            unsafe { member.poster.next().push(entry) };
         }
         Some(member.slot)
     }

@@ -71,7 +71,7 @@ pub(super) fn post_all<'env, B: Brand, T: Carries<K>, X, M: SendMemory<B> + 'env
     items: &mut Vec<X>,
     make: impl FnMut(X) -> WorkRequest<M, K>,
 ) -> PostedAll<B, WorkRequest<M, K>> {
-    if let Some(session) = queue.verb.session {
+    if let Some(session) = queue.session() {
         unlikely();
         return in_session::<B, T, _, _, _>(queue, session, items, make);
     }
@@ -87,13 +87,13 @@ fn in_session<'env, B: Brand, T: Carries<K>, X, M: SendMemory<B> + 'env, K>(
     items: &mut Vec<X>,
     mut make: impl FnMut(X) -> WorkRequest<M, K>,
 ) -> PostedAll<B, WorkRequest<M, K>> {
-    let (count, room) = (items.len(), STAGED.min(queue.room_now() as usize));
+    let (count, room) = (items.len(), STAGED.min(queue.room() as usize));
     let mut row = queue.poster.row(queue.poster.next_id());
     // The last is signalled, so that it may take the last slot.
     if count.wrapping_sub(1) >= room || count > row.len() as usize {
         return in_batch::<B, T, _, _, _>(queue, items, make);
     }
-    let (domain, most) = (queue.domain(), queue.most);
+    let (domain, most) = (queue.domain(), queue.most());
     let mut items = Taking::new(items);
     // SAFETY: of this queue, whose pair sends.
     let mut ahead = unsafe { Ahead::open(queue, session) };

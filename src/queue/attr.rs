@@ -22,8 +22,7 @@ use crate::types::{AckTimeout, Gid, Mtu, PortNumber, Psn, Qkey, Qpn, ReadDepth, 
 #[doc(alias = "ibv_qp_init_attr")]
 pub struct Limits {
     /// Sends, writes, reads and atomics; 1 to the device's
-    /// [`max_queue_depth`](crate::DeviceAttributes::max_queue_depth). A post looks at what has completed since only where the room
-    /// that it knows of is used up: with one request each time, with 16 in one post of 16.
+    /// [`max_queue_depth`](crate::DeviceAttributes::max_queue_depth).
     #[doc(alias = "max_send_wr")]
     pub sends: u32,
     /// Receives; likewise.

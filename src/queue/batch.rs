@@ -234,7 +234,7 @@ impl<B> Fault<B> {
 /// How many of `free` requests can be staged without a look at the queue or a signal for its last slot.
 #[inline(always)]
 fn plain(queue: &SendQueue, free: u32) -> usize {
-    if queue.verb.session.is_none() { STAGED.min(free.saturating_sub(1) as usize) } else { 0 }
+    if queue.session().is_none() { STAGED.min(free.saturating_sub(1) as usize) } else { 0 }
 }
 
 /// Lends `f` a batch on `queue`.
@@ -247,7 +247,7 @@ pub(super) fn batch<'env, B, T, R>(
     let taken = Taken::of_thread_or(&spare);
     let staged = taken.first;
     let (brand, transport, section) = (PhantomData, PhantomData, PhantomData);
-    let (id, free) = (queue.id(0), queue.room_now());
+    let (id, free) = (queue.id(0), queue.room());
     let plain_end = staged.wrapping_add(plain(queue, free));
     let mut batch = Batch {
         queue,
@@ -277,7 +277,7 @@ impl<'env, B, T> Batch<'_, 'env, B, T> {
     /// Looks how many requests fit. Nothing is staged.
     #[inline(always)]
     fn make_room(&mut self) {
-        self.free = self.queue.room_now();
+        self.free = self.queue.room();
         self.plain_end = self.staged.wrapping_add(plain(self.queue, self.free));
     }
 
@@ -315,7 +315,7 @@ impl<'env, B, T> Batch<'_, 'env, B, T> {
         T: Carries<K>,
     {
         let Some(length) =
-            request.plain_length(self.queue.domain(), self.queue.most).filter(|_| self.next < self.plain_end)
+            request.plain_length(self.queue.domain(), self.queue.most()).filter(|_| self.next < self.plain_end)
         else {
             return self.post_any(request);
         };
@@ -340,7 +340,7 @@ impl<'env, B, T> Batch<'_, 'env, B, T> {
     where
         B: Brand,
     {
-        let length = match request.action.length(&request.memory, self.queue.domain(), self.queue.most) {
+        let length = match request.action.length(&request.memory, self.queue.domain(), self.queue.most()) {
             Ok(length) => length,
             Err(flaw) => return Err(PostError::Flawed { request, flaw }),
         };
@@ -349,7 +349,7 @@ impl<'env, B, T> Batch<'_, 'env, B, T> {
         }
         let id = self.id;
         let last = self.count() + 1 == self.free;
-        match self.queue.verb.session {
+        match self.queue.session() {
             // SAFETY: there is room.
             None => unsafe { self.add(request, length, last) },
             // SAFETY: there is room.
@@ -373,10 +373,10 @@ impl<'env, B, T> Batch<'_, 'env, B, T> {
         B: Brand,
         T: Carries<K>,
     {
-        if let Some(session) = self.queue.verb.session {
+        if let Some(session) = self.queue.session() {
             return self.post_each_in_session(session, requests.into_iter());
         }
-        let (before, domain, most) = (self.id, self.queue.domain(), self.queue.most);
+        let (before, domain, most) = (self.id, self.queue.domain(), self.queue.most());
         let mut requests = requests.into_iter();
         loop {
             let mut row = self.queue.poster.row(self.id.raw());
@@ -426,7 +426,7 @@ impl<'env, B, T> Batch<'_, 'env, B, T> {
     {
         let mut items = Taking::new(items);
         let before = self.id;
-        if self.queue.verb.session.is_some() {
+        if self.queue.session().is_some() {
             unlikely();
             return self.post_rest(items, make, None, before);
         }
@@ -451,7 +451,7 @@ impl<'env, B, T> Batch<'_, 'env, B, T> {
         B: Brand,
         T: Carries<K>,
     {
-        let session = self.queue.verb.session;
+        let session = self.queue.session();
         loop {
             if other.is_none() && items.left() != 0 {
                 let is_for_row = match session {
@@ -492,7 +492,7 @@ impl<'env, B, T> Batch<'_, 'env, B, T> {
         B: Brand,
         T: Carries<K>,
     {
-        let (domain, most) = (self.queue.domain(), self.queue.most);
+        let (domain, most) = (self.queue.domain(), self.queue.most());
         let mut row = self.queue.poster.row(self.id.raw());
         // One that is past the end is what took the last slot, signalled.
         let room = if self.next < self.plain_end {
@@ -583,7 +583,7 @@ impl<'env, B, T> Batch<'_, 'env, B, T> {
     /// Hands what is staged to the device.
     #[inline(always)]
     fn ring(&mut self) {
-        if let Some(session) = self.queue.verb.session {
+        if let Some(session) = self.queue.session() {
             return self.ring_session(session);
         }
         if self.next == self.staged {

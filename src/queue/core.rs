@@ -5,8 +5,8 @@ use super::attr::{Limits, Modify, PeerPath};
 use super::datagram::Peers;
 use super::error::{CreateError, TransitionFailure};
 use super::ledger::{Detour, MAX_DEPTH, Origin, Poster, Retirer, ledger};
-use super::post::{ReceiveQueue, SendQueue};
-use super::session::{self, Extended, PostSends, Posting, RXE};
+use super::post::{ReceiveQueue, SendQueue, Terms};
+use super::session::{self, Extended, Posting, RXE};
 use super::shared::SharedCore;
 use super::state::{Reset, State};
 use super::transport::{Transport, code};
@@ -23,8 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::{mem, ptr, ptr::NonNull};
 
-/// A queue pair without its types. What a send needs of it is in its first line: see [`WorkQueue`](super::post::WorkQueue).
-#[repr(C, align(64))]
+/// A queue pair without its types: a few words, which go from state to state.
 pub(super) struct Inner {
     pub(super) send: SendQueue,
     /// # Invariants
@@ -95,7 +94,7 @@ impl Inner {
         receives: &Arc<CqInner>,
         limits: &Limits,
         shared: Option<&Arc<SharedCore>>,
-    ) -> Result<Box<Self>, CreateError> {
+    ) -> Result<Self, CreateError> {
         for queue in [sends, receives] {
             if B::CHECKED && queue.domain.id() != domain.id() {
                 return Err(CreateError::OtherDomain { queue: queue.id });
@@ -155,12 +154,12 @@ impl Inner {
         };
         // SAFETY: created just now.
         let qpn = unsafe { (*raw.as_ptr()).qp_num };
-        let origin = Origin { qpn, datagrams: code::<T>() == sys::ibv_qp_type::IBV_QPT_UD };
+        let origin = Origin::new(qpn, code::<T>() == sys::ibv_qp_type::IBV_QPT_UD);
+        let peers = origin.datagrams().then(|| Peers::new(limits.sends));
         let ledgers = Ledgers::new(&places, limits, origin);
         let status = QueueStatus::new(qpn, code::<T>(), domain.id(), ledgers.detours());
         domain.context.objects.note(raw, Object::QueuePair(Qpn::from_device(status.qpn)));
         let (send_poster, receive_poster) = ledgers.attach(sends, receives, &status);
-        let peers = (code::<T>() == sys::ibv_qp_type::IBV_QPT_UD).then(|| Peers::new(limits.sends));
         let core = Core {
             raw,
             places: Some(places),
@@ -175,23 +174,22 @@ impl Inner {
             shared: shared.cloned(),
             domain: Arc::clone(domain),
         };
-        // SAFETY: alive as long as the core, and made just now.
-        let session = extended.and_then(|extended| unsafe { Extended::new(extended, code::<T>(), limits.posting) });
-        if limits.posting.is_in_sessions() && session.is_none() {
-            // A provider that made something else. Dropping the core destroys it.
-            return Err(session::none());
-        }
-        if session.is_some() {
+        if limits.posting.is_in_sessions() {
+            let ours = extended.filter(|extended| extended.cast() == raw);
+            // SAFETY: made just now.
+            if !ours.is_some_and(|extended| unsafe { Extended::is_there(extended, code::<T>(), limits.posting) }) {
+                // A provider that made something else. Dropping the core destroys it.
+                return Err(session::none());
+            }
             status.send_in_sessions();
         }
-        let post_send = PostSends { list: post_send, session, peers };
-        let mut send = SendQueue::new(send_poster, raw, post_send, Arc::clone(&status), limits);
-        send.most.barrier = domain.context.reviewed().barrier;
-        Ok(Box::new(Self {
-            send,
-            receive: ReceiveQueue::new(receive_poster, raw, post_receive, status, limits),
+        let barrier = domain.context.reviewed().barrier;
+        let terms = |peers| Terms::new(limits, barrier, Arc::clone(&status), peers);
+        Ok(Self {
+            send: SendQueue::new(send_poster, raw, post_send, terms(peers)),
             core: Arc::new(core),
-        }))
+            receive: ReceiveQueue::new(receive_poster, raw, post_receive, terms(None)),
+        })
     }
 
     /// The core, if no half of the pair is around; there is none whose pair is whole (0).
@@ -230,7 +228,7 @@ impl Inner {
         }
         core.local.psn = psn;
         let places = Places { send, receive };
-        let origin = Origin { qpn: core.status.qpn, datagrams: core.peers.is_some() };
+        let origin = Origin::new(core.status.qpn, core.peers.is_some());
         let ledgers = Ledgers::new(&places, &core.limits, origin);
         core.status = core.status.anew(ledgers.detours());
         let (send, receive) = ledgers.attach(&core.send_queue, &core.receive_queue, &core.status);
@@ -451,7 +449,7 @@ impl Ledgers {
             None => (poster, None),
             // Nobody posts to that of the pair.
             Some(shared) => {
-                let (qpn, slot, ledger_of_all) = (origin.qpn, first.key().slot(), shared.clone());
+                let (qpn, slot, ledger_of_all) = (origin.qpn(), first.key().slot(), shared.clone());
                 (ledger(1, first.raw(), origin).0, Some(Member { qpn, slot, poster, ledger: ledger_of_all }))
             }
         };

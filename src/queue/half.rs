@@ -21,14 +21,14 @@ use std::{fmt, marker::PhantomData, sync::Arc};
 ///
 /// For transitions [`join`](Self::join) it with the other half.
 pub struct SendHalf<B, T = ReliableConnection> {
-    half: Box<(SendQueue, Arc<Core>)>,
+    half: (SendQueue, Arc<Core>),
     brand: Branded<B>,
     transport: PhantomData<fn() -> T>,
 }
 
 /// The half of a pair that receives.
 pub struct ReceiveHalf<B, T = ReliableConnection> {
-    half: Box<(ReceiveQueue, Arc<Core>)>,
+    half: (ReceiveQueue, Arc<Core>),
     brand: Branded<B>,
     transport: PhantomData<fn() -> T>,
 }
@@ -55,7 +55,7 @@ impl<B, T> fmt::Debug for JoinHalvesError<B, T> {
 
 impl<B: Brand, T: Transport> SendHalf<B, T> {
     pub(super) fn new(queue: SendQueue, core: Arc<Core>) -> Self {
-        Self { half: Box::new((queue, core)), brand: PhantomData, transport: PhantomData }
+        Self { half: (queue, core), brand: PhantomData, transport: PhantomData }
     }
 
     pub(super) fn queue_mut(&mut self) -> &mut SendQueue {
@@ -140,17 +140,17 @@ impl<B: Brand, T: Transport> SendHalf<B, T> {
         if !Arc::ptr_eq(&self.half.1, &receive.half.1) {
             return Err(JoinHalvesError { send: self, receive });
         }
-        let (send, core) = *self.half;
-        let (receive, other) = *receive.half;
+        let (send, core) = self.half;
+        let (receive, other) = receive.half;
         // The pair holds the only reference.
         drop(other);
-        Ok(QueuePair::assume_state(Box::new(Inner { send, receive, core })))
+        Ok(QueuePair::assume_state(Inner { send, core, receive }))
     }
 }
 
 impl<B: Brand, T: Transport> ReceiveHalf<B, T> {
     pub(super) fn new(queue: ReceiveQueue, core: Arc<Core>) -> Self {
-        Self { half: Box::new((queue, core)), brand: PhantomData, transport: PhantomData }
+        Self { half: (queue, core), brand: PhantomData, transport: PhantomData }
     }
 
     /// Posts a receive: see [`QueuePair::post_receive`].

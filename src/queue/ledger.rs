@@ -16,11 +16,14 @@
 //!
 //! A value that nobody takes out is leaked with the ledger, never dropped: only completion or quiescence proves that
 //! the device is done with it, and only the retirer learns of either.
-#![allow(unsafe_code, reason = "a ring of cells with two owners")]
+#![allow(unsafe_code, reason = "a ring with two owners")]
 
-use crate::sync::{Arc, AtomicU32, AtomicU64, Ordering, UnsafeCell};
-use core::mem::{ManuallyDrop, MaybeUninit};
-use core::ptr;
+mod ring;
+
+use self::ring::{At, BLOCKED, Held};
+use crate::sync::Ordering;
+use core::{marker::PhantomData, ptr, ptr::NonNull};
+pub(crate) use ring::{Origin, Row};
 
 /// The most requests that one work queue may have in flight.
 pub(crate) const MAX_DEPTH: u32 = 1 << 22;
@@ -54,195 +57,14 @@ fn is_between_apart(oldest: u64, id: u64, posted: u64) -> bool {
     is_between(oldest, id, posted)
 }
 
-/// The ring: all that both sides have in common in one line, since where many rings take turns each line is a miss. (Two threads
-/// hand over `posted` with each value anyway, so that `retired` beside it costs them less than a nanosecond.)
-#[repr(align(64))]
-pub(crate) struct Ledger<T> {
-    /// # Invariants
-    ///
-    /// 0. Of the cells, those from `retired` to `posted` hold a value; the retirer alone touches them, the poster all
-    ///    others. (A poster that takes its newest value back lowers `posted` first.)
-    posted: AtomicU64,
-    /// 1. Written by the retirer alone.
-    retired: AtomicU64,
-    /// 2. The ledger's own, freed with it.
-    cells: Cells<T>,
-    /// See [`Detour`].
-    detour: AtomicU32,
-    origin: Origin,
-}
-
-#[cfg(not(loom))]
-static_assertions::const_assert_eq!(size_of::<Ledger<()>>(), 64);
-
-impl<T> Drop for Ledger<T> {
-    fn drop(&mut self) {
-        let Cells { first, mask, .. } = self.cells;
-        let cells = ptr::slice_from_raw_parts_mut(first.cast_mut(), mask as usize + 1);
-        // SAFETY: made of a box (`Cells::new`); nobody has the ledger any more (2). Values in them are not dropped.
-        drop(unsafe { Box::from_raw(cells) });
-    }
-}
-
-/// What completions tell of the queue pair that a work queue is of.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Origin {
-    pub(crate) qpn: u32,
-    /// A message comes with a header.
-    pub(crate) datagrams: bool,
-}
-
-// SAFETY: a slot is touched by one side at a time (0), and counters hand it over with release and acquire.
-unsafe impl<T: Send> Send for Ledger<T> {}
-// SAFETY: as above.
-unsafe impl<T: Send> Sync for Ledger<T> {}
-
-type Cell<T> = UnsafeCell<MaybeUninit<T>>;
-
-/// The cells of a ledger.
-struct Cells<T> {
-    /// # Invariants
-    ///
-    /// 0. The first of `mask + 1` cells, a power of two, of a ledger that whoever holds this keeps alive.
-    first: *const Cell<T>,
-    mask: u32,
-    /// How many of them are used at a time.
-    depth: u32,
-}
-
-impl<T> Clone for Cells<T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<T> Copy for Cells<T> {}
-
-impl<T> Cells<T> {
-    /// At least `depth` of them.
-    fn new(depth: u32) -> Self {
-        let cells: Box<[Cell<T>]> =
-            (0..depth.next_power_of_two()).map(|_| UnsafeCell::new(MaybeUninit::uninit())).collect();
-        let mask = cells.len() as u32 - 1;
-        Self { first: Box::into_raw(cells).cast(), mask, depth }
-    }
-
-    /// The cell of an id, with those that follow it in memory.
-    #[inline(always)]
-    fn row(&self, id: u64) -> Row<T> {
-        let index = (id >> NAME_BITS) as u32 & self.mask;
-        Row { next: self.first.wrapping_add(index as usize), len: self.mask - index + 1 }
-    }
-
-    /// Moves the value out of a cell.
-    ///
-    /// # Safety
-    ///
-    /// It holds one, which is the caller's (ledger 0), and is not used there any more.
-    #[inline(always)]
-    unsafe fn read(&self, id: u64) -> T {
-        // SAFETY: the caller's promise.
-        unsafe { self.row(id).read() }
-    }
-
-    /// Moves a value into a cell.
-    ///
-    /// # Safety
-    ///
-    /// It holds none, and is the caller's (ledger 0).
-    #[inline(always)]
-    unsafe fn write(&self, id: u64, value: T) {
-        // SAFETY: the caller's promise.
-        unsafe { self.row(id).write(value) };
-    }
-}
-
-/// Cells one after the other, whose ids are so too.
-pub(crate) struct Row<T> {
-    /// # Invariants
-    ///
-    /// 0. So many cells of a ledger from `next` on, which whoever holds this keeps alive.
-    next: *const Cell<T>,
-    len: u32,
-}
-
-impl<T> Row<T> {
-    #[inline(always)]
-    pub(crate) fn len(&self) -> u32 {
-        self.len
-    }
-
-    #[inline(always)]
-    pub(crate) fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// As much of it, if it is longer.
-    #[inline(always)]
-    pub(crate) fn at_most(self, len: u32) -> Self {
-        Self { len: self.len.min(len), ..self }
-    }
-
-    /// The next of the cells.
-    ///
-    /// # Safety
-    ///
-    /// There is one: `len` counts them.
-    #[inline(always)]
-    unsafe fn next(&mut self) -> &Cell<T> {
-        let cell = self.next;
-        (self.next, self.len) = (cell.wrapping_add(1), self.len.wrapping_sub(1));
-        // SAFETY: alive (0, caller).
-        unsafe { &*cell }
-    }
-
-    /// A copy of the value in the cell that is `at` after the next.
-    ///
-    /// # Safety
-    ///
-    /// There is one, and it holds a value, which is the caller's (ledger 0). Either the copy or what is in the cell is used.
-    #[inline(always)]
-    pub(crate) unsafe fn copy(&self, at: u32) -> ManuallyDrop<T> {
-        // SAFETY: alive (0, caller).
-        let cell = unsafe { &*self.next.wrapping_add(at as usize) };
-        // SAFETY: the caller's promise; `MaybeUninit<T>` and `T` have one layout.
-        cell.with_mut(|slot| unsafe { slot.cast::<ManuallyDrop<T>>().read() })
-    }
-
-    /// Moves the value out of the next cell.
-    ///
-    /// # Safety
-    ///
-    /// There is one, it holds a value, which is the caller's (ledger 0), and is not used there any more.
-    #[inline(always)]
-    unsafe fn read(&mut self) -> T {
-        // SAFETY: the caller's promise; `MaybeUninit<T>` and `T` have one layout.
-        unsafe { self.next() }.with_mut(|slot| unsafe { slot.cast::<T>().read() })
-    }
-
-    /// Moves a value into the next cell.
-    ///
-    /// # Safety
-    ///
-    /// There is one, it holds no value, and is the caller's (ledger 0).
-    #[inline(always)]
-    pub(crate) unsafe fn write(&mut self, value: T) {
-        // SAFETY: as above.
-        unsafe { self.next() }.with_mut(|slot| unsafe { slot.cast::<T>().write(value) });
-    }
-}
-
 /// A ledger for `depth` requests in flight, 1 to [`MAX_DEPTH`], of which the first has the id `first`, as its two ends.
 pub(crate) fn ledger<T>(depth: u32, first: u64, origin: Origin) -> (Poster<T>, Retirer<T>) {
-    let depth = depth.clamp(1, MAX_DEPTH);
-    let cells = Cells::new(depth);
-    let (posted, retired, detour) = (AtomicU64::new(first), AtomicU64::new(first), AtomicU32::new(0));
-    let ledger = Arc::new(Ledger { posted, retired, cells, detour, origin });
-    let poster = Poster { cells, posted: first, end: after(first, depth), ledger: Arc::clone(&ledger) };
-    (poster, Retirer(ledger))
+    let held = Held::new(depth.clamp(1, MAX_DEPTH), first, origin);
+    (Poster { held: held.clone(), own: PhantomData }, Retirer(held))
 }
 
 /// A ledger that nobody posts to.
-pub(crate) struct Nothing<T>(Arc<Ledger<T>>);
+pub(crate) struct Nothing<T>(Held<T>);
 
 impl<T> Nothing<T> {
     pub(crate) fn new() -> Self {
@@ -251,108 +73,106 @@ impl<T> Nothing<T> {
 
     /// One that never finds anything. There may be many.
     pub(crate) fn retirer(&self) -> Retirer<T> {
-        Retirer(Arc::clone(&self.0))
+        Retirer(self.0.clone())
     }
 }
 
-/// The end of a ledger that posts.
-#[repr(C)]
-pub(crate) struct Poster<T> {
-    cells: Cells<T>,
+/// The end of a ledger that posts: one word.
+pub(crate) struct Poster<T, P = ()> {
     /// # Invariants
     ///
-    /// 0. The ledger's `posted`, which nobody else writes.
-    posted: u64,
-    /// Where the free slots end: at most the ledger's `retired` plus the depth; looked up again only when the queue
-    /// seems full.
-    end: u64,
-    ledger: Arc<Ledger<T>>,
+    /// 0. There is a `P` in the ledger's line, which nobody else uses; nor does anybody else write `posted`.
+    held: Held<T>,
+    own: PhantomData<P>,
 }
 
-// SAFETY: the cells are the ledger's, which may be used from any thread.
-unsafe impl<T: Send> Send for Poster<T> {}
-// SAFETY: shared access reads numbers only.
-unsafe impl<T: Send> Sync for Poster<T> {}
+impl<T, P> Drop for Poster<T, P> {
+    fn drop(&mut self) {
+        // SAFETY: nobody else's (0), and nobody's any more.
+        unsafe { ptr::drop_in_place(self.own_mut()) };
+    }
+}
 
 impl<T> Poster<T> {
+    /// The same, which keeps its user's `own` in the ledger's line.
+    pub(crate) fn with<P>(self, own: P) -> Poster<T, P> {
+        let poster = Poster { held: self.held.clone(), own: PhantomData };
+        // SAFETY: room that nobody else uses (0).
+        unsafe { poster.own_at().write(own) };
+        poster
+    }
+}
+
+impl<T, P> Poster<T, P> {
+    #[inline(always)]
+    fn ledger(&self) -> At<T> {
+        self.held.0
+    }
+
+    #[inline(always)]
+    fn own_at(&self) -> NonNull<P> {
+        self.ledger().own()
+    }
+
+    /// What its user keeps here.
+    #[inline(always)]
+    pub(crate) fn own(&self) -> &P {
+        // SAFETY: alive, and nobody else's (0).
+        unsafe { self.own_at().as_ref() }
+    }
+
+    pub(crate) fn own_mut(&mut self) -> &mut P {
+        // SAFETY: as above.
+        unsafe { self.own_at().as_mut() }
+    }
+
     /// What stands in the way of a post: see [`Detour`].
     #[inline(always)]
     pub(crate) fn detour(&self) -> u32 {
-        self.ledger.detour.load(Ordering::Relaxed)
+        self.ledger().detour()
     }
 
     /// Sets and clears what [`detour`](Self::detour) says.
     pub(crate) fn detour_of(&self) -> Detour<T> {
-        Detour(Arc::clone(&self.ledger))
+        Detour(self.held.clone())
     }
 
-    /// How many requests fit, as far as is known: no more than do.
+    /// Where the next value goes.
     #[inline(always)]
-    pub(crate) fn free_known(&self) -> u32 {
-        between(self.posted, self.end)
+    pub(crate) fn next(&self) -> Next<'_, T> {
+        let ledger = self.ledger();
+        // SAFETY: written by us alone (0).
+        Next { ledger, id: unsafe { ledger.posted_by_us() }, poster: PhantomData }
     }
 
-    /// Whether one fits, as far as is known, and `another` after it.
+    /// How many requests fit.
     #[inline(always)]
-    pub(crate) fn has_room(&self, another: bool) -> bool {
-        if another { self.free_known() > 1 } else { self.end != self.posted }
-    }
-
-    /// How many requests fit: not fewer than one, if one does.
-    #[inline(always)]
-    pub(crate) fn free(&mut self) -> u32 {
-        let free = self.free_known();
-        if free != 0 { free } else { self.free_in_the_end() }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn free_in_the_end(&mut self) -> u32 {
-        self.free_now()
-    }
-
-    /// How many requests fit now. Where many are wanted, to look each time is cheaper than to find out whether to.
-    #[inline(always)]
-    pub(crate) fn free_now(&mut self) -> u32 {
-        self.end = after(self.ledger.retired.load(Ordering::Acquire), self.cells.depth);
-        self.free_known()
+    pub(crate) fn free(&self) -> u32 {
+        // What is not of the depth is cut off.
+        between(self.next().taken(), self.ledger().limit.load(Ordering::Relaxed))
     }
 
     /// How many values are in flight.
     pub(crate) fn outstanding(&self) -> u32 {
-        between(self.ledger.retired.load(Ordering::Acquire), self.posted)
+        between(0, self.next().taken())
     }
 
     /// The id of the next value.
     #[inline(always)]
     pub(crate) fn next_id(&self) -> u64 {
-        self.posted
+        self.next().id
     }
 
     /// The id of the value that comes `ahead` after the next one.
     #[inline(always)]
     pub(crate) fn id_ahead(&self, ahead: u32) -> u64 {
-        after(self.posted, ahead)
+        after(self.next_id(), ahead)
     }
 
     /// The cells for the values from `id` on, one of the next. To write to one is to [write ahead](Self::write_at).
     #[inline(always)]
     pub(crate) fn row(&self, id: u64) -> Row<T> {
-        self.cells.row(id)
-    }
-
-    /// Puts the value with the next `id` in; it belongs to the device from here on.
-    ///
-    /// # Safety
-    ///
-    /// The id is [`next_id`](Self::next_id), and there is [room](Self::free).
-    #[inline(always)]
-    pub(crate) unsafe fn push(&mut self, id: u64, value: T) {
-        // SAFETY: free, so ours (ledger 0), and empty; the retirer left it before the `retired` that we acquired.
-        unsafe { self.cells.write(id, value) };
-        self.posted = after(id, 1);
-        // Before the verb: the completion may be polled before the verb returns.
-        self.ledger.posted.store(self.posted, Ordering::Release);
+        self.ledger().row(id)
     }
 
     /// Puts `value` in, as posting does. A full ledger gives it back.
@@ -362,7 +182,7 @@ impl<T> Poster<T> {
             return Err(value);
         }
         // SAFETY: there is room.
-        unsafe { self.push(self.posted, value) };
+        unsafe { self.next().push(value) };
         Ok(())
     }
 
@@ -374,7 +194,7 @@ impl<T> Poster<T> {
     #[inline(always)]
     pub(crate) unsafe fn write_at(&self, id: u64, value: T) {
         // SAFETY: free, so ours (ledger 0), and empty (caller); the retirer left it before the `retired` that we acquired.
-        unsafe { self.cells.write(id, value) };
+        unsafe { self.ledger().write(id, value) };
     }
 
     /// Drops the values before `end`, which were written ahead.
@@ -384,18 +204,17 @@ impl<T> Poster<T> {
     /// They were written there, all from the next on, and neither published nor dropped since.
     #[cold]
     pub(crate) unsafe fn drop_ahead(&self, end: u64) {
-        for ahead in 0..between(self.posted, end) {
+        for ahead in 0..between(self.next_id(), end) {
             // SAFETY: written, and still ours (caller).
-            drop(unsafe { self.cells.read(self.id_ahead(ahead)) });
+            drop(unsafe { self.ledger().read(self.id_ahead(ahead)) });
         }
     }
 
     /// Puts the values before `end` in, which were written ahead: they belong to the device from here on.
     #[inline(always)]
     pub(crate) fn publish(&mut self, end: u64) {
-        self.posted = end;
         // Before the verb: the completion may be polled before the verb returns.
-        self.ledger.posted.store(end, Ordering::Release);
+        self.ledger().posted.store(end, Ordering::Release);
     }
 
     /// Takes the newest value back.
@@ -407,47 +226,119 @@ impl<T> Poster<T> {
         if self.outstanding() == 0 {
             return None;
         }
-        self.posted = self.posted.wrapping_sub(STEP);
-        self.ledger.posted.store(self.posted, Ordering::Release);
+        let newest = self.next_id().wrapping_sub(STEP);
+        self.publish(newest);
         // SAFETY: was in flight, so it holds a value; the retirer does not reach it (caller).
-        Some(unsafe { self.cells.read(self.posted) })
+        Some(unsafe { self.ledger().read(newest) })
+    }
+}
+
+/// Where the next value of a ledger goes, looked up once: a look at what retired lets the compiler keep nothing.
+pub(crate) struct Next<'p, T> {
+    ledger: At<T>,
+    id: u64,
+    /// Which keeps the ledger alive.
+    poster: PhantomData<&'p Poster<T>>,
+}
+
+impl<T> Clone for Next<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<T> Copy for Next<'_, T> {}
+
+impl<T> Next<'_, T> {
+    #[inline(always)]
+    pub(crate) fn id(self) -> u64 {
+        self.id
+    }
+
+    /// From the oldest id in flight to this.
+    #[inline(always)]
+    fn taken(self) -> u64 {
+        self.id.wrapping_sub(self.ledger.retired.load(Ordering::Acquire))
+    }
+
+    /// Whether there is no [`Detour`], and one value fits, and `another` after it.
+    #[inline(always)]
+    pub(crate) fn is_open(self, another: bool) -> bool {
+        let taken = self.taken().wrapping_add(if another { STEP } else { 0 });
+        taken.cast_signed() < self.ledger.limit.load(Ordering::Relaxed).cast_signed()
+    }
+
+    /// Whether one value fits, and `another` after it.
+    #[inline(always)]
+    pub(crate) fn has_room(self, another: bool) -> bool {
+        let limit = self.ledger.limit.load(Ordering::Relaxed);
+        between(self.taken(), limit) > u32::from(another)
+    }
+
+    /// Puts the next value in; it belongs to the device from here on.
+    ///
+    /// # Safety
+    ///
+    /// There is [room](Poster::free), and the caller is the only one who posts. Nothing was put in since this was looked up.
+    #[inline(always)]
+    pub(crate) unsafe fn push(self, value: T) {
+        let Self { ledger, id, .. } = self;
+        // SAFETY: free, so ours (ledger 0), and empty; the retirer left it before the `retired` that we acquired.
+        unsafe { ledger.write(id, value) };
+        // Before the verb: the completion may be polled before the verb returns.
+        ledger.posted.store(after(id, 1), Ordering::Release);
     }
 }
 
 /// Why posts to a ledger cannot go the short way, bit by bit; 0 if they can. Kept where the ledger is, since each post writes
 /// to that line anyway.
-pub(crate) struct Detour<T>(Arc<Ledger<T>>);
+pub(crate) struct Detour<T>(Held<T>);
 
 impl<T> Detour<T> {
     pub(crate) fn bits(&self) -> u32 {
-        self.0.detour.load(Ordering::Relaxed)
+        self.0.0.detour()
     }
 
+    /// Bits of [`STEP`] and above are none: the depth is there.
     pub(crate) fn set(&self, bits: u32) {
-        self.0.detour.fetch_or(bits, Ordering::Relaxed);
+        let bits = u64::from(bits) & (STEP - 1);
+        if bits != 0 {
+            self.0.0.limit.fetch_or(bits | BLOCKED, Ordering::Relaxed);
+        }
     }
 
     pub(crate) fn clear(&self, bits: u32) {
-        self.0.detour.fetch_and(!bits, Ordering::Relaxed);
+        let bits = u64::from(bits) & (STEP - 1);
+        let without = |limit: u64| {
+            let left = limit & !bits;
+            Some(if left & (STEP - 1) == 0 { left & !BLOCKED } else { left })
+        };
+        // Never fails: there always is one.
+        let _ = self.0.0.limit.fetch_update(Ordering::Relaxed, Ordering::Relaxed, without);
     }
 }
 
 /// The end of a ledger that takes values out: one word, so that a poller has few lines to look at.
-pub(crate) struct Retirer<T>(Arc<Ledger<T>>);
+pub(crate) struct Retirer<T>(Held<T>);
 
 impl<T> Retirer<T> {
     #[inline(always)]
     pub(crate) fn lend(&mut self) -> Retiring<'_, T> {
-        Retiring(&self.0)
+        self.view()
+    }
+
+    /// To look at it only.
+    #[inline(always)]
+    fn view(&self) -> Retiring<'_, T> {
+        Retiring(self.0.0, PhantomData)
     }
 
     /// The id of the oldest value in flight; of the next if there is none.
     pub(crate) fn oldest(&self) -> u64 {
-        Retiring(&self.0).oldest()
+        self.view().oldest()
     }
 
     pub(crate) fn origin(&self) -> Origin {
-        Retiring(&self.0).origin()
+        self.view().origin()
     }
 
     /// Takes the oldest value out of a queue that is quiescent.
@@ -460,7 +351,7 @@ impl<T> Retirer<T> {
 
     /// Whether any value is in flight.
     pub(crate) fn has_any(&self) -> bool {
-        let this = Retiring(&self.0);
+        let this = self.view();
         this.posted() != this.oldest()
     }
 
@@ -476,7 +367,7 @@ impl<T> Retirer<T> {
 }
 
 /// A [`Retirer`], lent: what takes values out, in a register.
-pub(crate) struct Retiring<'r, T>(&'r Ledger<T>);
+pub(crate) struct Retiring<'r, T>(At<T>, PhantomData<&'r mut Retirer<T>>);
 
 impl<T> Retiring<'_, T> {
     /// Where those in flight end. Looked up each time: a poster that takes a value back lowers `posted`, and what it puts
@@ -496,11 +387,6 @@ impl<T> Retiring<'_, T> {
     #[inline(always)]
     fn set_oldest(&mut self, oldest: u64) {
         self.0.retired.store(oldest, Ordering::Release);
-    }
-
-    #[inline(always)]
-    fn cells(&self) -> Cells<T> {
-        self.0.cells
     }
 
     #[inline(always)]
@@ -528,7 +414,7 @@ impl<T> Retiring<'_, T> {
     /// The values from the `oldest` to before `end`, which are in flight, as far as they are in a row.
     #[inline(always)]
     pub(crate) fn row(&self, oldest: u64, end: u64) -> Row<T> {
-        self.cells().row(oldest).at_most(between(oldest, end))
+        self.0.row(oldest).at_most(between(oldest, end))
     }
 
     /// Accounts for the values before `end`.
@@ -550,7 +436,7 @@ impl<T> Retiring<'_, T> {
     pub(crate) unsafe fn take_oldest(&mut self, id: u64) -> T {
         // SAFETY: in flight, so it holds a value that is ours to take (ledger 0), written before the `posted` that we
         // acquired.
-        let value = unsafe { self.cells().read(id) };
+        let value = unsafe { self.0.read(id) };
         self.set_oldest(after(id, 1));
         value
     }
@@ -576,10 +462,10 @@ impl<T> Retiring<'_, T> {
                 self.retirer.set_oldest(self.at);
             }
         }
-        let cells = self.cells();
+        let ledger = self.0;
         let mut taken = Taken { at: *oldest, oldest, retirer: self };
         while taken.at != end {
-            let mut row = cells.row(taken.at);
+            let mut row = ledger.row(taken.at);
             let row_end = after(taken.at, row.len().min(between(taken.at, end)));
             while taken.at != row_end {
                 let id = taken.at;
@@ -599,7 +485,7 @@ mod tests;
 mod models {
     //! Every interleaving of a poster and a retirer on two threads.
     use super::*;
-    use crate::sync::AtomicU32;
+    use crate::sync::{Arc, AtomicU32};
     use loom::thread;
 
     fn new<T>(depth: u32, first: u64) -> (Poster<T>, Retirer<T>) {
@@ -701,6 +587,32 @@ mod models {
             }
             poster.detour_of().clear(1);
             assert_eq!((polling.join().unwrap(), poster.detour()), (Some((0, 0)), 0));
+        });
+    }
+
+    /// One side's flag goes while the other side's comes.
+    #[test]
+    fn a_detour_that_is_set_beside_one_that_is_cleared_stays() {
+        loom::model(|| {
+            let (poster, _retirer) = new::<u32>(1, 0);
+            poster.detour_of().set(2);
+            let failing = poster.detour_of();
+            let polling = thread::spawn(move || failing.set(1));
+            poster.detour_of().clear(2);
+            polling.join().unwrap();
+            assert_eq!((poster.detour(), poster.next().is_open(false)), (1, false));
+        });
+    }
+
+    /// Whichever end goes last frees the ledger, after what the other has read of it.
+    #[test]
+    fn a_ledger_is_freed_after_the_last_look_at_it() {
+        loom::model(|| {
+            let (mut poster, mut retirer) = new(1, 0);
+            poster.try_push(7).unwrap();
+            let polling = thread::spawn(move || assert_eq!(retirer.take(), Some(7)));
+            drop(poster);
+            polling.join().unwrap();
         });
     }
 

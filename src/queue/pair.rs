@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use std::{fmt, thread};
 
-/// A queue pair of domain `B`, in state `S`, of transport `T`. One word.
+/// A queue pair of domain `B`, in state `S`, of transport `T`. Seven words.
 ///
 /// A transition takes the pair and gives one of the next type, or the error with the pair as it was; see
 /// [`State`] for the diagram. Posting moves memory into the pair; it comes back from the poller of its completion queue.
@@ -54,11 +54,11 @@ use std::{fmt, thread};
 #[doc(alias = "ibv_qp")]
 #[must_use = "dropping it destroys the queue pair"]
 pub struct QueuePair<B, S = ReadyToSend, T = ReliableConnection> {
-    pub(super) inner: Box<Inner>,
+    pub(super) inner: Inner,
     brand: Branded<B>,
     types: PhantomData<fn() -> (S, T)>,
 }
-static_assertions::assert_eq_size!(QueuePair<()>, Option<QueuePair<()>>, usize);
+static_assertions::assert_eq_size!(QueuePair<()>, Option<QueuePair<()>>, [usize; 7]);
 static_assertions::assert_impl_all!(QueuePair<()>: Send, Sync);
 static_assertions::assert_not_impl_any!(QueuePair<()>: Clone, Copy);
 
@@ -87,7 +87,7 @@ impl<B: Brand, T: OwnReceives> QueuePair<B, Reset, OnShared<T>> {
 
 impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     /// The state is what the caller has just seen a `modify` arrive at, or what it was.
-    pub(super) fn assume_state(inner: Box<Inner>) -> Self {
+    pub(super) fn assume_state(inner: Inner) -> Self {
         Self { inner, brand: PhantomData, types: PhantomData }
     }
 
@@ -201,7 +201,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
             return self.fail(TransitionFailure::NoGid { port: port.number() });
         }
         core.local = core.local.on(port);
-        self.inner.send.most.datagram_bytes = core.local.mtu.bytes() as u16;
+        self.inner.send.poster.own_mut().most.datagram_bytes = core.local.mtu.bytes() as u16;
         self.transition(attr.modify(code::<T>()))
     }
 
@@ -421,7 +421,7 @@ impl<B: Brand, T: Transport> QueuePair<B, ReadyToSend, T> {
     where
         T: OwnReceives,
     {
-        let Inner { send, receive, core } = *self.inner;
+        let Inner { send, receive, core } = self.inner;
         (SendHalf::new(send, Arc::clone(&core)), ReceiveHalf::new(receive, core))
     }
 }

@@ -5,10 +5,10 @@
 #![allow(unsafe_code, reason = "calls the provider's post functions")]
 
 use super::attr::Limits;
-use super::datagram::Recipient;
+use super::datagram::{Peers, Recipient};
 use super::ledger::Poster;
 use super::request::{Action, FillMemory, Inline, Most, RequestFlaw, SendMemory, WorkRequest};
-use super::session::{PostSends, Posting};
+use super::session::Extended;
 use super::work::{Entry, Operation, QueueKind, WorkId};
 use crate::completion::{QueueStatus, Status, is_broken};
 use crate::domain::{Brand, DomainId};
@@ -17,7 +17,7 @@ use crate::memory::ListInner;
 use crate::seal::Key;
 use crate::sys::inline::{PostReceive as PostReceiveVerb, PostSend as PostSendVerb};
 use crate::sys::{self, ibv_send_flags};
-use std::mem::{self, MaybeUninit};
+use std::mem::MaybeUninit;
 use std::{error, fmt, hint, ptr, ptr::NonNull, sync::Arc};
 
 pub(super) const KEY: Key = Key(());
@@ -130,60 +130,79 @@ impl<R> error::Error for PostError<R> {
 }
 
 /// A work queue of a pair, with `V` the provider's function that posts to it. Whoever holds it `&mut` is the only one who
-/// posts. What posting needs comes first, and is a line.
-#[repr(C)]
+/// posts. Few words: what else a post needs is in the line of the ledger. That and what the provider has of the pair are
+/// fetched at once, since neither leads to the other.
 pub(super) struct WorkQueue<V> {
-    pub(super) poster: Poster<Entry>,
+    pub(super) poster: Poster<Entry, Terms>,
     /// # Invariants
     ///
     /// 0. Alive while this is reachable through a pair or its half; in a state that allows a post while those let one
-    ///    through.
+    ///    through. Made for the [`posting`](Most::posting) of the terms.
     pub(super) raw: NonNull<sys::ibv_qp>,
-    pub(super) most: Most,
     pub(super) verb: V,
-    status: Arc<QueueStatus>,
 }
 
-pub(super) type SendQueue = WorkQueue<PostSends>;
+pub(super) type SendQueue = WorkQueue<PostSendVerb>;
 pub(super) type ReceiveQueue = WorkQueue<PostReceiveVerb>;
-#[cfg(not(loom))]
-static_assertions::const_assert_eq!(mem::offset_of!(SendQueue, verb) + size_of::<PostSendVerb>(), 64);
 
-// SAFETY: the raw pair may be used from any thread; send and receive queue are independent (`ibv_post_send(3)`: the
-// provider locks each, or was told that nobody shares them).
-unsafe impl<V: Send> Send for WorkQueue<V> {}
-// SAFETY: shared access reads numbers only.
-unsafe impl<V: Sync> Sync for WorkQueue<V> {}
+/// What posts are checked by, and what they leave besides their entry.
+#[derive(Clone)]
+pub(super) struct Terms {
+    pub(super) most: Most,
+    status: Arc<QueueStatus>,
+    /// Of a send queue of datagrams: what its requests go by.
+    peers: Option<Arc<Peers>>,
+}
 
-impl<V> WorkQueue<V> {
-    pub(super) fn new(
-        poster: Poster<Entry>,
-        raw: NonNull<sys::ibv_qp>,
-        verb: V,
-        status: Arc<QueueStatus>,
-        limits: &Limits,
-    ) -> Self {
+impl Terms {
+    pub(super) fn new(limits: &Limits, barrier: bool, status: Arc<QueueStatus>, peers: Option<Arc<Peers>>) -> Self {
         let Limits { inline_bytes, elements, posting, .. } = *limits;
         let short = |limit: u32| limit.min(u16::MAX.into()) as u16;
         let most = Most {
             inline_bytes: short(inline_bytes),
             datagram_bytes: 0,
             elements: short(elements.max(1)),
-            atomic_writes: posting == Posting::AtomicWrites,
-            barrier: false,
+            posting,
+            barrier,
         };
-        Self { poster, raw, verb, status, most }
+        Self { most, status, peers }
+    }
+}
+
+// SAFETY: the raw pair may be used from any thread; send and receive queue are independent (`ibv_post_send(3)`: the
+// provider locks each, or was told that nobody shares them).
+unsafe impl<V: Send> Send for WorkQueue<V> {}
+// SAFETY: shared access does not post: of what a raw pair is for, it reads its address only.
+unsafe impl<V: Sync> Sync for WorkQueue<V> {}
+// The rest of it, for which those do not ask.
+static_assertions::assert_impl_all!(Poster<Entry, Terms>: Send, Sync);
+
+impl<V> WorkQueue<V> {
+    pub(super) fn new(poster: Poster<Entry>, raw: NonNull<sys::ibv_qp>, verb: V, terms: Terms) -> Self {
+        Self { poster: poster.with(terms), raw, verb }
     }
 
     /// Begins another life of the pair.
     pub(super) fn renew(&mut self, poster: Poster<Entry>, status: Arc<QueueStatus>) {
-        (self.poster, self.status) = (poster, status);
+        let terms = Terms { status, ..self.poster.own().clone() };
+        self.poster = poster.with(terms);
+    }
+
+    /// What it takes at most.
+    #[inline(always)]
+    pub(super) fn most(&self) -> Most {
+        self.poster.own().most
+    }
+
+    #[inline(always)]
+    fn status(&self) -> &QueueStatus {
+        &self.poster.own().status
     }
 
     /// The domain that its memory is of.
     #[inline(always)]
     pub(super) fn domain(&self) -> DomainId {
-        self.status.domain
+        self.status().domain
     }
 
     pub(super) fn outstanding(&self) -> u32 {
@@ -192,28 +211,8 @@ impl<V> WorkQueue<V> {
 
     /// How many requests fit; none where the pair is broken.
     #[inline(always)]
-    pub(super) fn room(&mut self) -> u32 {
+    pub(super) fn room(&self) -> u32 {
         if self.is_broken() { 0 } else { self.poster.free() }
-    }
-
-    /// The same for a batch, which wants room for many.
-    #[inline(always)]
-    pub(super) fn room_now(&mut self) -> u32 {
-        if self.is_broken() { 0 } else { self.poster.free_now() }
-    }
-
-    /// Whether a request can be posted the short way: the queue posts lists and is not broken, and there is room as far as is
-    /// known, for another one after it if this one is not `signalled`.
-    #[inline(always)]
-    fn is_plain(&self, signalled: bool) -> bool {
-        self.poster.detour() == 0 && self.poster.has_room(!signalled)
-    }
-
-    /// Whether none fits now, or the pair is broken.
-    #[cold]
-    #[inline(never)]
-    fn is_full(&mut self) -> bool {
-        self.room() == 0
     }
 
     #[inline(always)]
@@ -226,7 +225,7 @@ impl<V> WorkQueue<V> {
     #[inline(never)]
     pub(super) fn no_room<R>(&self, request: R) -> PostError<R> {
         if self.is_broken() {
-            return PostError::Broken { request, first_failure: self.status.first_failure() };
+            return PostError::Broken { request, first_failure: self.status().first_failure() };
         }
         PostError::QueueFull(request)
     }
@@ -245,7 +244,7 @@ impl<V> WorkQueue<V> {
 
     /// The device may have what the provider did not account for: nothing more is posted.
     pub(super) fn poison(&self) {
-        self.status.poison();
+        self.status().poison();
     }
 
     /// What to answer where the provider refused a single request, which `restore` makes of its entry.
@@ -434,11 +433,18 @@ impl Staged {
 }
 
 impl SendQueue {
+    /// What it posts in, if that is sessions.
+    #[inline(always)]
+    pub(super) fn session(&self) -> Option<Extended> {
+        // SAFETY: made for them (0).
+        self.most().posting.is_in_sessions().then(|| unsafe { Extended::of(self.raw) })
+    }
+
     /// Lets rxe look at the queue, which does not by itself go on after Send Queue Drain: by a list whose only request is at
     /// fault (an atomic on no bytes), so that its provider refuses it, and rings all the same.
     #[cold]
     pub(super) fn nudge(&mut self) {
-        if let Some(session) = self.verb.session {
+        if let Some(session) = self.session() {
             // SAFETY: of this queue, whose pair sends; nobody else posts (`&mut`).
             return unsafe { session.ring_empty() };
         }
@@ -446,7 +452,7 @@ impl SendQueue {
         let mut wr = sys::ibv_send_wr { wr_id: u64::MAX, opcode, ..Default::default() };
         let mut bad = ptr::null_mut();
         // SAFETY: alive, in a state that sends (0), and nobody else posts (`&mut`); the request has no memory.
-        unsafe { (self.verb.list)(self.raw.as_ptr(), &mut wr, &mut bad) };
+        unsafe { (self.verb)(self.raw.as_ptr(), &mut wr, &mut bad) };
     }
 
     /// Posts a request of nothing, broken or not: its flush brings back what succeeded before it and made no completion.
@@ -454,11 +460,11 @@ impl SendQueue {
     #[cold]
     pub(super) fn post_marker(&mut self) -> Option<WorkId> {
         // After what the device may or may not have, it would say that this succeeded.
-        if self.poster.free() == 0 || self.status.is_poisoned() {
+        if self.poster.free() == 0 || self.status().is_poisoned() {
             return None;
         }
         let request = WorkRequest::send(Inline(&[]));
-        if let Some(session) = self.verb.session {
+        if let Some(session) = self.session() {
             // SAFETY: there is room.
             return unsafe { self.post_in_session::<(), _, _, ()>(session, request, 0, false) }.ok();
         }
@@ -471,7 +477,7 @@ impl SendQueue {
         // SAFETY: as above.
         let (entry, _) = unsafe { Staged::stage_any::<(), _>(staged, memory, &action, 0, id, false) };
         // SAFETY: there is room, and nobody else posts.
-        unsafe { self.poster.push(id.raw(), entry) };
+        unsafe { self.poster.next().push(entry) };
         match self.ring(staged) {
             Ok(()) => Some(id),
             Err((source, bad)) => {
@@ -488,7 +494,7 @@ impl SendQueue {
     /// The id is that of a free slot, and the caller the only one who posts.
     #[inline]
     pub(super) unsafe fn keep<B>(&self, id: WorkId, to: &Recipient<B>) {
-        if let Some(peers) = &self.verb.peers {
+        if let Some(peers) = &self.poster.own().peers {
             // SAFETY: the caller's promise.
             unsafe { peers.keep(id, to.handle()) };
         }
@@ -500,7 +506,7 @@ impl SendQueue {
         let mut bad = ptr::null_mut();
         // SAFETY: alive, in a state that sends (0), and nobody else posts (`&mut`); `first` starts a list of filled
         // requests, whose memory the ledger owns from now on, or which the provider copies.
-        let result = unsafe { (self.verb.list)(self.raw.as_ptr(), first.cast(), &mut bad) };
+        let result = unsafe { (self.verb)(self.raw.as_ptr(), first.cast(), &mut bad) };
         if result == 0 { Ok(()) } else { Err((VerbError::new("ibv_post_send", result.wrapping_abs()), bad.cast())) }
     }
 
@@ -511,15 +517,17 @@ impl SendQueue {
         request: WorkRequest<M, K>,
         back: impl FnOnce(WorkRequest<M, K>) -> R,
     ) -> Result<WorkId, PostError<R>> {
-        let length = match request.plain_length(self.domain(), self.most) {
-            Some(length) if self.is_plain(request.is_signalled()) => length,
+        let next = self.poster.next();
+        let length = match request.plain_length(self.domain(), self.most()) {
+            // The last slot is for a signalled one.
+            Some(length) if next.is_open(!request.is_signalled()) => length,
             Some(length) => {
                 unlikely();
                 return self.post_in_session_or(length, request, back);
             }
             None => return self.post_any(request, back),
         };
-        let id = self.id(0);
+        let id = WorkId::from_raw(next.id());
         let WorkRequest { memory, action, .. } = request;
         let mut staged = MaybeUninit::uninit();
         // One pointer for all: the request points into itself.
@@ -529,7 +537,7 @@ impl SendQueue {
         // SAFETY: as above.
         let (entry, rest) = unsafe { Staged::stage(staged, memory, &action, length, id, false) };
         // SAFETY: there is room, and nobody else posts.
-        unsafe { self.poster.push(id.raw(), entry) };
+        unsafe { next.push(entry) };
         match self.ring(staged) {
             Ok(()) => Ok(id),
             // SAFETY: staged above.
@@ -552,8 +560,8 @@ impl SendQueue {
             let Action { remote_addr, rkey, .. } = request.action;
             (request.action.remote_addr, request.action.rkey) = hint::black_box((remote_addr, rkey));
         }
-        match self.verb.session {
-            Some(session) if !self.is_broken() && self.poster.has_room(!request.is_signalled()) => {
+        match self.session() {
+            Some(session) if !self.is_broken() && self.poster.next().has_room(!request.is_signalled()) => {
                 // SAFETY: there is room.
                 unsafe { self.post_in_session(session, request, length, false) }
             }
@@ -580,7 +588,7 @@ impl SendQueue {
         amend: impl FnOnce(*mut Staged),
         back: impl FnOnce(WorkRequest<M, K>) -> R,
     ) -> Result<WorkId, PostError<R>> {
-        let length = match request.action.length(&request.memory, self.domain(), self.most) {
+        let length = match request.action.length(&request.memory, self.domain(), self.most()) {
             Ok(length) => length,
             Err(flaw) => return Err(PostError::Flawed { request: back(request), flaw }),
         };
@@ -588,7 +596,7 @@ impl SendQueue {
         if room == 0 {
             return Err(self.no_room(back(request)));
         }
-        if let Some(session) = self.verb.session {
+        if let Some(session) = self.session() {
             // SAFETY: there is room.
             return unsafe { self.post_in_session(session, request, length, room == 1) };
         }
@@ -606,7 +614,7 @@ impl SendQueue {
         let (entry, rest) = unsafe { Staged::stage_any(staged, memory, &action, length, id, room == 1) };
         amend(staged);
         // SAFETY: there is room, and nobody else posts.
-        unsafe { self.poster.push(id.raw(), entry) };
+        unsafe { self.poster.next().push(entry) };
         match self.ring(staged) {
             Ok(()) => Ok(id),
             // SAFETY: staged above.
@@ -649,25 +657,26 @@ impl ReceiveQueue {
             return Err(PostError::Flawed { request: memory, flaw: RequestFlaw::OtherDomain });
         }
         let (elements, capacity) = memory.extent(KEY);
-        if elements > 1 && elements > usize::from(self.most.elements) {
-            let flaw = RequestFlaw::TooManyElements { elements, most: self.most.elements.into() };
+        if elements > 1 && elements > usize::from(self.most().elements) {
+            let flaw = RequestFlaw::TooManyElements { elements, most: self.most().elements.into() };
             return Err(PostError::Flawed { request: memory, flaw });
         }
         if header_bytes != 0 && capacity < header_bytes {
             let flaw = RequestFlaw::NoRoomForHeader { len_bytes: capacity as u64 };
             return Err(PostError::Flawed { request: memory, flaw });
         }
-        if !self.is_plain(true) && self.is_full() {
+        let next = self.poster.next();
+        if !next.is_open(false) {
             return Err(self.no_room(memory));
         }
-        let id = self.id(0);
+        let id = WorkId::from_raw(next.id());
         let (sg_list, count) = match (memory.part(KEY), 1) {
             (Some(part), one) => (part.whole_element(), one),
             (None, _) => memory.list(KEY).map_or((ptr::null_mut(), 0), ListInner::whole_elements),
         };
         let (entry, rest) = memory.into_entry(Operation::Receive, KEY);
-        // SAFETY: there is room, as was just seen; nobody else posts.
-        unsafe { self.poster.push(id.raw(), entry) };
+        // SAFETY: there is room; nobody else posts.
+        unsafe { next.push(entry) };
         let mut wr = sys::ibv_recv_wr { wr_id: id.raw(), next: ptr::null_mut(), sg_list, num_sge: count as i32 };
         let mut bad = ptr::null_mut();
         // SAFETY: alive, at or above Init (0), and nobody else posts (`&mut`); the ledger owns the buffer.

@@ -2,6 +2,7 @@
 
 use super::datagram::{Addressed, Recipient};
 use super::post::KEY;
+use super::session::Posting;
 use super::work::{Entry, Operation};
 use crate::domain::{Brand, DomainId};
 use crate::memory::{
@@ -405,7 +406,7 @@ impl Action {
             Operation::Read => (self.remote_len, bytes.min(capacity as u64)),
             Operation::AtomicWrite => {
                 let (address, len_bytes) = (self.remote_addr, self.remote_len);
-                if !most.atomic_writes {
+                if most.posting != Posting::AtomicWrites {
                     return Err(RequestFlaw::NoAtomicWrites);
                 }
                 if len_bytes < 8 || !address.is_multiple_of(8) {
@@ -436,7 +437,8 @@ pub(super) struct Most {
     pub(super) datagram_bytes: u16,
     /// Buffers of a list.
     pub(super) elements: u16,
-    pub(super) atomic_writes: bool,
+    /// How its requests are posted, and whether atomic writes are among them.
+    pub(super) posting: Posting,
     /// Whether the device was reviewed for what ends memory windows.
     pub(super) barrier: bool,
 }

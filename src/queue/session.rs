@@ -10,7 +10,6 @@
 
 use super::all::Taking;
 use super::batch::Batch;
-use super::datagram::Peers;
 use super::error::CreateError;
 use super::ledger::Row;
 use super::post::{KEY, PostError, SendQueue};
@@ -20,12 +19,12 @@ use super::work::{Entry, Operation, WorkId};
 use crate::domain::Brand;
 use crate::error::VerbError;
 use crate::memory::Descriptor;
-use crate::sys::inline::{self as verbs, PostSend};
+use crate::sys::inline as verbs;
 use crate::sys::{
     self, ibv_qp_create_send_ops_flags as with, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex,
     ibv_qp_init_attr_mask as mask, ibv_qp_type, ibv_send_flags,
 };
-use std::{mem, ptr, ptr::NonNull, sync::Arc};
+use std::{mem, ptr, ptr::NonNull};
 
 /// How the requests of a queue pair are handed to the device, as [`Limits::posting`](crate::Limits::posting) has it. What
 /// can be posted is the same.
@@ -71,6 +70,7 @@ pub enum Posting {
 
 impl Posting {
     /// Whether it is through `ibv_wr_*`.
+    #[inline(always)]
     pub(super) fn is_in_sessions(self) -> bool {
         !matches!(self, Self::List)
     }
@@ -145,16 +145,6 @@ pub(super) fn explain(error: VerbError, posting: Posting) -> CreateError {
     }
 }
 
-/// The ways to the device of a send queue; the ordinary one first, which is in the line of what posting needs.
-#[repr(C)]
-pub(super) struct PostSends {
-    pub(super) list: PostSend,
-    /// The one that is taken, if it is there.
-    pub(super) session: Option<Extended>,
-    /// Of a queue of datagrams: what its requests go by.
-    pub(super) peers: Option<Arc<Peers>>,
-}
-
 /// A pair for `ibv_wr_*`.
 #[derive(Clone, Copy)]
 pub(super) struct Extended {
@@ -171,12 +161,22 @@ unsafe impl Send for Extended {}
 unsafe impl Sync for Extended {}
 
 impl Extended {
-    /// `None` if a function is missing all the same.
+    /// The pair, which is the beginning of what was made.
+    ///
+    /// # Safety
+    ///
+    /// It [is](Self::is_there) for sessions, and alive as long as this is used.
+    #[inline(always)]
+    pub(super) unsafe fn of(raw: NonNull<sys::ibv_qp>) -> Self {
+        Self { raw: raw.cast() }
+    }
+
+    /// Whether no function is missing all the same.
     ///
     /// # Safety
     ///
     /// `raw` is alive, and its pair, of transport `kind`, was made with [`extended`] attributes.
-    pub(super) unsafe fn new(raw: NonNull<ibv_qp_ex>, kind: ibv_qp_type, posting: Posting) -> Option<Self> {
+    pub(super) unsafe fn is_there(raw: NonNull<ibv_qp_ex>, kind: ibv_qp_type, posting: Posting) -> bool {
         // SAFETY: alive (caller).
         let qp = unsafe { raw.as_ref() };
         let writes = || qp.wr_rdma_write.is_some() && qp.wr_rdma_write_imm.is_some();
@@ -190,7 +190,7 @@ impl Extended {
             _ => writes() && reads(),
         };
         let atomic_writes = posting != Posting::AtomicWrites || qp.wr_atomic_write.is_some();
-        (sessions && sends && memory && others && atomic_writes).then_some(Self { raw })
+        sessions && sends && memory && others && atomic_writes
     }
 
     /// Rings without a request.
@@ -345,7 +345,7 @@ impl Extended {
         items: &mut Taking<'_, X>,
         make: &mut impl FnMut(X) -> WorkRequest<M, K>,
     ) -> Option<WorkRequest<M, K>> {
-        let (domain, most) = (queue.domain(), queue.most);
+        let (domain, most) = (queue.domain(), queue.most());
         let end = items.after(count);
         let mut adding = Adding { id: *next_id, of_batch: next_id };
         while items.next != end {
@@ -453,7 +453,7 @@ impl SendQueue {
         let data = Data::of(&mut memory, action.operation, length);
         let (entry, _) = memory.into_entry(action.operation, KEY);
         // SAFETY: as above.
-        unsafe { self.poster.push(id.raw(), entry) };
+        unsafe { self.poster.next().push(entry) };
         // SAFETY: of this queue, whose pair sends; nobody else posts (`&mut`).
         unsafe { session.start() };
         // SAFETY: open. The ledger owns the memory; what is inline is the caller's, who is waiting.
@@ -530,7 +530,7 @@ impl<'env, B, T> Batch<'_, 'env, B, T> {
         B: Brand,
         T: Carries<K>,
     {
-        let (before, domain, most) = (self.id, self.queue.domain(), self.queue.most);
+        let (before, domain, most) = (self.id, self.queue.domain(), self.queue.most());
         loop {
             let mut row = self.queue.poster.row(self.id.raw()).at_most(self.plain_room());
             if !row.is_empty() {
@@ -597,7 +597,7 @@ impl<'env, B, T> Batch<'_, 'env, B, T> {
     /// Closes the session of a batch that was abandoned, if one is open.
     #[cold]
     pub(super) fn abort_session(&mut self) {
-        if let (true, Some(session)) = (mem::take(&mut self.open), self.queue.verb.session) {
+        if let (true, Some(session)) = (mem::take(&mut self.open), self.queue.session()) {
             // SAFETY: open.
             unsafe { session.abort() };
         }

@@ -31,7 +31,7 @@ impl SendQueue {
         if B::CHECKED && window.domain() != self.domain() {
             return Some(RequestFlaw::OtherDomain);
         }
-        if self.verb.session.is_some() {
+        if self.session().is_some() {
             return Some(RequestFlaw::NotInSession);
         }
         // Of this pair, which is alive, or of one that was destroyed and had its address.
@@ -113,7 +113,7 @@ impl SendQueue {
     fn push_window(&mut self, operation: Operation, inner: Box<WindowInner>) -> WorkId {
         let id = self.id(0);
         // SAFETY: there is room, as the callers have seen; nobody else posts.
-        unsafe { self.poster.push(id.raw(), Entry::window(operation, inner)) };
+        unsafe { self.poster.next().push(Entry::window(operation, inner)) };
         id
     }
 
@@ -121,7 +121,7 @@ impl SendQueue {
     fn hand_over(&mut self, wr: &mut sys::ibv_send_wr) -> (Result<(), VerbError>, bool) {
         let (wr, mut bad) = (ptr::from_mut(wr), ptr::null_mut());
         // SAFETY: alive, in a state that sends (0), and nobody else posts (`&mut`); the ledger owns what the request names.
-        match unsafe { (self.verb.list)(self.raw.as_ptr(), wr, &mut bad) } {
+        match unsafe { (self.verb)(self.raw.as_ptr(), wr, &mut bad) } {
             0 => (Ok(()), false),
             errno => (Err(VerbError::new("ibv_post_send", errno.wrapping_abs())), ptr::eq(bad, wr)),
         }
@@ -133,10 +133,10 @@ impl SendQueue {
         window: &RemoteWindow<A>,
     ) -> Result<WorkId, PostError<M>> {
         let refuse = |request, flaw| Err(PostError::Flawed { request, flaw });
-        if self.verb.session.is_some() {
+        if self.session().is_some() {
             return refuse(memory, RequestFlaw::NotInSession);
         }
-        if !self.most.barrier {
+        if !self.most().barrier {
             return refuse(memory, RequestFlaw::NoBarrier);
         }
         let request: WorkRequest<M, Fenced<request::Send>> = WorkRequest::send(memory).fenced();

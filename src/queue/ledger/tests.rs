@@ -86,3 +86,122 @@ fn an_id_of_another_queue_is_not_in_flight() {
     }
     assert!(retirer.lend().oldest_before(NAME).is_some());
 }
+
+#[test]
+fn the_short_way_is_open_while_there_is_room() {
+    for depth in [1, 2, 3, 4, MAX_DEPTH] {
+        let (mut poster, mut retirer) = new(depth, NAME.wrapping_sub(2 * STEP));
+        let most = depth.min(4);
+        for round in 0..3 {
+            for posted in 0..most {
+                let next = poster.next();
+                assert_eq!((poster.free(), poster.outstanding()), (depth - posted, posted));
+                assert_eq!((next.is_open(false), next.is_open(true)), (true, depth - posted > 1), "{depth}, {round}");
+                assert_eq!((next.has_room(false), next.has_room(true)), (true, depth - posted > 1));
+                poster.try_push(round).unwrap();
+            }
+            let next = poster.next();
+            assert_eq!((next.is_open(false), next.has_room(false)), (depth > most, depth > most));
+            assert_eq!(poster.try_push(9).is_err(), depth == most);
+            while retirer.take().is_some() {}
+        }
+    }
+}
+
+#[test]
+fn a_detour_closes_the_short_way_until_all_of_it_is_cleared() {
+    let (mut poster, mut retirer) = new(2, NAME);
+    let detour = poster.detour_of();
+    detour.set(0);
+    assert!(poster.next().is_open(true));
+    detour.set(2);
+    detour.set(4);
+    for (cleared, left) in [(1, 6), (2, 4), (2, 4), (4, 0), (7, 0)] {
+        poster.try_push(0).unwrap();
+        // It takes no room away.
+        let next = poster.next();
+        assert_eq!((next.is_open(false), next.has_room(false), next.has_room(true)), (false, true, false));
+        retirer.take();
+        detour.clear(cleared);
+        assert_eq!((poster.detour(), detour.bits(), poster.free()), (left, left, 2));
+        if left == 0 {
+            detour.set(1);
+            detour.clear(1);
+            assert!(poster.next().is_open(true));
+            detour.set(1);
+        }
+    }
+}
+
+#[test]
+fn what_the_user_of_a_poster_keeps_is_dropped_with_it() {
+    let kept = std::rc::Rc::new(());
+    let (poster, retirer) = new::<u8>(5, NAME);
+    let mut poster = poster.with((7_u64, std::rc::Rc::clone(&kept)));
+    poster.own_mut().0 += 1;
+    assert_eq!((poster.own().0, std::rc::Rc::strong_count(&kept)), (8, 2));
+    let detour = poster.detour_of();
+    drop(poster);
+    assert_eq!(std::rc::Rc::strong_count(&kept), 1);
+    // The ledger is there as long as anybody has it.
+    detour.set(1);
+    drop(detour);
+    assert_eq!(retirer.oldest(), NAME);
+}
+
+#[test]
+fn no_detour_takes_from_the_depth() {
+    let (mut poster, mut retirer) = new(2, NAME);
+    let detour = poster.detour_of();
+    for bits in [STEP as u32, u32::MAX] {
+        detour.set(bits);
+        assert_eq!((poster.free(), poster.detour()), (2, bits & (STEP as u32 - 1)));
+        detour.clear(bits);
+        assert_eq!((poster.free(), poster.detour()), (2, 0));
+        assert!(poster.next().is_open(true));
+    }
+    poster.try_push(0).unwrap();
+    poster.try_push(1).unwrap();
+    assert_eq!((poster.try_push(2), retirer.take(), retirer.take()), (Err(2), Some(0), Some(1)));
+}
+
+/// What the poster reads without an atomic, three others look at; whoever goes last frees the ledger.
+#[test]
+fn the_ends_of_a_ledger_go_in_any_order_on_their_threads() {
+    const COUNT: u32 = 6;
+    let (poster, mut retirer) = new::<Box<u32>>(2, NAME.wrapping_sub(2 * STEP));
+    let [detour, also] = [poster.detour_of(), poster.detour_of()];
+    let kept = std::sync::Arc::new(());
+    let mut poster = poster.with((std::sync::Arc::clone(&kept), also));
+    let posting = std::thread::spawn(move || {
+        for value in 0..COUNT {
+            while !poster.next().has_room(false) {
+                std::thread::yield_now();
+            }
+            poster.try_push(Box::new(value)).unwrap();
+            assert!(poster.outstanding() <= 2);
+        }
+    });
+    let breaking = std::thread::spawn(move || {
+        detour.set(2);
+        detour.clear(2);
+        detour.set(1);
+        detour.bits()
+    });
+    let polling = std::thread::spawn(move || {
+        let mut next = 0;
+        while next < COUNT {
+            match retirer.take() {
+                Some(value) => {
+                    assert_eq!(*value, next);
+                    next += 1;
+                }
+                None => std::thread::yield_now(),
+            }
+        }
+    });
+    assert_eq!(breaking.join().unwrap(), 1);
+    polling.join().unwrap();
+    posting.join().unwrap();
+    assert_eq!(std::sync::Arc::strong_count(&kept), 1);
+}

@@ -5,6 +5,7 @@ use crate::completion::QueueStatus;
 use crate::queue::all::{PostAllError, post_all};
 use crate::queue::batch::batch;
 use crate::queue::ledger::{Origin, ledger};
+use crate::queue::post::Terms;
 use crate::soft::Fabric;
 use crate::{Buffer, Context, Inline, Limits, ProtectionDomain, ReliableConnection, RemoteAll, RemoteRegion, Scoped};
 use std::cell::{Cell, RefCell};
@@ -107,19 +108,18 @@ fn with_queue(
     let context = Context::open_on(&Fabric::new(), "soft0").unwrap();
     let mut provider = provider();
     let raw = NonNull::from(&mut provider);
-    // SAFETY: alive until the end, and has all functions.
-    let session = unsafe { Extended::new(raw, RC, Posting::WorkRequestApi) };
-    assert!(session.is_some());
+    // SAFETY: alive until the end.
+    assert!(unsafe { Extended::is_there(raw, RC, Posting::WorkRequestApi) });
     calls();
     ANSWER.set(0);
     context
         .with_domain(|domain| {
+            let posting = Posting::WorkRequestApi;
+            let limits = Limits { sends: depth, inline_bytes: 32, elements: 3, posting, ..Limits::default() };
             let (poster, mut retirer) = ledger(depth, 0, Origin::default());
-            let verbs = PostSends { list: no_list, session, peers: None };
-            let limits = Limits { sends: depth, inline_bytes: 32, elements: 3, ..Limits::default() };
             let status = QueueStatus::new(1, RC, domain.inner.id(), [poster.detour_of(), poster.detour_of()]);
             status.send_in_sessions();
-            let mut queue = SendQueue::new(poster, raw.cast(), verbs, status, &limits);
+            let mut queue = SendQueue::new(poster, raw.cast(), no_list, Terms::new(&limits, false, status, None));
             let region = domain.register::<RemoteAll, _>(vec![0_u64; 8]).unwrap();
             f(&mut queue, &domain, region.remote());
             while retirer.take().is_some() {}
@@ -445,6 +445,6 @@ fn a_device_whose_provider_does_not_bear_batches_is_refused() {
     partial.wr_rdma_read = None;
     let raw = NonNull::from(&mut partial);
     // SAFETY: alive.
-    let has = |kind| unsafe { Extended::new(raw, kind, Posting::WorkRequestApi) }.is_some();
+    let has = |kind| unsafe { Extended::is_there(raw, kind, Posting::WorkRequestApi) };
     assert!(!has(RC) && has(ibv_qp_type::IBV_QPT_UC) && !has(ibv_qp_type::IBV_QPT_UD));
 }

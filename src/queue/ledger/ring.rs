@@ -1,0 +1,321 @@
+//! A ledger in memory: one line for its two ends and what the user of one keeps there, and the cells behind it. So a pair
+//! that has not been used for long costs few lines.
+#![allow(unsafe_code, reason = "the memory of a ring, cells and what counts its holders")]
+
+use super::{NAME_BITS, STEP, after};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, UnsafeCell};
+use core::marker::PhantomData;
+use core::mem::{ManuallyDrop, MaybeUninit};
+use core::ops::Deref;
+use core::{ptr, ptr::NonNull};
+
+/// What both sides have in common. (Two threads hand over `posted` with each value anyway, so that `retired` beside it costs
+/// them less than a nanosecond.)
+#[repr(C)]
+pub(super) struct Ledger<T> {
+    /// # Invariants
+    ///
+    /// 0. Of the cells, those from `retired` to `posted` hold a value; the retirer alone touches them, the poster all
+    ///    others. (A poster that takes its newest value back lowers `posted` first.)
+    pub(super) posted: AtomicU64,
+    /// 1. Written by the retirer alone.
+    pub(super) retired: AtomicU64,
+    /// 2. From the oldest id in flight to where the ring is full: at most as many as there are cells, and never written. What
+    ///    is below [`STEP`] is of the [`Detour`](super::Detour), and makes all of it [negative](BLOCKED): so there is one compare
+    ///    before a post, of both.
+    pub(super) limit: AtomicU64,
+    /// 3. One less than there are cells, a power of two.
+    mask: u32,
+    pub(super) origin: Origin,
+    /// 4. How many [`Held`] there are, with the last of which the memory is freed. There cannot be so many that it overflows: a
+    ///    work queue has three (a fourth in passing), and those of [`Nothing`](super::Nothing) each have a place.
+    holders: AtomicU32,
+    cells: PhantomData<Cell<T>>,
+}
+
+/// In a ledger's `limit`: there is a detour.
+pub(super) const BLOCKED: u64 = 1 << 63;
+
+type Cell<T> = UnsafeCell<MaybeUninit<T>>;
+
+/// The memory of ledgers.
+#[repr(align(64))]
+struct Memory(#[expect(dead_code, reason = "never as such")] [u8; 64]);
+
+/// Where the cells begin: behind the line. (What stands for an atomic in models takes more room.)
+const CELLS: usize = if cfg!(loom) { 1024 } else { 64 };
+
+/// What completions tell of the queue pair that a work queue is of: its number, of 24 bits, and a flag.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Origin(u32);
+
+impl Origin {
+    const DATAGRAMS: u32 = 1 << 31;
+
+    pub(crate) fn new(qpn: u32, datagrams: bool) -> Self {
+        Self(qpn & !Self::DATAGRAMS | if datagrams { Self::DATAGRAMS } else { 0 })
+    }
+
+    #[inline(always)]
+    pub(crate) fn qpn(self) -> u32 {
+        self.0 & !Self::DATAGRAMS
+    }
+
+    /// Whether a message comes with a header.
+    #[inline(always)]
+    pub(crate) fn datagrams(self) -> bool {
+        self.0 & Self::DATAGRAMS != 0
+    }
+}
+
+/// Where a ledger is.
+pub(super) struct At<T>(
+    /// # Invariants
+    ///
+    /// 0. The beginning of its memory, cells included, which whoever has this keeps alive.
+    pub(super) NonNull<Ledger<T>>,
+);
+
+impl<T> Clone for At<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<T> Copy for At<T> {}
+
+// SAFETY: a cell is touched by one side at a time (ledger 0), and counters hand it over with release and acquire. What is in
+// its [own](Self::own) room is for the poster to vouch for.
+unsafe impl<T: Send> Send for At<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send> Sync for At<T> {}
+
+impl<T> Deref for At<T> {
+    type Target = Ledger<T>;
+
+    #[inline(always)]
+    fn deref(&self) -> &Ledger<T> {
+        // SAFETY: alive (0). What is written beside atomics is written before there is a second holder.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+impl<T> Ledger<T> {
+    /// `posted`, which need not be read atomically by who writes it.
+    ///
+    /// # Safety
+    ///
+    /// Nobody else writes it.
+    #[inline(always)]
+    pub(super) unsafe fn posted_by_us(&self) -> u64 {
+        // SAFETY: reads do not race, and nobody writes (caller).
+        #[cfg(not(loom))]
+        return unsafe { self.posted.as_ptr().read() };
+        // SAFETY: as above; the model looks after it.
+        #[cfg(loom)]
+        return unsafe { self.posted.unsync_load() };
+    }
+
+    /// The bits of the [`Detour`](super::Detour).
+    #[inline(always)]
+    pub(super) fn detour(&self) -> u32 {
+        (self.limit.load(Ordering::Relaxed) & (STEP - 1)) as u32
+    }
+}
+
+impl<T> At<T> {
+    /// How much memory one with so many cells takes.
+    fn lines(cells: usize) -> usize {
+        (CELLS + cells * size_of::<Cell<T>>()).div_ceil(size_of::<Memory>())
+    }
+
+    /// Room in its line for what the user of the poster keeps there.
+    #[inline(always)]
+    pub(super) fn own<P>(self) -> NonNull<P> {
+        const { assert!(size_of::<Ledger<T>>().is_multiple_of(align_of::<P>()) && align_of::<P>() <= align_of::<Memory>()) };
+        const { assert!(size_of::<Ledger<T>>() + size_of::<P>() <= CELLS) };
+        // SAFETY: inside its memory, by what was asserted.
+        unsafe { self.0.add(1) }.cast()
+    }
+
+    #[inline(always)]
+    fn cell(self, index: usize) -> *mut Cell<T> {
+        self.0.as_ptr().wrapping_byte_add(CELLS).cast::<Cell<T>>().wrapping_add(index)
+    }
+
+    /// The cell of an id, with those that follow it in memory.
+    #[inline(always)]
+    pub(super) fn row(self, id: u64) -> Row<T> {
+        let index = (id >> NAME_BITS) as u32 & self.mask;
+        Row { next: self.cell(index as usize), len: self.mask - index + 1 }
+    }
+
+    /// Moves the value out of a cell.
+    ///
+    /// # Safety
+    ///
+    /// It holds one, which is the caller's (ledger 0), and is not used there any more.
+    #[inline(always)]
+    pub(super) unsafe fn read(self, id: u64) -> T {
+        // SAFETY: the caller's promise.
+        unsafe { self.row(id).read() }
+    }
+
+    /// Moves a value into a cell.
+    ///
+    /// # Safety
+    ///
+    /// It holds none, and is the caller's (ledger 0).
+    #[inline(always)]
+    pub(super) unsafe fn write(self, id: u64, value: T) {
+        // SAFETY: the caller's promise.
+        unsafe { self.row(id).write(value) };
+    }
+}
+
+/// Keeps a ledger alive.
+pub(super) struct Held<T>(
+    /// # Invariants
+    ///
+    /// 0. Alive: this is counted among its `holders`.
+    pub(super) At<T>,
+);
+
+impl<T> Clone for Held<T> {
+    fn clone(&self) -> Self {
+        self.0.holders.fetch_add(1, Ordering::Relaxed);
+        Self(self.0)
+    }
+}
+
+impl<T> Drop for Held<T> {
+    fn drop(&mut self) {
+        // Release, and acquire by the last: all that others did with it was before.
+        if self.0.holders.fetch_sub(1, Ordering::AcqRel) == 1 {
+            // SAFETY: it was the last (ledger 4).
+            unsafe { self.free() };
+        }
+    }
+}
+
+impl<T> Held<T> {
+    /// A new ledger, with cells for `depth`, whose next id is `first`.
+    pub(super) fn new(depth: u32, first: u64, origin: Origin) -> Self {
+        const { assert!(align_of::<Ledger<T>>() <= align_of::<Memory>() && align_of::<Cell<T>>() <= align_of::<Memory>()) };
+        const { assert!(size_of::<Ledger<T>>() <= CELLS && CELLS.is_multiple_of(align_of::<Memory>())) };
+        let cells = depth.next_power_of_two();
+        let at = At(NonNull::from(Box::leak(Box::<[Memory]>::new_uninit_slice(At::<T>::lines(cells as usize)))).cast());
+        let ledger = Ledger {
+            posted: AtomicU64::new(first),
+            retired: AtomicU64::new(first),
+            limit: AtomicU64::new(after(0, depth)),
+            mask: cells - 1,
+            origin,
+            holders: AtomicU32::new(1),
+            cells: PhantomData,
+        };
+        // SAFETY: there is room, and aligned so, as was asserted above; nobody else knows it.
+        unsafe { at.0.write(ledger) };
+        // Only what a model watches has to be made; otherwise any bytes are a cell.
+        #[cfg(loom)]
+        for index in 0..cells as usize {
+            // SAFETY: as above.
+            unsafe { at.cell(index).write(UnsafeCell::new(MaybeUninit::uninit())) };
+        }
+        Self(at)
+    }
+
+    /// # Safety
+    ///
+    /// Nobody has the ledger any more.
+    #[cold]
+    unsafe fn free(&self) {
+        let (at, cells) = (self.0, self.0.mask as usize + 1);
+        // Values in the cells are not dropped; what a model watches is, which takes it for a write.
+        #[cfg(loom)]
+        for index in 0..cells {
+            // SAFETY: made (`new`), and nobody's any more.
+            unsafe { at.cell(index).read() }.with_mut(|_| ());
+        }
+        // SAFETY: likewise.
+        unsafe { at.0.drop_in_place() };
+        let memory = at.0.as_ptr().cast::<MaybeUninit<Memory>>();
+        let memory = ptr::slice_from_raw_parts_mut(memory, At::<T>::lines(cells));
+        // SAFETY: made of a box of so many (`new`).
+        drop(unsafe { Box::from_raw(memory) });
+    }
+}
+
+/// Cells one after the other, whose ids are so too.
+pub(crate) struct Row<T> {
+    /// # Invariants
+    ///
+    /// 0. So many cells of a ledger from `next` on, which whoever holds this keeps alive.
+    next: *const Cell<T>,
+    len: u32,
+}
+
+impl<T> Row<T> {
+    #[inline(always)]
+    pub(crate) fn len(&self) -> u32 {
+        self.len
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// As much of it, if it is longer.
+    #[inline(always)]
+    pub(crate) fn at_most(self, len: u32) -> Self {
+        Self { len: self.len.min(len), ..self }
+    }
+
+    /// The next of the cells.
+    ///
+    /// # Safety
+    ///
+    /// There is one: `len` counts them.
+    #[inline(always)]
+    unsafe fn next(&mut self) -> &Cell<T> {
+        let cell = self.next;
+        (self.next, self.len) = (cell.wrapping_add(1), self.len.wrapping_sub(1));
+        // SAFETY: alive (0, caller).
+        unsafe { &*cell }
+    }
+
+    /// A copy of the value in the cell that is `at` after the next.
+    ///
+    /// # Safety
+    ///
+    /// There is one, and it holds a value, which is the caller's (ledger 0). Either the copy or what is in the cell is used.
+    #[inline(always)]
+    pub(crate) unsafe fn copy(&self, at: u32) -> ManuallyDrop<T> {
+        // SAFETY: alive (0, caller).
+        let cell = unsafe { &*self.next.wrapping_add(at as usize) };
+        // SAFETY: the caller's promise; `MaybeUninit<T>` and `T` have one layout.
+        cell.with_mut(|slot| unsafe { slot.cast::<ManuallyDrop<T>>().read() })
+    }
+
+    /// Moves the value out of the next cell.
+    ///
+    /// # Safety
+    ///
+    /// There is one, it holds a value, which is the caller's (ledger 0), and is not used there any more.
+    #[inline(always)]
+    pub(super) unsafe fn read(&mut self) -> T {
+        // SAFETY: the caller's promise; `MaybeUninit<T>` and `T` have one layout.
+        unsafe { self.next() }.with_mut(|slot| unsafe { slot.cast::<T>().read() })
+    }
+
+    /// Moves a value into the next cell.
+    ///
+    /// # Safety
+    ///
+    /// There is one, it holds no value, and is the caller's (ledger 0).
+    #[inline(always)]
+    pub(crate) unsafe fn write(&mut self, value: T) {
+        // SAFETY: as above.
+        unsafe { self.next() }.with_mut(|slot| unsafe { slot.cast::<T>().write(value) });
+    }
+}
