@@ -1063,6 +1063,69 @@ fn a_pair_of_sessions_never_posts_another_way_in_a_later_life() {
     assert_eq!((region.load(0).unwrap(), left.sends_in_flight()), (10, 0));
 }
 
+/// A pair is a few words by value. Wherever those go, and even if they are gone, a request stays with the pair that posted it.
+#[test]
+fn a_pair_that_was_swapped_or_forgotten_never_gives_back_what_another_posted() {
+    let stage = stage!();
+    let (queue, mut poller) = stage.domain.queue(8 * DEPTH).unwrap();
+    let ((mut one, mut to_one), (mut two, mut to_two)) =
+        (connect(&stage.domain, &queue, &stage.port), connect(&stage.domain, &queue, &stage.port));
+    let filled = |byte| {
+        let mut buffer = small(&stage.domain);
+        buffer.fill(byte);
+        buffer
+    };
+    for receiver in [&mut to_one, &mut to_two] {
+        receiver.post_receive(filled(0)).unwrap();
+        receiver.post_receive(filled(0)).unwrap();
+    }
+    let (of_one, of_two) = (one.number(), two.number());
+    let mut posted = vec![(of_one, one.post_send(filled(1)).unwrap(), 1)];
+    mem::swap(&mut one, &mut two);
+    posted.push((of_two, one.post_send(filled(2)).unwrap(), 2));
+    let panicked = catch_unwind(AssertUnwindSafe(|| {
+        let _ = one.batch(|batch| {
+            batch.post(WorkRequest::send(filled(9))).unwrap();
+            panic!("while it is lent");
+        });
+    }));
+    assert!(panicked.is_err());
+    // Its send is in flight, and its words are gone.
+    mem::forget(mem::replace(&mut two, one));
+    let (mut send, receive) = two.split();
+    let id = thread::scope(|scope| {
+        let posting = scope.spawn(|| {
+            let id = send.post_send(filled(3)).unwrap();
+            drop(send);
+            id
+        });
+        posting.join().unwrap()
+    });
+    posted.push((of_two, id, 3));
+    let mut received = Vec::new();
+    for completion in settle(&stage.fabric, &mut poller) {
+        let success = completion.check().unwrap();
+        let (pair, id) = (success.queue_pair(), success.id());
+        match success.work() {
+            Work::Received(message) => received.push((pair, message.buffer.as_bytes()[0])),
+            work => {
+                let Work::Sent(memory) = work else { panic!("a send") };
+                let byte = memory.into_buffer().unwrap().as_bytes()[0];
+                let at = posted.iter().position(|&sent| sent == (pair, id, byte)).expect("as it was posted");
+                posted.remove(at);
+            }
+        }
+    }
+    received.sort_unstable_by_key(|&(_, byte)| byte);
+    assert_eq!(received, [(to_one.number(), 1), (to_two.number(), 2), (to_two.number(), 3)]);
+    assert!(posted.is_empty(), "{posted:?}");
+    drop(receive);
+    drop((to_one, to_two));
+    // What the receivers had left, of which the device let go; nothing of the batch.
+    let left: Vec<_> = all(&mut poller).into_iter().map(|completion| completion.check().unwrap_err().status).collect();
+    assert_eq!(left, [Status::Destroyed]);
+}
+
 /// What broke a pair stands beside its depth: it takes nothing more by any way, and all of its depth once it is reset.
 #[test]
 fn a_pair_that_broke_never_takes_a_request_by_any_way() {

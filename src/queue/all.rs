@@ -148,7 +148,7 @@ impl<'q> Ahead<'q> {
     /// `session` is of the queue, whose pair sends.
     #[inline(always)]
     unsafe fn open(queue: &'q mut SendQueue, session: Extended) -> Self {
-        let id = queue.id(0);
+        let id = queue.id();
         // SAFETY: the caller's promise; nobody else posts (`&mut`).
         unsafe { session.start() };
         Self { queue, id, session }

@@ -247,7 +247,7 @@ pub(super) fn batch<'env, B, T, R>(
     let taken = Taken::of_thread_or(&spare);
     let staged = taken.first;
     let (brand, transport, section) = (PhantomData, PhantomData, PhantomData);
-    let (id, free) = (queue.id(0), queue.room());
+    let (id, free) = (queue.id(), queue.room());
     let plain_end = staged.wrapping_add(plain(queue, free));
     let mut batch = Batch {
         queue,
@@ -589,7 +589,7 @@ impl<'env, B, T> Batch<'_, 'env, B, T> {
         if self.next == self.staged {
             return;
         }
-        let before = self.queue.id(0);
+        let before = self.queue.id();
         self.queue.poster.publish(self.id.raw());
         let after_last = mem::replace(&mut self.next, self.staged);
         let last = after_last.wrapping_sub(1);
@@ -609,7 +609,7 @@ impl<'env, B, T> Batch<'_, 'env, B, T> {
         let mut fault = Fault::of(self.queue, self.staged, self.added_since(first), source, bad);
         fault.posted += between(self.start.raw(), first.raw());
         self.fault = Some(Box::new(fault));
-        self.id = self.queue.id(0);
+        self.id = self.queue.id();
         (self.free, self.plain_end) = (0, self.staged);
     }
 
@@ -629,7 +629,7 @@ impl<'env, B, T> Batch<'_, 'env, B, T> {
     #[inline(never)]
     fn abandon(&mut self) {
         self.abort_session();
-        let end = mem::replace(&mut self.id, self.queue.id(0));
+        let end = mem::replace(&mut self.id, self.queue.id());
         self.next = self.staged;
         // SAFETY: written ahead and not published (0).
         unsafe { self.queue.poster.drop_ahead(end.raw()) };

@@ -230,10 +230,10 @@ impl<V> WorkQueue<V> {
         PostError::QueueFull(request)
     }
 
-    /// The id of the request that is `ahead` after the next one.
+    /// The id of the next request.
     #[inline(always)]
-    pub(super) fn id(&self, ahead: u32) -> WorkId {
-        WorkId::from_raw(self.poster.id_ahead(ahead))
+    pub(super) fn id(&self) -> WorkId {
+        WorkId::from_raw(self.poster.next_id())
     }
 
     /// Takes back the newest entry, which the device was not given.
@@ -468,7 +468,7 @@ impl SendQueue {
             // SAFETY: there is room.
             return unsafe { self.post_in_session::<(), _, _, ()>(session, request, 0, false) }.ok();
         }
-        let id = self.id(0);
+        let id = self.id();
         let WorkRequest { memory, action, .. } = request;
         let mut staged = MaybeUninit::uninit();
         let staged: *mut Staged = staged.as_mut_ptr();
@@ -600,7 +600,7 @@ impl SendQueue {
             // SAFETY: there is room.
             return unsafe { self.post_in_session(session, request, length, room == 1) };
         }
-        let id = self.id(0);
+        let id = self.id();
         let WorkRequest { memory, action, .. } = request;
         if let Some(to) = memory.recipient(KEY) {
             // SAFETY: there is room; nobody else posts.

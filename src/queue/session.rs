@@ -446,7 +446,7 @@ impl SendQueue {
         length: u32,
         last: bool,
     ) -> Result<WorkId, PostError<R>> {
-        let id = self.id(0);
+        let id = self.id();
         let WorkRequest { mut memory, action, .. } = request;
         // SAFETY: there is room, and nobody else posts.
         let to = unsafe { self.recipient(id, &memory) };
@@ -582,7 +582,7 @@ impl<'env, B, T> Batch<'_, 'env, B, T> {
     /// Closes the session, if one is open, and hands what is in it to the device.
     #[inline(always)]
     pub(super) fn ring_session(&mut self, session: Extended) {
-        let before = self.queue.id(0);
+        let before = self.queue.id();
         if self.id == before {
             return self.abort_session();
         }

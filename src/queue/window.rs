@@ -111,7 +111,7 @@ impl SendQueue {
 
     /// Puts a window into the ledger; there is room.
     fn push_window(&mut self, operation: Operation, inner: Box<WindowInner>) -> WorkId {
-        let id = self.id(0);
+        let id = self.id();
         // SAFETY: there is room, as the callers have seen; nobody else posts.
         unsafe { self.poster.next().push(Entry::window(operation, inner)) };
         id
