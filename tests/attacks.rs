@@ -1310,3 +1310,56 @@ fn a_drop_never_panics_for_want_of_standard_error() {
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
 }
+
+/// The way that a datagram in flight goes by: the program has dropped all that names it.
+#[test]
+fn an_address_handle_never_ends_before_its_requests_nor_outlives_their_queues() {
+    interlock::domain! { struct Test; }
+    for order in ["poll", "reset", "pair, poller", "poller, pair"] {
+        let fabric = Fabric::manual();
+        let handles =
+            |count: u32| assert!(format!("{fabric:?}").contains(&format!("address_handles: {count}")), "{order}");
+        let domain = Context::open_on(&fabric, "dev").unwrap().named_domain(Test).unwrap();
+        let (port, (queue, mut poller)) = (domain.context().active_port().unwrap(), domain.queue(4 * DEPTH).unwrap());
+        let open = |pair: QueuePair<_, Reset, _>| pair.into_init(&port).unwrap().open().unwrap();
+        let mut pair = open(domain.datagram(&queue, &LIMITS).unwrap());
+        let send = |pair: &mut QueuePair<_, _, _>| {
+            let myself = domain.recipient(&port, &pair.endpoint(), interlock::Qkey::USUAL).unwrap();
+            let _ = pair.post_send_to(small(&domain), &myself).unwrap();
+        };
+        send(&mut pair);
+        send(&mut pair);
+        handles(2);
+        match order {
+            "poll" => {
+                pair.destroy().unwrap();
+                // The poller has not heard of it yet.
+                handles(0);
+                assert_eq!(all(&mut poller).len(), 2, "destroyed");
+                drop(poller);
+            }
+            "reset" => {
+                let pair = pair.into_reset().unwrap();
+                handles(2);
+                assert_eq!(all(&mut poller).len(), 2, "of the life before");
+                let mut pair = open(pair);
+                (0..DEPTH).for_each(|_| send(&mut pair));
+                // A later request has each place.
+                handles(DEPTH);
+                assert_eq!(settle(&fabric, &mut poller).len() as u32, DEPTH);
+                drop(poller);
+            }
+            "pair, poller" => {
+                drop(pair);
+                handles(0);
+                drop(poller);
+            }
+            _ => drop((poller, pair)),
+        }
+        drop(queue);
+        drop(domain);
+        drop(port);
+        handles(0);
+        assert!(format!("{fabric:?}").contains("regions: 0, completion_queues: 0, queue_pairs: 0"), "{fabric:?}");
+    }
+}

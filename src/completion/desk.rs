@@ -103,13 +103,13 @@ impl Desk {
                 }
                 self.filled = count;
                 // SAFETY: there is one.
-                if let Some(completion) = unsafe { self.next_of_successes(true) } {
+                if let Some(completion) = unsafe { self.oldest_of_success(0) } {
                     return Ok(Some(completion));
                 }
                 self.next = 0;
             }
         // SAFETY: there is one: `next` is less than `filled`.
-        } else if let Some(completion) = unsafe { self.next_of_successes(false) } {
+        } else if let Some(completion) = unsafe { self.oldest_of_success(self.next) } {
             return Ok(Some(completion));
         }
         // Apart, so that one of the short way need not be in memory.
@@ -118,22 +118,33 @@ impl Desk {
         Ok(Some(unsafe { Completion::new(ended, entry) }))
     }
 
-    /// The oldest request that the next completion retires, if it succeeded. If that is the `first` of a look, `next` is
-    /// not valid before.
+    /// The oldest request that the completion `at` this place, the next to give out, retires, if that says success.
     ///
     /// # Safety
     ///
     /// There is one.
     #[inline(always)]
-    unsafe fn next_of_successes<B>(&mut self, first: bool) -> Option<Completion<B>> {
-        let at = if first { 0 } else { self.next };
+    unsafe fn oldest_of_success<B>(&mut self, at: u32) -> Option<Completion<B>> {
         // SAFETY: less than `filled` (caller), so less than `BATCH` (1).
         let wc = unsafe { self.polled.get_unchecked(at as usize) };
         let id = wc.wr_id;
+        if wc.status != sys::ibv_wc_status::IBV_WC_SUCCESS {
+            return None;
+        }
         // SAFETY: there are so many (0).
-        let retirer = unsafe { self.retirers.get_unchecked_mut(id as usize & self.mask) }.lend();
-        let oldest = retirer.oldest_before(id)?;
-        Run::completed(retirer, &self.statuses, oldest, id, wc, &mut self.next).next_success(first)
+        let mut retirer = unsafe { self.retirers.get_unchecked_mut(id as usize & self.mask) }.lend();
+        let (ended, entry) = if let Some(entry) = retirer.take_if_oldest(id) {
+            self.next = at + 1;
+            (Ended::succeeded(WorkId::from_raw(id), &entry, retirer.origin(), wc), entry)
+        } else {
+            let oldest = retirer.oldest_up_to(id)?;
+            self.next = at;
+            // SAFETY: in flight.
+            let entry = unsafe { retirer.take_oldest(oldest) };
+            (Ended::implied(WorkId::from_raw(oldest), retirer.origin().qpn()), entry)
+        };
+        // SAFETY: taken out just now.
+        Some(unsafe { Completion::new(ended, entry.into_raw()) })
     }
 
     /// [`next`](Self::next), whatever that is.

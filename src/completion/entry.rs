@@ -3,7 +3,7 @@
 use super::{Failure, Status, Success};
 use crate::domain::brand::Branded;
 use crate::queue::ledger::Origin;
-use crate::queue::{Entry, HEADER_BYTES, QueueKind, RawEntry, WorkId};
+use crate::queue::{Entry, HEADER_BYTES, RawEntry, WorkId};
 use crate::sys;
 use crate::types::{Qpn, Rkey};
 use std::{fmt, marker::PhantomData};
@@ -84,11 +84,11 @@ impl Ended {
 
     #[inline(always)]
     pub(super) fn succeeded(id: WorkId, entry: &Entry, origin: Origin, wc: &sys::ibv_wc) -> Self {
-        match id.key().kind() {
-            // Only a receive has a length and flags.
-            QueueKind::Send => Self { id, head: u64::from(origin.qpn()), detail: 0, sender: 0 },
-            QueueKind::Receive | QueueKind::Shared => Self::received(id, entry, origin, wc),
+        // Only a receive has a length and flags.
+        if id.key().is_send() {
+            return Self { id, head: u64::from(origin.qpn()), detail: 0, sender: 0 };
         }
+        Self::received(id, entry, origin, wc)
     }
 
     /// A receive that succeeded: what came is what is filled. One of more bytes than its buffer has is no success.

@@ -81,7 +81,8 @@ mod models {
         loom::model(|| {
             let mailbox = Arc::new(Mailbox::new());
             let completions = Arc::new(AtomicU32::new(0));
-            let (mut poster, mut retirer): (_, Retirer<u32>) = ledger(2, 0, Origin::default());
+            let (mut poster, mut retirer): (_, Retirer<u32>) =
+                ledger(&std::sync::Arc::default(), 2, 0, Origin::default());
             let (orphanage, device) = (Arc::clone(&mailbox), Arc::clone(&completions));
             let program = thread::spawn(move || {
                 poster.try_push(0).unwrap();

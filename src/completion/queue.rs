@@ -22,7 +22,7 @@ use crate::domain::brand::Branded;
 use crate::domain::{DomainId, DomainInner};
 use crate::error::{VerbError, note_leak};
 use crate::queue::ledger::{Detour, Retirer};
-use crate::queue::{Entry, MAX_SLOTS, QueueKey, QueueKind, SharedLedger, WorkId};
+use crate::queue::{Entry, MAX_SLOTS, Peers, QueueKey, QueueKind, SharedLedger, WorkId};
 use crate::sys::{
     self,
     inline::{PollCq, RequestNotify},
@@ -106,6 +106,8 @@ pub(crate) struct QueueStatus {
     /// UC and UD: a failing send stops the sends only.
     unreliable: bool,
     pub(crate) domain: DomainId,
+    /// Of datagrams: what requests in flight go by.
+    pub(crate) peers: Option<Arc<Peers>>,
 }
 
 const BROKEN: u32 = 1;
@@ -120,9 +122,15 @@ pub(crate) fn is_broken(detour: u32) -> bool {
 
 impl QueueStatus {
     /// Of a pair of transport `kind`, whose send queue and receive queue have these `detours`.
-    pub(crate) fn new(qpn: u32, kind: sys::ibv_qp_type, domain: DomainId, detours: [Detour<Entry>; 2]) -> Arc<Self> {
+    pub(crate) fn new(
+        qpn: u32,
+        kind: sys::ibv_qp_type,
+        domain: DomainId,
+        detours: [Detour<Entry>; 2],
+        peers: Option<Arc<Peers>>,
+    ) -> Arc<Self> {
         let unreliable = kind != sys::ibv_qp_type::IBV_QPT_RC;
-        Arc::new(Self { detours, first_failure: AtomicU32::new(0), qpn, unreliable, domain })
+        Arc::new(Self { detours, first_failure: AtomicU32::new(0), qpn, unreliable, domain, peers })
     }
 
     /// The same for another life of the pair.
@@ -131,7 +139,7 @@ impl QueueStatus {
         for (old, new) in self.detours.iter().zip(&detours) {
             new.set(old.bits() & IN_SESSIONS);
         }
-        Arc::new(Self { detours, first_failure: AtomicU32::new(0), qpn, unreliable, domain })
+        Arc::new(Self { detours, first_failure: AtomicU32::new(0), qpn, unreliable, domain, peers: self.peers.clone() })
     }
 
     pub(crate) fn is_broken(&self, side: QueueKind) -> bool {

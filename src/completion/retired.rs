@@ -81,29 +81,6 @@ impl<'d> Run<'d> {
         (ended, entry.into_raw())
     }
 
-    /// The oldest of the requests, if it succeeded. Of the `first` completion of a look it is not noted yet that none was
-    /// given out before. Not for shared receives, of which the last is not what the device says.
-    #[inline(always)]
-    pub(super) fn next_success<B>(mut self, first: bool) -> Option<Completion<B>> {
-        if let Some((ended, entry)) = self.next_before() {
-            if let (Some((_, next)), true) = (self.by_device, first) {
-                *next = 0;
-            }
-            // SAFETY: taken out just now.
-            return Some(unsafe { Completion::new(ended, entry.into_raw()) });
-        }
-        let Self { mut retirer, by_device: Some((wc, next)), last, .. } = self else { return None };
-        if wc.status != sys::ibv_wc_status::IBV_WC_SUCCESS {
-            return None;
-        }
-        // SAFETY: in flight (1), and there is none before it.
-        let entry = unsafe { retirer.take_oldest(last) };
-        *next = if first { 1 } else { *next + 1 };
-        let ended = Ended::succeeded(WorkId::from_raw(last), &entry, retirer.origin(), wc);
-        // SAFETY: taken out just now.
-        Some(unsafe { Completion::new(ended, entry.into_raw()) })
-    }
-
     /// The oldest of those before the last.
     #[inline(always)]
     fn next_before(&mut self) -> Option<(Ended, Entry)> {
@@ -259,7 +236,8 @@ impl<'p, B> Retired<'p, B> {
     #[inline(always)]
     unsafe fn take_row(&mut self, free: &mut Vec<Buffer<B>>, end: u64) -> bool {
         let Run { retirer, oldest, .. } = &mut *self.run;
-        let row = retirer.row(*oldest, end);
+        // SAFETY: in flight (1).
+        let row = unsafe { retirer.row(*oldest, end) };
         let count = row.len() as usize;
         let places = free.spare_capacity_mut().as_mut_ptr();
         let mut bits = 0;

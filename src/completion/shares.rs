@@ -122,7 +122,7 @@ mod tests {
     }
 
     fn join(members: &mut Members, qpn: u32, slot: usize, queue: &SlabPoster<Entry>) -> Retirer<Entry> {
-        let (poster, retirer) = ledger(1, 0, Origin::default());
+        let (poster, retirer) = ledger(&Arc::default(), 1, 0, Origin::default());
         members.join(Member { qpn, slot, poster, ledger: Arc::clone(&queue.slab) });
         retirer
     }

@@ -7,7 +7,7 @@ use crate::error::VerbError;
 use crate::readiness::{Readiness, until_readable};
 use crate::sys::{ibv_async_event, ibv_event_type as Kind};
 use crate::types::{PortNumber, Qpn};
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -278,7 +278,7 @@ enum Taken {
 }
 
 impl Taken {
-    fn read(event: &ibv_async_event, objects: &BTreeMap<usize, Object>) -> Self {
+    fn read(event: &ibv_async_event, objects: &HashMap<usize, Object>) -> Self {
         use AsyncEvent as Event;
         let kind = event.event_type;
         // SAFETY: each member is a pointer or an `int`, and libibverbs writes a whole pointer or an `int`; of a pointer only

@@ -5,7 +5,7 @@
 //! taking an event and finding its object are one step under the table's lock: what is found is what the event was about.
 
 use crate::types::Qpn;
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -62,10 +62,10 @@ pub(crate) enum Object {
 
 /// The table.
 #[derive(Debug, Default)]
-pub(crate) struct Objects(Mutex<BTreeMap<usize, Object>>);
+pub(crate) struct Objects(Mutex<HashMap<usize, Object>>);
 
 impl Objects {
-    pub(super) fn lock(&self) -> MutexGuard<'_, BTreeMap<usize, Object>> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, HashMap<usize, Object>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

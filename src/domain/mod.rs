@@ -11,6 +11,7 @@ use crate::completion::{CompletionChannel, CompletionQueue, CompletionQueueError
 use crate::device::{Context, ContextInner};
 use crate::error::{VerbError, note_leak};
 use crate::memory::{Access, Buffer, LocalWrite, Memory, MemoryRegion, Pages, RegisterError, RegisterFailure};
+use crate::queue::ledger::Pool;
 use crate::queue::{
     CreateError, Datagrams, Limits, QueuePair, ReliableConnection, Reset, SharedLimits, SharedReceiveQueue,
     UnreliableConnection, UnreliableDatagram,
@@ -38,6 +39,8 @@ pub(crate) struct DomainInner {
     claim: Option<Claim>,
     /// Of its shared receive queues.
     pub(crate) numbers: Arc<Numbers>,
+    /// The memory of its ledgers.
+    pub(crate) ledgers: Arc<Pool>,
     pub(crate) context: Arc<ContextInner>,
 }
 
@@ -61,7 +64,13 @@ impl DomainInner {
     fn new(context: &Arc<ContextInner>, claim: Option<Claim>) -> Result<Arc<Self>, VerbError> {
         // SAFETY: the context is open as long as we hold it.
         let raw = unsafe { context.provider.alloc_pd(context.raw) }?;
-        Ok(Arc::new(Self { raw, claim, numbers: Arc::default(), context: Arc::clone(context) }))
+        Ok(Arc::new(Self {
+            raw,
+            claim,
+            numbers: Arc::default(),
+            ledgers: Arc::default(),
+            context: Arc::clone(context),
+        }))
     }
 }
 

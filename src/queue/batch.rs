@@ -5,9 +5,10 @@
 
 use super::all::Taking;
 use super::ledger::between;
-use super::post::{KEY, PostError, SendQueue, Staged, unlikely};
+use super::post::{KEY, PostError, SendQueue, Staged};
 use super::request::{SendMemory, WorkRequest};
 use super::transport::{Carries, ReliableConnection};
+use super::unlikely;
 use super::work::{PostedMemory, WorkId};
 use crate::domain::Brand;
 use crate::domain::brand::Branded;

@@ -4,7 +4,7 @@
 use super::attr::{Limits, Modify, PeerPath};
 use super::datagram::Peers;
 use super::error::{CreateError, TransitionFailure};
-use super::ledger::{Detour, MAX_DEPTH, Origin, Poster, Retirer, ledger};
+use super::ledger::{Detour, MAX_DEPTH, Origin, Pool, Poster, Retirer, ledger};
 use super::post::{ReceiveQueue, SendQueue, Terms};
 use super::session::{self, Extended, Posting, RXE};
 use super::shared::SharedCore;
@@ -43,8 +43,6 @@ pub(super) struct Core {
     status: Arc<QueueStatus>,
     /// How many ledgers of an earlier life may still have completions in a queue.
     unsettled: Arc<AtomicU32>,
-    /// Of datagrams: what requests in flight go by.
-    peers: Option<Arc<Peers>>,
     /// What few pairs have.
     rare: Option<Box<Rare>>,
     pub(super) limits: Limits,
@@ -156,8 +154,8 @@ impl Inner {
         let qpn = unsafe { (*raw.as_ptr()).qp_num };
         let origin = Origin::new(qpn, code::<T>() == sys::ibv_qp_type::IBV_QPT_UD);
         let peers = origin.datagrams().then(|| Peers::new(limits.sends));
-        let ledgers = Ledgers::new(&places, limits, origin);
-        let status = QueueStatus::new(qpn, code::<T>(), domain.id(), ledgers.detours());
+        let ledgers = Ledgers::new(&domain.ledgers, &places, limits, origin);
+        let status = QueueStatus::new(qpn, code::<T>(), domain.id(), ledgers.detours(), peers);
         domain.context.objects.note(raw, Object::QueuePair(Qpn::from_device(status.qpn)));
         let (send_poster, receive_poster) = ledgers.attach(sends, receives, &status);
         let core = Core {
@@ -165,7 +163,6 @@ impl Inner {
             places: Some(places),
             status: Arc::clone(&status),
             unsettled: Arc::new(AtomicU32::new(0)),
-            peers: peers.clone(),
             rare: None,
             limits: *limits,
             local: Local { psn: Psn::random(), ..Local::UNKNOWN },
@@ -184,11 +181,11 @@ impl Inner {
             status.send_in_sessions();
         }
         let barrier = domain.context.reviewed().barrier;
-        let terms = |peers| Terms::new(limits, barrier, Arc::clone(&status), peers);
+        let terms = || Terms::new(limits, barrier, Arc::clone(&status));
         Ok(Self {
-            send: SendQueue::new(send_poster, raw, post_send, terms(peers)),
+            send: SendQueue::new(send_poster, raw, post_send, terms()),
             core: Arc::new(core),
-            receive: ReceiveQueue::new(receive_poster, raw, post_receive, terms(None)),
+            receive: ReceiveQueue::new(receive_poster, raw, post_receive, terms()),
         })
     }
 
@@ -228,8 +225,8 @@ impl Inner {
         }
         core.local.psn = psn;
         let places = Places { send, receive };
-        let origin = Origin::new(core.status.qpn, core.peers.is_some());
-        let ledgers = Ledgers::new(&places, &core.limits, origin);
+        let origin = Origin::new(core.status.qpn, core.status.peers.is_some());
+        let ledgers = Ledgers::new(&core.domain.ledgers, &places, &core.limits, origin);
         core.status = core.status.anew(ledgers.detours());
         let (send, receive) = ledgers.attach(&core.send_queue, &core.receive_queue, &core.status);
         self.send.renew(send, Arc::clone(&core.status));
@@ -402,12 +399,16 @@ impl Drop for Core {
         if let Err(error) = self.destroy() {
             note_leak("a queue pair", error);
             // The device may go on with what is in flight: nothing that it needs may end.
-            mem::forget(self.peers.clone());
+            mem::forget(self.status.peers.clone());
             mem::forget(Arc::clone(&self.send_queue));
             mem::forget(Arc::clone(&self.receive_queue));
             mem::forget(self.shared.clone());
             mem::forget(self.rare.take());
             mem::forget(Arc::clone(&self.domain));
+        } else if let Some(peers) = &self.status.peers {
+            // Pollers may know the status for long.
+            // SAFETY: destroyed; and whoever posts has the core.
+            unsafe { peers.clear() };
         }
     }
 }
@@ -442,18 +443,18 @@ struct Ledgers {
 }
 
 impl Ledgers {
-    fn new(places: &Places, limits: &Limits, origin: Origin) -> Self {
+    fn new(pool: &Arc<Pool>, places: &Places, limits: &Limits, origin: Origin) -> Self {
         let (first_send, first) = (places.send.next.raw(), places.receive.next);
-        let (poster, retirer) = ledger(limits.receives, first.raw(), origin);
+        let (poster, retirer) = ledger(pool, limits.receives, first.raw(), origin);
         let (posts, brought) = match &places.receive.shared {
             None => (poster, None),
             // Nobody posts to that of the pair.
             Some(shared) => {
                 let (qpn, slot, ledger_of_all) = (origin.qpn(), first.key().slot(), shared.clone());
-                (ledger(1, first.raw(), origin).0, Some(Member { qpn, slot, poster, ledger: ledger_of_all }))
+                (ledger(pool, 1, first.raw(), origin).0, Some(Member { qpn, slot, poster, ledger: ledger_of_all }))
             }
         };
-        Self { send: ledger(limits.sends, first_send, origin), receive: (posts, retirer), brought }
+        Self { send: ledger(pool, limits.sends, first_send, origin), receive: (posts, retirer), brought }
     }
 
     fn detours(&self) -> [Detour<Entry>; 2] {

@@ -268,7 +268,7 @@ impl<B, M: SendMemory<B>> sealed::Sealed<B> for Addressed<B, M> {
 
 /// The address handles of the requests that a queue of datagrams may have in flight, by index of the request. One is kept
 /// until its place is taken by a later request, whose own place in the ledger was free: so the earlier one has completed.
-pub(super) struct Peers {
+pub(crate) struct Peers {
     /// # Invariants
     ///
     /// 0. A power of two of them, touched only by the one who posts.
@@ -295,6 +295,18 @@ impl Peers {
         if let Some(place) = self.by_index.get(place) {
             // SAFETY: nobody else touches it (0, caller).
             drop(unsafe { (*place.get()).replace(Arc::clone(peer)) });
+        }
+    }
+
+    /// Lets go of all.
+    ///
+    /// # Safety
+    ///
+    /// The pair is destroyed, and nobody can post to it any more.
+    pub(super) unsafe fn clear(&self) {
+        for place in &self.by_index {
+            // SAFETY: nobody else touches it (0, caller).
+            drop(unsafe { (*place.get()).take() });
         }
     }
 }

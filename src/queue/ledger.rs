@@ -11,6 +11,9 @@
 //!               ^ Retirer takes here    ^ Poster puts here
 //! ```
 //!
+//! A value that is posted while no other is in flight goes to no place of the ring, but beside the counters: so a queue with
+//! one request at a time touches one line of the cache.
+//!
 //! It counts in ids: what is below [`STEP`] names the work queue and stays what it was in the first, what is above counts. So
 //! an id that is not in flight differs from all that are, whatever it names.
 //!
@@ -18,12 +21,16 @@
 //! the device is done with it, and only the retirer learns of either.
 #![allow(unsafe_code, reason = "a ring with two owners")]
 
+mod pool;
 mod ring;
 
 use self::ring::{At, BLOCKED, Held};
+use super::unlikely;
 use crate::sync::Ordering;
 use core::{marker::PhantomData, ptr, ptr::NonNull};
+pub(crate) use pool::Pool;
 pub(crate) use ring::{Origin, Row};
+use std::sync::Arc;
 
 /// The most requests that one work queue may have in flight.
 pub(crate) const MAX_DEPTH: u32 = 1 << 22;
@@ -51,15 +58,9 @@ fn is_between(oldest: u64, id: u64, posted: u64) -> bool {
     id.wrapping_sub(oldest).rotate_right(NAME_BITS) < u64::from(between(oldest, posted))
 }
 
-/// The same. Apart, so that the compare before it is one.
-#[inline(never)]
-fn is_between_apart(oldest: u64, id: u64, posted: u64) -> bool {
-    is_between(oldest, id, posted)
-}
-
 /// A ledger for `depth` requests in flight, 1 to [`MAX_DEPTH`], of which the first has the id `first`, as its two ends.
-pub(crate) fn ledger<T>(depth: u32, first: u64, origin: Origin) -> (Poster<T>, Retirer<T>) {
-    let held = Held::new(depth.clamp(1, MAX_DEPTH), first, origin);
+pub(crate) fn ledger<T>(pool: &Arc<Pool>, depth: u32, first: u64, origin: Origin) -> (Poster<T>, Retirer<T>) {
+    let held = Held::new(pool, depth.clamp(1, MAX_DEPTH), first, origin);
     (Poster { held: held.clone(), own: PhantomData }, Retirer(held))
 }
 
@@ -68,7 +69,7 @@ pub(crate) struct Nothing<T>(Held<T>);
 
 impl<T> Nothing<T> {
     pub(crate) fn new() -> Self {
-        Self(ledger(1, 0, Origin::default()).1.0)
+        Self(ledger(&Arc::default(), 1, 0, Origin::default()).1.0)
     }
 
     /// One that never finds anything. There may be many.
@@ -140,9 +141,7 @@ impl<T, P> Poster<T, P> {
     /// Where the next value goes.
     #[inline(always)]
     pub(crate) fn next(&self) -> Next<'_, T> {
-        let ledger = self.ledger();
-        // SAFETY: written by us alone (0).
-        Next { ledger, id: unsafe { ledger.posted_by_us() }, poster: PhantomData }
+        Next { ledger: self.ledger(), id: self.next_id(), poster: PhantomData }
     }
 
     /// How many requests fit.
@@ -160,7 +159,8 @@ impl<T, P> Poster<T, P> {
     /// The id of the next value.
     #[inline(always)]
     pub(crate) fn next_id(&self) -> u64 {
-        self.next().id
+        // SAFETY: written by us alone (0).
+        unsafe { self.ledger().posted_by_us() }
     }
 
     /// The id of the value that comes `ahead` after the next one.
@@ -223,13 +223,13 @@ impl<T, P> Poster<T, P> {
     ///
     /// The device was not given the request, so neither it nor a later one completes: the retirer does not reach it.
     pub(crate) unsafe fn take_back(&mut self) -> Option<T> {
-        if self.outstanding() == 0 {
-            return None;
-        }
+        let others = self.outstanding().checked_sub(1)?;
         let newest = self.next_id().wrapping_sub(STEP);
         self.publish(newest);
-        // SAFETY: was in flight, so it holds a value; the retirer does not reach it (caller).
-        Some(unsafe { self.ledger().read(newest) })
+        // SAFETY: nothing is in flight any more; the retirer does not reach it (caller).
+        let alone = if others == 0 { unsafe { self.ledger().take_alone() } } else { None };
+        // SAFETY: was in flight, so its cell holds a value if it was not alone; the retirer does not reach it (caller).
+        Some(alone.unwrap_or_else(|| unsafe { self.ledger().read(newest) }))
     }
 }
 
@@ -248,7 +248,7 @@ impl<T> Clone for Next<'_, T> {
 }
 impl<T> Copy for Next<'_, T> {}
 
-impl<T> Next<'_, T> {
+impl<'p, T> Next<'p, T> {
     #[inline(always)]
     pub(crate) fn id(self) -> u64 {
         self.id
@@ -260,11 +260,13 @@ impl<T> Next<'_, T> {
         self.id.wrapping_sub(self.ledger.retired.load(Ordering::Acquire))
     }
 
-    /// Whether there is no [`Detour`], and one value fits, and `another` after it.
+    /// The place for one value, if there is no [`Detour`], and one fits, and `another` after it.
     #[inline(always)]
-    pub(crate) fn is_open(self, another: bool) -> bool {
-        let taken = self.taken().wrapping_add(if another { STEP } else { 0 });
-        taken.cast_signed() < self.ledger.limit.load(Ordering::Relaxed).cast_signed()
+    pub(crate) fn open(self, another: bool) -> Option<Open<'p, T>> {
+        let taken = self.taken();
+        let needed = taken.wrapping_add(if another { STEP } else { 0 });
+        (needed.cast_signed() < self.ledger.limit.load(Ordering::Relaxed).cast_signed())
+            .then_some(Open { next: self, taken })
     }
 
     /// Whether one value fits, and `another` after it.
@@ -281,9 +283,35 @@ impl<T> Next<'_, T> {
     /// There is [room](Poster::free), and the caller is the only one who posts. Nothing was put in since this was looked up.
     #[inline(always)]
     pub(crate) unsafe fn push(self, value: T) {
-        let Self { ledger, id, .. } = self;
-        // SAFETY: free, so ours (ledger 0), and empty; the retirer left it before the `retired` that we acquired.
-        unsafe { ledger.write(id, value) };
+        // SAFETY: the caller's promise.
+        unsafe { Open { next: self, taken: self.taken() }.push(value) };
+    }
+}
+
+/// Where there is room for the next value.
+pub(crate) struct Open<'p, T> {
+    next: Next<'p, T>,
+    /// From the oldest id in flight to the next.
+    taken: u64,
+}
+
+impl<T> Open<'_, T> {
+    /// Puts the next value in; it belongs to the device from here on.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only one who posts. Nothing was put in since this was looked up.
+    #[inline(always)]
+    pub(crate) unsafe fn push(self, value: T) {
+        let Next { ledger, id, .. } = self.next;
+        if self.taken == 0 {
+            // SAFETY: nothing is in flight, and we post (caller).
+            unsafe { ledger.leave_alone(value) };
+        } else {
+            unlikely();
+            // SAFETY: free, so ours (ledger 0), and empty; the retirer left it before the `retired` that we acquired.
+            unsafe { ledger.write(id, value) };
+        }
         // Before the verb: the completion may be polled before the verb returns.
         ledger.posted.store(after(id, 1), Ordering::Release);
     }
@@ -360,7 +388,7 @@ impl<T> Retirer<T> {
     #[cfg(test)]
     pub(crate) fn retire(&mut self, id: u64) -> Option<(T, u32)> {
         let mut this = self.lend();
-        let oldest = this.oldest_before(id)?;
+        let oldest = this.oldest_up_to(id)?;
         // SAFETY: it is in flight.
         Some((unsafe { this.take_oldest(oldest) }, between(oldest, id)))
     }
@@ -396,25 +424,45 @@ impl<T> Retiring<'_, T> {
 
     /// The id of the oldest value in flight, if the one with this `id` is in flight too.
     #[inline(always)]
-    pub(crate) fn oldest_before(&self, id: u64) -> Option<u64> {
-        let (oldest, posted) = (self.oldest(), self.posted());
-        if id == oldest {
-            return if id == posted { None } else { Some(id) };
-        }
-        is_between_apart(oldest, id, posted).then_some(oldest)
-    }
-
-    /// The same, where it is often not the oldest.
-    #[inline(always)]
     pub(crate) fn oldest_up_to(&self, id: u64) -> Option<u64> {
         let oldest = self.oldest();
         is_between(oldest, id, self.posted()).then_some(oldest)
     }
 
     /// The values from the `oldest` to before `end`, which are in flight, as far as they are in a row.
+    ///
+    /// # Safety
+    ///
+    /// So they are.
     #[inline(always)]
-    pub(crate) fn row(&self, oldest: u64, end: u64) -> Row<T> {
+    pub(crate) unsafe fn row(&mut self, oldest: u64, end: u64) -> Row<T> {
+        // SAFETY: in flight (caller).
+        unsafe { self.put_with_others(oldest) };
         self.0.row(oldest).at_most(between(oldest, end))
+    }
+
+    /// Puts the oldest value where the others are, if it is alone.
+    ///
+    /// # Safety
+    ///
+    /// It has the id `oldest`, and is in flight.
+    #[inline(always)]
+    unsafe fn put_with_others(&mut self, oldest: u64) {
+        // SAFETY: in flight (caller), and we retire.
+        if let Some(alone) = unsafe { self.0.take_alone() } {
+            // SAFETY: in flight, so the cell is ours (ledger 0), and empty.
+            unsafe { self.0.write(oldest, alone) };
+        }
+    }
+
+    /// Takes the value with this `id` out, if it is the oldest in flight.
+    #[inline(always)]
+    pub(crate) fn take_if_oldest(&mut self, id: u64) -> Option<T> {
+        if id != self.oldest() || id == self.posted() {
+            return None;
+        }
+        // SAFETY: in flight.
+        Some(unsafe { self.take_oldest(id) })
     }
 
     /// Accounts for the values before `end`.
@@ -434,9 +482,13 @@ impl<T> Retiring<'_, T> {
     /// So it has, and is in flight.
     #[inline(always)]
     pub(crate) unsafe fn take_oldest(&mut self, id: u64) -> T {
-        // SAFETY: in flight, so it holds a value that is ours to take (ledger 0), written before the `posted` that we
-        // acquired.
-        let value = unsafe { self.0.read(id) };
+        // SAFETY: in flight, and we retire.
+        let value = match unsafe { self.0.take_alone() } {
+            Some(value) => value,
+            // SAFETY: in flight, so it holds a value that is ours to take (ledger 0), written before the `posted` that we
+            // acquired.
+            None => unsafe { self.0.read(id) },
+        };
         self.set_oldest(after(id, 1));
         value
     }
@@ -462,6 +514,8 @@ impl<T> Retiring<'_, T> {
                 self.retirer.set_oldest(self.at);
             }
         }
+        // SAFETY: in flight (caller).
+        unsafe { self.put_with_others(*oldest) };
         let ledger = self.0;
         let mut taken = Taken { at: *oldest, oldest, retirer: self };
         while taken.at != end {
@@ -489,7 +543,7 @@ mod models {
     use loom::thread;
 
     fn new<T>(depth: u32, first: u64) -> (Poster<T>, Retirer<T>) {
-        ledger(depth, first, Origin::default())
+        ledger(&std::sync::Arc::default(), depth, first, Origin::default())
     }
 
     /// Polls until `wanted` values are out, and checks that they come in order.
@@ -600,7 +654,7 @@ mod models {
             let polling = thread::spawn(move || failing.set(1));
             poster.detour_of().clear(2);
             polling.join().unwrap();
-            assert_eq!((poster.detour(), poster.next().is_open(false)), (1, false));
+            assert_eq!((poster.detour(), poster.next().open(false).is_some()), (1, false));
         });
     }
 
@@ -613,6 +667,55 @@ mod models {
             let polling = thread::spawn(move || assert_eq!(retirer.take(), Some(7)));
             drop(poster);
             polling.join().unwrap();
+        });
+    }
+
+    /// One that was alone is taken back, and the next one is alone under its id.
+    #[test]
+    fn a_value_alone_that_is_taken_back_is_never_seen_by_the_retirer() {
+        loom::model(|| {
+            let (mut poster, mut retirer) = new(1, 0);
+            let sent = Arc::new(AtomicU32::new(0));
+            let device = Arc::clone(&sent);
+            let posting = thread::spawn(move || {
+                poster.try_push(7).unwrap();
+                // SAFETY: this model's device was not told of it.
+                assert_eq!(unsafe { poster.take_back() }, Some(7));
+                poster.try_push(0).unwrap();
+                device.store(1, Ordering::Release);
+                while poster.try_push(1).is_err() {
+                    thread::yield_now();
+                }
+                device.store(2, Ordering::Release);
+            });
+            for (count, value) in [(1, 0), (2, 1)] {
+                while sent.load(Ordering::Acquire) < count {
+                    thread::yield_now();
+                }
+                assert_eq!(retirer.lend().take_if_oldest(after(0, value)), Some(value));
+            }
+            posting.join().unwrap();
+        });
+    }
+
+    /// What is taken in a row begins with what was alone, while the poster goes on.
+    #[test]
+    fn a_row_begins_with_what_was_alone() {
+        loom::model(|| {
+            let (mut poster, mut retirer) = new(2, 0);
+            poster.try_push(0).unwrap();
+            poster.try_push(1).unwrap();
+            let posting = thread::spawn(move || {
+                while poster.try_push(2).is_err() {
+                    thread::yield_now();
+                }
+            });
+            let (mut oldest, mut taken) = (0, Vec::new());
+            // SAFETY: two are in flight.
+            unsafe { retirer.lend().take_each(&mut oldest, after(0, 2), |_, value| taken.push(value)) };
+            assert_eq!(taken, [0, 1]);
+            posting.join().unwrap();
+            assert_eq!((retirer.take(), retirer.take()), (Some(2), None));
         });
     }
 

@@ -32,8 +32,8 @@ pub use attr::{
     RtsAttributes, UnreliableRtrAttributes,
 };
 pub use batch::{Batch, BatchError};
-pub(crate) use datagram::HEADER_BYTES;
 pub use datagram::{AddressError, AddressHandle, Addressed, Recipient};
+pub(crate) use datagram::{HEADER_BYTES, Peers};
 pub use error::{CreateError, DestroyError, DrainFailure, TransitionError, TransitionFailure, Undrained};
 pub use half::{JoinHalvesError, ReceiveHalf, SendHalf};
 pub use pair::QueuePair;
@@ -57,3 +57,8 @@ pub use transport::{
 };
 pub(crate) use work::{Entry, MAX_SLOTS, QueueKey, QueueKind, RawEntry};
 pub use work::{Operation, PostedMemory, WorkId};
+
+/// Says that its caller is rarely where it calls this. Nothing is left of the call.
+#[cold]
+#[inline(never)]
+fn unlikely() {}

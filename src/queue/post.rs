@@ -5,10 +5,11 @@
 #![allow(unsafe_code, reason = "calls the provider's post functions")]
 
 use super::attr::Limits;
-use super::datagram::{Peers, Recipient};
+use super::datagram::Recipient;
 use super::ledger::Poster;
 use super::request::{Action, FillMemory, Inline, Most, RequestFlaw, SendMemory, WorkRequest};
 use super::session::Extended;
+use super::unlikely;
 use super::work::{Entry, Operation, QueueKind, WorkId};
 use crate::completion::{QueueStatus, Status, is_broken};
 use crate::domain::{Brand, DomainId};
@@ -150,12 +151,10 @@ pub(super) type ReceiveQueue = WorkQueue<PostReceiveVerb>;
 pub(super) struct Terms {
     pub(super) most: Most,
     status: Arc<QueueStatus>,
-    /// Of a send queue of datagrams: what its requests go by.
-    peers: Option<Arc<Peers>>,
 }
 
 impl Terms {
-    pub(super) fn new(limits: &Limits, barrier: bool, status: Arc<QueueStatus>, peers: Option<Arc<Peers>>) -> Self {
+    pub(super) fn new(limits: &Limits, barrier: bool, status: Arc<QueueStatus>) -> Self {
         let Limits { inline_bytes, elements, posting, .. } = *limits;
         let short = |limit: u32| limit.min(u16::MAX.into()) as u16;
         let most = Most {
@@ -165,7 +164,7 @@ impl Terms {
             posting,
             barrier,
         };
-        Self { most, status, peers }
+        Self { most, status }
     }
 }
 
@@ -494,7 +493,7 @@ impl SendQueue {
     /// The id is that of a free slot, and the caller the only one who posts.
     #[inline]
     pub(super) unsafe fn keep<B>(&self, id: WorkId, to: &Recipient<B>) {
-        if let Some(peers) = &self.poster.own().peers {
+        if let Some(peers) = &self.status().peers {
             // SAFETY: the caller's promise.
             unsafe { peers.keep(id, to.handle()) };
         }
@@ -518,14 +517,13 @@ impl SendQueue {
         back: impl FnOnce(WorkRequest<M, K>) -> R,
     ) -> Result<WorkId, PostError<R>> {
         let next = self.poster.next();
-        let length = match request.plain_length(self.domain(), self.most()) {
-            // The last slot is for a signalled one.
-            Some(length) if next.is_open(!request.is_signalled()) => length,
-            Some(length) => {
-                unlikely();
-                return self.post_in_session_or(length, request, back);
-            }
-            None => return self.post_any(request, back),
+        let Some(length) = request.plain_length(self.domain(), self.most()) else {
+            return self.post_any(request, back);
+        };
+        // The last slot is for a signalled one.
+        let Some(open) = next.open(!request.is_signalled()) else {
+            unlikely();
+            return self.post_in_session_or(length, request, back);
         };
         let id = WorkId::from_raw(next.id());
         let WorkRequest { memory, action, .. } = request;
@@ -537,7 +535,7 @@ impl SendQueue {
         // SAFETY: as above.
         let (entry, rest) = unsafe { Staged::stage(staged, memory, &action, length, id, false) };
         // SAFETY: there is room, and nobody else posts.
-        unsafe { next.push(entry) };
+        unsafe { open.push(entry) };
         match self.ring(staged) {
             Ok(()) => Ok(id),
             // SAFETY: staged above.
@@ -666,9 +664,7 @@ impl ReceiveQueue {
             return Err(PostError::Flawed { request: memory, flaw });
         }
         let next = self.poster.next();
-        if !next.is_open(false) {
-            return Err(self.no_room(memory));
-        }
+        let Some(open) = next.open(false) else { return Err(self.no_room(memory)) };
         let id = WorkId::from_raw(next.id());
         let (sg_list, count) = match (memory.part(KEY), 1) {
             (Some(part), one) => (part.whole_element(), one),
@@ -676,7 +672,7 @@ impl ReceiveQueue {
         };
         let (entry, rest) = memory.into_entry(Operation::Receive, KEY);
         // SAFETY: there is room; nobody else posts.
-        unsafe { next.push(entry) };
+        unsafe { open.push(entry) };
         let mut wr = sys::ibv_recv_wr { wr_id: id.raw(), next: ptr::null_mut(), sg_list, num_sge: count as i32 };
         let mut bad = ptr::null_mut();
         // SAFETY: alive, at or above Init (0), and nobody else posts (`&mut`); the ledger owns the buffer.
@@ -688,8 +684,3 @@ impl ReceiveQueue {
         Err(self.refused(ptr::eq(bad, &wr), source, id, |entry| M::from_entry(entry, rest, KEY)))
     }
 }
-
-/// Says that its caller is rarely where it calls this. Nothing is left of the call.
-#[cold]
-#[inline(never)]
-pub(super) fn unlikely() {}

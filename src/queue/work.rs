@@ -53,6 +53,12 @@ impl QueueKey {
         Self((kind as u32) << SLOT_BITS | slot & (MAX_SLOTS - 1))
     }
 
+    /// Whether its kind is [`Send`](QueueKind::Send).
+    #[inline(always)]
+    pub(crate) fn is_send(self) -> bool {
+        self.0 >> SLOT_BITS == QueueKind::Send as u32
+    }
+
     #[inline(always)]
     pub(crate) fn kind(self) -> QueueKind {
         match self.0 >> SLOT_BITS {

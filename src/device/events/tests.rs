@@ -11,9 +11,9 @@ fn about(code: u32, address: usize) -> ibv_async_event {
     ibv_async_event { element: Element { qp: ptr::without_provenance_mut(address) }, event_type: Kind(code) }
 }
 
-fn table() -> (BTreeMap<usize, Object>, CompletionQueueId, SharedReceiveQueueId) {
+fn table() -> (HashMap<usize, Object>, CompletionQueueId, SharedReceiveQueueId) {
     let (queue, shared) = (CompletionQueueId::fresh(), SharedReceiveQueueId::fresh());
-    let objects = BTreeMap::from([
+    let objects = HashMap::from([
         (PAIR, Object::QueuePair(Qpn::new(17).unwrap())),
         (QUEUE, Object::CompletionQueue(queue)),
         (SHARED, Object::SharedReceiveQueue(shared)),
@@ -61,7 +61,7 @@ fn an_event_of_a_port_says_which() {
     for (code, what) in kinds {
         let read = |port_num| {
             let event = ibv_async_event { element: Element { port_num }, event_type: Kind(code) };
-            Taken::read(&event, &BTreeMap::new())
+            Taken::read(&event, &HashMap::new())
         };
         assert_eq!(read(2), Taken::Event(AsyncEvent::OfPort(PortNumber::new(2).unwrap(), what)));
         for no_port in [0, -1, 255, 256 + 2] {
@@ -74,7 +74,7 @@ fn an_event_of_a_port_says_which() {
 fn what_is_not_known_says_its_number() {
     for code in [19, 20, u32::MAX] {
         let event = ibv_async_event { element: Element { port_num: 1 }, event_type: Kind(code) };
-        assert_eq!(Taken::read(&event, &BTreeMap::new()), Taken::Event(AsyncEvent::Unknown { code }));
+        assert_eq!(Taken::read(&event, &HashMap::new()), Taken::Event(AsyncEvent::Unknown { code }));
     }
 }
 

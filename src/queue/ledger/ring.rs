@@ -1,13 +1,14 @@
-//! A ledger in memory: one line for its two ends and what the user of one keeps there, and the cells behind it. So a pair
-//! that has not been used for long costs few lines.
-#![allow(unsafe_code, reason = "the memory of a ring, cells and what counts its holders")]
+//! A ledger in memory: one line for its two ends, the value that is alone in flight, and what the user of one end keeps
+//! there; and the cells behind it. So a pair that has not been used for long costs few lines.
+#![allow(unsafe_code, reason = "a ring in memory, its cells and what counts its holders")]
 
+use super::pool::{Block, Line, Pool};
 use super::{NAME_BITS, STEP, after};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, UnsafeCell};
-use core::marker::PhantomData;
 use core::mem::{ManuallyDrop, MaybeUninit};
 use core::ops::Deref;
-use core::{ptr, ptr::NonNull};
+use core::ptr::NonNull;
+use std::sync::Arc;
 
 /// What both sides have in common. (Two threads hand over `posted` with each value anyway, so that `retired` beside it costs
 /// them less than a nanosecond.)
@@ -15,8 +16,8 @@ use core::{ptr, ptr::NonNull};
 pub(super) struct Ledger<T> {
     /// # Invariants
     ///
-    /// 0. Of the cells, those from `retired` to `posted` hold a value; the retirer alone touches them, the poster all
-    ///    others. (A poster that takes its newest value back lowers `posted` first.)
+    /// 0. Of the cells, those from `retired` to `posted` hold a value, but for what is `alone`; the retirer alone touches
+    ///    them, the poster all others. (A poster that takes its newest value back lowers `posted` first.)
     pub(super) posted: AtomicU64,
     /// 1. Written by the retirer alone.
     pub(super) retired: AtomicU64,
@@ -24,23 +25,23 @@ pub(super) struct Ledger<T> {
     ///    is below [`STEP`] is of the [`Detour`](super::Detour), and makes all of it [negative](BLOCKED): so there is one compare
     ///    before a post, of both.
     pub(super) limit: AtomicU64,
-    /// 3. One less than there are cells, a power of two.
+    /// 3. The value that is alone, if one is: posted while no other was in flight, so the oldest, and in no cell. Touched by the
+    ///    side to which its cell would belong.
+    alone: UnsafeCell<ManuallyDrop<Option<T>>>,
+    /// 4. One less than there are cells, a power of two.
     mask: u32,
     pub(super) origin: Origin,
-    /// 4. How many [`Held`] there are, with the last of which the memory is freed. There cannot be so many that it overflows: a
+    /// 5. How many [`Held`] there are, with the last of which the memory is freed. There cannot be so many that it overflows: a
     ///    work queue has three (a fourth in passing), and those of [`Nothing`](super::Nothing) each have a place.
     holders: AtomicU32,
-    cells: PhantomData<Cell<T>>,
+    /// Its place in the chunk of memory.
+    block: u32,
 }
 
 /// In a ledger's `limit`: there is a detour.
 pub(super) const BLOCKED: u64 = 1 << 63;
 
 type Cell<T> = UnsafeCell<MaybeUninit<T>>;
-
-/// The memory of ledgers.
-#[repr(align(64))]
-struct Memory(#[expect(dead_code, reason = "never as such")] [u8; 64]);
 
 /// Where the cells begin: behind the line. (What stands for an atomic in models takes more room.)
 const CELLS: usize = if cfg!(loom) { 1024 } else { 64 };
@@ -122,16 +123,40 @@ impl<T> Ledger<T> {
     }
 }
 
+impl<T> Ledger<T> {
+    /// Leaves a value alone.
+    ///
+    /// # Safety
+    ///
+    /// The caller posts, and nothing is in flight.
+    #[inline(always)]
+    pub(super) unsafe fn leave_alone(&self, value: T) {
+        // SAFETY: free, so ours (3); there is nothing to drop.
+        self.alone.with_mut(|alone| unsafe { alone.write(ManuallyDrop::new(Some(value))) });
+    }
+
+    /// Takes the value that is alone, if the oldest is.
+    ///
+    /// # Safety
+    ///
+    /// It is in flight, and the caller retires; or the poster took it back, and is the caller.
+    #[inline(always)]
+    pub(super) unsafe fn take_alone(&self) -> Option<T> {
+        // SAFETY: the caller's (3).
+        self.alone.with_mut(|alone| unsafe { (*alone).take() })
+    }
+}
+
 impl<T> At<T> {
     /// How much memory one with so many cells takes.
     fn lines(cells: usize) -> usize {
-        (CELLS + cells * size_of::<Cell<T>>()).div_ceil(size_of::<Memory>())
+        (CELLS + cells * size_of::<Cell<T>>()).div_ceil(size_of::<Line>())
     }
 
     /// Room in its line for what the user of the poster keeps there.
     #[inline(always)]
     pub(super) fn own<P>(self) -> NonNull<P> {
-        const { assert!(size_of::<Ledger<T>>().is_multiple_of(align_of::<P>()) && align_of::<P>() <= align_of::<Memory>()) };
+        const { assert!(size_of::<Ledger<T>>().is_multiple_of(align_of::<P>()) && align_of::<P>() <= align_of::<Line>()) };
         const { assert!(size_of::<Ledger<T>>() + size_of::<P>() <= CELLS) };
         // SAFETY: inside its memory, by what was asserted.
         unsafe { self.0.add(1) }.cast()
@@ -191,7 +216,7 @@ impl<T> Drop for Held<T> {
     fn drop(&mut self) {
         // Release, and acquire by the last: all that others did with it was before.
         if self.0.holders.fetch_sub(1, Ordering::AcqRel) == 1 {
-            // SAFETY: it was the last (ledger 4).
+            // SAFETY: it was the last (ledger 5).
             unsafe { self.free() };
         }
     }
@@ -199,19 +224,21 @@ impl<T> Drop for Held<T> {
 
 impl<T> Held<T> {
     /// A new ledger, with cells for `depth`, whose next id is `first`.
-    pub(super) fn new(depth: u32, first: u64, origin: Origin) -> Self {
-        const { assert!(align_of::<Ledger<T>>() <= align_of::<Memory>() && align_of::<Cell<T>>() <= align_of::<Memory>()) };
-        const { assert!(size_of::<Ledger<T>>() <= CELLS && CELLS.is_multiple_of(align_of::<Memory>())) };
+    pub(super) fn new(pool: &Arc<Pool>, depth: u32, first: u64, origin: Origin) -> Self {
+        const { assert!(align_of::<Ledger<T>>() <= align_of::<Line>() && align_of::<Cell<T>>() <= align_of::<Line>()) };
+        const { assert!(size_of::<Ledger<T>>() <= CELLS && CELLS.is_multiple_of(align_of::<Line>())) };
         let cells = depth.next_power_of_two();
-        let at = At(NonNull::from(Box::leak(Box::<[Memory]>::new_uninit_slice(At::<T>::lines(cells as usize)))).cast());
+        let Block { at, index: block } = pool.take(At::<T>::lines(cells as usize));
+        let at = At(at.cast());
         let ledger = Ledger {
             posted: AtomicU64::new(first),
             retired: AtomicU64::new(first),
             limit: AtomicU64::new(after(0, depth)),
+            alone: UnsafeCell::new(ManuallyDrop::new(None)),
             mask: cells - 1,
             origin,
             holders: AtomicU32::new(1),
-            cells: PhantomData,
+            block,
         };
         // SAFETY: there is room, and aligned so, as was asserted above; nobody else knows it.
         unsafe { at.0.write(ledger) };
@@ -230,7 +257,8 @@ impl<T> Held<T> {
     #[cold]
     unsafe fn free(&self) {
         let (at, cells) = (self.0, self.0.mask as usize + 1);
-        // Values in the cells are not dropped; what a model watches is, which takes it for a write.
+        let block = Block { at: at.0.cast(), index: at.block };
+        // Values are not dropped; what a model watches is, which takes it for a write.
         #[cfg(loom)]
         for index in 0..cells {
             // SAFETY: made (`new`), and nobody's any more.
@@ -238,10 +266,8 @@ impl<T> Held<T> {
         }
         // SAFETY: likewise.
         unsafe { at.0.drop_in_place() };
-        let memory = at.0.as_ptr().cast::<MaybeUninit<Memory>>();
-        let memory = ptr::slice_from_raw_parts_mut(memory, At::<T>::lines(cells));
-        // SAFETY: made of a box of so many (`new`).
-        drop(unsafe { Box::from_raw(memory) });
+        // SAFETY: taken for so many (`new`), and used no more.
+        unsafe { Pool::give_back(block, At::<T>::lines(cells)) };
     }
 }
 

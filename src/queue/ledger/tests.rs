@@ -1,11 +1,12 @@
 //! What goes into a ledger comes out once, in order.
 
 use super::*;
+use core::mem::ManuallyDrop;
 
 const NAME: u64 = 0x15_5555;
 
 fn new<T>(depth: u32, first: u64) -> (Poster<T>, Retirer<T>) {
-    ledger(depth, first, Origin::default())
+    ledger(&Arc::default(), depth, first, Origin::default())
 }
 
 #[test]
@@ -26,14 +27,83 @@ fn values_come_out_in_the_order_in_which_they_went_in() {
 
 #[test]
 fn a_value_that_the_device_never_got_is_taken_back() {
-    let (mut poster, mut retirer) = new(2, NAME);
-    poster.try_push("kept").unwrap();
-    poster.try_push("refused").unwrap();
-    // SAFETY: there is no device.
-    assert_eq!(unsafe { poster.take_back() }, Some("refused"));
-    assert_eq!((retirer.take(), retirer.take()), (Some("kept"), None));
-    // SAFETY: there is no device.
-    assert_eq!(unsafe { poster.take_back() }, None);
+    let (mut poster, mut retirer) = new(4, NAME);
+    for kept in 0..3 {
+        for value in 0..=kept {
+            poster.try_push(value).unwrap();
+        }
+        // SAFETY: there is no device.
+        assert_eq!(unsafe { poster.take_back() }, Some(kept));
+        for value in 0..kept {
+            assert_eq!(retirer.take(), Some(value));
+        }
+        // SAFETY: there is no device.
+        assert_eq!((retirer.take(), unsafe { poster.take_back() }), (None, None));
+    }
+}
+
+#[test]
+fn a_value_alone_comes_out_once_whichever_way_it_is_taken() {
+    type Way = fn(&mut Retirer<u32>, u64) -> Option<u32>;
+    let ways: [Way; 5] = [
+        |retirer, id| retirer.lend().take_if_oldest(id),
+        |retirer, _| retirer.take(),
+        |retirer, id| retirer.retire(id).map(|(value, _)| value),
+        |retirer, id| {
+            let (mut oldest, mut taken) = (id, None);
+            // SAFETY: it is in flight, alone.
+            unsafe { retirer.lend().take_each(&mut oldest, after(id, 1), |_, value| taken = Some(value)) };
+            taken
+        },
+        |retirer, id| {
+            // SAFETY: it is in flight, alone. The row is left as it is.
+            let len = unsafe { retirer.lend().row(id, after(id, 1)) }.len();
+            // SAFETY: still in flight.
+            let row = unsafe { retirer.lend().row(id, after(id, 1)) };
+            // SAFETY: one is there.
+            let value = ManuallyDrop::into_inner(unsafe { row.copy(0) });
+            // SAFETY: copied just now.
+            unsafe { retirer.lend().took(after(id, 1)) };
+            (len == 1).then_some(value)
+        },
+    ];
+    let (mut poster, mut retirer) = new(2, NAME.wrapping_sub(5 * STEP));
+    for round in 0..20 {
+        for (value, take) in ways.iter().enumerate() {
+            let id = poster.next_id();
+            poster.try_push(value as u32).unwrap();
+            assert_eq!(retirer.lend().take_if_oldest(after(id, 1)), None, "not posted yet");
+            assert_eq!(retirer.lend().take_if_oldest(id.wrapping_sub(STEP)), None, "retired already");
+            assert_eq!(take(&mut retirer, id), Some(value as u32), "{round}");
+            assert_eq!((retirer.lend().take_if_oldest(id), retirer.take()), (None, None));
+            assert_eq!((retirer.lend().take_if_oldest(poster.next_id()), poster.outstanding()), (None, 0));
+        }
+    }
+}
+
+/// Who writes ahead leaves nothing alone, and finds its ids where one that was alone was taken back.
+#[test]
+fn what_is_written_ahead_and_what_is_alone_have_their_own_places() {
+    let (mut poster, mut retirer) = new(4, NAME);
+    for alone in [false, true, false, true, true] {
+        let first = poster.next_id();
+        poster.try_push(9).unwrap();
+        // SAFETY: there is no device.
+        assert_eq!(unsafe { poster.take_back() }, Some(9));
+        if alone {
+            poster.try_push(0).unwrap();
+        }
+        for value in u32::from(alone)..3 {
+            // SAFETY: there is room.
+            unsafe { poster.write_at(after(first, value), value) };
+        }
+        assert_eq!(retirer.has_any(), alone, "not yet published");
+        poster.publish(after(first, 3));
+        for value in 0..3 {
+            assert_eq!(retirer.lend().take_if_oldest(after(first, value)), Some(value));
+        }
+        assert!(!retirer.has_any());
+    }
 }
 
 #[test]
@@ -81,10 +151,10 @@ fn an_id_of_another_queue_is_not_in_flight() {
     }
     for bit in 0..u64::BITS {
         let (id, counts) = (NAME ^ 1 << bit, bit == NAME_BITS || bit == NAME_BITS + 1);
-        assert_eq!(retirer.lend().oldest_before(id).is_some(), counts, "{bit}");
-        assert_eq!(retirer.lend().oldest_before(id.wrapping_add(STEP)).is_some(), counts, "{bit}");
+        assert_eq!(retirer.lend().oldest_up_to(id).is_some(), counts, "{bit}");
+        assert_eq!(retirer.lend().oldest_up_to(id.wrapping_add(STEP)).is_some(), counts, "{bit}");
     }
-    assert!(retirer.lend().oldest_before(NAME).is_some());
+    assert!(retirer.lend().oldest_up_to(NAME).is_some());
 }
 
 #[test]
@@ -96,12 +166,16 @@ fn the_short_way_is_open_while_there_is_room() {
             for posted in 0..most {
                 let next = poster.next();
                 assert_eq!((poster.free(), poster.outstanding()), (depth - posted, posted));
-                assert_eq!((next.is_open(false), next.is_open(true)), (true, depth - posted > 1), "{depth}, {round}");
+                assert_eq!(
+                    (next.open(false).is_some(), next.open(true).is_some()),
+                    (true, depth - posted > 1),
+                    "{depth}, {round}"
+                );
                 assert_eq!((next.has_room(false), next.has_room(true)), (true, depth - posted > 1));
                 poster.try_push(round).unwrap();
             }
             let next = poster.next();
-            assert_eq!((next.is_open(false), next.has_room(false)), (depth > most, depth > most));
+            assert_eq!((next.open(false).is_some(), next.has_room(false)), (depth > most, depth > most));
             assert_eq!(poster.try_push(9).is_err(), depth == most);
             while retirer.take().is_some() {}
         }
@@ -113,21 +187,21 @@ fn a_detour_closes_the_short_way_until_all_of_it_is_cleared() {
     let (mut poster, mut retirer) = new(2, NAME);
     let detour = poster.detour_of();
     detour.set(0);
-    assert!(poster.next().is_open(true));
+    assert!(poster.next().open(true).is_some());
     detour.set(2);
     detour.set(4);
     for (cleared, left) in [(1, 6), (2, 4), (2, 4), (4, 0), (7, 0)] {
         poster.try_push(0).unwrap();
         // It takes no room away.
         let next = poster.next();
-        assert_eq!((next.is_open(false), next.has_room(false), next.has_room(true)), (false, true, false));
+        assert_eq!((next.open(false).is_some(), next.has_room(false), next.has_room(true)), (false, true, false));
         retirer.take();
         detour.clear(cleared);
         assert_eq!((poster.detour(), detour.bits(), poster.free()), (left, left, 2));
         if left == 0 {
             detour.set(1);
             detour.clear(1);
-            assert!(poster.next().is_open(true));
+            assert!(poster.next().open(true).is_some());
             detour.set(1);
         }
     }
@@ -149,6 +223,30 @@ fn what_the_user_of_a_poster_keeps_is_dropped_with_it() {
     assert_eq!(retirer.oldest(), NAME);
 }
 
+/// Nobody knows whether the device is done with it.
+#[test]
+fn what_is_left_in_a_ledger_is_not_dropped_with_it() {
+    for left in 1..4 {
+        let value = std::rc::Rc::new(());
+        let (mut poster, mut retirer) = new(4, NAME);
+        for _ in 0..left + 1 {
+            assert!(poster.try_push(std::rc::Rc::clone(&value)).is_ok());
+        }
+        assert!(retirer.take().is_some());
+        if left == 1 {
+            // One that is alone.
+            assert!(retirer.take().is_some());
+            assert!(poster.try_push(std::rc::Rc::clone(&value)).is_ok());
+        }
+        drop((poster, retirer));
+        assert_eq!(std::rc::Rc::strong_count(&value), 1 + left);
+        for _ in 0..left {
+            // SAFETY: those that were left, which only this test knows to be nobody's.
+            unsafe { std::rc::Rc::decrement_strong_count(std::rc::Rc::as_ptr(&value)) };
+        }
+    }
+}
+
 #[test]
 fn no_detour_takes_from_the_depth() {
     let (mut poster, mut retirer) = new(2, NAME);
@@ -158,7 +256,7 @@ fn no_detour_takes_from_the_depth() {
         assert_eq!((poster.free(), poster.detour()), (2, bits & (STEP as u32 - 1)));
         detour.clear(bits);
         assert_eq!((poster.free(), poster.detour()), (2, 0));
-        assert!(poster.next().is_open(true));
+        assert!(poster.next().open(true).is_some());
     }
     poster.try_push(0).unwrap();
     poster.try_push(1).unwrap();
@@ -204,4 +302,118 @@ fn the_ends_of_a_ledger_go_in_any_order_on_their_threads() {
     polling.join().unwrap();
     posting.join().unwrap();
     assert_eq!(std::sync::Arc::strong_count(&kept), 1);
+}
+
+/// Numbers that look random, the same each time.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: u32) -> u32 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as u32 % sides
+    }
+}
+
+/// Whatever the two ends do after whatever else, each value comes out once, in order; what is not in flight never does.
+#[test]
+fn any_mix_of_what_the_two_ends_do_keeps_values_and_order() {
+    use std::collections::VecDeque;
+    use std::rc::Rc;
+    for seed in 0..if cfg!(miri) { 24 } else { 400 } {
+        let mut dice = Dice(seed);
+        let depth = 1 + dice.roll(5);
+        let (mut poster, mut retirer) = new::<Rc<u32>>(depth, NAME.wrapping_sub(u64::from(dice.roll(40)) * STEP));
+        let (mut in_flight, mut next, mut made) = (VecDeque::new(), 0, Vec::new());
+        let mut make = || {
+            next += 1;
+            made.push(Rc::new(next));
+            made.last().map(Rc::clone).unwrap_or_default()
+        };
+        for _ in 0..if cfg!(miri) { 40 } else { 200 } {
+            let (oldest, end) = (retirer.oldest(), poster.next_id());
+            let len = in_flight.len() as u32;
+            assert_eq!((poster.outstanding(), poster.free(), retirer.has_any()), (len, depth - len, len != 0));
+            match dice.roll(10) {
+                0..=2 => {
+                    let value = make();
+                    let wanted = *value;
+                    match poster.try_push(value) {
+                        Ok(()) => in_flight.push_back(wanted),
+                        Err(_) => assert_eq!(len, depth),
+                    }
+                }
+                3 => {
+                    let count = dice.roll(depth - len + 1);
+                    for ahead in 0..count {
+                        let value = make();
+                        in_flight.push_back(*value);
+                        // SAFETY: so many are free.
+                        unsafe { poster.write_at(after(end, ahead), value) };
+                    }
+                    if dice.roll(3) == 0 {
+                        in_flight.truncate(len as usize);
+                        // SAFETY: written just now.
+                        unsafe { poster.drop_ahead(after(end, count)) };
+                    } else {
+                        poster.publish(after(end, count));
+                    }
+                }
+                4 => {
+                    // SAFETY: there is no device.
+                    let newest = unsafe { poster.take_back() };
+                    assert_eq!(newest.map(|value| *value), in_flight.pop_back());
+                }
+                5 => {
+                    let id = after(oldest, dice.roll(depth + 2)).wrapping_sub(u64::from(dice.roll(2)) * STEP);
+                    let is_oldest = id == oldest && len != 0;
+                    let taken = retirer.lend().take_if_oldest(id).map(|value| *value);
+                    assert_eq!(taken, if is_oldest { in_flight.pop_front() } else { None });
+                }
+                6 => assert_eq!(retirer.take().map(|value| *value), in_flight.pop_front()),
+                7 if len != 0 => {
+                    // SAFETY: in flight. It is looked at, and left.
+                    let row = unsafe { retirer.lend().row(oldest, end) };
+                    for (at, wanted) in (0..row.len()).zip(&in_flight) {
+                        // SAFETY: in the row; the copy is not used as one.
+                        assert_eq!(**unsafe { row.copy(at) }, *wanted);
+                    }
+                }
+                8 if len != 0 => {
+                    // SAFETY: in flight.
+                    let row = unsafe { retirer.lend().row(oldest, end) };
+                    for at in 0..row.len() {
+                        // SAFETY: in the row; what is there is used no more.
+                        let value = ManuallyDrop::into_inner(unsafe { row.copy(at) });
+                        assert_eq!(Some(*value), in_flight.pop_front());
+                    }
+                    // SAFETY: copied just now.
+                    unsafe { retirer.lend().took(after(oldest, row.len())) };
+                }
+                9 if len != 0 => {
+                    let (mut at, count, stop) = (oldest, dice.roll(len + 1), dice.roll(depth + 2));
+                    let mut taken = 0;
+                    let taking = std::panic::AssertUnwindSafe(|| {
+                        // SAFETY: in flight.
+                        unsafe {
+                            retirer.lend().take_each(&mut at, after(oldest, count), |id, value| {
+                                assert_eq!((id, Some(*value)), (after(oldest, taken), in_flight.pop_front()));
+                                taken += 1;
+                                if taken == stop {
+                                    std::panic::resume_unwind(Box::new(()));
+                                }
+                            });
+                        }
+                    });
+                    let panicked = std::panic::catch_unwind(taking).is_err();
+                    assert_eq!((panicked, at), ((1..=count).contains(&stop), after(oldest, taken)));
+                }
+                _ => {}
+            }
+        }
+        while let Some(value) = retirer.take() {
+            assert_eq!(Some(*value), in_flight.pop_front());
+        }
+        drop((poster, retirer));
+        assert!(in_flight.is_empty() && made.iter().all(|value| Rc::strong_count(value) == 1), "{seed}");
+    }
 }

@@ -116,10 +116,10 @@ fn with_queue(
         .with_domain(|domain| {
             let posting = Posting::WorkRequestApi;
             let limits = Limits { sends: depth, inline_bytes: 32, elements: 3, posting, ..Limits::default() };
-            let (poster, mut retirer) = ledger(depth, 0, Origin::default());
-            let status = QueueStatus::new(1, RC, domain.inner.id(), [poster.detour_of(), poster.detour_of()]);
+            let (poster, mut retirer) = ledger(&domain.inner.ledgers, depth, 0, Origin::default());
+            let status = QueueStatus::new(1, RC, domain.inner.id(), [poster.detour_of(), poster.detour_of()], None);
             status.send_in_sessions();
-            let mut queue = SendQueue::new(poster, raw.cast(), no_list, Terms::new(&limits, false, status, None));
+            let mut queue = SendQueue::new(poster, raw.cast(), no_list, Terms::new(&limits, false, status));
             let region = domain.register::<RemoteAll, _>(vec![0_u64; 8]).unwrap();
             f(&mut queue, &domain, region.remote());
             while retirer.take().is_some() {}

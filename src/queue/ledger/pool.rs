@@ -1,0 +1,268 @@
+//! The memory of ledgers: those of one length lie side by side, in the order in which they were made where none were given back
+//! before. So a processor sees where the next one is, and fetches it ahead, whatever else there is on the heap; and what
+//! else a pair needs there has one distance from pair to pair, too.
+//!
+//! What was taken at a time stays until none of that length is: lengths are few, since depths are rounded to powers of two.
+#![allow(unsafe_code, reason = "memory that is taken and given back in blocks")]
+
+use core::mem::MaybeUninit;
+use core::ptr::NonNull;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A line of the cache, of which blocks are made.
+#[repr(align(64))]
+pub(super) struct Line(#[expect(dead_code, reason = "never as such")] [u8; 64]);
+
+/// How many lines are asked for at a time at most, if one block is not longer. Each block is on its own where a tool watches
+/// what was freed.
+const CHUNK_LINES: usize = if cfg!(any(miri, loom, asan)) { 1 } else { 1024 };
+
+/// Blocks for the queues of a protection domain. Those of one length are freed together when none is taken; one that is on its
+/// own, at once.
+#[derive(Debug, Default)]
+pub(crate) struct Pool(Mutex<Vec<Shelf>>);
+
+/// The blocks of one length.
+#[derive(Debug)]
+struct Shelf {
+    /// How long, in lines.
+    lines: usize,
+    /// # Invariants
+    ///
+    /// 0. What nobody has, the next to be taken last. There is room for all that there are.
+    free: Vec<Block>,
+    /// 1. Boxes, each with a [`Header`] in its first line and blocks behind it.
+    chunks: Vec<NonNull<[MaybeUninit<Line>]>>,
+    /// How many blocks are in them.
+    blocks: usize,
+}
+
+/// The first line of a chunk.
+struct Header {
+    /// # Invariants
+    ///
+    /// 0. From [`Arc::as_ptr`]. Each block that is taken holds a reference.
+    pool: *const Pool,
+    /// 1. How many blocks follow.
+    blocks: u32,
+}
+
+/// Where a block is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Block {
+    pub(super) at: NonNull<Line>,
+    /// How many are before it in its chunk.
+    pub(super) index: u32,
+}
+
+// SAFETY: what is free is nobody else's, and what is not it leaves alone.
+unsafe impl Send for Shelf {}
+
+impl Pool {
+    fn shelves(&self) -> MutexGuard<'_, Vec<Shelf>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A block of so many lines, at least one.
+    pub(super) fn take(self: &Arc<Self>, lines: usize) -> Block {
+        let mut shelves = self.shelves();
+        let at = shelves.iter().position(|shelf| shelf.lines == lines).unwrap_or_else(|| {
+            shelves.reserve_exact(1);
+            shelves.push(Shelf { lines, free: Vec::new(), chunks: Vec::new(), blocks: 0 });
+            shelves.len() - 1
+        });
+        let shelf = &mut shelves[at];
+        let block = loop {
+            match shelf.free.pop() {
+                Some(block) => break block,
+                None => shelf.grow(Arc::as_ptr(self)),
+            }
+        };
+        // SAFETY: of an `Arc`, which is around.
+        unsafe { Arc::increment_strong_count(Arc::as_ptr(self)) };
+        block
+    }
+
+    /// # Safety
+    ///
+    /// The block was [taken](Self::take), of so many lines, and is not used any more.
+    pub(super) unsafe fn give_back(block: Block, lines: usize) {
+        // SAFETY: the first line of the chunk in which it is (shelf 1).
+        let first = unsafe { block.at.sub(1 + block.index as usize * lines) };
+        // SAFETY: written when the chunk was made (shelf 1).
+        let Header { pool, blocks } = unsafe { first.cast().read() };
+        // SAFETY: the block's own reference (header 0).
+        let pool = unsafe { Arc::from_raw(pool) };
+        let mut shelves = pool.shelves();
+        let Some(at) = shelves.iter().position(|shelf| shelf.lines == lines) else { return };
+        let shelf = &mut shelves[at];
+        if blocks == 1 {
+            shelf.remove(first);
+        } else {
+            shelf.free.push(block);
+        }
+        if shelf.free.len() == shelf.blocks {
+            drop(shelves.swap_remove(at));
+            shelves.shrink_to_fit();
+        }
+    }
+}
+
+impl Shelf {
+    /// Makes as many blocks as there are, or a chunk full: so a few pairs take little, and many are in few pieces.
+    fn grow(&mut self, pool: *const Pool) {
+        let blocks = self.blocks.min(CHUNK_LINES / self.lines).max(1);
+        self.free.reserve_exact(self.blocks + blocks);
+        self.chunks.reserve_exact(1);
+        let chunk = NonNull::from(Box::leak(Box::<[Line]>::new_uninit_slice(1 + blocks * self.lines)));
+        const { assert!(size_of::<Header>() <= size_of::<Line>() && align_of::<Header>() <= align_of::<Line>()) };
+        let first = chunk.cast::<Line>();
+        // SAFETY: ours, and there is room, as was asserted.
+        unsafe { first.cast().write(Header { pool, blocks: blocks as u32 }) };
+        self.chunks.push(chunk);
+        self.blocks += blocks;
+        self.free.extend((0..blocks as u32).rev().map(|index| {
+            // SAFETY: behind the first line there are so many blocks.
+            let at = unsafe { first.add(1 + index as usize * self.lines) };
+            Block { at, index }
+        }));
+    }
+
+    /// Frees the chunk that begins with this line, of which no block is taken or free.
+    fn remove(&mut self, first: NonNull<Line>) {
+        if let Some(at) = self.chunks.iter().position(|chunk| chunk.cast() == first) {
+            self.blocks -= 1;
+            // SAFETY: of a box (1).
+            drop(unsafe { Box::from_raw(self.chunks.swap_remove(at).as_ptr()) });
+        }
+    }
+}
+
+impl Drop for Shelf {
+    fn drop(&mut self) {
+        for chunk in self.chunks.drain(..) {
+            // SAFETY: of a box (1). No block is taken: either it was looked at, or each would hold the pool.
+            drop(unsafe { Box::from_raw(chunk.as_ptr()) });
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn blocks_of_one_length_lie_side_by_side_and_apart_from_others() {
+        let pool = Arc::<Pool>::default();
+        let mut taken = Vec::new();
+        let mut lines = HashSet::new();
+        let mut last = None;
+        let mut neighbours = 0;
+        let rounds = if cfg!(miri) { 300 } else { 3000 };
+        for round in 0..rounds {
+            for length in [3, 2, 1500] {
+                if length == 1500 && round % 100 != 0 {
+                    continue;
+                }
+                let block = pool.take(length);
+                let first = block.at.addr().get();
+                assert_eq!(first % 64, 0);
+                assert!((0..length).all(|line| lines.insert(first + 64 * line)), "one that is taken");
+                if length == 3 {
+                    neighbours += u32::from(last.replace(first) == Some(first.wrapping_sub(3 * 64)));
+                }
+                taken.push((block, length));
+            }
+        }
+        assert!(neighbours > rounds * 9 / 10 || CHUNK_LINES == 1, "{neighbours}");
+        for (block, length) in taken {
+            // SAFETY: taken so.
+            unsafe { Pool::give_back(block, length) };
+        }
+        assert_eq!((pool.shelves().len(), Arc::strong_count(&pool)), (0, 1), "all freed");
+    }
+
+    #[test]
+    fn what_was_given_back_is_taken_again() {
+        let pool = Arc::<Pool>::default();
+        let blocks = [(); 5].map(|()| pool.take(2));
+        // SAFETY: taken so.
+        unsafe { Pool::give_back(blocks[3], 2) };
+        let again = pool.take(2);
+        assert!(again.at == blocks[3].at || CHUNK_LINES == 1);
+        let blocks_of_all = pool.shelves()[0].blocks;
+        for _ in 0..100 {
+            let block = pool.take(2);
+            // SAFETY: taken so.
+            unsafe { Pool::give_back(block, 2) };
+        }
+        assert_eq!(pool.shelves()[0].blocks, blocks_of_all);
+        for block in [blocks[0], blocks[1], blocks[2], again, blocks[4]] {
+            // SAFETY: taken so.
+            unsafe { Pool::give_back(block, 2) };
+        }
+    }
+
+    #[test]
+    fn a_block_outlives_whose_pool_it_is_of() {
+        let pool = Arc::<Pool>::default();
+        let blocks = [1, 1, 4].map(|length| (pool.take(length), length));
+        let other = Arc::clone(&pool);
+        drop(pool);
+        let giving = std::thread::spawn(move || drop(other));
+        for (block, length) in blocks {
+            // SAFETY: ours, and long enough.
+            unsafe { block.at.cast::<u64>().write(7) };
+            // SAFETY: taken so.
+            unsafe { Pool::give_back(block, length) };
+        }
+        giving.join().unwrap();
+    }
+
+    /// Threads that take and give back what others took, of many lengths; nobody's block is another's, and all is freed.
+    #[test]
+    fn blocks_come_and_go_on_any_thread() {
+        let pool = Arc::<Pool>::default();
+        let taken = Mutex::new(Vec::new());
+        let rounds = if cfg!(miri) { 60 } else { 3000 };
+        let go = |seed: usize| {
+            for round in 0..rounds {
+                // Many are taken at first, and few are left at last.
+                let takes = (round * 7 + seed * 3) % 10 < if round < rounds / 2 { 8 } else { 3 };
+                let length = [1, 2, 3, 9, 600][(round * 5 + seed) % 7 % 5];
+                if takes {
+                    let block = pool.take(length);
+                    let number = block.at.addr().get();
+                    for line in [0, length - 1] {
+                        // SAFETY: ours, and long enough.
+                        let at = unsafe { block.at.add(line) };
+                        // SAFETY: as above.
+                        unsafe { at.cast().write(number) };
+                    }
+                    taken.lock().unwrap().push((block.at.expose_provenance(), block.index, length));
+                    continue;
+                }
+                let Some((address, index, length)) = taken.lock().unwrap().pop() else { continue };
+                let block = Block { at: NonNull::with_exposed_provenance(address), index };
+                for line in [0, length - 1] {
+                    // SAFETY: as above.
+                    let at = unsafe { block.at.add(line) };
+                    // SAFETY: written by who took it.
+                    assert_eq!(unsafe { at.cast::<usize>().read() }, address.get());
+                }
+                // SAFETY: taken so.
+                unsafe { Pool::give_back(block, length) };
+            }
+        };
+        std::thread::scope(|scope| {
+            let go = &go;
+            (0..3).for_each(|seed| drop(scope.spawn(move || go(seed))));
+        });
+        for (address, index, length) in taken.into_inner().unwrap() {
+            // SAFETY: taken so.
+            unsafe { Pool::give_back(Block { at: NonNull::with_exposed_provenance(address), index }, length) };
+        }
+        assert_eq!((pool.shelves().len(), Arc::strong_count(&pool)), (0, 1));
+    }
+}
