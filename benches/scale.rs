@@ -189,7 +189,8 @@ fn memory<B: Brand>(context: &Context, domain: &ProtectionDomain<B>, port: &Port
         let ((shallow, device), (deep, _)) = (owned(count, 16), owned(count, 64));
         // Both work queues are deeper by 48.
         let slot = (deep - shallow) / 96.0;
-        println!("{count:>7} {:>34.0} {slot:>22.1} {device:>22.0}", shallow - 32.0 * slot);
+        // A slot is a word; what is more is memory of ledgers that was not taken yet.
+        println!("{count:>7} {:>34.0} {slot:>22.1} {device:>22.0}", shallow - 32.0 * size_of::<u64>() as f64);
         if device == 0.0 && context.is_soft() {
             println!("        (no symbols: what is the soft device's counts as the library's)");
         }

@@ -1,10 +1,10 @@
 /* What rs-interlock-scale does, in C: pairs that take turns on one completion queue. See README.md.
  *
- *     scale-c table|apart|ids PAIRS MESSAGES ROUNDS [shuffled]
+ *     scale-c table|apart|irregular|ids PAIRS MESSAGES ROUNDS [shuffled]
  *
  * table: notes for each pair which buffer is in flight in which of its slots. apart: the same, and between two pairs
- * there is as much on the heap as the library takes for one. ids: the number of the buffer goes with the wr_id, and
- * nothing is noted.
+ * there is as much on the heap as the library takes for one. irregular: what is between them is not always as much.
+ * ids: the number of the buffer goes with the wr_id, and nothing is noted.
  * Prints "NS <nanoseconds>", those of MESSAGES completions in the fastest of ROUNDS.
  */
 #include <infiniband/verbs.h>
@@ -61,7 +61,7 @@ static void connect_to_itself(struct ibv_qp *qp)
 		die("ready to send");
 }
 
-static void set_up(int apart)
+static void set_up(int apart, int irregular)
 {
 	struct ibv_device **devices = ibv_get_device_list(NULL);
 	if (!devices || !devices[0] || strcmp(ibv_get_device_name(devices[0]), "null0"))
@@ -82,7 +82,7 @@ static void set_up(int apart)
 		struct ibv_qp_init_attr a = { .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC,
 					      .cap = { .max_send_wr = DEPTH, .max_recv_wr = 1, .max_send_sge = 1,
 						       .max_recv_sge = 1 } };
-		if (apart && !malloc(BETWEEN))
+		if (apart && !malloc(irregular ? 300 + (i * 2654435761u >> 7) % 1500 : BETWEEN))
 			die("the heap");
 		struct ibv_qp *qp = ibv_create_qp(pd, &a);
 		if (!qp)
@@ -178,20 +178,21 @@ __attribute__((noinline)) void counted_work_ids(uint64_t messages) { exchange(me
 int main(int argc, char **argv)
 {
 	void (*work)(uint64_t) = NULL;
-	int apart = argc > 4 && !strcmp(argv[1], "apart");
+	int irregular = argc > 4 && !strcmp(argv[1], "irregular");
+	int apart = irregular || (argc > 4 && !strcmp(argv[1], "apart"));
 	if (apart || (argc > 4 && !strcmp(argv[1], "table")))
 		work = counted_work_table;
 	else if (argc > 4 && !strcmp(argv[1], "ids"))
 		work = counted_work_ids;
 	if (!work) {
-		fprintf(stderr, "usage: %s table|apart|ids PAIRS MESSAGES ROUNDS [shuffled]\n", argv[0]);
+		fprintf(stderr, "usage: %s table|apart|irregular|ids PAIRS MESSAGES ROUNDS [shuffled]\n", argv[0]);
 		return 3;
 	}
 	count = strtoull(argv[2], NULL, 10);
 	uint64_t messages = strtoull(argv[3], NULL, 10), rounds = strtoull(argv[4], NULL, 10);
 	if (!count || count > 60000)
 		return 3;
-	set_up(apart);
+	set_up(apart, irregular);
 	if (argc > 5)
 		shuffle();
 	long long least = -1;

@@ -59,6 +59,7 @@ def counts(command, pairs, order, env, rounds):
 def main():
     build, rest = sys.argv[1], sys.argv[2:]
     programs = {"C": [build + "/bin/scale-c", "table"], "C, apart": [build + "/bin/scale-c", "apart"],
+                "C, irregular": [build + "/bin/scale-c", "irregular"],
                 "C, ids": [build + "/bin/scale-c", "ids"], "ours": [build + "/target/release/rs-interlock-scale"]}
     rounds, all_pairs = 20, [1, 10, 100, 1000, 10000]
     while rest:
