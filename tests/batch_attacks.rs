@@ -131,9 +131,13 @@ fn a_run_that_is_forgotten_gives_each_buffer_once() {
     let Link { mut left, right: _peer, mut poller, .. } = Link::new(domain.clone(), 8);
     let region = domain.register::<RemoteAll, _>(vec![0_u64; 1]).unwrap();
     let word = region.remote();
-    for round in 0..12 {
+    for round in 0..16 {
         let mut items = domain.buffers(6, 8).unwrap();
         let all = addresses(&items);
+        // The run begins with one that was alone in flight.
+        if round >= 8 {
+            let _ = left.post(WorkRequest::write(items.remove(0), &word).unsignalled()).unwrap();
+        }
         left.post_all(&mut items, |buffer| WorkRequest::write(buffer, &word)).unwrap();
         let (mut back, mut disturbed, start) = (Vec::new(), false, Instant::now());
         while left.sends_in_flight() > 0 {
