@@ -303,6 +303,28 @@ fn a_failing_send_stops_the_sends_only_until_the_pair_resumes() {
     });
 }
 
+/// A send that failed is no cause of what becomes of receives, nor forgotten for it.
+#[test]
+fn a_receive_that_fails_after_a_send_has_its_own_cause() {
+    soft(|fabric, domain| {
+        let mut two = datagrams(domain);
+        fabric.inject(Fault::RequestsFail { count: 1 });
+        two.left.post_send_to(Inline(b"fails"), &two.to_right(Qkey::USUAL)).unwrap();
+        assert_eq!(two.poller.wait(PATIENCE).unwrap().check().unwrap_err().status, Status::LocalProtection);
+
+        two.left.post_receive(two.domain.buffer(41).unwrap()).unwrap();
+        let to_left = two.domain.recipient(&two.port, &two.left.endpoint(), Qkey::USUAL).unwrap();
+        two.right.post_send_to(Inline(b"more than one byte"), &to_left).unwrap();
+        let failure = (0..2).find_map(|_| two.poller.wait(PATIENCE).unwrap().check().err()).expect("too long");
+        assert_eq!((failure.status, failure.first_failure), (Status::LocalLength, None));
+        assert_eq!(two.left.first_failure(), Some(Status::LocalProtection), "the first of the pair");
+        // What the device refuses leaves both known.
+        let error = two.left.into_sqe().unwrap_err();
+        assert!(error.queue_pair.is_broken());
+        assert_eq!(error.queue_pair.first_failure(), Some(Status::LocalProtection));
+    });
+}
+
 #[test]
 fn a_pair_that_is_well_does_not_go_to_send_queue_error() {
     soft(|_, domain| {

@@ -7,7 +7,8 @@
 use super::Completion;
 use super::entry::Ended;
 use super::poller::PollError;
-use super::queue::{Attached, CqInner, Message, Orphan, Place, Statuses};
+use super::queue::{Attached, CqInner, Message, Orphan, Place};
+use super::queue_status::Statuses;
 use super::retired::Run;
 use super::shares::Members;
 use crate::queue::ledger::{Nothing, Retirer};

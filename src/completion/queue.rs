@@ -8,27 +8,28 @@
 //! seen empty: until then old completions of the pair may be in it.
 #![allow(unsafe_code, reason = "owns the raw queue")]
 
+use super::Poller;
 use super::channel::ChannelInner;
 use super::desk::Desk;
 use super::extended::{self, Polling, Served};
 use super::mailbox::Mailbox;
 use super::options::{CompletionQueueError, CompletionQueueOptions};
+use super::queue_status::QueueStatus;
 use super::shares::{Member, SharedLeases};
 use super::waker::Waker;
-use super::{Poller, Status};
 use crate::device::CompletionQueueId;
 use crate::device::objects::Object;
+use crate::domain::DomainInner;
 use crate::domain::brand::Branded;
-use crate::domain::{DomainId, DomainInner};
 use crate::error::{VerbError, note_leak};
-use crate::queue::ledger::{Detour, Retirer};
-use crate::queue::{Entry, MAX_SLOTS, Peers, QueueKey, QueueKind, SharedLedger, WorkId};
+use crate::queue::ledger::Retirer;
+use crate::queue::{Entry, MAX_SLOTS, QueueKey, QueueKind, SharedLedger, WorkId};
 use crate::sys::{
     self,
     inline::{PollCq, RequestNotify},
 };
 use std::marker::PhantomData;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::{fmt, mem, ptr::NonNull};
 
@@ -94,152 +95,10 @@ pub struct NoRoom {
     pub free: u32,
 }
 
-/// What a work queue and its poller tell each other besides the ledger, and what the pair is. One for both queues of a pair.
-pub(crate) struct QueueStatus {
-    /// Of the send queue and the receive queue. `BROKEN`: since the first failure that the poller saw; posts to this queue
-    /// are refused. `POISONED`: so are they, since the device may have what nobody accounts for; until reset or destroy.
-    /// `IN_SESSIONS`: they go through `ibv_wr_*`.
-    detours: [Detour<Entry>; 2],
-    /// That failure's status, plus 1; 0 for none.
-    first_failure: AtomicU32,
-    pub(crate) qpn: u32,
-    /// UC and UD: a failing send stops the sends only.
-    unreliable: bool,
-    pub(crate) domain: DomainId,
-    /// Of datagrams: what requests in flight go by.
-    pub(crate) peers: Option<Arc<Peers>>,
-}
-
-const BROKEN: u32 = 1;
-const IN_SESSIONS: u32 = 2;
-const POISONED: u32 = 4;
-
-/// Whether a queue with this detour takes no posts.
-#[inline(always)]
-pub(crate) fn is_broken(detour: u32) -> bool {
-    detour & (BROKEN | POISONED) != 0
-}
-
-impl QueueStatus {
-    /// Of a pair of transport `kind`, whose send queue and receive queue have these `detours`.
-    pub(crate) fn new(
-        qpn: u32,
-        kind: sys::ibv_qp_type,
-        domain: DomainId,
-        detours: [Detour<Entry>; 2],
-        peers: Option<Arc<Peers>>,
-    ) -> Arc<Self> {
-        let unreliable = kind != sys::ibv_qp_type::IBV_QPT_RC;
-        Arc::new(Self { detours, first_failure: AtomicU32::new(0), qpn, unreliable, domain, peers })
-    }
-
-    /// The same for another life of the pair.
-    pub(crate) fn anew(&self, detours: [Detour<Entry>; 2]) -> Arc<Self> {
-        let Self { qpn, unreliable, domain, .. } = *self;
-        for (old, new) in self.detours.iter().zip(&detours) {
-            new.set(old.bits() & IN_SESSIONS);
-        }
-        Arc::new(Self { detours, first_failure: AtomicU32::new(0), qpn, unreliable, domain, peers: self.peers.clone() })
-    }
-
-    pub(crate) fn is_broken(&self, side: QueueKind) -> bool {
-        is_broken(self.of(side).bits())
-    }
-
-    /// Nothing more is posted before the pair was reset.
-    pub(crate) fn poison(&self) {
-        self.detours.iter().for_each(|detour| detour.set(POISONED));
-    }
-
-    pub(crate) fn is_poisoned(&self) -> bool {
-        self.of(QueueKind::Send).bits() & POISONED != 0
-    }
-
-    /// Sends go through `ibv_wr_*`.
-    pub(crate) fn send_in_sessions(&self) {
-        self.of(QueueKind::Send).set(IN_SESSIONS);
-    }
-
-    /// The flags of one of the two queues.
-    fn of(&self, side: QueueKind) -> &Detour<Entry> {
-        let [send, receive] = &self.detours;
-        if side == QueueKind::Send { send } else { receive }
-    }
-
-    fn break_queue(&self, side: QueueKind) {
-        self.of(side).set(BROKEN);
-    }
-
-    fn break_all(&self) {
-        [QueueKind::Send, QueueKind::Receive].into_iter().for_each(|side| self.break_queue(side));
-    }
-
-    /// What broke the pair.
-    pub(crate) fn first_failure(&self) -> Option<Status> {
-        match self.first_failure.load(Ordering::Relaxed) {
-            0 => None,
-            kept => Some(Status::from_raw(kept.wrapping_sub(1))),
-        }
-    }
-
-    /// Notes what broke the pair, or its send queue.
-    pub(crate) fn note_failure(&self, side: QueueKind, failed: Status) {
-        // A flush follows from what is not known; it is no cause.
-        if failed == Status::Flushed {
-            return self.break_side(side);
-        }
-        // 0 is "none", so codes are kept plus 1.
-        let kept = failed.code().unwrap_or(u32::MAX - 1).saturating_add(1);
-        self.first_failure.store(kept, Ordering::Relaxed);
-        self.break_side(side);
-    }
-
-    /// A request failed, and with it the pair, or its send queue.
-    fn break_side(&self, side: QueueKind) {
-        match side {
-            QueueKind::Send if self.unreliable => self.break_queue(side),
-            _ => self.break_all(),
-        }
-    }
-
-    /// Forgets the failures of an earlier life; nothing of it is in flight.
-    pub(crate) fn renew(&self) {
-        self.first_failure.store(0, Ordering::Relaxed);
-        self.detours.iter().for_each(|detour| detour.clear(BROKEN | POISONED));
-    }
-
-    /// The sends go on after one that failed.
-    pub(crate) fn renew_sends(&self) {
-        self.first_failure.store(0, Ordering::Relaxed);
-        self.of(QueueKind::Send).clear(BROKEN);
-    }
-}
-
 /// A work queue as its poller sees it.
 pub(crate) struct Attached {
     pub(crate) retirer: Retirer<Entry>,
     pub(crate) status: Arc<QueueStatus>,
-}
-
-/// The statuses of the work queues of a completion queue, by slot.
-#[derive(Default)]
-pub(super) struct Statuses(Vec<Option<Arc<QueueStatus>>>);
-
-impl Statuses {
-    /// That of the queue of the request with this id.
-    #[cold]
-    pub(super) fn of(&self, id: WorkId) -> Option<&QueueStatus> {
-        self.0.get(id.key().slot())?.as_deref()
-    }
-
-    pub(super) fn set(&mut self, slot: usize, status: Option<Arc<QueueStatus>>) {
-        if self.0.len() <= slot {
-            self.0.resize(slot + 1, None);
-        }
-        if let Some(place) = self.0.get_mut(slot) {
-            *place = status;
-        }
-    }
 }
 
 /// What the control path tells the poller.

@@ -4,7 +4,7 @@
 #![allow(unsafe_code, reason = "takes entries out of the ledgers")]
 
 use super::entry::Ended;
-use super::queue::{QueueStatus, Statuses};
+use super::queue_status::Statuses;
 use super::{Completion, Failure, Status, Success};
 use crate::domain::brand::Branded;
 use crate::memory::Buffer;
@@ -124,7 +124,7 @@ impl<'d> Run<'d> {
         // Before the pair can see itself drained, and begin a new life without failures.
         let first = statuses
             .of(WorkId::from_raw(last))
-            .and_then(|status| note_failure(status, id.key().kind(), Status::from_raw(wc.status.0)));
+            .and_then(|status| status.note_failure(id.key().kind(), Status::from_raw(wc.status.0)));
         // SAFETY: as above.
         let entry = unsafe { retirer.take_oldest(last) };
         (Ended::failed(id, origin.qpn(), wc, first), entry)
@@ -146,16 +146,6 @@ impl<'d> Run<'d> {
     fn drop_before(&mut self) {
         self.each_before(|_, entry| drop(entry));
     }
-}
-
-/// Notes the first failure of a pair; gives the one there was before.
-#[cold]
-fn note_failure(status: &QueueStatus, side: QueueKind, failed: Status) -> Option<Status> {
-    let first = status.first_failure();
-    if first.is_none() || !status.is_broken(side) {
-        status.note_failure(side, first.unwrap_or(failed));
-    }
-    first
 }
 
 /// What one completion of the device retires: requests of one work queue, in the order of posting. Lent by

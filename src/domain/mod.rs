@@ -54,6 +54,11 @@ unsafe impl Sync for DomainInner {}
 #[allow(unnameable_types, reason = "in a sealed trait")]
 pub struct DomainId(usize);
 
+#[cfg(all(test, loom))]
+impl DomainId {
+    pub(crate) const NONE: Self = Self(0);
+}
+
 impl DomainInner {
     /// What tells it from other domains.
     #[inline(always)]

@@ -326,11 +326,11 @@ impl<T> Detour<T> {
         self.0.0.detour()
     }
 
-    /// Bits of [`STEP`] and above are none: the depth is there.
+    /// Bits of [`STEP`] and above are none: the depth is there. Who [clears](Self::clear) them sees what was done before.
     pub(crate) fn set(&self, bits: u32) {
         let bits = u64::from(bits) & (STEP - 1);
         if bits != 0 {
-            self.0.0.limit.fetch_or(bits | BLOCKED, Ordering::Relaxed);
+            self.0.0.limit.fetch_or(bits | BLOCKED, Ordering::Release);
         }
     }
 
@@ -341,7 +341,7 @@ impl<T> Detour<T> {
             Some(if left & (STEP - 1) == 0 { left & !BLOCKED } else { left })
         };
         // Never fails: there always is one.
-        let _ = self.0.0.limit.fetch_update(Ordering::Relaxed, Ordering::Relaxed, without);
+        let _ = self.0.0.limit.fetch_update(Ordering::Acquire, Ordering::Relaxed, without);
     }
 }
 

@@ -1,0 +1,186 @@
+//! What is known of a queue pair that posts and polls have in common: whether it takes posts, and what broke it.
+
+use super::Status;
+use crate::domain::DomainId;
+use crate::queue::ledger::Detour;
+use crate::queue::{Entry, Peers, QueueKind, WorkId};
+use crate::sync::{AtomicU32, Ordering};
+use crate::sys;
+use std::sync::Arc;
+
+/// What a work queue and its poller tell each other besides the ledger, and what the pair is. One for both queues of a pair.
+pub(crate) struct QueueStatus {
+    /// Of the send queue and the receive queue. `BROKEN`: since the first failure that the poller saw; posts to this queue
+    /// are refused. `POISONED`: so are they, since the device may have what nobody accounts for; until reset or destroy.
+    /// `IN_SESSIONS`: they go through `ibv_wr_*`.
+    detours: [Detour<Entry>; 2],
+    /// What broke the sends alone, and what broke the pair: a status, plus 1; 0 for none.
+    failed_send: AtomicU32,
+    failed: AtomicU32,
+    pub(crate) qpn: u32,
+    /// UC and UD: a failing send stops the sends only.
+    unreliable: bool,
+    pub(crate) domain: DomainId,
+    /// Of datagrams: what requests in flight go by.
+    pub(crate) peers: Option<Arc<Peers>>,
+}
+
+const BROKEN: u32 = 1;
+const IN_SESSIONS: u32 = 2;
+const POISONED: u32 = 4;
+
+/// Whether a queue with this detour takes no posts.
+#[inline(always)]
+pub(crate) fn is_broken(detour: u32) -> bool {
+    detour & (BROKEN | POISONED) != 0
+}
+
+impl QueueStatus {
+    /// Of a pair of transport `kind`, whose send queue and receive queue have these `detours`.
+    pub(crate) fn new(
+        qpn: u32,
+        kind: sys::ibv_qp_type,
+        domain: DomainId,
+        detours: [Detour<Entry>; 2],
+        peers: Option<Arc<Peers>>,
+    ) -> Arc<Self> {
+        let unreliable = kind != sys::ibv_qp_type::IBV_QPT_RC;
+        let (failed_send, failed) = Default::default();
+        Arc::new(Self { detours, failed_send, failed, qpn, unreliable, domain, peers })
+    }
+
+    /// The same for another life of the pair.
+    pub(crate) fn anew(&self, detours: [Detour<Entry>; 2]) -> Arc<Self> {
+        let Self { qpn, unreliable, domain, .. } = *self;
+        for (old, new) in self.detours.iter().zip(&detours) {
+            new.set(old.bits() & IN_SESSIONS);
+        }
+        let (failed_send, failed) = Default::default();
+        Arc::new(Self { detours, failed_send, failed, qpn, unreliable, domain, peers: self.peers.clone() })
+    }
+
+    pub(crate) fn is_broken(&self, side: QueueKind) -> bool {
+        is_broken(self.of(side).bits())
+    }
+
+    /// Nothing more is posted before the pair was reset.
+    pub(crate) fn poison(&self) {
+        self.detours.iter().for_each(|detour| detour.set(POISONED));
+    }
+
+    pub(crate) fn is_poisoned(&self) -> bool {
+        self.of(QueueKind::Send).bits() & POISONED != 0
+    }
+
+    /// Sends go through `ibv_wr_*`.
+    pub(crate) fn send_in_sessions(&self) {
+        self.of(QueueKind::Send).set(IN_SESSIONS);
+    }
+
+    /// The flags of one of the two queues.
+    fn of(&self, side: QueueKind) -> &Detour<Entry> {
+        let [send, receive] = &self.detours;
+        if side == QueueKind::Send { send } else { receive }
+    }
+
+    /// Receives first: so a failure of all is not undone by [`renew_sends`](Self::renew_sends).
+    fn break_all(&self) {
+        [QueueKind::Receive, QueueKind::Send].into_iter().for_each(|side| self.of(side).set(BROKEN));
+    }
+
+    /// What broke the pair, or its send queue.
+    pub(crate) fn first_failure(&self) -> Option<Status> {
+        self.first_failure_of(QueueKind::Send)
+    }
+
+    /// What broke that queue of the pair: the failure of a send says nothing of receives, where it stops the sends only.
+    fn first_failure_of(&self, side: QueueKind) -> Option<Status> {
+        let kept = |word: &AtomicU32| match word.load(Ordering::Relaxed) {
+            0 => None,
+            kept => Some(Status::from_raw(kept.wrapping_sub(1))),
+        };
+        let of_sends = (side == QueueKind::Send).then(|| kept(&self.failed_send)).flatten();
+        of_sends.or_else(|| kept(&self.failed))
+    }
+
+    /// Notes that a request of that queue has failed; gives what had broken it before.
+    #[cold]
+    pub(super) fn note_failure(&self, side: QueueKind, failed: Status) -> Option<Status> {
+        let first = self.first_failure_of(side);
+        let sends_only = side == QueueKind::Send && self.unreliable;
+        // A flush follows from what is not known; it is no cause.
+        if first.is_none() && failed != Status::Flushed {
+            // 0 is "none", so codes are kept plus 1.
+            let kept = failed.code().unwrap_or(u32::MAX - 1).saturating_add(1);
+            let word = if sends_only { &self.failed_send } else { &self.failed };
+            word.store(kept, Ordering::Relaxed);
+        }
+        if sends_only {
+            self.of(side).set(BROKEN)
+        } else {
+            self.break_all()
+        }
+        first
+    }
+
+    /// Forgets the failures of an earlier life; nothing of it is in flight.
+    pub(crate) fn renew(&self) {
+        [&self.failed_send, &self.failed].into_iter().for_each(|word| word.store(0, Ordering::Relaxed));
+        self.detours.iter().for_each(|detour| detour.clear(BROKEN | POISONED));
+    }
+
+    /// The sends go on after one that failed; not if meanwhile a receive has.
+    pub(crate) fn renew_sends(&self) {
+        self.failed_send.store(0, Ordering::Relaxed);
+        self.of(QueueKind::Send).clear(BROKEN);
+        if self.is_broken(QueueKind::Receive) {
+            self.of(QueueKind::Send).set(BROKEN);
+        }
+    }
+}
+
+/// The statuses of the work queues of a completion queue, by slot.
+#[derive(Default)]
+pub(super) struct Statuses(Vec<Option<Arc<QueueStatus>>>);
+
+impl Statuses {
+    /// That of the queue of the request with this id.
+    #[cold]
+    pub(super) fn of(&self, id: WorkId) -> Option<&QueueStatus> {
+        self.0.get(id.key().slot())?.as_deref()
+    }
+
+    pub(super) fn set(&mut self, slot: usize, status: Option<Arc<QueueStatus>>) {
+        if self.0.len() <= slot {
+            self.0.resize(slot + 1, None);
+        }
+        if let Some(place) = self.0.get_mut(slot) {
+            *place = status;
+        }
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    //! Every interleaving of the program, which lets sends go on, and a poller, which sees a receive fail.
+    use super::*;
+    use crate::queue::ledger::{Origin, Pool, ledger};
+    use loom::thread;
+
+    #[test]
+    fn sends_that_go_on_do_not_hide_a_receive_that_fails() {
+        loom::model(|| {
+            let pool = Arc::<Pool>::default();
+            let ledgers = [(); 2].map(|()| ledger::<Entry>(&pool, 1, 0, Origin::default()).0);
+            let detours = ledgers.each_ref().map(|poster| poster.detour_of());
+            let status = QueueStatus::new(1, sys::ibv_qp_type::IBV_QPT_UC, DomainId::NONE, detours, None);
+            status.note_failure(QueueKind::Send, Status::LocalProtection);
+            let polled = Arc::clone(&status);
+            let polling = thread::spawn(move || polled.note_failure(QueueKind::Receive, Status::LocalLength));
+            status.renew_sends();
+            assert_eq!(polling.join().unwrap(), None);
+            assert_eq!(status.first_failure(), Some(Status::LocalLength));
+            assert_eq!([QueueKind::Send, QueueKind::Receive].map(|side| status.is_broken(side)), [true; 2]);
+        });
+    }
+}
