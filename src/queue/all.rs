@@ -2,12 +2,13 @@
 #![allow(unsafe_code, reason = "takes items out of a vector, opens a session for all of them")]
 
 use super::batch::{Batch, BatchError, Fault, STAGED, batch};
-use super::post::{PostError, SendQueue};
+use super::post::SendQueue;
+use super::post_error::PostError;
 use super::request::{SendMemory, WorkRequest};
 use super::session::Extended;
 use super::transport::Carries;
 use super::unlikely;
-use super::work::WorkId;
+use super::work_id::WorkId;
 use crate::domain::Brand;
 use crate::error::VerbError;
 use std::mem::{self, ManuallyDrop};

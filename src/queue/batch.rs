@@ -5,11 +5,14 @@
 
 use super::all::Taking;
 use super::ledger::between;
-use super::post::{KEY, PostError, SendQueue, Staged};
+use super::post::{KEY, SendQueue};
+use super::post_error::PostError;
 use super::request::{SendMemory, WorkRequest};
+use super::staged::Staged;
 use super::transport::{Carries, ReliableConnection};
 use super::unlikely;
-use super::work::{PostedMemory, WorkId};
+use super::work::PostedMemory;
+use super::work_id::WorkId;
 use crate::domain::Brand;
 use crate::domain::brand::Branded;
 use crate::error::VerbError;

@@ -4,11 +4,12 @@
 use super::attr::{Modify, PeerPath};
 use super::error::TransitionError;
 use super::pair::QueuePair;
-use super::post::PostError;
+use super::post_error::PostError;
 use super::request::{SendMemory, SendTo, WorkRequest, sealed};
 use super::state::{GoesTo, PostSend, ReadyToReceive, ReadyToSend, State};
 use super::transport::{Carries, Connectionless, OnShared, Transport, UnreliableDatagram, code};
-use super::work::{Entry, Operation, WorkId};
+use super::work::{Entry, Operation};
+use super::work_id::WorkId;
 use crate::completion::Datagram;
 use crate::connection::Endpoint;
 use crate::device::{LinkLayer, Port};

@@ -12,17 +12,20 @@ mod half;
 pub(crate) mod ledger;
 mod pair;
 mod post;
+mod post_error;
 mod posting;
 pub mod request;
 pub mod scope;
 mod session;
 mod shared;
 mod slab;
+mod staged;
 mod state;
 mod transport;
 mod unreliable;
 mod window;
 mod work;
+mod work_id;
 
 pub use all::PostAllError;
 pub use alter::{QueuePairAttributes, SqdAttributes};
@@ -37,8 +40,8 @@ pub(crate) use datagram::{HEADER_BYTES, Peers};
 pub use error::{CreateError, DestroyError, DrainFailure, TransitionError, TransitionFailure, Undrained};
 pub use half::{JoinHalvesError, ReceiveHalf, SendHalf};
 pub use pair::QueuePair;
-pub use post::PostError;
-pub use request::{CarriesImmediate, FillMemory, Inline, RequestFlaw, SendMemory, WorkRequest};
+pub use post_error::{PostError, RequestFlaw};
+pub use request::{CarriesImmediate, FillMemory, Inline, SendMemory, WorkRequest};
 pub use session::Posting;
 pub(crate) use session::RXE;
 pub(crate) use shared::SharedLedger;
@@ -55,8 +58,10 @@ pub use transport::{
     Carries, Connected, Connectionless, OnShared, OwnReceives, Reliable, ReliableConnection, Transport, Unreliable,
     UnreliableConnection, UnreliableDatagram,
 };
-pub(crate) use work::{Entry, MAX_SLOTS, QueueKey, QueueKind, RawEntry};
-pub use work::{Operation, PostedMemory, WorkId};
+pub(crate) use work::{Entry, RawEntry};
+pub use work::{Operation, PostedMemory};
+pub use work_id::WorkId;
+pub(crate) use work_id::{MAX_SLOTS, QueueKey, QueueKind};
 
 /// Says that its caller is rarely where it calls this. Nothing is left of the call.
 #[cold]

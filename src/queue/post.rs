@@ -7,128 +7,24 @@
 use super::attr::Limits;
 use super::datagram::Recipient;
 use super::ledger::Poster;
-use super::request::{Action, FillMemory, Inline, Most, RequestFlaw, SendMemory, WorkRequest};
+use super::post_error::{PostError, RequestFlaw};
+use super::request::{Action, FillMemory, Inline, Most, SendMemory, WorkRequest};
 use super::session::Extended;
+use super::staged::Staged;
 use super::unlikely;
-use super::work::{Entry, Operation, QueueKind, WorkId};
-use crate::completion::{QueueStatus, Status, is_broken};
+use super::work::{Entry, Operation};
+use super::work_id::WorkId;
+use crate::completion::{QueueStatus, is_broken};
 use crate::domain::{Brand, DomainId};
 use crate::error::VerbError;
 use crate::memory::ListInner;
 use crate::seal::Key;
+use crate::sys;
 use crate::sys::inline::{PostReceive as PostReceiveVerb, PostSend as PostSendVerb};
-use crate::sys::{self, ibv_send_flags};
 use std::mem::MaybeUninit;
-use std::{error, fmt, hint, ptr, ptr::NonNull, sync::Arc};
+use std::{hint, ptr, ptr::NonNull, sync::Arc};
 
 pub(super) const KEY: Key = Key(());
-
-/// A request that was not posted, or of which that is not known. `R` is what comes back.
-#[non_exhaustive]
-pub enum PostError<R> {
-    /// As many requests as the queue holds are in flight. Poll, then post again.
-    QueueFull(R),
-    /// The pair, or the shared receive queue, has failed: a completion said so, or a post that may have been half done. Reset
-    /// or destroy it.
-    Broken {
-        /// What was to be posted.
-        request: R,
-        /// What broke it, if a completion said.
-        first_failure: Option<Status>,
-    },
-    /// The request's parts do not go together.
-    Flawed {
-        /// What was to be posted.
-        request: R,
-        /// Why not.
-        flaw: RequestFlaw,
-    },
-    /// The provider refused it.
-    Refused {
-        /// What was to be posted.
-        request: R,
-        /// What the provider answered.
-        source: VerbError,
-    },
-    /// The provider answered with an error but not with which request was at fault, so the device may still execute it.
-    ///
-    /// Its memory stays with the device: it comes back with a completion, or once the pair was reset or destroyed. The
-    /// pair is broken.
-    Uncertain {
-        /// The id of the request.
-        id: WorkId,
-        /// What the provider answered.
-        source: VerbError,
-    },
-}
-
-impl<R> PostError<R> {
-    /// What was to be posted, unless the device may have it.
-    pub fn into_request(self) -> Option<R> {
-        match self {
-            Self::QueueFull(request)
-            | Self::Broken { request, .. }
-            | Self::Flawed { request, .. }
-            | Self::Refused { request, .. } => Some(request),
-            Self::Uncertain { .. } => None,
-        }
-    }
-
-    /// The same error with what `f` makes of the request; with `drop`, one that can leave a scoped domain.
-    pub fn map<P>(self, f: impl FnOnce(R) -> P) -> PostError<P> {
-        match self {
-            Self::QueueFull(request) => PostError::QueueFull(f(request)),
-            Self::Broken { request, first_failure } => PostError::Broken { request: f(request), first_failure },
-            Self::Flawed { request, flaw } => PostError::Flawed { request: f(request), flaw },
-            Self::Refused { request, source } => PostError::Refused { request: f(request), source },
-            Self::Uncertain { id, source } => PostError::Uncertain { id, source },
-        }
-    }
-}
-
-impl<R> fmt::Display for PostError<R> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::QueueFull(_) => f.write_str(
-                "the work queue is full: take completions (in a scope, the results of its tickets), then post again",
-            ),
-            Self::Broken { first_failure: Some(first), .. } => write!(f, "the queue pair has failed: {first}"),
-            Self::Broken { first_failure: None, .. } => f.write_str("the queue has failed: reset or destroy it"),
-            Self::Flawed { flaw, .. } => flaw.fmt(f),
-            Self::Refused { .. } => f.write_str("the provider refused the request"),
-            Self::Uncertain { .. } => f.write_str("the provider failed with the request possibly posted"),
-        }
-    }
-}
-
-impl<R> fmt::Debug for PostError<R> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = match self {
-            Self::QueueFull(_) => "QueueFull",
-            Self::Broken { .. } => "Broken",
-            Self::Flawed { .. } => "Flawed",
-            Self::Refused { .. } => "Refused",
-            Self::Uncertain { .. } => "Uncertain",
-        };
-        let mut debug = f.debug_struct(name);
-        match self {
-            Self::Broken { first_failure, .. } => debug.field("first_failure", first_failure),
-            Self::Flawed { flaw, .. } => debug.field("flaw", flaw),
-            Self::Refused { source, .. } | Self::Uncertain { source, .. } => debug.field("source", source),
-            Self::QueueFull(_) => &mut debug,
-        };
-        debug.finish_non_exhaustive()
-    }
-}
-
-impl<R> error::Error for PostError<R> {
-    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
-        match self {
-            Self::Refused { source, .. } | Self::Uncertain { source, .. } => Some(source),
-            _ => None,
-        }
-    }
-}
 
 /// A work queue of a pair, with `V` the provider's function that posts to it. Whoever holds it `&mut` is the only one who
 /// posts. Few words: what else a post needs is in the line of the ledger. That and what the provider has of the pair are
@@ -262,171 +158,6 @@ impl<V> WorkQueue<V> {
                 self.poison();
                 PostError::Uncertain { id, source }
             }
-        }
-    }
-}
-
-/// A request as the provider reads it.
-#[repr(C)]
-pub(super) struct Staged {
-    pub(super) wr: sys::ibv_send_wr,
-    /// The element of an inline request. Others have it in their descriptor.
-    element: sys::ibv_sge,
-    /// How much of the memory was filled before, in case it comes back.
-    filled_before: usize,
-}
-
-impl Staged {
-    /// Makes the request point to `next`.
-    ///
-    /// # Safety
-    ///
-    /// `this` may be written.
-    #[inline(always)]
-    pub(super) unsafe fn link(this: *mut Self, next: *mut Self) {
-        // SAFETY: the caller's promise.
-        unsafe { (*this).wr.next = next.cast() };
-    }
-
-    /// Takes a request apart: into `this` for the device, and into an entry for the ledger. The device does not know it yet.
-    /// The `last` that the queue has room for is signalled. The `length` is not 0.
-    ///
-    /// # Safety
-    ///
-    /// `this` may be written, was linked, and stays where it is until it was rung: the request may point to its own element.
-    #[inline(always)]
-    pub(super) unsafe fn stage<B, M: SendMemory<B>>(
-        this: *mut Self,
-        mut memory: M,
-        action: &Action,
-        length: u32,
-        id: WorkId,
-        last: bool,
-    ) -> (Entry, M::Rest) {
-        let mut flags = action.flags | if last { ibv_send_flags::IBV_SEND_SIGNALED.0 } else { 0 };
-        let mut count = 1;
-        let sg_list = if let Some(part) = memory.part(KEY) {
-            if action.operation.fills() {
-                // SAFETY: may be written (caller).
-                unsafe { (*this).filled_before = part.filled() };
-                part.set_filled(length as usize);
-            }
-            // It says `length`: what is filled, or was made so.
-            part.element()
-        } else if let Some(list) = memory.list(KEY) {
-            if action.operation.fills() {
-                list.note();
-                list.fill(length as usize);
-            }
-            let (elements, filled) = list.filled_elements();
-            count = filled;
-            elements
-        } else {
-            flags |= ibv_send_flags::IBV_SEND_INLINE.0;
-            // The provider reads them when the request is posted.
-            let addr = memory.bytes(KEY).as_ptr().expose_provenance() as u64;
-            // SAFETY: may be written (caller).
-            unsafe { (*this).element = sys::ibv_sge { addr, length, lkey: 0 } };
-            // SAFETY: as above.
-            unsafe { &raw mut (*this).element }
-        };
-        #[allow(clippy::multiple_unsafe_ops_per_block, reason = "one struct, member by member")]
-        // SAFETY: may be written (caller); each member is written in place. What the opcode does not use is left alone.
-        unsafe {
-            let wr = &raw mut (*this).wr;
-            (&raw mut (*wr).wr_id).write(id.raw());
-            (&raw mut (*wr).sg_list).write(sg_list);
-            (&raw mut (*wr).num_sge).write(count as i32);
-            (&raw mut (*wr).opcode).write(action.opcode);
-            (&raw mut (*wr).send_flags).write(flags);
-            if action.has_immediate() {
-                (&raw mut (*wr).__bindgen_anon_1.imm_data).write(action.immediate_be);
-            }
-            if let Some(to) = memory.recipient(KEY) {
-                (&raw mut (*wr).wr.ud.ah).write(to.handle().raw());
-                (&raw mut (*wr).wr.ud.remote_qpn).write(to.queue_pair().value());
-                (&raw mut (*wr).wr.ud.remote_qkey).write(to.qkey().0);
-            }
-            match action.operation {
-                Operation::Write | Operation::Read => {
-                    (&raw mut (*wr).wr.rdma.remote_addr).write(action.remote_addr);
-                    (&raw mut (*wr).wr.rdma.rkey).write(action.rkey);
-                }
-                Operation::CompareAndSwap | Operation::FetchAndAdd => {
-                    (&raw mut (*wr).wr.atomic.remote_addr).write(action.remote_addr);
-                    (&raw mut (*wr).wr.atomic.rkey).write(action.rkey);
-                    (&raw mut (*wr).wr.atomic.compare_add).write(action.compare_add);
-                    (&raw mut (*wr).wr.atomic.swap).write(action.swap);
-                }
-                // An atomic write goes in sessions only, and what is about windows is posted otherwise.
-                Operation::Send | Operation::Receive | Operation::AtomicWrite | Operation::Bind | Operation::Revoke => {
-                }
-            }
-        }
-        memory.into_entry(action.operation, KEY)
-    }
-
-    /// [`stage`](Self::stage) of a request that may be one of nothing: an element of length 0 means 2^31 bytes to some
-    /// devices.
-    ///
-    /// # Safety
-    ///
-    /// As there.
-    #[inline(always)]
-    pub(super) unsafe fn stage_any<B, M: SendMemory<B>>(
-        this: *mut Self,
-        memory: M,
-        action: &Action,
-        length: u32,
-        id: WorkId,
-        last: bool,
-    ) -> (Entry, M::Rest) {
-        // SAFETY: the caller's promise.
-        let staged = unsafe { Self::stage(this, memory, action, length, id, last) };
-        if length == 0 {
-            // SAFETY: may be written (caller).
-            unsafe { (*this).wr.num_sge = 0 };
-        }
-        staged
-    }
-
-    /// Lets it make a completion.
-    ///
-    /// # Safety
-    ///
-    /// `this` is staged.
-    #[inline(always)]
-    pub(super) unsafe fn signal(this: *mut Self) {
-        // SAFETY: the caller's promise.
-        unsafe { (*this).wr.send_flags |= ibv_send_flags::IBV_SEND_SIGNALED.0 };
-    }
-
-    /// Lets a send end a window of the peer.
-    ///
-    /// # Safety
-    ///
-    /// `this` is a staged send.
-    pub(super) unsafe fn invalidate(this: *mut Self, rkey: u32) {
-        // SAFETY: the caller's promise.
-        let wr = unsafe { &mut (*this).wr };
-        wr.opcode = sys::ibv_wr_opcode::IBV_WR_SEND_WITH_INV;
-        wr.__bindgen_anon_1.invalidate_rkey = rkey;
-    }
-
-    /// Undoes what [`stage`](Self::stage) did to the memory of `entry`.
-    ///
-    /// # Safety
-    ///
-    /// It was staged in `this`.
-    pub(super) unsafe fn unstage(this: *const Self, entry: &Entry) {
-        if !entry.operation(QueueKind::Send).fills() {
-            return;
-        }
-        if let Some(part) = entry.part() {
-            // SAFETY: written when it was staged (caller).
-            part.set_filled(unsafe { (*this).filled_before });
-        } else if let Some(list) = entry.as_list() {
-            list.restore();
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::datagram::{Addressed, Recipient};
 use super::post::KEY;
+use super::post_error::RequestFlaw;
 use super::session::Posting;
 use super::work::{Entry, Operation};
 use crate::domain::{Brand, DomainId};
@@ -441,94 +442,6 @@ pub(super) struct Most {
     pub(super) posting: Posting,
     /// Whether the device was reviewed for what ends memory windows.
     pub(super) barrier: bool,
-}
-
-/// A request whose parts do not go together. Nothing reached the device.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum RequestFlaw {
-    /// More bytes than fit at the target (the peer's memory for a write, the buffer for a read), in a message, in a datagram
-    /// (the port's MTU), or than the pair takes [inline](crate::Inline).
-    #[error(
-        "{len_bytes} bytes do not fit in {within}: in what is written to or read into, in a message, in a datagram (the MTU), \
-         or, of `Inline`, in what `Limits::inline_bytes` asked for"
-    )]
-    TooLong {
-        /// What would be moved.
-        len_bytes: u64,
-        /// What there is.
-        within: u64,
-    },
-    /// Memory, or a recipient, of another protection domain than the queue's. Only domains of the brand
-    /// [`Checked`](crate::Checked) get this far; others do not compile.
-    #[error("memory or recipient of another protection domain: take them from the domain that the queue is of")]
-    OtherDomain,
-    /// More buffers in a list than the pair takes.
-    #[error("a list of {elements} buffers, where the queue pair takes {most}: see `Limits::elements`")]
-    TooManyElements {
-        /// How many there are.
-        elements: usize,
-        /// How many the pair was made for.
-        most: u32,
-    },
-    /// A datagram comes with 40 bytes in front, for which the receive must have room.
-    #[error("a receive of datagrams needs at least 40 bytes, for the routing header; there are {len_bytes}")]
-    NoRoomForHeader {
-        /// How many bytes there are.
-        len_bytes: u64,
-    },
-    /// A receive into lent memory of no bytes, which devices do not know.
-    #[error("a receive needs at least one byte of memory")]
-    EmptyReceive,
-    /// The queue pair was not made for atomic writes.
-    #[error("the queue pair has no atomic writes: create it with `Posting::AtomicWrites`")]
-    NoAtomicWrites,
-    /// What peers reach is made of words, what is behind a window too.
-    #[error("a window is bound over whole words; these are {len_bytes} bytes at {address:#x}")]
-    NotInWords {
-        /// Where.
-        address: u64,
-        /// How many bytes there are.
-        len_bytes: u64,
-    },
-    /// This device does not keep peers within a window.
-    #[error(
-        "this device does not keep peers within a window ({len_bytes} bytes of a region of {region_bytes}): \
-         bind it over a whole region; `ProtectionDomain::register` makes one of a buffer"
-    )]
-    WindowOverPart {
-        /// How many bytes the window should have.
-        len_bytes: u64,
-        /// How many its region has.
-        region_bytes: u64,
-    },
-    /// On this device the end of a window by a request gives no memory back, or does harm.
-    #[error("windows of this device are not ended by requests: `dealloc` them, and deregister their region")]
-    NoBarrier,
-    /// A window of type 2 is for the pair that it was made by.
-    #[error("the window was made by another queue pair")]
-    WindowOfAnotherPair,
-    /// The pair that the window was made by is destroyed.
-    #[error("the window was freed with its queue pair")]
-    WindowEnded,
-    /// The pair posts through `ibv_wr_*`.
-    #[error("windows are posted on pairs with `Posting::List` only")]
-    NotInSession,
-    /// An atomic works on 8 bytes at an address that is a multiple of 8, on both sides.
-    #[error("an atomic needs 8 bytes at a multiple of 8; there are {len_bytes} at {address:#x}")]
-    NotAWord {
-        /// Where.
-        address: u64,
-        /// How many bytes there are.
-        len_bytes: u64,
-    },
-}
-
-impl RequestFlaw {
-    #[cold]
-    fn of(len_bytes: u64, within: u64) -> Self {
-        Self::TooLong { len_bytes, within }
-    }
 }
 
 impl<M> WorkRequest<M, Send> {

@@ -18,7 +18,7 @@
 //! A value that nobody takes out is dropped with the slab if the queue [ended](Slab::end), and leaked otherwise.
 #![allow(unsafe_code, reason = "cells that change owners")]
 
-use super::work::{MAX_SHARED, SHARED_GENERATION_MASK, WorkId};
+use super::work_id::{MAX_SHARED, SHARED_GENERATION_MASK, WorkId};
 use crate::domain::Number;
 use crate::sync::{Arc, AtomicBool, AtomicU32, Ordering, UnsafeCell};
 use core::mem::MaybeUninit;

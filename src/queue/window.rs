@@ -5,11 +5,15 @@
 #![allow(unsafe_code, reason = "calls the provider's post functions")]
 
 use super::pair::QueuePair;
-use super::post::{PostError, SendQueue, Staged};
-use super::request::{BindWindow, Fenced, RequestFlaw, Revoke, SendInvalidating, SendMemory, WorkRequest};
+use super::post::SendQueue;
+use super::post_error::PostError;
+use super::post_error::RequestFlaw;
+use super::request::{BindWindow, Fenced, Revoke, SendInvalidating, SendMemory, WorkRequest};
+use super::staged::Staged;
 use super::state::{PostSend, State};
 use super::transport::{Carries, Transport};
-use super::work::{Entry, Operation, WorkId};
+use super::work::{Entry, Operation};
+use super::work_id::WorkId;
 use super::{SendHalf, request};
 use crate::domain::{Brand, DomainId};
 use crate::error::VerbError;

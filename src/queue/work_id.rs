@@ -1,0 +1,163 @@
+//! Work ids: which request of which work queue.
+
+use super::ledger::{NAME_BITS, STEP, after};
+use std::fmt;
+
+/// Names a posted work request.
+///
+/// Having one tells you that the request was posted; not that it is still in flight, and nothing about who owns its
+/// buffer: the ledger does, until the completion with this id gives it back.
+///
+/// What a C program hangs on `wr_id` goes into a map by this, one for each completion queue: requests that complete on
+/// different ones may have the same id.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[doc(alias = "wr_id")]
+pub struct WorkId(u64);
+
+/// Which work queue a request is of: the low bits of its id, 2 kind, 20 slot. Above them the id counts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct QueueKey(u32);
+
+/// The kinds of work queue, as work ids tell them apart.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum QueueKind {
+    Send = 0,
+    Receive = 1,
+    /// Of a shared receive queue: its ids are made by [`WorkId::shared`].
+    Shared = 2,
+}
+
+const SLOT_BITS: u32 = 20;
+const KIND_BITS: u32 = 2;
+static_assertions::const_assert_eq!(SLOT_BITS + KIND_BITS, NAME_BITS);
+/// Each life of a slot begins to count where no id of an earlier one comes near.
+const LIFE_BITS: u32 = 24;
+
+/// The most work queues that one completion queue serves.
+pub(crate) const MAX_SLOTS: u32 = 1 << SLOT_BITS;
+
+/// In the id of a shared receive, the slot is the number of its queue, and what counts else is of the request: 22 generation,
+/// 20 index.
+const SHARED_INDEX_BITS: u32 = 20;
+const SHARED_GENERATION_BITS: u32 = u64::BITS - NAME_BITS - SHARED_INDEX_BITS;
+/// The most requests of one shared receive queue.
+pub(crate) const MAX_SHARED: u32 = 1 << SHARED_INDEX_BITS;
+pub(crate) const SHARED_GENERATION_MASK: u32 = (1 << SHARED_GENERATION_BITS) - 1;
+
+impl QueueKey {
+    /// `slot` is below [`MAX_SLOTS`].
+    pub(crate) const fn new(kind: QueueKind, slot: u32) -> Self {
+        Self((kind as u32) << SLOT_BITS | slot & (MAX_SLOTS - 1))
+    }
+
+    /// Whether its kind is [`Send`](QueueKind::Send).
+    #[inline(always)]
+    pub(crate) fn is_send(self) -> bool {
+        self.0 >> SLOT_BITS == QueueKind::Send as u32
+    }
+
+    #[inline(always)]
+    pub(crate) fn kind(self) -> QueueKind {
+        match self.0 >> SLOT_BITS {
+            0 => QueueKind::Send,
+            1 => QueueKind::Receive,
+            _ => QueueKind::Shared,
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn slot(self) -> usize {
+        (self.0 & (MAX_SLOTS - 1)) as usize
+    }
+
+    /// The id of the first request of a life; lives come round.
+    pub(crate) fn first(self, life: u32) -> WorkId {
+        WorkId(u64::from(life) << LIFE_BITS << NAME_BITS | u64::from(self.0))
+    }
+}
+
+impl WorkId {
+    #[inline(always)]
+    pub(crate) fn from_raw(wr_id: u64) -> Self {
+        Self(wr_id)
+    }
+
+    #[inline(always)]
+    pub(crate) fn raw(self) -> u64 {
+        self.0
+    }
+
+    #[inline(always)]
+    pub(crate) fn key(self) -> QueueKey {
+        QueueKey((self.0 & (STEP - 1)) as u32)
+    }
+
+    /// Which life it is of, or a later one where that counted so far.
+    pub(crate) fn life(self) -> u32 {
+        (self.0 >> (LIFE_BITS + NAME_BITS)) as u32
+    }
+
+    /// The id of a shared receive: the number of its queue, and the generation and index of its slot there.
+    #[inline(always)]
+    pub(crate) fn shared(number: u32, generation: u32, index: u32) -> Self {
+        let above = u64::from(generation & SHARED_GENERATION_MASK) << SHARED_INDEX_BITS;
+        let above = above | u64::from(index & (MAX_SHARED - 1));
+        Self(above << NAME_BITS | u64::from(QueueKey::new(QueueKind::Shared, number).0))
+    }
+
+    /// Of a shared receive: the number of its queue, and the generation and index of its slot there.
+    #[inline(always)]
+    pub(crate) fn as_shared(self) -> Option<(u32, u32, u32)> {
+        let generation = (self.0 >> (NAME_BITS + SHARED_INDEX_BITS)) as u32;
+        let index = self.index() & (MAX_SHARED - 1);
+        (self.key().kind() == QueueKind::Shared).then_some((self.key().slot() as u32, generation, index))
+    }
+
+    /// The id that comes `ahead` after it.
+    #[inline(always)]
+    pub(crate) fn after(self, ahead: u32) -> Self {
+        Self(after(self.0, ahead))
+    }
+
+    /// The low bits of what it counts.
+    #[inline(always)]
+    pub(crate) fn index(self) -> u32 {
+        (self.0 >> NAME_BITS) as u32
+    }
+}
+
+impl fmt::Debug for WorkId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "WorkId({:#x})", self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_work_id_keeps_its_parts_apart() {
+        let key = QueueKey::new(QueueKind::Receive, MAX_SLOTS - 1);
+        let (first, last_life) = (key.first(5), (1 << 18) - 1);
+        assert_eq!((first.key(), first.index(), first.life()), (key, 5 << LIFE_BITS, 5));
+        assert_eq!((key.slot(), key.kind()), (MAX_SLOTS as usize - 1, QueueKind::Receive));
+        assert_eq!((key.first(last_life).life(), key.first(last_life + 1)), (last_life, key.first(0)));
+        assert_ne!(QueueKey::new(QueueKind::Send, 3), QueueKey::new(QueueKind::Receive, 3));
+    }
+
+    #[test]
+    fn the_id_of_a_shared_receive_keeps_its_parts_apart() {
+        for parts in
+            [(0, 0, 0), (MAX_SLOTS - 1, 0, 0), (0, SHARED_GENERATION_MASK, 0), (0, 0, MAX_SHARED - 1), (5, 6, 7)]
+        {
+            let (number, generation, index) = parts;
+            let id = WorkId::shared(number, generation, index);
+            assert_eq!((id.as_shared(), id.key().kind()), (Some(parts), QueueKind::Shared));
+        }
+        assert_eq!(WorkId::shared(1, SHARED_GENERATION_MASK + 1, 0), WorkId::shared(1, 0, 0), "generations come round");
+        for kind in [QueueKind::Send, QueueKind::Receive] {
+            assert_eq!(QueueKey::new(kind, 1).first(0).as_shared(), None);
+        }
+    }
+}
