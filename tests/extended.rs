@@ -2,6 +2,7 @@
 //! (`common::Queues`); and what is of them alone.
 #![allow(clippy::duplicate_mod, reason = "each of the programs has what they share for itself")]
 
+#[path = "attacks/main.rs"]
 mod attacks;
 mod exchange;
 mod faults;

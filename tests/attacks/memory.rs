@@ -1,0 +1,245 @@
+//! Registered memory: who reaches which bytes, in parts and in shares too, and when it is dropped.
+
+use super::common::Queues;
+use super::{LIMITS, Stage, all, assert_disjoint, fails_for_ever, settle, small};
+use interlock::soft::{Fabric, Verb};
+use interlock::{Context, LocalRead, LocalWrite, RemoteAll, RemoteRead, RemoteRegion, RemoteWrite, Status};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+#[test]
+fn memory_that_cannot_be_deregistered_is_never_freed() {
+    static DROPS: AtomicUsize = AtomicUsize::new(0);
+    interlock::domain! { struct Test; }
+    let fabric = Fabric::manual();
+    let context = Context::open_on(&fabric, "dev").unwrap();
+    let mut stage = Stage::new(fabric, context.named_domain(Test).unwrap());
+    let region = stage.domain.register::<RemoteWrite, _>(counted::<0>(&DROPS, 2)).unwrap();
+    let target = region.remote();
+    stage.fabric.inject(fails_for_ever(Verb::DeregMr));
+    let error = region.deregister().unwrap_err();
+    assert_eq!(error.region.load(0).unwrap(), 0);
+    drop(error);
+    assert_eq!(DROPS.load(Ordering::Relaxed), 0);
+    // The peer still reaches it.
+    stage.left.post_write(small(&stage.domain), &target).unwrap();
+    settle(&stage.fabric, &mut stage.poller).pop().unwrap().check().unwrap();
+    stage.fabric.heal();
+    drop((stage.left, stage.right, stage.poller, stage.queue, stage.domain));
+    assert!(context.named_domain(Test).is_err());
+    assert_eq!(DROPS.load(Ordering::Relaxed), 0);
+}
+
+/// A type with drop glue of which any bytes are a value.
+#[derive(FromBytes, IntoBytes, Immutable, Debug)]
+#[repr(transparent)]
+struct Counted<const SITE: usize>(u64);
+
+static SITES: [OnceLock<&'static AtomicUsize>; 2] = [const { OnceLock::new() }; 2];
+
+impl<const SITE: usize> Drop for Counted<SITE> {
+    fn drop(&mut self) {
+        SITES[SITE].get().unwrap().fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Memory whose drops are counted in `drops`.
+fn counted<const SITE: usize>(drops: &'static AtomicUsize, count: usize) -> Vec<Counted<SITE>> {
+    SITES[SITE].set(drops).unwrap();
+    (0..count).map(|_| Counted(0)).collect()
+}
+
+#[test]
+fn memory_with_drop_glue_is_never_dropped_in_flight_nor_twice() {
+    static DROPS: AtomicUsize = AtomicUsize::new(0);
+    let mut stage = stage!();
+    let region = stage.domain.register::<LocalWrite, _>(counted::<1>(&DROPS, 4)).unwrap();
+    let (rest, whole) = region.split();
+    drop(rest);
+    for buffer in whole.chunks(8) {
+        stage.right.post_receive(buffer).unwrap();
+    }
+    stage.left.post_send(small(&stage.domain)).unwrap();
+    drop(settle(&stage.fabric, &mut stage.poller));
+    assert_eq!(DROPS.load(Ordering::Relaxed), 0);
+    drop(stage.right);
+    assert_eq!(DROPS.load(Ordering::Relaxed), 0);
+    drop(all(&mut stage.poller));
+    assert_eq!(DROPS.load(Ordering::Relaxed), 4);
+}
+
+#[test]
+fn drop_glue_that_calls_the_library_never_deadlocks() {
+    interlock::domain! { struct Test; struct Inner; }
+    #[derive(FromBytes, IntoBytes, Immutable)]
+    #[repr(transparent)]
+    struct Calls(u64);
+    impl Drop for Calls {
+        fn drop(&mut self) {
+            let domain = Context::open_on(Fabric::process(), "soft0").unwrap().named_domain(Inner).unwrap();
+            let (queue, _poller) = domain.queue(8).unwrap();
+            drop((domain.reliable(&queue, &LIMITS).unwrap(), domain.buffer(8).unwrap()));
+        }
+    }
+    // In the last owner's drop of a completion queue that nobody polled.
+    let fabric = Fabric::process().clone();
+    let mut stage = Stage::new(fabric, Context::open("soft0").unwrap().named_domain(Test).unwrap());
+    let region = stage.domain.register::<LocalWrite, _>(vec![Calls(0)]).unwrap();
+    stage.right.post_receive(region.split().1).unwrap();
+    drop((stage.right, stage.left, stage.poller, stage.domain));
+    drop(stage.queue);
+}
+
+///
+#[test]
+fn r_1_spare_capacity_is_never_reached_by_a_peer() {
+    let mut stage = stage!();
+    let mut memory = vec![5_u64; 2];
+    memory.reserve_exact(6);
+    let region = stage.domain.register::<RemoteAll, _>(memory).unwrap();
+    assert_eq!(region.len(), 16);
+    let mut record = region.remote().to_bytes();
+    record[23] = 24;
+    let beyond = RemoteRegion::<RemoteWrite>::from_bytes(&record).unwrap().slice(16..24).unwrap();
+    stage.left.post_write(small(&stage.domain), &beyond).unwrap();
+    assert_eq!(
+        settle(&stage.fabric, &mut stage.poller).pop().unwrap().check().unwrap_err().status,
+        Status::RemoteAccess
+    );
+    assert_eq!(region.deregister().unwrap(), [5, 5]);
+}
+
+///
+#[test]
+fn r_2_memory_that_a_peer_is_writing_to_is_never_freed_before_it_is_deregistered() {
+    let mut stage = stage!();
+    let region = stage.domain.register::<RemoteWrite, _>(vec![0_u64; 512]).unwrap();
+    let stale = region.remote();
+    stage.left.post_write(stage.domain.buffer(4096).unwrap(), &stale).unwrap();
+    drop(region);
+    // The same allocation, perhaps, for something else.
+    let mut reused = vec![3_u64; 512];
+    assert_eq!(
+        settle(&stage.fabric, &mut stage.poller).pop().unwrap().check().unwrap_err().status,
+        Status::RemoteAccess
+    );
+    reused.push(3);
+    assert!(reused.iter().all(|&word| word == 3));
+}
+
+///
+#[test]
+fn r_3_memory_of_one_domain_is_never_reached_through_a_pair_of_another() {
+    interlock::domain! { struct Other; }
+    let mut stage = stage!();
+    let other = stage.domain.context().named_domain(Other).unwrap();
+    let region = other.register::<RemoteAll, _>(vec![5_u64; 1]).unwrap();
+    stage.left.post_write(small(&stage.domain), &region.remote()).unwrap();
+    assert_eq!(
+        settle(&stage.fabric, &mut stage.poller).pop().unwrap().check().unwrap_err().status,
+        Status::RemoteAccess
+    );
+    assert_eq!(region.load(0).unwrap(), 5);
+}
+
+/// what is posted has moved; its neighbours cannot be joined around it.
+#[test]
+fn r_4_a_part_in_flight_is_never_covered_by_another_buffer() {
+    let mut stage = stage!();
+    let region = stage.domain.register::<LocalWrite, _>(vec![0_u8; 24]).unwrap();
+    let (rest, whole) = region.split();
+    let mut parts = whole.chunks(8).into_iter();
+    let (first, middle, last) = (parts.next().unwrap(), parts.next().unwrap(), parts.next().unwrap());
+    stage.right.post_receive(middle).unwrap();
+    let error = first.join(last).unwrap_err();
+    let error = rest.rejoin(error.left).unwrap_err();
+    let (rest, first, last) = (error.region, error.buffer, parts.next());
+    assert!(last.is_none());
+    drop(stage.right);
+    let middle = all(&mut stage.poller).pop().unwrap().check().unwrap_err().into_buffer().unwrap();
+    let error = rest.rejoin(first.join(middle).unwrap()).unwrap_err();
+    assert_eq!(error.buffer.capacity(), 16, "the third part was dropped, and is never made up for");
+}
+
+#[test]
+fn memory_that_is_shared_in_flight_is_never_unique() {
+    let mut stage = stage!();
+    let region = stage.domain.register::<LocalWrite, _>(vec![9_u8; 8]).unwrap();
+    let (rest, whole) = region.split();
+    let share = whole.share();
+    stage.left.post_send(share.clone()).unwrap();
+    let share = share.try_into_unique().unwrap_err();
+    let other = share.clone();
+    drop(share);
+    // The last handle of the program, but not of the device.
+    let other = other.try_into_unique().unwrap_err();
+    drop(stage.left);
+    let Some(back) = all(&mut stage.poller).pop().unwrap().check().unwrap_err().memory.into_shared() else {
+        panic!("a share")
+    };
+    let back = back.try_into_unique().unwrap_err();
+    drop(other);
+    let whole = back.try_into_unique().unwrap();
+    assert_eq!(rest.rejoin(whole).unwrap().deregister().unwrap(), [9; 8]);
+}
+
+#[test]
+fn a_region_shared_as_a_whole_is_never_written_again() {
+    let stage = stage!();
+    let region = stage.domain.register::<LocalRead, _>(vec![1_u8; 8]).unwrap();
+    let share = region.share();
+    assert!(share.try_into_unique().is_err(), "no local write");
+    let region = stage.domain.register::<RemoteRead, _>(vec![1_u64; 1]).unwrap();
+    let remote = region.remote();
+    let share = region.share();
+    assert!(share.try_into_unique().is_err(), "peers may read it");
+    assert_eq!(remote.len(), 8);
+}
+
+/// J-3: the program reads as bytes what peers read at the same moment, and nothing that they write.
+#[test]
+fn j_3_bytes_that_the_program_borrows_are_never_written_by_a_peer() {
+    let mut stage = stage!();
+    let region = stage.domain.register::<RemoteRead, _>(vec![7_u64; 4]).unwrap();
+    let borrowed = region.as_bytes();
+    stage.left.post_read(stage.domain.buffer(32).unwrap(), &region.remote()).unwrap();
+    // A peer that takes more than was granted.
+    let mut record = region.remote().to_bytes();
+    record[3] = RemoteRegion::<RemoteAll>::from_bytes(&all_rights(record)).unwrap().to_bytes()[3];
+    let lie = RemoteRegion::<RemoteAll>::from_bytes(&record).unwrap();
+    let fabric = stage.fabric.clone();
+    let stepping = thread::spawn(move || fabric.run());
+    assert!(borrowed.contains(&7));
+    stepping.join().unwrap();
+    stage.left.post_write(stage.domain.buffer(32).unwrap(), &lie).unwrap();
+    let out = settle(&stage.fabric, &mut stage.poller);
+    let statuses: Vec<_> = out.into_iter().map(|c| c.check().map_err(|failure| failure.status)).collect();
+    assert!(matches!(statuses[..], [Ok(_), Err(Status::RemoteAccess)]), "{statuses:?}");
+    assert_eq!(borrowed, [7_u64; 4].as_bytes());
+}
+
+/// The record with every remote right in it.
+fn all_rights(mut record: [u8; 24]) -> [u8; 24] {
+    record[3] = 0b1110;
+    record
+}
+
+#[test]
+fn more_memory_than_a_message_is_never_lost() {
+    if cfg!(miri) || usize::BITS < 64 {
+        return;
+    }
+    const GIB: usize = 1 << 30;
+    let stage = stage!();
+    // Zeroed memory that nobody touches costs nothing.
+    let region = stage.domain.register::<LocalWrite, _>(vec![0_u8; 4 * GIB + 4096]).unwrap();
+    let (rest, whole) = region.split();
+    assert_eq!(whole.capacity(), 4 * GIB + 4096);
+    let parts = whole.chunks(GIB);
+    assert_eq!(parts.len(), 5);
+    assert_disjoint(&parts);
+    let whole = parts.into_iter().reduce(|left, right| left.join(right).unwrap()).unwrap();
+    assert_eq!(rest.rejoin(whole).unwrap().deregister().unwrap().len(), 4 * GIB + 4096);
+}

@@ -1,0 +1,96 @@
+//! The last resort: where a device lets go of nothing, or peers still reach the memory, the process ends. Each test runs itself
+//! as another one.
+
+use crate::{SHORT, always};
+use interlock::RemoteWrite;
+use interlock::soft::{Fabric, Fault, Verb};
+use std::env;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::Command;
+use std::time::Duration;
+
+/// Runs the test `name` of this program again, as another process, which must abort with `message`. Says whether this is
+/// that process.
+fn is_to_abort(name: &str, message: &str) -> bool {
+    const ABORTS: &str = "INTERLOCK_TEST_ABORTS";
+    if env::var_os(ABORTS).is_some_and(|which| which == name) {
+        return true;
+    }
+    let output = Command::new(env::current_exe().unwrap())
+        .args(["--exact", &format!("last_resort::{name}"), "--nocapture", "--test-threads=1"])
+        .env(ABORTS, name)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    let signal = std::os::unix::process::ExitStatusExt::signal(&output.status);
+    assert_eq!(signal, Some(libc::SIGABRT), "{said}");
+    assert!(said.contains("interlock: the memory of a scope is still in use: ") && said.contains(message), "{said}");
+    assert!(!said.contains("got away"), "{said}");
+    false
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "has no processes")]
+fn a_device_that_lets_go_of_nothing_ends_the_process() {
+    if !is_to_abort("a_device_that_lets_go_of_nothing_ends_the_process", "neither flushed nor ended") {
+        return;
+    }
+    let (fabric, mut wire) = wire!(Fabric::manual());
+    let mut buffer = [0_u8; 8];
+    let ended = wire.exclusive.scope(Duration::ZERO, |scope| {
+        drop(scope.post_receive(scope.lend_mut(&mut buffer).unwrap()).unwrap());
+        fabric.inject(always(Verb::ModifyQp, libc::EIO));
+        fabric.inject(always(Verb::DestroyQp, libc::EIO));
+    });
+    eprintln!("got away: {ended:?}");
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "has no processes")]
+fn a_panic_over_a_device_that_lets_go_of_nothing_ends_the_process() {
+    if !is_to_abort("a_panic_over_a_device_that_lets_go_of_nothing_ends_the_process", "neither flushed nor ended") {
+        return;
+    }
+    let (fabric, mut wire) = wire!(Fabric::manual());
+    let caught = catch_unwind(AssertUnwindSafe(|| {
+        let mut buffer = [0_u8; 8];
+        wire.exclusive.scope(Duration::ZERO, |scope| {
+            drop(scope.post_receive(scope.lend_mut(&mut buffer).unwrap()).unwrap());
+            fabric.inject(always(Verb::ModifyQp, libc::EIO));
+            fabric.inject(always(Verb::DestroyQp, libc::EIO));
+            panic!("in the closure");
+        })
+    }));
+    eprintln!("got away: {caught:?}");
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "has no processes")]
+fn a_device_that_is_pulled_out_with_requests_in_flight_ends_the_process() {
+    if !is_to_abort("a_device_that_is_pulled_out_with_requests_in_flight_ends_the_process", "neither flushed nor ended")
+    {
+        return;
+    }
+    let (fabric, mut wire) = wire!(Fabric::new());
+    let mut buffer = [0_u8; 8];
+    let ended = wire.exclusive.scope(SHORT, |scope| {
+        drop(scope.post_receive(scope.lend_mut(&mut buffer).unwrap()).unwrap());
+        fabric.inject(Fault::DeviceRemoved { device: "dev0".to_owned() });
+    });
+    eprintln!("got away: {ended:?}");
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "has no processes")]
+fn memory_that_peers_can_still_reach_ends_the_process() {
+    if !is_to_abort("memory_that_peers_can_still_reach_ends_the_process", "peers can still reach it") {
+        return;
+    }
+    let (fabric, mut wire) = wire!(Fabric::new());
+    let mut words = [0_u64; 8];
+    let ended = wire.exclusive.scope(SHORT, |scope| {
+        drop(scope.grant::<RemoteWrite>(&mut words).unwrap());
+        fabric.inject(always(Verb::DeregMr, libc::EBUSY));
+    });
+    eprintln!("got away: {ended:?}");
+}

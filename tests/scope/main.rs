@@ -1,0 +1,99 @@
+//! Borrowed memory: what scopes do on whichever device there is, and that nothing breaks them. Each attack is named as what
+//! never happens, or as what happens instead.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+/// A fabric, and a wire between two pairs of its only device.
+macro_rules! wire {
+    ($fabric:expr) => {{
+        interlock::domain! { struct Test; }
+        let fabric: interlock::soft::Fabric = $fabric;
+        let domain: interlock::ProtectionDomain<Test> =
+            interlock::Context::open_on(&fabric, "dev0").unwrap().named_domain(Test).unwrap();
+        let wire = crate::Wire::new(domain);
+        (fabric, wire)
+    }};
+    () => {{
+        interlock::domain! { struct Test; }
+        crate::Wire::new(crate::common::context().named_domain(Test).unwrap())
+    }};
+}
+
+mod broken;
+mod faults;
+mod last_resort;
+mod messages;
+mod misuse;
+mod peers;
+
+use common::PATIENCE;
+use interlock::scope::{Exclusive, ScopeError};
+use interlock::soft::{Fault, Verb};
+use interlock::{Brand, ConnectAttributes, Limits, Poller, Port, ProtectionDomain, QueuePair, Status};
+use std::time::Duration;
+
+const SHORT: Duration = Duration::from_millis(50);
+const DEPTH: u32 = 4;
+
+/// A pair for scopes, and its peer, which completes elsewhere.
+struct Wire<B> {
+    domain: ProtectionDomain<B>,
+    port: Port,
+    exclusive: Exclusive<B>,
+    peer: QueuePair<B>,
+    peers_poller: Poller<B>,
+}
+
+impl<B: Brand> Wire<B> {
+    fn new(domain: ProtectionDomain<B>) -> Self {
+        Self::with(domain, &ConnectAttributes::default())
+    }
+
+    fn with(domain: ProtectionDomain<B>, attributes: &ConnectAttributes) -> Self {
+        let limits = Limits { sends: DEPTH, receives: DEPTH, ..Limits::default() };
+        let port = domain.context().active_port().unwrap();
+        let (queue, poller) = domain.completion_queue(limits.completions()).unwrap();
+        let (peers_queue, peers_poller) = domain.completion_queue(limits.completions()).unwrap();
+        let pair = domain.reliable(&queue, &limits).unwrap().into_init(&port).unwrap();
+        let peer = domain.reliable(&peers_queue, &limits).unwrap().into_init(&port).unwrap();
+        drop(queue);
+        let (to_pair, to_peer) = (pair.endpoint(), peer.endpoint());
+        let pair = pair.connect_with(&to_peer, attributes).unwrap();
+        let peer = peer.connect_with(&to_pair, attributes).unwrap();
+        let exclusive = Exclusive::new(pair, poller).unwrap();
+        Self { domain, port, exclusive, peer, peers_poller }
+    }
+
+    fn peer_posts_receive(&mut self, len_bytes: usize) {
+        self.peer.post_receive(self.domain.buffer(len_bytes).unwrap()).unwrap();
+    }
+
+    fn peer_sends(&mut self, bytes: &[u8]) {
+        let mut buffer = self.domain.buffer(bytes.len()).unwrap();
+        buffer.write(bytes).unwrap();
+        self.peer.post_send(buffer).unwrap();
+    }
+
+    /// The next message that the peer received.
+    fn peer_received(&mut self) -> Vec<u8> {
+        loop {
+            if let Some(buffer) = self.peers_poller.wait(PATIENCE).unwrap().check().unwrap().received() {
+                return buffer.to_vec();
+            }
+        }
+    }
+}
+
+fn always(verb: Verb, errno: i32) -> Fault {
+    Fault::VerbFails { verb, after: 0, count: u32::MAX, errno }
+}
+
+/// The state and the number of requests that were cut off.
+fn broken<R>(ended: Result<R, ScopeError<R>>) -> (&'static str, u32, Option<Status>) {
+    match ended {
+        Err(ScopeError::Broken { state, cut_off, first_failure, .. }) => (state, cut_off, first_failure),
+        Err(other) => panic!("{other:?}"),
+        Ok(_) => panic!("the pair is still connected"),
+    }
+}
