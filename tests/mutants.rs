@@ -429,7 +429,7 @@ const MUTANTS: &[Mutant] = &[
         changes: &[
             ("types.rs", "pub struct Lkey(pub(crate) u32)", "pub struct Lkey(pub u32)"),
             ("types.rs", "pub struct Rkey(pub(crate) u32)", "pub struct Rkey(pub u32)"),
-            ("queue/work.rs", "pub struct WorkId(u64)", "pub struct WorkId(pub u64)"),
+            ("queue/work_id.rs", "pub struct WorkId(u64)", "pub struct WorkId(pub u64)"),
             ("seal.rs", "pub struct Key(pub(crate) ())", "pub struct Key(pub ())"),
             ("lib.rs", "mod seal;", "pub mod seal;"),
         ],
