@@ -530,12 +530,16 @@ fn write(root: &Path, library: &Path, without: &str, changes: &[(&str, &str, &st
             unix::fs::symlink(entry.path(), library.join(entry.file_name())).unwrap();
         }
     }
-    for (file, from, to) in changes {
-        let file = library.join("src").join(file);
-        let text = fs::read_to_string(&file).unwrap();
-        assert!(text.contains(from), "no mutant without {without}: {} has no `{from}`", file.display());
-        fs::write(&file, text.replace(from, to)).unwrap();
+    for change in changes {
+        fs::write(library.join("src").join(change.0), changed(library, without, change)).unwrap();
     }
+}
+
+/// The file of that package with the change.
+fn changed(package: &Path, without: &str, (file, from, to): &(&str, &str, &str)) -> String {
+    let text = fs::read_to_string(package.join("src").join(file)).unwrap_or_else(|error| panic!("{file}: {error}"));
+    assert!(text.contains(from), "no mutant without {without}: {file} has no `{from}`");
+    text.replace(from, to)
 }
 
 impl Mutant {
@@ -554,6 +558,17 @@ impl Mutant {
         }
         fs::write(cases.join("Cargo.toml"), manifest).unwrap();
         fs::copy(root.join("Cargo.lock"), cases.join("Cargo.lock")).unwrap();
+    }
+}
+
+/// So that who moves code hears of it at once.
+#[test]
+fn what_a_mutant_changes_is_there() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let of_types = MUTANTS.iter().map(|mutant| (mutant.without, mutant.changes));
+    let of_comparisons = UNCHECKED.iter().map(|mutant| (mutant.without, mutant.changes));
+    for (without, changes) in of_types.chain(of_comparisons) {
+        changes.iter().for_each(|change| drop(changed(root, without, change)));
     }
 }
 
