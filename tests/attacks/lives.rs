@@ -5,8 +5,8 @@ use super::common::Queues;
 use super::{DEPTH, LIMITS, Stage, all, connect, fails, join, settle, small};
 use interlock::soft::{Fabric, Fault, Verb};
 use interlock::{
-    AnyQueuePair, Context, CreateError, DeviceState, Limits, Posting, QueuePair, RemoteWrite, Reset, Status,
-    TransitionFailure, Work, WorkRequest,
+    AnyQueuePair, Completion, Context, CreateError, DeviceState, Limits, PostError, Posting, Qkey, QueuePair,
+    RemoteWrite, Reset, Status, TransitionFailure, Work, WorkRequest,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -284,4 +284,57 @@ fn a_pair_never_says_ready_when_its_transition_failed() {
     let error = pair.connect(&myself).unwrap_err();
     let AnyQueuePair::ReadyToReceive(pair) = error.queue_pair else { panic!("where it got to") };
     assert_eq!(pair.query_state().unwrap(), DeviceState::ReadyToReceive);
+}
+
+/// A datagram pair whose sends go on after a failure, while another thread polls that a receive of it has failed: nobody may take
+/// it for a pair that works, nor the failure of the send for the cause.
+#[test]
+fn sends_that_go_on_never_hide_that_a_receive_has_failed() {
+    interlock::domain! { struct Test; }
+    let fabric = Fabric::new();
+    let domain = Context::open_on(&fabric, "dev").unwrap().named_domain(Test).unwrap();
+    let port = domain.context().active_port().unwrap();
+    let (queue, mut poller) = domain.queue(4 * LIMITS.completions()).unwrap();
+    for _ in 0..if cfg!(miri) { 4 } else { 200 } {
+        let pair = || domain.datagram(&queue, &LIMITS).unwrap().into_init(&port).unwrap().open().unwrap();
+        let (mut left, mut right) = (pair(), pair());
+        let to = |endpoint| domain.recipient(&port, &endpoint, Qkey::USUAL).unwrap();
+        let (to_left, to_right) = (to(left.endpoint()), to(right.endpoint()));
+        fabric.inject(Fault::RequestsFail { count: 1 });
+        left.post_send_to(small(&domain), &to_right).unwrap();
+        let failure = all(&mut poller).pop().unwrap().check().unwrap_err();
+        assert_eq!(failure.status, Status::LocalProtection);
+        left.post_receive(domain.buffer(41).unwrap()).unwrap();
+        let left = left.into_sqe().unwrap();
+
+        let (resumed, failure) = thread::scope(|scope| {
+            let polling = scope.spawn(|| {
+                right.post_send_to(small(&domain), &to_left).unwrap();
+                loop {
+                    let completion = poller.poll().unwrap().map(Completion::check);
+                    if let Some(Err(failure)) = completion {
+                        break failure;
+                    }
+                    thread::yield_now();
+                }
+            });
+            (left.resume(), polling.join().unwrap())
+        });
+        assert_eq!((failure.status, failure.first_failure), (Status::LocalLength, None));
+        assert_eq!(failure.into_buffer().unwrap().capacity(), 41);
+        match resumed {
+            Ok(mut left) => {
+                assert_eq!((left.is_broken(), left.first_failure()), (true, Some(Status::LocalLength)));
+                let refused = left.post_send_to(small(&domain), &to_right).unwrap_err();
+                assert!(matches!(refused, PostError::Broken { .. }), "{refused:?}");
+                let refused = left.post_receive(domain.buffer(41).unwrap()).unwrap_err();
+                assert!(matches!(refused, PostError::Broken { .. }), "{refused:?}");
+            }
+            // The receive failed before.
+            Err(error) => assert!(error.queue_pair.is_broken()),
+        }
+        drop(right);
+        all(&mut poller);
+    }
+    assert_eq!((queue.room(), poller.unknown_completions()), (queue.capacity(), 0));
 }
