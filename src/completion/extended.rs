@@ -11,8 +11,9 @@
 use super::desk::BATCH;
 use super::options::CompletionQueueError;
 use super::queue::Attached;
+use crate::device::reviewed::Walk;
 use crate::error::VerbError;
-use crate::queue::{QueueKind, RXE, WorkId};
+use crate::queue::{QueueKind, WorkId};
 use crate::sys::inline::{self as verbs, PollCq};
 use crate::sys::{
     self, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_create_cq_wc_flags as with, ibv_poll_cq_attr, ibv_wc,
@@ -83,19 +84,12 @@ pub(super) fn attributes(
     }
 }
 
-/// Vendors of devices whose provider does not read completions as it should.
-///
-/// - Intel, irdma: tells by the operation of a *send* what a receive was, so that a write with immediate looks like a
-///   message.
-const MISREAD: [u32; 1] = [0x8086];
-
-/// How a device is polled, if its provider keeps to `ibv_create_cq_ex(3)`, as far as is known.
-pub(super) fn poll_of(device: &sys::ibv_device_attr) -> Result<PollCq, CompletionQueueError> {
-    match device.vendor_id {
-        vendor if MISREAD.contains(&vendor) => Err(none()),
-        // Where `ibv_next_poll` finds nothing, the provider of rxe (before rdma-core 59) has ended the look already.
-        RXE => Ok(poll_singly),
-        _ => Ok(poll),
+/// How a device is polled, if its provider keeps to `ibv_create_cq_ex(3)`.
+pub(super) fn poll_of(walk: Walk) -> Result<PollCq, CompletionQueueError> {
+    match walk {
+        Walk::No => Err(none()),
+        Walk::Singly => Ok(poll_singly),
+        Walk::Yes => Ok(poll),
     }
 }
 

@@ -318,8 +318,7 @@ pub(super) fn create_on<B>(
             (unsafe { context.provider.create_cq(context.raw, entries, channel.raw(), options.vector) }?, poll, None)
         }
         Polling::Extended => {
-            // SAFETY: as above.
-            let poll = extended::poll_of(&unsafe { context.provider.query_device(context.raw) }?)?;
+            let poll = extended::poll_of(context.row().walk)?;
             let mut attributes = extended::attributes(entries, channel.raw(), options.vector, &served);
             // SAFETY: as above.
             let created = unsafe { context.provider.create_cq_ex(context.raw, &mut attributes) };

@@ -3,7 +3,7 @@
 
 use super::events::EventState;
 use super::objects::Objects;
-use super::reviewed::Reviewed;
+use super::reviewed::Row;
 use super::{DeviceAttributes, Port, PortState, devices, hardware};
 use crate::error::{VerbError, note_leak};
 use crate::provider::{Provider, soft};
@@ -93,8 +93,8 @@ pub(crate) struct ContextInner {
     /// What asynchronous events can be about.
     pub(crate) objects: Objects,
     pub(super) event_state: EventState,
-    /// What is known of its provider's windows, once somebody has asked.
-    pub(super) reviewed: OnceLock<Reviewed>,
+    /// What its provider may be believed, once somebody has asked.
+    pub(super) row: OnceLock<&'static Row>,
 }
 
 // ASSUMPTION: verbs may be called from any thread, but for a destroy that races with a use.
@@ -187,8 +187,8 @@ impl Context {
     ) -> Self {
         let device = DeviceKey { name: name.into(), fabric: fabric.map_or(0, soft::Fabric::address) };
         let (objects, event_state) = (Objects::default(), EventState::default());
-        let (soft, reviewed) = (fabric.is_some(), OnceLock::new());
-        Self(Arc::new(ContextInner { raw, provider, device, soft, objects, event_state, reviewed }))
+        let (soft, row) = (fabric.is_some(), OnceLock::new());
+        Self(Arc::new(ContextInner { raw, provider, device, soft, objects, event_state, row }))
     }
 
     /// The name of the device.
@@ -243,7 +243,7 @@ impl Context {
     ///
     /// `ibv_query_device(3)`, the first time. Not where the device does not say what it is.
     pub fn windows_are_barriers(&self) -> bool {
-        self.0.reviewed().barrier
+        self.0.row().windows.are_barriers()
     }
 
     /// One port, with the GID that RoCE traffic usually wants already chosen (see [`Port`]).

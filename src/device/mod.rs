@@ -7,7 +7,7 @@ mod fork;
 pub(crate) mod objects;
 mod paging;
 mod port;
-mod reviewed;
+pub(crate) mod reviewed;
 
 pub use attributes::DeviceAttributes;
 pub(crate) use context::ContextInner;
@@ -17,7 +17,6 @@ pub use fork::{ForkSupport, enable_fork_support, fork_support};
 pub use objects::{CompletionQueueId, SharedReceiveQueueId};
 pub use paging::{OnDemandPaging, PagedOperation};
 pub use port::{GidEntry, GidKind, LinkLayer, NoGid, Port, PortState};
-pub(crate) use reviewed::Reviewed;
 
 use crate::error::VerbError;
 use crate::provider;

@@ -1,68 +1,292 @@
-//! The one list of providers that keep peers inside of memory windows, and out of those that have ended.
+//! What each provider may be believed: one row per provider library, read from its source.
 //!
-//! Where a provider is on it, memory that a window gave to peers is the program's again when the window has ended.
-//! Elsewhere that takes the deregistration of the region. What is asked of a provider:
+//! The specification and the manual pages leave much open, and providers differ in it: the order of completions, what a
+//! destroy removes, what a failed post has queued, when payload reaches memory. The library asks this table, never the
+//! name of a driver. A provider without a row gets [`UNREVIEWED`], which promises nothing: every request is signalled and ends
+//! by its own completion alone, a refused post keeps its memory, and the poller destroys the pairs.
 //!
-//! 1. through a window, a peer reaches the bytes that it was bound to, and no others of its region;
-//! 2. when the invalidation of a window of type 2 has completed, or the unbinding of one of type 1, or
-//!    `ibv_dealloc_mw` has returned 0, the device has done its last access through the window, those that had begun
-//!    included;
-//! 3. to invalidate a window that is not bound, because a peer has invalidated it, is a failed request and nothing
-//!    worse; a peer's attempts are so too.
-//!
-//! | provider | on the list | reason |
-//! |---|---|---|
-//! | soft | yes | each access is one step under the device's lock, which looks the window up and checks its bounds; `provider/soft/tests/windows.rs` |
-//! | mlx5 | type 2 is ended by requests, type 1 by `ibv_dealloc_mw` only | an entry of the table by which the card checks every access, bounds included. A window of type 2 is ended by the posted change of its entry by which the kernel's storage protocols end their registrations: these give pages to others when it has completed. It serves the pair on which that is posted alone; of accesses by other pairs, as to type 1, they say nothing. `ibv_dealloc_mw` destroys the entry as `ibv_dereg_mr` does. Not seen here: no card was tested |
-//! | rxe | no | does not check bounds (up to 6.12 at least); a write that has begun is not waited for; invalidating a window of type 2 that is not bound, which a peer can do, stops its kernel |
-//! | others | no | not reviewed |
+//! `docs/providers.md` has the sources that were read, and the reason for each entry.
 #![allow(unsafe_code, reason = "calls the provider")]
 
 use super::context::ContextInner;
 use crate::sys::ibv_device_attr;
 
-/// What is known of a provider's windows.
+/// What the library takes for granted of one provider.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Reviewed {
-    /// Bounds are kept, and `ibv_dealloc_mw` is a barrier; and requests that end windows of type 2 are, and do no harm.
-    pub(crate) barrier: bool,
-    /// Requests that end windows of type 1 are barriers too.
-    pub(crate) type_1: bool,
+pub(crate) struct Row {
+    /// The provider library, as rdma-core names it.
+    pub(crate) name: &'static str,
+    /// The completion of a send ends the unsignalled sends before it.
+    pub(crate) retires_prefix: bool,
+    /// A post that fails and points `bad_wr` at a request has not queued that request, nor later ones.
+    pub(crate) refusal_is_sure: bool,
+    /// A move to Reset that returns 0 ends every access of the device, also where requests were in flight.
+    pub(crate) reset_is_barrier: bool,
+    /// When a queue pair may be destroyed.
+    pub(crate) teardown: Teardown,
+    /// An object is as it was after a destroy that failed, so that it can be destroyed again.
+    pub(crate) destroy_may_be_retried: bool,
+    /// No poll writes payload to memory once every pair of a shared receive queue is destroyed, and then that queue.
+    pub(crate) shared_end_with_their_queue: bool,
+    /// `ibv_poll_cq` writes all fields of a success that the library reads, whatever the entry held before.
+    pub(crate) polls_fresh: bool,
+    /// `ibv_resize_cq` leaves a queue that works where it fails, and polls find what was in it before.
+    pub(crate) resizes: bool,
+    /// How requests may be posted through `ibv_wr_*`.
+    pub(crate) sessions: Sessions,
+    /// How extended completion queues may be polled.
+    pub(crate) walk: Walk,
+    /// What the end of a memory window is worth.
+    pub(crate) windows: Windows,
+    /// What it needs besides.
+    pub(crate) quirks: Quirks,
 }
 
-/// Mellanox; of mlx4 too.
+/// When a queue pair may be destroyed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Teardown {
+    /// At any time, while other threads poll its completion queues.
+    Anytime,
+    /// The same; but completions of shared receives that were not polled before are lost, and their slots with them. So the
+    /// poller destroys pairs on shared receive queues, once it has seen what they left.
+    PolledIfShared,
+    /// By the poller, once all requests of the pair have completed and the completion queue was seen empty. A pair has
+    /// one completion queue then.
+    Polled,
+}
+
+/// How requests may be posted through `ibv_wr_*`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Sessions {
+    /// Not at all.
+    No,
+    /// With lists of one element only.
+    SingleElement,
+    /// As the manual page has it.
+    Yes,
+}
+
+/// How extended completion queues may be polled.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Walk {
+    /// Not at all.
+    No,
+    /// One completion at a time.
+    Singly,
+    /// As the manual page has it.
+    Yes,
+}
+
+/// What the end of a memory window is worth.
+///
+/// 1. Through a window, a peer reaches the bytes that it was bound to, and no others of its region.
+/// 2. When the request that ends a window has completed, or `ibv_dealloc_mw` has returned 0, the device has done its last
+///    access through the window.
+/// 3. To invalidate a window that is not bound is a failed request and nothing worse.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Windows {
+    /// Not all of that holds: windows are bound over whole regions, and the end of the region gives the memory back.
+    NoBarrier,
+    /// All of it holds for windows of type 2; those of type 1 are ended by `ibv_dealloc_mw` only.
+    Type2,
+    /// All of it holds for both types.
+    Both,
+}
+
+impl Windows {
+    pub(crate) fn are_barriers(self) -> bool {
+        self != Self::NoBarrier
+    }
+}
+
+/// What a provider needs besides.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Quirks {
+    /// A first move to Reset leaves requests to the next life of the pair; the second must succeed too.
+    pub(crate) reset_twice: bool,
+    /// The send queue does not go on by itself after Send Queue Drain.
+    pub(crate) nudge_after_drain: bool,
+    /// A resize of a shared receive queue that fails with `EINVAL` may have let go of the old one.
+    pub(crate) shared_resize_loses: bool,
+}
+
+/// A provider that nobody has reviewed.
+pub(crate) const UNREVIEWED: Row = Row {
+    name: "not reviewed",
+    retires_prefix: false,
+    refusal_is_sure: false,
+    reset_is_barrier: false,
+    teardown: Teardown::Polled,
+    destroy_may_be_retried: false,
+    shared_end_with_their_queue: false,
+    polls_fresh: false,
+    resizes: false,
+    sessions: Sessions::No,
+    walk: Walk::No,
+    windows: Windows::NoBarrier,
+    quirks: Quirks { reset_twice: false, nudge_after_drain: false, shared_resize_loses: true },
+};
+
+/// The soft device, as the specification has it.
+pub(crate) const SOFT: Row = Row {
+    name: "soft",
+    retires_prefix: true,
+    refusal_is_sure: true,
+    reset_is_barrier: true,
+    teardown: Teardown::Anytime,
+    destroy_may_be_retried: true,
+    shared_end_with_their_queue: true,
+    polls_fresh: true,
+    resizes: true,
+    sessions: Sessions::Yes,
+    walk: Walk::Yes,
+    windows: Windows::Both,
+    quirks: Quirks { reset_twice: false, nudge_after_drain: false, shared_resize_loses: false },
+};
+
+/// Linux soft-RoCE.
+pub(crate) const RXE: Row = Row {
+    name: "rxe",
+    sessions: Sessions::SingleElement,
+    walk: Walk::Singly,
+    windows: Windows::NoBarrier,
+    quirks: Quirks { reset_twice: true, nudge_after_drain: true, shared_resize_loses: true },
+    ..SOFT
+};
+
+/// Linux soft iWARP.
+pub(crate) const SIW: Row = Row {
+    name: "siw",
+    destroy_may_be_retried: false,
+    polls_fresh: false,
+    resizes: false,
+    sessions: Sessions::No,
+    walk: Walk::No,
+    windows: Windows::NoBarrier,
+    ..SOFT
+};
+
+/// NVIDIA, Mellanox: Connect-IB, ConnectX-4 and later, BlueField.
+pub(crate) const MLX5: Row = Row { name: "mlx5", teardown: Teardown::PolledIfShared, windows: Windows::Type2, ..SOFT };
+
+/// Mellanox: ConnectX-3.
+pub(crate) const MLX4: Row = Row {
+    name: "mlx4",
+    teardown: Teardown::PolledIfShared,
+    polls_fresh: false,
+    sessions: Sessions::No,
+    windows: Windows::NoBarrier,
+    ..SOFT
+};
+
+/// Intel.
+pub(crate) const IRDMA: Row = Row {
+    name: "irdma",
+    reset_is_barrier: false,
+    teardown: Teardown::Polled,
+    destroy_may_be_retried: false,
+    resizes: false,
+    sessions: Sessions::No,
+    walk: Walk::No,
+    windows: Windows::NoBarrier,
+    ..SOFT
+};
+
+/// Broadcom.
+pub(crate) const BNXT_RE: Row = Row {
+    name: "bnxt_re",
+    retires_prefix: false,
+    teardown: Teardown::PolledIfShared,
+    destroy_may_be_retried: false,
+    resizes: false,
+    sessions: Sessions::No,
+    walk: Walk::No,
+    windows: Windows::NoBarrier,
+    ..SOFT
+};
+
+/// HiSilicon.
+pub(crate) const HNS: Row =
+    Row { name: "hns", teardown: Teardown::Polled, resizes: false, windows: Windows::NoBarrier, ..SOFT };
+
+/// Amazon.
+pub(crate) const EFA: Row = Row {
+    name: "efa",
+    retires_prefix: false,
+    reset_is_barrier: false,
+    teardown: Teardown::Polled,
+    resizes: false,
+    sessions: Sessions::No,
+    walk: Walk::No,
+    windows: Windows::NoBarrier,
+    ..SOFT
+};
+
+impl ContextInner {
+    /// What its provider may be believed.
+    pub(crate) fn row(&self) -> &'static Row {
+        self.row.get_or_init(|| {
+            // SAFETY: open as long as this is there.
+            unsafe { self.provider.row(self.raw) }.unwrap_or_else(|| {
+                // SAFETY: as above.
+                let device = unsafe { self.provider.query_device(self.raw) };
+                device.ok().and_then(|device| row_of(&device)).unwrap_or(&UNREVIEWED)
+            })
+        })
+    }
+}
+
+/// A device that completes each request in the post, for measuring: `benches/nullverbs`.
+const NULL: Row = Row { name: "nullverbs", windows: Windows::NoBarrier, ..SOFT };
+
+/// Vendors and parts, as `ibv_query_device` names them.
 const MELLANOX: u32 = 0x02c9;
-/// Cards of mlx5, with their virtual functions: Connect-IB, ConnectX-4 to 7, BlueField 1 to 3. Each by name, so that what comes
-/// later is looked at first.
-const MLX5: [u32; 20] = [
+/// Of mlx5 each by name, so that what comes later is looked at first.
+const MLX5_PARTS: [u32; 20] = [
     0x1011, 0x1012, 0x1013, 0x1014, 0x1015, 0x1016, 0x1017, 0x1018, 0x1019, 0x101a, 0x101b, 0x101c, 0x101d, 0x101e,
     0x101f, 0x1021, 0xa2d2, 0xa2d3, 0xa2d6, 0xa2dc,
 ];
 
-fn is_reviewed(device: &ibv_device_attr) -> bool {
-    device.vendor_id == MELLANOX && MLX5.contains(&device.vendor_part_id)
-}
+/// Of mlx4: ConnectX-3 and ConnectX-3 Pro, with their virtual functions.
+const MLX4_PARTS: [u32; 3] = [0x1003, 0x1004, 0x1007];
+/// The node GUID by which [`NULL`] is known.
+const NULL_GUID: u64 = 0x0100_0000_00c2_5002;
 
-impl ContextInner {
-    /// What is known of its windows. Nothing where the device does not say what it is.
-    pub(crate) fn reviewed(&self) -> Reviewed {
-        // SAFETY: open as long as this is there.
-        let known = || unsafe { self.provider.query_device(self.raw) }.is_ok_and(|device| is_reviewed(&device));
-        *self.reviewed.get_or_init(|| Reviewed { barrier: self.soft || known(), type_1: self.soft })
-    }
+fn row_of(device: &ibv_device_attr) -> Option<&'static Row> {
+    Some(match (device.vendor_id, device.vendor_part_id) {
+        (0x00ff_ffff, 0) => &RXE,
+        (0, 0) if device.node_guid == NULL_GUID => &NULL,
+        (0x0062_6d74, _) => &SIW,
+        (MELLANOX, part) if MLX5_PARTS.contains(&part) => &MLX5,
+        (MELLANOX, part) if MLX4_PARTS.contains(&part) => &MLX4,
+        (0x8086, _) => &IRDMA,
+        (0x14e4, _) => &BNXT_RE,
+        (0x19e5, _) => &HNS,
+        (0x1d0f, _) => &EFA,
+        _ => return None,
+    })
 }
 
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 
+    fn name(vendor_id: u32, vendor_part_id: u32) -> &'static str {
+        let device = ibv_device_attr { vendor_id, vendor_part_id, ..Default::default() };
+        row_of(&device).map_or("", |row| row.name)
+    }
+
     #[test]
-    fn the_list_is_of_mlx5() {
-        let device = |vendor_id, vendor_part_id| ibv_device_attr { vendor_id, vendor_part_id, ..Default::default() };
-        let on_the_list = [(0x02c9, 0x1013), (0x02c9, 0x101d), (0x02c9, 0xa2d6)];
-        assert!(on_the_list.iter().all(|&(vendor, part)| is_reviewed(&device(vendor, part))));
-        // mlx4, rxe, another vendor with a part number of those.
-        let others = [(0x02c9, 0x1007), (0x00ff_ffff, 0), (0x14e4, 0x1013), (0x02c9, 0x1020), (0, 0)];
-        assert!(!others.iter().any(|&(vendor, part)| is_reviewed(&device(vendor, part))));
+    fn a_provider_is_known_by_vendor_and_part() {
+        for part in [0x1013, 0x101d, 0xa2d6] {
+            assert_eq!(name(0x02c9, part), "mlx5");
+        }
+        let others =
+            [(0x00ff_ffff, 0, "rxe"), (0x0062_6d74, 0, "siw"), (0x02c9, 0x1003, "mlx4"), (0x1d0f, 0xefa1, "efa")];
+        assert!(others.iter().all(|&(vendor, part, row)| name(vendor, part) == row));
+        // Another vendor with a part number of mlx5, a part that nobody has looked at, and no numbers at all.
+        for (vendor, part) in [(0x15b3, 0x1013), (0x02c9, 0x1020), (0, 0)] {
+            assert_eq!(name(vendor, part), "");
+        }
     }
 }

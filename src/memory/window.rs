@@ -12,7 +12,7 @@ use super::options::WindowRights;
 use super::part::{Descriptor, Part};
 use super::remote::RemoteWindow;
 use super::{OutOfBounds, RecordError, RegionInner, RemoteRegion, access, exposed};
-use crate::device::Reviewed;
+use crate::device::reviewed::Windows;
 use crate::domain::brand::Branded;
 use crate::domain::{Brand, DomainId, DomainInner, ProtectionDomain};
 use crate::error::{VerbError, note_leak};
@@ -89,8 +89,9 @@ impl WindowCore {
         if pair.is_none() && unsafe { (*context.raw.as_ptr()).ops.bind_mw }.is_none() {
             return Err(VerbError::new("ibv_bind_mw", libc::EOPNOTSUPP));
         }
-        let Reviewed { barrier, type_1 } = context.reviewed();
-        let revocable = barrier && (pair.is_some() || type_1);
+        let windows = context.row().windows;
+        let barrier = windows.are_barriers();
+        let revocable = barrier && (pair.is_some() || windows == Windows::Both);
         // SAFETY: the domain is alive.
         let raw = unsafe { context.provider.alloc_mw(domain.raw, kind) }?;
         let (ended, guard, domain) = (AtomicBool::new(false), Mutex::new(()), Arc::clone(domain));

@@ -13,6 +13,7 @@
 pub(crate) mod rdma_core;
 pub mod soft;
 
+use crate::device::reviewed::Row;
 use crate::error::VerbError;
 use crate::sys;
 use std::{fmt, os::fd::RawFd, ptr::NonNull, time::Duration};
@@ -39,6 +40,12 @@ pub(crate) trait Provider: fmt::Debug + Send + Sync {
     unsafe fn close_device(&self, context: NonNull<sys::ibv_context>) -> Result<(), VerbError>;
     /// `ibv_query_device`.
     unsafe fn query_device(&self, context: NonNull<sys::ibv_context>) -> Result<sys::ibv_device_attr, VerbError>;
+    /// What may be believed of the device, where it says so itself: the soft device does. Others are looked up by what
+    /// `query_device` answers.
+    unsafe fn row(&self, context: NonNull<sys::ibv_context>) -> Option<&'static Row> {
+        let _ = context;
+        None
+    }
     /// `ibv_query_device_ex`: which transports page on demand. All zero where the device does not say.
     unsafe fn query_odp(&self, context: NonNull<sys::ibv_context>) -> Result<sys::ibv_odp_caps, VerbError>;
     /// `ibv_query_port`. Ports count from 1.

@@ -6,7 +6,7 @@ use super::datagram::Peers;
 use super::error::{CreateError, TransitionFailure};
 use super::ledger::{Detour, MAX_DEPTH, Origin, Pool, Poster, Retirer, ledger};
 use super::post::{ReceiveQueue, SendQueue, Terms};
-use super::session::{self, Extended, Posting, RXE};
+use super::session::{self, Extended, Posting};
 use super::shared::SharedCore;
 use super::state::{Reset, State};
 use super::transport::{Transport, code};
@@ -110,9 +110,7 @@ impl Inner {
             return Err(VerbError::new("ibv_post_send", libc::EOPNOTSUPP).into());
         };
         if limits.posting.is_in_sessions() {
-            // SAFETY: open as long as the domain holds it.
-            let device = unsafe { domain.context.provider.query_device(domain.context.raw) }?;
-            session::check_device(&device, limits.elements)?;
+            session::check_device(domain.context.row().sessions, limits.elements)?;
         }
         let places = lease(sends, receives, limits, shared)?;
         let mut attributes = sys::ibv_qp_init_attr {
@@ -181,7 +179,7 @@ impl Inner {
             }
             status.send_in_sessions();
         }
-        let barrier = domain.context.reviewed().barrier;
+        let barrier = domain.context.row().windows.are_barriers();
         let terms = || Terms::new(limits, barrier, Arc::clone(&status));
         Ok(Self {
             send: SendQueue::new(send_poster, raw, post_send, terms()),
@@ -255,7 +253,7 @@ impl Core {
     fn to_reset(&self) -> Result<(), VerbError> {
         self.modify(Modify::to(raw_state::IBV_QPS_RESET))?;
         match self.modify(Modify::to(raw_state::IBV_QPS_RESET)) {
-            Err(error) if self.device().map_or(true, |device| device.vendor_id == RXE) => Err(error),
+            Err(error) if self.domain.context.row().quirks.reset_twice => Err(error),
             _ => Ok(()),
         }
     }

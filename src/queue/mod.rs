@@ -43,7 +43,6 @@ pub use pair::QueuePair;
 pub use post_error::{PostError, RequestFlaw};
 pub use request::{CarriesImmediate, FillMemory, Inline, SendMemory, WorkRequest};
 pub use session::Posting;
-pub(crate) use session::RXE;
 pub(crate) use shared::SharedLedger;
 pub use shared::{
     Arrivals, Datagrams, DestroySharedError, Messages, Serves, SharedAttributes, SharedLimits, SharedReceiveQueue,

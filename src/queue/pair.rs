@@ -5,7 +5,6 @@ use super::attr::{ConnectAttributes, Limits, Modify, PeerPath, RtrAttributes, Rt
 use super::core::{Core, Inner, Local};
 use super::error::{CreateError, DestroyError, DrainFailure, TransitionError, TransitionFailure, Undrained};
 use super::half::{ReceiveHalf, SendHalf};
-use super::session::RXE;
 use super::shared::SharedCore;
 use super::state::{
     DeviceState, Errored, GoesTo, Init, OnPort, ReadyToReceive, ReadyToSend, Reset, SendQueueDrain, State,
@@ -466,7 +465,7 @@ impl<B: Brand, T: Transport> QueuePair<B, SendQueueDrain, T> {
             let source = if draining { TransitionFailure::Draining } else { error.source };
             TransitionError { source, ..error }
         })?;
-        if pair.inner.core.device().is_ok_and(|device| device.vendor_id == RXE) {
+        if pair.inner.core.domain.context.row().quirks.nudge_after_drain {
             pair.inner.send.nudge();
         }
         Ok(pair)

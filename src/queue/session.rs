@@ -18,6 +18,7 @@ use super::request::{Action, SendMemory, WorkRequest};
 use super::transport::Carries;
 use super::work::{Entry, Operation};
 use super::work_id::WorkId;
+use crate::device::reviewed::Sessions;
 use crate::domain::Brand;
 use crate::error::VerbError;
 use crate::memory::Descriptor;
@@ -95,13 +96,6 @@ fn operations(kind: ibv_qp_type, posting: Posting) -> with {
         }
 }
 
-/// Vendors of devices whose provider does not bear a batch in a session.
-///
-/// - Broadcom, bnxt_re: writes the header of the last request of a session only, so the device would execute what the
-///   places of the others held before.
-/// - Pensando, ionic: holds the lock of the completion queue too, so that a closure that polls would wait for itself.
-const NOT_FOR_BATCHES: [u32; 2] = [0x14e4, 0x1dd8];
-
 /// The attributes of a pair for `ibv_wr_*`, made of those of any pair.
 pub(super) fn extended(
     attributes: &ibv_qp_init_attr,
@@ -123,14 +117,14 @@ pub(super) fn extended(
     }
 }
 
-/// Vendor of rxe.
-pub(crate) const RXE: u32 = 0x00ff_ffff;
-
-/// Whether the provider of a device keeps to `ibv_wr_post(3)`, as far as is known, for requests of so many elements.
-pub(super) fn check_device(device: &sys::ibv_device_attr, elements: u32) -> Result<(), CreateError> {
-    let vendor = device.vendor_id;
-    // The provider of rxe (before rdma-core 64) takes a list of elements to be as long as so many times its first.
-    if NOT_FOR_BATCHES.contains(&vendor) || vendor == RXE && elements > 1 { Err(none()) } else { Ok(()) }
+/// Whether the provider keeps to `ibv_wr_post(3)` for requests of so many elements.
+pub(super) fn check_device(sessions: Sessions, elements: u32) -> Result<(), CreateError> {
+    let fits = match sessions {
+        Sessions::No => false,
+        Sessions::SingleElement => elements <= 1,
+        Sessions::Yes => true,
+    };
+    if fits { Ok(()) } else { Err(none()) }
 }
 
 /// What a device without it answers.

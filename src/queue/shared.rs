@@ -10,7 +10,6 @@ use super::error::CreateError;
 use super::pair::QueuePair;
 use super::post_error::PostError;
 use super::post_error::RequestFlaw;
-use super::session::RXE;
 use super::slab::{Slab, SlabPoster, slab};
 use super::state::Reset;
 use super::transport::{OnShared, ReliableConnection, UnreliableConnection, UnreliableDatagram};
@@ -549,12 +548,9 @@ impl SharedCore {
     /// Whether the provider may have nothing to post to after a resize that failed so. That it cannot at all, some say with `EINVAL`,
     /// with which soft-RoCE fails too.
     fn is_lost_after(&self, error: &VerbError) -> bool {
-        let context = &self.domain.context;
-        // SAFETY: open as long as the domain holds it.
-        let is_rxe = || unsafe { context.provider.query_device(context.raw) }.map_or(true, |now| now.vendor_id == RXE);
         match error.errno() {
             libc::EOPNOTSUPP | libc::ENOSYS => false,
-            libc::EINVAL => is_rxe(),
+            libc::EINVAL => self.domain.context.row().quirks.shared_resize_loses,
             _ => true,
         }
     }

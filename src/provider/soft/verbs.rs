@@ -11,6 +11,7 @@ use super::{
     queue_verbs,
     session::SoftPair,
 };
+use crate::device::reviewed::{self, Row};
 use crate::{
     error::VerbError,
     provider::Provider,
@@ -42,6 +43,10 @@ impl Provider for Soft {
         // SAFETY: a context of this provider, which the caller does not use any more.
         unsafe { take_back(context.cast::<SoftContext>()) };
         Ok(())
+    }
+
+    unsafe fn row(&self, _: NonNull<ibv_context>) -> Option<&'static Row> {
+        Some(&reviewed::SOFT)
     }
 
     unsafe fn query_device(&self, context: NonNull<ibv_context>) -> Result<ibv_device_attr, VerbError> {
