@@ -1,16 +1,19 @@
 //! What a poller works on: the work queues of one completion queue, and what was taken from the device.
 //!
-//! ASSUMPTION: a request's completion comes after the device's last access to its memory; requests of a reliable
-//! connection complete in the order of posting; and `ibv_poll_cq` orders what the device wrote before what is read after it.
+//! ASSUMPTION: a request's completion comes after the device's last access to its memory; where the provider's
+//! row says so, the sends of one work queue complete in the order of posting; and `ibv_poll_cq` orders what the
+//! device wrote before what is read after it.
 #![allow(unsafe_code, reason = "polls the raw queue")]
 
 use super::Completion;
+use super::departing::Guest;
 use super::entry::Ended;
 use super::poller::PollError;
 use super::queue::{Attached, CqInner, Message, Orphan, Place};
 use super::queue_status::Statuses;
 use super::retired::Run;
 use super::shares::Members;
+use super::singly::Singles;
 use crate::queue::ledger::{Nothing, Retirer};
 use crate::queue::{Entry, RawEntry, WorkId};
 use crate::sys;
@@ -34,6 +37,10 @@ pub(crate) struct Desk {
     vacant: Nothing<Entry>,
     /// Those of them that receive from a shared receive queue.
     members: Members,
+    /// Those of them whose requests have completed in another order than they were posted.
+    singles: Singles,
+    /// Pairs to destroy once nothing of them is in flight.
+    guests: Vec<Guest>,
     /// What was taken from the device and not given out yet: from `next` to `filled`.
     ///
     /// 1. `next` is at most `filled`, which is at most `BATCH`.
@@ -64,6 +71,8 @@ impl Desk {
             statuses: Statuses::default(),
             vacant,
             members: Members::default(),
+            singles: Singles::default(),
+            guests: Vec::new(),
             // SAFETY: a struct of numbers, for which zero is a value. (A device need not write all of them.)
             polled: unsafe { mem::zeroed() },
             next: 0,
@@ -75,8 +84,24 @@ impl Desk {
         }
     }
 
-    pub(super) fn into_retirers(self) -> Vec<Retirer<Entry>> {
-        self.retirers
+    /// What is left when the completion queue ends: the pairs to destroy.
+    pub(super) fn take_guests(&mut self) -> Vec<Guest> {
+        mem::take(&mut self.guests)
+    }
+
+    /// Whether there may be completions without which something is lost: shared receives, or those of pairs to destroy.
+    pub(super) fn owes(&self) -> bool {
+        !self.poisoned && !(self.members.is_empty() && self.guests.is_empty())
+    }
+
+    /// Drops what is in flight. The device is done with all of it.
+    pub(super) fn drop_rest(mut self) {
+        self.singles.drain().for_each(drop);
+        for mut retirer in self.retirers {
+            while let Some(entry) = retirer.take() {
+                drop(entry);
+            }
+        }
     }
 
     pub(super) fn unknown(&self) -> u64 {
@@ -138,7 +163,7 @@ impl Desk {
             self.next = at + 1;
             (Ended::succeeded(WorkId::from_raw(id), &entry, retirer.origin(), wc), entry)
         } else {
-            let oldest = retirer.oldest_up_to(id)?;
+            let oldest = retirer.oldest_up_to(id).filter(|_| retirer.origin().retires_prefixes())?;
             self.next = at;
             // SAFETY: in flight.
             let entry = unsafe { retirer.take_oldest(oldest) };
@@ -176,6 +201,9 @@ impl Desk {
                 // not have the run.
                 return Ok(Some(unsafe { mem::transmute::<Run<'_>, Run<'_>>(run) }));
             }
+            if self.single(queue) {
+                continue;
+            }
             match self.shared() {
                 Some(slot) => return Ok(self.current_shared(slot)),
                 None => self.astray(queue),
@@ -196,7 +224,27 @@ impl Desk {
         // SAFETY: there are so many (0).
         let retirer = unsafe { self.retirers.get_unchecked_mut(id as usize & self.mask) }.lend();
         let oldest = retirer.oldest_up_to(id)?;
+        if oldest != id && !retirer.origin().retires_prefixes() {
+            return None;
+        }
         Some(Run::completed(retirer, &self.statuses, oldest, id, wc, &mut self.next))
+    }
+
+    /// Brings the request that the completion at `next` names to where it is the oldest, if it completed before others of its
+    /// queue that do not end with it.
+    #[cold]
+    #[inline(never)]
+    fn single(&mut self, queue: &CqInner) -> bool {
+        let id = WorkId::from_raw(self.polled[self.next as usize % BATCH].wr_id);
+        let slot = id.key().slot();
+        if let Some(place) = self.retirers.get_mut(slot)
+            && place.lend().oldest_up_to(id.raw()).is_some()
+            && !self.singles.has(slot)
+        {
+            let ring = mem::replace(place, self.vacant.retirer());
+            *place = self.singles.begin(slot, ring, &queue.domain.ledgers);
+        }
+        self.singles.bring(id)
     }
 
     /// Brings what the completion at `next` names to the pair that took it, if that is a shared receive; the pair's slot.
@@ -268,7 +316,30 @@ impl Desk {
         if any {
             return Ok(Attended::Polled);
         }
+        self.see_off(queue);
         Ok(self.next_destroyed(queue).map_or(Attended::Empty, Attended::Destroyed))
+    }
+
+    /// Destroys the pairs that wait for it and have nothing in flight. The completion queue was just seen empty.
+    fn see_off(&mut self, queue: &CqInner) {
+        for mut guest in mem::take(&mut self.guests) {
+            let in_flight =
+                |&slot: &usize| self.retirers.get(slot).is_some_and(Retirer::has_any) || self.singles.has_any(slot);
+            if guest.slots().iter().any(in_flight) || !guest.had_its_time() {
+                guest.urge();
+                self.guests.push(guest);
+                continue;
+            }
+            match guest.pair.destroy() {
+                Ok(()) => {
+                    self.leaving.extend(guest.pair.into_places().map(|place| Orphan { place, keeps_lease: None }))
+                }
+                Err(error) => guest.pair.leak(error),
+            }
+        }
+        if !self.guests.is_empty() {
+            queue.mailbox.flag();
+        }
     }
 
     #[cold]
@@ -281,7 +352,7 @@ impl Desk {
 
     /// Reads what the control path sent.
     #[cold]
-    fn read_mail(&mut self, queue: &CqInner) {
+    pub(super) fn read_mail(&mut self, queue: &CqInner) {
         for message in queue.mailbox.take() {
             match message {
                 Message::Attach(attached) => {
@@ -297,6 +368,7 @@ impl Desk {
                     }
                 }
                 Message::Join(member) => self.members.join(member),
+                Message::Depart(pair) => self.guests.push(Guest::new(pair)),
                 Message::Orphan(orphan) => self.left.push((orphan, queue.capacity())),
             }
         }
@@ -327,13 +399,15 @@ impl Desk {
             let slot = orphan.place.next.key().slot();
             let mut next = orphan.place.next;
             if let Some(retirer) = self.retirers.get_mut(slot) {
-                if retirer.has_any() {
+                if retirer.has_any() || self.singles.bring_oldest(slot) {
                     return Some(slot);
                 }
                 if orphan.place.shared.is_some() {
                     self.members.leave(retirer.origin().qpn(), slot);
+                    queue.forget_number(retirer.origin().qpn());
                 }
-                next = WorkId::from_raw(mem::replace(retirer, self.vacant.retirer()).oldest());
+                let ended = mem::replace(retirer, self.vacant.retirer());
+                next = WorkId::from_raw(self.singles.end(slot).unwrap_or(ended).oldest());
                 self.statuses.set(slot, None);
             }
             if let Some(Orphan { place, keeps_lease }) = self.leaving.pop() {

@@ -1,6 +1,7 @@
 //! Completion queues, the one poller of each, and what it gives back.
 
 mod channel;
+mod departing;
 mod desk;
 mod entry;
 mod extended;
@@ -13,6 +14,7 @@ mod queue_status;
 mod resize;
 mod retired;
 mod shares;
+mod singly;
 mod status;
 mod success;
 mod wait;
@@ -20,6 +22,7 @@ mod waker;
 
 pub use channel::CompletionChannel;
 pub(crate) use channel::create_channel;
+pub(crate) use departing::Departing;
 pub use entry::Completion;
 pub use extended::Polling;
 pub use failure::{Failure, FailureCause};

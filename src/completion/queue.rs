@@ -10,11 +10,13 @@
 
 use super::Poller;
 use super::channel::ChannelInner;
+use super::departing::{Departing, Guest};
 use super::desk::Desk;
 use super::extended::{self, Polling, Served};
 use super::mailbox::Mailbox;
 use super::options::{CompletionQueueError, CompletionQueueOptions};
 use super::queue_status::QueueStatus;
+use super::retired::Retired;
 use super::shares::{Member, SharedLeases};
 use super::waker::Waker;
 use crate::device::CompletionQueueId;
@@ -28,6 +30,8 @@ use crate::sys::{
     self,
     inline::{PollCq, RequestNotify},
 };
+use libc::c_int;
+use std::collections::VecDeque;
 use std::marker::PhantomData;
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -109,6 +113,8 @@ pub(super) enum Message {
     Join(Member),
     /// The device is done with a work queue: its pair was destroyed, or reset.
     Orphan(Orphan),
+    /// A pair is to be destroyed once nothing of it is in flight.
+    Depart(Box<dyn Departing>),
 }
 
 pub(crate) struct Orphan {
@@ -132,8 +138,10 @@ pub(super) struct Control {
     pub(super) capacity: u32,
     pub(super) leased: u32,
     shared: SharedLeases,
-    /// Slots that were used before, with the life that their next user gets.
-    free: Vec<(u32, u32)>,
+    /// The numbers of the pairs whose completions of shared receives may be in the queue; once for each life.
+    numbers: Vec<u32>,
+    /// Slots that were used before, with where their next user goes on to count. The one that was free for longest comes first.
+    free: VecDeque<(u32, u64)>,
     /// The lowest slot that was never used.
     fresh: u32,
     /// The desk of a poller that was dropped.
@@ -182,12 +190,33 @@ impl CqInner {
 
     /// A pair that was attached receives from a shared receive queue.
     pub(crate) fn join(&self, member: Member) {
+        self.control().numbers.push(member.qpn);
         self.mailbox.send(Message::Join(member));
+    }
+
+    /// Whether there may be completions of shared receives by a pair of that number.
+    pub(crate) fn has_number(&self, qpn: u32) -> bool {
+        self.control().numbers.contains(&qpn)
+    }
+
+    /// All completions of a pair of that number were seen.
+    pub(super) fn forget_number(&self, qpn: u32) {
+        let numbers = &mut self.control().numbers;
+        if let Some(at) = numbers.iter().position(|&number| number == qpn) {
+            numbers.swap_remove(at);
+        }
     }
 
     /// The device is done with a work queue; its poller, asleep perhaps, gives out what is left.
     pub(crate) fn orphan(&self, orphan: Orphan) {
         self.mailbox.send(Message::Orphan(orphan));
+        self.waker.wake();
+        self.channel.tell(self.raw);
+    }
+
+    /// A pair that this queue's poller destroys.
+    pub(crate) fn depart(&self, pair: Box<dyn Departing>) {
+        self.mailbox.send(Message::Depart(pair));
         self.waker.wake();
         self.channel.tell(self.raw);
     }
@@ -228,7 +257,7 @@ impl CqInner {
     /// Gives a place back, with its lease or without.
     pub(crate) fn release(&self, place: Place, ends_lease: bool) {
         let mut control = self.control();
-        control.free.push((place.next.key().slot() as u32, place.next.life().wrapping_add(1)));
+        control.free.push_back((place.next.key().slot() as u32, place.next.count()));
         if ends_lease {
             control.leased -= place.depth;
             if let Some(ledger) = &place.shared {
@@ -245,7 +274,7 @@ impl CqInner {
 
 impl Control {
     fn place(&mut self, kind: QueueKind, depth: u32) -> Option<Place> {
-        let (slot, life) = match self.free.pop() {
+        let (slot, count) = match self.free.pop_front() {
             Some(used) => used,
             None if self.fresh < MAX_SLOTS => {
                 self.fresh += 1;
@@ -253,12 +282,45 @@ impl Control {
             }
             None => return None,
         };
-        Some(Place { next: QueueKey::new(kind, slot).first(life), depth, shared: None })
+        Some(Place { next: QueueKey::new(kind, slot).first(count), depth, shared: None })
+    }
+}
+
+impl CqInner {
+    /// Ends what only the poller could: takes out what the queue still has, and destroys the pairs that wait for it. False if
+    /// one was not destroyed, which the device may go on to use with all that is in flight.
+    fn settle(&self, desk: &mut Desk) -> bool {
+        desk.read_mail(self);
+        // Each completion, the flag of each message, and as many again: a device that lies does not keep us here.
+        let mut looks = 2 * self.capacity() + 64;
+        while looks > 0
+            && desk.owes()
+            && let Ok(Some(run)) = desk.next_run(self, true)
+        {
+            drop(Retired::<()>::new(run));
+            looks -= 1;
+        }
+        let mut all = true;
+        for Guest { mut pair, .. } in desk.take_guests() {
+            if let Err(error) = pair.destroy() {
+                pair.leak(error);
+                all = false;
+            }
+        }
+        all
     }
 }
 
 impl Drop for CqInner {
     fn drop(&mut self) {
+        let parked = self.control().parked.take();
+        let mut desk = parked.unwrap_or_else(|| Box::new(Desk::new()));
+        if !self.settle(&mut desk) {
+            mem::forget(desk);
+            mem::forget(Arc::clone(&self.channel));
+            mem::forget(Arc::clone(&self.domain));
+            return;
+        }
         let context = &self.domain.context;
         self.channel.leave(self.raw);
         // SAFETY: alive (0); no queue pair uses it, since each holds a reference to this.
@@ -270,18 +332,25 @@ impl Drop for CqInner {
         }
         // Every pair that was attached has been destroyed (one that could not be would keep this alive), so the
         // device is done with whatever the ledgers still hold.
-        let parked = self.control().parked.take();
-        let unread = self.mailbox.take();
-        let mut ledgers: Vec<Retirer<Entry>> = parked.map(|desk| desk.into_retirers()).unwrap_or_default();
-        ledgers.extend(unread.into_iter().filter_map(|message| match message {
-            Message::Attach(attached) => Some(attached.retirer),
-            Message::Join(_) | Message::Orphan(_) => None,
-        }));
-        for mut retirer in ledgers {
-            while let Some(entry) = retirer.take() {
-                drop(entry);
-            }
-        }
+        desk.drop_rest();
+    }
+}
+
+/// `ibv_poll_cq` of a provider that leaves fields as they were, or adds bits to them.
+///
+/// # Safety
+///
+/// As `ibv_poll_cq`, of a context whose function table has one.
+unsafe extern "C" fn poll_afresh(cq: *mut sys::ibv_cq, count: c_int, polled: *mut sys::ibv_wc) -> c_int {
+    // SAFETY: room for so many (caller); zero is a value of each.
+    unsafe { polled.write_bytes(0, count.try_into().unwrap_or(0)) };
+    // SAFETY: alive, and so is its context (caller).
+    let context = unsafe { (*cq).context };
+    // SAFETY: as above.
+    match unsafe { (*context).ops.poll_cq } {
+        // SAFETY: the caller's promise.
+        Some(poll) => unsafe { poll(cq, count, polled) },
+        None => -1,
     }
 }
 
@@ -315,7 +384,8 @@ pub(super) fn create_on<B>(
     let (raw, poll, extended) = match options.polling {
         Polling::Array => {
             // SAFETY: the context is open as long as we hold it, and so is the channel.
-            (unsafe { context.provider.create_cq(context.raw, entries, channel.raw(), options.vector) }?, poll, None)
+            let raw = unsafe { context.provider.create_cq(context.raw, entries, channel.raw(), options.vector) }?;
+            (raw, if context.row().polls_fresh { poll } else { poll_afresh }, None)
         }
         Polling::Extended => {
             let poll = extended::poll_of(context.row().walk)?;
@@ -334,7 +404,8 @@ pub(super) fn create_on<B>(
         capacity: entries,
         leased: 0,
         shared: SharedLeases::default(),
-        free: Vec::new(),
+        numbers: Vec::new(),
+        free: VecDeque::new(),
         fresh: 0,
         parked: None,
     };

@@ -1,6 +1,7 @@
 //! What is known of a queue pair that posts and polls have in common: whether it takes posts, and what broke it.
 
 use super::Status;
+use crate::device::reviewed::Row;
 use crate::domain::DomainId;
 use crate::queue::ledger::Detour;
 use crate::queue::{Entry, Peers, QueueKind, WorkId};
@@ -23,6 +24,8 @@ pub(crate) struct QueueStatus {
     pub(crate) domain: DomainId,
     /// Of datagrams: what requests in flight go by.
     pub(crate) peers: Option<Arc<Peers>>,
+    /// A request that the provider refuses and names is surely not queued.
+    pub(crate) refusal_is_sure: bool,
 }
 
 const BROKEN: u32 = 1;
@@ -38,6 +41,7 @@ pub(crate) fn is_broken(detour: u32) -> bool {
 impl QueueStatus {
     /// Of a pair of transport `kind`, whose send queue and receive queue have these `detours`.
     pub(crate) fn new(
+        row: &Row,
         qpn: u32,
         kind: sys::ibv_qp_type,
         domain: DomainId,
@@ -46,17 +50,19 @@ impl QueueStatus {
     ) -> Arc<Self> {
         let unreliable = kind != sys::ibv_qp_type::IBV_QPT_RC;
         let (failed_send, failed) = Default::default();
-        Arc::new(Self { detours, failed_send, failed, qpn, unreliable, domain, peers })
+        let refusal_is_sure = row.refusal_is_sure;
+        Arc::new(Self { detours, failed_send, failed, qpn, unreliable, domain, peers, refusal_is_sure })
     }
 
     /// The same for another life of the pair.
     pub(crate) fn anew(&self, detours: [Detour<Entry>; 2]) -> Arc<Self> {
-        let Self { qpn, unreliable, domain, .. } = *self;
+        let Self { qpn, unreliable, domain, refusal_is_sure, .. } = *self;
         for (old, new) in self.detours.iter().zip(&detours) {
             new.set(old.bits() & IN_SESSIONS);
         }
         let (failed_send, failed) = Default::default();
-        Arc::new(Self { detours, failed_send, failed, qpn, unreliable, domain, peers: self.peers.clone() })
+        let peers = self.peers.clone();
+        Arc::new(Self { detours, failed_send, failed, qpn, unreliable, domain, peers, refusal_is_sure })
     }
 
     pub(crate) fn is_broken(&self, side: QueueKind) -> bool {
@@ -173,7 +179,14 @@ mod models {
             let pool = Arc::<Pool>::default();
             let ledgers = [(); 2].map(|()| ledger::<Entry>(&pool, 1, 0, Origin::default()).0);
             let detours = ledgers.each_ref().map(|poster| poster.detour_of());
-            let status = QueueStatus::new(1, sys::ibv_qp_type::IBV_QPT_UC, DomainId::NONE, detours, None);
+            let status = QueueStatus::new(
+                &crate::device::reviewed::UNREVIEWED,
+                1,
+                sys::ibv_qp_type::IBV_QPT_UC,
+                DomainId::NONE,
+                detours,
+                None,
+            );
             status.note_failure(QueueKind::Send, Status::LocalProtection);
             let polled = Arc::clone(&status);
             let polling = thread::spawn(move || polled.note_failure(QueueKind::Receive, Status::LocalLength));

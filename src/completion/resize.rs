@@ -27,7 +27,8 @@ pub enum ResizeError {
         /// The most that the device has.
         most: u32,
     },
-    /// The device cannot resize completion queues (`EOPNOTSUPP`, `ENOSYS`); or it did not say what it can do.
+    /// The device cannot resize completion queues (`EOPNOTSUPP`, `ENOSYS`), or its provider is not known to bear it
+    /// (`docs/providers.md`); or it did not say what it can do.
     #[error("the completion queue keeps its room")]
     Refused(#[source] VerbError),
     /// The device failed in the middle. The queue is of no use any more, and its poller says
@@ -65,6 +66,9 @@ impl<B> Poller<B> {
     pub fn resize(&mut self, entries: u32) -> Result<(), ResizeError> {
         let queue = &self.queue;
         let context = &queue.domain.context;
+        if !context.row().resizes {
+            return Err(ResizeError::Refused(VerbError::new("ibv_resize_cq", libc::EOPNOTSUPP)));
+        }
         // SAFETY: open as long as we hold it.
         let device = unsafe { context.provider.query_device(context.raw) }.map_err(ResizeError::Refused)?;
         let most = u32::try_from(device.max_cqe).unwrap_or(0);

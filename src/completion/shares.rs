@@ -33,6 +33,10 @@ impl Members {
         self.0.insert(at, member);
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     pub(super) fn leave(&mut self, qpn: u32, slot: usize) {
         self.0.retain(|member| (member.qpn, member.slot) != (qpn, slot));
     }

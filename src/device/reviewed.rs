@@ -42,6 +42,17 @@ pub(crate) struct Row {
     pub(crate) quirks: Quirks,
 }
 
+impl Row {
+    /// Whether a queue pair, on a shared receive queue or not, is destroyed by its poller.
+    pub(crate) fn leaves_to_poller(&self, is_on_shared: bool) -> bool {
+        match self.teardown {
+            Teardown::Anytime => false,
+            Teardown::PolledIfShared => is_on_shared,
+            Teardown::Polled => true,
+        }
+    }
+}
+
 /// When a queue pair may be destroyed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Teardown {

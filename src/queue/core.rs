@@ -12,8 +12,9 @@ use super::state::{Reset, State};
 use super::transport::{Transport, code};
 use super::work::Entry;
 use super::work_id::QueueKind;
-use crate::completion::{Attached, CqInner, Member, NoRoom, Orphan, Place, QueueStatus, Status};
+use crate::completion::{Attached, CqInner, Departing, Member, NoRoom, Orphan, Place, QueueStatus, Status};
 use crate::device::objects::Object;
+use crate::device::reviewed::Teardown;
 use crate::device::{GidEntry, LinkLayer, Port};
 use crate::domain::{Brand, DomainInner};
 use crate::error::{VerbError, note_leak};
@@ -38,14 +39,12 @@ pub(super) struct Inner {
 pub(super) struct Core {
     /// # Invariants
     ///
-    /// 0. Came from the domain's provider, and is alive while `places` is `Some`.
-    raw: NonNull<sys::ibv_qp>,
+    /// 0. Ours, and alive while `places` is `Some`.
+    body: Body,
     places: Option<Places>,
     status: Arc<QueueStatus>,
     /// How many ledgers of an earlier life may still have completions in a queue.
     unsettled: Arc<AtomicU32>,
-    /// What few pairs have.
-    rare: Option<Box<Rare>>,
     pub(super) limits: Limits,
     pub(super) local: Local,
     // Dropped in this order, after the pair is destroyed.
@@ -55,6 +54,21 @@ pub(super) struct Core {
     shared: Option<Arc<SharedCore>>,
     pub(super) domain: Arc<DomainInner>,
 }
+
+/// The raw pair, with what has to end before it. Each method is given its domain.
+struct Body {
+    /// # Invariants
+    ///
+    /// 0. Came from the domain's provider, and is alive for as long as its owner says.
+    raw: NonNull<sys::ibv_qp>,
+    /// What few pairs have.
+    rare: Option<Box<Rare>>,
+}
+
+// SAFETY: control verbs on a pair may be called from any thread.
+unsafe impl Send for Body {}
+// SAFETY: what changes the pair takes `&mut`.
+unsafe impl Sync for Body {}
 
 /// What has to end before the pair can.
 #[derive(Default)]
@@ -81,10 +95,48 @@ pub(super) struct Local {
     pub(super) psn: Psn,
 }
 
-// SAFETY: control verbs on a pair may be called from any thread.
-unsafe impl Send for Core {}
-// SAFETY: as above; what changes the pair takes `&mut`.
-unsafe impl Sync for Core {}
+/// A pair that the program has let go of, and that the poller of its completion queue destroys.
+struct Departure {
+    body: Body,
+    places: Places,
+    status: Arc<QueueStatus>,
+    /// Ends after the pair.
+    _shared: Option<Arc<SharedCore>>,
+    domain: Arc<DomainInner>,
+}
+
+impl Departing for Departure {
+    fn places(&self) -> [&Place; 2] {
+        [&self.places.send, &self.places.receive]
+    }
+
+    fn flush_again(&self) {
+        // Where it fails, the pair is destroyed with its completion queue.
+        let _ = self.body.modify(&self.domain, Modify::to(raw_state::IBV_QPS_ERR));
+    }
+
+    fn destroy(&mut self) -> Result<(), VerbError> {
+        self.body.destroy(&self.domain, &self.status)
+    }
+
+    fn into_places(self: Box<Self>) -> [Place; 2] {
+        clear_peers(&self.status);
+        let Places { send, receive } = self.places;
+        [send, receive]
+    }
+
+    fn leak(self: Box<Self>, error: VerbError) {
+        note_leak("a queue pair", error);
+        mem::forget(self);
+    }
+}
+
+/// Why a pair was not destroyed.
+pub(super) struct Undestroyed {
+    pub(super) source: VerbError,
+    /// The device may have left it half-dead: it was leaked, with all that it needs.
+    pub(super) is_lost: bool,
+}
 
 impl Inner {
     pub(super) fn create<B: Brand, T: Transport>(
@@ -109,11 +161,18 @@ impl Inner {
         let (Some(post_send), Some(post_receive)) = (operations.post_send, operations.post_recv) else {
             return Err(VerbError::new("ibv_post_send", libc::EOPNOTSUPP).into());
         };
+        let row = domain.context.row();
         if limits.posting.is_in_sessions() {
-            session::check_device(domain.context.row().sessions, limits.elements)?;
+            session::check_device(row.sessions, limits.elements)?;
+        }
+        if row.leaves_to_poller(shared.is_some()) && !Arc::ptr_eq(sends, receives) {
+            return Err(CreateError::TwoQueues { provider: row.name });
+        }
+        if let Some(shared) = shared {
+            shared.alive("ibv_create_qp")?;
         }
         let places = lease(sends, receives, limits, shared)?;
-        let mut attributes = sys::ibv_qp_init_attr {
+        let attributes = sys::ibv_qp_init_attr {
             send_cq: sends.raw.as_ptr(),
             recv_cq: receives.raw.as_ptr(),
             srq: shared.map_or(ptr::null_mut(), |shared| shared.raw()),
@@ -125,44 +184,51 @@ impl Inner {
                 max_inline_data: limits.inline_bytes,
             },
             qp_type: code::<T>(),
+            // Where a completion ends its own request alone, each request needs one.
+            sq_sig_all: i32::from(!row.retires_prefix),
             ..Default::default()
         };
         let DomainInner { context, raw: pd, .. } = &**domain;
-        let created = match limits.posting {
-            // SAFETY: domain and queues are alive, the shared one too; they belong to the same device, since they are
-            // of the same domain: they bear its brand, and where that does not tell, it was looked at above.
-            Posting::List => unsafe { context.provider.create_qp(*pd, &mut attributes) }
-                .map(|raw| (raw, None))
-                .map_err(CreateError::from),
+        let make = || match limits.posting {
+            Posting::List => {
+                let mut attributes = attributes;
+                // SAFETY: domain and queues are alive, the shared one too; they belong to the same device, since they are
+                // of the same domain: they bear its brand, and where that does not tell, it was looked at above.
+                let raw = unsafe { context.provider.create_qp(*pd, &mut attributes) }?;
+                Ok(Made { raw, extended: None, granted: attributes.cap })
+            }
             posting => {
                 let mut attributes = session::extended(&attributes, *pd, posting);
-                // SAFETY: as above.
-                unsafe { context.provider.create_qp_ex(context.raw, &mut attributes) }
-                    .map_err(|error| session::explain(error, posting))
+                // SAFETY: as in the other case.
+                let made = unsafe { context.provider.create_qp_ex(context.raw, &mut attributes) };
+                let (raw, extended) = made.map_err(|error| session::explain(error, posting))?;
+                Ok(Made { raw, extended, granted: attributes.cap })
             }
         };
-        let (raw, extended) = match created {
-            Ok(raw) => raw,
+        let is_taken = |qpn| shared.is_some() && receives.has_number(qpn);
+        let Made { raw, extended, granted } = match make_unlike(domain, make, is_taken) {
+            Ok(made) => made,
             Err(error) => {
                 sends.release(places.send, true);
                 receives.release(places.receive, true);
                 return Err(error);
             }
         };
+        // Some providers grant less than was asked for.
+        let limits = &Limits { inline_bytes: limits.inline_bytes.min(granted.max_inline_data), ..*limits };
         // SAFETY: created just now.
         let qpn = unsafe { (*raw.as_ptr()).qp_num };
         let origin = Origin::new(qpn, code::<T>() == sys::ibv_qp_type::IBV_QPT_UD);
         let peers = origin.datagrams().then(|| Peers::new(limits.sends));
-        let ledgers = Ledgers::new(&domain.ledgers, &places, limits, origin);
-        let status = QueueStatus::new(qpn, code::<T>(), domain.id(), ledgers.detours(), peers);
+        let ledgers = Ledgers::new(&domain.ledgers, &places, limits, origin, row.retires_prefix);
+        let status = QueueStatus::new(row, qpn, code::<T>(), domain.id(), ledgers.detours(), peers);
         domain.context.objects.note(raw, Object::QueuePair(Qpn::from_device(status.qpn)));
         let (send_poster, receive_poster) = ledgers.attach(sends, receives, &status);
         let core = Core {
-            raw,
+            body: Body { raw, rare: None },
             places: Some(places),
             status: Arc::clone(&status),
             unsettled: Arc::new(AtomicU32::new(0)),
-            rare: None,
             limits: *limits,
             local: Local { psn: Psn::random(), ..Local::UNKNOWN },
             send_queue: Arc::clone(sends),
@@ -179,8 +245,11 @@ impl Inner {
             }
             status.send_in_sessions();
         }
-        let barrier = domain.context.row().windows.are_barriers();
-        let terms = || Terms::new(limits, barrier, Arc::clone(&status));
+        if granted.max_send_wr < limits.sends || shared.is_none() && granted.max_recv_wr < limits.receives {
+            // Dropping the core destroys it.
+            return Err(VerbError::new("ibv_create_qp", libc::ENOMEM).into());
+        }
+        let terms = || Terms::new(limits, row, Arc::clone(&status));
         Ok(Self {
             send: SendQueue::new(send_poster, raw, post_send, terms()),
             core: Arc::new(core),
@@ -199,6 +268,7 @@ impl Inner {
         let Some(core) = Arc::get_mut(&mut self.core) else {
             return Err(verb(VerbError::new("ibv_modify_qp", libc::EBUSY)));
         };
+        core.can_be_reset(drained, self.send.outstanding(), self.receive.outstanding())?;
         let psn = core.psn_of_next_life();
         // How many shared receives it has begun is not known.
         if drained && core.shared.is_none() {
@@ -225,7 +295,8 @@ impl Inner {
         core.local.psn = psn;
         let places = Places { send, receive };
         let origin = Origin::new(core.status.qpn, core.status.peers.is_some());
-        let ledgers = Ledgers::new(&core.domain.ledgers, &places, &core.limits, origin);
+        let retires_prefix = core.domain.context.row().retires_prefix;
+        let ledgers = Ledgers::new(&core.domain.ledgers, &places, &core.limits, origin, retires_prefix);
         core.status = core.status.anew(ledgers.detours());
         let (send, receive) = ledgers.attach(&core.send_queue, &core.receive_queue, &core.status);
         self.send.renew(send, Arc::clone(&core.status));
@@ -238,10 +309,10 @@ impl Inner {
     }
 }
 
-impl Core {
-    pub(super) fn modify(&self, mut modify: Modify) -> Result<(), VerbError> {
+impl Body {
+    fn modify(&self, domain: &DomainInner, mut modify: Modify) -> Result<(), VerbError> {
         // SAFETY: alive (0).
-        unsafe { self.domain.context.provider.modify_qp(self.raw, &mut modify.attributes, modify.mask) }
+        unsafe { domain.context.provider.modify_qp(self.raw, &mut modify.attributes, modify.mask) }
     }
 
     /// To Reset, twice. In the first call soft-RoCE (6.12 at least) notes where its send queue begins before it empties the queue: in
@@ -250,12 +321,77 @@ impl Core {
     ///
     /// The specification has Reset follow on every state, itself included; where another provider says no to the second, the
     /// first was done.
-    fn to_reset(&self) -> Result<(), VerbError> {
-        self.modify(Modify::to(raw_state::IBV_QPS_RESET))?;
-        match self.modify(Modify::to(raw_state::IBV_QPS_RESET)) {
-            Err(error) if self.domain.context.row().quirks.reset_twice => Err(error),
+    fn to_reset(&self, domain: &DomainInner) -> Result<(), VerbError> {
+        self.modify(domain, Modify::to(raw_state::IBV_QPS_RESET))?;
+        match self.modify(domain, Modify::to(raw_state::IBV_QPS_RESET)) {
+            Err(error) if domain.context.row().quirks.reset_twice => Err(error),
             _ => Ok(()),
         }
+    }
+
+    fn detach(&mut self, domain: &DomainInner, group: Gid, lid: u16) -> Result<(), VerbError> {
+        // SAFETY: alive (0).
+        unsafe { domain.context.provider.detach_mcast(self.raw, &sys::ibv_gid { raw: group.0 }, lid) }?;
+        self.rare.iter_mut().for_each(|rare| rare.groups.retain(|&member| member != (group, lid)));
+        Ok(())
+    }
+
+    /// Destroys the pair, and before it what belongs to it.
+    fn destroy(&mut self, domain: &DomainInner, status: &QueueStatus) -> Result<(), VerbError> {
+        while let Some(&(group, lid)) = self.rare.as_ref().and_then(|rare| rare.groups.last()) {
+            self.detach(domain, group, lid)?;
+        }
+        self.end_windows(domain, status)?;
+        let context = &domain.context;
+        // SAFETY: alive (0).
+        context.objects.end(self.raw, || unsafe { context.provider.destroy_qp(self.raw) })
+    }
+
+    /// Frees the windows of the pair, bound or not. No request names one any more: the pair is reset first.
+    fn end_windows(&mut self, domain: &DomainInner, status: &QueueStatus) -> Result<(), VerbError> {
+        let Some(Rare { windows, .. }) = self.rare.as_deref_mut() else { return Ok(()) };
+        windows.retain(|window| !window.has_ended());
+        if windows.is_empty() {
+            return Ok(());
+        }
+        // From here on nothing may be posted, whatever becomes of the rest.
+        status.poison();
+        self.to_reset(domain)?;
+        self.rare.iter().flat_map(|rare| &rare.windows).try_for_each(|window| window.dealloc())
+    }
+}
+
+impl Core {
+    /// Whether verbs may use the pair: not if it was destroyed, or leaked by a destroy that failed.
+    fn alive(&self, verb: &'static str) -> Result<(), VerbError> {
+        if self.places.is_some() { Ok(()) } else { Err(VerbError::new(verb, libc::EIO)) }
+    }
+
+    pub(super) fn modify(&self, modify: Modify) -> Result<(), VerbError> {
+        self.alive("ibv_modify_qp")?;
+        self.body.modify(&self.domain, modify)
+    }
+
+    fn to_reset(&self) -> Result<(), VerbError> {
+        self.alive("ibv_modify_qp")?;
+        self.body.to_reset(&self.domain)
+    }
+
+    /// Whether a reset of the pair, with or without requests in flight, is proof that the device is done with them.
+    fn can_be_reset(&self, drained: bool, sends: u32, receives: u32) -> Result<(), TransitionFailure> {
+        let row = self.domain.context.row();
+        if self.shared.is_some() && row.teardown != Teardown::Anytime {
+            return Err(TransitionFailure::ResetShared { provider: row.name });
+        }
+        if drained || row.reset_is_barrier {
+            return Ok(());
+        }
+        Err(TransitionFailure::ResetInFlight { sends, receives, provider: row.name })
+    }
+
+    /// Whether its poller is to destroy it.
+    pub(super) fn is_polled(&self) -> bool {
+        self.domain.context.row().leaves_to_poller(self.shared.is_some())
     }
 
     /// What the next life's packets are to begin with. Where the device does not say what it would send next, as it should
@@ -266,64 +402,85 @@ impl Core {
     }
 
     pub(super) fn attach(&mut self, group: Gid, lid: u16) -> Result<(), VerbError> {
+        self.alive("ibv_attach_mcast")?;
         // SAFETY: alive (0).
-        unsafe { self.domain.context.provider.attach_mcast(self.raw, &sys::ibv_gid { raw: group.0 }, lid) }?;
-        self.rare.get_or_insert_default().groups.push((group, lid));
+        unsafe { self.domain.context.provider.attach_mcast(self.body.raw, &sys::ibv_gid { raw: group.0 }, lid) }?;
+        self.body.rare.get_or_insert_default().groups.push((group, lid));
         Ok(())
     }
 
     pub(super) fn detach(&mut self, group: Gid, lid: u16) -> Result<(), VerbError> {
-        // SAFETY: alive (0).
-        unsafe { self.domain.context.provider.detach_mcast(self.raw, &sys::ibv_gid { raw: group.0 }, lid) }?;
-        self.rare.iter_mut().for_each(|rare| rare.groups.retain(|&member| member != (group, lid)));
-        Ok(())
+        self.alive("ibv_detach_mcast")?;
+        self.body.detach(&self.domain, group, lid)
     }
 
     pub(super) fn query(&self, mask: Mask) -> Result<sys::ibv_qp_attr, VerbError> {
+        self.alive("ibv_query_qp")?;
         // SAFETY: alive (0).
-        unsafe { self.domain.context.provider.query_qp(self.raw, mask) }
+        unsafe { self.domain.context.provider.query_qp(self.body.raw, mask) }
     }
 
-    pub(super) fn destroy(&mut self) -> Result<(), VerbError> {
-        if self.places.is_none() {
+    /// Destroys the pair, or lets its poller do so.
+    pub(super) fn destroy(&mut self) -> Result<(), Undestroyed> {
+        if self.is_polled() && self.places.is_some() {
+            self.depart();
             return Ok(());
         }
-        while let Some(&(group, lid)) = self.rare.as_ref().and_then(|rare| rare.groups.last()) {
-            self.detach(group, lid)?;
+        self.destroy_now()
+    }
+
+    /// Destroys the pair. Where its poller [is to](Self::is_polled), the caller has that poller, and does not poll any more unless
+    /// nothing of the pair is in flight.
+    pub(super) fn destroy_now(&mut self) -> Result<(), Undestroyed> {
+        let dead = |source| Undestroyed { source, is_lost: true };
+        self.alive("ibv_destroy_qp").map_err(dead)?;
+        if let Err(source) = self.body.destroy(&self.domain, &self.status) {
+            let is_lost = !self.domain.context.row().destroy_may_be_retried;
+            if is_lost {
+                self.leak();
+            }
+            return Err(Undestroyed { source, is_lost });
         }
-        self.end_windows()?;
-        let context = &self.domain.context;
-        // SAFETY: alive (0).
-        context.objects.end(self.raw, || unsafe { context.provider.destroy_qp(self.raw) })?;
         if let Some(Places { send, receive }) = self.places.take() {
             self.orphan(send, receive, None);
         }
+        clear_peers(&self.status);
         Ok(())
+    }
+
+    /// Lets the poller destroy the pair.
+    fn depart(&mut self) {
+        let Some(places) = self.places.take() else { return };
+        let body = Body { raw: self.body.raw, rare: self.body.rare.take() };
+        let (status, domain) = (Arc::clone(&self.status), Arc::clone(&self.domain));
+        let departure = Departure { body, places, status, _shared: self.shared.clone(), domain };
+        // What is in flight is flushed; where it is not, the pair is destroyed with its completion queue.
+        departure.flush_again();
+        self.send_queue.depart(Box::new(departure));
+    }
+
+    /// Keeps all that the device may go on to use, for ever.
+    fn leak(&mut self) {
+        self.status.poison();
+        mem::forget(self.places.take());
+        mem::forget(self.status.peers.clone());
+        mem::forget(Arc::clone(&self.send_queue));
+        mem::forget(Arc::clone(&self.receive_queue));
+        mem::forget(self.shared.clone());
+        mem::forget(self.body.rare.take());
+        mem::forget(Arc::clone(&self.domain));
     }
 
     /// The pair, to make and to compare what is of it alone.
     pub(super) fn raw(&self) -> NonNull<sys::ibv_qp> {
-        self.raw
+        self.body.raw
     }
 
     /// Frees this window before the pair.
     pub(super) fn keep_window(&mut self, window: Arc<WindowCore>) {
-        let windows = &mut self.rare.get_or_insert_default().windows;
+        let windows = &mut self.body.rare.get_or_insert_default().windows;
         windows.retain(|window| !window.has_ended());
         windows.push(window);
-    }
-
-    /// Frees the windows of the pair, bound or not. No request names one any more: the pair is reset first.
-    fn end_windows(&mut self) -> Result<(), VerbError> {
-        let Some(Rare { windows, .. }) = self.rare.as_deref_mut() else { return Ok(()) };
-        windows.retain(|window| !window.has_ended());
-        if windows.is_empty() {
-            return Ok(());
-        }
-        // From here on nothing may be posted, whatever becomes of the rest.
-        self.status.poison();
-        self.to_reset()?;
-        self.rare.iter().flat_map(|rare| &rare.windows).try_for_each(|window| window.dealloc())
     }
 
     /// Tells the pollers that the device is done with what these places have in flight.
@@ -395,21 +552,66 @@ impl Core {
 
 impl Drop for Core {
     fn drop(&mut self) {
-        if let Err(error) = self.destroy() {
-            note_leak("a queue pair", error);
-            // The device may go on with what is in flight: nothing that it needs may end.
-            mem::forget(self.status.peers.clone());
-            mem::forget(Arc::clone(&self.send_queue));
-            mem::forget(Arc::clone(&self.receive_queue));
-            mem::forget(self.shared.clone());
-            mem::forget(self.rare.take());
-            mem::forget(Arc::clone(&self.domain));
-        } else if let Some(peers) = &self.status.peers {
-            // Pollers may know the status for long.
-            // SAFETY: destroyed; and whoever posts has the core.
-            unsafe { peers.clear() };
+        if self.places.is_none() {
+            return;
+        }
+        if let Err(Undestroyed { source, is_lost }) = self.destroy() {
+            note_leak("a queue pair", source);
+            if !is_lost {
+                self.leak();
+            }
         }
     }
+}
+
+/// Lets the address handles of a destroyed pair go: pollers may know its status for long.
+fn clear_peers(status: &QueueStatus) {
+    if let Some(peers) = &status.peers {
+        // SAFETY: destroyed; and whoever could post had the core, which has ended.
+        unsafe { peers.clear() };
+    }
+}
+
+/// A pair that a provider has made.
+struct Made {
+    raw: NonNull<sys::ibv_qp>,
+    extended: Option<NonNull<sys::ibv_qp_ex>>,
+    granted: sys::ibv_qp_cap,
+}
+
+/// How many pairs are made to find one with a number of its own.
+const TRIES: usize = 64;
+
+/// Makes a pair whose number is not taken: completions of shared receives name the pair by nothing else, and those of an
+/// earlier pair of that number may not be polled yet. Devices may give a number out again at once, but not while there
+/// is a pair that has it.
+fn make_unlike(
+    domain: &DomainInner,
+    make: impl Fn() -> Result<Made, CreateError>,
+    is_taken: impl Fn(u32) -> bool,
+) -> Result<Made, CreateError> {
+    let mut others = Vec::new();
+    let found = loop {
+        let made = match make() {
+            Ok(made) => made,
+            Err(error) => break Err(error),
+        };
+        // SAFETY: made just now.
+        if !is_taken(unsafe { (*made.raw.as_ptr()).qp_num }) {
+            break Ok(made);
+        }
+        others.push(made.raw);
+        if others.len() == TRIES {
+            break Err(VerbError::new("ibv_create_qp", libc::EAGAIN).into());
+        }
+    };
+    for raw in others {
+        // SAFETY: made here, in Reset, and nobody else knows it.
+        if let Err(error) = unsafe { domain.context.provider.destroy_qp(raw) } {
+            note_leak("a queue pair", error);
+        }
+    }
+    found
 }
 
 /// Leases a place on each queue; both or none.
@@ -442,8 +644,10 @@ struct Ledgers {
 }
 
 impl Ledgers {
-    fn new(pool: &Arc<Pool>, places: &Places, limits: &Limits, origin: Origin) -> Self {
+    /// Where `retires_prefix`, the completion of a send ends the sends before it. That of a receive never does: each has its own.
+    fn new(pool: &Arc<Pool>, places: &Places, limits: &Limits, origin: Origin, retires_prefix: bool) -> Self {
         let (first_send, first) = (places.send.next.raw(), places.receive.next);
+        let of_sends = origin.retiring_prefixes(retires_prefix);
         let (poster, retirer) = ledger(pool, limits.receives, first.raw(), origin);
         let (posts, brought) = match &places.receive.shared {
             None => (poster, None),
@@ -453,7 +657,7 @@ impl Ledgers {
                 (ledger(pool, 1, first.raw(), origin).0, Some(Member { qpn, slot, poster, ledger: ledger_of_all }))
             }
         };
-        Self { send: ledger(pool, limits.sends, first_send, origin), receive: (posts, retirer), brought }
+        Self { send: ledger(pool, limits.sends, first_send, of_sends), receive: (posts, retirer), brought }
     }
 
     fn detours(&self) -> [Detour<Entry>; 2] {

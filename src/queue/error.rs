@@ -30,6 +30,14 @@ pub enum CreateError {
         /// The most that this library keeps account of.
         most: u32,
     },
+    /// Sends and receives were to complete on two queues. The poller destroys the pairs of this provider, so that they need one.
+    #[error(
+        "the provider of this device ({provider}) bears no queue pair on two completion queues: take one for sends and receives"
+    )]
+    TwoQueues {
+        /// The provider, as far as it is known.
+        provider: &'static str,
+    },
     /// The device does not take requests through `ibv_wr_*`, or its provider is not up to them: bnxt_re, ionic, and rxe where
     /// [`Limits::elements`](crate::Limits::elements) is more than 1.
     #[error("the device does not post through ibv_wr_*: create the queue pair with `Posting::List`")]
@@ -115,6 +123,27 @@ pub enum TransitionFailure {
     /// A post was [uncertain](crate::PostError::Uncertain).
     #[error("the device may have a request that it did not account for: reset or destroy the queue pair")]
     Uncertain,
+    /// Requests are in flight, and a reset does not prove that this provider's devices are done with them.
+    #[error(
+        "{sends} sends and {receives} receives are in flight, which a reset does not end for sure with this provider ({provider}): \
+         `into_error` and `drain` first, or destroy the queue pair"
+    )]
+    ResetInFlight {
+        /// Sends, writes, reads and atomics in flight.
+        sends: u32,
+        /// Receives in flight.
+        receives: u32,
+        /// The provider, as far as it is known.
+        provider: &'static str,
+    },
+    /// The pair is on a shared receive queue, which would lose what the pair has received and nobody has polled.
+    #[error(
+        "a reset loses receives of the shared receive queue with this provider ({provider}): destroy the queue pair and make another"
+    )]
+    ResetShared {
+        /// The provider.
+        provider: &'static str,
+    },
     /// A completion queue has no slot left for another life of the pair.
     #[error("the completion queue has no slot left for another life of the pair")]
     NoSlot,
@@ -166,6 +195,10 @@ impl<Q> From<TransitionError<Q>> for TransitionFailure {
 }
 
 /// A pair that the device did not destroy. It comes back.
+///
+/// Where the provider is not known to leave a pair whole that it did not destroy, nothing can be done with it any more: posts
+/// are refused as [`PostError::Broken`](crate::PostError::Broken), all else with `EIO`, and the pair stays as it is for
+/// the life of the process, with the memory of its requests.
 #[derive(thiserror::Error)]
 #[error("the queue pair is still there")]
 pub struct DestroyError<Q> {

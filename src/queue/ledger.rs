@@ -186,6 +186,16 @@ impl<T, P> Poster<T, P> {
         Ok(())
     }
 
+    /// Lets the next value have this id, where none is in flight.
+    ///
+    /// # Safety
+    ///
+    /// The caller has both ends of the ledger, and no value is in flight.
+    pub(crate) unsafe fn rename(&mut self, id: u64) {
+        self.ledger().retired.store(id, Ordering::Release);
+        self.ledger().posted.store(id, Ordering::Release);
+    }
+
     /// Writes a value ahead of those in flight. Nobody sees it before it is [published](Self::publish).
     ///
     /// # Safety
@@ -369,6 +379,11 @@ impl<T> Retirer<T> {
         self.view().origin()
     }
 
+    /// How many cells there are, a power of two.
+    pub(crate) fn cells(&self) -> u32 {
+        self.0.0.cells()
+    }
+
     /// Takes the oldest value out of a queue that is quiescent.
     pub(crate) fn take(&mut self) -> Option<T> {
         let mut this = self.lend();
@@ -469,10 +484,24 @@ impl<T> Retiring<'_, T> {
     ///
     /// # Safety
     ///
-    /// They were [copied](Row::copy) out, and the copies are used instead.
+    /// They were [copied](Row::copy) or [taken](Self::take_at) out, and are used there only.
     #[inline(always)]
     pub(crate) unsafe fn took(&mut self, end: u64) {
         self.set_oldest(end);
+    }
+
+    /// Takes the value with this `id` out and leaves its place in flight, until [`took`](Self::took) says otherwise.
+    ///
+    /// # Safety
+    ///
+    /// It is in flight, and was not taken out before.
+    pub(crate) unsafe fn take_at(&mut self, id: u64) -> T {
+        // SAFETY: the oldest is in flight, and we retire.
+        match if id == self.oldest() { unsafe { self.0.take_alone() } } else { None } {
+            Some(alone) => alone,
+            // SAFETY: in flight, so it holds a value that is ours to take (ledger 0), which was not taken before (caller).
+            None => unsafe { self.0.read(id) },
+        }
     }
 
     /// Takes the oldest value out, which has this `id`.

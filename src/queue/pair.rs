@@ -2,7 +2,7 @@
 
 use super::AnyQueuePair;
 use super::attr::{ConnectAttributes, Limits, Modify, PeerPath, RtrAttributes, RtsAttributes};
-use super::core::{Core, Inner, Local};
+use super::core::{Core, Inner, Local, Undestroyed};
 use super::error::{CreateError, DestroyError, DrainFailure, TransitionError, TransitionFailure, Undrained};
 use super::half::{ReceiveHalf, SendHalf};
 use super::shared::SharedCore;
@@ -255,16 +255,17 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     /// Destroys the pair, as dropping it does, and says if that fails.
     ///
     /// `ibv_destroy_qp(3)`. What was in flight comes out of the poller as failures with [`Status::Destroyed`]: poll until
-    /// it gives nothing more.
+    /// it gives nothing more. Where a provider asks for that (`docs/providers.md`), the poller destroys the pair once all
+    /// of it has come out; what was in flight is flushed then.
     ///
     /// # Errors
     ///
-    /// The device refused: the pair comes back, and what is in flight stays there.
+    /// [`DestroyError`]: the device refused. The pair comes back, and what is in flight stays there.
     #[doc(alias = "ibv_destroy_qp")]
     pub fn destroy(mut self) -> Result<(), DestroyError<Self>> {
         match self.inner.unsplit().map(Core::destroy) {
             Some(Ok(())) => Ok(()),
-            Some(Err(source)) => Err(DestroyError { queue_pair: self, source }),
+            Some(Err(Undestroyed { source, .. })) => Err(DestroyError { queue_pair: self, source }),
             None => Err(DestroyError { queue_pair: self, source: VerbError::new("ibv_destroy_qp", libc::EBUSY) }),
         }
     }

@@ -1,7 +1,7 @@
 //! Posting: the one place where memory enters a ledger and a request reaches the provider.
 //!
-//! ASSUMPTION: a post that fails and points `bad_wr` at a request of ours has queued those before it and no other
-//! (`ibv_post_send(3)`, RETURN VALUE). One that fails otherwise may have queued any.
+//! ASSUMPTION: where the provider's row says so, a post that points `bad_wr` at a request of ours has queued those before it and
+//! no other (`ibv_post_send(3)`, RETURN VALUE). One that fails otherwise may have queued any.
 #![allow(unsafe_code, reason = "calls the provider's post functions")]
 
 use super::attr::Limits;
@@ -15,6 +15,7 @@ use super::unlikely;
 use super::work::{Entry, Operation};
 use super::work_id::WorkId;
 use crate::completion::{QueueStatus, is_broken};
+use crate::device::reviewed::Row;
 use crate::domain::{Brand, DomainId};
 use crate::error::VerbError;
 use crate::memory::ListInner;
@@ -50,7 +51,7 @@ pub(super) struct Terms {
 }
 
 impl Terms {
-    pub(super) fn new(limits: &Limits, barrier: bool, status: Arc<QueueStatus>) -> Self {
+    pub(super) fn new(limits: &Limits, row: &Row, status: Arc<QueueStatus>) -> Self {
         let Limits { inline_bytes, elements, posting, .. } = *limits;
         let short = |limit: u32| limit.min(u16::MAX.into()) as u16;
         let most = Most {
@@ -58,7 +59,7 @@ impl Terms {
             datagram_bytes: 0,
             elements: short(elements.max(1)),
             posting,
-            barrier,
+            barrier: row.windows.are_barriers(),
         };
         Self { most, status }
     }
@@ -140,6 +141,16 @@ impl<V> WorkQueue<V> {
     /// The device may have what the provider did not account for: nothing more is posted.
     pub(super) fn poison(&self) {
         self.status().poison();
+    }
+
+    /// What a post has answered that did not queue all, and the request that it surely did not queue, nor those after it.
+    ///
+    /// siw answers 0 and names a request where it has queued those before.
+    #[cold]
+    pub(super) fn not_posted<R>(&self, verb: &'static str, result: i32, bad: *mut R) -> (VerbError, *mut R) {
+        let errno = if result == 0 { libc::EINVAL } else { result.wrapping_abs() };
+        let bad = if self.status().refusal_is_sure { bad } else { ptr::null_mut() };
+        (VerbError::new(verb, errno), bad)
     }
 
     /// What to answer where the provider refused a single request, which `restore` makes of its entry.
@@ -237,7 +248,7 @@ impl SendQueue {
         // SAFETY: alive, in a state that sends (0), and nobody else posts (`&mut`); `first` starts a list of filled
         // requests, whose memory the ledger owns from now on, or which the provider copies.
         let result = unsafe { (self.verb)(self.raw.as_ptr(), first.cast(), &mut bad) };
-        if result == 0 { Ok(()) } else { Err((VerbError::new("ibv_post_send", result.wrapping_abs()), bad.cast())) }
+        if result == 0 && bad.is_null() { Ok(()) } else { Err(self.not_posted("ibv_post_send", result, bad.cast())) }
     }
 
     /// Posts a request; `back` makes of one that was not posted what the program gets.
@@ -404,14 +415,16 @@ impl ReceiveQueue {
         let (entry, rest) = memory.into_entry(Operation::Receive, KEY);
         // SAFETY: there is room; nobody else posts.
         unsafe { open.push(entry) };
-        let mut wr = sys::ibv_recv_wr { wr_id: id.raw(), next: ptr::null_mut(), sg_list, num_sge: count as i32 };
+        // An element of length 0 means 2^31 bytes to some devices.
+        let num_sge = if capacity == 0 { 0 } else { count as i32 };
+        let mut wr = sys::ibv_recv_wr { wr_id: id.raw(), next: ptr::null_mut(), sg_list, num_sge };
         let mut bad = ptr::null_mut();
         // SAFETY: alive, at or above Init (0), and nobody else posts (`&mut`); the ledger owns the buffer.
         let result = unsafe { (self.verb)(self.raw.as_ptr(), &mut wr, &mut bad) };
-        if result == 0 {
+        if result == 0 && bad.is_null() {
             return Ok(id);
         }
-        let source = VerbError::new("ibv_post_recv", result.wrapping_abs());
+        let (source, bad) = self.not_posted("ibv_post_recv", result, bad);
         Err(self.refused(ptr::eq(bad, &wr), source, id, |entry| M::from_entry(entry, rest, KEY)))
     }
 }

@@ -363,8 +363,10 @@ impl Extended {
     /// As for [`add`](Self::add), of `qp`.
     #[cold]
     unsafe fn nothing(qp: *mut ibv_qp_ex) {
+        // Some providers read the first of none.
+        static NONE: sys::ibv_sge = sys::ibv_sge { addr: 0, length: 0, lkey: 0 };
         // SAFETY: there (caller); a list of none.
-        unsafe { verbs::ibv_wr_set_sge_list(qp, 0, ptr::dangling()) };
+        unsafe { verbs::ibv_wr_set_sge_list(qp, 0, &NONE) };
     }
 }
 

@@ -214,12 +214,18 @@ pub struct SharedAttributes {
 }
 
 /// A shared receive queue that was not destroyed. It comes back.
+///
+/// Where the provider is not known to leave a queue whole that it did not destroy, nothing can be done with it any more: it
+/// stays as it is for the life of the process, with the memory that it has in flight.
 #[derive(thiserror::Error)]
-#[error("the shared receive queue is still there")]
+#[error(
+    "the shared receive queue is still there{}",
+    if source.errno() == libc::EBUSY { ": drop its queue pairs, and poll their completion queues until these are empty" } else { "" }
+)]
 pub struct DestroySharedError<B, A = Messages> {
     /// The queue.
     pub shared: SharedReceiveQueue<B, A>,
-    /// Why: `EBUSY` while it has queue pairs, or what the device answered.
+    /// Why: `EBUSY` while it has queue pairs, or completions that must be polled before; or what the device answered.
     pub source: VerbError,
 }
 
@@ -282,15 +288,18 @@ impl<B: Brand, A: Arrivals> SharedReceiveQueue<B, A> {
         }
         let Some(vacancy) = this.poster.vacancy() else { return Err(PostError::QueueFull(buffer)) };
         let sg_list = buffer.part().whole_element();
+        let num_sge = i32::from(buffer.capacity() != 0);
         let id = vacancy.fill(Entry::unique(Operation::Receive, buffer));
-        let mut wr = sys::ibv_recv_wr { wr_id: id.raw(), next: ptr::null_mut(), sg_list, num_sge: 1 };
+        // An element of length 0 means 2^31 bytes to some devices.
+        let mut wr = sys::ibv_recv_wr { wr_id: id.raw(), next: ptr::null_mut(), sg_list, num_sge };
         let mut bad = ptr::null_mut();
         // SAFETY: alive (core 0): this handle is what ends that. Nobody else posts (`&mut`); the slab owns the buffer.
         let result = unsafe { (this.post)(this.core.raw.as_ptr(), &mut wr, &mut bad) };
-        if result == 0 {
+        if result == 0 && bad.is_null() {
             return Ok(id);
         }
-        Err(this.refused(ptr::eq(bad, &wr), id, VerbError::new("ibv_post_srq_recv", result.wrapping_abs())))
+        let errno = if result == 0 { libc::EINVAL } else { result.wrapping_abs() };
+        Err(this.refused(ptr::eq(bad, &wr), id, VerbError::new("ibv_post_srq_recv", errno)))
     }
 
     /// Asks for an event when fewer than `receives` are left for messages: `IBV_EVENT_SRQ_LIMIT_REACHED`, once.
@@ -352,6 +361,7 @@ impl<B: Brand, A: Arrivals> SharedReceiveQueue<B, A> {
     #[doc(alias = "ibv_query_srq")]
     pub fn query(&self) -> Result<SharedAttributes, VerbError> {
         let core = &self.inner.core;
+        core.alive("ibv_query_srq")?;
         // SAFETY: alive (core 0).
         let sys::ibv_srq_attr { max_wr, srq_limit, .. } = unsafe { core.domain.context.provider.query_srq(core.raw) }?;
         Ok(SharedAttributes { receives: max_wr, limit: srq_limit })
@@ -360,11 +370,13 @@ impl<B: Brand, A: Arrivals> SharedReceiveQueue<B, A> {
     /// Destroys the queue, and gives the buffers of all receives that did not complete.
     ///
     /// `ibv_destroy_srq(3)`. Poll before: of a message that came and was not yet polled the buffer is among them, and its
-    /// completion is gone.
+    /// completion is gone. (Where a provider may write to memory during polls, this is refused until the completion queues were
+    /// seen empty.)
     ///
     /// # Errors
     ///
-    /// `EBUSY` while a queue pair receives from it; or the device refused. The queue comes back, as it was.
+    /// `EBUSY` while a queue pair receives from it, or was dropped and its poller has still to destroy it; or the device refused. The
+    /// queue comes back.
     #[doc(alias = "ibv_destroy_srq")]
     pub fn destroy(mut self) -> Result<Vec<Buffer<B>>, DestroySharedError<B, A>> {
         // The only reference, so there is no pair.
@@ -374,7 +386,10 @@ impl<B: Brand, A: Arrivals> SharedReceiveQueue<B, A> {
         };
         match ended {
             Ok(()) => Ok(self.inner.core.ledger.take_all().filter_map(Entry::into_buffer).collect()),
-            Err(source) => Err(DestroySharedError { shared: self, source }),
+            Err(source) => {
+                self.inner.broken |= !self.inner.core.is_alive;
+                Err(DestroySharedError { shared: self, source })
+            }
         }
     }
 }
@@ -514,8 +529,12 @@ impl Inner {
     /// What to answer where the provider refused a request.
     #[cold]
     fn refused<B>(&mut self, ours: bool, id: WorkId, source: VerbError) -> PostError<Buffer<B>> {
-        // Only a provider that names our request as the bad one has surely not queued it.
-        match if ours { self.poster.slab.take(id).and_then(Entry::into_buffer) } else { None } {
+        // Only a provider that names our request as the bad one has surely not queued it, if it is known to be right.
+        match if ours && self.core.domain.context.row().refusal_is_sure {
+            self.poster.slab.take(id).and_then(Entry::into_buffer)
+        } else {
+            None
+        } {
             Some(request) => PostError::Refused { request, source },
             None => {
                 self.broken = true;
@@ -531,12 +550,14 @@ impl SharedCore {
     }
 
     fn modify(&self, mut attributes: sys::ibv_srq_attr, mask: Mask) -> Result<(), VerbError> {
+        self.alive("ibv_modify_srq")?;
         // SAFETY: alive (0).
         unsafe { self.domain.context.provider.modify_srq(self.raw, &mut attributes, mask) }
     }
 
     /// Whether the device has so much, and it is not less than the limit that is armed.
     fn fits(&self, receives: u32) -> Result<bool, VerbError> {
+        self.alive("ibv_query_srq")?;
         let DomainInner { context, .. } = &*self.domain;
         // SAFETY: open as long as the domain holds it.
         let device = unsafe { context.provider.query_device(context.raw) }?;
@@ -555,22 +576,44 @@ impl SharedCore {
         }
     }
 
+    /// Destroys the queue, after which the buffers of its receives are the program's. Some providers write to them in
+    /// polls that come later.
     fn destroy(&mut self) -> Result<(), VerbError> {
-        if self.is_alive {
-            let context = &self.domain.context;
-            // SAFETY: alive (0); no pair uses it, since each has a reference to this.
-            context.objects.end(self.raw, || unsafe { context.provider.destroy_srq(self.raw) })?;
-            self.is_alive = false;
+        // Besides the poster's and ours, a completion queue has a reference as long as it may have completions.
+        let polled = SharedLedger::strong_count(&self.ledger) <= 2;
+        if !(polled || self.domain.context.row().shared_end_with_their_queue) {
+            return Err(VerbError::new("ibv_destroy_srq", libc::EBUSY));
+        }
+        self.end()
+    }
+
+    /// Destroys the queue. What is in flight stays in the ledger, which completion queues keep that may have completions of it.
+    /// Where the queue may be half-dead after the provider failed, no verb uses it any more.
+    fn end(&mut self) -> Result<(), VerbError> {
+        self.alive("ibv_destroy_srq")?;
+        let context = &self.domain.context;
+        // SAFETY: alive (0); no pair uses it, since each has a reference to this.
+        let ended = context.objects.end(self.raw, || unsafe { context.provider.destroy_srq(self.raw) });
+        if ended.is_ok() {
             self.ledger.end();
         }
-        Ok(())
+        self.is_alive = ended.is_err() && context.row().destroy_may_be_retried;
+        ended
+    }
+
+    /// Whether verbs may use it.
+    pub(super) fn alive(&self, verb: &'static str) -> Result<(), VerbError> {
+        if self.is_alive { Ok(()) } else { Err(VerbError::new(verb, libc::EIO)) }
     }
 }
 
 impl Drop for SharedCore {
     fn drop(&mut self) {
         // What is in flight goes with the ledger: completion queues may have completions of it.
-        if let Err(error) = self.destroy() {
+        if self.ledger.has_ended() {
+            return;
+        }
+        if let Err(error) = self.end() {
             note_leak("a shared receive queue", error);
             // The device may go on with what is in flight: nothing that it needs may end.
             mem::forget(SharedLedger::clone(&self.ledger));

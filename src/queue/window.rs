@@ -125,10 +125,12 @@ impl SendQueue {
     fn hand_over(&mut self, wr: &mut sys::ibv_send_wr) -> (Result<(), VerbError>, bool) {
         let (wr, mut bad) = (ptr::from_mut(wr), ptr::null_mut());
         // SAFETY: alive, in a state that sends (0), and nobody else posts (`&mut`); the ledger owns what the request names.
-        match unsafe { (self.verb)(self.raw.as_ptr(), wr, &mut bad) } {
-            0 => (Ok(()), false),
-            errno => (Err(VerbError::new("ibv_post_send", errno.wrapping_abs())), ptr::eq(bad, wr)),
+        let result = unsafe { (self.verb)(self.raw.as_ptr(), wr, &mut bad) };
+        if result == 0 && bad.is_null() {
+            return (Ok(()), false);
         }
+        let (source, bad) = self.not_posted("ibv_post_send", result, bad);
+        (Err(source), ptr::eq(bad, wr))
     }
 
     fn post_send_invalidating<B: Brand, M: SendMemory<B>, A: Exposed>(

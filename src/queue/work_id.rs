@@ -30,8 +30,6 @@ pub(crate) enum QueueKind {
 const SLOT_BITS: u32 = 20;
 const KIND_BITS: u32 = 2;
 static_assertions::const_assert_eq!(SLOT_BITS + KIND_BITS, NAME_BITS);
-/// Each life of a slot begins to count where no id of an earlier one comes near.
-const LIFE_BITS: u32 = 24;
 
 /// The most work queues that one completion queue serves.
 pub(crate) const MAX_SLOTS: u32 = 1 << SLOT_BITS;
@@ -70,9 +68,9 @@ impl QueueKey {
         (self.0 & (MAX_SLOTS - 1)) as usize
     }
 
-    /// The id of the first request of a life; lives come round.
-    pub(crate) fn first(self, life: u32) -> WorkId {
-        WorkId(u64::from(life) << LIFE_BITS << NAME_BITS | u64::from(self.0))
+    /// The id of the request with this count, which wraps around after 2^42.
+    pub(crate) fn first(self, count: u64) -> WorkId {
+        WorkId(count << NAME_BITS | u64::from(self.0))
     }
 }
 
@@ -92,9 +90,9 @@ impl WorkId {
         QueueKey((self.0 & (STEP - 1)) as u32)
     }
 
-    /// Which life it is of, or a later one where that counted so far.
-    pub(crate) fn life(self) -> u32 {
-        (self.0 >> (LIFE_BITS + NAME_BITS)) as u32
+    /// What it counts: requests of its slot, over all work queues that had the slot.
+    pub(crate) fn count(self) -> u64 {
+        self.0 >> NAME_BITS
     }
 
     /// The id of a shared receive: the number of its queue, and the generation and index of its slot there.
@@ -139,10 +137,10 @@ mod tests {
     #[test]
     fn a_work_id_keeps_its_parts_apart() {
         let key = QueueKey::new(QueueKind::Receive, MAX_SLOTS - 1);
-        let (first, last_life) = (key.first(5), (1 << 18) - 1);
-        assert_eq!((first.key(), first.index(), first.life()), (key, 5 << LIFE_BITS, 5));
+        let (first, last) = (key.first(5), (1 << 42) - 1);
+        assert_eq!((first.key(), first.index(), first.count()), (key, 5, 5));
         assert_eq!((key.slot(), key.kind()), (MAX_SLOTS as usize - 1, QueueKind::Receive));
-        assert_eq!((key.first(last_life).life(), key.first(last_life + 1)), (last_life, key.first(0)));
+        assert_eq!((key.first(last).count(), key.first(last + 1)), (last, key.first(0)));
         assert_ne!(QueueKey::new(QueueKind::Send, 3), QueueKey::new(QueueKind::Receive, 3));
     }
 

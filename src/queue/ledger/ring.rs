@@ -46,20 +46,34 @@ type Cell<T> = UnsafeCell<MaybeUninit<T>>;
 /// Where the cells begin: behind the line. (What stands for an atomic in models takes more room.)
 const CELLS: usize = if cfg!(loom) { 1024 } else { 64 };
 
-/// What completions tell of the queue pair that a work queue is of: its number, of 24 bits, and a flag.
+/// What completions tell of the queue pair that a work queue is of: its number, of 24 bits, and flags.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Origin(u32);
 
 impl Origin {
     const DATAGRAMS: u32 = 1 << 31;
+    const PREFIX: u32 = 1 << 30;
+    const FLAGS: u32 = Self::DATAGRAMS | Self::PREFIX;
 
+    /// Of a work queue where each request ends by its own completion alone.
     pub(crate) fn new(qpn: u32, datagrams: bool) -> Self {
-        Self(qpn & !Self::DATAGRAMS | if datagrams { Self::DATAGRAMS } else { 0 })
+        Self(qpn & !Self::FLAGS | if datagrams { Self::DATAGRAMS } else { 0 })
+    }
+
+    /// The same where the completion of a request ends those before it too, if `so`.
+    pub(crate) fn retiring_prefixes(self, so: bool) -> Self {
+        Self(self.0 | if so { Self::PREFIX } else { 0 })
+    }
+
+    /// Whether the completion of a request ends those before it too.
+    #[inline(always)]
+    pub(crate) fn retires_prefixes(self) -> bool {
+        self.0 & Self::PREFIX != 0
     }
 
     #[inline(always)]
     pub(crate) fn qpn(self) -> u32 {
-        self.0 & !Self::DATAGRAMS
+        self.0 & !Self::FLAGS
     }
 
     /// Whether a message comes with a header.
@@ -114,6 +128,11 @@ impl<T> Ledger<T> {
         // SAFETY: as above; the model looks after it.
         #[cfg(loom)]
         return unsafe { self.posted.unsync_load() };
+    }
+
+    /// How many cells there are, a power of two.
+    pub(super) fn cells(&self) -> u32 {
+        self.mask + 1
     }
 
     /// The bits of the [`Detour`](super::Detour).

@@ -93,17 +93,17 @@ impl<B: Brand> Engine<B> {
         if is_reset && self.take_out(slots) {
             return;
         }
-        let is_destroyed;
-        (self.pair, is_destroyed) = match mem::take(&mut self.pair) {
+        let gone;
+        (self.pair, gone) = match mem::take(&mut self.pair) {
             AnyQueuePair::ReadyToSend(pair) => destroy(pair),
             AnyQueuePair::Errored(pair) => destroy(pair),
             AnyQueuePair::Reset(pair) => destroy(pair),
-            other => (other, false),
+            other => (other, None),
         };
-        if is_destroyed && self.take_out(slots) {
+        if gone == Some(true) && self.take_out(slots) {
             return;
         }
-        if !(is_reset || is_destroyed) {
+        if !is_reset && gone.is_none() {
             abort("its requests were neither flushed nor ended by a reset or a destroy of the queue pair");
         }
         // The device is done, but the completion queue gives nothing out. With its last handles gone, nobody can ask it.
@@ -168,10 +168,15 @@ fn reset<B: Brand, S: State>(pair: QueuePair<B, S, ReliableConnection>) -> (AnyQ
     }
 }
 
-fn destroy<B: Brand, S: State>(pair: QueuePair<B, S, ReliableConnection>) -> (AnyQueuePair<B>, bool) {
-    match pair.destroy() {
-        Ok(()) => (AnyQueuePair::Vacant, true),
-        Err(error) => (error.queue_pair.into(), false),
+/// Destroys the pair now, whose only poller we have; says whether it is gone, and whether its completion queue may be
+/// polled afterwards.
+fn destroy<B: Brand, S: State>(mut pair: QueuePair<B, S, ReliableConnection>) -> (AnyQueuePair<B>, Option<bool>) {
+    let Some(core) = pair.inner.unsplit() else { return (pair.into(), None) };
+    let may_poll = !core.is_polled();
+    match core.destroy_now() {
+        Ok(()) => (AnyQueuePair::Vacant, Some(may_poll)),
+        Err(error) if error.is_lost => (AnyQueuePair::Vacant, None),
+        Err(_) => (pair.into(), None),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::completion::QueueStatus;
+use crate::device::reviewed::UNREVIEWED;
 use crate::queue::all::{PostAllError, post_all};
 use crate::queue::batch::batch;
 use crate::queue::ledger::{Origin, ledger};
@@ -117,9 +118,10 @@ fn with_queue(
             let posting = Posting::WorkRequestApi;
             let limits = Limits { sends: depth, inline_bytes: 32, elements: 3, posting, ..Limits::default() };
             let (poster, mut retirer) = ledger(&domain.inner.ledgers, depth, 0, Origin::default());
-            let status = QueueStatus::new(1, RC, domain.inner.id(), [poster.detour_of(), poster.detour_of()], None);
+            let status =
+                QueueStatus::new(&UNREVIEWED, 1, RC, domain.inner.id(), [poster.detour_of(), poster.detour_of()], None);
             status.send_in_sessions();
-            let mut queue = SendQueue::new(poster, raw.cast(), no_list, Terms::new(&limits, false, status));
+            let mut queue = SendQueue::new(poster, raw.cast(), no_list, Terms::new(&limits, &UNREVIEWED, status));
             let region = domain.register::<RemoteAll, _>(vec![0_u64; 8]).unwrap();
             f(&mut queue, &domain, region.remote());
             while retirer.take().is_some() {}

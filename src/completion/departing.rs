@@ -1,0 +1,61 @@
+//! Queue pairs that their program has let go of, and that their poller destroys.
+//!
+//! Some providers free a pair while another thread polls its completion queue, read it in a later poll, or drop what was not
+//! polled before. There a pair is moved to Error when the program drops it, and goes to the poller of its completion queue.
+//! The poller gives out what is flushed. Once nothing of the pair is in flight and the queue was seen empty, it
+//! destroys the pair. A completion queue that ends before destroys it then: nobody polls any more.
+
+use super::queue::Place;
+use crate::error::VerbError;
+use std::time::{Duration, Instant};
+
+/// A pair on its way out.
+pub(crate) trait Departing: Send {
+    /// Its places on the completion queue: of its send queue and of its receive queue.
+    fn places(&self) -> [&Place; 2];
+    /// Moves it to Error again: some devices flush only when they are told to.
+    fn flush_again(&self);
+    /// Destroys it. Nobody polls its completion queue meanwhile.
+    fn destroy(&mut self) -> Result<(), VerbError>;
+    /// Its places, which nothing uses any more.
+    fn into_places(self: Box<Self>) -> [Place; 2];
+    /// Leaks it, with all that the device may still use.
+    fn leak(self: Box<Self>, error: VerbError);
+}
+
+/// How often a device is told again to flush.
+const AGAIN: Duration = Duration::from_millis(20);
+/// How long a device has for what it had begun to receive on a shared queue, of which nobody knows.
+const SHARED_GRACE: Duration = Duration::from_millis(20);
+
+/// A pair that a poller is to destroy.
+pub(super) struct Guest {
+    pub(super) pair: Box<dyn Departing>,
+    came: Instant,
+    told: Instant,
+}
+
+impl Guest {
+    pub(super) fn new(pair: Box<dyn Departing>) -> Self {
+        let now = Instant::now();
+        Self { pair, came: now, told: now }
+    }
+
+    /// The slots of its work queues.
+    pub(super) fn slots(&self) -> [usize; 2] {
+        self.pair.places().map(|place| place.next.key().slot())
+    }
+
+    /// Whether the device had the time for what nobody knows of.
+    pub(super) fn had_its_time(&self) -> bool {
+        self.pair.places().iter().all(|place| place.shared.is_none()) || self.came.elapsed() >= SHARED_GRACE
+    }
+
+    /// Tells the device again to flush, now and then.
+    pub(super) fn urge(&mut self) {
+        if self.told.elapsed() >= AGAIN {
+            self.told = Instant::now();
+            self.pair.flush_again();
+        }
+    }
+}
