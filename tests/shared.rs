@@ -532,3 +532,24 @@ fn two_threads_poll_for_many_pairs_while_a_third_posts() {
     assert_eq!(shared.in_flight(), 8);
     assert_eq!(shared.destroy().unwrap().len(), 8);
 }
+
+/// Completions that nobody polled are lost with their queue; what they were of is not.
+#[test]
+fn a_completion_queue_that_ends_unpolled_gives_its_shared_receives_back() {
+    interlock::domain! { struct Test; }
+    let mut star = Star::new(context().named_domain(Test).unwrap(), 1, 4);
+    for round in 0..5 {
+        star.stock(4 - star.shared.in_flight() as usize);
+        assert_eq!(star.shared.in_flight(), 4, "round {round}");
+        for _ in 0..3 {
+            star.deliver(0, b"nobody looks");
+        }
+        let received = star.domain.queue(4).unwrap();
+        star.servers.clear();
+        star.clients.clear();
+        drop(mem::replace(&mut star.received, received));
+        drop(all(&mut star.sent.1));
+        assert_eq!(star.shared.in_flight(), 1, "round {round}");
+        star.add();
+    }
+}

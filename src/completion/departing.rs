@@ -1,7 +1,7 @@
 //! Queue pairs that their program has let go of, and that their poller destroys.
 //!
 //! Some providers free a pair while another thread polls its completion queue, read it in a later poll, or drop what was not
-//! polled before. There a pair is moved to Error when the program drops it, and goes to the poller of its completion queue.
+//! polled before. There a pair is moved to Error when the program drops it, and goes to the poller of its receives.
 //! The poller gives out what is flushed. Once nothing of the pair is in flight and the queue was seen empty, it
 //! destroys the pair. A completion queue that ends before destroys it then: nobody polls any more.
 
@@ -11,14 +11,16 @@ use std::time::{Duration, Instant};
 
 /// A pair on its way out.
 pub(crate) trait Departing: Send {
-    /// Its places on the completion queue: of its send queue and of its receive queue.
-    fn places(&self) -> [&Place; 2];
+    /// The slots of its work queues on this completion queue.
+    fn slots(&self) -> [Option<usize>; 2];
+    /// Whether it receives from a shared receive queue.
+    fn is_on_shared(&self) -> bool;
     /// Moves it to Error again: some devices flush only when they are told to.
     fn flush_again(&self);
     /// Destroys it. Nobody polls its completion queue meanwhile.
     fn destroy(&mut self) -> Result<(), VerbError>;
-    /// Its places, which nothing uses any more.
-    fn into_places(self: Box<Self>) -> [Place; 2];
+    /// Its places here, after it was destroyed. Another completion queue is told of its place there.
+    fn into_places(self: Box<Self>) -> [Option<Place>; 2];
     /// Leaks it, with all that the device may still use.
     fn leak(self: Box<Self>, error: VerbError);
 }
@@ -41,14 +43,9 @@ impl Guest {
         Self { pair, came: now, told: now }
     }
 
-    /// The slots of its work queues.
-    pub(super) fn slots(&self) -> [usize; 2] {
-        self.pair.places().map(|place| place.next.key().slot())
-    }
-
     /// Whether the device had the time for what nobody knows of.
     pub(super) fn had_its_time(&self) -> bool {
-        self.pair.places().iter().all(|place| place.shared.is_none()) || self.came.elapsed() >= SHARED_GRACE
+        !self.pair.is_on_shared() || self.came.elapsed() >= SHARED_GRACE
     }
 
     /// Tells the device again to flush, now and then.

@@ -325,14 +325,15 @@ impl Desk {
         for mut guest in mem::take(&mut self.guests) {
             let in_flight =
                 |&slot: &usize| self.retirers.get(slot).is_some_and(Retirer::has_any) || self.singles.has_any(slot);
-            if guest.slots().iter().any(in_flight) || !guest.had_its_time() {
+            if guest.pair.slots().iter().flatten().any(in_flight) || !guest.had_its_time() {
                 guest.urge();
                 self.guests.push(guest);
                 continue;
             }
             match guest.pair.destroy() {
                 Ok(()) => {
-                    self.leaving.extend(guest.pair.into_places().map(|place| Orphan { place, keeps_lease: None }))
+                    let places = guest.pair.into_places().into_iter().flatten();
+                    self.leaving.extend(places.map(|place| Orphan { place, keeps_lease: None }));
                 }
                 Err(error) => guest.pair.leak(error),
             }

@@ -133,6 +133,12 @@ pub(crate) struct Place {
     pub(crate) shared: Option<SharedLedger>,
 }
 
+impl Place {
+    pub(crate) fn slot(&self) -> usize {
+        self.next.key().slot()
+    }
+}
+
 pub(super) struct Control {
     /// At least `leased`.
     pub(super) capacity: u32,
@@ -302,9 +308,13 @@ impl CqInner {
         }
         let mut all = true;
         for Guest { mut pair, .. } in desk.take_guests() {
-            if let Err(error) = pair.destroy() {
-                pair.leak(error);
-                all = false;
+            match pair.destroy() {
+                // For its place elsewhere; this queue has none to give back any more.
+                Ok(()) => drop(pair.into_places()),
+                Err(error) => {
+                    pair.leak(error);
+                    all = false;
+                }
             }
         }
         all

@@ -59,10 +59,10 @@ pub(crate) enum Teardown {
     /// At any time, while other threads poll its completion queues.
     Anytime,
     /// The same; but completions of shared receives that were not polled before are lost, and their slots with them. So the
-    /// poller destroys pairs on shared receive queues, once it has seen what they left.
+    /// poller of their receives destroys pairs on shared receive queues, once it has seen what they left.
     PolledIfShared,
     /// By the poller, once all requests of the pair have completed and the completion queue was seen empty. A pair has
-    /// one completion queue then.
+    /// one completion queue then: nobody else may poll meanwhile.
     Polled,
 }
 
@@ -135,7 +135,7 @@ pub(crate) const UNREVIEWED: Row = Row {
     sessions: Sessions::No,
     walk: Walk::No,
     windows: Windows::NoBarrier,
-    quirks: Quirks { reset_twice: false, nudge_after_drain: false, shared_resize_loses: true },
+    quirks: Quirks { reset_twice: true, nudge_after_drain: false, shared_resize_loses: true },
 };
 
 /// The soft device, as the specification has it.

@@ -95,10 +95,13 @@ pub(super) struct Local {
     pub(super) psn: Psn,
 }
 
-/// A pair that the program has let go of, and that the poller of its completion queue destroys.
+/// A pair that the program has let go of, and that the poller of its receives destroys.
 struct Departure {
     body: Body,
     places: Places,
+    /// Where its sends complete, if elsewhere. (Two completion queues that each wait for a pair which sends on the other keep
+    /// each other alive until one of them was polled.)
+    sends_on: Option<Arc<CqInner>>,
     status: Arc<QueueStatus>,
     /// Ends after the pair.
     _shared: Option<Arc<SharedCore>>,
@@ -106,8 +109,13 @@ struct Departure {
 }
 
 impl Departing for Departure {
-    fn places(&self) -> [&Place; 2] {
-        [&self.places.send, &self.places.receive]
+    fn slots(&self) -> [Option<usize>; 2] {
+        let Places { send, receive } = &self.places;
+        [self.sends_on.is_none().then(|| send.slot()), Some(receive.slot())]
+    }
+
+    fn is_on_shared(&self) -> bool {
+        self.places.receive.shared.is_some()
     }
 
     fn flush_again(&self) {
@@ -119,10 +127,16 @@ impl Departing for Departure {
         self.body.destroy(&self.domain, &self.status)
     }
 
-    fn into_places(self: Box<Self>) -> [Place; 2] {
+    fn into_places(self: Box<Self>) -> [Option<Place>; 2] {
         clear_peers(&self.status);
         let Places { send, receive } = self.places;
-        [send, receive]
+        match self.sends_on {
+            None => [Some(send), Some(receive)],
+            Some(queue) => {
+                queue.orphan(Orphan { place: send, keeps_lease: None });
+                [None, Some(receive)]
+            }
+        }
     }
 
     fn leak(self: Box<Self>, error: VerbError) {
@@ -165,7 +179,7 @@ impl Inner {
         if limits.posting.is_in_sessions() {
             session::check_device(row.sessions, limits.elements)?;
         }
-        if row.leaves_to_poller(shared.is_some()) && !Arc::ptr_eq(sends, receives) {
+        if row.teardown == Teardown::Polled && !Arc::ptr_eq(sends, receives) {
             return Err(CreateError::TwoQueues { provider: row.name });
         }
         if let Some(shared) = shared {
@@ -453,10 +467,11 @@ impl Core {
         let Some(places) = self.places.take() else { return };
         let body = Body { raw: self.body.raw, rare: self.body.rare.take() };
         let (status, domain) = (Arc::clone(&self.status), Arc::clone(&self.domain));
-        let departure = Departure { body, places, status, _shared: self.shared.clone(), domain };
+        let sends_on = (!Arc::ptr_eq(&self.send_queue, &self.receive_queue)).then(|| Arc::clone(&self.send_queue));
+        let departure = Departure { body, places, sends_on, status, _shared: self.shared.clone(), domain };
         // What is in flight is flushed; where it is not, the pair is destroyed with its completion queue.
         departure.flush_again();
-        self.send_queue.depart(Box::new(departure));
+        self.receive_queue.depart(Box::new(departure));
     }
 
     /// Keeps all that the device may go on to use, for ever.
