@@ -163,7 +163,10 @@ impl Desk {
             self.next = at + 1;
             (Ended::succeeded(WorkId::from_raw(id), &entry, retirer.origin(), wc), entry)
         } else {
-            let oldest = retirer.oldest_up_to(id).filter(|_| retirer.origin().retires_prefixes())?;
+            if !retirer.origin().retires_prefixes() {
+                return None;
+            }
+            let oldest = retirer.oldest_up_to(id)?;
             self.next = at;
             // SAFETY: in flight.
             let entry = unsafe { retirer.take_oldest(oldest) };

@@ -248,7 +248,12 @@ impl SendQueue {
         // SAFETY: alive, in a state that sends (0), and nobody else posts (`&mut`); `first` starts a list of filled
         // requests, whose memory the ledger owns from now on, or which the provider copies.
         let result = unsafe { (self.verb)(self.raw.as_ptr(), first.cast(), &mut bad) };
-        if result == 0 && bad.is_null() { Ok(()) } else { Err(self.not_posted("ibv_post_send", result, bad.cast())) }
+        // At once that it is 0, and that no request is named.
+        if bad.addr() | result as usize == 0 {
+            Ok(())
+        } else {
+            Err(self.not_posted("ibv_post_send", result, bad.cast()))
+        }
     }
 
     /// Posts a request; `back` makes of one that was not posted what the program gets.
@@ -415,13 +420,17 @@ impl ReceiveQueue {
         let (entry, rest) = memory.into_entry(Operation::Receive, KEY);
         // SAFETY: there is room; nobody else posts.
         unsafe { open.push(entry) };
-        // An element of length 0 means 2^31 bytes to some devices.
-        let num_sge = if capacity == 0 { 0 } else { count as i32 };
-        let mut wr = sys::ibv_recv_wr { wr_id: id.raw(), next: ptr::null_mut(), sg_list, num_sge };
+        let mut wr = sys::ibv_recv_wr { wr_id: id.raw(), next: ptr::null_mut(), sg_list, num_sge: count as i32 };
+        if capacity == 0 {
+            unlikely();
+            // An element of length 0 means 2^31 bytes to some devices.
+            wr.num_sge = 0;
+        }
         let mut bad = ptr::null_mut();
         // SAFETY: alive, at or above Init (0), and nobody else posts (`&mut`); the ledger owns the buffer.
         let result = unsafe { (self.verb)(self.raw.as_ptr(), &mut wr, &mut bad) };
-        if result == 0 && bad.is_null() {
+        // At once that it is 0, and that no request is named.
+        if bad.addr() | result as usize == 0 {
             return Ok(id);
         }
         let (source, bad) = self.not_posted("ibv_post_recv", result, bad);

@@ -35,9 +35,11 @@ pub const POINTED: [&str; 2] =
     ["interlock::completion::extended::poll", "interlock::completion::extended::poll_singly"];
 
 /// Functions off the hot path, by a part of their name, and when they run. They may allocate and lock.
-pub const COLD: [(&str, &str); 13] = [
+pub const COLD: [(&str, &str); 15] = [
     ("desk::Desk::attend", "a pair was made or has gone since the last look at the device"),
     ("desk::Desk::astray", "a completion is of a pair that was made since, or of no request"),
+    ("desk::Desk::single", "a completion came before those of earlier requests, for the first time"),
+    ("post::WorkQueue<V>::not_posted", "the provider refused the request"),
     ("entry::Ended::into_failure", "the request failed"),
     ("post::WorkQueue<V>::refused", "the provider refused the request"),
     ("batch::Batch<B,T>::refused", "the provider refused a request of the batch"),
