@@ -439,3 +439,37 @@ pub(super) fn create_on<B>(
     let poller = Poller::new(Arc::clone(&inner), Box::new(Desk::new()));
     Ok((CompletionQueue { inner, brand: PhantomData }, poller))
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::Context;
+
+    #[test]
+    fn a_slot_never_names_a_request_as_it_named_one_of_an_earlier_life() {
+        crate::domain! { struct Test; }
+        let domain = Context::open("soft0").unwrap().named_domain(Test).unwrap();
+        let (queue, _poller) = domain.completion_queue(1).unwrap();
+        let mut last = None;
+        // More lives than a life had room to count in, when lives had a count of their own.
+        for _ in 0..if cfg!(miri) { 100 } else { (1 << 18) + 2 } {
+            let place = queue.inner.lease(QueueKind::Send, 1).unwrap();
+            assert!(last.is_none_or(|last: WorkId| last.count() < place.next.count()));
+            last = Some(place.next);
+            let next = place.next.after(1);
+            queue.inner.release(Place { next, ..place }, true);
+        }
+    }
+
+    #[test]
+    fn slots_are_used_in_turn() {
+        crate::domain! { struct Test; }
+        let domain = Context::open("soft0").unwrap().named_domain(Test).unwrap();
+        let (queue, _poller) = domain.completion_queue(3).unwrap();
+        let places = [(); 3].map(|()| queue.inner.lease(QueueKind::Send, 1).unwrap());
+        let slots = places.each_ref().map(Place::slot);
+        places.into_iter().for_each(|place| queue.inner.release(place, true));
+        let again = [(); 3].map(|()| queue.inner.lease(QueueKind::Receive, 1).unwrap().slot());
+        assert_eq!(slots, again);
+    }
+}

@@ -1,5 +1,6 @@
 //! Numbers for objects of one domain, which their work ids carry.
 
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The numbers of one domain. A number that comes back begins, for its next user, where it ended.
@@ -8,8 +9,8 @@ pub(crate) struct Numbers(Mutex<Table>);
 
 #[derive(Debug, Default)]
 struct Table {
-    /// Numbers that were used before, with the generation that their next user begins with.
-    free: Vec<(u32, u32)>,
+    /// Numbers that were used before, with where their next user goes on to count. The one that was free for longest comes first.
+    free: VecDeque<(u32, u64)>,
     /// The lowest number that was never used.
     fresh: u32,
 }
@@ -18,8 +19,8 @@ struct Table {
 #[derive(Debug)]
 pub(crate) struct Number {
     number: u32,
-    /// The first generation; at the end, that of the next user.
-    pub(crate) generation: u32,
+    /// Where its user begins to count; at the end, where the next one does.
+    pub(crate) next: u64,
     numbers: Arc<Numbers>,
 }
 
@@ -27,7 +28,7 @@ impl Numbers {
     /// A number below `most`.
     pub(crate) fn take(self: &Arc<Self>, most: u32) -> Option<Number> {
         let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (number, generation) = match table.free.pop() {
+        let (number, next) = match table.free.pop_front() {
             Some(used) => used,
             None if table.fresh < most => {
                 table.fresh += 1;
@@ -35,7 +36,7 @@ impl Numbers {
             }
             None => return None,
         };
-        Some(Number { number, generation, numbers: Arc::clone(self) })
+        Some(Number { number, next, numbers: Arc::clone(self) })
     }
 }
 
@@ -49,7 +50,7 @@ impl Number {
 impl Drop for Number {
     fn drop(&mut self) {
         let mut table = self.numbers.0.lock().unwrap_or_else(PoisonError::into_inner);
-        table.free.push((self.number, self.generation));
+        table.free.push_back((self.number, self.next));
     }
 }
 
@@ -63,8 +64,8 @@ mod tests {
         let (Some(mut first), Some(second)) = (numbers.take(2), numbers.take(2)) else { panic!("two numbers") };
         assert_eq!((first.get(), second.get()), (0, 1));
         assert!(numbers.take(2).is_none());
-        first.generation = 7;
+        first.next = 7;
         drop(first);
-        assert_eq!(numbers.take(2).map(|number| (number.get(), number.generation)), Some((0, 7)));
+        assert_eq!(numbers.take(2).map(|number| (number.get(), number.next)), Some((0, 7)));
     }
 }

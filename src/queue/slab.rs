@@ -9,8 +9,9 @@
 //!   (the poster's)         its state says so           (many push)       (taken as a whole)
 //! ```
 //!
-//! Each slot has one atomic state: a generation, and whether a value is in flight. Whoever changes it from in flight to
-//! taken owns the value. That ends the generation, so a completion of before finds nothing. Nobody locks or allocates.
+//! Each slot has one atomic state: a ticket, which the id of its request carries, and whether a value is in flight. Whoever
+//! changes it from in flight to taken owns the value. The slot then has its next ticket, so a completion of before finds nothing.
+//! Nobody locks or allocates.
 //!
 //! The returned list is pushed to by many and emptied at once by the poster alone: a push that mistakes a head that went and
 //! came back for the one that it saw links to the right slot all the same.
@@ -18,15 +19,18 @@
 //! A value that nobody takes out is dropped with the slab if the queue [ended](Slab::end), and leaked otherwise.
 #![allow(unsafe_code, reason = "cells that change owners")]
 
-use super::work_id::{MAX_SHARED, SHARED_GENERATION_MASK, WorkId};
+use super::work_id::{COUNTS, MAX_SHARED, WorkId};
 use crate::domain::Number;
-use crate::sync::{Arc, AtomicBool, AtomicU32, Ordering, UnsafeCell};
+use crate::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Ordering, UnsafeCell};
 use core::mem::MaybeUninit;
 use std::fmt;
 
 /// What is in flight on one shared receive queue.
 pub(crate) struct Slab<T> {
     slots: Box<[Slot<T>]>,
+    /// From one ticket of a slot to its next: a power of two, at least as many as there are slots. The ticket modulo this is the
+    /// index of its slot.
+    stride: u64,
     /// Of the queue, in its domain. Comes back when nobody is left who could find anything by it.
     number: Number,
     /// The slots that were taken out since the poster last looked: the last of them, or [`NONE`].
@@ -41,9 +45,9 @@ struct Line<T>(T);
 struct Slot<T> {
     /// # Invariants
     ///
-    /// 0. A generation, doubled; plus 1 if a value is in flight. Free slots are changed by the poster alone; from in flight
+    /// 0. A ticket, doubled; plus 1 if a value is in flight. Free slots are changed by the poster alone; from in flight
     ///    goes by a compare-exchange.
-    state: AtomicU32,
+    state: AtomicU64,
     /// The next slot of the list that this one is in, or [`NONE`].
     next: AtomicU32,
     /// 1. Holds a value while in flight. Then it belongs to who ends that (0), otherwise to the poster.
@@ -52,7 +56,7 @@ struct Slot<T> {
 
 /// The end of a list.
 const NONE: u32 = u32::MAX;
-const IN_FLIGHT: u32 = 1;
+const IN_FLIGHT: u64 = 1;
 
 // SAFETY: a value is touched by one owner at a time (1), and states and lists hand it over with release and acquire.
 unsafe impl<T: Send> Send for Slab<T> {}
@@ -63,13 +67,14 @@ impl<T> Slab<T> {
     /// Takes the value of the request with this id out: whoever gets it owns it. `None` if the request is not in flight.
     #[inline]
     pub(crate) fn take(&self, id: WorkId) -> Option<T> {
-        let (number, generation, index) = id.as_shared()?;
+        let (number, ticket) = id.as_shared()?;
+        let index = ticket & (self.stride - 1);
         let slot = self.slots.get(index as usize)?;
         if number != self.number.get() {
             return None;
         }
-        let value = slot.take(generation)?;
-        self.give_back(slot, index);
+        let value = slot.take(ticket, self.stride)?;
+        self.give_back(slot, index as u32);
         Some(value)
     }
 
@@ -105,13 +110,13 @@ impl<T> Slab<T> {
     pub(crate) fn take_all(&self) -> impl Iterator<Item = T> {
         self.slots.iter().filter_map(|slot| {
             let state = slot.state.load(Ordering::Relaxed);
-            if state & IN_FLIGHT == 0 { None } else { slot.take(state >> 1) }
+            if state & IN_FLIGHT == 0 { None } else { slot.take(state >> 1, self.stride) }
         })
     }
 
     /// How many values are in flight. Looks at every slot.
     pub(crate) fn in_flight(&self) -> u32 {
-        self.slots.iter().map(|slot| slot.state.load(Ordering::Relaxed) & IN_FLIGHT).sum()
+        self.slots.iter().map(|slot| (slot.state.load(Ordering::Relaxed) & IN_FLIGHT) as u32).sum()
     }
 
     /// How many slots there are.
@@ -122,9 +127,9 @@ impl<T> Slab<T> {
 
 impl<T> Slot<T> {
     #[inline]
-    fn take(&self, generation: u32) -> Option<T> {
-        let after = ((generation + 1) & SHARED_GENERATION_MASK) << 1;
-        let in_flight = generation << 1 | IN_FLIGHT;
+    fn take(&self, ticket: u64, stride: u64) -> Option<T> {
+        let after = (ticket + stride) % COUNTS << 1;
+        let in_flight = ticket << 1 | IN_FLIGHT;
         // Acquire: sees the value. What the poster writes there next is ordered by the returned list. Release, and acquire
         // in vain: whoever comes too late, since the queue has ended, sees that it has.
         let taken = self.state.compare_exchange(in_flight, after, Ordering::AcqRel, Ordering::Acquire);
@@ -136,11 +141,10 @@ impl<T> Slot<T> {
 impl<T> Drop for Slab<T> {
     fn drop(&mut self) {
         // What begins next under this number has ids that no request of ours had.
-        let first = self.number.generation;
-        let used =
-            |slot: &Slot<T>| (slot.state.load(Ordering::Relaxed) >> 1).wrapping_sub(first) & SHARED_GENERATION_MASK;
+        let first = self.number.next;
+        let used = |slot: &Slot<T>| (slot.state.load(Ordering::Relaxed) >> 1).wrapping_sub(first) % COUNTS;
         let most = self.slots.iter().map(used).max().unwrap_or(0);
-        self.number.generation = first.wrapping_add(most + 1) & SHARED_GENERATION_MASK;
+        self.number.next = (first + most + 1) % COUNTS;
         if self.has_ended() {
             self.take_all().for_each(drop);
         }
@@ -157,15 +161,17 @@ impl<T> fmt::Debug for Slab<T> {
 pub(crate) fn slab<T>(number: Number, slots: u32, depth: u32) -> SlabPoster<T> {
     let slots = slots.clamp(1, MAX_SHARED);
     let depth = depth.clamp(1, slots);
-    let state = (number.generation & SHARED_GENERATION_MASK) << 1;
+    let stride = u64::from(slots.next_power_of_two());
+    let first = number.next.next_multiple_of(stride) % COUNTS;
     // Two lists, one of the slots in use.
     let slot = |index| Slot {
-        state: AtomicU32::new(state),
+        state: AtomicU64::new((first + u64::from(index)) << 1),
         next: AtomicU32::new(if index + 1 == depth || index + 1 == slots { NONE } else { index + 1 }),
         value: UnsafeCell::new(MaybeUninit::uninit()),
     };
     let slab = Slab {
         slots: (0..slots).map(slot).collect(),
+        stride,
         number,
         returned: Line(AtomicU32::new(NONE)),
         ended: AtomicBool::new(false),
@@ -254,13 +260,13 @@ impl<'p, T> Vacancy<'p, T> {
     #[inline]
     pub(crate) fn fill(self, value: T) -> WorkId {
         let number = self.number;
-        let (index, slot) = self.withhold();
+        let (_, slot) = self.withhold();
         // SAFETY: free, so empty and ours (1); who emptied it gave it back before, and we acquired that.
         slot.value.with_mut(|cell| unsafe { cell.cast::<T>().write(value) });
-        let generation = slot.state.load(Ordering::Relaxed) >> 1;
+        let ticket = slot.state.load(Ordering::Relaxed) >> 1;
         // Before the verb: the completion may be polled before the verb returns.
-        slot.state.store(generation << 1 | IN_FLIGHT, Ordering::Release);
-        WorkId::shared(number, generation, index)
+        slot.state.store(ticket << 1 | IN_FLIGHT, Ordering::Release);
+        WorkId::shared(number, ticket)
     }
 
     /// Takes it off the list.
@@ -316,7 +322,7 @@ mod tests {
         let (id, others) = (one.push(1).unwrap(), other.push(2).unwrap());
         assert_eq!((one.slab.take(others), other.slab.take(id)), (None, None));
         assert_eq!((one.slab.is_of(id), one.slab.is_of(others)), (true, false));
-        let beyond = WorkId::shared(0, 0, 1);
+        let beyond = WorkId::shared(0, 1);
         assert_eq!(one.slab.take(beyond), None);
         assert_eq!(one.slab.take(id), Some(1));
         assert_eq!(other.slab.take(others), Some(2));

@@ -34,13 +34,10 @@ static_assertions::const_assert_eq!(SLOT_BITS + KIND_BITS, NAME_BITS);
 /// The most work queues that one completion queue serves.
 pub(crate) const MAX_SLOTS: u32 = 1 << SLOT_BITS;
 
-/// In the id of a shared receive, the slot is the number of its queue, and what counts else is of the request: 22 generation,
-/// 20 index.
-const SHARED_INDEX_BITS: u32 = 20;
-const SHARED_GENERATION_BITS: u32 = u64::BITS - NAME_BITS - SHARED_INDEX_BITS;
 /// The most requests of one shared receive queue.
-pub(crate) const MAX_SHARED: u32 = 1 << SHARED_INDEX_BITS;
-pub(crate) const SHARED_GENERATION_MASK: u32 = (1 << SHARED_GENERATION_BITS) - 1;
+pub(crate) const MAX_SHARED: u32 = 1 << 20;
+/// Counts wrap around after this many.
+pub(crate) const COUNTS: u64 = 1 << (u64::BITS - NAME_BITS);
 
 impl QueueKey {
     /// `slot` is below [`MAX_SLOTS`].
@@ -95,20 +92,16 @@ impl WorkId {
         self.0 >> NAME_BITS
     }
 
-    /// The id of a shared receive: the number of its queue, and the generation and index of its slot there.
+    /// The id of a shared receive: the number of its queue, which stands in the place of the slot, and its ticket there.
     #[inline(always)]
-    pub(crate) fn shared(number: u32, generation: u32, index: u32) -> Self {
-        let above = u64::from(generation & SHARED_GENERATION_MASK) << SHARED_INDEX_BITS;
-        let above = above | u64::from(index & (MAX_SHARED - 1));
-        Self(above << NAME_BITS | u64::from(QueueKey::new(QueueKind::Shared, number).0))
+    pub(crate) fn shared(number: u32, ticket: u64) -> Self {
+        QueueKey::new(QueueKind::Shared, number).first(ticket)
     }
 
-    /// Of a shared receive: the number of its queue, and the generation and index of its slot there.
+    /// Of a shared receive: the number of its queue, and its ticket there.
     #[inline(always)]
-    pub(crate) fn as_shared(self) -> Option<(u32, u32, u32)> {
-        let generation = (self.0 >> (NAME_BITS + SHARED_INDEX_BITS)) as u32;
-        let index = self.index() & (MAX_SHARED - 1);
-        (self.key().kind() == QueueKind::Shared).then_some((self.key().slot() as u32, generation, index))
+    pub(crate) fn as_shared(self) -> Option<(u32, u64)> {
+        (self.key().kind() == QueueKind::Shared).then_some((self.key().slot() as u32, self.count()))
     }
 
     /// The id that comes `ahead` after it.
@@ -146,14 +139,12 @@ mod tests {
 
     #[test]
     fn the_id_of_a_shared_receive_keeps_its_parts_apart() {
-        for parts in
-            [(0, 0, 0), (MAX_SLOTS - 1, 0, 0), (0, SHARED_GENERATION_MASK, 0), (0, 0, MAX_SHARED - 1), (5, 6, 7)]
-        {
-            let (number, generation, index) = parts;
-            let id = WorkId::shared(number, generation, index);
+        for parts in [(0, 0), (MAX_SLOTS - 1, 0), (0, COUNTS - 1), (5, 6)] {
+            let (number, ticket) = parts;
+            let id = WorkId::shared(number, ticket);
             assert_eq!((id.as_shared(), id.key().kind()), (Some(parts), QueueKind::Shared));
         }
-        assert_eq!(WorkId::shared(1, SHARED_GENERATION_MASK + 1, 0), WorkId::shared(1, 0, 0), "generations come round");
+        assert_eq!(WorkId::shared(1, COUNTS), WorkId::shared(1, 0), "tickets wrap around");
         for kind in [QueueKind::Send, QueueKind::Receive] {
             assert_eq!(QueueKey::new(kind, 1).first(0).as_shared(), None);
         }
