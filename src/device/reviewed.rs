@@ -168,6 +168,7 @@ pub(crate) const RXE: Row = Row {
 /// Linux soft iWARP.
 pub(crate) const SIW: Row = Row {
     name: "siw",
+    reset_is_barrier: false,
     destroy_may_be_retried: false,
     polls_fresh: false,
     resizes: false,
@@ -281,6 +282,69 @@ fn row_of(device: &ibv_device_attr) -> Option<&'static Row> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+
+    const ROWS: [&Row; 10] = [&SOFT, &RXE, &SIW, &MLX5, &MLX4, &IRDMA, &BNXT_RE, &HNS, &EFA, &UNREVIEWED];
+
+    /// As `docs/providers.md` has it.
+    fn table() -> String {
+        let columns: [(&str, fn(&Row) -> String); 11] = [
+            ("a completion ends the sends before it", |row| yes_or_no(row.retires_prefix)),
+            ("a named refusal is not queued", |row| yes_or_no(row.refusal_is_sure)),
+            ("Reset is a barrier", |row| yes_or_no(row.reset_is_barrier)),
+            ("pairs are destroyed", |row| {
+                match row.teardown {
+                    Teardown::Anytime => "at any time",
+                    Teardown::PolledIfShared => "by the poller if on a shared queue",
+                    Teardown::Polled => "by the poller",
+                }
+                .to_owned()
+            }),
+            ("a failed destroy is tried again", |row| yes_or_no(row.destroy_may_be_retried)),
+            ("shared receives end with their queue", |row| yes_or_no(row.shared_end_with_their_queue)),
+            ("polls write all fields", |row| yes_or_no(row.polls_fresh)),
+            ("resizes", |row| yes_or_no(row.resizes)),
+            ("`ibv_wr_*`", |row| {
+                match row.sessions {
+                    Sessions::No => "no",
+                    Sessions::SingleElement => "of one element",
+                    Sessions::Yes => "yes",
+                }
+                .to_owned()
+            }),
+            ("`ibv_next_poll`", |row| {
+                match row.walk {
+                    Walk::No => "no",
+                    Walk::Singly => "one at a time",
+                    Walk::Yes => "yes",
+                }
+                .to_owned()
+            }),
+            ("windows are barriers", |row| {
+                match row.windows {
+                    Windows::NoBarrier => "no",
+                    Windows::Type2 => "type 2",
+                    Windows::Both => "both types",
+                }
+                .to_owned()
+            }),
+        ];
+        fn yes_or_no(is_so: bool) -> String {
+            if is_so { "yes" } else { "no" }.to_owned()
+        }
+        let line = |first: &str, cells: Vec<String>| format!("| {first} | {} |\n", cells.join(" | "));
+        let mut table = line("", ROWS.iter().map(|row| row.name.to_owned()).collect());
+        table += &line("---", vec!["---".to_owned(); ROWS.len()]);
+        for (name, cell) in columns {
+            table += &line(name, ROWS.iter().map(|row| cell(row)).collect());
+        }
+        table
+    }
+
+    #[test]
+    fn the_document_has_the_table_that_the_code_has() {
+        let document = include_str!("../../docs/providers.md");
+        assert!(document.contains(&table()), "docs/providers.md should have\n\n{}", table());
+    }
 
     fn name(vendor_id: u32, vendor_part_id: u32) -> &'static str {
         let device = ibv_device_attr { vendor_id, vendor_part_id, ..Default::default() };
