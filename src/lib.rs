@@ -223,15 +223,16 @@ pub use provider::soft;
 pub use queue::request;
 pub use queue::scope;
 pub use queue::{
-    AddressError, AddressHandle, Addressed, AdvanceError, Alterable, AnyQueuePair, Arrivals, Batch, BatchError,
-    Carries, CarriesImmediate, ConnectAttributes, Connected, Connectionless, CreateError, DatagramInitAttributes,
-    Datagrams, DestroyError, DestroySharedError, DeviceState, DrainFailure, Errored, FillMemory, GoesTo, Halted, Init,
-    InitAttributes, Inline, JoinHalvesError, Limits, Messages, OnPort, OnShared, Operation, OwnReceives, PeerPath,
-    PeerRights, PostAllError, PostError, PostReceive, PostSend, PostedMemory, Posting, QueuePair, QueuePairAttributes,
-    ReadyToReceive, ReadyToSend, ReceiveHalf, Recipient, Reliable, ReliableConnection, RequestFlaw, Reset,
-    RtrAttributes, RtsAttributes, SendHalf, SendMemory, SendQueueDrain, SendQueueError, Serves, SharedAttributes,
-    SharedLimits, SharedReceiveQueue, SqdAttributes, State, TransitionError, TransitionFailure, Transport, Undrained,
-    Unreliable, UnreliableConnection, UnreliableDatagram, UnreliableRtrAttributes, WorkId, WorkRequest,
+    AddressError, AddressHandle, Addressed, AddressedParts, AdvanceError, Alterable, AnyQueuePair, Arrivals, Batch,
+    BatchError, Carries, CarriesImmediate, ConnectAttributes, Connected, Connectionless, CreateError,
+    DatagramInitAttributes, Datagrams, DestroyError, DestroySharedError, DeviceState, DrainFailure, Errored,
+    FillMemory, GoesTo, Halted, Init, InitAttributes, Inline, JoinHalvesError, Limits, Messages, OnPort, OnShared,
+    Operation, OwnReceives, PeerPath, PeerRights, PostAllError, PostError, PostReceive, PostSend, PostedMemory,
+    Posting, QueuePair, QueuePairAttributes, ReadyToReceive, ReadyToSend, ReceiveHalf, Recipient, Reliable,
+    ReliableConnection, RequestFlaw, RequestMemory, Reset, RtrAttributes, RtsAttributes, SendHalf, SendMemory,
+    SendQueueDrain, SendQueueError, Serves, SharedAttributes, SharedLimits, SharedReceiveQueue, SqdAttributes, State,
+    TransitionError, TransitionFailure, Transport, Undrained, Unreliable, UnreliableConnection, UnreliableDatagram,
+    UnreliableRtrAttributes, WorkId, WorkRequest,
 };
 pub use readiness::Readiness;
 pub use types::{

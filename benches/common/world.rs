@@ -179,7 +179,7 @@ enum Answer {
 fn answer<M, K>(
     result: Result<WorkId, PostError<WorkRequest<M, K>>>,
     posted: impl FnOnce(WorkId) -> Posted,
-    back: impl FnOnce(M),
+    back: impl FnOnce(WorkRequest<M, K>),
 ) -> Answer {
     match result {
         Ok(id) => Answer::Posted(posted(id)),
@@ -190,7 +190,7 @@ fn answer<M, K>(
                 PostError::Broken { .. } => Answer::Broken,
                 _ => Answer::Not,
             };
-            back(error.into_request().expect("what was not posted").into_memory());
+            back(error.into_request().expect("what was not posted"));
             answer
         }
     }
@@ -242,7 +242,8 @@ impl<'env, B: Brand + 'env> Source<'_, B> {
     {
         let request = if self.random.one_in(2) { request.unsignalled() } else { request };
         let posted = |id| Posted { id, address: which.0, want };
-        answer(poster.post(request), posted, |buffer| {
+        answer(poster.post(request), posted, |request| {
+            let buffer = request.into_memory();
             assert_eq!((buffer.as_ptr().addr(), buffer.len()), which, "a buffer that was not posted");
             self.spare.push(buffer);
         })
@@ -274,7 +275,11 @@ impl<'env, B: Brand + 'env> Source<'_, B> {
             // Too short to read into: not even posted.
             let result = poster.post(WorkRequest::read(buffer, &whole));
             assert!(matches!(result, Err(PostError::Flawed { .. })), "a read into too short a buffer");
-            return answer(result, |id| Posted { id, address: 0, want: Want::Sent }, |buffer| self.spare.push(buffer));
+            return answer(
+                result,
+                |id| Posted { id, address: 0, want: Want::Sent },
+                |request| self.spare.push(request.into_memory()),
+            );
         }
         match kind {
             // Seldom something that the peer refuses, and that breaks both ends.

@@ -4,7 +4,8 @@
 use super::batch::{Batch, BatchError, Fault, STAGED, batch};
 use super::post::SendQueue;
 use super::post_error::PostError;
-use super::request::{SendMemory, WorkRequest};
+use super::request::sealed::Stageable;
+use super::request::{RequestMemory, WorkRequest};
 use super::session::Extended;
 use super::transport::Carries;
 use super::unlikely;
@@ -68,7 +69,7 @@ fn failed<B, R>(error: BatchError<B, Result<usize, Box<PostError<R>>>>) -> PostA
 
 /// Posts all of `items` that there is room for.
 #[inline(always)]
-pub(super) fn post_all<'env, B: Brand, T: Carries<K>, X, M: SendMemory<B> + 'env, K>(
+pub(super) fn post_all<'env, B: Brand, T: Carries<K>, X, M: RequestMemory<B, K> + 'env, K>(
     queue: &mut SendQueue,
     items: &mut Vec<X>,
     make: impl FnMut(X) -> WorkRequest<M, K>,
@@ -83,7 +84,7 @@ pub(super) fn post_all<'env, B: Brand, T: Carries<K>, X, M: SendMemory<B> + 'env
 /// In one session. A function of its own, so that it takes no registers from lists, and has its own for what calls must
 /// preserve.
 #[inline(never)]
-fn in_session<'env, B: Brand, T: Carries<K>, X, M: SendMemory<B> + 'env, K>(
+fn in_session<'env, B: Brand, T: Carries<K>, X, M: RequestMemory<B, K> + 'env, K>(
     queue: &mut SendQueue,
     session: Extended,
     items: &mut Vec<X>,
@@ -128,7 +129,7 @@ fn in_session<'env, B: Brand, T: Carries<K>, X, M: SendMemory<B> + 'env, K>(
 /// In as many pieces as it takes.
 #[cold]
 #[inline(never)]
-fn in_batch<'env, B: Brand, T: Carries<K>, X, M: SendMemory<B> + 'env, K>(
+fn in_batch<'env, B: Brand, T: Carries<K>, X, M: RequestMemory<B, K> + 'env, K>(
     queue: &mut SendQueue,
     items: &mut Vec<X>,
     make: impl FnMut(X) -> WorkRequest<M, K>,
@@ -175,7 +176,7 @@ impl<'q> Ahead<'q> {
     /// before the session was opened. (The batch looks again, and finds none if the pair has broken meanwhile.)
     #[cold]
     #[inline(never)]
-    fn go_on<'env, B: Brand, T: Carries<K>, X, M: SendMemory<B> + 'env, K>(
+    fn go_on<'env, B: Brand, T: Carries<K>, X, M: Stageable<B> + 'env, K>(
         self,
         items: Taking<'_, X>,
         make: impl FnMut(X) -> WorkRequest<M, K>,

@@ -7,7 +7,8 @@ use super::all::Taking;
 use super::ledger::between;
 use super::post::{KEY, SendQueue};
 use super::post_error::PostError;
-use super::request::{SendMemory, WorkRequest};
+use super::request::sealed::Stageable;
+use super::request::{RequestMemory, WorkRequest};
 use super::staged::Staged;
 use super::transport::{Carries, ReliableConnection};
 use super::unlikely;
@@ -310,7 +311,7 @@ impl<'env, B, T> Batch<'_, 'env, B, T> {
     ///
     /// As [`QueuePair::post`](crate::QueuePair::post); the rest of the batch is not touched.
     #[inline(always)]
-    pub fn post<M: SendMemory<B> + 'env, K>(
+    pub fn post<M: RequestMemory<B, K> + 'env, K>(
         &mut self,
         request: WorkRequest<M, K>,
     ) -> Result<WorkId, PostError<WorkRequest<M, K>>>
@@ -337,7 +338,7 @@ impl<'env, B, T> Batch<'_, 'env, B, T> {
     /// [`post`](Self::post) of any request to any queue.
     #[cold]
     #[inline(never)]
-    pub(super) fn post_any<M: SendMemory<B> + 'env, K>(
+    pub(super) fn post_any<M: Stageable<B> + 'env, K>(
         &mut self,
         request: WorkRequest<M, K>,
     ) -> Result<WorkId, PostError<WorkRequest<M, K>>>
@@ -369,7 +370,7 @@ impl<'env, B, T> Batch<'_, 'env, B, T> {
     /// As [`post`](Self::post), for the request that comes back: those before it are added, those after it still in the
     /// iterator. So pass an iterator that you keep, `&mut requests`, where errors are to be expected.
     #[inline(always)]
-    pub fn post_each<M: SendMemory<B> + 'env, K>(
+    pub fn post_each<M: RequestMemory<B, K> + 'env, K>(
         &mut self,
         requests: impl IntoIterator<Item = WorkRequest<M, K>>,
     ) -> Result<usize, PostError<WorkRequest<M, K>>>
@@ -419,7 +420,7 @@ impl<'env, B, T> Batch<'_, 'env, B, T> {
     /// As [`post`](Self::post) but for [`QueueFull`](PostError::QueueFull), for the request that comes back: those before it are
     /// added, to be retired by the next one that makes a completion, and what is after it stays in `items`.
     #[inline(always)]
-    pub fn post_all<X, M: SendMemory<B> + 'env, K>(
+    pub fn post_all<X, M: RequestMemory<B, K> + 'env, K>(
         &mut self,
         items: &mut Vec<X>,
         mut make: impl FnMut(X) -> WorkRequest<M, K>,
@@ -444,7 +445,7 @@ impl<'env, B, T> Batch<'_, 'env, B, T> {
     /// [`post_all`](Self::post_all), where one row is not enough, or a request not an ordinary one.
     #[cold]
     #[inline(never)]
-    pub(super) fn post_rest<X, M: SendMemory<B> + 'env, K>(
+    pub(super) fn post_rest<X, M: Stageable<B> + 'env, K>(
         &mut self,
         mut items: Taking<'_, X>,
         mut make: impl FnMut(X) -> WorkRequest<M, K>,
@@ -487,7 +488,7 @@ impl<'env, B, T> Batch<'_, 'env, B, T> {
     /// Stages the requests that `make` makes of `items`, unsignalled, as far as their entries are in a row in the ledger,
     /// and up to one that is no ordinary one, which comes back.
     #[inline(always)]
-    fn stage_row<X, M: SendMemory<B> + 'env, K>(
+    fn stage_row<X, M: Stageable<B> + 'env, K>(
         &mut self,
         items: &mut Taking<'_, X>,
         make: &mut impl FnMut(X) -> WorkRequest<M, K>,
@@ -545,7 +546,7 @@ impl<'env, B, T> Batch<'_, 'env, B, T> {
     ///
     /// There is room.
     #[inline(always)]
-    unsafe fn add<M: SendMemory<B>, K>(&mut self, request: WorkRequest<M, K>, length: u32, last: bool) {
+    unsafe fn add<M: Stageable<B>, K>(&mut self, request: WorkRequest<M, K>, length: u32, last: bool) {
         let (id, staged) = (self.id, self.next);
         if let Some(to) = request.memory.recipient(KEY) {
             // SAFETY: there is room (caller); nobody else posts.

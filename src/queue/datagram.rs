@@ -5,7 +5,7 @@ use super::attr::{Modify, PeerPath};
 use super::error::TransitionError;
 use super::pair::QueuePair;
 use super::post_error::PostError;
-use super::request::{SendMemory, SendTo, WorkRequest, sealed};
+use super::request::{RequestMemory, SendMemory, SendTo, WorkRequest, sealed};
 use super::state::{GoesTo, PostSend, ReadyToReceive, ReadyToSend, State};
 use super::transport::{Carries, Connectionless, OnShared, Transport, UnreliableDatagram, code};
 use super::work::{Entry, Operation};
@@ -216,12 +216,38 @@ impl<B> fmt::Debug for Recipient<B> {
     }
 }
 
-/// Memory with a recipient: what a request to send a datagram holds.
+/// Memory with a recipient: what a request [to send a datagram](WorkRequest::send_to) holds. Only such a request has it:
+/// [`WorkRequest::into_memory`] gives both apart, as [`AddressedParts`].
 pub struct Addressed<B, M> {
+    /// # Invariants
+    ///
+    /// 0. Inside a request of kind [`SendTo`], which only pairs of datagrams carry.
+    memory: M,
+    recipient: Recipient<B>,
+}
+
+/// The memory and the recipient of a datagram that was not sent.
+#[non_exhaustive]
+pub struct AddressedParts<B, M> {
     /// The memory.
     pub memory: M,
-    /// To whom it goes.
+    /// To whom it was to go.
     pub recipient: Recipient<B>,
+}
+
+impl<B, M: fmt::Debug> fmt::Debug for AddressedParts<B, M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { memory, recipient } = self;
+        f.debug_struct("AddressedParts").field("memory", memory).field("recipient", recipient).finish()
+    }
+}
+
+impl<B, M> Addressed<B, M> {
+    /// For a request of kind [`SendTo`] (0).
+    #[inline(always)]
+    pub(super) fn new(memory: M, recipient: Recipient<B>) -> Self {
+        Self { memory, recipient }
+    }
 }
 
 impl<B, M: fmt::Debug> fmt::Debug for Addressed<B, M> {
@@ -233,8 +259,16 @@ impl<B, M: fmt::Debug> fmt::Debug for Addressed<B, M> {
     }
 }
 
-impl<B, M: SendMemory<B>> SendMemory<B> for Addressed<B, M> {}
-impl<B, M: SendMemory<B>> sealed::Sealed<B> for Addressed<B, M> {
+impl<B, M> sealed::IntoMemory for Addressed<B, M> {
+    type Memory = AddressedParts<B, M>;
+    fn into_memory(self, _: Key) -> AddressedParts<B, M> {
+        AddressedParts { memory: self.memory, recipient: self.recipient }
+    }
+}
+
+impl<B, M: SendMemory<B>> RequestMemory<B, SendTo> for Addressed<B, M> {}
+impl<B, M: SendMemory<B>> sealed::Request<B, SendTo> for Addressed<B, M> {}
+impl<B, M: SendMemory<B>> sealed::Stageable<B> for Addressed<B, M> {
     type Rest = (Recipient<B>, M::Rest);
     fn filled(&self, key: Key) -> usize {
         self.memory.filled(key)

@@ -7,7 +7,7 @@ use super::datagram::header_bytes;
 use super::pair::QueuePair;
 use super::post::{ReceiveQueue, SendQueue};
 use super::post_error::PostError;
-use super::request::{self, FillMemory, SendMemory, WorkRequest};
+use super::request::{self, FillMemory, RequestMemory, SendMemory, WorkRequest};
 use super::state::ReadyToSend;
 use super::transport::{Carries, ReliableConnection, Transport};
 use super::work_id::WorkId;
@@ -69,7 +69,7 @@ impl<B: Brand, T: Transport> SendHalf<B, T> {
     ///
     /// As [`QueuePair::post`].
     #[inline]
-    pub fn post<M: SendMemory<B>, K>(
+    pub fn post<M: RequestMemory<B, K>, K>(
         &mut self,
         request: WorkRequest<M, K>,
     ) -> Result<WorkId, PostError<WorkRequest<M, K>>>
@@ -89,7 +89,7 @@ impl<B: Brand, T: Transport> SendHalf<B, T> {
     where
         T: Carries<request::Send>,
     {
-        self.half.0.post(WorkRequest::send(memory), WorkRequest::into_memory)
+        self.half.0.post(WorkRequest::send(memory), WorkRequest::into_inner)
     }
 
     /// Lends `f` a batch: see [`QueuePair::batch`].
@@ -111,7 +111,7 @@ impl<B: Brand, T: Transport> SendHalf<B, T> {
     ///
     /// As [`QueuePair::post_all`].
     #[inline]
-    pub fn post_all<'env, X, M: SendMemory<B> + 'env, K>(
+    pub fn post_all<'env, X, M: RequestMemory<B, K> + 'env, K>(
         &mut self,
         items: &mut Vec<X>,
         make: impl FnMut(X) -> WorkRequest<M, K>,

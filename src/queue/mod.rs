@@ -35,13 +35,13 @@ pub use attr::{
     RtsAttributes, UnreliableRtrAttributes,
 };
 pub use batch::{Batch, BatchError};
-pub use datagram::{AddressError, AddressHandle, Addressed, Recipient};
+pub use datagram::{AddressError, AddressHandle, Addressed, AddressedParts, Recipient};
 pub(crate) use datagram::{HEADER_BYTES, Peers};
 pub use error::{CreateError, DestroyError, DrainFailure, TransitionError, TransitionFailure, Undrained};
 pub use half::{JoinHalvesError, ReceiveHalf, SendHalf};
 pub use pair::QueuePair;
 pub use post_error::{PostError, RequestFlaw};
-pub use request::{CarriesImmediate, FillMemory, Inline, SendMemory, WorkRequest};
+pub use request::{CarriesImmediate, FillMemory, Inline, RequestMemory, SendMemory, WorkRequest};
 pub use session::Posting;
 pub(crate) use shared::SharedLedger;
 pub use shared::{

@@ -8,7 +8,8 @@ use super::attr::Limits;
 use super::datagram::Recipient;
 use super::ledger::Poster;
 use super::post_error::{PostError, RequestFlaw};
-use super::request::{Action, FillMemory, Inline, Most, SendMemory, WorkRequest};
+use super::request::sealed::Stageable;
+use super::request::{Action, FillMemory, Inline, Most, WorkRequest};
 use super::session::Extended;
 use super::staged::Staged;
 use super::unlikely;
@@ -258,7 +259,7 @@ impl SendQueue {
 
     /// Posts a request; `back` makes of one that was not posted what the program gets.
     #[inline(always)]
-    pub(super) fn post<B: Brand, M: SendMemory<B>, K, R>(
+    pub(super) fn post<B: Brand, M: Stageable<B>, K, R>(
         &mut self,
         request: WorkRequest<M, K>,
         back: impl FnOnce(WorkRequest<M, K>) -> R,
@@ -295,7 +296,7 @@ impl SendQueue {
     /// Inlined, and yet nothing to the short way of lists: it is called [`unlikely`], and what is read for it before
     /// they part waits in memory, not in registers that calls preserve.
     #[inline(always)]
-    fn post_in_session_or<B: Brand, M: SendMemory<B>, K, R>(
+    fn post_in_session_or<B: Brand, M: Stageable<B>, K, R>(
         &mut self,
         length: u32,
         mut request: WorkRequest<M, K>,
@@ -317,7 +318,7 @@ impl SendQueue {
     /// [`post`](Self::post) of any request to any queue.
     #[cold]
     #[inline(never)]
-    fn post_any<B: Brand, M: SendMemory<B>, K, R>(
+    fn post_any<B: Brand, M: Stageable<B>, K, R>(
         &mut self,
         request: WorkRequest<M, K>,
         back: impl FnOnce(WorkRequest<M, K>) -> R,
@@ -327,7 +328,7 @@ impl SendQueue {
 
     /// [`post`](Self::post), where `amend` changes what was staged; nothing is staged of what goes into a session.
     #[inline(always)]
-    pub(super) fn post_amended<B: Brand, M: SendMemory<B>, K, R>(
+    pub(super) fn post_amended<B: Brand, M: Stageable<B>, K, R>(
         &mut self,
         request: WorkRequest<M, K>,
         amend: impl FnOnce(*mut Staged),
@@ -373,7 +374,7 @@ impl SendQueue {
     ///
     /// It was staged there.
     #[cold]
-    unsafe fn not_rung<B, M: SendMemory<B>, K, R>(
+    unsafe fn not_rung<B, M: Stageable<B>, K, R>(
         &mut self,
         (source, bad): (VerbError, *mut Staged),
         staged: *mut Staged,

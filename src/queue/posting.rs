@@ -5,7 +5,7 @@ use super::batch::{Batch, BatchError, batch};
 use super::datagram::header_bytes;
 use super::pair::QueuePair;
 use super::post_error::PostError;
-use super::request::{self, Atomic, AtomicWrite, FillMemory, Read, SendMemory, WorkRequest, Write};
+use super::request::{self, Atomic, AtomicWrite, FillMemory, Read, RequestMemory, SendMemory, WorkRequest, Write};
 use super::state::{PostReceive, PostSend, State};
 use super::transport::{Carries, OwnReceives, Transport};
 use super::work_id::WorkId;
@@ -41,7 +41,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     /// [`PostError`] gives the request back, but for [`PostError::Uncertain`].
     #[doc(alias = "ibv_post_send")]
     #[inline]
-    pub fn post<M: SendMemory<B>, K>(
+    pub fn post<M: RequestMemory<B, K>, K>(
         &mut self,
         request: WorkRequest<M, K>,
     ) -> Result<WorkId, PostError<WorkRequest<M, K>>>
@@ -64,7 +64,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         S: PostSend,
         T: Carries<request::Send>,
     {
-        self.inner.send.post(WorkRequest::send(memory), WorkRequest::into_memory)
+        self.inner.send.post(WorkRequest::send(memory), WorkRequest::into_inner)
     }
 
     /// Writes what is filled of `memory` to the peer: [`post`](Self::post) of [`WorkRequest::write`].
@@ -83,7 +83,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         S: PostSend,
         T: Carries<Write>,
     {
-        self.inner.send.post(WorkRequest::write(memory, target), WorkRequest::into_memory)
+        self.inner.send.post(WorkRequest::write(memory, target), WorkRequest::into_inner)
     }
 
     /// Sends what is filled of `memory`, with 4 bytes more in host byte order.
@@ -103,7 +103,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         T: Carries<request::Send>,
     {
         let request = WorkRequest::send(memory).with_immediate(immediate);
-        self.inner.send.post(request, WorkRequest::into_memory)
+        self.inner.send.post(request, WorkRequest::into_inner)
     }
 
     /// Writes what is filled of `memory` to the peer, and takes one of its receives to tell it, with 4 bytes.
@@ -124,7 +124,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         T: Carries<Write>,
     {
         let request = WorkRequest::write(memory, target).with_immediate(immediate);
-        self.inner.send.post(request, WorkRequest::into_memory)
+        self.inner.send.post(request, WorkRequest::into_inner)
     }
 
     /// Reads all of `source` into `buffer`: [`post`](Self::post) of [`WorkRequest::read`].
@@ -189,7 +189,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
 
     #[inline(always)]
     fn post_and_unwrap<K>(&mut self, request: WorkRequest<Buffer<B>, K>) -> Result<WorkId, PostError<Buffer<B>>> {
-        self.inner.send.post(request, WorkRequest::into_memory)
+        self.inner.send.post(request, WorkRequest::into_inner)
     }
 
     /// Writes a word of the peer in one piece: [`post`](Self::post) of [`WorkRequest::atomic_write`].
@@ -292,7 +292,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     /// # Ok(()) }
     /// ```
     #[inline]
-    pub fn post_all<'env, X, M: SendMemory<B> + 'env, K>(
+    pub fn post_all<'env, X, M: RequestMemory<B, K> + 'env, K>(
         &mut self,
         items: &mut Vec<X>,
         make: impl FnMut(X) -> WorkRequest<M, K>,

@@ -60,7 +60,7 @@ pub(super) mod sealed {
     use super::{Descriptor, DomainId, Entry, Key, Operation};
 
     #[allow(unnameable_types, reason = "seals `SendMemory`")]
-    pub trait Sealed<B>: Sized {
+    pub trait Stageable<B>: Sized {
         /// What the entry does not keep of the handle.
         type Rest;
         /// How many bytes are filled.
@@ -93,9 +93,23 @@ pub(super) mod sealed {
         /// The handle that was made into the entry.
         fn from_entry(entry: Entry, rest: Self::Rest, key: Key) -> Option<Self>;
     }
+    /// Which memory of a domain a device fills: with the brand, so that a program's own brand opens nothing.
+    #[allow(unnameable_types, reason = "seals `FillMemory`")]
+    pub trait Fill<B> {}
     #[allow(unnameable_types, reason = "seals `CarriesImmediate`")]
     pub trait Carries {
         const WITH_IMMEDIATE: crate::sys::ibv_wr_opcode;
+    }
+    #[allow(unnameable_types, reason = "seals `RequestMemory`")]
+    pub trait Request<B, K> {}
+    /// Memory without a recipient.
+    #[allow(unnameable_types, reason = "seals `SendMemory`")]
+    pub trait Unaddressed: IntoMemory {}
+    /// What a request gives back of its memory.
+    #[allow(unnameable_types, reason = "of `WorkRequest::into_memory`")]
+    pub trait IntoMemory {
+        type Memory;
+        fn into_memory(self, key: Key) -> Self::Memory;
     }
 }
 
@@ -108,10 +122,30 @@ pub(super) mod sealed {
     note = "`buffer` and `buffers` of the domain make them, `split` and `share` of a region too; `BufferList::new` takes several",
     note = "a few bytes of any memory can be posted as `Inline(&bytes)`: they are copied; more are lent in a `scope`"
 )]
-pub trait SendMemory<B>: sealed::Sealed<B> {}
+pub trait SendMemory<B>: sealed::Stageable<B> + sealed::Unaddressed {}
+
+/// Memory that a request of kind `K` can have, on a queue pair of domain `B`: any [`SendMemory`], and with a recipient for
+/// [`SendTo`] alone. Sealed.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not memory of the protection domain `{B}` for a request of kind `{K}`",
+    label = "not memory of this queue pair's domain",
+    note = "make the request of a `Buffer<{B}>`, a `SharedBuffer<{B}>`, a `BufferList<{B}>` or `Inline` bytes",
+    note = "memory with a recipient is for `WorkRequest::send_to`, and goes out of datagram pairs alone"
+)]
+pub trait RequestMemory<B, K>: sealed::Stageable<B> + sealed::Request<B, K> {}
+impl<B, K, M: SendMemory<B>> RequestMemory<B, K> for M {}
+impl<B, K, M: SendMemory<B>> sealed::Request<B, K> for M {}
 
 impl<B> SendMemory<B> for Buffer<B> {}
-impl<B> sealed::Sealed<B> for Buffer<B> {
+impl<B> sealed::Unaddressed for Buffer<B> {}
+impl<B> sealed::IntoMemory for Buffer<B> {
+    type Memory = Self;
+    #[inline(always)]
+    fn into_memory(self, _: Key) -> Self {
+        self
+    }
+}
+impl<B> sealed::Stageable<B> for Buffer<B> {
     type Rest = ();
     #[inline(always)]
     fn filled(&self, _: Key) -> usize {
@@ -139,7 +173,15 @@ impl<B> sealed::Sealed<B> for Buffer<B> {
 }
 
 impl<B> SendMemory<B> for SharedBuffer<B> {}
-impl<B> sealed::Sealed<B> for SharedBuffer<B> {
+impl<B> sealed::Unaddressed for SharedBuffer<B> {}
+impl<B> sealed::IntoMemory for SharedBuffer<B> {
+    type Memory = Self;
+    #[inline(always)]
+    fn into_memory(self, _: Key) -> Self {
+        self
+    }
+}
+impl<B> sealed::Stageable<B> for SharedBuffer<B> {
     type Rest = ();
     #[inline(always)]
     fn filled(&self, _: Key) -> usize {
@@ -167,7 +209,15 @@ impl<B> sealed::Sealed<B> for SharedBuffer<B> {
 }
 
 impl<B> SendMemory<B> for BufferList<B> {}
-impl<B> sealed::Sealed<B> for BufferList<B> {
+impl<B> sealed::Unaddressed for BufferList<B> {}
+impl<B> sealed::IntoMemory for BufferList<B> {
+    type Memory = Self;
+    #[inline(always)]
+    fn into_memory(self, _: Key) -> Self {
+        self
+    }
+}
+impl<B> sealed::Stageable<B> for BufferList<B> {
     type Rest = ();
     fn filled(&self, _: Key) -> usize {
         self.inner().filled()
@@ -199,9 +249,11 @@ impl<B> sealed::Sealed<B> for BufferList<B> {
     label = "not a buffer of this queue pair's domain",
     note = "receives and reads take a `Buffer<{B}>` or a `BufferList<{B}>`"
 )]
-pub trait FillMemory<B>: SendMemory<B> {}
+pub trait FillMemory<B>: SendMemory<B> + sealed::Fill<B> {}
 impl<B> FillMemory<B> for Buffer<B> {}
+impl<B> sealed::Fill<B> for Buffer<B> {}
 impl<B> FillMemory<B> for BufferList<B> {}
+impl<B> sealed::Fill<B> for BufferList<B> {}
 
 /// A few bytes that are copied when the request is posted, so that they stay with the program. They need no registration.
 ///
@@ -227,7 +279,14 @@ impl<B> FillMemory<B> for BufferList<B> {}
 pub struct Inline<'a>(pub &'a [u8]);
 
 impl<B> SendMemory<B> for Inline<'_> {}
-impl<B> sealed::Sealed<B> for Inline<'_> {
+impl sealed::Unaddressed for Inline<'_> {}
+impl sealed::IntoMemory for Inline<'_> {
+    type Memory = Self;
+    fn into_memory(self, _: Key) -> Self {
+        self
+    }
+}
+impl<B> sealed::Stageable<B> for Inline<'_> {
     type Rest = Self;
     #[inline(always)]
     fn bytes(&self, _: Key) -> &[u8] {
@@ -351,7 +410,7 @@ impl Action {
     /// [`length`](Self::length) where the request is an ordinary one, which can go the short way: of some bytes, in one element
     /// or inline, without a recipient.
     #[inline(always)]
-    pub(super) fn plain_length<B: Brand, M: SendMemory<B>>(
+    pub(super) fn plain_length<B: Brand, M: sealed::Stageable<B>>(
         &self,
         memory: &M,
         domain: DomainId,
@@ -379,7 +438,7 @@ impl Action {
 
     /// How many bytes the request moves from or to `memory`, on a queue of that domain; or why they do not go together.
     #[inline(always)]
-    pub(super) fn length<B: Brand, M: SendMemory<B>>(
+    pub(super) fn length<B: Brand, M: sealed::Stageable<B>>(
         &self,
         memory: &M,
         domain: DomainId,
@@ -458,7 +517,7 @@ impl<B, M> WorkRequest<Addressed<B, M>, SendTo> {
     #[doc(alias = "IBV_WR_SEND")]
     #[inline(always)]
     pub fn send_to(memory: M, recipient: &Recipient<B>) -> Self {
-        let addressed = Addressed { memory, recipient: recipient.clone() };
+        let addressed = Addressed::new(memory, recipient.clone());
         Self::new(addressed, Action::new(Operation::Send, ibv_wr_opcode::IBV_WR_SEND))
     }
 }
@@ -542,7 +601,7 @@ impl<M, K> WorkRequest<M, K> {
     #[inline(always)]
     pub(super) fn plain_length<B: Brand>(&self, domain: DomainId, most: Most) -> Option<u32>
     where
-        M: SendMemory<B>,
+        M: sealed::Stageable<B>,
     {
         self.action.plain_length(&self.memory, domain, most)
     }
@@ -601,8 +660,17 @@ impl<M, K> WorkRequest<M, K> {
         self
     }
 
-    /// The memory again.
-    pub fn into_memory(self) -> M {
+    /// The memory again; of a request to [`send_to`](WorkRequest::send_to) with its recipient, as [`AddressedParts`](crate::AddressedParts).
+    #[allow(private_bounds, reason = "sealed")]
+    pub fn into_memory(self) -> M::Memory
+    where
+        M: sealed::IntoMemory,
+    {
+        self.memory.into_memory(KEY)
+    }
+
+    /// What was made into the request.
+    pub(super) fn into_inner(self) -> M {
         self.memory
     }
 }

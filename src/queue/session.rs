@@ -14,7 +14,8 @@ use super::error::CreateError;
 use super::ledger::Row;
 use super::post::{KEY, SendQueue};
 use super::post_error::PostError;
-use super::request::{Action, SendMemory, WorkRequest};
+use super::request::sealed::Stageable;
+use super::request::{Action, WorkRequest};
 use super::transport::Carries;
 use super::work::{Entry, Operation};
 use super::work_id::WorkId;
@@ -296,7 +297,8 @@ impl Extended {
             },
         }
         if let Some(To { handle, number, qkey }) = to {
-            // SAFETY: there, since only datagrams have recipients (0); the handle is kept (caller).
+            // SAFETY: there, since only requests of datagrams have recipients, and only their pairs carry those (0); the handle
+            // is kept (caller).
             unsafe { verbs::ibv_wr_set_ud_addr(qp, handle, number, qkey) };
         }
     }
@@ -308,7 +310,7 @@ impl Extended {
     /// A session is open, of the batch; what is inline lives until it is closed. There is room in the queue and in the row;
     /// nobody else posts.
     #[inline(always)]
-    pub(super) unsafe fn add_plain<B, M: SendMemory<B>>(
+    pub(super) unsafe fn add_plain<B, M: Stageable<B>>(
         self,
         row: &mut Row<Entry>,
         mut memory: M,
@@ -332,7 +334,7 @@ impl Extended {
     /// There are so many items, so much room in the queue, and in the `row` of the next id. A session is open, if it is not
     /// for none; what is inline lives until it is closed. Nobody else posts.
     #[inline(always)]
-    pub(super) unsafe fn add_some<B: Brand, X, M: SendMemory<B>, K>(
+    pub(super) unsafe fn add_some<B: Brand, X, M: Stageable<B>, K>(
         self,
         queue: &SendQueue,
         next_id: &mut WorkId,
@@ -393,7 +395,7 @@ struct To {
 impl Data {
     /// Those of `memory`, which then says `length` if the request fills it.
     #[inline(always)]
-    fn of<B, M: SendMemory<B>>(memory: &mut M, operation: Operation, length: u32) -> Self {
+    fn of<B, M: Stageable<B>>(memory: &mut M, operation: Operation, length: u32) -> Self {
         if let Some(part) = memory.part(KEY) {
             if operation.fills() {
                 part.set_filled(length as usize);
@@ -416,7 +418,7 @@ impl SendQueue {
     ///
     /// The id is that of a free slot, and the caller the only one who posts.
     #[inline(always)]
-    unsafe fn recipient<B, M: SendMemory<B>>(&self, id: WorkId, memory: &M) -> Option<To> {
+    unsafe fn recipient<B, M: Stageable<B>>(&self, id: WorkId, memory: &M) -> Option<To> {
         let to = memory.recipient(KEY)?;
         // SAFETY: the caller's promise.
         unsafe { self.keep(id, to) };
@@ -437,7 +439,7 @@ impl SendQueue {
     ///
     /// There is room.
     #[inline(always)]
-    pub(super) unsafe fn post_in_session<B, M: SendMemory<B>, K, R>(
+    pub(super) unsafe fn post_in_session<B, M: Stageable<B>, K, R>(
         &mut self,
         session: Extended,
         request: WorkRequest<M, K>,
@@ -496,7 +498,7 @@ impl<'env, B, T> Batch<'_, 'env, B, T> {
     ///
     /// There is room.
     #[inline(never)]
-    pub(super) unsafe fn add_in_session<M: SendMemory<B>, K>(
+    pub(super) unsafe fn add_in_session<M: Stageable<B>, K>(
         &mut self,
         session: Extended,
         request: WorkRequest<M, K>,
@@ -519,7 +521,7 @@ impl<'env, B, T> Batch<'_, 'env, B, T> {
 
     /// [`post_each`](Self::post_each), in the session.
     #[inline(always)]
-    pub(super) fn post_each_in_session<M: SendMemory<B> + 'env, K>(
+    pub(super) fn post_each_in_session<M: Stageable<B> + 'env, K>(
         &mut self,
         session: Extended,
         mut requests: impl Iterator<Item = WorkRequest<M, K>>,
@@ -557,7 +559,7 @@ impl<'env, B, T> Batch<'_, 'env, B, T> {
     /// and up to one that is no ordinary one, which comes back; without the last, since what is in the session cannot be
     /// signalled any more.
     #[inline(always)]
-    pub(super) fn add_row<X, M: SendMemory<B> + 'env, K>(
+    pub(super) fn add_row<X, M: Stageable<B> + 'env, K>(
         &mut self,
         session: Extended,
         items: &mut Taking<'_, X>,

@@ -63,6 +63,8 @@ mod sealed {
         /// How many bytes of each receive are not for the message.
         const HEADER_BYTES: usize;
     }
+    #[allow(unnameable_types, reason = "seals `Serves`")]
+    pub trait Serves<T> {}
 }
 
 /// What comes to a [`SharedReceiveQueue`]: [`Messages`] or [`Datagrams`]. Sealed.
@@ -95,10 +97,13 @@ impl sealed::Sealed for Datagrams {
     note = "connections receive from what `ProtectionDomain::shared_receive_queue` makes, datagrams from what \
             `ProtectionDomain::shared_datagram_queue` makes: its receives have room for a header"
 )]
-pub trait Serves<T>: Arrivals {}
+pub trait Serves<T>: Arrivals + sealed::Serves<T> {}
 impl Serves<ReliableConnection> for Messages {}
+impl sealed::Serves<ReliableConnection> for Messages {}
 impl Serves<UnreliableConnection> for Messages {}
+impl sealed::Serves<UnreliableConnection> for Messages {}
 impl Serves<UnreliableDatagram> for Datagrams {}
+impl sealed::Serves<UnreliableDatagram> for Datagrams {}
 
 /// A shared receive queue of domain `B`: receives for whichever of its queue pairs a message comes to. One word.
 ///

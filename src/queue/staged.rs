@@ -2,7 +2,8 @@
 #![allow(unsafe_code, reason = "writes the provider's structs, which point into themselves")]
 
 use super::post::KEY;
-use super::request::{Action, SendMemory};
+use super::request::Action;
+use super::request::sealed::Stageable;
 use super::work::{Entry, Operation};
 use super::work_id::{QueueKind, WorkId};
 use crate::sys::{self, ibv_send_flags};
@@ -36,7 +37,7 @@ impl Staged {
     ///
     /// `this` may be written, was linked, and stays where it is until it was rung: the request may point to its own element.
     #[inline(always)]
-    pub(super) unsafe fn stage<B, M: SendMemory<B>>(
+    pub(super) unsafe fn stage<B, M: Stageable<B>>(
         this: *mut Self,
         mut memory: M,
         action: &Action,
@@ -114,7 +115,7 @@ impl Staged {
     ///
     /// As there.
     #[inline(always)]
-    pub(super) unsafe fn stage_any<B, M: SendMemory<B>>(
+    pub(super) unsafe fn stage_any<B, M: Stageable<B>>(
         this: *mut Self,
         memory: M,
         action: &Action,

@@ -6,6 +6,8 @@ use crate::sys::ibv_qp_state;
 mod sealed {
     #[allow(unnameable_types, reason = "seals `State`")]
     pub trait Sealed {}
+    #[allow(unnameable_types, reason = "seals `GoesTo`")]
+    pub trait GoesTo<To> {}
 }
 
 /// A state of a queue pair. Sealed.
@@ -59,7 +61,7 @@ pub trait State: sealed::Sealed + Sized + 'static {
     note = "from `ReadyToSend` to `SendQueueDrain` goes `.into_sqd()`, and back goes `.resume()`",
     note = "a queue pair that is in `Errored` already stays there: `drain`, `into_reset` or `destroy` it"
 )]
-pub trait GoesTo<To: State>: State {}
+pub trait GoesTo<To: State>: State + sealed::GoesTo<To> {}
 
 /// States in which the pair is on a port, and so has an [`endpoint`](crate::QueuePair::endpoint): all but Reset. Sealed.
 #[diagnostic::on_unimplemented(
@@ -98,6 +100,7 @@ pub trait Alterable: OnPort {}
 #[derive(Debug)]
 pub enum Reset {}
 impl GoesTo<Init> for Reset {}
+impl sealed::GoesTo<Init> for Reset {}
 impl sealed::Sealed for Reset {}
 impl State for Reset {
     const NAME: &'static str = "Reset";
@@ -111,7 +114,9 @@ impl State for Reset {
 #[derive(Debug)]
 pub enum Init {}
 impl GoesTo<ReadyToReceive> for Init {}
+impl sealed::GoesTo<ReadyToReceive> for Init {}
 impl GoesTo<Errored> for Init {}
+impl sealed::GoesTo<Errored> for Init {}
 impl OnPort for Init {}
 impl Alterable for Init {}
 impl PostReceive for Init {}
@@ -129,7 +134,9 @@ impl State for Init {
 #[derive(Debug)]
 pub enum ReadyToReceive {}
 impl GoesTo<ReadyToSend> for ReadyToReceive {}
+impl sealed::GoesTo<ReadyToSend> for ReadyToReceive {}
 impl GoesTo<Errored> for ReadyToReceive {}
+impl sealed::GoesTo<Errored> for ReadyToReceive {}
 impl OnPort for ReadyToReceive {}
 impl PostReceive for ReadyToReceive {}
 impl sealed::Sealed for ReadyToReceive {}
@@ -146,7 +153,9 @@ impl State for ReadyToReceive {
 #[derive(Debug)]
 pub enum ReadyToSend {}
 impl GoesTo<SendQueueDrain> for ReadyToSend {}
+impl sealed::GoesTo<SendQueueDrain> for ReadyToSend {}
 impl GoesTo<Errored> for ReadyToSend {}
+impl sealed::GoesTo<Errored> for ReadyToSend {}
 impl OnPort for ReadyToSend {}
 impl Alterable for ReadyToSend {}
 impl PostReceive for ReadyToSend {}
@@ -166,6 +175,7 @@ impl State for ReadyToSend {
 #[derive(Debug)]
 pub enum SendQueueDrain {}
 impl GoesTo<Errored> for SendQueueDrain {}
+impl sealed::GoesTo<Errored> for SendQueueDrain {}
 impl OnPort for SendQueueDrain {}
 impl Alterable for SendQueueDrain {}
 impl PostReceive for SendQueueDrain {}
@@ -184,6 +194,7 @@ impl State for SendQueueDrain {
 #[derive(Debug)]
 pub enum SendQueueError {}
 impl GoesTo<Errored> for SendQueueError {}
+impl sealed::GoesTo<Errored> for SendQueueError {}
 impl OnPort for SendQueueError {}
 impl PostReceive for SendQueueError {}
 impl sealed::Sealed for SendQueueError {}

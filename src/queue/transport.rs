@@ -15,6 +15,9 @@ mod sealed {
         const TYPE: ibv_qp_type;
     }
 
+    #[allow(unnameable_types, reason = "seals `Carries`")]
+    pub trait Carries<K> {}
+
     /// Attributes of Reset to Init.
     #[allow(unnameable_types, reason = "seals the attributes of `Transport`")]
     pub trait Init: for<'p> From<&'p Port> {
@@ -155,20 +158,35 @@ impl<T: Unreliable + OwnReceives> Unreliable for OnShared<T> {}
             unreliable datagrams are sent to a recipient: `.post_send_to(memory, &recipient)`",
     note = "windows are bound on connections; those of type 2 are ended on reliable ones only"
 )]
-pub trait Carries<K>: Transport {}
+pub trait Carries<K>: Transport + sealed::Carries<K> {}
 impl Carries<Send> for ReliableConnection {}
+impl sealed::Carries<Send> for ReliableConnection {}
 impl Carries<Write> for ReliableConnection {}
+impl sealed::Carries<Write> for ReliableConnection {}
 impl Carries<Read> for ReliableConnection {}
+impl sealed::Carries<Read> for ReliableConnection {}
 impl Carries<Atomic> for ReliableConnection {}
+impl sealed::Carries<Atomic> for ReliableConnection {}
 impl Carries<AtomicWrite> for ReliableConnection {}
+impl sealed::Carries<AtomicWrite> for ReliableConnection {}
 impl<K> Carries<Fenced<K>> for ReliableConnection where ReliableConnection: Carries<K> {}
+impl<K> sealed::Carries<Fenced<K>> for ReliableConnection where ReliableConnection: sealed::Carries<K> {}
 impl Carries<Send> for UnreliableConnection {}
+impl sealed::Carries<Send> for UnreliableConnection {}
 impl Carries<Write> for UnreliableConnection {}
+impl sealed::Carries<Write> for UnreliableConnection {}
 impl Carries<SendTo> for UnreliableDatagram {}
+impl sealed::Carries<SendTo> for UnreliableDatagram {}
 impl Carries<BindWindow> for ReliableConnection {}
+impl sealed::Carries<BindWindow> for ReliableConnection {}
 impl<K: WindowType> Carries<Revoke<K>> for ReliableConnection {}
+impl<K: WindowType> sealed::Carries<Revoke<K>> for ReliableConnection {}
 impl Carries<SendInvalidating> for ReliableConnection {}
+impl sealed::Carries<SendInvalidating> for ReliableConnection {}
 impl Carries<BindWindow> for UnreliableConnection {}
+impl sealed::Carries<BindWindow> for UnreliableConnection {}
 // That is a bind too; soft-RoCE invalidates on reliable connections only.
 impl Carries<Revoke<Type1>> for UnreliableConnection {}
+impl sealed::Carries<Revoke<Type1>> for UnreliableConnection {}
 impl<K, T: OwnReceives + Carries<K>> Carries<K> for OnShared<T> {}
+impl<K, T: OwnReceives + sealed::Carries<K>> sealed::Carries<K> for OnShared<T> {}

@@ -151,7 +151,7 @@ impl SendQueue {
             // SAFETY: staged just now, by the caller of this.
             unsafe { Staged::invalidate(staged, rkey) };
         };
-        self.post_amended(request, amend, WorkRequest::into_memory)
+        self.post_amended(request, amend, WorkRequest::into_inner)
     }
 }
 

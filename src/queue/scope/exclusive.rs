@@ -6,7 +6,7 @@ use super::{NotExclusive, Scope, ScopeError, SharedQueue};
 use crate::completion::{Completion, PollError, Poller, WaitError};
 use crate::domain::Brand;
 use crate::memory::Buffer;
-use crate::queue::{AnyQueuePair, PostError, QueuePair, SendMemory, WorkId, WorkRequest};
+use crate::queue::{AnyQueuePair, PostError, QueuePair, RequestMemory, WorkId, WorkRequest};
 use crate::queue::{Carries, ReliableConnection};
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -133,7 +133,7 @@ impl<B: Brand> Exclusive<B> {
     /// # Errors
     ///
     /// As there; [`PostError::Broken`] also where a scope has broken the pair.
-    pub fn post<M: SendMemory<B>, K>(
+    pub fn post<M: RequestMemory<B, K>, K>(
         &mut self,
         request: WorkRequest<M, K>,
     ) -> Result<WorkId, PostError<WorkRequest<M, K>>>

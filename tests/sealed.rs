@@ -1,0 +1,168 @@
+//! A program cannot implement the traits of this library, in none of their parameters.
+//!
+//! `impl Trait<Local> for Ours<Local>` is a program's right where `Local` is a type of its own, unless the trait has a private
+//! supertrait with the same parameters. So this finds the public traits in the source, and tries.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{env, fs};
+use syn::{GenericParam, Generics, Item, Visibility};
+
+/// Traits that a program may implement, or that whatever fits has.
+const OPEN: [(&str, &str); 3] = [
+    ("ForeignMemory", "an unsafe trait, whose implementations are reviewed"),
+    ("Plain", "each type has it whose bytes are plain"),
+    ("Viewable", "each type has it whose bytes can be looked at"),
+];
+
+/// Traits without parameters that `domain!` implements for a program's types. Doing so by hand is as good.
+const NAMES: [&str; 1] = ["Named"];
+
+/// What the compiler says where a seal holds: the private supertrait is missing, or there is an implementation for all.
+const REFUSALS: [&str; 3] = ["[E0277]", "[E0119]", "[E0117]"];
+
+const ELSEWHERE: &str = "INTERLOCK_SEALED";
+
+/// The public traits and types of the crate, with their parameters.
+#[derive(Default)]
+struct Found {
+    traits: BTreeMap<String, Vec<Kind>>,
+    types: BTreeMap<String, Vec<Kind>>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Lifetime,
+    Type,
+}
+
+fn kinds(generics: &Generics) -> Vec<Kind> {
+    let kind = |parameter: &GenericParam| match parameter {
+        GenericParam::Lifetime(_) => Kind::Lifetime,
+        GenericParam::Type(_) => Kind::Type,
+        GenericParam::Const(_) => panic!("no parameter of this crate is a number"),
+    };
+    generics.params.iter().map(kind).collect()
+}
+
+impl Found {
+    fn look(&mut self, folder: &Path) {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                self.look(&path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") && !path.ends_with("sys/bindings.rs")
+            {
+                let file = syn::parse_file(&fs::read_to_string(&path).unwrap()).unwrap();
+                file.items.iter().for_each(|item| self.note(item));
+            }
+        }
+    }
+
+    /// What is in a module inside a file is private: those are the seals.
+    fn note(&mut self, item: &Item) {
+        let (visibility, name, generics, found) = match item {
+            Item::Trait(item) => (&item.vis, &item.ident, &item.generics, &mut self.traits),
+            Item::Struct(item) => (&item.vis, &item.ident, &item.generics, &mut self.types),
+            Item::Enum(item) => (&item.vis, &item.ident, &item.generics, &mut self.types),
+            _ => return,
+        };
+        if matches!(visibility, Visibility::Public(_)) {
+            found.insert(name.to_string(), kinds(generics));
+        }
+    }
+}
+
+/// `Name<'static, Local>`, as many as there are.
+fn filled(name: &str, kinds: &[Kind]) -> String {
+    let arguments: Vec<&str> =
+        kinds.iter().map(|kind| if *kind == Kind::Lifetime { "'static" } else { "Local" }).collect();
+    if arguments.is_empty() { name.to_owned() } else { format!("{name}<{}>", arguments.join(", ")) }
+}
+
+/// Where the implementations of a program begin.
+const FIRST: usize = 6;
+
+/// Programs, by the trait that each implements, one implementation a line. None is a program's to make.
+fn attempts() -> BTreeMap<String, Vec<String>> {
+    let mut found = Found::default();
+    found.look(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"));
+    let library = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("src/lib.rs")).unwrap();
+    let exports =
+        library.split("pub use ").filter_map(|list| list.split(';').next()).filter(|list| !list.contains("soft"));
+    let exports: Vec<&str> = exports.flat_map(|list| list.split(|c: char| !c.is_alphanumeric())).collect();
+    let ours: Vec<_> = found.types.iter().filter(|(name, _)| exports.contains(&name.as_str())).collect();
+    let traits = found.traits.iter().filter(|(name, _)| !OPEN.iter().any(|(open, _)| open == name));
+    let attempt = |(name, parameters): (&String, &Vec<Kind>)| {
+        let of_local = filled(name, parameters);
+        let implementations = if parameters.contains(&Kind::Type) {
+            ours.iter().map(|(ours, kinds)| format!("impl {of_local} for {} {{}}", filled(ours, kinds))).collect()
+        } else {
+            vec![format!("impl {of_local} for Local {{}}")]
+        };
+        (name.clone(), implementations)
+    };
+    traits.filter(|(name, _)| !NAMES.contains(&name.as_str())).map(attempt).collect()
+}
+
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let all = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    all.filter(|path| path.extension().is_some_and(|extension| extension == "rs")).collect()
+}
+
+/// Which of the implementations the compiler refuses as sealed ones, by trait.
+fn refused(attempts: &BTreeMap<String, Vec<String>>) -> BTreeMap<String, Vec<String>> {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("sealed");
+    let _ = fs::remove_dir_all(&folder);
+    fs::create_dir_all(&folder).unwrap();
+    for (name, implementations) in attempts {
+        let program = format!(
+            "#![allow(unused_imports)]\nuse interlock::*;\nuse interlock::scope::*;\nstruct Local;\n\n{}\n\nfn main() {{}}\n",
+            implementations.join("\n")
+        );
+        fs::write(folder.join(name).with_extension("rs"), program).unwrap();
+    }
+    // Whether one compiles, trybuild says; what the compiler says of the others, it writes.
+    let output = Command::new(env::current_exe().unwrap())
+        .args(["--exact", "each_trait_is_sealed_in_each_parameter", "--nocapture"])
+        .envs([(ELSEWHERE, folder.as_os_str()), ("TRYBUILD", "overwrite".as_ref())])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "one compiles:\n{}", String::from_utf8_lossy(&output.stderr));
+    let of_trait = |(name, implementations): (&String, &Vec<String>)| {
+        let message = fs::read_to_string(folder.join(name).with_extension("stderr")).unwrap();
+        // An item that is missing, say, is no seal.
+        let is_seal = |error: &&str| REFUSALS.iter().any(|code| error.starts_with(code));
+        let errors: Vec<&str> = message.split("error").filter(is_seal).collect();
+        let is_refused = |at: usize| errors.iter().any(|error| error.contains(&format!("{name}.rs:{}:", FIRST + at)));
+        let refused = implementations.iter().enumerate().filter(|(at, _)| is_refused(*at));
+        (name.clone(), refused.map(|(_, implementation)| implementation.clone()).collect())
+    };
+    attempts.iter().map(of_trait).collect()
+}
+
+#[test]
+fn each_trait_is_sealed_in_each_parameter() {
+    if let Some(folder) = env::var_os(ELSEWHERE) {
+        let cases = trybuild::TestCases::new();
+        files(Path::new(&folder)).iter().for_each(|file| cases.compile_fail(file));
+        return;
+    }
+    let mut attempts = attempts();
+    for (named, ours) in
+        [("FillMemory", "SharedBuffer<Local>"), ("Carries", "ReliableConnection"), ("Serves", "Messages")]
+    {
+        let end = format!(" for {ours} {{}}");
+        assert!(attempts[named].iter().any(|line| line.ends_with(&end)), "{named} for {ours}");
+    }
+    // The compiler tells of some kinds of errors only once there are none of others.
+    while !attempts.is_empty() {
+        let refused = refused(&attempts);
+        assert!(refused.values().any(|of_trait| !of_trait.is_empty()), "not sealed: {attempts:#?}");
+        attempts
+            .iter_mut()
+            .for_each(|(name, all)| all.retain(|implementation| !refused[name].contains(implementation)));
+        attempts.retain(|_, all| !all.is_empty());
+    }
+}

@@ -1,0 +1,9 @@
+//! Rule Q14: which operation exists on which transport is a matter of types.
+
+use interlock::{Brand, Buffer, QueuePair, WorkRequest};
+
+fn send<B: Brand>(pair: &mut QueuePair<B>, memory: Buffer<B>) {
+    let _ = pair.batch(|batch| batch.post(WorkRequest::send(memory)).is_ok());
+}
+
+fn main() {}

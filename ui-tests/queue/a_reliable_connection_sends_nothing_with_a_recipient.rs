@@ -1,0 +1,10 @@
+//! Rule Q14: which operation exists on which transport is a matter of types.
+//! Error: E0277
+
+use interlock::{Addressed, Brand, Buffer, QueuePair};
+
+fn send<B: Brand>(pair: &mut QueuePair<B>, memory: Addressed<B, Buffer<B>>) {
+    let _ = pair.post_send(memory);
+}
+
+fn main() {}

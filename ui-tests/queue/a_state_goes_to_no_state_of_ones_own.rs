@@ -1,0 +1,13 @@
+//! Rule Q5: states and their capabilities are sealed.
+//! Error: E0277
+
+use interlock::{GoesTo, Init};
+
+struct Mine;
+impl GoesTo<Mine> for Init {}
+fn goes<To: interlock::State, S: GoesTo<To>>() {}
+fn check() {
+    goes::<Mine, Init>();
+}
+
+fn main() {}
