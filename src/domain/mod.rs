@@ -4,7 +4,7 @@
 pub(crate) mod brand;
 mod numbers;
 
-pub use brand::{Brand, Checked, Scoped};
+pub use brand::{Brand, Checked, Named, Scoped};
 pub(crate) use numbers::{Number, Numbers};
 
 use crate::completion::{CompletionChannel, CompletionQueue, CompletionQueueError, CompletionQueueOptions, Poller};
@@ -17,7 +17,7 @@ use crate::queue::{
     UnreliableConnection, UnreliableDatagram,
 };
 use crate::sys;
-use brand::{Branded, Claim, Named};
+use brand::{Branded, Claim};
 use std::{fmt, marker::PhantomData, mem, ptr, ptr::NonNull, sync::Arc};
 
 /// A protection domain: memory, queue pairs and completion queues that may be used together.
@@ -115,7 +115,7 @@ impl Context {
     ///
     /// [`NamedDomainError::Taken`], or what the device answered.
     #[doc(alias = "ibv_alloc_pd")]
-    pub fn named_domain<N: Named>(&self, name: N) -> Result<ProtectionDomain<N>, NamedDomainError> {
+    pub fn named_domain<N: Named + Brand>(&self, name: N) -> Result<ProtectionDomain<N>, NamedDomainError> {
         let _ = name;
         let claim = Claim::take::<N>().ok_or(NamedDomainError::Taken { name: N::NAME })?;
         Ok(ProtectionDomain { inner: DomainInner::new(&self.0, Some(claim))?, brand: PhantomData })
