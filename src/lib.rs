@@ -162,7 +162,8 @@
 //! [`soft`] is an RDMA device inside the process, for tests and for the first run: no hardware, no kernel module, no
 //! package. It keeps to the specification and checks what hardware checks. The devices `soft0` and `soft1` are always
 //! there; a [`soft::Fabric`] of your own can be stepped by hand and told to fail ([`soft::Fault`]), and
-//! [`Context::open_on`] opens its devices. It is a test device, never a transport between processes.
+//! [`Context::open_on`] opens its devices. It is a test device, never a transport between processes: each process has addresses of
+//! its own, and a peer in another process does not answer.
 //!
 //! # Features
 //!

@@ -115,7 +115,7 @@ impl Context {
     ///
     /// [`NamedDomainError::Taken`], or what the device answered.
     #[doc(alias = "ibv_alloc_pd")]
-    pub fn named_domain<N: Named + Brand>(&self, name: N) -> Result<ProtectionDomain<N>, NamedDomainError> {
+    pub fn named_domain<N: Named>(&self, name: N) -> Result<ProtectionDomain<N>, NamedDomainError> {
         let _ = name;
         let claim = Claim::take::<N>().ok_or(NamedDomainError::Taken { name: N::NAME })?;
         Ok(ProtectionDomain { inner: DomainInner::new(&self.0, Some(claim))?, brand: PhantomData })
