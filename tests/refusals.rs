@@ -450,3 +450,48 @@ fn rts_attributes_set_the_read_depth() {
     let read = pair.post_read(domain.buffer(16).unwrap(), &region.remote());
     assert!(matches!(read, Err(PostError::Flawed { flaw: RequestFlaw::NoReadDepth, .. })));
 }
+
+/// The addresses of the soft devices, in the process that this test starts.
+#[test]
+fn the_addresses_of_soft_devices_are_those_of_the_process() {
+    const CHILD: &str = "INTERLOCK_TEST_CHILD";
+    let port = Context::open("soft0").unwrap().active_port().unwrap();
+    let ours: Vec<String> = port.gids().iter().map(|row| row.gid.to_string()).collect();
+    if std::env::var_os(CHILD).is_some() {
+        println!("addresses: {}", ours.join(" "));
+        return;
+    }
+    let name = "the_addresses_of_soft_devices_are_those_of_the_process";
+    let child = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", name, "--nocapture"])
+        .env(CHILD, "1")
+        .output()
+        .unwrap();
+    let text = String::from_utf8(child.stdout).unwrap();
+    let theirs = text.split("addresses: ").nth(1).expect("what the child says").lines().next().unwrap();
+    let theirs: Vec<&str> = theirs.split(' ').collect();
+    assert_eq!(theirs.len(), ours.len());
+    assert!(!theirs.iter().any(|address| ours.iter().any(|own| own == address)), "{ours:?} and {theirs:?}");
+
+    // A peer of another process does not answer, though a pair of this one has its number; and the failure says why.
+    interlock::domain! { struct Test; }
+    let domain = Context::open("soft0").unwrap().named_domain(Test).unwrap();
+    let (queue, mut poller) = domain.queue(64).unwrap();
+    let pair = domain.reliable(&queue, &Limits::default()).unwrap().into_init(&port).unwrap();
+    let theirs = theirs.last().unwrap().parse().unwrap();
+    let peer = Endpoint::new(pair.number(), pair.psn(), Some(theirs), 0, port.active_mtu());
+    let quick = ConnectAttributes {
+        timeout: interlock::AckTimeout::new(1).unwrap(),
+        retry_count: interlock::RetryCount::new(0).unwrap(),
+        ..ConnectAttributes::default()
+    };
+    let mut pair = pair.connect_with(&peer, &quick).unwrap();
+    pair.post_send(domain.buffer(8).unwrap()).unwrap();
+    let failure = poller.wait(PATIENCE).unwrap().check().unwrap_err();
+    assert_eq!(failure.status, interlock::Status::RetryExceeded);
+    assert!(
+        failure.status.likely_causes().contains("a soft device of another process"),
+        "{}",
+        failure.status.likely_causes()
+    );
+}
