@@ -380,8 +380,8 @@ fn each_error_leaves_a_scoped_domain_without_its_object() {
 }
 
 /// The errors that the test above does not cause have the method, too.
-#[allow(dead_code, reason = "it need only compile")]
-fn the_others<B: interlock::Brand, T>(
+#[allow(dead_code, clippy::too_many_arguments, reason = "it need only compile")]
+fn the_others<B: interlock::Brand>(
     destroy: interlock::DestroyError<QueuePair<B>>,
     batch: interlock::BatchError<B, Buffer<B>>,
     all: interlock::PostAllError<B, interlock::WorkRequest<Buffer<B>, interlock::request::Send>>,

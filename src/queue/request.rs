@@ -209,7 +209,8 @@ impl<B> FillMemory<B> for BufferList<B> {}
 ///
 /// # Examples
 ///
-/// An error gives the bytes back, so where they are not `'static` it is neither: [`map`](crate::PostError::map) drops them for `?`.
+/// An error gives the bytes back, so where they are not `'static` it is neither: [`into_cause`](crate::PostError::into_cause)
+/// drops them for `?`.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -219,7 +220,7 @@ impl<B> FillMemory<B> for BufferList<B> {}
 ///
 /// pair.post_send(Inline(b"hello"))?;
 /// let number = 7_u32.to_be_bytes();
-/// pair.post_send(Inline(&number)).map_err(|error| error.map(drop))?;
+/// pair.post_send(Inline(&number)).map_err(|error| error.into_cause())?;
 /// # Ok(()) }
 /// ```
 #[doc(alias = "IBV_SEND_INLINE")]
