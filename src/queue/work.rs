@@ -159,8 +159,8 @@ static_assertions::assert_eq_size!(Entry, Option<Entry>, u64);
 
 // SAFETY: owns one of four kinds of memory (0), each of which is `Send`: see the assertions below.
 unsafe impl Send for Entry {}
-// SAFETY: a shared entry gives out shared references to that memory, and all four kinds are `Sync`. What it notes in it is how
-// much is filled, which are atomics, or, in a list, what only the owner of the ledger's slot does.
+// SAFETY: a shared entry gives out shared references to that memory, and all four kinds are `Sync`. The one method that changes
+// something, `fill`, stores atomics.
 unsafe impl Sync for Entry {}
 static_assertions::assert_impl_all!(Part: Send, Sync);
 static_assertions::assert_impl_all!(BufferList<()>: Send, Sync);
