@@ -39,11 +39,13 @@
 //!     greeting.write(b"hello")?;
 //!     left.post_send(greeting)?; // moved as well
 //!
+//!     let mut free = Vec::new();
 //!     let message = loop {
 //!         // The send and the receive complete, each once. `check` tells success from failure.
 //!         let success = poller.wait(Duration::from_secs(1))?.check()?;
-//!         if let Some(buffer) = success.received() {
-//!             break buffer; // here it is again, with what came in
+//!         match success.into_received() {
+//!             Ok(buffer) => break buffer, // here it is again, with what came in
+//!             Err(sent) => free.extend(sent.into_buffer()), // the greeting's buffer, for the next one
 //!         }
 //!     };
 //!     assert_eq!(&message[..], b"hello");
@@ -132,8 +134,23 @@
 //!   asynchronous events.
 //!
 //! `?` turns all of them into a `Box<dyn Error>` (`Send` and `Sync` too) where the brand is a named one. An error that
-//! holds an object of a scoped brand does not leave the closure of [`Context::with_domain`]: take from it what you need,
-//! such as the [`TransitionFailure`] of a [`TransitionError`] or the [`FailureCause`] of a [`Failure`].
+//! holds an object of a scoped brand does not leave the closure of [`Context::with_domain`]. Each error that holds an object has
+//! a method `into_cause`, which drops the object and gives an error that can leave:
+//!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+//! # use interlock::{Context, Limits};
+//! let context = Context::open("soft0")?;
+//! let port = context.active_port()?;
+//! context.with_domain(|domain| {
+//!     let (queue, _poller) = domain.completion_queue(8)?;
+//!     let pair = domain.reliable(&queue, &Limits::default())?;
+//!     let mut pair = pair.into_init(&port).map_err(|error| error.into_cause())?;
+//!     pair.post_receive(domain.buffer(8)?).map_err(|error| error.into_cause())?;
+//!     Ok(())
+//! })?
+//! # }
+//! ```
 //!
 //! The text of an error says what to do. A `main` that returns one shows its `Debug` form instead: print the error and its
 //! [`source`](std::error::Error::source)s, as the examples do.
@@ -145,7 +162,8 @@
 //! [`soft`] is an RDMA device inside the process, for tests and for the first run: no hardware, no kernel module, no
 //! package. It keeps to the specification and checks what hardware checks. The devices `soft0` and `soft1` are always
 //! there; a [`soft::Fabric`] of your own can be stepped by hand and told to fail ([`soft::Fault`]), and
-//! [`Context::open_on`] opens its devices. It is a test device, never a transport between processes.
+//! [`Context::open_on`] opens its devices. It is a test device, never a transport between processes: each process has addresses of
+//! its own, and a peer in another process does not answer.
 //!
 //! # Features
 //!
@@ -206,33 +224,33 @@ pub use device::{
     GidKind, LinkLayer, NoActivePort, NoGid, OnDemandPaging, OpenError, PagedOperation, Port, PortEvent, PortState,
     QueuePairEvent, SharedReceiveQueueEvent, SharedReceiveQueueId, devices, enable_fork_support, fork_support,
 };
-pub use domain::{Brand, Checked, NamedDomainError, ProtectionDomain, Scoped};
+pub use domain::{Brand, Checked, Named, NamedDomainError, ProtectionDomain, Scoped};
 pub use error::VerbError;
 pub use memory::{
     Access, Bindable, BoundWindow, Buffer, BufferList, DeallocError, DeregisterError, DeviceMayWrite, DmaBuf, Exposed,
     Foreign, ForeignMemory, HugePageSize, JoinError, KeepsOrder, Lapsed, LapsedRegion, Lease, LocalRead, LocalWrite,
     LockedMemoryLimit, MAX_MESSAGE_BYTES, MayBind, Memory, MemoryRegion, NoBarrier, NoHugePages, NoPages, NoSharedMap,
-    NotAWord, NotBindable, OnDemand, OpaqueMemory, OpaqueRegion, OutOfBounds, Pages, PeerCannotWrite, PeerMayAtomic,
-    PeerMayChange, PeerMayRead, PeerMayWrite, Plain, RecordError, RegisterError, RegisterFailure, RejoinError,
-    RelaxedOrdering, RemoteAll, RemoteAtomic, RemoteRead, RemoteReadWrite, RemoteRegion, RemoteWindow, RemoteWord,
-    RemoteWrite, Revoked, SharedBuffer, SharedMap, SplitError, SplitRegion, TooLong, Type1, Type2, Unexposed,
-    UnsettledWindow, ViewError, Viewable, Window, WindowRights, WindowType, Windowed, Word, ZeroBased,
-    locked_memory_limit, pinned_memory,
+    NotAWord, NotBindable, NotUnique, NotUniqueReason, OnDemand, OpaqueMemory, OpaqueRegion, OutOfBounds, Pages,
+    PeerCannotWrite, PeerMayAtomic, PeerMayChange, PeerMayRead, PeerMayWrite, Plain, RecordError, RegisterError,
+    RegisterFailure, RejoinError, RelaxedOrdering, RemoteAll, RemoteAtomic, RemoteRead, RemoteReadWrite, RemoteRegion,
+    RemoteWindow, RemoteWord, RemoteWrite, Revoked, SharedBuffer, SharedMap, SplitError, SplitRegion, TooLong, Type1,
+    Type2, Unexposed, UnsettledWindow, ViewError, Viewable, Window, WindowRights, WindowType, Windowed, Word,
+    ZeroBased, locked_memory_limit, pinned_memory,
 };
 pub use provider::soft;
 pub use queue::request;
 pub use queue::scope;
 pub use queue::{
-    AddressError, AddressHandle, Addressed, AddressedParts, AdvanceError, Alterable, AnyQueuePair, Arrivals, Batch,
-    BatchError, Carries, CarriesImmediate, ConnectAttributes, Connected, Connectionless, CreateError,
-    DatagramInitAttributes, Datagrams, DestroyError, DestroySharedError, DeviceState, DrainFailure, Errored,
-    FillMemory, GoesTo, Halted, Init, InitAttributes, Inline, JoinHalvesError, Limits, Messages, OnPort, OnShared,
-    Operation, OwnReceives, PeerPath, PeerRights, PostAllError, PostError, PostReceive, PostSend, PostedMemory,
-    Posting, QueuePair, QueuePairAttributes, ReadyToReceive, ReadyToSend, ReceiveHalf, Recipient, Reliable,
-    ReliableConnection, RequestFlaw, RequestMemory, Reset, RtrAttributes, RtsAttributes, SendHalf, SendMemory,
-    SendQueueDrain, SendQueueError, Serves, SharedAttributes, SharedLimits, SharedReceiveQueue, SqdAttributes, State,
-    TransitionError, TransitionFailure, Transport, Undrained, Unreliable, UnreliableConnection, UnreliableDatagram,
-    UnreliableRtrAttributes, WorkId, WorkRequest,
+    AddressError, AddressHandle, Addressed, AddressedParts, AdvanceError, Alterable, AlterableWhileDraining,
+    AnyQueuePair, Arrivals, Batch, BatchCause, BatchError, Carries, CarriesImmediate, ConnectAttributes, Connected,
+    Connectionless, CreateError, DatagramInitAttributes, Datagrams, DestroyError, DestroySharedError, DeviceState,
+    DrainFailure, Errored, FillMemory, GoesTo, Halted, Init, InitAttributes, Inline, JoinHalvesError, Limits, Messages,
+    OfDifferentPairs, OnPort, OnShared, Operation, OwnReceives, PeerPath, PeerRights, PostAllCause, PostAllError,
+    PostError, PostReceive, PostSend, PostedMemory, Posting, QueuePair, QueuePairAttributes, ReadyToReceive,
+    ReadyToSend, ReceiveHalf, Recipient, Reliable, ReliableConnection, RequestFlaw, RequestMemory, Reset,
+    RtrAttributes, RtsAttributes, SendHalf, SendMemory, SendQueueDrain, SendQueueError, Serves, SharedAttributes,
+    SharedLimits, SharedReceiveQueue, SqdAttributes, State, TransitionError, TransitionFailure, Transport, Undrained,
+    Unreliable, UnreliableConnection, UnreliableDatagram, UnreliableRtrAttributes, WorkId, WorkRequest,
 };
 pub use readiness::Readiness;
 pub use types::{

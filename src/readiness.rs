@@ -16,6 +16,21 @@ use std::time::Duration;
 /// loops both work: whatever happens anew is a new edge. It may be readable although nothing is there; so look, and wait again.
 /// It owns nothing but the descriptor: where the object that it came from is gone, it is never readable again.
 ///
+/// # tokio
+///
+/// `AsyncFd::new`, and the constructors like it, are deprecated as unsound (RUSTSEC-2026-0386): they take any number for a
+/// descriptor. Since then there is `AsyncFd::register`, an `unsafe fn` that asks for a descriptor which stays open and stays the
+/// same. A `Readiness` is one, so it may be moved in:
+///
+/// ```text
+/// // SAFETY: a `Readiness` owns its descriptor, which never changes, until it is dropped.
+/// let readiness = unsafe { AsyncFd::register(poller.readiness()?) }?;
+/// // .. arm until it says `Armed::Empty`, then
+/// readiness.readable().await?.clear_ready();
+/// ```
+///
+/// A program without `unsafe` waits for it on a thread of its own ([`wait`](Self::wait)).
+///
 /// From [`Poller::readiness`](crate::Poller::readiness), [`CompletionChannel::readiness`](crate::CompletionChannel::readiness) and
 /// [`AsyncEvents::readiness`](crate::AsyncEvents::readiness), which say what to call before waiting.
 #[derive(Debug)]

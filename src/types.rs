@@ -16,11 +16,18 @@ pub struct OutOfRange {
     most: u64,
 }
 
+impl OutOfRange {
+    /// Checks the range of a number that has no type of its own.
+    pub(crate) fn check(what: &'static str, value: u64, least: u64, most: u64) -> Result<(), Self> {
+        if (least..=most).contains(&value) { Ok(()) } else { Err(Self { what, value, least, most }) }
+    }
+}
+
 /// Declares a newtype over an integer with a range.
 macro_rules! number {
     ($(#[$doc:meta])* $name:ident($int:ty), $what:literal, $least:literal..=$most:literal) => {
         $(#[$doc])*
-        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub struct $name($int);
 
         impl $name {
@@ -57,12 +64,6 @@ macro_rules! number {
             }
         }
 
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                fmt::Display::fmt(&self.0, f)
-            }
-        }
-
         impl fmt::LowerHex for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 fmt::LowerHex::fmt(&self.0, f)
@@ -71,8 +72,39 @@ macro_rules! number {
     };
 }
 
+/// Lets numbers print in the decimal base.
+macro_rules! decimal {
+    ($($name:ident),+) => {$(
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Display::fmt(&self.0, f)
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.debug_tuple(stringify!($name)).field(&self.0).finish()
+            }
+        }
+    )+};
+}
+decimal!(Psn, PortNumber, AckTimeout, RetryCount, RnrRetry, RnrTimer, ReadDepth);
+
+/// In hexadecimal, as the tools of rdma-core print it, everywhere: `0x38`.
+impl fmt::Display for Qpn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}", self.0)
+    }
+}
+
+impl fmt::Debug for Qpn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Qpn({self})")
+    }
+}
+
 number! {
-    /// A queue pair number: 24 bits, unique on one device only.
+    /// A queue pair number: 24 bits, unique on one device only. It prints in hexadecimal.
     #[doc(alias = "qp_num")]
     Qpn(u32), "queue pair number", 0..=0xff_ffff
 }
@@ -383,6 +415,16 @@ mod tests {
             Psn::new(0x100_0000).unwrap_err().to_string(),
             "16777216 is no packet sequence number: the range is 0..=16777215"
         );
+    }
+
+    #[test]
+    fn a_queue_pair_number_prints_in_one_base() {
+        let number = Qpn::new(56).unwrap();
+        assert_eq!(
+            (format!("{number:?}"), number.to_string(), format!("{number:#x}")),
+            ("Qpn(0x38)".into(), "0x38".into(), "0x38".into())
+        );
+        assert_eq!(format!("{:?} {0}", Psn::new(56).unwrap()), "Psn(56) 56");
     }
 
     #[test]

@@ -339,6 +339,69 @@ fn c128_c129_a_solicited_wait_sleeps_through_plain_messages() {
     assert!(link.poller.wait_with(&Wait { timeout: WHILE, ..how }).unwrap().is_some());
 }
 
+/// C129: a failure wakes who waits for solicited completions.
+#[test]
+fn c129_a_failure_wakes_a_solicited_wait() {
+    let mut link = link!(8);
+    let region = link.domain.register::<RemoteReadWrite, _>(vec![0_u64; 2]).unwrap();
+    let gone = region.remote();
+    drop(region);
+    let readiness = link.poller.readiness().unwrap();
+    assert_eq!(arm(&mut link.poller, WakeFor::Solicited), 0);
+    link.left.post_write(link.domain.buffer(8).unwrap(), &gone).unwrap();
+    if common::deviates("C129") {
+        assert!(!readiness.wait(5 * WHILE).unwrap());
+    } else {
+        assert!(readiness.wait(SOON).unwrap());
+    }
+    let failure = link.poller.wait(PATIENCE).unwrap().check().unwrap_err();
+    assert_eq!(failure.status, Status::RemoteAccess);
+}
+
+/// Timers of a soft device wake nobody who waits for solicited completions.
+#[test]
+fn a_solicited_wait_sleeps_through_timers_and_plain_messages() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let (fabric, domain) = own_device!(Fabric::new());
+    let link = Link::new(domain, 8);
+    // A pair of the same device that has a timer for ever: its peer posts no receive.
+    let other = Context::open_on(&fabric, "dev0").unwrap().checked_domain().unwrap();
+    let mut busy = Link::new(other, 4);
+    busy.left.post_send(busy.domain.buffer(8).unwrap()).unwrap();
+    assert!(link.poller.next_timer().is_some());
+
+    let Link { mut right, mut left, mut poller, domain, .. } = link;
+    for _ in 0..2 {
+        left.post_receive(domain.buffer(8).unwrap()).unwrap();
+    }
+    let is_solicited = AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        let waiter = threads.spawn(|| {
+            let how = Wait { wake_for: WakeFor::Solicited, ..Wait::new(PATIENCE) };
+            let woken = poller.wait_with(&how).unwrap().is_some();
+            (woken, is_solicited.load(Ordering::SeqCst))
+        });
+        std::thread::sleep(WHILE);
+        right.post(WorkRequest::send(domain.buffer(8).unwrap()).unsignalled()).unwrap();
+        std::thread::sleep(WHILE);
+        assert!(!waiter.is_finished(), "woken by a plain message");
+        is_solicited.store(true, Ordering::SeqCst);
+        right.post(WorkRequest::send(domain.buffer(8).unwrap()).unsignalled().solicited()).unwrap();
+        assert_eq!(waiter.join().unwrap(), (true, true));
+    });
+    // At the end of its time it gives what is there.
+    left.post_receive(domain.buffer(8).unwrap()).unwrap();
+    while poller.poll().unwrap().is_some() {}
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            std::thread::sleep(WHILE);
+            right.post(WorkRequest::send(domain.buffer(8).unwrap()).unsignalled()).unwrap();
+        });
+        let how = Wait { wake_for: WakeFor::Solicited, ..Wait::new(4 * WHILE) };
+        assert!(poller.wait_with(&how).unwrap().is_some());
+    });
+}
+
 /// An arming for any completion that is still out widens a solicited one, which is woken once too often then and sleeps on.
 #[test]
 fn a_solicited_arming_after_another_may_be_woken_by_any() {

@@ -153,8 +153,11 @@ fn a_bad_argument_is_one_line() {
     kv_store(&["-h"]).succeeded().says("kv_store put KEY VALUE");
     for (arguments, why) in [
         (&["-z"] as &[&str], "invalid option '-z' (-h"),
-        (&["take", "it"], "\"take it\" is no command (-h"),
-        (&["get"], "\"get\" is no command"),
+        (&["take", "it"], "\"take\" is no command (-h"),
+        (&["get"], "get takes one KEY (-h"),
+        (&["hold", "one", "two"], "hold takes one KEY (-h"),
+        (&["put", "key"], "put takes a KEY and a VALUE (-h"),
+        (&["serve", "it"], "serve stands alone, without \"it\" (-h"),
         (&["get", "a key of more than 24 bytes"], "a key has up to 24 bytes, \"a key of more than 24 bytes\" has 27"),
         (&["put", "key", "123456789 123456789 123456789 123456789 123456789"], "a value has up to 48 bytes"),
         (&["bench", "--clients", "0"], "--clients takes a number from 1 to 1000"),

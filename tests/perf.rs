@@ -162,6 +162,10 @@ fn a_bad_argument_is_one_line() {
     for (arguments, why) in [
         (&["-z"] as &[&str], "invalid option '-z' (-h"),
         (&["one", "two"], "unexpected argument \"two\" (-h"),
+        (
+            &["lat", "frob"],
+            "\"frob\" is neither lat, bw, send, write, read nor server, and no host of that name is known: ",
+        ),
         (&["server", "lat"], "a server does what its client asks for"),
         (&["-s", "64,"], "-s takes numbers of bytes from 1 to 1073741824, separated by commas, not \"64,\""),
         (&["-I", "5000"], "-I takes a number from 0 to 4096"),

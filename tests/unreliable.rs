@@ -236,14 +236,11 @@ fn a_full_queue_gives_the_datagram_back_with_its_recipient() {
 #[test]
 fn each_member_of_a_group_gets_a_datagram_to_it() {
     interlock::domain! { struct Test; }
-    interlock::domain! { struct Elsewhere; }
-    // A soft-RoCE device does not hear what it sends to a group itself: the members are on its peer.
-    let elsewhere = interlock::devices().unwrap().into_iter().find(|device| device.name() != common::context().name());
-    let elsewhere = elsewhere.filter(|_| common::deviates("C162")).map(|device| device.open().unwrap());
-    let mut two = datagrams(elsewhere.unwrap_or_else(common::context).named_domain(Elsewhere).unwrap());
+    interlock::domain! { struct Elsewhere; struct Others; }
+    let mut two = datagrams(common::context().named_domain(Elsewhere).unwrap());
     // 239.7.7.7, as a GID.
     let group = interlock::Gid::from(std::net::IpAddr::from([239, 7, 7, 7]));
-    // The network interface must be a member, too.
+    // The network interface of each member must be a member, too.
     let interface = <[u8; 4]>::try_from(&two.port.gid().unwrap().gid.0[12..]).unwrap();
     let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
     if common::on_hardware() {
@@ -260,14 +257,54 @@ fn each_member_of_a_group_gets_a_datagram_to_it() {
     let mut sender = domain.datagram(&queue, &LIMITS).unwrap().into_init(&port).unwrap().open().unwrap();
     sender.post_send_to(Inline(b"all"), &Recipient::group(handle, Qkey::USUAL)).unwrap();
     assert!(matches!(next(&mut poller).work(), Work::Sent(_)));
+    // The members are on the sender's own device.
     let came = arrived(&mut two.poller, 2);
     assert_eq!(came.len(), 2);
     assert!(came.iter().all(|datagram| datagram.message() == b"all" && datagram.sender == sender.number()));
+    assert!(came.iter().all(|datagram| datagram.sender_gid() == port.gid().map(|row| row.gid)));
+    // And on another one.
+    if let Some(name) = common::another_device() {
+        let mut others = datagrams(Context::open(&name).unwrap().named_domain(Others).unwrap());
+        let interface = <[u8; 4]>::try_from(&others.port.gid().unwrap().gid.0[12..]).unwrap();
+        if common::on_hardware() {
+            socket.join_multicast_v4(&[239, 7, 7, 7].into(), &interface.into()).unwrap();
+        }
+        others.left.join_group(group, 0).unwrap();
+        others.left.post_receive(others.domain.buffer(64).unwrap()).unwrap();
+        for pair in [&mut two.left, &mut two.right] {
+            pair.post_receive(two.domain.buffer(64).unwrap()).unwrap();
+        }
+        let handle = domain.address_handle(&port, &PeerPath::to(group)).unwrap();
+        sender.post_send_to(Inline(b"more"), &Recipient::group(handle, Qkey::USUAL)).unwrap();
+        assert!(matches!(next(&mut poller).work(), Work::Sent(_)));
+        assert_eq!(arrived(&mut others.poller, 1)[0].message(), b"more");
+        assert_eq!(arrived(&mut two.poller, 2).len(), 2);
+    }
     two.left.leave_group(group, 0).unwrap();
     assert!(two.left.leave_group(group, 0).is_err(), "left twice");
     assert!(two.left.join_group(two.port.gid().unwrap().gid, 0).is_err(), "not a group");
     two.left.destroy().unwrap();
     two.right.destroy().expect("a member is destroyed");
+}
+
+/// C158: a key with the top bit set stands for the key of the sender's own pair.
+#[test]
+fn c158_a_key_with_the_top_bit_set_is_that_of_the_sender() {
+    interlock::domain! { struct Test; }
+    let mut two = datagrams(common::context().named_domain(Test).unwrap());
+    two.right.post_receive(two.domain.buffer(64).unwrap()).unwrap();
+    two.left.post_send_to(Inline(b"own"), &two.to_right(Qkey(0x8000_0001))).unwrap();
+    if common::deviates("C158") {
+        assert!(matches!(next(&mut two.poller).work(), Work::Sent(_)));
+        nothing_comes(&mut two.poller);
+    } else {
+        assert_eq!(arrived(&mut two.poller, 2)[0].message(), b"own");
+    }
+    // The pair is well, and takes what comes with its key.
+    two.left.post_send_to(Inline(b"usual"), &two.to_right(Qkey::USUAL)).unwrap();
+    if common::deviates("C158") {
+        assert_eq!(arrived(&mut two.poller, 2)[0].message(), b"usual");
+    }
 }
 
 /// A device with a fault at hand.

@@ -68,7 +68,7 @@ fn run() -> Result<(), Fault> {
         None => Context::open_default()?,
     };
     let name = context.name();
-    let port = context.active_port().doing(format_args!("no port of {name} is active"))?;
+    let port = context.active_port().doing(format_args!("cannot use {name}"))?;
     let all_here = matches!(options.command, Command::Demo | Command::Bench { server_is_here: true });
     if context.is_soft() && !all_here {
         return Err(Fault::new(format!(

@@ -110,7 +110,17 @@ pub(crate) fn parse() -> Result<Option<Options>, Fault> {
         ["put", key, value] => Command::Put(text("a key", key)?, text("a value", value)?),
         ["hold", key] => Command::Hold(text("a key", key)?),
         ["bench"] => Command::Bench { server_is_here },
-        _ => return Err(Fault::new(format!("\"{}\" is no command (-h lists what there is)", words.join(" ")))),
+        [command @ ("get" | "hold"), ..] => {
+            return Err(Fault::new(format!("{command} takes one KEY (-h lists what there is)")));
+        }
+        ["put", ..] => return Err(Fault::new("put takes a KEY and a VALUE (-h lists what there is)")),
+        [command @ ("demo" | "serve" | "bench"), ..] => {
+            return Err(Fault::new(format!(
+                "{command} stands alone, without {:?} (-h lists what there is)",
+                words[1..].join(" ")
+            )));
+        }
+        [word, ..] => return Err(Fault::new(format!("{word:?} is no command (-h lists what there is)"))),
     };
     Ok(Some(options))
 }

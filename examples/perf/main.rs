@@ -89,7 +89,7 @@ fn choose_port(context: &Context, options: &Options) -> Result<Port, Fault> {
             "{name} is a soft device, which no other process reaches: both ends must be here"
         )));
     }
-    let port = context.active_port().doing(format_args!("no port of {name} is active"))?;
+    let port = context.active_port().doing(format_args!("cannot use {name}"))?;
     match options.gid_row {
         Some(row) => port.with_gid(|entry| entry.index() == row).doing(format_args!("no row {row}")),
         None => Ok(port),

@@ -3,6 +3,7 @@
 use crate::fault::Fault;
 use lexopt::prelude::*;
 use std::fmt;
+use std::net::ToSocketAddrs;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -166,6 +167,14 @@ pub(crate) fn parse() -> Result<Option<Options>, Fault> {
     }
     if matches!(options.role, Role::Server) && !(options.measures.is_empty() && options.actions.is_empty()) {
         return Err(Fault::new("a server does what its client asks for: give it neither lat, bw nor an operation"));
+    }
+    if let Role::Client(host) = &options.role {
+        // Now, so that a word that is spelt wrongly is not looked for on the network.
+        (host.as_str(), 0).to_socket_addrs().map_err(|error| {
+            Fault::new(format!(
+                "{host:?} is neither lat, bw, send, write, read nor server, and no host of that name is known: {error}"
+            ))
+        })?;
     }
     if options.measures.is_empty() {
         options.measures = Measure::ALL.to_vec();

@@ -72,7 +72,7 @@ fn choose_port(context: &Context, options: &Options) -> Result<Port, Fault> {
     }
     let port = match options.device_port {
         Some(number) => context.port(number).doing(format_args!("port {number} of {name}"))?,
-        None => context.active_port().doing(format_args!("no port of {name} is active"))?,
+        None => context.active_port().doing(format_args!("cannot use {name}"))?,
     };
     if !port.is_active() {
         return Err(Fault::new(format!("port {} of {name} is not active, but {:?}", port.number(), port.state())));

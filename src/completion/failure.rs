@@ -69,6 +69,11 @@ impl<B> Failure<B> {
         FailureCause { queue_pair, operation, status, vendor_error, first_failure }
     }
 
+    /// What it says, without the memory, which is dropped: it can leave a scoped domain.
+    pub fn into_cause(self) -> FailureCause {
+        self.cause()
+    }
+
     /// The buffer, if the request had one of its own.
     #[inline]
     pub fn into_buffer(self) -> Option<Buffer<B>> {

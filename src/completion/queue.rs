@@ -254,6 +254,11 @@ impl CqInner {
         Ok(Place { shared: Some(SharedLedger::clone(ledger)), ..place })
     }
 
+    /// How much room a further pair that receives from that shared queue leases for its receives.
+    pub(crate) fn needed_by(&self, ledger: &SharedLedger) -> u32 {
+        self.control().shared.needed(ledger)
+    }
+
     /// A further place on the lease of `old`, whose completions may still be in the queue.
     pub(crate) fn renew(&self, kind: QueueKind, old: &Place) -> Option<Place> {
         let place = self.control().place(kind, old.depth)?;

@@ -241,7 +241,7 @@ statuses! {
     RetryExceeded = IBV_WC_RETRY_EXC_ERR, Either,
         "retry count exceeded: the peer does not answer",
         causes: "the peer is gone, not connected to this queue pair, or expects other packet sequence numbers; the network \
-                 loses packets",
+                 loses packets; or the peer is on a soft device of another process, where nothing of this one gets",
         check: "that the peer is up and in Ready To Receive, the endpoints on both sides, and the route between the GIDs";
     /// The peer had no receive posted for too long.
     #[doc(alias = "IBV_WC_RNR_RETRY_EXC_ERR")]

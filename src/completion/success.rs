@@ -93,12 +93,49 @@ impl<B> Success<B> {
         self.entry.into_buffer()
     }
 
-    /// The buffer of a message that was received; `None` of all else, datagrams and what was scattered over a list included.
+    /// The buffer of a message that was received; or this again, for all else: sends and their like, datagrams, what was
+    /// scattered over a list, and a receive that a write with immediate took.
+    ///
+    /// # Errors
+    ///
+    /// The request was no such receive. It comes back with its memory.
+    ///
+    /// # Examples
+    ///
+    /// A loop that takes messages, and keeps the buffers of its sends for the next ones:
+    ///
+    /// ```no_run
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # interlock::domain! { struct Docs; }
+    /// # let (mut poller, mut free): (interlock::Poller<Docs>, Vec<interlock::Buffer<Docs>>) = todo!();
+    /// # use std::time::Duration;
+    /// let message = loop {
+    ///     match poller.wait(Duration::from_secs(1))?.check()?.into_received() {
+    ///         Ok(message) => break message,
+    ///         Err(other) => free.extend(other.into_buffer()),
+    ///     }
+    /// };
+    /// # Ok(()) }
+    /// ```
     #[inline]
-    pub fn received(self) -> Option<Buffer<B>> {
+    pub fn into_received(self) -> Result<Buffer<B>, Self> {
         let is_message =
             self.operation() == Operation::Receive && !self.ended.is_with_write() && self.ended.datagram().is_none();
-        if is_message { self.into_buffer() } else { None }
+        if !is_message {
+            return Err(self);
+        }
+        let Self { ended, entry, brand } = self;
+        match entry.try_into_buffer() {
+            Ok(buffer) => Ok(buffer),
+            Err(entry) => Err(Self { ended, entry, brand }),
+        }
+    }
+
+    /// The buffer of a message that was received; `None` of all else, of which the memory is dropped:
+    /// [`into_received`](Self::into_received) gives it back.
+    #[inline]
+    pub fn received(self) -> Option<Buffer<B>> {
+        self.into_received().ok()
     }
 }
 

@@ -20,7 +20,8 @@ pub enum WakeFor {
     /// Receives of messages that were [sent solicited](crate::WorkRequest::solicited), and failures.
     ///
     /// For a side that has to act on few of many messages. A sleeper may be woken by others as well: one that had waited for any
-    /// before, or one that looked in between. Linux soft-RoCE does not wake for a flushed request: put a limit on the time.
+    /// before, or one that looked in between. Linux soft-RoCE wakes for solicited receives alone, and for no failure: put a limit
+    /// on the time.
     #[doc(alias = "IBV_SEND_SOLICITED")]
     Solicited,
 }
@@ -133,10 +134,23 @@ impl<B> Source for Waiting<'_, B> {
     }
 
     fn sleep(&mut self, left: Duration) -> Result<(), WaitError> {
-        let queue = &self.poller.queue;
-        let left = queue.domain.context.next_timer().map_or(left, |timer| timer.min(left));
-        until_readable([queue.channel.fd(), queue.waker.fd()], left)?;
-        Ok(())
+        let deadline = Instant::now().checked_add(left);
+        loop {
+            let queue = &self.poller.queue;
+            let left = deadline.map_or(left, |deadline| deadline.saturating_duration_since(Instant::now()));
+            let nap = queue.domain.context.next_timer().map_or(left, |timer| timer.min(left));
+            until_readable([queue.channel.fd(), queue.waker.fd()], nap)?;
+            let is_over = left.is_zero() || self.wake_for == WakeFor::Any;
+            if is_over
+                || until_readable([queue.waker.fd()], Duration::ZERO)?
+                || queue.channel.take_events(Some(queue.id))? > 0
+            {
+                return Ok(());
+            }
+            // A signal, or a timer of a soft device, which is new or goes off in this call. A look would find what nobody waits
+            // for; what is waited for raises an event, since the queue is armed.
+            self.poller.request_event(self.wake_for)?;
+        }
     }
 
     fn take_events(&mut self) -> Result<bool, WaitError> {
@@ -220,7 +234,7 @@ impl<B> Poller<B> {
     /// # let myself = pair.endpoint();
     /// # let mut pair = pair.connect(&myself)?;
     /// use interlock::{Armed, WakeFor};
-    /// let readiness = poller.readiness()?; // for `AsyncFd::new(readiness)`, for instance
+    /// let readiness = poller.readiness()?; // for the event loop: see `Readiness`
     /// # pair.post_receive(domain.buffer(8)?)?;
     /// # pair.post_send(domain.buffer(8)?)?;
     /// # let mut left = 2;

@@ -282,6 +282,12 @@ impl Port {
         self.attributes.lid
     }
 
+    /// How many rows its table of partition keys has. A device without partitions, such as one of iWARP, says 0.
+    #[doc(alias = "pkey_tbl_len")]
+    pub fn pkey_rows(&self) -> u16 {
+        self.attributes.pkey_tbl_len
+    }
+
     /// The longest message, in bytes.
     pub fn max_message_bytes(&self) -> u32 {
         self.attributes.max_msg_sz

@@ -146,22 +146,25 @@ impl Brand for Checked {
     const CHECKED: bool = true;
 }
 
-/// What [`domain!`](crate::domain!) implements. Implementing it by hand gives nothing that the macro does not: which domain has
-/// the name is decided by a registry at run time.
+/// The brands that [`domain!`](crate::domain!) makes, for functions that open a domain under a name of their caller's:
+/// [`Context::named_domain`](crate::Context::named_domain) takes what is `Named + Brand`. All else is written for any [`Brand`].
+///
+/// Implementing it by hand gives nothing that the macro does not: which domain has the name is decided by a registry at run time.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not the name of a protection domain",
     label = "not a name",
     note = "declare one with `interlock::domain! {{ struct Name; }}` and pass `Name`"
 )]
-#[doc(hidden)]
 pub trait Named: 'static + Sized {
+    /// The name, as printed.
+    #[doc(hidden)]
     const NAME: &'static str;
 }
 
+// There is no such impl of `Brand`: the compiler would tell a function that forgot its `B: Brand` to ask for `B: Named`, which
+// `Scoped` and `Checked` are not.
 #[diagnostic::do_not_recommend]
 impl<N: Named> sealed::Sealed for N {}
-#[diagnostic::do_not_recommend]
-impl<N: Named> Brand for N {}
 
 /// Declares types that name protection domains.
 ///
@@ -187,7 +190,8 @@ macro_rules! domain {
         #[derive(Clone, Copy, Debug)]
         $visibility struct $name;
 
-        impl $crate::__private::Named for $name {
+        impl $crate::Brand for $name {}
+        impl $crate::Named for $name {
             const NAME: &'static str = stringify!($name);
         }
     )+};

@@ -4,7 +4,7 @@
 pub(crate) mod brand;
 mod numbers;
 
-pub use brand::{Brand, Checked, Scoped};
+pub use brand::{Brand, Checked, Named, Scoped};
 pub(crate) use numbers::{Number, Numbers};
 
 use crate::completion::{CompletionChannel, CompletionQueue, CompletionQueueError, CompletionQueueOptions, Poller};
@@ -17,7 +17,7 @@ use crate::queue::{
     UnreliableConnection, UnreliableDatagram,
 };
 use crate::sys;
-use brand::{Branded, Claim, Named};
+use brand::{Branded, Claim};
 use std::{fmt, marker::PhantomData, mem, ptr, ptr::NonNull, sync::Arc};
 
 /// A protection domain: memory, queue pairs and completion queues that may be used together.
@@ -143,23 +143,23 @@ impl Context {
     ///
     /// # Examples
     ///
-    /// An error that holds an object of the domain cannot leave either: each has a part that can.
+    /// An error that holds an object of the domain cannot leave either: each has a method `into_cause` for what can.
     ///
     /// ```
-    /// use interlock::{Context, FailureCause, Limits, TransitionFailure};
+    /// use interlock::{Context, Limits};
     /// use std::{error::Error, time::Duration};
     ///
     /// let context = Context::open("soft0")?;
     /// let port = context.active_port()?;
     /// context.with_domain(|domain| -> Result<(), Box<dyn Error>> {
     ///     let (queue, mut poller) = domain.completion_queue(Limits::default().completions())?;
-    ///     let pair = domain.reliable(&queue, &Limits::default())?.into_init(&port).map_err(TransitionFailure::from)?;
+    ///     let pair = domain.reliable(&queue, &Limits::default())?.into_init(&port).map_err(|error| error.into_cause())?;
     ///     let myself = pair.endpoint();
-    ///     let mut pair = pair.connect(&myself).map_err(TransitionFailure::from)?;
-    ///     pair.post_receive(domain.buffer(8)?).map_err(|error| error.map(drop))?;
-    ///     pair.post_send(domain.buffer(8)?).map_err(|error| error.map(drop))?;
+    ///     let mut pair = pair.connect(&myself).map_err(|error| error.into_cause())?;
+    ///     pair.post_receive(domain.buffer(8)?).map_err(|error| error.into_cause())?;
+    ///     pair.post_send(domain.buffer(8)?).map_err(|error| error.into_cause())?;
     ///     for _ in 0..2 {
-    ///         poller.wait(Duration::from_secs(1))?.check().map_err(FailureCause::from)?;
+    ///         poller.wait(Duration::from_secs(1))?.check().map_err(|failure| failure.into_cause())?;
     ///     }
     ///     Ok(())
     /// })??;

@@ -161,9 +161,13 @@ impl<B> Buffer<B> {
     ///
     /// # Errors
     ///
-    /// The length is not a multiple of a `T`'s, or the alignment is not that of a `T`.
+    /// The length is not a multiple of a `T`'s, or the alignment is not that of a `T`; or a `T` has no bytes, so that nothing
+    /// says how many there are.
     pub fn view_slice<T: Viewable>(&self) -> Result<&[T], ViewError> {
-        <[T]>::ref_from_bytes(self).map_err(|_| ViewError::of::<T>(self))
+        let error = || ViewError::of::<T>(self);
+        // Not `ref_from_bytes`, for which a `T` of no bytes is an error that `cargo check` does not find.
+        let count = self.len().checked_div(mem::size_of::<T>()).ok_or_else(error)?;
+        <[T]>::ref_from_bytes_with_elems(self, count).map_err(|_| error())
     }
 
     /// The filled bytes as `T`s, to write.
@@ -173,7 +177,8 @@ impl<B> Buffer<B> {
     /// As [`view_slice`](Self::view_slice).
     pub fn view_slice_mut<T: Plain>(&mut self) -> Result<&mut [T], ViewError> {
         let error = ViewError::of::<T>(self);
-        <[T]>::mut_from_bytes(self).map_err(|_| error)
+        let count = self.len().checked_div(mem::size_of::<T>()).ok_or(error)?;
+        <[T]>::mut_from_bytes_with_elems(self, count).map_err(|_| error)
     }
 }
 
@@ -189,6 +194,20 @@ impl<B> DerefMut for Buffer<B> {
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: inside the region, initialised; ours alone and borrowed to write (0).
         unsafe { slice::from_raw_parts_mut(self.part.addr(), self.part.filled()) }
+    }
+}
+
+/// What is filled, as [`Deref`] gives it.
+impl<B> AsRef<[u8]> for Buffer<B> {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+/// What is filled, to write, as [`DerefMut`] gives it.
+impl<B> AsMut<[u8]> for Buffer<B> {
+    fn as_mut(&mut self) -> &mut [u8] {
+        self
     }
 }
 
@@ -238,17 +257,31 @@ impl<B> SharedBuffer<B> {
         &self.part
     }
 
-    /// The unique buffer again.
+    /// The unique buffer again; or the share, as [`Arc::try_unwrap`] does. For `?` there is
+    /// [`into_unique`](Self::into_unique), whose error says why not.
     ///
     /// # Errors
     ///
     /// Clones are around or in flight, or it was shared out of a region that the device may not write to or that
     /// peers may read; it comes back.
-    pub fn try_into_unique(mut self) -> Result<Buffer<B>, Self> {
-        if self.part.is_exclusive() && self.part.is_only() {
+    pub fn try_into_unique(self) -> Result<Buffer<B>, Self> {
+        self.into_unique().map_err(|error| error.share)
+    }
+
+    /// The unique buffer again.
+    ///
+    /// # Errors
+    ///
+    /// [`NotUnique`] gives the share back, and says why.
+    pub fn into_unique(mut self) -> Result<Buffer<B>, NotUnique<Self>> {
+        let reason = if !self.part.is_exclusive() {
+            NotUniqueReason::ReadOnly
+        } else if !self.part.is_only() {
+            NotUniqueReason::Clones
+        } else {
             return Ok(Buffer::new(self.part));
-        }
-        Err(self)
+        };
+        Err(NotUnique { share: self, reason })
     }
 }
 
@@ -266,6 +299,12 @@ impl<B> Deref for SharedBuffer<B> {
     }
 }
 
+impl<B> AsRef<[u8]> for SharedBuffer<B> {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
 impl<B> fmt::Debug for SharedBuffer<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.part.fmt(f)
@@ -275,6 +314,41 @@ impl<B> fmt::Debug for SharedBuffer<B> {
 static_assertions::assert_eq_size!(Buffer<()>, Option<Buffer<()>>, SharedBuffer<()>, *const ());
 static_assertions::assert_impl_all!(Buffer<()>: Send, Sync);
 static_assertions::assert_not_impl_any!(Buffer<()>: Clone, Copy);
+
+/// A share that is no unique buffer. It comes back.
+#[derive(thiserror::Error)]
+#[error("{reason}")]
+pub struct NotUnique<P> {
+    /// The share.
+    pub share: P,
+    /// Why not.
+    pub reason: NotUniqueReason,
+}
+
+impl<P> NotUnique<P> {
+    /// The error without the share: it can leave a scoped domain.
+    pub fn into_cause(self) -> NotUniqueReason {
+        self.reason
+    }
+}
+
+impl<P> fmt::Debug for NotUnique<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NotUnique").field("reason", &self.reason).finish_non_exhaustive()
+    }
+}
+
+/// Why a share is no unique buffer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NotUniqueReason {
+    /// Clones of it are around, or in flight.
+    #[error("clones of the share are around or in flight: take their completions, and drop them")]
+    Clones,
+    /// It was shared out of a region that stays read-only.
+    #[error("the share is of a region that the device may not write to, or that peers may read: it stays read-only")]
+    ReadOnly,
+}
 
 /// More bytes than the buffer holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -297,6 +371,11 @@ pub struct SplitError<P> {
 }
 
 impl<P> SplitError<P> {
+    /// The error without the buffer: it can leave a scoped domain.
+    pub fn into_cause(self) -> SplitError<()> {
+        self.map(drop)
+    }
+
     /// The same with what `f` makes of the buffer.
     pub(crate) fn map<Q>(self, f: impl FnOnce(P) -> Q) -> SplitError<Q> {
         SplitError { mid: self.mid, capacity: self.capacity, buffer: f(self.buffer) }
@@ -317,6 +396,13 @@ pub struct JoinError<P> {
     pub left: P,
     /// The one that should follow.
     pub right: P,
+}
+
+impl<P> JoinError<P> {
+    /// The error without the buffers: it can leave a scoped domain.
+    pub fn into_cause(self) -> JoinError<()> {
+        JoinError { left: (), right: () }
+    }
 }
 
 impl<P> fmt::Debug for JoinError<P> {

@@ -37,7 +37,7 @@ pub use access::{
 };
 pub use backing::{Memory, NoPages, Pages, Plain, Viewable};
 pub use bindable::{Bindable, NotBindable};
-pub use buffer::{Buffer, JoinError, SharedBuffer, SplitError, TooLong, ViewError};
+pub use buffer::{Buffer, JoinError, NotUnique, NotUniqueReason, SharedBuffer, SplitError, TooLong, ViewError};
 pub use dmabuf::DmaBuf;
 pub use exposed::OutOfBounds;
 pub use foreign::{Foreign, ForeignMemory};

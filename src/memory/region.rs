@@ -214,6 +214,13 @@ pub struct RegisterError<M> {
     pub source: RegisterFailure,
 }
 
+impl<M> RegisterError<M> {
+    /// The error without the memory, which is dropped: it can leave a scoped domain.
+    pub fn into_cause(self) -> RegisterFailure {
+        self.source
+    }
+}
+
 impl<M> fmt::Debug for RegisterError<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RegisterError").field("source", &self.source).finish_non_exhaustive()
@@ -466,6 +473,13 @@ pub struct DeregisterError<R> {
     pub source: VerbError,
 }
 
+impl<R> DeregisterError<R> {
+    /// The error without the region, which is dropped: it can leave a scoped domain.
+    pub fn into_cause(self) -> VerbError {
+        self.source
+    }
+}
+
 impl<R> fmt::Debug for DeregisterError<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DeregisterError").field("source", &self.source).finish_non_exhaustive()
@@ -560,6 +574,13 @@ pub struct RejoinError<R, P> {
     pub region: R,
     /// The buffer.
     pub buffer: P,
+}
+
+impl<R, P> RejoinError<R, P> {
+    /// The error without region and buffer, which are dropped: it can leave a scoped domain.
+    pub fn into_cause(self) -> RejoinError<(), ()> {
+        RejoinError { region: (), buffer: () }
+    }
 }
 
 impl<R, P> fmt::Debug for RejoinError<R, P> {

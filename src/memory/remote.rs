@@ -26,7 +26,20 @@ static_assertions::assert_eq_size!(RemoteRegion<()>, [u64; 3]);
 
 /// A word of a peer's memory: 8 bytes at a multiple of 8. Atomics that are posted to it are not refused for their target.
 ///
-/// It is a [`RemoteRegion`] of 8 bytes, and goes wherever one does.
+/// Atomics take it as they take a [`RemoteRegion`]. Everything else takes the region of 8 bytes that it is, `&*word`.
+///
+/// # Examples
+///
+/// ```no_run
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # interlock::domain! { struct Docs; }
+/// # let (mut pair, result, other): (interlock::QueuePair<Docs>, interlock::Buffer<Docs>, interlock::Buffer<Docs>) = todo!();
+/// # let log: interlock::RemoteRegion<interlock::RemoteAll> = todo!();
+/// pair.post_fetch_and_add(result, &log.word(0)?, 1)?;
+/// let word = log.word(8)?;
+/// pair.post_read(other, &word)?;
+/// # Ok(()) }
+/// ```
 pub struct RemoteWord<A>(RemoteRegion<A>);
 
 impl<A> Clone for RemoteWord<A> {
@@ -40,6 +53,20 @@ impl<A> Deref for RemoteWord<A> {
     type Target = RemoteRegion<A>;
     fn deref(&self) -> &RemoteRegion<A> {
         &self.0
+    }
+}
+
+impl<A> AsRef<RemoteRegion<A>> for RemoteWord<A> {
+    #[inline(always)]
+    fn as_ref(&self) -> &RemoteRegion<A> {
+        &self.0
+    }
+}
+
+impl<A> AsRef<RemoteRegion<A>> for RemoteRegion<A> {
+    #[inline(always)]
+    fn as_ref(&self) -> &Self {
+        self
     }
 }
 

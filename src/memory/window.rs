@@ -417,6 +417,13 @@ pub struct DeallocError<W> {
     pub source: VerbError,
 }
 
+impl<W> DeallocError<W> {
+    /// The error without the window, which is dropped: it can leave a scoped domain.
+    pub fn into_cause(self) -> VerbError {
+        self.source
+    }
+}
+
 impl<W> fmt::Debug for DeallocError<W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DeallocError").field("source", &self.source).finish_non_exhaustive()
@@ -432,6 +439,13 @@ impl<W> fmt::Debug for DeallocError<W> {
 pub struct NoBarrier<P> {
     /// The memory.
     pub memory: P,
+}
+
+impl<P> NoBarrier<P> {
+    /// The error without the memory, which is dropped: it can leave a scoped domain.
+    pub fn into_cause(self) -> NoBarrier<()> {
+        NoBarrier { memory: () }
+    }
 }
 
 impl<P> fmt::Debug for NoBarrier<P> {

@@ -1,7 +1,7 @@
 //! Posting all of a vector: as a batch, or as a session in one piece where that can be.
 #![allow(unsafe_code, reason = "takes items out of a vector, opens a session for all of them")]
 
-use super::batch::{Batch, BatchError, Fault, STAGED, batch};
+use super::batch::{Batch, BatchCause, BatchError, Fault, STAGED, batch};
 use super::post::SendQueue;
 use super::post_error::PostError;
 use super::request::sealed::Stageable;
@@ -27,6 +27,28 @@ pub enum PostAllError<B, R> {
     /// not: it cannot be posted, or was the first that was made afterwards.
     #[error(transparent)]
     Failed(Box<BatchError<B, Result<usize, PostError<R>>>>),
+}
+
+/// What a [`PostAllError`] says, without the requests.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PostAllCause {
+    /// A request cannot be posted.
+    #[error(transparent)]
+    Stopped(PostError<()>),
+    /// The provider refused requests, or failed.
+    #[error(transparent)]
+    Failed(BatchCause),
+}
+
+impl<B, R> PostAllError<B, R> {
+    /// The error without the requests, which are dropped: it can leave a scoped domain.
+    pub fn into_cause(self) -> PostAllCause {
+        match self {
+            Self::Stopped(error) => PostAllCause::Stopped(error.into_cause()),
+            Self::Failed(error) => PostAllCause::Failed(error.into_cause()),
+        }
+    }
 }
 
 impl<B, R> fmt::Debug for PostAllError<B, R> {

@@ -3,7 +3,7 @@
 use super::attr::{Modify, PeerPath, PeerRights};
 use super::error::TransitionFailure;
 use super::pair::QueuePair;
-use super::state::{Alterable, DeviceState, ReadyToSend, SendQueueDrain, State};
+use super::state::{Alterable, AlterableWhileDraining, DeviceState, ReadyToSend, SendQueueDrain, State};
 use super::transport::{Connected, Connectionless, Reliable, Transport, code};
 use crate::domain::Brand;
 use crate::error::VerbError;
@@ -162,7 +162,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     }
 }
 
-impl<B: Brand, S: Alterable, T: Transport> QueuePair<B, S, T> {
+impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     /// Changes the key that datagrams must bring along to be taken here.
     ///
     /// `ibv_modify_qp(3)`.
@@ -174,6 +174,7 @@ impl<B: Brand, S: Alterable, T: Transport> QueuePair<B, S, T> {
     #[doc(alias = "IBV_QP_QKEY")]
     pub fn set_qkey(&mut self, qkey: Qkey) -> Result<(), VerbError>
     where
+        S: Alterable,
         T: Connectionless,
     {
         self.alter(|modify| {
@@ -183,7 +184,7 @@ impl<B: Brand, S: Alterable, T: Transport> QueuePair<B, S, T> {
     }
 }
 
-impl<B: Brand, T: Reliable> QueuePair<B, ReadyToSend, T> {
+impl<B: Brand, T: Transport> QueuePair<B, ReadyToSend, T> {
     /// Changes how long the peer waits when no receive is posted here.
     ///
     /// `ibv_modify_qp(3)`.
@@ -193,12 +194,15 @@ impl<B: Brand, T: Reliable> QueuePair<B, ReadyToSend, T> {
     /// As [`set_peer_rights`](Self::set_peer_rights).
     #[doc(alias = "ibv_modify_qp")]
     #[doc(alias = "IBV_QP_MIN_RNR_TIMER")]
-    pub fn set_min_rnr_timer(&mut self, timer: RnrTimer) -> Result<(), VerbError> {
+    pub fn set_min_rnr_timer(&mut self, timer: RnrTimer) -> Result<(), VerbError>
+    where
+        T: Reliable,
+    {
         self.alter(|modify| modify.set_min_rnr_timer(timer))
     }
 }
 
-impl<B: Brand, T: Connected> QueuePair<B, SendQueueDrain, T> {
+impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     /// Sends another way from now on, to the same queue pair of the peer.
     ///
     /// `ibv_modify_qp(3)`.
@@ -209,13 +213,20 @@ impl<B: Brand, T: Connected> QueuePair<B, SendQueueDrain, T> {
     /// device refused. Nothing changed.
     #[doc(alias = "ibv_modify_qp")]
     #[doc(alias = "IBV_QP_AV")]
-    pub fn set_path(&mut self, path: &PeerPath) -> Result<(), TransitionFailure> {
+    pub fn set_path(&mut self, path: &PeerPath) -> Result<(), TransitionFailure>
+    where
+        S: AlterableWhileDraining,
+        T: Connected,
+    {
         let local = self.inner.core.local;
         local.reaches(path, local.mtu)?;
         self.alter_drained(|modify| modify.set_path(path, local.port, local.row()))
     }
 
-    fn alter_drained(&mut self, set: impl FnOnce(&mut Modify)) -> Result<(), TransitionFailure> {
+    fn alter_drained(&mut self, set: impl FnOnce(&mut Modify)) -> Result<(), TransitionFailure>
+    where
+        S: AlterableWhileDraining,
+    {
         let refused = |source| TransitionFailure::Verb { to: SendQueueDrain::NAME, source };
         // The specification has these attributes change between requests; not every device looks.
         if self.query().map_err(refused)?.draining {
@@ -223,9 +234,7 @@ impl<B: Brand, T: Connected> QueuePair<B, SendQueueDrain, T> {
         }
         self.alter(set).map_err(refused)
     }
-}
 
-impl<B: Brand, T: Reliable + Connected> QueuePair<B, SendQueueDrain, T> {
     /// Changes attributes of the connection, all of those that are not `None` or none.
     ///
     /// `ibv_modify_qp(3)`.
@@ -234,12 +243,23 @@ impl<B: Brand, T: Reliable + Connected> QueuePair<B, SendQueueDrain, T> {
     ///
     /// As [`set_path`](Self::set_path).
     #[doc(alias = "ibv_modify_qp")]
-    pub fn modify(&mut self, attr: &SqdAttributes) -> Result<(), TransitionFailure> {
+    pub fn modify(&mut self, attr: &SqdAttributes) -> Result<(), TransitionFailure>
+    where
+        S: AlterableWhileDraining,
+        T: Reliable,
+    {
         let local = self.inner.core.local;
         if let Some(path) = &attr.path {
             local.reaches(path, local.mtu)?;
         }
+        if let Some(row) = attr.pkey_index {
+            local.has_pkey(row)?;
+        }
         self.inner.core.has_depths(attr.responder_depth, attr.initiator_depth)?;
-        self.alter_drained(|modify| modify.set_drained(attr, local.port, local.row()))
+        self.alter_drained(|modify| modify.set_drained(attr, local.port, local.row()))?;
+        if let Some(depth) = attr.initiator_depth {
+            self.inner.send.set_initiator_depth(depth);
+        }
+        Ok(())
     }
 }

@@ -5,7 +5,9 @@ use super::session::Posting;
 use super::transport::Init;
 use crate::device::Port;
 use crate::sys::{self, ibv_access_flags, ibv_qp_attr_mask as mask};
-use crate::types::{AckTimeout, Gid, Mtu, PortNumber, Psn, Qkey, Qpn, ReadDepth, RetryCount, RnrRetry, RnrTimer};
+use crate::types::{
+    AckTimeout, Gid, Mtu, OutOfRange, PortNumber, Psn, Qkey, Qpn, ReadDepth, RetryCount, RnrRetry, RnrTimer,
+};
 
 /// How many requests a queue pair may have in flight, how large they may be, and how they are posted.
 ///
@@ -106,7 +108,7 @@ impl PeerRights {
 pub struct InitAttributes {
     /// The port, and the GID by which peers reach it.
     pub port: Port,
-    /// The row of the partition key; 0 is the default partition.
+    /// The row of the partition key, inside the port's [table](Port::pkey_rows); 0 is the default partition.
     pub pkey_index: u16,
     /// What the peer may do.
     pub peer_rights: PeerRights,
@@ -124,6 +126,10 @@ impl Init for InitAttributes {
         &self.port
     }
 
+    fn pkey_index(&self) -> u16 {
+        self.pkey_index
+    }
+
     fn modify(&self, kind: sys::ibv_qp_type) -> Modify {
         let mut this = Modify::init(&self.port, self.pkey_index);
         this.set_peer_rights(self.peer_rights, kind);
@@ -136,7 +142,7 @@ impl Init for InitAttributes {
 pub struct DatagramInitAttributes {
     /// The port, and the GID by which peers reach it.
     pub port: Port,
-    /// The row of the partition key; 0 is the default partition.
+    /// The row of the partition key, inside the port's [table](Port::pkey_rows); 0 is the default partition.
     pub pkey_index: u16,
     /// The key that datagrams must bring along to be taken here.
     pub qkey: Qkey,
@@ -152,6 +158,10 @@ impl From<&Port> for DatagramInitAttributes {
 impl Init for DatagramInitAttributes {
     fn port(&self) -> &Port {
         &self.port
+    }
+
+    fn pkey_index(&self) -> u16 {
+        self.pkey_index
     }
 
     fn modify(&self, _: sys::ibv_qp_type) -> Modify {
@@ -189,6 +199,16 @@ impl PeerPath {
         Self { gid: Some(gid), lid: 0, hop_limit: 64, traffic_class: 0, flow_label: 0, service_level: 0 }
     }
 
+    /// Whether each number is in the range that its field says. Those of the global route count where there is one.
+    pub(super) fn check(&self) -> Result<(), OutOfRange> {
+        OutOfRange::check("service level", self.service_level.into(), 0, 15)?;
+        if self.gid.is_some() {
+            OutOfRange::check("hop limit", self.hop_limit.into(), 1, 255)?;
+            OutOfRange::check("flow label", self.flow_label.into(), 0, 0xf_ffff)?;
+        }
+        Ok(())
+    }
+
     /// From `port`, by the GID in row `source_row`.
     pub(super) fn to_sys(self, port: PortNumber, source_row: u8) -> sys::ibv_ah_attr {
         let mut attributes =
@@ -223,6 +243,14 @@ pub struct RtrAttributes {
     pub responder_depth: ReadDepth,
     /// How long the peer waits when no receive is posted.
     pub min_rnr_timer: RnrTimer,
+}
+
+impl RtrAttributes {
+    /// What an unreliable connection takes of it.
+    pub(super) fn connection(&self) -> UnreliableRtrAttributes {
+        let Self { path, path_mtu, destination, receive_psn, .. } = *self;
+        UnreliableRtrAttributes { path, path_mtu, destination, receive_psn }
+    }
 }
 
 /// For Init to Ready To Receive, unreliable connection.
@@ -397,11 +425,9 @@ impl Modify {
     }
 
     pub(super) fn ready_to_receive(attr: &RtrAttributes, port: PortNumber, source_row: u8) -> Self {
-        let RtrAttributes { path, path_mtu, destination, receive_psn, responder_depth, min_rnr_timer } = *attr;
-        let connection = UnreliableRtrAttributes { path, path_mtu, destination, receive_psn };
-        let mut this = Self::ready_to_receive_unreliably(&connection, port, source_row);
-        this.attributes.max_dest_rd_atomic = responder_depth.value();
-        this.set_min_rnr_timer(min_rnr_timer);
+        let mut this = Self::ready_to_receive_unreliably(&attr.connection(), port, source_row);
+        this.attributes.max_dest_rd_atomic = attr.responder_depth.value();
+        this.set_min_rnr_timer(attr.min_rnr_timer);
         this.mask |= mask::IBV_QP_MAX_DEST_RD_ATOMIC;
         this
     }

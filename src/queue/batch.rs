@@ -156,7 +156,47 @@ pub struct BatchError<B, R> {
     pub result: R,
 }
 
+/// What a [`BatchError`] says, without memory and result.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct BatchCause {
+    /// How many requests were posted before the one that was refused.
+    pub posted: usize,
+    /// How many requests were refused.
+    pub refused: usize,
+    /// How many requests the device may have or not.
+    pub uncertain: usize,
+    /// What the provider answered.
+    pub source: VerbError,
+}
+
+impl fmt::Display for BatchCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { posted, refused, uncertain, .. } = self;
+        match uncertain {
+            0 => write!(f, "the provider refused {refused} requests of a batch after {posted}"),
+            _ => write!(f, "the provider failed with {uncertain} requests of a batch possibly posted after {posted}"),
+        }
+    }
+}
+
+impl error::Error for BatchCause {
+    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
+        Some(&self.source)
+    }
+}
+
 impl<B, R> BatchError<B, R> {
+    fn cause(&self) -> BatchCause {
+        let Self { posted, uncertain, source, .. } = *self;
+        BatchCause { posted, refused: self.refused.len(), uncertain, source }
+    }
+
+    /// The error without memory and result, which are dropped: it can leave a scoped domain.
+    pub fn into_cause(self) -> BatchCause {
+        self.cause()
+    }
+
     /// The same error with what `f` makes of the result.
     pub fn map<P>(self, f: impl FnOnce(R) -> P) -> BatchError<B, P> {
         let Self { posted, refused, uncertain, source, result } = self;
@@ -166,13 +206,7 @@ impl<B, R> BatchError<B, R> {
 
 impl<B, R> fmt::Display for BatchError<B, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (refused, posted) = (self.refused.len(), self.posted);
-        match self.uncertain {
-            0 => write!(f, "the provider refused {refused} requests of a batch after {posted}"),
-            uncertain => {
-                write!(f, "the provider failed with {uncertain} requests of a batch possibly posted after {posted}")
-            }
-        }
+        self.cause().fmt(f)
     }
 }
 

@@ -1,7 +1,7 @@
 //! What is behind a queue pair, whatever its state: the raw pair, its places on the completion queues, and its lives.
 #![allow(unsafe_code, reason = "owns the raw queue pair")]
 
-use super::attr::{Limits, Modify, PeerPath};
+use super::attr::{Limits, Modify, PeerPath, UnreliableRtrAttributes};
 use super::datagram::Peers;
 use super::error::{CreateError, TransitionFailure};
 use super::ledger::{Detour, MAX_DEPTH, Origin, Pool, Poster, Retirer, ledger};
@@ -92,6 +92,8 @@ pub(super) struct Local {
     pub(super) lid: u16,
     pub(super) mtu: Mtu,
     pub(super) link_layer: LinkLayer,
+    /// How many rows the port's table of partition keys has.
+    pkey_rows: u16,
     pub(super) psn: Psn,
 }
 
@@ -636,7 +638,16 @@ fn lease(
     limits: &Limits,
     shared: Option<&Arc<SharedCore>>,
 ) -> Result<Places, NoRoom> {
-    let send = sends.lease(QueueKind::Send, limits.sends)?;
+    // Where both complete on one queue, an error says what the pair needs and what the queue has, not what half of it lacks.
+    let of_both = |error: NoRoom, other: u32, leased: u32| match ptr::eq(sends, receives) {
+        true => NoRoom { needed: error.needed.saturating_add(other), free: error.free.saturating_add(leased) },
+        false => error,
+    };
+    let of_receives = match shared {
+        Some(shared) => receives.needed_by(&shared.ledger),
+        None => limits.receives,
+    };
+    let send = sends.lease(QueueKind::Send, limits.sends).map_err(|error| of_both(error, of_receives, 0))?;
     let receive = match shared {
         Some(shared) => receives.lease_shared(&shared.ledger),
         None => receives.lease(QueueKind::Receive, limits.receives),
@@ -645,7 +656,7 @@ fn lease(
         Ok(receive) => Ok(Places { send, receive }),
         Err(error) => {
             sends.release(send, true);
-            Err(error)
+            Err(of_both(error, limits.sends, limits.sends))
         }
     }
 }
@@ -702,6 +713,7 @@ impl Local {
         lid: 0,
         mtu: Mtu::Bytes256,
         link_layer: LinkLayer::Unspecified,
+        pkey_rows: 0,
         psn: match Psn::new(0) {
             Ok(psn) => psn,
             Err(_) => panic!("0 is a PSN"),
@@ -713,8 +725,23 @@ impl Local {
         self.gid.map_or(0, |row| row.index())
     }
 
+    /// Whether the port has that row of partition keys; not every device looks. Row 0 is there also where there is no table.
+    pub(super) fn has_pkey(&self, asked: u16) -> Result<(), TransitionFailure> {
+        let rows = self.pkey_rows;
+        if asked == 0 || asked < rows { Ok(()) } else { Err(TransitionFailure::PkeyIndex { asked, rows }) }
+    }
+
+    /// Whether a connection goes there; no device looks at the number.
+    pub(super) fn connects_to(&self, attr: &UnreliableRtrAttributes) -> Result<(), TransitionFailure> {
+        if attr.destination == Qpn::MULTICAST {
+            return Err(TransitionFailure::Multicast { number: attr.destination });
+        }
+        self.reaches(&attr.path, attr.path_mtu)
+    }
+
     /// Whether the port gets packets of that size there.
     pub(super) fn reaches(&self, path: &PeerPath, path_mtu: Mtu) -> Result<(), TransitionFailure> {
+        path.check()?;
         if self.link_layer == LinkLayer::Ethernet && path.gid.is_none() {
             return Err(TransitionFailure::NoPeerGid);
         }
@@ -733,6 +760,7 @@ impl Local {
             lid: port.lid(),
             mtu: port.active_mtu(),
             link_layer: port.link_layer(),
+            pkey_rows: port.pkey_rows(),
         }
     }
 }

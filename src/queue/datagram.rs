@@ -19,7 +19,7 @@ use crate::error::{VerbError, note_leak};
 use crate::memory::{Descriptor, ListInner};
 use crate::seal::Key;
 use crate::sys::{self, ibv_qp_state as raw_state, ibv_qp_type};
-use crate::types::{Gid, Qkey, Qpn};
+use crate::types::{Gid, OutOfRange, Qkey, Qpn};
 use std::cell::UnsafeCell;
 use std::{fmt, marker::PhantomData, mem, ptr::NonNull, sync::Arc};
 
@@ -104,6 +104,9 @@ pub enum AddressError {
     /// do not compile.
     #[error("the datagram came to another protection domain: ask the one that its queue pair is of")]
     OtherDomain,
+    /// A number of the path is out of range.
+    #[error(transparent)]
+    Path(#[from] OutOfRange),
     /// The device refused: `ENODATA` or `EINVAL` where the row of the port's GID is empty, `EHOSTUNREACH` or `ETIMEDOUT` where
     /// the peer's address does not resolve.
     #[error(transparent)]
@@ -127,6 +130,7 @@ impl<B: Brand> ProtectionDomain<B> {
             port.gid().ok_or(AddressError::NoGid)?;
             path.gid.ok_or(AddressError::NoPeerGid)?;
         }
+        path.check()?;
         let mut attributes = path.to_sys(port.number(), port.gid().map_or(0, |row| row.index()));
         let domain = &self.inner;
         // SAFETY: the domain is alive.
@@ -160,7 +164,8 @@ impl<B: Brand> ProtectionDomain<B> {
         let path = PeerPath {
             gid: datagram.sender_gid(),
             lid: datagram.lid,
-            service_level: datagram.service_level,
+            // A device has four bits of it.
+            service_level: datagram.service_level & 15,
             traffic_class: datagram.traffic_class(),
             ..PeerPath::to(Gid::default())
         };

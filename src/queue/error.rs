@@ -4,7 +4,7 @@ use super::state::DeviceState;
 use crate::completion::{NoRoom, PollError};
 use crate::device::CompletionQueueId;
 use crate::error::VerbError;
-use crate::types::{Mtu, PortNumber, ReadDepth};
+use crate::types::{Mtu, OutOfRange, PortNumber, Qpn, ReadDepth};
 use std::time::Duration;
 use std::{error, fmt};
 
@@ -95,6 +95,23 @@ pub enum TransitionFailure {
         /// What the port carries.
         most: Mtu,
     },
+    /// A number of the path to the peer is out of range.
+    #[error(transparent)]
+    Path(#[from] OutOfRange),
+    /// The port's table of partition keys has no such row.
+    #[error("there is no row {asked} in the port's table of partition keys, which has {rows}")]
+    PkeyIndex {
+        /// The row that was asked for.
+        asked: u16,
+        /// How many rows there are.
+        rows: u16,
+    },
+    /// The number of the peer's queue pair is that of all members of a multicast group, which no connection goes to.
+    #[error("{number} is no queue pair, but all members of a multicast group: datagrams go there, connections do not")]
+    Multicast {
+        /// The number.
+        number: Qpn,
+    },
     /// The device does not serve, or have outstanding, so many reads and atomics at once.
     #[error("{asked} reads and atomics at once are more than the device has: {most}, see `DeviceAttributes`")]
     ReadDepth {
@@ -169,6 +186,13 @@ fn hint(to: &str, source: &VerbError) -> &'static str {
     }
 }
 
+impl<Q> TransitionError<Q> {
+    /// The error without the pair, which is dropped: it can leave a scoped domain.
+    pub fn into_cause(self) -> TransitionFailure {
+        self.source
+    }
+}
+
 impl<Q> fmt::Display for TransitionError<Q> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.source.fmt(f)
@@ -206,6 +230,13 @@ pub struct DestroyError<Q> {
     pub queue_pair: Q,
     /// What the device answered.
     pub source: VerbError,
+}
+
+impl<Q> DestroyError<Q> {
+    /// The error without the pair: it can leave a scoped domain.
+    pub fn into_cause(self) -> VerbError {
+        self.source
+    }
 }
 
 impl<Q> fmt::Debug for DestroyError<Q> {

@@ -48,6 +48,19 @@ pub struct JoinHalvesError<B, T> {
     pub receive: ReceiveHalf<B, T>,
 }
 
+impl<B, T> JoinHalvesError<B, T> {
+    /// The error without the halves, which are dropped: it can leave a scoped domain.
+    pub fn into_cause(self) -> OfDifferentPairs {
+        OfDifferentPairs
+    }
+}
+
+/// What a [`JoinHalvesError`] says, without the halves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the halves are of different queue pairs")]
+#[non_exhaustive]
+pub struct OfDifferentPairs;
+
 impl<B, T> fmt::Debug for JoinHalvesError<B, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("JoinHalvesError").finish_non_exhaustive()

@@ -27,18 +27,18 @@ mod window;
 mod work;
 mod work_id;
 
-pub use all::PostAllError;
+pub use all::{PostAllCause, PostAllError};
 pub use alter::{QueuePairAttributes, SqdAttributes};
 pub use any::{AdvanceError, AnyQueuePair, Halted};
 pub use attr::{
     ConnectAttributes, DatagramInitAttributes, InitAttributes, Limits, PeerPath, PeerRights, RtrAttributes,
     RtsAttributes, UnreliableRtrAttributes,
 };
-pub use batch::{Batch, BatchError};
+pub use batch::{Batch, BatchCause, BatchError};
 pub use datagram::{AddressError, AddressHandle, Addressed, AddressedParts, Recipient};
 pub(crate) use datagram::{HEADER_BYTES, Peers};
 pub use error::{CreateError, DestroyError, DrainFailure, TransitionError, TransitionFailure, Undrained};
-pub use half::{JoinHalvesError, ReceiveHalf, SendHalf};
+pub use half::{JoinHalvesError, OfDifferentPairs, ReceiveHalf, SendHalf};
 pub use pair::QueuePair;
 pub use post_error::{PostError, RequestFlaw};
 pub use request::{CarriesImmediate, FillMemory, Inline, RequestMemory, SendMemory, WorkRequest};
@@ -50,8 +50,8 @@ pub use shared::{
 #[cfg(all(test, not(loom)))]
 pub(crate) use slab::{SlabPoster, slab};
 pub use state::{
-    Alterable, DeviceState, Errored, GoesTo, Init, OnPort, PostReceive, PostSend, ReadyToReceive, ReadyToSend, Reset,
-    SendQueueDrain, SendQueueError, State,
+    Alterable, AlterableWhileDraining, DeviceState, Errored, GoesTo, Init, OnPort, PostReceive, PostSend,
+    ReadyToReceive, ReadyToSend, Reset, SendQueueDrain, SendQueueError, State,
 };
 pub use transport::{
     Carries, Connected, Connectionless, OnShared, OwnReceives, Reliable, ReliableConnection, Transport, Unreliable,

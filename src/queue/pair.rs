@@ -174,8 +174,8 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     ///
     /// # Errors
     ///
-    /// [`TransitionFailure::Unsettled`] after a reset with requests in flight; [`TransitionFailure::NoGid`] or
-    /// [`TransitionFailure::OtherDevice`] of the port; or the device refused.
+    /// [`TransitionFailure::Unsettled`] after a reset with requests in flight; [`TransitionFailure::NoGid`],
+    /// [`TransitionFailure::OtherDevice`] or [`TransitionFailure::PkeyIndex`] of the port; or the device refused.
     #[doc(alias = "ibv_modify_qp")]
     pub fn into_init(
         mut self,
@@ -199,7 +199,11 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         if port.link_layer() == LinkLayer::Ethernet && port.gid().is_none() {
             return self.fail(TransitionFailure::NoGid { port: port.number() });
         }
-        core.local = core.local.on(port);
+        let local = core.local.on(port);
+        if let Err(source) = local.has_pkey(attr.pkey_index()) {
+            return self.fail(source);
+        }
+        core.local = local;
         self.inner.send.poster.own_mut().most.datagram_bytes = core.local.mtu.bytes() as u16;
         self.transition(attr.modify(code::<T>()))
     }
@@ -279,7 +283,8 @@ impl<B: Brand, S: State, T: Reliable> QueuePair<B, S, T> {
     ///
     /// # Errors
     ///
-    /// [`TransitionFailure::NoPeerGid`], [`TransitionFailure::Mtu`], [`TransitionFailure::ReadDepth`]; or the device refused.
+    /// [`TransitionFailure::NoPeerGid`], [`TransitionFailure::Mtu`], [`TransitionFailure::Path`],
+    /// [`TransitionFailure::Multicast`], [`TransitionFailure::ReadDepth`]; or the device refused.
     #[doc(alias = "ibv_modify_qp")]
     pub fn into_rtr(self, attr: &RtrAttributes) -> Result<QueuePair<B, ReadyToReceive, T>, TransitionError<Self>>
     where
@@ -302,23 +307,6 @@ impl<B: Brand, S: State, T: Reliable> QueuePair<B, S, T> {
     {
         self.ready_to_send_reliably(attr)
     }
-
-    /// As [`connect`](Self::connect), with attributes of your own.
-    ///
-    /// # Errors
-    ///
-    /// As [`connect`](Self::connect); [`TransitionFailure::Mtu`].
-    #[allow(clippy::type_complexity, reason = "a pair of two states")]
-    pub fn connect_with(
-        self,
-        peer: &Endpoint,
-        attr: &ConnectAttributes,
-    ) -> Result<QueuePair<B, ReadyToSend, T>, TransitionError<AnyQueuePair<B, T>>>
-    where
-        S: GoesTo<ReadyToReceive>,
-    {
-        self.connect_reliably(peer, attr)
-    }
 }
 
 /// The way up of connections, reliable and unreliable ones.
@@ -329,7 +317,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     ///
     /// # Errors
     ///
-    /// [`TransitionFailure::NoPeerGid`]; or the device refused one of the two transitions. The pair comes back in the state that
+    /// [`TransitionFailure::NoPeerGid`], [`TransitionFailure::Multicast`]; or the device refused one of the two transitions. The pair comes back in the state that
     /// it reached.
     #[allow(clippy::type_complexity, reason = "a pair of two states")]
     pub fn connect(self, peer: &Endpoint) -> Result<QueuePair<B, ReadyToSend, T>, TransitionError<AnyQueuePair<B, T>>>
@@ -344,6 +332,23 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         }
     }
 
+    /// As [`connect`](Self::connect), with attributes of your own.
+    ///
+    /// # Errors
+    ///
+    /// As [`connect`](Self::connect); [`TransitionFailure::Mtu`].
+    #[allow(clippy::type_complexity, reason = "a pair of two states")]
+    pub fn connect_with(
+        self,
+        peer: &Endpoint,
+        attr: &ConnectAttributes,
+    ) -> Result<QueuePair<B, ReadyToSend, T>, TransitionError<AnyQueuePair<B, T>>>
+    where
+        S: GoesTo<ReadyToReceive>,
+        T: Reliable,
+    {
+        self.connect_reliably(peer, attr)
+    }
     #[allow(clippy::type_complexity, reason = "a pair of two states")]
     fn connect_reliably(
         self,
@@ -396,7 +401,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     ) -> Result<QueuePair<B, ReadyToReceive, T>, TransitionError<Self>> {
         let local = self.inner.core.local;
         let core = &self.inner.core;
-        let fits = local.reaches(&attr.path, attr.path_mtu);
+        let fits = local.connects_to(&attr.connection());
         if let Err(source) = fits.and_then(|()| core.has_depths(Some(attr.responder_depth), None)) {
             return self.fail(source);
         }
@@ -410,7 +415,9 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         if let Err(source) = self.inner.core.has_depths(None, Some(attr.initiator_depth)) {
             return self.fail(source);
         }
-        self.transition(Modify::ready_to_send(attr))
+        let mut pair = self.transition(Modify::ready_to_send(attr))?;
+        pair.inner.send.set_initiator_depth(attr.initiator_depth);
+        Ok(pair)
     }
 }
 

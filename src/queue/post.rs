@@ -23,6 +23,7 @@ use crate::memory::ListInner;
 use crate::seal::Key;
 use crate::sys;
 use crate::sys::inline::{PostReceive as PostReceiveVerb, PostSend as PostSendVerb};
+use crate::types::ReadDepth;
 use std::mem::MaybeUninit;
 use std::{hint, ptr, ptr::NonNull, sync::Arc};
 
@@ -60,7 +61,7 @@ impl Terms {
             datagram_bytes: 0,
             elements: short(elements.max(1)),
             posting,
-            barrier: row.windows.are_barriers(),
+            flags: if row.windows.are_barriers() { Most::BARRIER | Most::READS } else { Most::READS },
         };
         Self { most, status }
     }
@@ -175,6 +176,12 @@ impl<V> WorkQueue<V> {
 }
 
 impl SendQueue {
+    /// How many reads and atomics the pair may have outstanding: with none, it takes none.
+    pub(super) fn set_initiator_depth(&mut self, depth: ReadDepth) {
+        let flags = &mut self.poster.own_mut().most.flags;
+        *flags = if depth.value() == 0 { *flags & !Most::READS } else { *flags | Most::READS };
+    }
+
     /// What it posts in, if that is sessions.
     #[inline(always)]
     pub(super) fn session(&self) -> Option<Extended> {

@@ -56,7 +56,12 @@ impl<R> PostError<R> {
         }
     }
 
-    /// The same error with what `f` makes of the request; with `drop`, one that can leave a scoped domain.
+    /// The error without the request, which is dropped: it can leave a scoped domain.
+    pub fn into_cause(self) -> PostError<()> {
+        self.map(drop)
+    }
+
+    /// The same error with what `f` makes of the request.
     pub fn map<P>(self, f: impl FnOnce(R) -> P) -> PostError<P> {
         match self {
             Self::QueueFull(request) => PostError::QueueFull(f(request)),
@@ -146,6 +151,12 @@ pub enum RequestFlaw {
         /// How many bytes there are.
         len_bytes: u64,
     },
+    /// A read, an atomic or an atomic write on a pair that may have none outstanding. Some devices would wait with it for ever.
+    #[error(
+        "the queue pair was connected to have no reads and atomics outstanding: see `RtsAttributes::initiator_depth` and \
+         `ConnectAttributes::read_depth`"
+    )]
+    NoReadDepth,
     /// A receive into lent memory of no bytes, which devices do not know.
     #[error("a receive needs at least one byte of memory")]
     EmptyReceive,

@@ -156,7 +156,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     pub fn post_compare_and_swap<A: PeerMayAtomic>(
         &mut self,
         result: Buffer<B>,
-        target: &RemoteRegion<A>,
+        target: &impl AsRef<RemoteRegion<A>>,
         compare: u64,
         swap: u64,
     ) -> Result<WorkId, PostError<Buffer<B>>>
@@ -177,7 +177,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     pub fn post_fetch_and_add<A: PeerMayAtomic>(
         &mut self,
         result: Buffer<B>,
-        target: &RemoteRegion<A>,
+        target: &impl AsRef<RemoteRegion<A>>,
         addend: u64,
     ) -> Result<WorkId, PostError<Buffer<B>>>
     where
@@ -200,7 +200,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     #[doc(alias = "ibv_wr_atomic_write")]
     pub fn post_atomic_write<A: PeerMayWrite>(
         &mut self,
-        target: &RemoteRegion<A>,
+        target: &impl AsRef<RemoteRegion<A>>,
         value: u64,
     ) -> Result<WorkId, PostError<u64>>
     where

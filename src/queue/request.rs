@@ -261,7 +261,8 @@ impl<B> sealed::Fill<B> for BufferList<B> {}
 ///
 /// # Examples
 ///
-/// An error gives the bytes back, so where they are not `'static` it is neither: [`map`](crate::PostError::map) drops them for `?`.
+/// An error gives the bytes back, so where they are not `'static` it is neither: [`into_cause`](crate::PostError::into_cause)
+/// drops them for `?`.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -271,7 +272,7 @@ impl<B> sealed::Fill<B> for BufferList<B> {}
 ///
 /// pair.post_send(Inline(b"hello"))?;
 /// let number = 7_u32.to_be_bytes();
-/// pair.post_send(Inline(&number)).map_err(|error| error.map(drop))?;
+/// pair.post_send(Inline(&number)).map_err(|error| error.into_cause())?;
 /// # Ok(()) }
 /// ```
 #[doc(alias = "IBV_SEND_INLINE")]
@@ -425,6 +426,7 @@ impl Action {
             (Operation::Send | Operation::Receive, None) => (memory.message(KEY), most.inline_bytes.into()),
             (Operation::Write, Some(_)) => (memory.message(KEY), self.remote_len),
             (Operation::Write, None) => (memory.message(KEY), self.remote_len.min(most.inline_bytes.into())),
+            (Operation::Read | Operation::CompareAndSwap | Operation::FetchAndAdd, _) if !most.reads() => return None,
             (Operation::Read, Some(part)) => (u32::try_from(self.remote_len).unwrap_or(0), part.receives().into()),
             (Operation::CompareAndSwap | Operation::FetchAndAdd, Some(part)) => {
                 let aligned = (self.remote_addr | part.device_addr()).is_multiple_of(8);
@@ -446,6 +448,13 @@ impl Action {
     ) -> Result<u32, RequestFlaw> {
         if B::CHECKED && !memory.is_of(domain, KEY) {
             return Err(RequestFlaw::OtherDomain);
+        }
+        let reads = matches!(
+            self.operation,
+            Operation::Read | Operation::CompareAndSwap | Operation::FetchAndAdd | Operation::AtomicWrite
+        );
+        if reads && !most.reads() {
+            return Err(RequestFlaw::NoReadDepth);
         }
         let (elements, capacity) = memory.extent(KEY);
         if elements > 1 && elements > usize::from(most.elements) {
@@ -499,8 +508,26 @@ pub(super) struct Most {
     pub(super) elements: u16,
     /// How its requests are posted, and whether atomic writes are among them.
     pub(super) posting: Posting,
-    /// Whether the device was reviewed for what ends memory windows.
-    pub(super) barrier: bool,
+    /// What it can do besides, in one byte, so that all of this is one word.
+    pub(super) flags: u8,
+}
+static_assertions::assert_eq_size!(Most, u64);
+
+impl Most {
+    /// The device was reviewed for what ends memory windows.
+    pub(super) const BARRIER: u8 = 1;
+    /// The pair may have reads and atomics outstanding. Where it may not, some devices wait with them, and with all that is behind
+    /// them, for ever.
+    pub(super) const READS: u8 = 2;
+
+    pub(super) fn has_barrier(self) -> bool {
+        self.flags & Self::BARRIER != 0
+    }
+
+    #[inline(always)]
+    fn reads(self) -> bool {
+        self.flags & Self::READS != 0
+    }
 }
 
 impl<M> WorkRequest<M, Send> {
@@ -540,8 +567,8 @@ impl WorkRequest<Inline<'static>, AtomicWrite> {
     #[doc(alias = "IBV_WR_ATOMIC_WRITE")]
     #[doc(alias = "ibv_wr_atomic_write")]
     #[inline(always)]
-    pub fn atomic_write<A: PeerMayWrite>(target: &RemoteRegion<A>, value: u64) -> Self {
-        let mut action = Action::new(Operation::AtomicWrite, ibv_wr_opcode::IBV_WR_ATOMIC_WRITE).at(target);
+    pub fn atomic_write<A: PeerMayWrite>(target: &impl AsRef<RemoteRegion<A>>, value: u64) -> Self {
+        let mut action = Action::new(Operation::AtomicWrite, ibv_wr_opcode::IBV_WR_ATOMIC_WRITE).at(target.as_ref());
         action.compare_add = value;
         Self::new(Inline(&[]), action)
     }
@@ -571,12 +598,12 @@ impl<B> WorkRequest<Buffer<B>, Atomic> {
     #[inline(always)]
     pub fn compare_and_swap<A: PeerMayAtomic>(
         result: Buffer<B>,
-        target: &RemoteRegion<A>,
+        target: &impl AsRef<RemoteRegion<A>>,
         compare: u64,
         swap: u64,
     ) -> Self {
         let opcode = ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP;
-        let mut action = Action::new(Operation::CompareAndSwap, opcode).at(target);
+        let mut action = Action::new(Operation::CompareAndSwap, opcode).at(target.as_ref());
         (action.compare_add, action.swap) = (compare, swap);
         Self::new(result, action)
     }
@@ -584,9 +611,13 @@ impl<B> WorkRequest<Buffer<B>, Atomic> {
     /// Adds `addend` to the word at the start of `target`, wrapping. What it was comes into `result`.
     #[doc(alias = "IBV_WR_ATOMIC_FETCH_AND_ADD")]
     #[inline(always)]
-    pub fn fetch_and_add<A: PeerMayAtomic>(result: Buffer<B>, target: &RemoteRegion<A>, addend: u64) -> Self {
+    pub fn fetch_and_add<A: PeerMayAtomic>(
+        result: Buffer<B>,
+        target: &impl AsRef<RemoteRegion<A>>,
+        addend: u64,
+    ) -> Self {
         let opcode = ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD;
-        let mut action = Action::new(Operation::FetchAndAdd, opcode).at(target);
+        let mut action = Action::new(Operation::FetchAndAdd, opcode).at(target.as_ref());
         action.compare_add = addend;
         Self::new(result, action)
     }

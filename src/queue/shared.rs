@@ -234,6 +234,13 @@ pub struct DestroySharedError<B, A = Messages> {
     pub source: VerbError,
 }
 
+impl<B, A> DestroySharedError<B, A> {
+    /// The error without the queue: it can leave a scoped domain.
+    pub fn into_cause(self) -> VerbError {
+        self.source
+    }
+}
+
 impl<B, A> fmt::Debug for DestroySharedError<B, A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DestroySharedError").field("source", &self.source).finish_non_exhaustive()

@@ -95,6 +95,14 @@ pub trait PostSend: State {}
 )]
 pub trait Alterable: OnPort {}
 
+/// States in which the attributes of a connection change, between its requests: Send Queue Drain alone. Sealed.
+#[diagnostic::on_unimplemented(
+    message = "the attributes of a connection do not change in state `{Self}`",
+    label = "needs a queue pair in `SendQueueDrain`",
+    note = "go there from `ReadyToSend` with `.into_sqd()`, wait with `.drained(..)`, and come back with `.resume()`"
+)]
+pub trait AlterableWhileDraining: Alterable {}
+
 /// As created: nothing may be posted.
 #[doc(alias = "IBV_QPS_RESET")]
 #[derive(Debug)]
@@ -178,6 +186,7 @@ impl GoesTo<Errored> for SendQueueDrain {}
 impl sealed::GoesTo<Errored> for SendQueueDrain {}
 impl OnPort for SendQueueDrain {}
 impl Alterable for SendQueueDrain {}
+impl AlterableWhileDraining for SendQueueDrain {}
 impl PostReceive for SendQueueDrain {}
 impl sealed::Sealed for SendQueueDrain {}
 impl State for SendQueueDrain {

@@ -22,6 +22,7 @@ mod sealed {
     #[allow(unnameable_types, reason = "seals the attributes of `Transport`")]
     pub trait Init: for<'p> From<&'p Port> {
         fn port(&self) -> &Port;
+        fn pkey_index(&self) -> u16;
         fn modify(&self, kind: ibv_qp_type) -> Modify;
     }
 }
@@ -109,8 +110,12 @@ impl OwnReceives for UnreliableConnection {}
 impl OwnReceives for UnreliableDatagram {}
 
 /// Reliable connection, with receives of its own or shared ones. Sealed.
-#[diagnostic::on_unimplemented(message = "`{Self}` is not a reliable connection", label = "not a reliable connection")]
-pub trait Reliable: Transport {}
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a reliable connection",
+    label = "not a reliable connection",
+    note = "unreliable connections go up with `.connect(&endpoint)`, or with `.into_rtr(..)` and `.into_rts(..)`; datagrams with `.open()`"
+)]
+pub trait Reliable: Connected {}
 impl Reliable for ReliableConnection {}
 impl<T: Reliable + OwnReceives> Reliable for OnShared<T> {}
 

@@ -19,7 +19,8 @@ impl<B: Brand, S: State> QueuePair<B, S, UnreliableConnection> {
     ///
     /// # Errors
     ///
-    /// [`TransitionFailure::NoPeerGid`], [`TransitionFailure::Mtu`]; or the device refused.
+    /// [`TransitionFailure::NoPeerGid`], [`TransitionFailure::Mtu`], [`TransitionFailure::Path`],
+    /// [`TransitionFailure::Multicast`]; or the device refused.
     #[doc(alias = "ibv_modify_qp")]
     pub fn into_rtr(
         self,
@@ -58,7 +59,8 @@ impl<B: Brand, S: State> QueuePair<B, S, OnShared<UnreliableConnection>> {
     ///
     /// # Errors
     ///
-    /// [`TransitionFailure::NoPeerGid`], [`TransitionFailure::Mtu`]; or the device refused.
+    /// [`TransitionFailure::NoPeerGid`], [`TransitionFailure::Mtu`], [`TransitionFailure::Path`],
+    /// [`TransitionFailure::Multicast`]; or the device refused.
     #[doc(alias = "ibv_modify_qp")]
     pub fn into_rtr(
         self,
@@ -95,7 +97,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         attr: &UnreliableRtrAttributes,
     ) -> Result<QueuePair<B, ReadyToReceive, T>, TransitionError<Self>> {
         let local = self.inner.core.local;
-        if let Err(source) = local.reaches(&attr.path, attr.path_mtu) {
+        if let Err(source) = local.connects_to(attr) {
             return self.fail(source);
         }
         self.transition(Modify::ready_to_receive_unreliably(attr, local.port, local.row()))
@@ -121,13 +123,16 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
 }
 
 /// Where a send of an unreliable transport has failed.
-impl<B: Brand, T: Unreliable> QueuePair<B, ReadyToSend, T> {
+impl<B: Brand, T: Transport> QueuePair<B, ReadyToSend, T> {
     /// To Send Queue Error, if the device says that the pair is there, after a send that failed; otherwise the pair as it is.
     ///
     /// # Errors
     ///
     /// The device says another state, or nothing: the pair comes back.
-    pub fn into_sqe(self) -> Result<QueuePair<B, SendQueueError, T>, TransitionError<Self>> {
+    pub fn into_sqe(self) -> Result<QueuePair<B, SendQueueError, T>, TransitionError<Self>>
+    where
+        T: Unreliable,
+    {
         match self.query_state() {
             Ok(DeviceState::SendQueueError) => Ok(QueuePair::assume_state(self.inner)),
             Ok(state) => self.fail(TransitionFailure::Elsewhere { asked: SendQueueError::NAME, state }),

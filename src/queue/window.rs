@@ -142,7 +142,7 @@ impl SendQueue {
         if self.session().is_some() {
             return refuse(memory, RequestFlaw::NotInSession);
         }
-        if !self.most().barrier {
+        if !self.most().has_barrier() {
             return refuse(memory, RequestFlaw::NoBarrier);
         }
         let request: WorkRequest<M, Fenced<request::Send>> = WorkRequest::send(memory).fenced();

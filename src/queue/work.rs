@@ -157,8 +157,14 @@ static_assertions::const_assert!(mem::align_of::<ListInner>() > TAG);
 static_assertions::const_assert!(mem::align_of::<WindowInner>() > TAG);
 static_assertions::assert_eq_size!(Entry, Option<Entry>, u64);
 
-// SAFETY: a part, which is `Send`.
+// SAFETY: owns one of four kinds of memory (0), each of which is `Send`: see the assertions below.
 unsafe impl Send for Entry {}
+// SAFETY: a shared entry gives out shared references to that memory, and all four kinds are `Sync`. The one method that changes
+// something, `fill`, stores atomics.
+unsafe impl Sync for Entry {}
+static_assertions::assert_impl_all!(Part: Send, Sync);
+static_assertions::assert_impl_all!(BufferList<()>: Send, Sync);
+static_assertions::assert_impl_all!(WindowInner: Send, Sync);
 
 impl Entry {
     #[inline(always)]
@@ -342,6 +348,16 @@ impl Entry {
         }
         // SAFETY: this form has one, the only one.
         Some(Buffer::new(unsafe { self.into_part() }))
+    }
+
+    /// The buffer; or the entry again, if it is none.
+    #[inline(always)]
+    pub(crate) fn try_into_buffer<B>(self) -> Result<Buffer<B>, Self> {
+        if self.form() != UNIQUE {
+            return Err(self);
+        }
+        // SAFETY: this form has one, the only one.
+        Ok(Buffer::new(unsafe { self.into_part() }))
     }
 
     /// The buffer that it is.

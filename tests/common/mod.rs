@@ -21,6 +21,14 @@ pub(crate) fn on_hardware() -> bool {
     !context().name().starts_with("soft")
 }
 
+/// The device that faces the one to test on, if there is one: the other soft one, or the other end of the cable.
+pub(crate) fn another_device() -> Option<String> {
+    let name = context().name().to_owned();
+    let kind = name.trim_end_matches(|last: char| last.is_ascii_digit()).to_owned();
+    let names = interlock::devices().unwrap().into_iter().map(|device| device.name().to_owned());
+    names.into_iter().find(|other| *other != name && other.starts_with(&kind))
+}
+
 thread_local! {
     /// How the completion queues of tests are polled: as most programs do, or in `tests/extended.rs` and its like, which are
     /// made of others, as extended ones.
@@ -99,7 +107,7 @@ impl<B: Brand> Link<B> {
 }
 
 /// The cases of docs/conformance.md in which soft-RoCE does other than the specification says; the list there says what.
-pub(crate) const RXE_DEVIATIONS: [&str; 7] = ["C015", "C062", "C082", "C088", "C089", "C096", "C162"];
+pub(crate) const RXE_DEVIATIONS: [&str; 8] = ["C015", "C062", "C082", "C088", "C089", "C096", "C129", "C158"];
 
 /// Whether the device is soft-RoCE, which deviates in this case.
 pub(crate) fn deviates(case: &str) -> bool {

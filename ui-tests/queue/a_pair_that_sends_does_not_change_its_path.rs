@@ -1,5 +1,5 @@
 //! Rule Q2: a transition takes exactly the attributes that it requires.
-//! Error: E0599
+//! Error: E0277
 
 use interlock::{Brand, PeerPath, QueuePair, ReadyToSend};
 

@@ -1,5 +1,5 @@
 //! Rule Q1: a queue pair goes from state to state only as the specification has it.
-//! Error: E0599
+//! Error: E0277
 
 use interlock::{Brand, QueuePair};
 

@@ -6,8 +6,10 @@ use crate::sys::{
     ibv_atomic_cap, ibv_device_attr, ibv_device_cap_flags as Cap, ibv_gid, ibv_gid_entry, ibv_gid_type, ibv_mtu,
     ibv_port_attr, ibv_port_state,
 };
+use crate::types::Psn;
 use libc::c_int;
 use std::collections::HashMap;
+use std::sync::OnceLock;
 
 /// The one port.
 pub(super) const PORT: u8 = 1;
@@ -64,6 +66,16 @@ const CAPABILITIES: Cap = Cap(Cap::IBV_DEVICE_CURR_QP_STATE_MOD.0
     | Cap::IBV_DEVICE_MEM_MGT_EXTENSIONS.0
     | Cap::IBV_DEVICE_MEM_WINDOW_TYPE_2B.0);
 
+/// What is in the addresses of all devices of this process, and by chance in those of one process of 65536 others: a peer of
+/// another process, which no packet gets to, is not taken for a device of this one.
+fn process() -> [u8; 2] {
+    static PROCESS: OnceLock<[u8; 2]> = OnceLock::new();
+    *PROCESS.get_or_init(|| {
+        let [_, _, first, second] = Psn::random().value().to_be_bytes();
+        [first, second]
+    })
+}
+
 fn small(number: usize) -> c_int {
     c_int::try_from(number).unwrap_or(c_int::MAX)
 }
@@ -87,11 +99,13 @@ impl Device {
     /// The device number `index` of a fabric.
     pub(super) fn new(name: &str, index: usize) -> Self {
         let [.., high, low] = (index + 1).to_be_bytes();
-        // A locally administered MAC address 02:49:4c:4b:hh:ll, as modified EUI-64.
-        let guid = [0x00, 0x49, 0x4c, 0xff, 0xfe, 0x4b, high, low];
+        let [first, second] = process();
+        // A locally administered MAC address 02:49:pp:pp:hh:ll, as modified EUI-64.
+        let guid = [0x00, 0x49, first, 0xff, 0xfe, second, high, low];
         let link_local = u128::from_be_bytes([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0])
             | u128::from(u64::from_be_bytes(guid));
-        let ipv4 = u32::from_be_bytes([10, 0, high, low]);
+        // Few fabrics have more devices than one byte counts: those beyond are of another network.
+        let ipv4 = u32::from_be_bytes(if high == 0 { [10, first, second, low] } else { [11, first, high, low] });
         let mapped = 0xffff_0000_0000 | u128::from(ipv4);
         Self {
             name: name.to_owned(),

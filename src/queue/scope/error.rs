@@ -34,6 +34,13 @@ pub enum SharedQueue {
     },
 }
 
+impl<B> NotExclusive<B> {
+    /// The error without pair and poller, which are dropped: it can leave a scoped domain.
+    pub fn into_cause(self) -> SharedQueue {
+        self.reason
+    }
+}
+
 impl<B> fmt::Display for NotExclusive<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.reason.fmt(f)
@@ -78,6 +85,16 @@ pub enum ScopeError<R> {
 }
 
 impl<R> ScopeError<R> {
+    /// The error without what the closure returned, which is dropped: it can leave a scoped domain.
+    pub fn into_cause(self) -> ScopeError<()> {
+        match self {
+            Self::NotConnected { state } => ScopeError::NotConnected { state },
+            Self::Broken { state, cut_off, first_failure, .. } => {
+                ScopeError::Broken { result: (), state, cut_off, first_failure }
+            }
+        }
+    }
+
     /// What the closure returned, if it was called.
     pub fn into_result(self) -> Option<R> {
         match self {
@@ -139,6 +156,13 @@ pub enum WaitFailure<'scope, B, M> {
         /// Why there is no completion.
         source: WaitError,
     },
+}
+
+impl<B, M> WaitFailure<'_, B, M> {
+    /// The error without memory and ticket, which are dropped: it can leave the scope.
+    pub fn into_cause(self) -> InScopeError {
+        self.into()
+    }
 }
 
 impl<B, M> fmt::Display for WaitFailure<'_, B, M> {

@@ -202,7 +202,7 @@ impl<'scope, 'env, B: Brand> Scope<'scope, 'env, B> {
     pub fn post_compare_and_swap<A: PeerMayAtomic>(
         &'scope self,
         result: LentMut<'scope, B>,
-        target: &RemoteRegion<A>,
+        target: &impl AsRef<RemoteRegion<A>>,
         compare: u64,
         swap: u64,
     ) -> Posting<'scope, B, LentMut<'scope, B>> {
@@ -218,7 +218,7 @@ impl<'scope, 'env, B: Brand> Scope<'scope, 'env, B> {
     pub fn post_fetch_and_add<A: PeerMayAtomic>(
         &'scope self,
         result: LentMut<'scope, B>,
-        target: &RemoteRegion<A>,
+        target: &impl AsRef<RemoteRegion<A>>,
         addend: u64,
     ) -> Posting<'scope, B, LentMut<'scope, B>> {
         self.post(result, |pair, buffer| pair.post_fetch_and_add(buffer, target, addend))

@@ -1,0 +1,9 @@
+//! Rule Q2: a transition takes exactly the attributes that it requires.
+
+use interlock::{Brand, QueuePair, SendQueueDrain, SqdAttributes};
+
+fn alter<B: Brand>(pair: &mut QueuePair<B, SendQueueDrain>, attr: &SqdAttributes) {
+    let _ = pair.modify(attr);
+}
+
+fn main() {}

@@ -1,0 +1,10 @@
+//! Rule Q14: which operation exists on which transport is a matter of types.
+//! Error: E0277
+
+use interlock::{Brand, ConnectAttributes, Endpoint, Init, QueuePair, UnreliableDatagram};
+
+fn up<B: Brand>(pair: QueuePair<B, Init, UnreliableDatagram>, peer: &Endpoint, attr: &ConnectAttributes) {
+    let _ = pair.connect_with(peer, attr);
+}
+
+fn main() {}
