@@ -219,6 +219,7 @@ pub use memory::{
     UnsettledWindow, ViewError, Viewable, Window, WindowRights, WindowType, Windowed, Word, ZeroBased,
     locked_memory_limit, pinned_memory,
 };
+#[cfg(feature = "soft")]
 pub use provider::soft;
 pub use queue::request;
 pub use queue::scope;
