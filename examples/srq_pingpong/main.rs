@@ -17,7 +17,7 @@ mod tcp;
 
 use fault::{Doing, Fault};
 use game::{Seat, completions, play};
-use interlock::{Context, Endpoint, Port, ProtectionDomain};
+use interlock::{Endpoint, Port, ProtectionDomain};
 use meeting::Meeting;
 use options::{HELP, MOST_PAIRS, Options};
 use std::io::{self, Write};
