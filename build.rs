@@ -1,19 +1,87 @@
-//! Makes the bindings of the installed rdma-core headers and links libibverbs.
-//!
-//! Without the feature `rdma-core` this does nothing: the checked-in bindings serve, and nothing is linked.
+//! Refuses what cannot work, links libibverbs (feature `rdma-core`), and makes the bindings of its installed headers
+//! (feature `bindgen`). Without `bindgen` the bindings of `src/sys/bindings` serve.
+
+use std::{env, process::exit};
+
+/// Architectures whose bindings are checked in.
+const CHECKED_IN: [&str; 2] = ["aarch64", "x86_64"];
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
+    let of_target = |name: &str| env::var(format!("CARGO_CFG_TARGET_{name}")).unwrap_or_default();
+    let (os, arch, width) = (of_target("OS"), of_target("ARCH"), of_target("POINTER_WIDTH"));
+    if os != "linux" {
+        refuse(&format!("it needs Linux, and the target's system is {os}"));
+    }
+    if width != "64" {
+        refuse(&format!("it needs a 64-bit target, and {arch} as chosen has pointers of {width} bits"));
+    }
+    if !cfg!(any(feature = "rdma-core", feature = "soft")) {
+        refuse(
+            "there would be no device: enable the feature `rdma-core` (real devices), `soft` (a simulated one), or both",
+        );
+    }
+    if !cfg!(feature = "bindgen") && !CHECKED_IN.contains(&arch.as_str()) {
+        let list = CHECKED_IN.join(" and ");
+        refuse(&format!("bindings are checked in for {list} only: for {arch}, enable the feature `bindgen`"));
+    }
     #[cfg(feature = "rdma-core")]
-    rdma_core::generate();
+    let _library = rdma_core::link();
+    #[cfg(feature = "bindgen")]
+    generate::bindings(&_library);
+}
+
+/// Ends the build with one message; each line of it is one that cargo shows.
+fn refuse(message: &str) -> ! {
+    let mut before = "rdma-interlock cannot be built: ";
+    for line in message.lines() {
+        println!("cargo::error={before}{line}");
+        before = "";
+    }
+    exit(0) // Cargo fails because of the message; another status would make it show all output of this program, too.
 }
 
 #[cfg(feature = "rdma-core")]
 mod rdma_core {
-    use std::{env, path::PathBuf, process::exit};
+    use pkg_config::{Config, Library};
 
-    /// The oldest libibverbs whose headers have all that is bound (rdma-core 44, Debian 12).
-    const OLDEST: &str = "1.14";
+    /// The oldest libibverbs whose headers have all that is bound: rdma-core 44, which is the one of Debian 12.
+    /// Those of rdma-core 43 have no atomic writes.
+    const OLDEST: &str = "1.14.44";
+
+    /// Lets cargo link libibverbs.
+    pub(crate) fn link() -> Library {
+        let error = match Config::new().atleast_version(OLDEST).probe("libibverbs") {
+            Ok(library) => return library,
+            Err(error) => error,
+        };
+        match Config::new().cargo_metadata(false).probe("libibverbs") {
+            Ok(Library { version, .. }) => super::refuse(&format!(
+                "libibverbs {version} is too old: it needs {OLDEST} or later, which is that of rdma-core 44 (Debian 12, \
+                 Ubuntu 24.04); without RDMA hardware, build with `default-features = false, features = [\"soft\"]`"
+            )),
+            Err(_) => stop("libibverbs with its development files", "libibverbs-dev", "rdma-core-devel", &error),
+        }
+    }
+
+    /// Ends the build with what to install, or how to do without.
+    pub(crate) fn stop(what: &str, debian: &str, fedora: &str, cause: &dyn std::fmt::Display) -> ! {
+        super::refuse(&format!(
+            "it needs {what}\n\
+             Debian, Ubuntu: apt-get install pkg-config {debian}\n\
+             Fedora, RHEL: dnf install pkgconf {fedora}\n\
+             without libclang: `default-features = false, features = [\"rdma-core\", \"soft\"]`\n\
+             without RDMA hardware: `default-features = false, features = [\"soft\"]`\n\
+             cause: {cause}"
+        ))
+    }
+}
+
+#[cfg(feature = "bindgen")]
+mod generate {
+    use super::{rdma_core::stop, refuse};
+    use pkg_config::Library;
+    use std::{env, path::PathBuf};
 
     const FUNCTIONS: &[&str] = &[
         "_ibv_query_gid_table",
@@ -100,13 +168,9 @@ mod rdma_core {
         "verbs_context",
     ];
 
-    pub(crate) fn generate() {
+    pub(crate) fn bindings(library: &Library) {
         println!("cargo:rerun-if-changed=src/sys/wrapper.h");
         println!("cargo:rerun-if-env-changed=LIBCLANG_PATH");
-        // `links` in Cargo.toml: one copy of the library in a program.
-        let library = pkg_config::Config::new().atleast_version(OLDEST).probe("libibverbs").unwrap_or_else(|error| {
-            stop("the rdma-core headers (libibverbs)", "libibverbs-dev", "rdma-core-devel", &error)
-        });
         let mut builder = bindgen::Builder::default()
             .header("src/sys/wrapper.h")
             .clang_args(library.include_paths.iter().map(|path| format!("-I{}", path.display())))
@@ -142,24 +206,14 @@ mod rdma_core {
                 "rdma-core-devel clang-devel",
                 &error,
             ),
-            Err(_) => stop("libclang", "libclang-dev", "clang-devel", &"see the message above"),
+            Err(panic) => {
+                let said = panic.downcast_ref::<String>().map_or("it panicked", String::as_str);
+                stop("libclang", "libclang-dev", "clang-devel", &said)
+            }
         };
         let out = PathBuf::from(env::var_os("OUT_DIR").unwrap_or_default()).join("bindings.rs");
         if let Err(error) = bindings.write_to_file(&out) {
-            eprintln!("rdma-interlock: cannot write {}: {error}", out.display());
-            exit(1);
+            refuse(&format!("cannot write {}: {error}", out.display()));
         }
-    }
-
-    /// Ends the build with one message that says what to install, or how to do without.
-    fn stop(what: &str, debian: &str, fedora: &str, cause: &dyn std::fmt::Display) -> ! {
-        eprintln!(
-            "cause: {cause}\n\
-             \nrdma-interlock needs {what}.\n\
-             \n    Debian, Ubuntu:  apt-get install pkg-config {debian}\
-             \n    Fedora, RHEL:    dnf install pkgconf {fedora}\n\
-             \nWithout RDMA hardware, build with `default-features = false`: the soft device needs no package."
-        );
-        exit(1)
     }
 }

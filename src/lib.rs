@@ -12,8 +12,8 @@
 //!
 //! # A first program
 //!
-//! Two queue pairs of one process greet each other. `soft0` is a device inside the process, so this runs everywhere;
-//! [`Context::open_default`] takes the RDMA device of the machine instead, if it has one.
+//! Two queue pairs of one process greet each other. `soft0` is a simulated device inside the process, so this runs
+//! everywhere; [`Context::open_default`] takes the RDMA device of the machine instead, and is an error where there is none.
 //!
 //! ```
 //! use interlock::{Context, Limits};
@@ -163,17 +163,22 @@
 //! package. It keeps to the specification and checks what hardware checks. The devices `soft0` and `soft1` are always
 //! there; a [`soft::Fabric`] of your own can be stepped by hand and told to fail ([`soft::Fault`]), and
 //! [`Context::open_on`] opens its devices. It is a test device, never a transport between processes: each process has addresses of
-//! its own, and a peer in another process does not answer.
+//! its own, and a peer in another process does not answer. It is never chosen silently: a program or
+//! `INTERLOCK_DEVICE=soft0` names it, and a build without the feature `soft` has nothing of it.
 //!
 //! # Features
 //!
 //! | feature | default | what |
 //! |---|---|---|
-//! | `rdma-core` | yes | real devices, through libibverbs; needs its headers and libclang to build |
+//! | `rdma-core` | yes | real devices, through libibverbs, which is linked |
+//! | `bindgen` | yes | its bindings are made from the installed headers at build time, which needs libclang; includes `rdma-core` |
+//! | `soft` | yes | the soft device |
 //!
-//! With `default-features = false` nothing is linked and only the soft device exists.
+//! Without `bindgen` the bindings of this package serve, for x86-64 and 64-bit Arm; they suit the libibverbs of rdma-core 44
+//! and later. With `soft` alone nothing is linked and only the soft device exists. One of `rdma-core` and `soft` must be
+//! there.
 //!
-//! The environment variable `INTERLOCK_DEVICE` names the device that [`Context::open_default`] takes.
+//! The environment variable `INTERLOCK_DEVICE` names the device that [`Context::open_default`] takes; `soft0` is one.
 //!
 //! # What is not here yet
 //!
@@ -237,6 +242,7 @@ pub use memory::{
     Type2, Unexposed, UnsettledWindow, ViewError, Viewable, Window, WindowRights, WindowType, Windowed, Word,
     ZeroBased, locked_memory_limit, pinned_memory,
 };
+#[cfg(feature = "soft")]
 pub use provider::soft;
 pub use queue::request;
 pub use queue::scope;

@@ -1,38 +1,169 @@
-//! The checked-in bindings, which builds without the feature `rdma-core` use, are those of the installed headers.
-#![cfg(feature = "rdma-core")]
+//! The checked-in bindings are those of the installed headers, or lie where newer headers have the same things.
+#![cfg(feature = "bindgen")]
 
+use std::collections::BTreeMap;
+
+const FRESH_PATH: &str = concat!(env!("OUT_DIR"), "/bindings.rs");
 const FRESH: &str = include_str!(concat!(env!("OUT_DIR"), "/bindings.rs"));
-const CHECKED_IN: &str = include_str!("../src/sys/bindings.rs");
+#[cfg(target_arch = "aarch64")]
+const CHECKED_IN: &str = include_str!("../src/sys/bindings/aarch64.rs");
+#[cfg(target_arch = "x86_64")]
+const CHECKED_IN: &str = include_str!("../src/sys/bindings/x86_64.rs");
+
+/// How newer headers may differ in a struct, by whose memory it is; `src/sys/mod.rs` says why each is safe.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Growth {
+    /// The program's memory, and libibverbs does not hear how much of it there is.
+    No,
+    /// The program's memory whose size, or a mask of members, goes with it; or memory of libibverbs.
+    AtTheEnd,
+    /// Memory of libibverbs, counted from the end.
+    AtTheStart,
+}
+
+fn growth(name: &str) -> Growth {
+    match name {
+        "verbs_context" => Growth::AtTheStart,
+        // Their size is an argument.
+        "ibv_device_attr_ex" | "ibv_gid_entry" | "ibv_port_attr" => Growth::AtTheEnd,
+        // `comp_mask` says which members count.
+        "ibv_cq_init_attr_ex" | "ibv_qp_init_attr_ex" => Growth::AtTheEnd,
+        // libibverbs allocates it.
+        "ibv_qp_ex" => Growth::AtTheEnd,
+        _ => Growth::No,
+    }
+}
 
 /// The line that names the headers that bindings were made from.
 fn version(bindings: &str) -> &str {
     bindings.lines().find(|line| line.starts_with("// libibverbs ")).expect("a version")
 }
 
-/// Layout assertions, one a line, without the white space that differs between formatters.
-fn layouts(bindings: &str) -> Vec<String> {
-    let squeezed: String = bindings.split_whitespace().collect();
-    squeezed
-        .split(';')
-        .filter_map(|item| item.split_once("[\"").map(|(_, rest)| rest.to_owned()))
-        .filter(|item| item.starts_with("Sizeof") || item.starts_with("Alignment") || item.starts_with("Offset"))
+/// Without the comments and the white space, which differ between formatters.
+fn squeeze(bindings: &str) -> String {
+    bindings.lines().filter(|line| !line.starts_with("//")).flat_map(str::split_whitespace).collect()
+}
+
+/// What is found behind each `start` up to the next `end`, keyed by what stands before `middle`.
+fn items<'text>(squeezed: &'text str, start: &str, middle: &str, end: &str) -> BTreeMap<&'text str, &'text str> {
+    let item = |rest: &'text str| rest.split_once(end)?.0.split_once(middle);
+    squeezed.split(start).skip(1).filter_map(item).collect()
+}
+
+/// The members of structs and unions, with their types. No type in them has braces.
+fn members(squeezed: &str) -> BTreeMap<&str, &str> {
+    let mut all = items(squeezed, "pubstruct", "{", "}");
+    all.extend(items(squeezed, "pubunion", "{", "}"));
+    all
+}
+
+/// The numbers of the layout assertions: `Sizeofibv_sge`, `Offsetoffield:ibv_sge::length`.
+fn layouts(squeezed: &str) -> BTreeMap<&str, usize> {
+    items(squeezed, "[\"", "\"]", "usize]")
+        .into_iter()
+        .filter_map(|(name, text)| Some((name, text.rsplit_once('-')?.1.parse().ok()?)))
         .collect()
+}
+
+/// What newer headers have not as the older ones have it, though the library rests on it.
+fn differences(old: &str, new: &str) -> Vec<String> {
+    let (old, new) = (squeeze(old), squeeze(new));
+    let mut found = Vec::new();
+    let (was, is) = (members(&old), members(&new));
+    for (name, members) in &was {
+        let same = match (is.get(name), growth(name)) {
+            (None, _) => false,
+            (Some(now), Growth::No) => now == members,
+            (Some(now), Growth::AtTheEnd) => now.starts_with(members),
+            (Some(now), Growth::AtTheStart) => now.ends_with(members),
+        };
+        if !same {
+            found.push(format!("members of {name}"));
+        }
+    }
+    let (was, is) = (layouts(&old), layouts(&new));
+    for (name, number) in &was {
+        let about =
+            name.trim_start_matches("Offsetoffield:").trim_start_matches("Sizeof").trim_start_matches("Alignmentof");
+        let structure = about.split("::").next().unwrap_or_default();
+        let size = format!("Sizeof{structure}");
+        let same = match (is.get(name), growth(structure)) {
+            (None, _) => false,
+            (Some(now), Growth::No) => now == number,
+            (Some(now), Growth::AtTheEnd) => now == number || *name == size && now > number,
+            (Some(now), Growth::AtTheStart) => match (was.get(&*size), is.get(&*size)) {
+                (Some(_), Some(_)) if *name == size => now >= number,
+                (Some(before), Some(after)) if name.starts_with("Offset") => before - number == after - now,
+                _ => now == number,
+            },
+        };
+        if !same {
+            found.push(format!("{name} {number}"));
+        }
+    }
+    for (start, middle) in [("pubconst", "="), ("pubfn", "("), ("pubtype", "=")] {
+        let (was, is) = (items(&old, start, middle, ";"), items(&new, start, middle, ";"));
+        assert!(was.len() > 5, "{} of {start}", was.len());
+        for (name, text) in was {
+            if is.get(name) != Some(&text) {
+                found.push(format!("{start} {name}"));
+            }
+        }
+    }
+    found
 }
 
 #[test]
 fn checked_in_bindings_agree_with_the_installed_headers() {
     if version(FRESH) == version(CHECKED_IN) {
-        let squeeze = |bindings: &str| bindings.split_whitespace().collect::<String>();
-        assert!(squeeze(FRESH) == squeeze(CHECKED_IN), "copy the fresh bindings over src/sys/bindings.rs");
+        let same = squeeze(FRESH) == squeeze(CHECKED_IN);
+        assert!(same, "copy {FRESH_PATH} over src/sys/bindings/{}.rs", std::env::consts::ARCH);
         return;
     }
-    // Newer headers have more; what there was must lie where it lay.
-    let fresh = layouts(FRESH);
-    let old = layouts(CHECKED_IN);
-    assert!(old.len() > 300, "{} assertions", old.len());
-    let grown = ["verbs_context", "ibv_qp_attr", "ibv_qp_init_attr_ex"];
-    for layout in old {
-        let may_grow = grown.iter().any(|name| layout.contains(name));
-        assert!(may_grow || fresh.contains(&layout), "moved since {}: {layout}", version(CHECKED_IN));
+    assert!(layouts(&squeeze(CHECKED_IN)).len() > 300);
+    assert!(members(&squeeze(CHECKED_IN)).len() > 50);
+    let found = differences(CHECKED_IN, FRESH);
+    assert!(found.is_empty(), "differ between {} and {}: {found:#?}", version(CHECKED_IN), version(FRESH));
+}
+
+/// `bindings` with one text replaced that must be there.
+fn with(bindings: &str, from: &str, to: &str) -> String {
+    assert!(bindings.contains(from), "{from}");
+    bindings.replacen(from, to, 1)
+}
+
+#[test]
+fn growth_is_allowed_where_the_size_is_known_and_nowhere_else() {
+    let squeezed = squeeze(CHECKED_IN);
+    assert_eq!(differences(&squeezed, &squeezed), Vec::<String>::new());
+    let grown = |name: &str, larger: usize| {
+        let size = layouts(&squeezed)[&*format!("Sizeof{name}")];
+        let (start, assertion) = (format!("pubstruct{name}{{"), format!("size_of::<{name}>()-"));
+        let end = format!("{}{}", start, members(&squeezed)[name]);
+        let text = with(&squeezed, &end, &format!("{end}pubnewer:u64,"));
+        with(&text, &format!("{assertion}{size}usize"), &format!("{assertion}{}usize", size + larger))
+    };
+    assert_eq!(differences(&squeezed, &grown("ibv_port_attr", 8)), Vec::<String>::new());
+    assert_eq!(differences(&squeezed, &grown("ibv_qp_ex", 8)), Vec::<String>::new());
+    for name in ["ibv_wc", "ibv_device_attr", "ibv_qp_attr", "ibv_srq_attr", "ibv_async_event"] {
+        let found = differences(&squeezed, &grown(name, 8));
+        assert_eq!(
+            found,
+            [format!("members of {name}"), format!("Sizeof{name} {}", layouts(&squeezed)[&*format!("Sizeof{name}")])]
+        );
     }
+    // At its end even `verbs_context` may not grow.
+    assert!(!differences(&squeezed, &grown("verbs_context", 8)).is_empty());
+}
+
+#[test]
+fn a_moved_member_another_constant_and_another_signature_are_found() {
+    let squeezed = squeeze(CHECKED_IN);
+    let found = |from: &str, to: &str| differences(&squeezed, &with(&squeezed, from, to));
+    assert_eq!(found("publkey:u32,}", "publkey:i32,}"), ["members of ibv_sge"]);
+    let (from, to) = ("offset_of!(ibv_port_attr,state)-0usize", "offset_of!(ibv_port_attr,state)-4usize");
+    assert_eq!(found(from, to), ["Offsetoffield:ibv_port_attr::state 0"]);
+    let (from, to) = ("IBV_WC_SEND:ibv_wc_opcode=ibv_wc_opcode(0)", "IBV_WC_SEND:ibv_wc_opcode=ibv_wc_opcode(9)");
+    assert_eq!(found(from, to), ["pubconst IBV_WC_SEND:ibv_wc_opcode"]);
+    assert_eq!(found("pubfnibv_dereg_mr(", "pubfnibv_dereg_mr(flags:u32,"), ["pubfn ibv_dereg_mr"]);
 }

@@ -3,7 +3,10 @@
 mod common;
 
 use common::{PATIENCE, context};
-use interlock::{CompletionQueueError, CompletionQueueOptions, ForkSupport, Limits, Pkey, PortNumber};
+use interlock::{
+    CompletionQueueError, CompletionQueueOptions, Context, Device, ForkSupport, Limits, OpenError, Pkey, PortNumber,
+};
+use std::{env, process::Command};
 
 #[test]
 fn a_port_is_in_the_default_partition() {
@@ -88,4 +91,47 @@ fn fork_support_is_there_for_who_asks() {
         // Another test was first.
         Err(error) => assert_eq!((error.verb(), error.errno()), ("ibv_fork_init", libc::EINVAL)),
     }
+}
+
+/// The tests have the variable, so this starts itself without it.
+#[test]
+fn the_default_device_is_not_a_simulation_unless_it_is_named() {
+    if env::var_os("INTERLOCK_DEVICE").is_some() {
+        let mut alone = Command::new(env::current_exe().unwrap());
+        alone.args(["--exact", "the_default_device_is_not_a_simulation_unless_it_is_named"]);
+        let ended = alone.env_remove("INTERLOCK_DEVICE").output().unwrap();
+        let said = String::from_utf8_lossy(&ended.stdout);
+        assert!(ended.status.success() && said.contains("test result: ok. 1 passed"), "{said}");
+        return;
+    }
+    let unusable = match Context::open_default() {
+        Ok(context) => return assert!(!context.is_soft(), "{context:?}"),
+        Err(OpenError::NoHardware { unusable }) => unusable,
+        Err(error) => panic!("{error}"),
+    };
+    let hardware = interlock::devices().unwrap().into_iter().filter(|device| !Device::is_soft(device)).count();
+    assert_eq!(unusable.len(), hardware, "{unusable:?}");
+    let text = OpenError::NoHardware { unusable }.to_string();
+    let checks: &[&str] = if cfg!(feature = "rdma-core") {
+        &["kernel module", "ibv_devices", "/dev/infiniband/uverbs", "INTERLOCK_DEVICE=soft0"]
+    } else {
+        &["without the feature `rdma-core`", "INTERLOCK_DEVICE=soft0"]
+    };
+    for what in checks {
+        assert!(text.contains(what), "{text}");
+    }
+    assert!(Context::open("soft0").unwrap().is_soft());
+}
+
+#[test]
+fn the_simulation_is_the_default_device_where_it_is_named() {
+    if env::var("INTERLOCK_DEVICE").is_ok_and(|name| name == "soft0") {
+        assert_eq!(Context::open_default().unwrap().name(), "soft0");
+        return;
+    }
+    let mut alone = Command::new(env::current_exe().unwrap());
+    alone.args(["--exact", "the_simulation_is_the_default_device_where_it_is_named"]);
+    let ended = alone.env("INTERLOCK_DEVICE", "soft0").output().unwrap();
+    let said = String::from_utf8_lossy(&ended.stdout);
+    assert!(ended.status.success() && said.contains("test result: ok. 1 passed"), "{said}");
 }

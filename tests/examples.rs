@@ -5,6 +5,7 @@ mod common;
 mod program;
 
 use common::{context, on_hardware};
+use interlock::Device;
 use program::{Ended, Program, example, free_port};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -256,4 +257,20 @@ fn a_peer_that_does_not_play_is_one_line() {
         stream.write_all(address_of_nobody().as_bytes()).unwrap();
         client.end().failed("nothing happened for 1s, while waiting for the acknowledgement of message 0 of 1000");
     }
+}
+
+#[test]
+fn without_hardware_an_example_says_in_one_line_that_it_simulates() {
+    let path = example("rc_pingpong").into_os_string().into_string().unwrap();
+    let ended = Program::run("env", &["-u", "INTERLOCK_DEVICE", &path]).says("every byte checked");
+    assert!(ended.status.success(), "{ended:#?}");
+    // With hardware, it is that or the simulation, and the line tells which.
+    let is_simulated = ended.stdout.contains("soft0 port 1");
+    assert!(is_simulated || !interlock::devices().unwrap().iter().all(Device::is_soft), "{ended:#?}");
+    assert_eq!(ended.stderr.lines().count(), usize::from(is_simulated), "{ended:#?}");
+    assert_eq!(
+        ended.stderr.contains("no usable RDMA device: this runs on soft0, a simulated one"),
+        is_simulated,
+        "{ended:#?}"
+    );
 }

@@ -550,7 +550,7 @@ impl Mutant {
         fs::create_dir_all(&cases).unwrap();
         let mut manifest = String::from(
             "[package]\nname = 'cases'\nedition = '2024'\n\n[dependencies]\nzerocopy = { version = '0.8', features = ['derive'] }\n\
-             rdma-interlock = { path = '../library', default-features = false }\n\n[workspace]\n",
+             rdma-interlock = { path = '../library', default-features = false, features = ['soft'] }\n\n[workspace]\n",
         );
         for case in self.cases {
             let (name, path) = (case.replace('/', "_"), root.join("ui-tests").join(case).with_extension("rs"));
@@ -605,7 +605,7 @@ fn without_its_comparison_each_mix_up_passes() {
     for Unchecked { without, changes, tests } in UNCHECKED {
         write(&root, &library, without, changes);
         let output = Command::new(env::var_os("CARGO").unwrap_or("cargo".into()))
-            .args(["test", "--offline", "--quiet", "--no-default-features", "--test", "checked"])
+            .args(["test", "--offline", "--quiet", "--no-default-features", "--features", "soft", "--test", "checked"])
             .args(["--", "--format=pretty", "--test-threads=1"])
             .current_dir(&library)
             .env("CARGO_TARGET_DIR", folder.join("target"))

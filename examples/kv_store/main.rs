@@ -7,6 +7,8 @@
 mod bench;
 mod client;
 mod control;
+#[path = "../rc_pingpong/device.rs"]
+mod device;
 mod exposure;
 #[path = "../rc_pingpong/fault.rs"]
 mod fault;
@@ -63,10 +65,7 @@ fn run() -> Result<(), Fault> {
     let Some(options) = options::parse()? else {
         return answer(HELP.trim_end());
     };
-    let context = match &options.device {
-        Some(name) => Context::open(name)?,
-        None => Context::open_default()?,
-    };
+    let context = device::open(options.device.as_deref())?;
     let name = context.name();
     let port = context.active_port().doing(format_args!("cannot use {name}"))?;
     let all_here = matches!(options.command, Command::Demo | Command::Bench { server_is_here: true });

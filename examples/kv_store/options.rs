@@ -20,7 +20,7 @@ A table of keys and values that clients read and write by RDMA: the server's pro
   kv_store hold KEY           locks it and stays, to be killed: the server then breaks the lock
   kv_store bench              many clients get and put, and every value is examined; without --at the server is here, too
 
-  -d, --ib-dev DEVICE    the RDMA device (default: the first with an active port, or else a soft one)
+  -d, --ib-dev DEVICE    the RDMA device (default: the first with an active port, or else soft0)
   -a, --at HOST          where the server is (default 127.0.0.1)
   -p, --port PORT        its TCP port (default 18520)
       --slots COUNT      serve: how many keys there is room for (default 64)

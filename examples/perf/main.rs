@@ -8,6 +8,8 @@
 //! | `bw send`, `bw write`, `bw read` | `ib_send_bw`, `ib_write_bw`, `ib_read_bw` with `-l 16 -Q 16`: average |
 #![forbid(unsafe_code)]
 
+#[path = "../rc_pingpong/device.rs"]
+mod device;
 #[path = "../rc_pingpong/fault.rs"]
 mod fault;
 mod line;
@@ -48,10 +50,7 @@ fn run(out: &mut impl Write) -> Result<(), Fault> {
     let Some(options) = options::parse()? else {
         return Ok(out.write_all(HELP.as_bytes())?);
     };
-    let context = match &options.device {
-        Some(name) => Context::open(name)?,
-        None => Context::open_default()?,
-    };
+    let context = device::open(options.device.as_deref())?;
     let port = choose_port(&context, &options)?;
     let manner =
         Manner { event: options.event, yields: matches!(options.role, Role::Both), patience: options.patience };

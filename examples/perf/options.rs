@@ -20,7 +20,7 @@ Latency and bandwidth of sends, writes and reads over a reliable connection, mea
 lat: one message at a time. For send and write half of the round trip; for read the time until it has completed.
 bw:  a queue of requests kept full, in one direction. 1 MiB = 2^20 bytes.
 
-  -d, --device DEVICE    the RDMA device (default: the first with an active port, or else a soft one)
+  -d, --device DEVICE    the RDMA device (default: the first with an active port, or else soft0)
   -g, --gid ROW          the row of its GID table (default: the one that suits RoCE v2 best)
   -p, --port PORT        TCP port to meet at (default 18515)
   -s, --size BYTES,...   message sizes in bytes, 1 to 1073741824 (default 64,4096,65536)

@@ -27,7 +27,7 @@ Two queue pairs send each other messages in turn, and every byte is checked.
   {letters}_pingpong HOST            a client of the server on HOST
 The peer is another {letters}_pingpong or the ibv_{letters}_pingpong of rdma-core, which needs -g on RoCE.
 
-  -d, --ib-dev DEVICE    the RDMA device (default: the first with an active port, or else a soft one)
+  -d, --ib-dev DEVICE    the RDMA device (default: the first with an active port, or else soft0)
   -i, --ib-port PORT     its port (default: the first that is active)
   -g, --gid-idx ROW      the row of its GID table (default: the one that suits RoCE v2 best)
   -p, --port PORT        TCP port to meet at (default 18515); without HOST: a server

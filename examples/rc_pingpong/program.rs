@@ -1,5 +1,6 @@
 //! The program, for whichever transport.
 
+mod device;
 mod fault;
 mod game;
 mod meeting;
@@ -33,10 +34,7 @@ fn run<T: Game>(out: &mut impl Write) -> Result<(), Fault> {
     let Some(options) = options::parse::<T>()? else {
         return Ok(out.write_all(options::help::<T>().as_bytes())?);
     };
-    let context = match &options.device {
-        Some(name) => Context::open(name)?,
-        None => Context::open_default()?,
-    };
+    let context = device::open(options.device.as_deref())?;
     let port = choose_port(&context, &options)?;
     let most = port.active_mtu();
     let mtu = match (&options.mode, options.mtu) {

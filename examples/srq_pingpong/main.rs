@@ -4,6 +4,8 @@
 //! of rdma-core: `srq_pingpong -h`.
 #![forbid(unsafe_code)]
 
+#[path = "../rc_pingpong/device.rs"]
+mod device;
 #[path = "../rc_pingpong/fault.rs"]
 mod fault;
 mod game;
@@ -15,7 +17,7 @@ mod tcp;
 
 use fault::{Doing, Fault};
 use game::{Seat, completions, play};
-use interlock::{Context, Endpoint, Port, ProtectionDomain};
+use interlock::{Endpoint, Port, ProtectionDomain};
 use meeting::Meeting;
 use options::{HELP, MOST_PAIRS, Options};
 use std::io::{self, Write};
@@ -37,10 +39,7 @@ fn run(out: &mut impl Write) -> Result<(), Fault> {
     let Some(options) = options::parse()? else {
         return Ok(out.write_all(HELP.as_bytes())?);
     };
-    let context = match &options.device {
-        Some(name) => Context::open(name)?,
-        None => Context::open_default()?,
-    };
+    let context = device::open(options.device.as_deref())?;
     let mut port = context.active_port()?;
     if let Some(row) = options.gid_row {
         port = port.with_gid(|entry| entry.index() == row).doing(format_args!("no row {row}"))?;

@@ -16,7 +16,7 @@ Many queue pairs play ping-pong at once, and each side receives all its messages
   srq_pingpong HOST            a client of the server on HOST
 The peer is another srq_pingpong or the ibv_srq_pingpong of rdma-core, which needs -g on RoCE.
 
-  -d, --ib-dev DEVICE    the RDMA device (default: the first with an active port, or else a soft one)
+  -d, --ib-dev DEVICE    the RDMA device (default: the first with an active port, or else soft0)
   -g, --gid-idx ROW      the row of its GID table (default: the one that suits RoCE v2 best)
   -p, --port PORT        TCP port to meet at (default 18515); without HOST: a server
   -s, --size BYTES       length of a message, the same on both sides (default 4096)

@@ -6,7 +6,7 @@ use super::objects::Objects;
 use super::reviewed::Row;
 use super::{DeviceAttributes, Port, PortState, devices, hardware};
 use crate::error::{VerbError, note_leak};
-use crate::provider::{Provider, soft};
+use crate::provider::{self, Opened, Provider};
 use crate::sys;
 use crate::types::{Pkey, PortNumber};
 use std::sync::{Arc, OnceLock};
@@ -31,12 +31,19 @@ pub(super) fn forbidden_variable() -> Option<&'static str> {
 #[non_exhaustive]
 pub enum OpenError {
     /// No device has that name.
-    #[error("there is no RDMA device {name:?}; there are: {}", available.join(", "))]
+    #[error("there is no RDMA device {name:?}; there are: {}", names(available))]
     NoSuchDevice {
         /// The name that was asked for.
         name: String,
         /// The names of those that there are.
         available: Vec<String>,
+    },
+    /// [`Context::open_default`] found no RDMA device of this machine that it can use. It never takes a simulated one instead:
+    /// [`Context::open`] with `soft0` does, or `INTERLOCK_DEVICE=soft0`.
+    #[error("this machine has no usable RDMA device ({}); {}", reasons(unusable), what_to_check())]
+    NoHardware {
+        /// The devices that there are, each with the reason why it was not taken.
+        unusable: Vec<String>,
     },
     /// A variable is set under which failed destroys look like success, or locks are left out.
     #[error("the environment variable {variable} makes a provider unsafe to rely on; unset it")]
@@ -55,6 +62,30 @@ pub enum OpenError {
     /// libibverbs could not look.
     #[error(transparent)]
     Verb(#[from] VerbError),
+}
+
+fn names(available: &[String]) -> String {
+    if available.is_empty() { "none".to_owned() } else { available.join(", ") }
+}
+
+fn reasons(unusable: &[String]) -> String {
+    if unusable.is_empty() { "none is listed".to_owned() } else { unusable.join("; ") }
+}
+
+/// The part of a message that says what to do where there is no hardware.
+fn what_to_check() -> &'static str {
+    if !cfg!(feature = "rdma-core") {
+        "this program was built without the feature `rdma-core`: it has the simulated device soft0 only, \
+         which INTERLOCK_DEVICE=soft0 or Context::open chooses"
+    } else if !cfg!(feature = "soft") {
+        "check that its kernel module is loaded, that ibv_devices lists it, that this user may open \
+         /dev/infiniband/uverbs*, and INTERLOCK_DEVICE, which names a device; \
+         for the simulated device soft0, build with the feature `soft`"
+    } else {
+        "check that its kernel module is loaded, that ibv_devices lists it, that this user may open \
+         /dev/infiniband/uverbs*, and INTERLOCK_DEVICE, which names a device; \
+         INTERLOCK_DEVICE=soft0 chooses a simulated one inside the process"
+    }
 }
 
 /// libibverbs says `ENOENT` also where the node is there but may not be opened.
@@ -139,34 +170,42 @@ impl Context {
         if let Some(variable) = forbidden_variable() {
             return Err(OpenError::ForbiddenEnvironment { variable });
         }
-        #[cfg(feature = "rdma-core")]
-        if let Some(raw) = crate::provider::rdma_core::open(name).map_err(|source| refused(name, source))? {
-            return Ok(Self::from_raw(raw, &crate::provider::rdma_core::RdmaCore, name, None));
-        }
-        if soft::devices().iter().any(|soft| soft.name == name) {
-            return Self::open_on(soft::Fabric::process(), name);
+        if let Some(opened) = provider::open(name).map_err(|source| refused(name, source))? {
+            return Ok(Self::from_opened(opened, name));
         }
         let available = devices()?.iter().map(|device| device.name().to_owned()).collect();
         Err(OpenError::NoSuchDevice { name: name.to_owned(), available })
     }
 
     /// Opens the device that the environment variable `INTERLOCK_DEVICE` names; where it is not set, the first
-    /// RDMA device that has an active port; where there is none, the soft device `soft0`.
+    /// RDMA device of this machine that opens and has an active port.
+    ///
+    /// Never a simulated device, unless the variable names one: `INTERLOCK_DEVICE=soft0`. A program that goes on with a
+    /// simulation where there is no hardware says so itself, with [`open("soft0")`](Self::open).
     ///
     /// # Errors
     ///
-    /// As [`open`](Self::open).
+    /// [`OpenError::NoHardware`] says what to check. With the variable, as [`open`](Self::open).
     pub fn open_default() -> Result<Self, OpenError> {
         if let Some(name) = env::var_os("INTERLOCK_DEVICE").filter(|name| !name.is_empty()) {
             return Self::open(&name.to_string_lossy());
         }
+        let mut unusable = Vec::new();
         for device in hardware()? {
-            let context = device.open()?;
-            if context.ports()?.iter().any(Port::is_active) {
-                return Ok(context);
-            }
+            let reason = match device.open() {
+                Ok(context) => match context.active_port() {
+                    Ok(_) => return Ok(context),
+                    Err(error) => format!("{}: {error}", device.name()),
+                },
+                Err(error @ OpenError::ForbiddenEnvironment { .. }) => return Err(error),
+                Err(OpenError::Refused { name, source }) => {
+                    format!("cannot open {name}{}: {source}", may_not(&source))
+                }
+                Err(error) => format!("{}: {error}", device.name()),
+            };
+            unusable.push(reason);
         }
-        Self::open("soft0")
+        Err(OpenError::NoHardware { unusable })
     }
 
     /// Opens a device of a soft fabric of the program's own, made at its first use.
@@ -174,18 +213,15 @@ impl Context {
     /// # Errors
     ///
     /// What the fabric was told to answer.
-    pub fn open_on(fabric: &soft::Fabric, name: &str) -> Result<Self, OpenError> {
-        let raw = fabric.open(name).map_err(|source| refused(name, source))?;
-        Ok(Self::from_raw(raw, &soft::Soft, name, Some(fabric)))
+    #[cfg(feature = "soft")]
+    pub fn open_on(fabric: &crate::soft::Fabric, name: &str) -> Result<Self, OpenError> {
+        let opened = Opened::on(fabric, name).map_err(|source| refused(name, source))?;
+        Ok(Self::from_opened(opened, name))
     }
 
-    fn from_raw(
-        raw: NonNull<sys::ibv_context>,
-        provider: &'static dyn Provider,
-        name: &str,
-        fabric: Option<&soft::Fabric>,
-    ) -> Self {
-        let device = DeviceKey { name: name.into(), fabric: fabric.map_or(0, soft::Fabric::address) };
+    fn from_opened(opened: Opened, name: &str) -> Self {
+        let Opened { context: raw, provider, fabric } = opened;
+        let device = DeviceKey { name: name.into(), fabric: fabric.unwrap_or(0) };
         let (objects, event_state) = (Objects::default(), EventState::default());
         let (soft, row) = (fabric.is_some(), OnceLock::new());
         Self(Arc::new(ContextInner { raw, provider, device, soft, objects, event_state, row }))

@@ -71,7 +71,8 @@ impl fmt::Debug for Device {
 
 /// The RDMA devices of this machine, then the soft devices of this process.
 ///
-/// `ibv_get_device_list(3)`. A machine without RDMA has only the soft ones.
+/// `ibv_get_device_list(3)`. A machine without RDMA has only the soft ones; a build without the feature `soft` has none of
+/// these.
 ///
 /// # Errors
 ///
@@ -88,7 +89,7 @@ impl fmt::Debug for Device {
 #[doc(alias = "ibv_get_device_list")]
 pub fn devices() -> Result<Vec<Device>, VerbError> {
     let mut all = hardware()?;
-    all.extend(provider::soft::devices().into_iter().map(|d| Device {
+    all.extend(provider::simulated().into_iter().map(|d| Device {
         name: d.name,
         guid: u64::from_be(d.guid_be),
         soft: true,
@@ -97,15 +98,9 @@ pub fn devices() -> Result<Vec<Device>, VerbError> {
 }
 
 /// The devices that are not soft.
-#[cfg(feature = "rdma-core")]
 fn hardware() -> Result<Vec<Device>, VerbError> {
     // For what libibverbs makes of its environment now; opening says no.
     let _ = context::forbidden_variable();
-    let listed = provider::rdma_core::devices()?;
+    let listed = provider::hardware()?;
     Ok(listed.into_iter().map(|d| Device { name: d.name, guid: u64::from_be(d.guid_be), soft: false }).collect())
-}
-
-#[cfg(not(feature = "rdma-core"))]
-fn hardware() -> Result<Vec<Device>, VerbError> {
-    Ok(Vec::new())
 }

@@ -11,6 +11,7 @@
 
 #[cfg(feature = "rdma-core")]
 pub(crate) mod rdma_core;
+#[cfg(feature = "soft")]
 pub mod soft;
 
 use crate::device::reviewed::Row;
@@ -24,6 +25,53 @@ pub(crate) struct Listed {
     pub(crate) name: String,
     /// Network byte order, as `ibv_get_device_guid` has it.
     pub(crate) guid_be: u64,
+}
+
+/// A context, and whose it is.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    /// Open, and not opened by anybody else.
+    pub(crate) context: NonNull<sys::ibv_context>,
+    pub(crate) provider: &'static dyn Provider,
+    /// The address of the fabric that a soft device belongs to.
+    pub(crate) fabric: Option<usize>,
+}
+
+impl Opened {
+    #[cfg(feature = "soft")]
+    pub(crate) fn on(fabric: &soft::Fabric, name: &str) -> Result<Self, VerbError> {
+        Ok(Self { context: fabric.open(name)?, provider: &soft::Soft, fabric: Some(fabric.address()) })
+    }
+}
+
+/// Opens the device of that name, a real one if both have it; `None` if there is none.
+#[cfg_attr(not(feature = "rdma-core"), allow(clippy::unnecessary_wraps, reason = "libibverbs can fail"))]
+pub(crate) fn open(name: &str) -> Result<Option<Opened>, VerbError> {
+    #[cfg(feature = "rdma-core")]
+    if let Some(context) = rdma_core::open(name)? {
+        return Ok(Some(Opened { context, provider: &rdma_core::RdmaCore, fabric: None }));
+    }
+    #[cfg(feature = "soft")]
+    if simulated().iter().any(|device| device.name == name) {
+        return Opened::on(soft::Fabric::process(), name).map(Some);
+    }
+    Ok(None)
+}
+
+/// The devices of the machine.
+pub(crate) fn hardware() -> Result<Vec<Listed>, VerbError> {
+    #[cfg(feature = "rdma-core")]
+    return rdma_core::devices();
+    #[cfg(not(feature = "rdma-core"))]
+    Ok(Vec::new())
+}
+
+/// The soft devices that this process has without asking.
+pub(crate) fn simulated() -> Vec<Listed> {
+    #[cfg(feature = "soft")]
+    return soft::devices();
+    #[cfg(not(feature = "soft"))]
+    Vec::new()
 }
 
 /// The verbs that create, change and destroy objects.

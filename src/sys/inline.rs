@@ -118,11 +118,11 @@ pub(crate) unsafe fn ibv_dealloc_mw(mw: *mut ibv_mw) -> c_int {
 
 #[cfg(feature = "rdma-core")]
 mod query {
-    use super::super::{
-        self as sys, ibv_context, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_device_attr_ex, ibv_port_attr, ibv_qp,
+    use super::unsupported;
+    use crate::sys::{
+        self, ibv_context, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_device_attr_ex, ibv_port_attr, ibv_qp,
         ibv_qp_init_attr_ex, verbs_context,
     };
-    use super::unsupported;
     use core::ffi::{c_int, c_void};
     use core::mem::{offset_of, size_of};
 

@@ -1,8 +1,27 @@
 //! The C interface: bindgen's output over `<infiniband/verbs.h>`, and by hand the `static inline` functions of that header.
 //!
-//! With the feature `rdma-core` the bindings are made from the installed headers at build time; without it the
-//! checked-in output serves, and nothing is linked. Nothing here is safe to call, and no name of it appears in a
-//! public signature of the library.
+//! With the feature `bindgen` the bindings are made from the installed headers at build time; without it the output
+//! that is checked in for the architecture serves. The feature `rdma-core` links libibverbs; without it nothing is
+//! linked, and the soft device uses the structs alone. Nothing here is safe to call, and no name of it appears in a public
+//! signature of the library.
+//!
+//! # Headers and library of different releases
+//!
+//! The library that a program runs with may be another release than the headers that the bindings were made from. Whose
+//! memory a struct is decides how it may grow:
+//!
+//! - The program's, without its size (such as `ibv_wc`, `ibv_device_attr`, `ibv_qp_attr`): it may not grow at all,
+//!   because a newer library would write behind the end of ours. Upstream keeps these as they are.
+//! - The program's, with its size or with a mask of the members that count (`ibv_port_attr`, `ibv_device_attr_ex`,
+//!   `ibv_gid_entry`; `ibv_qp_init_attr_ex`, `ibv_cq_init_attr_ex`): it may grow at the end. The library fills the size
+//!   that it was told, and looks at the members of the mask only. `ibv_query_port` belongs here as the C macro of that name:
+//!   it calls the member `query_port` of the `verbs_context` with a size, and so does [`inline`]; `__lib_query_port` fills
+//!   a copy of its own where ours is shorter, and copies our size of it.
+//! - The library's (`ibv_qp_ex`): it may grow at the end. We read members through a pointer, only those that we know.
+//! - `verbs_context`, also the library's, grows at the *start*, and has its size in it: [`inline`] counts from the end and
+//!   compares before it reads a member.
+//!
+//! `tests/bindings.rs` holds the installed headers to this.
 #![allow(unsafe_code, reason = "foreign functions and the structs they take")]
 
 pub(crate) mod inline;
@@ -23,9 +42,11 @@ pub(crate) mod inline;
     reason = "generated"
 )]
 mod bindings {
-    #[cfg(feature = "rdma-core")]
+    #[cfg(feature = "bindgen")]
     include!(concat!(env!("OUT_DIR"), "/bindings.rs"));
-    #[cfg(not(feature = "rdma-core"))]
-    include!("bindings.rs");
+    #[cfg(all(not(feature = "bindgen"), target_arch = "aarch64"))]
+    include!("bindings/aarch64.rs");
+    #[cfg(all(not(feature = "bindgen"), target_arch = "x86_64"))]
+    include!("bindings/x86_64.rs");
 }
 pub(crate) use bindings::*;

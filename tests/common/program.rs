@@ -50,6 +50,10 @@ impl Program {
         let program = program.into();
         let line = format!("{} {}", program.display(), arguments.join(" "));
         let mut command = Command::new(&program);
+        // The device of `context()`; unlike the tests the examples would rather take one of the machine.
+        if env::var_os("INTERLOCK_DEVICE").is_none() {
+            command.env("INTERLOCK_DEVICE", "soft0");
+        }
         command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap_or_else(|error| panic!("{line}: {error}"));
         let stdout = Pipe::new(child.stdout.take().unwrap());

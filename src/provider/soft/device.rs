@@ -7,7 +7,7 @@ use crate::sys::{
     ibv_port_attr, ibv_port_state,
 };
 use crate::types::Psn;
-use libc::c_int;
+use libc::{c_char, c_int};
 use std::collections::HashMap;
 use std::sync::OnceLock;
 
@@ -166,7 +166,7 @@ impl Device {
     pub(super) fn attributes(&self) -> ibv_device_attr {
         let mut attributes = ibv_device_attr::default();
         for (to, from) in attributes.fw_ver.iter_mut().zip(*b"interlock-soft") {
-            *to = from.cast_signed();
+            *to = c_char::from_ne_bytes([from]);
         }
         attributes.node_guid = self.guid_be();
         attributes.sys_image_guid = self.guid_be();

@@ -14,7 +14,7 @@ use crate::{
     error::VerbError,
     sys::{ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_node_type, ibv_qp, ibv_srq, ibv_transport_type},
 };
-use libc::c_int;
+use libc::{c_char, c_int};
 use std::{os::fd::RawFd, ptr::NonNull};
 
 /// A context, and what the C struct has no room for.
@@ -42,7 +42,7 @@ pub(super) fn new_context(fabric: Fabric, index: usize, name: &str, async_fd: Ra
     };
     let room = device.name.len() - 1;
     for ((to, also), from) in device.name.iter_mut().zip(&mut device.dev_name).zip(name.bytes()).take(room) {
-        *to = from.cast_signed();
+        *to = c_char::from_ne_bytes([from]);
         *also = *to;
     }
     let mut base = ibv_context::default();
