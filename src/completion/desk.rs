@@ -313,7 +313,7 @@ impl Desk {
         let gone = self.left.iter().take_while(|(_, before)| *before == 0).count();
         let waiting = self.left.split_off(gone);
         self.leaving.extend(mem::replace(&mut self.left, waiting).into_iter().rev().map(|(orphan, _)| orphan));
-        if !(self.left.is_empty() && self.leaving.is_empty()) {
+        if !(self.left.is_empty() && self.leaving.is_empty() && self.guests.is_empty()) {
             queue.mailbox.flag();
         }
         if any {
@@ -340,9 +340,6 @@ impl Desk {
                 }
                 Err(error) => guest.pair.leak(error),
             }
-        }
-        if !self.guests.is_empty() {
-            queue.mailbox.flag();
         }
     }
 

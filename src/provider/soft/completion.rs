@@ -5,6 +5,7 @@ use super::{
     fabric::State,
     objects::{Raw, Table},
     pair::Pair,
+    profile::Late,
 };
 use crate::sys::{ibv_cq, ibv_event_type, ibv_wc, ibv_wc__bindgen_ty_1, ibv_wc_flags, ibv_wc_opcode, ibv_wc_status};
 use libc::c_int;
@@ -45,6 +46,10 @@ pub(super) struct Entry {
     pub(super) wc: ibv_wc,
     pub(super) slot: Slot,
     pub(super) solicited: bool,
+    /// Payload that is written when this is polled.
+    pub(super) late: Option<Box<Late>>,
+    /// Of a pair that was destroyed, which no poll may meet.
+    pub(super) is_dead: bool,
 }
 
 /// What the next completion must be to make an event.
@@ -62,7 +67,7 @@ pub(super) struct Cq {
     pub(super) device: usize,
     channel: usize,
     depth: usize,
-    entries: VecDeque<Entry>,
+    pub(super) entries: VecDeque<Entry>,
     arm: Arm,
     /// Overrun.
     failed: bool,
@@ -171,6 +176,7 @@ impl State {
     pub(super) fn poll(&mut self, index: usize) -> Result<Option<ibv_wc>, c_int> {
         let cq = self.cqs.get_mut(index).ok_or(libc::EINVAL)?;
         let Some(entry) = cq.entries.pop_front() else { return if cq.failed { Err(libc::EIO) } else { Ok(None) } };
+        self.meet(&entry);
         let Slot { side, owner, epoch, end } = entry.slot;
         match side {
             Side::Shared => {
@@ -189,6 +195,7 @@ impl State {
 
     /// Adds a completion, and makes an event if the queue was armed for it.
     pub(super) fn complete(&mut self, index: usize, entry: Entry) {
+        let overtakes = self.latitudes.overtakes();
         let Some(cq) = self.cqs.get_mut(index) else { return };
         if cq.failed {
             return;
@@ -200,7 +207,14 @@ impl State {
             return;
         }
         let urgent = entry.solicited || entry.wc.status != ibv_wc_status::IBV_WC_SUCCESS;
+        let ours = (entry.slot.side, entry.slot.owner, entry.slot.epoch);
         cq.entries.push_back(entry);
+        if overtakes
+            && let [.., before, last] = cq.entries.make_contiguous()
+            && (before.slot.side, before.slot.owner, before.slot.epoch) == ours
+        {
+            std::mem::swap(before, last);
+        }
         self.notify(index, urgent);
     }
 

@@ -47,6 +47,9 @@ unsafe fn answer<W>(result: Result<(), Refused<W>>, bad: *mut *mut W) -> c_int {
     errno
 }
 
+/// What a post answers that queued only a part, and says 0.
+pub(super) const HALF: c_int = 0;
+
 /// `ibv_post_send`.
 ///
 /// # Safety
@@ -63,7 +66,12 @@ unsafe extern "C" fn post_send(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *mut 
         None => {
             let kept = state.faults.send_kept();
             // SAFETY: the caller's promise.
-            unsafe { state.post_send(index, wr, kept) }
+            let posted = unsafe { state.post_send(index, wr, kept) };
+            if posted.is_ok() && state.latitudes.hides_posts() {
+                Err(Refused { errno: libc::ENOMEM, at: ptr::null_mut() })
+            } else {
+                posted
+            }
         }
     };
     state.settle();
@@ -155,11 +163,17 @@ unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, entries: c_int, to: *mut ibv_wc) -
     let Ok(room) = usize::try_from(entries) else { return -libc::EINVAL };
     state.settle();
     let mut found = 0;
+    let room = state.latitudes.filled(room);
+    let leaves_fields = state.latitudes.leaves_fields();
     while found < room {
         match state.poll(index) {
-            Ok(Some(wc)) => {
+            Ok(Some(mut wc)) => {
                 // SAFETY: `found` is less than `entries`.
                 let place = unsafe { to.add(found) };
+                if leaves_fields {
+                    // SAFETY: an element of the caller's array, of numbers.
+                    wc.wc_flags |= unsafe { (*place).wc_flags };
+                }
                 // SAFETY: an element of the caller's array.
                 unsafe { ptr::write(place, wc) };
                 found += 1;

@@ -163,6 +163,11 @@ impl Device {
         None
     }
 
+    /// Lets the next queue pair have this number, if it is free then.
+    pub(super) fn take_next(&mut self, qpn: u32) {
+        self.next_qpn = qpn;
+    }
+
     pub(super) fn attributes(&self) -> ibv_device_attr {
         let mut attributes = ibv_device_attr::default();
         for (to, from) in attributes.fw_ver.iter_mut().zip(*b"interlock-soft") {

@@ -123,7 +123,8 @@ impl State {
                     _ => None,
                 };
                 let wc = completion::sent(work.id, work.opcode, pair.qpn, len);
-                let entry = Entry { wc, slot: pair.slot(index, Side::Send, end), solicited: false };
+                let entry =
+                    Entry { wc, slot: pair.slot(index, Side::Send, end), solicited: false, late: None, is_dead: false };
                 let cq = pair.send_cq;
                 pair.recycle(work);
                 self.complete(cq, entry);
@@ -133,7 +134,8 @@ impl State {
             self.tell_drained(index);
         } else {
             let wc = completion::failed(work.id, status, pair.qpn);
-            let entry = Entry { wc, slot: pair.slot(index, Side::Send, end), solicited: false };
+            let entry =
+                Entry { wc, slot: pair.slot(index, Side::Send, end), solicited: false, late: None, is_dead: false };
             let cq = pair.send_cq;
             pair.recycle(work);
             self.complete(cq, entry);
@@ -146,7 +148,7 @@ impl State {
         let Some(pair) = self.pairs.get_mut(index) else { return false };
         let Some((work, end)) = pair.send.pop() else { return false };
         let wc = completion::failed(work.id, ibv_wc_status::IBV_WC_WR_FLUSH_ERR, pair.qpn);
-        let entry = Entry { wc, slot: pair.slot(index, Side::Send, end), solicited: false };
+        let entry = Entry { wc, slot: pair.slot(index, Side::Send, end), solicited: false, late: None, is_dead: false };
         let cq = pair.send_cq;
         pair.recycle(work);
         self.complete(cq, entry);
@@ -158,7 +160,8 @@ impl State {
         let Some(pair) = self.pairs.get_mut(index) else { return false };
         let Some((work, end)) = pair.receive.pop() else { return false };
         let wc = completion::failed(work.id, ibv_wc_status::IBV_WC_WR_FLUSH_ERR, pair.qpn);
-        let entry = Entry { wc, slot: pair.slot(index, Side::Receive, end), solicited: false };
+        let entry =
+            Entry { wc, slot: pair.slot(index, Side::Receive, end), solicited: false, late: None, is_dead: false };
         let cq = pair.receive_cq;
         pair.receive.recycle(work.sges);
         self.complete(cq, entry);

@@ -10,6 +10,7 @@ use super::{
     memory::Span,
     objects::{Pd, Table},
     pair::Pairs,
+    profile::{Latitudes, Profile},
     regions::Regions,
     srq::Srqs,
 };
@@ -67,6 +68,14 @@ impl Fabric {
         PROCESS.get_or_init(|| {
             let fabric = Self::new();
             let mut state = fabric.lock();
+            if let Ok(name) = std::env::var("INTERLOCK_SOFT_PROFILE") {
+                match Profile::named(&name) {
+                    Some(profile) => state.latitudes = Latitudes::new(profile, true),
+                    None => {
+                        eprintln!("interlock: INTERLOCK_SOFT_PROFILE={name} is no profile; taking the specification's")
+                    }
+                }
+            }
             _ = state.device("soft0");
             _ = state.device("soft1");
             drop(state);
@@ -79,9 +88,29 @@ impl Fabric {
         Arc::as_ptr(&self.0).addr()
     }
 
+    /// As [`new`](Self::new), of devices with this profile.
+    pub fn with_profile(profile: Profile) -> Self {
+        let fabric = Self::new();
+        fabric.lock().latitudes = Latitudes::new(profile, false);
+        fabric
+    }
+
+    /// As [`manual`](Self::manual), of devices with this profile.
+    pub fn manual_with_profile(profile: Profile) -> Self {
+        let fabric = Self::manual();
+        fabric.lock().latitudes = Latitudes::new(profile, false);
+        fabric
+    }
+
+    /// What was done to the devices that a provider like theirs need not bear; nothing, if the library is right.
+    pub fn violations(&self) -> Vec<String> {
+        self.lock().latitudes.violations.clone()
+    }
+
     fn with_clock(clock: Clock) -> Self {
         Self(Arc::new(Mutex::new(State {
             clock,
+            latitudes: Latitudes::new(Profile::Specification, false),
             now: None,
             devices: Vec::new(),
             contexts: Table::default(),
@@ -235,6 +264,7 @@ struct Timer {
 /// All that the lock guards.
 pub(super) struct State {
     clock: Clock,
+    pub(super) latitudes: Latitudes,
     /// The time, once it was looked at since the lock was taken.
     now: Option<Duration>,
     pub(super) devices: Vec<Device>,

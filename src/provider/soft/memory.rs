@@ -49,6 +49,10 @@ impl Span {
         Self { addr: bytes.as_mut_ptr().expose_provenance(), len: bytes.len(), exposed: false }
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
     fn cut(&mut self, len: usize) {
         self.addr = self.addr.wrapping_add(len);
         self.len -= len;

@@ -5,7 +5,8 @@
 //! request, one timer. An automatic fabric runs all of them before a verb returns; a manual one waits for
 //! [`Fabric::step`].
 //!
-//! It does what the specification says. Where Linux soft-RoCE differs, this device follows the specification.
+//! It does what the specification says. Where Linux soft-RoCE differs, this device follows the specification. What the
+//! specification leaves open it does by its [`Profile`].
 
 // | module | what |
 // |---|---|
@@ -26,6 +27,7 @@
 // | `responder` | the responder |
 // | `datagram` | address handles, datagrams, multicast groups |
 // | `fault` | failures on demand |
+// | `profile` | what providers do differently |
 // | `handles` | what stands behind the pointers of the C interface |
 // | `verbs`, `memory_verbs`, `queue_verbs` | the control path, as `Provider` |
 // | `data_path`, `session`, `polling` | the data path, as C functions; `ibv_wr_*`; `ibv_start_poll` |
@@ -46,6 +48,7 @@ mod objects;
 mod pair;
 mod polling;
 mod post;
+mod profile;
 mod queue_verbs;
 mod regions;
 mod request;
@@ -62,6 +65,7 @@ mod tests;
 
 pub use fabric::Fabric;
 pub use fault::{Fault, Verb};
+pub use profile::Profile;
 
 pub(crate) use verbs::Soft;
 

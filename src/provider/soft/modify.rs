@@ -38,6 +38,9 @@ impl State {
         if from == PairState::SendError && to == PairState::ReadyToSend {
             while self.flush_send(index) {}
         }
+        if to == PairState::Reset {
+            self.leave_completions(index);
+        }
         let epoch = if to == PairState::Reset { self.next_epoch() } else { 0 };
         let pair = self.pairs.get_mut(index).ok_or(libc::EINVAL)?;
         pair.attributes = attributes;

@@ -267,12 +267,17 @@ impl State {
         }
         self.forget(Subject::Pair(index));
         self.regions.unbind_pair(index);
+        self.leave_completions(index);
+        let reuses_numbers = self.latitudes.reuses_numbers();
         let pair = self.pairs.remove(index).ok_or(libc::EINVAL)?;
         if let Some(srq) = pair.srq.and_then(|srq| self.srqs.get_mut(srq)) {
             srq.users = srq.users.saturating_sub(1);
         }
         if let Some(device) = self.devices.get_mut(pair.device) {
             device.qpns.remove(&pair.qpn);
+            if reuses_numbers {
+                device.take_next(pair.qpn);
+            }
         }
         for cq in [pair.send_cq, pair.receive_cq] {
             if let Some(cq) = self.cqs.get_mut(cq) {

@@ -1,6 +1,7 @@
 //! Posting: the way into the work queues.
 #![allow(unsafe_code, reason = "lists and pointers of the C interface")]
 
+use super::data_path::HALF;
 use super::{
     fabric::State,
     request,
@@ -18,6 +19,9 @@ pub(super) struct Refused<W> {
     pub(super) at: *mut W,
 }
 
+/// A request has a completion of its own.
+const SIGNALED: u32 = crate::sys::ibv_send_flags::IBV_SEND_SIGNALED.0;
+
 impl State {
     /// Posts a list of requests to the send queue. With `kept`, a fault: they are queued, but not started, in any state.
     ///
@@ -32,6 +36,10 @@ impl State {
         kept: Option<c_int>,
     ) -> Result<(), Refused<ibv_send_wr>> {
         let withheld = self.faults.flush_withheld;
+        let needs_signals = self.latitudes.needs_signals();
+        // SAFETY: the first of the list, if there is one (caller).
+        let is_list = unsafe { list.as_ref() }.is_some_and(|first| !first.next.is_null());
+        let half = is_list && self.latitudes.halves_posts();
         let Some(pair) = self.pairs.get_mut(index) else { return Err(Refused { errno: libc::EINVAL, at: list }) };
         let sends = pair.state.takes_sends();
         let mut result = Ok(());
@@ -40,6 +48,10 @@ impl State {
             // SAFETY: an element of the list (caller).
             let wr = unsafe { &*at };
             let work = if !sends && kept.is_none() {
+                Err(libc::EINVAL)
+            } else if half && at != list {
+                Err(HALF)
+            } else if needs_signals && !pair.signal_all && wr.send_flags & SIGNALED == 0 {
                 Err(libc::EINVAL)
             } else if pair.send.is_full() {
                 Err(libc::ENOMEM)

@@ -162,6 +162,7 @@ impl State {
         if found.is_ok() {
             // SAFETY: spans of regions that are registered now, and under this lock stay so; the receive may be written.
             unsafe { memory::copy(message, &target) };
+            self.delay(&target);
         }
         self.target_scratch = target;
         found
@@ -211,7 +212,8 @@ impl State {
         let len = u32::try_from(work.len + header).unwrap_or(u32::MAX);
         let wc = completion::received(id, opcode, pair.qpn, len, work.extra, origin);
         let cq = pair.receive_cq;
-        self.complete(cq, Entry { wc, slot, solicited: work.solicited });
+        let late = self.take_late();
+        self.complete(cq, Entry { wc, slot, solicited: work.solicited, late, is_dead: false });
     }
 
     /// Completes the oldest receive of a pair, which cannot take what came.
@@ -220,7 +222,7 @@ impl State {
         let Some(pair) = self.pairs.get(peer) else { return };
         let wc = completion::failed(id, status, pair.qpn);
         let cq = pair.receive_cq;
-        self.complete(cq, Entry { wc, slot, solicited: false });
+        self.complete(cq, Entry { wc, slot, solicited: false, late: None, is_dead: false });
     }
 
     /// A write arrives.

@@ -78,6 +78,9 @@ impl SoftPair {
                 return Err(libc::EOPNOTSUPP);
             }
             fill(&mut base, |bit| asked & u64::from(bit.0) != 0);
+            if transport != Transport::Datagram {
+                base.wr_set_ud_addr = None;
+            }
         }
         Ok(Self { base, drafts: Vec::new() })
     }

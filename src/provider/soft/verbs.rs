@@ -11,7 +11,7 @@ use super::{
     queue_verbs,
     session::SoftPair,
 };
-use crate::device::reviewed::{self, Row};
+use crate::device::reviewed::Row;
 use crate::{
     error::VerbError,
     provider::Provider,
@@ -45,8 +45,9 @@ impl Provider for Soft {
         Ok(())
     }
 
-    unsafe fn row(&self, _: NonNull<ibv_context>) -> Option<&'static Row> {
-        Some(&reviewed::SOFT)
+    unsafe fn row(&self, context: NonNull<ibv_context>) -> Option<&'static Row> {
+        // SAFETY: open (caller).
+        Some(unsafe { fabric_of(context.as_ptr()) }.lock().latitudes.profile.row())
     }
 
     unsafe fn query_device(&self, context: NonNull<ibv_context>) -> Result<ibv_device_attr, VerbError> {

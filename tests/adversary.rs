@@ -1,0 +1,250 @@
+//! Programs on devices that do what providers do differently: each profile of the soft device, and adversaries.
+//!
+//! `ADVERSARY_SEEDS` says how many adversaries; 16 if it is not set.
+
+use interlock::soft::{Fabric, Profile};
+use interlock::{
+    Buffer, CompletionQueue, Context, Inline, Limits, Messages, OnShared, Poller, Port, ProtectionDomain, QueuePair,
+    ReadyToSend, ReliableConnection, RemoteReadWrite, SharedLimits, SharedReceiveQueue, WorkRequest,
+};
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+use std::{env, thread};
+
+const LIMITS: Limits =
+    Limits { sends: 8, receives: 8, inline_bytes: 32, elements: 1, posting: interlock::Posting::List };
+const PATIENCE: Duration = Duration::from_secs(3);
+
+fn profiles() -> Vec<Profile> {
+    let seeds = env::var("ADVERSARY_SEEDS").ok().and_then(|seeds| seeds.parse().ok());
+    let seeds = seeds.unwrap_or(if cfg!(miri) { 1 } else { 16 });
+    let named = [Profile::Specification, Profile::Rxe, Profile::Siw, Profile::Mlx5, Profile::Efa];
+    named.into_iter().chain((0..seeds).map(Profile::Adversary)).collect()
+}
+
+/// Numbers from a seed.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % end
+    }
+}
+
+macro_rules! stage {
+    ($profile:expr) => {{
+        interlock::domain! { struct Test; }
+        let fabric = Fabric::with_profile($profile);
+        let context = Context::open_on(&fabric, "dev0").unwrap();
+        let port = context.active_port().unwrap();
+        (fabric, context.named_domain(Test).unwrap(), port)
+    }};
+}
+
+/// Two connected pairs on one completion queue.
+fn connected<B: interlock::Brand>(
+    domain: &ProtectionDomain<B>,
+    queue: &CompletionQueue<B>,
+    port: &Port,
+) -> (QueuePair<B>, QueuePair<B>) {
+    let left = domain.reliable(queue, &LIMITS).unwrap().into_init(port).unwrap();
+    let right = domain.reliable(queue, &LIMITS).unwrap().into_init(port).unwrap();
+    let (to_left, to_right) = (left.endpoint(), right.endpoint());
+    (left.connect(&to_right).unwrap(), right.connect(&to_left).unwrap())
+}
+
+/// Polls until `done`, and gives each completion to `f`.
+fn poll_until<B: interlock::Brand>(
+    profile: Profile,
+    poller: &mut Poller<B>,
+    mut f: impl FnMut(interlock::Completion<B>),
+    mut done: impl FnMut() -> bool,
+) {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match poller.poll().unwrap() {
+            Some(completion) => f(completion),
+            None if done() => return,
+            None => thread::yield_now(),
+        }
+        assert!(Instant::now() < deadline, "{profile:?}: it does not end: {poller:?}");
+    }
+}
+
+/// Where buffers begin; each may be out once.
+#[derive(Default)]
+struct Out(HashSet<usize>);
+
+impl Out {
+    fn back<B>(&mut self, buffer: &Buffer<B>) {
+        assert!(self.0.insert(buffer.as_ptr().addr()), "a buffer came back twice");
+    }
+    fn goes<B>(&mut self, buffer: &Buffer<B>) {
+        self.0.remove(&buffer.as_ptr().addr());
+    }
+}
+
+#[test]
+fn messages_arrive_whole_and_buffers_come_back_once() {
+    for profile in profiles() {
+        let (fabric, domain, port) = stage!(profile);
+        let (queue, mut poller) = domain.completion_queue(64).unwrap();
+        let mut dice = Dice(1);
+        for round in 0..if cfg!(miri) { 1 } else { 6_u8 } {
+            let (mut left, mut right) = connected(&domain, &queue, &port);
+            let mut out = Out::default();
+            let mut spare: Vec<Buffer<_>> = domain.buffers(16, 48).unwrap();
+            spare.iter().for_each(|buffer| out.back(buffer));
+            let mut posted = 0_usize;
+            for number in 0..8_u8 {
+                let buffer = spare.pop().unwrap();
+                out.goes(&buffer);
+                posted += usize::from(right.post_receive(buffer).is_ok());
+                let mut buffer = spare.pop().unwrap();
+                out.goes(&buffer);
+                let text = [number ^ round; 48];
+                buffer.write(&text[..1 + dice.below(48) as usize]).unwrap();
+                let mut request = WorkRequest::send(buffer);
+                if dice.below(2) == 0 {
+                    request = request.unsignalled();
+                }
+                match left.post(request) {
+                    Ok(_) => posted += 1,
+                    // What the device may have comes when the pair is gone.
+                    Err(error) => posted += usize::from(error.into_request().is_none()),
+                }
+            }
+            // Signalled, so that the unsignalled ones before it come out.
+            let _ = left.post_send(Inline(b"last"));
+            let mut back = Vec::new();
+            let mut kept: Vec<(Buffer<_>, Vec<u8>)> = Vec::new();
+            let take = |completion: interlock::Completion<_>, back: &mut Vec<Buffer<_>>| match completion.check() {
+                Ok(success) => back.extend(success.into_buffer()),
+                Err(failure) => back.extend(failure.into_buffer()),
+            };
+            // Some while they are connected, the rest when they are gone.
+            for _ in 0..dice.below(16) {
+                if let Some(completion) = poller.poll().unwrap() {
+                    take(completion, &mut back);
+                }
+            }
+            for buffer in back.drain(..) {
+                out.back(&buffer);
+                let bytes = buffer.to_vec();
+                assert!(bytes.windows(2).all(|two| two[0] == two[1]), "{profile:?}: a mixture {bytes:?}");
+                kept.push((buffer, bytes));
+            }
+            drop((left, right));
+            let mut rest = Vec::new();
+            poll_until(
+                profile,
+                &mut poller,
+                |completion| take(completion, &mut rest),
+                || queue.room() == queue.capacity(),
+            );
+            rest.iter().for_each(|buffer| out.back(buffer));
+            for (buffer, bytes) in &kept {
+                assert_eq!(buffer.to_vec(), *bytes, "{profile:?}: a buffer changed after it came back");
+            }
+            assert!(kept.len() + rest.len() <= posted, "{profile:?}: more came back than were posted");
+            assert_eq!(fabric.violations(), <Vec<String>>::new(), "{profile:?}");
+        }
+    }
+}
+
+#[test]
+fn a_write_of_a_small_message_is_there_when_its_completion_is() {
+    for profile in profiles() {
+        let (fabric, domain, port) = stage!(profile);
+        let (queue, mut poller) = domain.completion_queue(64).unwrap();
+        let (mut left, _right) = connected(&domain, &queue, &port);
+        let region = domain.register::<RemoteReadWrite, _>(vec![0_u64; 8]).unwrap();
+        for value in 1..20_u64 {
+            let mut buffer = domain.buffer(8).unwrap();
+            buffer.write(&value.to_ne_bytes()).unwrap();
+            if left.post_write(buffer, &region.remote()).is_err() {
+                break;
+            }
+            poller.wait(PATIENCE).unwrap().check().unwrap();
+            assert_eq!(region.load(0).unwrap(), value, "{profile:?}");
+        }
+        assert_eq!(fabric.violations(), <Vec<String>>::new(), "{profile:?}");
+    }
+}
+
+type Server<B> = QueuePair<B, ReadyToSend, OnShared<ReliableConnection>>;
+
+fn serve<B: interlock::Brand>(
+    domain: &ProtectionDomain<B>,
+    shared: &SharedReceiveQueue<B, Messages>,
+    queue: &CompletionQueue<B>,
+    port: &Port,
+) -> (QueuePair<B>, Server<B>) {
+    let client = domain.reliable(queue, &LIMITS).unwrap().into_init(port).unwrap();
+    let server = shared.reliable(queue, &LIMITS).unwrap().into_init(port).unwrap();
+    let (to_client, to_server) = (client.endpoint(), server.endpoint());
+    (client.connect(&to_server).unwrap(), server.connect(&to_client).unwrap())
+}
+
+#[test]
+fn connections_that_come_and_go_use_up_no_shared_receives() {
+    for profile in profiles() {
+        let (fabric, domain, port) = stage!(profile);
+        let (queue, mut poller) = domain.completion_queue(128).unwrap();
+        let limits = SharedLimits { receives: 8, ..SharedLimits::default() };
+        let mut shared = domain.shared_receive_queue(&limits).unwrap();
+        let mut dice = Dice(3);
+        for _ in 0..if cfg!(miri) { 2 } else { 40 } {
+            for buffer in domain.buffers((8 - shared.in_flight()) as usize, 48).unwrap() {
+                // A device that hides what it does with a post ends the queue; that is no matter of churn.
+                if shared.post_receive(buffer).is_err() {
+                    break;
+                }
+            }
+            assert_eq!(shared.in_flight(), 8, "{profile:?}: slots are lost");
+            let (mut client, server) = serve(&domain, &shared, &queue, &port);
+            for _ in 0..3 {
+                let _ = client.post_send(Inline(b"to whom it may concern"));
+            }
+            for _ in 0..dice.below(3) {
+                drop(poller.poll().unwrap());
+            }
+            drop((client, server));
+            poll_until(profile, &mut poller, drop, || queue.room() == queue.capacity());
+            assert_eq!(fabric.violations(), <Vec<String>>::new(), "{profile:?}");
+        }
+        let left = shared.in_flight() as usize;
+        let back = shared.destroy().unwrap();
+        assert_eq!(back.len(), left, "{profile:?}");
+    }
+}
+
+#[test]
+fn a_number_that_is_given_out_again_is_no_other_pairs() {
+    for profile in profiles() {
+        let (fabric, domain, port) = stage!(profile);
+        let (queue, mut poller) = domain.completion_queue(256).unwrap();
+        let mut shared = domain.shared_receive_queue(&SharedLimits::default()).unwrap();
+        for buffer in domain.buffers(16, 48).unwrap() {
+            shared.post_receive(buffer).unwrap();
+        }
+        let (mut before, server) = serve(&domain, &shared, &queue, &port);
+        let first = server.number();
+        let _ = before.post_send(Inline(b"for the first"));
+        drop((before, server));
+        // Its completion may still be in the queue.
+        let (mut client, server) = serve(&domain, &shared, &queue, &port);
+        if queue.room() < 100 {
+            assert_ne!(server.number(), first, "{profile:?}");
+        }
+        let _ = client.post_send(Inline(b"for the second"));
+        let mut failed = false;
+        let until = Instant::now() + Duration::from_millis(50);
+        poll_until(profile, &mut poller, |completion| failed |= completion.check().is_err(), || Instant::now() > until);
+        assert_eq!(server.first_failure(), None, "{profile:?}: {failed}");
+        drop((client, server));
+        poll_until(profile, &mut poller, drop, || queue.room() == queue.capacity());
+        assert_eq!(fabric.violations(), <Vec<String>>::new(), "{profile:?}");
+    }
+}
