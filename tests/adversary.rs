@@ -232,12 +232,10 @@ fn a_number_that_is_given_out_again_is_no_other_pairs() {
         let (mut before, server) = serve(&domain, &shared, &queue, &port);
         let first = server.number();
         let _ = before.post_send(Inline(b"for the first"));
-        drop((before, server));
-        // Its completion may still be in the queue.
+        // In this order: where numbers are used again, the next server has this one's. Its completion may be in the queue.
+        drop((server, before));
         let (mut client, server) = serve(&domain, &shared, &queue, &port);
-        if queue.room() < 100 {
-            assert_ne!(server.number(), first, "{profile:?}");
-        }
+        assert_ne!(server.number(), first, "{profile:?}");
         let _ = client.post_send(Inline(b"for the second"));
         let mut failed = false;
         let until = Instant::now() + Duration::from_millis(50);

@@ -319,12 +319,12 @@ impl Desk {
         if any {
             return Ok(Attended::Polled);
         }
-        self.see_off(queue);
+        self.see_off();
         Ok(self.next_destroyed(queue).map_or(Attended::Empty, Attended::Destroyed))
     }
 
     /// Destroys the pairs that wait for it and have nothing in flight. The completion queue was just seen empty.
-    fn see_off(&mut self, queue: &CqInner) {
+    fn see_off(&mut self) {
         for mut guest in mem::take(&mut self.guests) {
             let in_flight =
                 |&slot: &usize| self.retirers.get(slot).is_some_and(Retirer::has_any) || self.singles.has_any(slot);

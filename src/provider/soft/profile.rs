@@ -35,7 +35,7 @@ pub enum Profile {
     /// Each step in order, each field written, nothing lost.
     #[default]
     Specification,
-    /// As `librxe`: a post may answer an error though all is queued.
+    /// As `librxe`: a post may answer an error though all is queued; numbers are used again at once.
     Rxe,
     /// As `libsiw`: a post of a list may answer 0 though only its beginning is queued; polls add to the flags that were there.
     Siw,
@@ -153,7 +153,7 @@ impl Latitudes {
 
     /// The number of a pair that ends is the next to be given out.
     pub(super) fn reuses_numbers(&self) -> bool {
-        self.profile == Profile::Mlx5 || self.is_adversary()
+        matches!(self.profile, Profile::Mlx5 | Profile::Rxe | Profile::Siw) || self.is_adversary()
     }
 
     /// A request without a completion of its own is refused.
