@@ -187,7 +187,8 @@
 //! # More
 //!
 //! In the repository: `docs/architecture.md` (how it is built), `docs/trust-model.md` (what is assumed, and why a
-//! program cannot corrupt memory), `docs/hazards.md` (each known way to get RDMA wrong, and what stops it),
+//! program cannot corrupt memory), `docs/providers.md` (what each provider is believed), `docs/hazards.md` (each known
+//! way to get RDMA wrong, and what stops it),
 //! `docs/failures.md` (what each failure means), `docs/conformance.md` (what the specification says, case by case, and
 //! what shows it), `docs/peer-holes.md` (soundness holes of earlier libraries, and why they are not here),
 //! `docs/performance.md` (what it costs, measured), `examples/`.

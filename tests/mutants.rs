@@ -120,8 +120,8 @@ const MUTANTS: &[Mutant] = &[
             ("queue/request.rs", "impl<B> SendMemory<B> for Buffer<B>", "impl<A, B> SendMemory<B> for Buffer<A>"),
             (
                 "queue/request.rs",
-                "impl<B> sealed::Sealed<B> for Buffer<B>",
-                "impl<A, B> sealed::Sealed<B> for Buffer<A>",
+                "impl<B> sealed::Stageable<B> for Buffer<B>",
+                "impl<A, B> sealed::Stageable<B> for Buffer<A>",
             ),
             // The compiler then cannot tell which brand is meant.
             ("queue/posting.rs", "self.inner.send.post(", "self.inner.send.post::<B, _, _, _>("),

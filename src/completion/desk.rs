@@ -91,7 +91,7 @@ impl Desk {
 
     /// Whether there may be completions without which something is lost: shared receives, or those of pairs to destroy.
     pub(super) fn owes(&self) -> bool {
-        !self.poisoned && !(self.members.is_empty() && self.guests.is_empty())
+        !self.poisoned && (!self.members.is_empty() || !self.guests.is_empty())
     }
 
     /// Drops what is in flight. The device is done with all of it.

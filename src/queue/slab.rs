@@ -128,7 +128,7 @@ impl<T> Slab<T> {
 impl<T> Slot<T> {
     #[inline]
     fn take(&self, ticket: u64, stride: u64) -> Option<T> {
-        let after = (ticket + stride) % COUNTS << 1;
+        let after = ((ticket + stride) % COUNTS) << 1;
         let in_flight = ticket << 1 | IN_FLIGHT;
         // Acquire: sees the value. What the poster writes there next is ordered by the returned list. Release, and acquire
         // in vain: whoever comes too late, since the queue has ended, sees that it has.
