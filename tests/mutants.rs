@@ -87,13 +87,20 @@ const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         without: "which transport ends windows",
-        changes: &[(
-            "queue/transport.rs",
-            "impl Carries<Revoke<Type1>> for UnreliableConnection {}",
-            "impl<K: WindowType> Carries<Revoke<K>> for UnreliableConnection {} \
-             impl Carries<SendInvalidating> for UnreliableConnection {} \
-             impl Carries<BindWindow> for UnreliableDatagram {}",
-        )],
+        changes: &[
+            (
+                "queue/transport.rs",
+                "pub trait Carries<K>: Transport + sealed::Carries<K>",
+                "pub trait Carries<K>: Transport",
+            ),
+            (
+                "queue/transport.rs",
+                "impl Carries<Revoke<Type1>> for UnreliableConnection {}",
+                "impl<K: WindowType> Carries<Revoke<K>> for UnreliableConnection {} \
+                 impl Carries<SendInvalidating> for UnreliableConnection {} \
+                 impl Carries<BindWindow> for UnreliableDatagram {}",
+            ),
+        ],
         cases: &[
             "queue/a_datagram_pair_has_no_windows",
             "queue/a_datagram_pair_binds_no_window",
@@ -181,14 +188,15 @@ const MUTANTS: &[Mutant] = &[
     Mutant {
         without: "the room for headers in what serves datagrams",
         changes: &[
+            ("queue/shared.rs", "pub trait Serves<T>: Arrivals + sealed::Serves<T>", "pub trait Serves<T>: Arrivals"),
             (
                 "queue/shared.rs",
-                "impl Serves<UnreliableConnection> for Messages {}",
+                "\nimpl Serves<UnreliableConnection> for Messages {}",
                 "impl<A: Arrivals> Serves<UnreliableConnection> for A {}",
             ),
             (
                 "queue/shared.rs",
-                "impl Serves<UnreliableDatagram> for Datagrams {}",
+                "\nimpl Serves<UnreliableDatagram> for Datagrams {}",
                 "impl<A: Arrivals> Serves<UnreliableDatagram> for A {}",
             ),
         ],
