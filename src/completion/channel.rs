@@ -19,7 +19,7 @@ use std::marker::PhantomData;
 use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use std::{fmt, mem, ptr::NonNull};
+use std::{fmt, iter, mem, ptr::NonNull};
 
 /// A completion channel that several completion queues of domain `B` share, so that a program can wait for any of them.
 ///
@@ -292,7 +292,7 @@ impl<B> CompletionChannel<B> {
             if left.is_zero() {
                 return Ok(None);
             }
-            self.sleep(left)?;
+            self.sleep(left, iter::empty())?;
         }
     }
 
@@ -320,13 +320,14 @@ impl<B> CompletionChannel<B> {
         Readiness::over(&[self.inner.fd(), self.sharers.waker.fd()])
     }
 
-    /// As [`Poller::next_timer`].
+    /// As [`Poller::next_timer`], for what concerns all its queues. Each poller may have a limit of its own.
     pub fn next_timer(&self) -> Option<Duration> {
         self.inner.domain.context.next_timer()
     }
 
-    fn sleep(&self, left: Duration) -> Result<(), WaitError> {
-        let left = self.next_timer().map_or(left, |timer| timer.min(left));
+    /// Sleeps until there is an event, for `left`, or until one of these times is over.
+    fn sleep(&self, left: Duration, next: impl Iterator<Item = Duration>) -> Result<(), WaitError> {
+        let left = next.chain(self.next_timer()).fold(left, Duration::min);
         until_readable([self.inner.fd(), self.sharers.waker.fd()], left)?;
         Ok(())
     }
@@ -360,7 +361,7 @@ impl<B> wait::Source for AnyOf<'_, B> {
     }
 
     fn sleep(&mut self, left: Duration) -> Result<(), WaitError> {
-        self.channel.sleep(left)
+        self.channel.sleep(left, self.pollers.iter().filter_map(Poller::next_timer))
     }
 
     fn take_events(&mut self) -> Result<bool, WaitError> {

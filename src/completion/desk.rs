@@ -41,6 +41,8 @@ pub(crate) struct Desk {
     singles: Singles,
     /// Pairs to destroy once nothing of them is in flight.
     guests: Vec<Guest>,
+    /// How often in a row the device was seen empty while pairs wait for that.
+    empties: usize,
     /// What was taken from the device and not given out yet: from `next` to `filled`.
     ///
     /// 1. `next` is at most `filled`, which is at most `BATCH`.
@@ -73,6 +75,7 @@ impl Desk {
             members: Members::default(),
             singles: Singles::default(),
             guests: Vec::new(),
+            empties: 0,
             // SAFETY: a struct of numbers, for which zero is a value. (A device need not write all of them.)
             polled: unsafe { mem::zeroed() },
             next: 0,
@@ -317,9 +320,14 @@ impl Desk {
             queue.mailbox.flag();
         }
         if any {
+            self.empties = 0;
             return Ok(Attended::Polled);
         }
-        self.see_off();
+        self.empties += 1;
+        // Where a poll may say nothing although there is something, it says so once for each pair at most.
+        if !queue.domain.context.row().quirks.polls_short || self.empties > self.retirers.len() {
+            self.see_off();
+        }
         Ok(self.next_destroyed(queue).map_or(Attended::Empty, Attended::Destroyed))
     }
 

@@ -35,7 +35,13 @@ use std::collections::VecDeque;
 use std::marker::PhantomData;
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use std::{fmt, mem, ptr::NonNull};
+
+/// How soon a sleeper looks again while queue pairs are on their way out.
+const LOOK_AFTER: Duration = Duration::from_millis(10);
+/// How soon a sleeper looks again on devices that flush without telling.
+const LOOK_ANYWAY: Duration = Duration::from_millis(50);
 
 /// A completion queue of domain `B`: what queue pairs are made with. A handle; clones name the same queue.
 ///
@@ -198,6 +204,14 @@ impl CqInner {
     pub(crate) fn join(&self, member: Member) {
         self.control().numbers.push(member.qpn);
         self.mailbox.send(Message::Join(member));
+    }
+
+    /// How long a sleeper may leave it before it looks again, though no event comes; `None` is for ever.
+    pub(crate) fn next_look(&self) -> Option<Duration> {
+        // A pair on its way out is looked after by polls; no event tells when it is time.
+        let leaving = self.mailbox.is_flagged().then_some(LOOK_AFTER);
+        let quiet = self.domain.context.row().quirks.flushes_quietly.then_some(LOOK_ANYWAY);
+        [self.domain.context.next_timer(), leaving, quiet].into_iter().flatten().min()
     }
 
     /// Whether there may be completions of shared receives by a pair of that number.

@@ -138,9 +138,9 @@ impl<B> Source for Waiting<'_, B> {
         loop {
             let queue = &self.poller.queue;
             let left = deadline.map_or(left, |deadline| deadline.saturating_duration_since(Instant::now()));
-            let nap = queue.domain.context.next_timer().map_or(left, |timer| timer.min(left));
+            let nap = queue.next_look().map_or(left, |next| next.min(left));
             until_readable([queue.channel.fd(), queue.waker.fd()], nap)?;
-            let is_over = left.is_zero() || self.wake_for == WakeFor::Any;
+            let is_over = left.is_zero() || self.wake_for == WakeFor::Any || queue.mailbox.is_flagged();
             if is_over
                 || until_readable([queue.waker.fd()], Duration::ZERO)?
                 || queue.channel.take_events(Some(queue.id))? > 0
@@ -286,10 +286,13 @@ impl<B> Poller<B> {
         Readiness::over(&[self.queue.channel.fd(), self.queue.waker.fd()])
     }
 
-    /// How long an event loop may wait before it arms again although nothing is readable; `None` is for ever, as on all
-    /// devices but an automatic soft one, whose timers go off in calls of the program. Ask after each [`Armed::Empty`].
+    /// How long an event loop may wait before it arms again although nothing is readable; `None` is for ever. Ask after each
+    /// [`Armed::Empty`].
+    ///
+    /// There is a limit while queue pairs are on their way out, on devices that flush without telling, and on an automatic soft
+    /// device, whose timers go off in calls of the program.
     pub fn next_timer(&self) -> Option<Duration> {
-        self.queue.domain.context.next_timer()
+        self.queue.next_look()
     }
 }
 

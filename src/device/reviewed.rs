@@ -119,6 +119,10 @@ pub(crate) struct Quirks {
     pub(crate) nudge_after_drain: bool,
     /// A resize of a shared receive queue that fails with `EINVAL` may have let go of the old one.
     pub(crate) shared_resize_loses: bool,
+    /// A poll may return 0 although there are completions, at most once for each pair.
+    pub(crate) polls_short: bool,
+    /// Requests may be flushed without an event that tells of it.
+    pub(crate) flushes_quietly: bool,
 }
 
 /// A provider that nobody has reviewed.
@@ -135,7 +139,13 @@ pub(crate) const UNREVIEWED: Row = Row {
     sessions: Sessions::No,
     walk: Walk::No,
     windows: Windows::NoBarrier,
-    quirks: Quirks { reset_twice: true, nudge_after_drain: false, shared_resize_loses: true },
+    quirks: Quirks {
+        reset_twice: true,
+        nudge_after_drain: false,
+        shared_resize_loses: true,
+        polls_short: true,
+        flushes_quietly: true,
+    },
 };
 
 /// The soft device, as the specification has it.
@@ -152,7 +162,13 @@ pub(crate) const SOFT: Row = Row {
     sessions: Sessions::Yes,
     walk: Walk::Yes,
     windows: Windows::Both,
-    quirks: Quirks { reset_twice: false, nudge_after_drain: false, shared_resize_loses: false },
+    quirks: Quirks {
+        reset_twice: false,
+        nudge_after_drain: false,
+        shared_resize_loses: false,
+        polls_short: false,
+        flushes_quietly: false,
+    },
 };
 
 /// Linux soft-RoCE.
@@ -161,7 +177,7 @@ pub(crate) const RXE: Row = Row {
     sessions: Sessions::SingleElement,
     walk: Walk::Singly,
     windows: Windows::NoBarrier,
-    quirks: Quirks { reset_twice: true, nudge_after_drain: true, shared_resize_loses: true },
+    quirks: Quirks { reset_twice: true, nudge_after_drain: true, shared_resize_loses: true, ..SOFT.quirks },
     ..SOFT
 };
 
@@ -201,6 +217,7 @@ pub(crate) const IRDMA: Row = Row {
     sessions: Sessions::No,
     walk: Walk::No,
     windows: Windows::NoBarrier,
+    quirks: Quirks { polls_short: true, ..SOFT.quirks },
     ..SOFT
 };
 
@@ -214,6 +231,7 @@ pub(crate) const BNXT_RE: Row = Row {
     sessions: Sessions::No,
     walk: Walk::No,
     windows: Windows::NoBarrier,
+    quirks: Quirks { flushes_quietly: true, ..SOFT.quirks },
     ..SOFT
 };
 

@@ -3,9 +3,9 @@
 use super::{
     events::{Signal, Subject},
     fabric::State,
+    latitude::Late,
     objects::{Raw, Table},
     pair::Pair,
-    profile::Late,
 };
 use crate::sys::{ibv_cq, ibv_event_type, ibv_wc, ibv_wc__bindgen_ty_1, ibv_wc_flags, ibv_wc_opcode, ibv_wc_status};
 use libc::c_int;
@@ -70,9 +70,11 @@ pub(super) struct Cq {
     pub(super) entries: VecDeque<Entry>,
     arm: Arm,
     /// Overrun.
-    failed: bool,
+    pub(super) failed: bool,
     /// Queue pairs' queues that complete here.
     pub(super) users: u32,
+    /// Somebody is in the middle of a poll.
+    pub(super) is_polled: bool,
 }
 
 /// A completion channel.
@@ -129,7 +131,18 @@ impl State {
         owner.users += 1;
         let entries = VecDeque::with_capacity(depth.min(RESERVED));
         let device = info.device;
-        let cq = Cq { context, raw, device, channel, depth, entries, arm: Arm::No, failed: false, users: 0 };
+        let cq = Cq {
+            context,
+            raw,
+            device,
+            channel,
+            depth,
+            entries,
+            arm: Arm::No,
+            failed: false,
+            users: 0,
+            is_polled: false,
+        };
         Ok(self.cqs.insert(cq))
     }
 
@@ -169,6 +182,9 @@ impl State {
         if !(solicited_only && cq.arm == Arm::Any) {
             cq.arm = if solicited_only { Arm::Solicited } else { Arm::Any };
         }
+        if self.latitudes.takes(|habits| habits.spurious_events) {
+            self.tell(index);
+        }
         Ok(())
     }
 
@@ -194,8 +210,9 @@ impl State {
     }
 
     /// Adds a completion, and makes an event if the queue was armed for it.
-    pub(super) fn complete(&mut self, index: usize, entry: Entry) {
-        let overtakes = self.latitudes.overtakes();
+    pub(super) fn complete(&mut self, index: usize, mut entry: Entry) {
+        let overtakes = self.latitudes.takes(|habits| habits.overtakes);
+        let is_quiet = self.latitudes.habits.quiet_flushes && entry.wc.status == ibv_wc_status::IBV_WC_WR_FLUSH_ERR;
         let Some(cq) = self.cqs.get_mut(index) else { return };
         if cq.failed {
             return;
@@ -208,6 +225,11 @@ impl State {
         }
         let urgent = entry.solicited || entry.wc.status != ibv_wc_status::IBV_WC_SUCCESS;
         let ours = (entry.slot.side, entry.slot.owner, entry.slot.epoch);
+        if let Some(last) = cq.entries.back_mut()
+            && (last.slot.side, last.slot.owner, last.slot.epoch) == ours
+        {
+            self.latitudes.shift_blame(&mut last.wc, &mut entry.wc);
+        }
         cq.entries.push_back(entry);
         if overtakes
             && let [.., before, last] = cq.entries.make_contiguous()
@@ -215,7 +237,9 @@ impl State {
         {
             std::mem::swap(before, last);
         }
-        self.notify(index, urgent);
+        if !is_quiet {
+            self.notify(index, urgent);
+        }
     }
 
     /// Makes an event if the queue was armed for it.
@@ -223,10 +247,15 @@ impl State {
         let Some(cq) = self.cqs.get_mut(index) else { return };
         if cq.arm == Arm::Any || cq.arm == Arm::Solicited && urgent {
             cq.arm = Arm::No;
-            if let Some(channel) = self.channels.get_mut(cq.channel) {
-                channel.waiting.push_back(index);
-                channel.signal.raise();
-            }
+            self.tell(index);
+        }
+    }
+
+    /// Makes an event.
+    fn tell(&mut self, index: usize) {
+        if let Some(channel) = self.cqs.get(index).and_then(|cq| self.channels.get_mut(cq.channel)) {
+            channel.waiting.push_back(index);
+            channel.signal.raise();
         }
     }
 

@@ -5,6 +5,7 @@ use super::{
     fabric::State,
     fault::Verb,
     handles::{cq_parts, fabric_of, qp_parts, srq_parts},
+    latitude::pause_in_poll,
     post::Refused,
 };
 use crate::sys::{ibv_context_ops, ibv_cq, ibv_mw, ibv_mw_bind, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_srq, ibv_wc};
@@ -38,13 +39,13 @@ pub(super) fn failure(state: &mut State, device: Option<usize>, verb: Verb) -> O
 /// # Safety
 ///
 /// `bad` is null or may be written.
-unsafe fn answer<W>(result: Result<(), Refused<W>>, bad: *mut *mut W) -> c_int {
+unsafe fn answer<W>(state: &mut State, result: Result<(), Refused<W>>, bad: *mut *mut W) -> c_int {
     let Err(Refused { errno, at }) = result else { return 0 };
     if !at.is_null() && !bad.is_null() {
         // SAFETY: the caller's promise.
         unsafe { bad.write(at) };
     }
-    errno
+    state.latitudes.code(errno)
 }
 
 /// What a post answers that queued only a part, and says 0.
@@ -67,16 +68,12 @@ unsafe extern "C" fn post_send(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *mut 
             let kept = state.faults.send_kept();
             // SAFETY: the caller's promise.
             let posted = unsafe { state.post_send(index, wr, kept) };
-            if posted.is_ok() && state.latitudes.hides_posts() {
-                Err(Refused { errno: libc::ENOMEM, at: ptr::null_mut() })
-            } else {
-                posted
-            }
+            state.belie(posted, wr)
         }
     };
     state.settle();
     // SAFETY: the caller's promise.
-    unsafe { answer(result, bad) }
+    unsafe { answer(&mut state, result, bad) }
 }
 
 /// `ibv_post_recv`.
@@ -95,12 +92,13 @@ unsafe extern "C" fn post_recv(qp: *mut ibv_qp, wr: *mut ibv_recv_wr, bad: *mut 
         None => {
             let kept = state.faults.receive_kept();
             // SAFETY: the caller's promise.
-            unsafe { state.post_receive(index, wr, kept) }
+            let posted = unsafe { state.post_receive(index, wr, kept) };
+            state.belie(posted, wr)
         }
     };
     state.settle();
     // SAFETY: the caller's promise.
-    unsafe { answer(result, bad) }
+    unsafe { answer(&mut state, result, bad) }
 }
 
 /// `ibv_post_srq_recv`.
@@ -116,12 +114,15 @@ unsafe extern "C" fn post_srq_recv(srq: *mut ibv_srq, wr: *mut ibv_recv_wr, bad:
     let device = state.srqs.get(index).map(|srq| srq.device);
     let result = match failure(&mut state, device, Verb::PostSrqRecv) {
         Some(errno) => Err(Refused { errno, at: wr }),
-        // SAFETY: the caller's promise.
-        None => unsafe { state.post_shared(index, wr) },
+        None => {
+            // SAFETY: the caller's promise.
+            let posted = unsafe { state.post_shared(index, wr) };
+            state.belie(posted, wr)
+        }
     };
     state.settle();
     // SAFETY: the caller's promise.
-    unsafe { answer(result, bad) }
+    unsafe { answer(&mut state, result, bad) }
 }
 
 /// `ibv_bind_mw`, what is left of it behind the inline function.
@@ -143,7 +144,8 @@ unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: *mut ibv_mw
         None => unsafe { state.post_bind(index, mw, bind) },
     };
     state.settle();
-    result.err().unwrap_or(0)
+    let code = result.err().unwrap_or(0);
+    state.latitudes.code(code)
 }
 
 /// `ibv_poll_cq`.
@@ -161,10 +163,12 @@ unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, entries: c_int, to: *mut ibv_wc) -
         return -errno;
     }
     let Ok(room) = usize::try_from(entries) else { return -libc::EINVAL };
+    // SAFETY: its context is open.
+    let mut state = pause_in_poll(state, unsafe { fabric_of(context) }, index);
     state.settle();
     let mut found = 0;
     let room = state.latitudes.filled(room);
-    let leaves_fields = state.latitudes.leaves_fields();
+    let leaves_fields = state.latitudes.habits.keeps_fields;
     while found < room {
         match state.poll(index) {
             Ok(Some(mut wc)) => {
@@ -182,6 +186,10 @@ unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, entries: c_int, to: *mut ibv_wc) -
             Err(errno) if found == 0 => return -errno,
             Err(_) => break,
         }
+    }
+    if found > 0 && state.latitudes.takes(|habits| habits.lossy_polls) {
+        state.fail_queue(index);
+        return -libc::EIO;
     }
     // At most `entries`, which fits.
     c_int::try_from(found).unwrap_or(c_int::MAX)

@@ -114,6 +114,9 @@ impl State {
         let Some(pair) = self.pairs.get_mut(index) else { return };
         pair.flight = None;
         pair.timer = 0;
+        if status != SUCCESS {
+            pair.late = None;
+        }
         if status == SUCCESS {
             if work.signaled {
                 let len = match work.operation {
@@ -122,9 +125,11 @@ impl State {
                     Operation::Atomic(..) => Some(8),
                     _ => None,
                 };
-                let wc = completion::sent(work.id, work.opcode, pair.qpn, len);
+                let late = pair.late.take();
+                let opcode = self.latitudes.name_of(work.opcode);
+                let wc = completion::sent(work.id, opcode, pair.qpn, len);
                 let entry =
-                    Entry { wc, slot: pair.slot(index, Side::Send, end), solicited: false, late: None, is_dead: false };
+                    Entry { wc, slot: pair.slot(index, Side::Send, end), solicited: false, late, is_dead: false };
                 let cq = pair.send_cq;
                 pair.recycle(work);
                 self.complete(cq, entry);
@@ -157,11 +162,11 @@ impl State {
 
     /// Flushes the oldest request of the receive queue, unless that is a shared one; whether there was one.
     fn flush_receive(&mut self, index: usize) -> bool {
+        let late = self.pairs.get(index).is_some_and(|pair| pair.srq.is_none()).then(|| self.waste(index)).flatten();
         let Some(pair) = self.pairs.get_mut(index) else { return false };
         let Some((work, end)) = pair.receive.pop() else { return false };
         let wc = completion::failed(work.id, ibv_wc_status::IBV_WC_WR_FLUSH_ERR, pair.qpn);
-        let entry =
-            Entry { wc, slot: pair.slot(index, Side::Receive, end), solicited: false, late: None, is_dead: false };
+        let entry = Entry { wc, slot: pair.slot(index, Side::Receive, end), solicited: false, late, is_dead: false };
         let cq = pair.receive_cq;
         pair.receive.recycle(work.sges);
         self.complete(cq, entry);

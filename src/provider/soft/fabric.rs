@@ -7,10 +7,11 @@ use super::{
     events::{Events, Subject},
     fault::{Fault, Faults, Verb},
     handles,
+    latitude::Latitudes,
     memory::Span,
     objects::{Pd, Table},
     pair::Pairs,
-    profile::{Latitudes, Profile},
+    profile::Profile,
     regions::Regions,
     srq::Srqs,
 };
@@ -70,7 +71,7 @@ impl Fabric {
             let mut state = fabric.lock();
             if let Ok(name) = std::env::var("INTERLOCK_SOFT_PROFILE") {
                 match Profile::named(&name) {
-                    Some(profile) => state.latitudes = Latitudes::new(profile, true),
+                    Some(profile) => state.take_profile(profile, true),
                     None => {
                         eprintln!("interlock: INTERLOCK_SOFT_PROFILE={name} is no profile; taking the specification's")
                     }
@@ -91,14 +92,14 @@ impl Fabric {
     /// As [`new`](Self::new), of devices with this profile.
     pub fn with_profile(profile: Profile) -> Self {
         let fabric = Self::new();
-        fabric.lock().latitudes = Latitudes::new(profile, false);
+        fabric.lock().take_profile(profile, false);
         fabric
     }
 
     /// As [`manual`](Self::manual), of devices with this profile.
     pub fn manual_with_profile(profile: Profile) -> Self {
         let fabric = Self::manual();
-        fabric.lock().latitudes = Latitudes::new(profile, false);
+        fabric.lock().take_profile(profile, false);
         fabric
     }
 
@@ -292,6 +293,12 @@ pub(super) struct State {
 }
 
 impl State {
+    fn take_profile(&mut self, profile: Profile, aborts: bool) {
+        self.latitudes = Latitudes::new(profile, aborts);
+        self.regions.has_lax_windows = self.latitudes.has_lax_windows();
+        self.regions.reuses_keys = self.latitudes.habits.reuses;
+    }
+
     fn is_manual(&self) -> bool {
         matches!(self.clock, Clock::Manual(_))
     }

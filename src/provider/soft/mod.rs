@@ -27,7 +27,7 @@
 // | `responder` | the responder |
 // | `datagram` | address handles, datagrams, multicast groups |
 // | `fault` | failures on demand |
-// | `profile` | what providers do differently |
+// | `profile`, `latitude` | what providers do differently: the habits of each, and what they mean |
 // | `handles` | what stands behind the pointers of the C interface |
 // | `verbs`, `memory_verbs`, `queue_verbs` | the control path, as `Provider` |
 // | `data_path`, `session`, `polling` | the data path, as C functions; `ibv_wr_*`; `ibv_start_poll` |
@@ -41,6 +41,7 @@ mod events;
 mod fabric;
 mod fault;
 mod handles;
+mod latitude;
 mod memory;
 mod memory_verbs;
 mod modify;

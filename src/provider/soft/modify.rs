@@ -17,6 +17,7 @@ const KNOWN_ACCESS: u32 = 0x1f;
 impl State {
     /// Checks everything, then changes attributes and state; the state that the pair is in then.
     pub(super) fn modify_pair(&mut self, index: usize, new: &ibv_qp_attr, mask: Mask) -> Result<ibv_qp_state, c_int> {
+        self.touch_pair(index);
         let pair = self.pairs.get(index).ok_or(libc::EINVAL)?;
         let from = pair.state;
         let has = |bit: Mask| (mask & bit).0 != 0;
@@ -39,7 +40,7 @@ impl State {
             while self.flush_send(index) {}
         }
         if to == PairState::Reset {
-            self.leave_completions(index);
+            self.leave_completions(index, true);
         }
         let epoch = if to == PairState::Reset { self.next_epoch() } else { 0 };
         let pair = self.pairs.get_mut(index).ok_or(libc::EINVAL)?;
@@ -64,6 +65,7 @@ impl State {
                 pair.send.reset();
                 pair.receive.reset();
                 pair.flight = None;
+                pair.late = None;
                 pair.timer = 0;
                 pair.next_psn = 0;
                 pair.expected_psn = 0;

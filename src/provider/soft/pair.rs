@@ -5,6 +5,7 @@ use super::{
     device,
     events::Subject,
     fabric::State,
+    latitude::Late,
     objects::{Raw, Table},
     transition::{PairState, Transport},
     work::{Queue, ReceiveWork, SendWork},
@@ -111,6 +112,10 @@ pub(super) struct Pair {
     pub(super) scheduled: bool,
     /// A fault keeps the flush back.
     pub(super) flush_withheld: bool,
+    /// What the answer to the request in flight brings when its completion is polled.
+    pub(super) late: Option<Box<Late>>,
+    /// A destroy of it failed, on a device where it is of no use then.
+    pub(super) is_half_dead: bool,
     /// Buffers for inline data, used again.
     pub(super) spare: Vec<Vec<u8>>,
 }
@@ -238,6 +243,8 @@ impl State {
             groups: 0,
             scheduled: false,
             flush_withheld: false,
+            late: None,
+            is_half_dead: false,
             spare: Vec::new(),
         });
         let Some(qpn) = self.devices.get_mut(device).and_then(|device| device.take_qpn(index)) else {
@@ -265,10 +272,14 @@ impl State {
         if self.pairs.get(index).ok_or(libc::EINVAL)?.groups > 0 {
             return Err(libc::EBUSY);
         }
+        self.touch_pair(index);
+        if self.latitudes.takes(|habits| habits.lame_destroys) {
+            return Err(libc::EIO);
+        }
         self.forget(Subject::Pair(index));
         self.regions.unbind_pair(index);
-        self.leave_completions(index);
-        let reuses_numbers = self.latitudes.reuses_numbers();
+        self.leave_completions(index, false);
+        let reuses_numbers = self.latitudes.habits.reuses;
         let pair = self.pairs.remove(index).ok_or(libc::EINVAL)?;
         if let Some(srq) = pair.srq.and_then(|srq| self.srqs.get_mut(srq)) {
             srq.users = srq.users.saturating_sub(1);

@@ -114,6 +114,7 @@ unsafe fn advance(cq: *mut ibv_cq_ex, starts: bool) -> c_int {
     let (context, index) = unsafe { cq_parts(cq.cast()) };
     // SAFETY: its context is open.
     let mut state = unsafe { fabric_of(context) }.lock();
+    state.latitudes.walks(!starts);
     if starts {
         let device = state.cqs.get(index).map(|cq| cq.device);
         if let Some(errno) = failure(&mut state, device, Verb::PollCq) {

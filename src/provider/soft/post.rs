@@ -4,6 +4,8 @@
 use super::data_path::HALF;
 use super::{
     fabric::State,
+    latitude::Latitudes,
+    profile::Habits,
     request,
     session::Draft,
     transition::PairState,
@@ -19,6 +21,8 @@ pub(super) struct Refused<W> {
     pub(super) at: *mut W,
 }
 
+/// The bytes of a request are copied.
+const INLINE: u32 = crate::sys::ibv_send_flags::IBV_SEND_INLINE.0;
 /// A request has a completion of its own.
 const SIGNALED: u32 = crate::sys::ibv_send_flags::IBV_SEND_SIGNALED.0;
 
@@ -36,10 +40,11 @@ impl State {
         kept: Option<c_int>,
     ) -> Result<(), Refused<ibv_send_wr>> {
         let withheld = self.faults.flush_withheld;
-        let needs_signals = self.latitudes.needs_signals();
+        let Habits { needs_signals, refuses_in_error, refuses_posts, halves_posts, .. } = self.latitudes.habits;
+        self.touch_pair(index);
         // SAFETY: the first of the list, if there is one (caller).
         let is_list = unsafe { list.as_ref() }.is_some_and(|first| !first.next.is_null());
-        let half = is_list && self.latitudes.halves_posts();
+        let half = is_list && self.latitudes.once_in(halves_posts);
         let Some(pair) = self.pairs.get_mut(index) else { return Err(Refused { errno: libc::EINVAL, at: list }) };
         let sends = pair.state.takes_sends();
         let mut result = Ok(());
@@ -47,8 +52,12 @@ impl State {
         while !at.is_null() {
             // SAFETY: an element of the list (caller).
             let wr = unsafe { &*at };
-            let work = if !sends && kept.is_none() {
+            // SAFETY: the list of a request (caller).
+            unsafe { self.latitudes.inspect(wr.sg_list, wr.num_sge, wr.send_flags & INLINE != 0) };
+            let work = if !sends && kept.is_none() || refuses_in_error && pair.flushes_sends() {
                 Err(libc::EINVAL)
+            } else if self.latitudes.once_in(refuses_posts) {
+                Err(libc::ENOMEM)
             } else if half && at != list {
                 Err(HALF)
             } else if needs_signals && !pair.signal_all && wr.send_flags & SIGNALED == 0 {
@@ -88,6 +97,7 @@ impl State {
         kept: Option<c_int>,
     ) -> Result<(), c_int> {
         let withheld = self.faults.flush_withheld;
+        self.touch_pair(index);
         let pair = self.pairs.get_mut(index).ok_or(libc::EINVAL)?;
         if !pair.state.takes_sends() && kept.is_none() {
             return Err(libc::EINVAL);
@@ -114,6 +124,7 @@ impl State {
     ///
     /// As for `ibv_bind_mw(3)`.
     pub(super) unsafe fn post_bind(&mut self, index: usize, mw: *mut ibv_mw, bind: &ibv_mw_bind) -> Result<(), c_int> {
+        self.touch_pair(index);
         let pair = self.pairs.get_mut(index).ok_or(libc::EINVAL)?;
         if !pair.state.takes_sends() {
             return Err(libc::EINVAL);
@@ -144,13 +155,15 @@ impl State {
         kept: Option<c_int>,
     ) -> Result<(), Refused<ibv_recv_wr>> {
         let withheld = self.faults.flush_withheld;
+        self.touch_pair(index);
         let Some(pair) = self.pairs.get_mut(index) else { return Err(Refused { errno: libc::EINVAL, at: list }) };
+        let refuses = self.latitudes.habits.refuses_in_error && pair.state == PairState::Error;
         let receives = pair.srq.is_none() && (pair.state != PairState::Reset || kept.is_some());
-        if !receives && !list.is_null() {
+        if (!receives || refuses) && !list.is_null() {
             return Err(Refused { errno: libc::EINVAL, at: list });
         }
         // SAFETY: the caller's promise.
-        let result = unsafe { push_receives(&mut pair.receive, list, pair.cap.max_recv_sge) };
+        let result = unsafe { push_receives(&mut self.latitudes, &mut pair.receive, list, pair.cap.max_recv_sge) };
         pair.flush_withheld |= withheld && pair.state == PairState::Error;
         if let (Some(errno), Ok(())) = (kept, &result) {
             return Err(Refused { errno, at: ptr::null_mut() });
@@ -169,9 +182,10 @@ impl State {
         index: usize,
         list: *mut ibv_recv_wr,
     ) -> Result<(), Refused<ibv_recv_wr>> {
+        self.touch_srq(index);
         let Some(srq) = self.srqs.get_mut(index) else { return Err(Refused { errno: libc::EINVAL, at: list }) };
         // SAFETY: the caller's promise.
-        unsafe { push_receives(&mut srq.queue, list, srq.max_sge) }
+        unsafe { push_receives(&mut self.latitudes, &mut srq.queue, list, srq.max_sge) }
     }
 }
 
@@ -181,6 +195,7 @@ impl State {
 ///
 /// As for `ibv_post_recv(3)`.
 unsafe fn push_receives(
+    latitudes: &mut Latitudes,
     queue: &mut Queue<ReceiveWork>,
     list: *mut ibv_recv_wr,
     max_sge: u32,
@@ -189,7 +204,9 @@ unsafe fn push_receives(
     while !at.is_null() {
         // SAFETY: an element of the list (caller).
         let wr = unsafe { &*at };
-        let sges = if queue.is_full() {
+        // SAFETY: the list of a request (caller).
+        unsafe { latitudes.inspect(wr.sg_list, wr.num_sge, false) };
+        let sges = if queue.is_full() || latitudes.takes(|habits| habits.refuses_posts) {
             Err(libc::ENOMEM)
         } else {
             // SAFETY: the caller's promise.

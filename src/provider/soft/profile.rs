@@ -1,14 +1,10 @@
-//! What a soft device does where the specification leaves it open.
+//! What a soft device does where the specification leaves it open: which profiles there are, and the habits of each.
 //!
 //! A profile comes with a row of the reviewed table, which is all that the library is told. What the row does not promise
 //! the device does otherwise, at random where that is the worst. `docs/providers.md` names the providers that do so.
 
-use super::{
-    completion::{Entry, Side},
-    fabric::State,
-    memory::{self, Span},
-};
-use crate::device::reviewed::{self, Row};
+use crate::device::reviewed::{self, Row, Sessions, Teardown, UNREVIEWED, Walk, Windows};
+use std::{collections::BTreeMap, sync::Mutex, sync::PoisonError};
 
 /// Whose latitudes the devices of a [`Fabric`](super::Fabric) take: what providers do differently, within the specification.
 ///
@@ -17,15 +13,16 @@ use crate::device::reviewed::{self, Row};
 /// where a provider's devices complete requests in any order, say, each request is signalled.
 ///
 /// The devices `soft0` and `soft1` take the profile that the environment variable `INTERLOCK_SOFT_PROFILE` names when they
-/// are first used: `specification`, `rxe`, `siw`, `mlx5`, `efa`, or `adversary:SEED`. On these two a violation ends the process.
+/// are first used: `specification`, `rxe`, `siw`, `mlx5`, `mlx4`, `irdma`, `bnxt_re`, `hns`, `efa`, or `adversary:SEED`. On these
+/// two a violation ends the process.
 ///
 /// # Examples
 ///
 /// ```
 /// use interlock::{Context, soft::{Fabric, Profile}};
-/// let fabric = Fabric::with_profile(Profile::Adversary(7));
+/// let fabric = Fabric::with_profile(Profile::Adversary(0));
 /// let context = Context::open_on(&fabric, "dev0")?;
-/// assert!(!context.windows_are_barriers(), "an adversary promises nothing");
+/// assert!(!context.windows_are_barriers(), "it promises nothing");
 /// assert!(fabric.violations().is_empty());
 /// # Ok::<(), interlock::OpenError>(())
 /// ```
@@ -37,14 +34,29 @@ pub enum Profile {
     Specification,
     /// As `librxe`: a post may answer an error though all is queued; numbers are used again at once.
     Rxe,
-    /// As `libsiw`: a post of a list may answer 0 though only its beginning is queued; polls add to the flags that were there.
+    /// As `libsiw`: a post of a list may answer 0 though only its beginning is queued; polls add to the flags that were there;
+    /// what was not destroyed is half dead.
     Siw,
     /// As `libmlx5`: short messages reach memory when their completion is polled; a destroy or reset removes completions that
     /// nobody has polled, and the shared receives that they were of; numbers are used again at once.
     Mlx5,
-    /// As `libefa`: requests complete in any order, and unsignalled ones are refused; no poll may meet a destroyed pair.
+    /// As `libmlx4`: a destroy or reset removes completions; polls add to the flags that were there.
+    Mlx4,
+    /// As `libirdma`: a poll may say nothing though there is something; no poll may meet a destroyed pair; the first
+    /// element of an empty list is read; what was not destroyed is half dead.
+    Irdma,
+    /// As `libbnxt_re`: failures are told of another request, flushes come without an event.
+    BnxtRe,
+    /// As `libhns`: short messages reach memory when their completion is polled; no poll may meet a destroyed pair; there is less
+    /// room for inline data than was asked for.
+    Hns,
+    /// As `libefa`: requests complete in any order, and unsignalled ones are refused; no poll may meet a destroyed pair; reads
+    /// complete as sends.
     Efa,
-    /// All of these, at random from a seed, and nothing is promised. With an odd seed posts fail now and then, too.
+    /// All of these, at random from a seed.
+    ///
+    /// With an odd seed posts fail now and then. With a seed that has the bit 2 some things are promised, which the seed
+    /// chooses; without it, nothing is. With the bit 4 polls and destroys fail now and then, and leave half-dead objects behind.
     Adversary(u64),
 }
 
@@ -56,8 +68,13 @@ impl Profile {
             Self::Rxe => &reviewed::RXE,
             Self::Siw => &reviewed::SIW,
             Self::Mlx5 => &reviewed::MLX5,
+            Self::Mlx4 => &reviewed::MLX4,
+            Self::Irdma => &reviewed::IRDMA,
+            Self::BnxtRe => &reviewed::BNXT_RE,
+            Self::Hns => &reviewed::HNS,
             Self::Efa => &reviewed::EFA,
-            Self::Adversary(_) => &reviewed::UNREVIEWED,
+            Self::Adversary(seed) if seed & SOME_PROMISES == 0 => &UNREVIEWED,
+            Self::Adversary(seed) => row_of_seed(seed),
         }
     }
 
@@ -68,185 +85,204 @@ impl Profile {
             "rxe" => Self::Rxe,
             "siw" => Self::Siw,
             "mlx5" => Self::Mlx5,
+            "mlx4" => Self::Mlx4,
+            "irdma" => Self::Irdma,
+            "bnxt_re" => Self::BnxtRe,
+            "hns" => Self::Hns,
             "efa" => Self::Efa,
             _ => Self::Adversary(name.strip_prefix("adversary:")?.parse().ok()?),
         })
     }
+
+    pub(super) fn habits(self) -> Habits {
+        const NONE: Habits = Habits::NONE;
+        match self {
+            Self::Specification => NONE,
+            Self::Rxe => Habits { hides_posts: 256, reuses: true, ..NONE },
+            Self::Siw => Habits { halves_posts: 32, keeps_fields: true, reuses: true, odd_codes: true, ..NONE },
+            Self::Mlx5 => Habits { purges: ALWAYS, late: ALWAYS, reuses: true, grants_more: true, ..NONE },
+            Self::Mlx4 => {
+                Habits { purges: ALWAYS, keeps_fields: true, reuses: true, odd_codes: true, grants_more: true, ..NONE }
+            }
+            Self::Irdma => Habits { empty_polls: 8, reads_lists: true, grants_more: true, ..NONE },
+            Self::BnxtRe => {
+                Habits { shifts_blame: true, quiet_flushes: true, purges: ALWAYS, grants_more: true, ..NONE }
+            }
+            Self::Hns => Habits { late: ALWAYS, purges: 2, grants_more: true, grants_less_inline: true, ..NONE },
+            Self::Efa => {
+                Habits { overtakes: 2, needs_signals: true, refuses_in_error: true, calls_all_sends: true, ..NONE }
+            }
+            Self::Adversary(seed) => Habits::of_adversary(seed, self.row()),
+        }
+    }
 }
 
-/// What a device may do differently, decided each time anew.
-pub(super) struct Latitudes {
-    pub(super) profile: Profile,
-    /// Never 0.
-    random: u64,
-    /// What was done that no provider has to bear.
-    pub(super) violations: Vec<String>,
-    /// A violation ends the process.
-    pub(super) aborts: bool,
-    /// What the receive that is completed next gets when it is polled.
-    late: Option<Box<Late>>,
-}
+/// An adversary's seed with these bits: posts fail; some things are promised; polls and destroys fail.
+const POSTS_FAIL: u64 = 1;
+const SOME_PROMISES: u64 = 2;
+const OBJECTS_DIE: u64 = 4;
 
-/// Payload that is written when its completion is polled.
-pub(super) struct Late {
-    bytes: Vec<u8>,
-    to: Vec<Span>,
-}
+/// A latitude that is taken each time.
+pub(super) const ALWAYS: u64 = 1;
 
-/// The longest message that a completion can carry.
-const LATE_BYTES: usize = 64;
-/// What a device leaves in memory that it has not written yet.
-const NOT_YET: u8 = 0xee;
-
-impl Latitudes {
-    pub(super) fn new(profile: Profile, aborts: bool) -> Self {
-        let seed = if let Profile::Adversary(seed) = profile { seed } else { 0 };
-        let random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-        Self { profile, random, violations: Vec::new(), aborts, late: None }
-    }
-
-    /// True once in so many times.
-    fn once_in(&mut self, times: u64) -> bool {
-        // xorshift64
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        (self.random >> 16).is_multiple_of(times)
-    }
-
-    fn is_adversary(&self) -> bool {
-        matches!(self.profile, Profile::Adversary(_))
-    }
-
-    fn fails_posts(&self) -> bool {
-        matches!(self.profile, Profile::Adversary(seed) if seed % 2 == 1)
-    }
-
+/// How often a device takes a latitude, once in so many times and never if 0; or whether it does.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Habits {
     /// A completion goes before the last one of its work queue.
-    pub(super) fn overtakes(&mut self) -> bool {
-        (self.profile == Profile::Efa || self.is_adversary()) && self.once_in(2)
-    }
-
+    pub(super) overtakes: u64,
     /// What a pair leaves unpolled is removed when it ends.
-    fn purges(&mut self) -> bool {
-        self.profile == Profile::Mlx5 || self.is_adversary() && self.once_in(2)
-    }
-
-    /// No poll may meet a pair that was destroyed.
-    fn forbids_late_polls(&self) -> bool {
-        self.profile == Profile::Efa || self.is_adversary()
-    }
-
-    fn is_late(&mut self, len: usize) -> bool {
-        len <= LATE_BYTES && len != 0 && (self.profile == Profile::Mlx5 || self.is_adversary() && self.once_in(2))
-    }
-
-    /// A poll leaves fields as they were.
-    pub(super) fn leaves_fields(&self) -> bool {
-        self.profile == Profile::Siw || self.is_adversary()
-    }
-
-    /// How much of `room` a poll fills: at least 1.
-    pub(super) fn filled(&mut self, room: usize) -> usize {
-        if self.is_adversary() && self.once_in(4) { room.min(1) } else { room }
-    }
-
-    /// The number of a pair that ends is the next to be given out.
-    pub(super) fn reuses_numbers(&self) -> bool {
-        matches!(self.profile, Profile::Mlx5 | Profile::Rxe | Profile::Siw) || self.is_adversary()
-    }
-
-    /// A request without a completion of its own is refused.
-    pub(super) fn needs_signals(&self) -> bool {
-        self.profile == Profile::Efa
-    }
-
-    /// A post answers an error, and all of it is queued.
-    pub(super) fn hides_posts(&mut self) -> bool {
-        (self.profile == Profile::Rxe || self.fails_posts()) && self.once_in(256)
-    }
-
+    pub(super) purges: u64,
+    /// Payload of short messages, and what is read, comes when the completion is polled.
+    pub(super) late: u64,
+    /// The memory of a receive is overwritten beyond the message, or though it failed.
+    pub(super) scribbles: u64,
+    /// A poll gives one completion though there are more.
+    pub(super) short_polls: u64,
+    /// A poll gives none though there are some.
+    pub(super) empty_polls: u64,
+    /// A poll takes completions away and fails.
+    pub(super) lossy_polls: u64,
+    /// A destroy of a pair fails.
+    pub(super) lame_destroys: u64,
+    /// A post answers an error, names no request, and all of it is queued.
+    pub(super) hides_posts: u64,
+    /// A post names its first request as refused, and all of it is queued.
+    pub(super) false_refusals: u64,
+    /// A post is refused, as if the queue were full.
+    pub(super) refuses_posts: u64,
     /// A post of a list answers 0, and only its beginning is queued.
-    pub(super) fn halves_posts(&mut self) -> bool {
-        (self.profile == Profile::Siw || self.fails_posts()) && self.once_in(32)
-    }
+    pub(super) halves_posts: u64,
+    /// Arming makes an event though there is nothing.
+    pub(super) spurious_events: u64,
+    /// Flushes make no event.
+    pub(super) quiet_flushes: bool,
+    /// The failure of a send is told of another one of the same queue.
+    pub(super) shifts_blame: bool,
+    /// Each request of the send side completes as a send.
+    pub(super) calls_all_sends: bool,
+    /// A poll leaves fields as they were.
+    pub(super) keeps_fields: bool,
+    /// Numbers of pairs and keys of memory that end are the next to be given out.
+    pub(super) reuses: bool,
+    /// A request without a completion of its own is refused.
+    pub(super) needs_signals: bool,
+    /// What is posted to a failed pair is refused.
+    pub(super) refuses_in_error: bool,
+    /// Errors are negative, or -1.
+    pub(super) odd_codes: bool,
+    /// Queues are larger than was asked for.
+    pub(super) grants_more: bool,
+    /// There is less room for inline data than was asked for.
+    pub(super) grants_less_inline: bool,
+    /// The first element of a list is read though the list is empty; one of no bytes stands for 2^31.
+    pub(super) reads_lists: bool,
+}
 
-    fn violate(&mut self, what: String) {
-        if self.aborts {
-            eprintln!("interlock: the soft device met what a provider need not bear: {what}");
-            std::process::abort();
+impl Habits {
+    const NONE: Self = Self {
+        overtakes: 0,
+        purges: 0,
+        late: 0,
+        scribbles: 0,
+        short_polls: 0,
+        empty_polls: 0,
+        lossy_polls: 0,
+        lame_destroys: 0,
+        hides_posts: 0,
+        false_refusals: 0,
+        refuses_posts: 0,
+        halves_posts: 0,
+        spurious_events: 0,
+        quiet_flushes: false,
+        shifts_blame: false,
+        calls_all_sends: false,
+        keeps_fields: false,
+        reuses: false,
+        needs_signals: false,
+        refuses_in_error: false,
+        odd_codes: false,
+        grants_more: false,
+        grants_less_inline: false,
+        reads_lists: false,
+    };
+
+    /// All that the row does not rule out.
+    fn of_adversary(seed: u64, row: &Row) -> Self {
+        let unless = |ruled_out: bool, often: u64| if ruled_out { 0 } else { often };
+        let fails = seed & POSTS_FAIL != 0;
+        let dies = seed & OBJECTS_DIE != 0;
+        Self {
+            overtakes: unless(row.retires_prefix, 2),
+            purges: unless(row.teardown == Teardown::Anytime, 2),
+            late: 2,
+            scribbles: 2,
+            short_polls: 4,
+            empty_polls: unless(!row.quirks.polls_short, 8),
+            lossy_polls: unless(!dies, 512),
+            lame_destroys: unless(!dies, 4),
+            hides_posts: unless(!fails, 256),
+            false_refusals: unless(!fails || row.refusal_is_sure, 64),
+            refuses_posts: unless(!fails, 128),
+            halves_posts: unless(!fails, 32),
+            spurious_events: 8,
+            quiet_flushes: row.quirks.flushes_quietly,
+            shifts_blame: !row.retires_prefix,
+            calls_all_sends: true,
+            keeps_fields: !row.polls_fresh,
+            reuses: true,
+            needs_signals: !row.retires_prefix,
+            refuses_in_error: fails,
+            odd_codes: true,
+            grants_more: true,
+            grants_less_inline: false,
+            reads_lists: true,
         }
-        self.violations.push(what);
     }
 }
 
-impl State {
-    /// After the payload of a receive was written to `to`: perhaps it comes only when its completion is polled.
-    #[allow(unsafe_code, reason = "copies bytes")]
-    pub(super) fn delay(&mut self, to: &[Span]) {
-        let len = to.iter().map(Span::len).sum();
-        if self.latitudes.profile == Profile::Specification || !self.latitudes.is_late(len) {
-            return;
-        }
-        let mut bytes = vec![0; len];
-        // SAFETY: spans that were written just now, under this lock; the vector has room for their bytes.
-        unsafe { memory::copy(to, &[Span::of_bytes_mut(&mut bytes)]) };
-        // SAFETY: as above.
-        unsafe { memory::copy(&[Span::of_bytes(&vec![NOT_YET; len])], to) };
-        self.latitudes.late = Some(Box::new(Late { bytes, to: to.to_vec() }));
-    }
+/// The row that a seed chooses. There are as many as seeds are used.
+fn row_of_seed(seed: u64) -> &'static Row {
+    static ROWS: Mutex<BTreeMap<u64, &'static Row>> = Mutex::new(BTreeMap::new());
+    let mut rows = ROWS.lock().unwrap_or_else(PoisonError::into_inner);
+    rows.entry(seed).or_insert_with(|| Box::leak(Box::new(promises(seed))))
+}
 
-    /// What [`delay`](Self::delay) kept of the receive that is completed now.
-    pub(super) fn take_late(&mut self) -> Option<Box<Late>> {
-        self.latitudes.late.take()
-    }
-
-    /// The completion is polled: what was kept is written, wherever that memory belongs by now.
-    #[allow(unsafe_code, reason = "copies bytes")]
-    pub(super) fn write_late(late: &Late) {
-        // SAFETY: none that the device could give. As providers do it, the bytes go where the receive said when it was posted. It is the
-        // library's duty that this memory is still the device's; tests under Miri and AddressSanitizer see whether it is.
-        unsafe { memory::copy(&[Span::of_bytes(&late.bytes)], &late.to) };
-    }
-
-    /// A pair ends, or one life of it: what becomes of its completions that nobody has polled.
-    pub(super) fn leave_completions(&mut self, index: usize) {
-        if self.latitudes.profile == Profile::Specification {
-            return;
-        }
-        let Some(pair) = self.pairs.get(index) else { return };
-        let (epoch, qpn, queues) = (pair.epoch, pair.qpn, [pair.send_cq, pair.receive_cq]);
-        let is_of_pair = |entry: &Entry| match entry.slot.side {
-            Side::Shared => entry.wc.qp_num == qpn,
-            Side::Send | Side::Receive => entry.slot.owner == index && entry.slot.epoch == epoch,
-        };
-        let (purges, forbids) = (self.latitudes.purges(), self.latitudes.forbids_late_polls());
-        let mut freed = Vec::new();
-        for queue in queues {
-            let Some(cq) = self.cqs.get_mut(queue) else { continue };
-            if purges {
-                freed.extend(cq.entries.iter().filter(|entry| is_of_pair(entry)).map(|entry| entry.slot));
-                cq.entries.retain(|entry| !is_of_pair(entry));
-            } else if forbids {
-                cq.entries.iter_mut().filter(|entry| is_of_pair(entry)).for_each(|entry| entry.is_dead = true);
-            }
-        }
-        // The entries of a shared queue are free again; their requests never complete.
-        for slot in freed.iter().filter(|slot| slot.side == Side::Shared) {
-            if let Some(srq) = self.srqs.get_mut(slot.owner).filter(|srq| srq.epoch == slot.epoch) {
-                srq.queue.free_one();
-            }
-        }
-    }
-
-    /// A completion is polled.
-    pub(super) fn meet(&mut self, entry: &Entry) {
-        if entry.is_dead {
-            let (id, qpn) = (entry.wc.wr_id, entry.wc.qp_num);
-            self.latitudes.violate(format!("a poll met request {id:#x} of pair {qpn:#x}, which was destroyed before"));
-        }
-        if let Some(late) = &entry.late {
-            Self::write_late(late);
-        }
-    }
+/// Promises at random.
+fn promises(seed: u64) -> Row {
+    let mut bits = seed;
+    let mut one_of = |choices: u64| {
+        // splitmix64
+        bits = bits.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = bits;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) % choices
+    };
+    let mut coin = || one_of(2) == 0;
+    let mut row = Row {
+        name: "adversary",
+        retires_prefix: coin(),
+        refusal_is_sure: coin(),
+        reset_is_barrier: coin(),
+        destroy_may_be_retried: coin(),
+        shared_end_with_their_queue: coin(),
+        polls_fresh: coin(),
+        resizes: coin(),
+        windows: Windows::NoBarrier,
+        ..UNREVIEWED
+    };
+    row.quirks.polls_short = false;
+    row.quirks.flushes_quietly = coin();
+    row.teardown = match one_of(3) {
+        0 => Teardown::Anytime,
+        1 => Teardown::PolledIfShared,
+        _ => Teardown::Polled,
+    };
+    row.sessions = if one_of(2) == 0 { Sessions::Yes } else { Sessions::No };
+    row.walk = match one_of(3) {
+        0 => Walk::Yes,
+        1 => Walk::Singly,
+        _ => Walk::No,
+    };
+    row
 }

@@ -15,12 +15,21 @@ use super::{
 use crate::{
     error::VerbError,
     sys::{
-        ibv_comp_channel, ibv_context, ibv_cq, ibv_pd, ibv_qp, ibv_qp_init_attr, ibv_qp_state, ibv_srq,
+        ibv_comp_channel, ibv_context, ibv_cq, ibv_pd, ibv_qp, ibv_qp_cap, ibv_qp_init_attr, ibv_qp_state, ibv_srq,
         ibv_srq_init_attr,
     },
 };
 use libc::c_int;
 use std::ptr::NonNull;
+
+/// What a pair can have.
+const LARGEST: ibv_qp_cap = ibv_qp_cap {
+    max_send_wr: device::MAX_QP_WR,
+    max_recv_wr: device::MAX_QP_WR,
+    max_send_sge: device::MAX_SGE,
+    max_recv_sge: device::MAX_SGE,
+    max_inline_data: device::MAX_INLINE,
+};
 
 /// `ibv_create_cq`; or `ibv_create_cq_ex`, if fields of `ibv_wc_read_*` are asked for.
 ///
@@ -44,11 +53,17 @@ pub(super) unsafe fn create_cq(
     let queue = SoftQueue::new(cq, fields).map_err(|errno| VerbError::new("ibv_create_cq", errno))?;
     give_if(queue, |queue| {
         let cq = queue.cast::<ibv_cq>();
-        let create = |state: &mut State, index| handle(state.create_cq(index, cqe, owner, Raw::new(cq))?);
+        let create = |state: &mut State, index| {
+            let granted = state.latitudes.entries(cqe, device::MAX_CQE);
+            let handle = handle(state.create_cq(index, granted, owner, Raw::new(cq))?)?;
+            Ok((handle, granted))
+        };
         // SAFETY: open (caller).
-        let handle = unsafe { control(context.as_ptr(), Verb::CreateCq, create) }?;
+        let (handle, granted) = unsafe { control(context.as_ptr(), Verb::CreateCq, create) }?;
         // SAFETY: made just now, and nobody else's yet.
         unsafe { (*cq.as_ptr()).handle = handle };
+        // SAFETY: as above.
+        unsafe { (*cq.as_ptr()).cqe = c_int::try_from(granted).unwrap_or(c_int::MAX) };
         Ok(())
     })
 }
@@ -62,7 +77,12 @@ pub(super) unsafe fn resize_cq(cq: NonNull<ibv_cq>, cqe: u32) -> Result<(), Verb
     // SAFETY: alive (caller).
     let (context, index) = unsafe { cq_parts(cq.as_ptr()) };
     // SAFETY: its context is open.
-    unsafe { control(context, Verb::ResizeCq, |state, _| state.resize_cq(index, cqe)) }?;
+    unsafe {
+        control(context, Verb::ResizeCq, |state, _| {
+            state.latitudes.resizes();
+            state.resize_cq(index, cqe)
+        })
+    }?;
     // SAFETY: alive, and this member is ours for now (caller).
     unsafe { (*cq.as_ptr()).cqe = c_int::try_from(cqe).unwrap_or(c_int::MAX) };
     Ok(())
@@ -130,6 +150,10 @@ pub(super) unsafe fn create_qp(
     let pair = give_if(pair, |pair| {
         let qp = pair.cast::<ibv_qp>();
         let create = |state: &mut State, _| {
+            if operations.is_some() {
+                state.latitudes.opens_session();
+            }
+            state.latitudes.grant(&mut cap, &LARGEST);
             let (Some(send_cq), Some(receive_cq)) = (send, receive) else { return Err(libc::EINVAL) };
             if shared.is_some_and(|(owner, _)| owner != context) {
                 return Err(libc::EINVAL);

@@ -67,6 +67,11 @@ pub(super) struct Regions {
     pub(super) families: u32,
     /// Bytes registered now.
     locked: u64,
+    /// Keys of what has ended, where they are used again at once.
+    spare_keys: Vec<u32>,
+    pub(super) reuses_keys: bool,
+    /// Windows give access to all of their region.
+    pub(super) has_lax_windows: bool,
 }
 
 /// A bijection of numbers of `bits` bits, so that neighbours differ widely; 0 stays 0.
@@ -86,8 +91,11 @@ impl Regions {
         self.table.len()
     }
 
-    /// A key that nothing in this fabric has had before. Never 0; the highest bit is for windows.
+    /// A key that nothing in this fabric has, or has had before, by its profile. Never 0; the highest bit is for windows.
     fn key(&mut self) -> Option<u32> {
+        if let Some(key) = self.spare_keys.pop() {
+            return Some(key);
+        }
         self.keys = self.keys.checked_add(1).filter(|&keys| keys < 1 << 31)?;
         Some(spread(self.keys, 31))
     }
@@ -135,6 +143,9 @@ impl Regions {
         let region = self.table.remove(index).ok_or(libc::EINVAL)?;
         self.lkeys.remove(&region.lkey);
         self.rkeys.remove(&region.rkey);
+        if self.reuses_keys {
+            self.spare_keys.extend([region.lkey, region.rkey]);
+        }
         self.locked = self.locked.saturating_sub(region.len);
         Ok(region)
     }
@@ -181,6 +192,10 @@ impl Regions {
             }
             Keyed::Window(index) => {
                 let window = self.windows.get(index).filter(|window| window.pd == pd)?;
+                if self.has_lax_windows {
+                    let region = self.table.get(window.region()?)?;
+                    return region.span(region.find(addr, len)?, len, true);
+                }
                 let (region, addr) = window.find(pair, addr, len, right)?;
                 self.table.get(region)?.span(addr, len, true)
             }

@@ -160,6 +160,7 @@ impl State {
         target.clear();
         let found = self.place(peer, len, &mut target);
         if found.is_ok() {
+            self.scribble(peer);
             // SAFETY: spans of regions that are registered now, and under this lock stay so; the receive may be written.
             unsafe { memory::copy(message, &target) };
             self.delay(&target);
@@ -218,11 +219,12 @@ impl State {
 
     /// Completes the oldest receive of a pair, which cannot take what came.
     pub(super) fn fail_receive(&mut self, peer: usize, status: ibv_wc_status) {
+        let late = self.waste(peer);
         let Some((id, slot)) = self.pop_receive(peer) else { return };
         let Some(pair) = self.pairs.get(peer) else { return };
         let wc = completion::failed(id, status, pair.qpn);
         let cq = pair.receive_cq;
-        self.complete(cq, Entry { wc, slot, solicited: false, late: None, is_dead: false });
+        self.complete(cq, Entry { wc, slot, solicited: false, late, is_dead: false });
     }
 
     /// A write arrives.
@@ -296,6 +298,7 @@ impl State {
         if found.is_some() && !silent {
             // SAFETY: as in `scatter`; peers may read the one, and the other is where the requester wants it.
             unsafe { memory::copy(&[source], &target) };
+            self.delay_answer(index, &target, work.signaled);
         }
         self.target_scratch = target;
         Ok(Reply::Done(if found.is_some() { SUCCESS } else { ibv_wc_status::IBV_WC_LOC_PROT_ERR }))
@@ -358,6 +361,7 @@ impl State {
         if found.is_some() && !silent {
             // SAFETY: as in `scatter`.
             unsafe { memory::copy(&[Span::of_bytes(&before.to_ne_bytes())], &target) };
+            self.delay_answer(index, &target, work.signaled);
         }
         self.target_scratch = target;
         Reply::Done(if found.is_some() { SUCCESS } else { ibv_wc_status::IBV_WC_LOC_PROT_ERR })

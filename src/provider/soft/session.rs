@@ -174,11 +174,17 @@ unsafe extern "C" fn complete(qp: *mut ibv_qp_ex) -> c_int {
         None => {
             let kept = state.faults.send_kept();
             // SAFETY: the caller's promise, for each request.
-            unsafe { state.post_session(index, &mut drafts, kept) }
+            let posted = unsafe { state.post_session(index, &mut drafts, kept) };
+            if posted.is_ok() && state.latitudes.takes(|habits| habits.hides_posts) {
+                Err(libc::ENOMEM)
+            } else {
+                posted
+            }
         }
     };
     state.settle();
-    result.err().unwrap_or(0)
+    let code = result.err().unwrap_or(0);
+    state.latitudes.code(code)
 }
 
 unsafe extern "C" fn send(qp: *mut ibv_qp_ex) {

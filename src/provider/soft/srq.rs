@@ -28,6 +28,8 @@ pub(super) struct Srq {
     limit: u32,
     /// Queue pairs.
     pub(super) users: u32,
+    /// A destroy of it failed, on a device where it is of no use then.
+    pub(super) is_half_dead: bool,
 }
 
 impl State {
@@ -42,9 +44,20 @@ impl State {
         if max_wr == 0 || max_wr > device::MAX_SRQ_WR || max_sge > device::MAX_SGE {
             return Err(libc::EINVAL);
         }
+        let max_wr = self.latitudes.entries(max_wr, device::MAX_SRQ_WR);
         let device = self.adopt(pd)?;
         let epoch = self.next_epoch();
-        Ok(self.srqs.insert(Srq { raw, pd, device, queue: Queue::new(max_wr), epoch, max_sge, limit: 0, users: 0 }))
+        Ok(self.srqs.insert(Srq {
+            raw,
+            pd,
+            device,
+            queue: Queue::new(max_wr),
+            epoch,
+            max_sge,
+            limit: 0,
+            users: 0,
+            is_half_dead: false,
+        }))
     }
 
     /// Checks everything, then changes size and limit. A limit that is not met already makes its event at once.
@@ -73,6 +86,7 @@ impl State {
 
     /// Ends a queue; what was in it is dropped without a word.
     pub(super) fn destroy_srq(&mut self, index: usize) -> Result<(), c_int> {
+        self.touch_srq(index);
         if self.srqs.get(index).ok_or(libc::EINVAL)?.users > 0 {
             return Err(libc::EBUSY);
         }

@@ -47,7 +47,7 @@ impl Provider for Soft {
 
     unsafe fn row(&self, context: NonNull<ibv_context>) -> Option<&'static Row> {
         // SAFETY: open (caller).
-        Some(unsafe { fabric_of(context.as_ptr()) }.lock().latitudes.profile.row())
+        Some(unsafe { fabric_of(context.as_ptr()) }.lock().latitudes.row)
     }
 
     unsafe fn query_device(&self, context: NonNull<ibv_context>) -> Result<ibv_device_attr, VerbError> {
@@ -290,7 +290,12 @@ impl Provider for Soft {
         // SAFETY: alive (caller).
         let (context, index) = unsafe { srq_parts(srq.as_ptr()) };
         // SAFETY: its context is open.
-        unsafe { control(context, Verb::DestroySrq, |state, _| state.destroy_srq(index)) }?;
+        let destroyed = unsafe { control(context, Verb::DestroySrq, |state, _| state.destroy_srq(index)) };
+        if destroyed.is_err() {
+            // SAFETY: its context is open.
+            unsafe { fabric_of(context) }.lock().half_kill_srq(index);
+        }
+        destroyed?;
         // SAFETY: the caller does not use it any more.
         unsafe { take_back(srq) };
         Ok(())
@@ -350,7 +355,12 @@ impl Provider for Soft {
         // SAFETY: alive (caller).
         let (context, index) = unsafe { qp_parts(qp.as_ptr()) };
         // SAFETY: its context is open.
-        unsafe { control(context, Verb::DestroyQp, |state, _| state.destroy_pair(index)) }?;
+        let destroyed = unsafe { control(context, Verb::DestroyQp, |state, _| state.destroy_pair(index)) };
+        if destroyed.is_err() {
+            // SAFETY: its context is open.
+            unsafe { fabric_of(context) }.lock().half_kill_pair(index);
+        }
+        destroyed?;
         // SAFETY: the caller does not use it any more.
         unsafe { take_back(qp.cast::<SoftPair>()) };
         Ok(())

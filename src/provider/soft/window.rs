@@ -65,6 +65,11 @@ pub(super) fn rights_known(access: u32) -> bool {
 }
 
 impl Window {
+    /// The region that it is bound to.
+    pub(super) fn region(&self) -> Option<usize> {
+        self.bound.as_ref().map(|bound| bound.region)
+    }
+
     /// The region, and where in it the `len` bytes are that the key calls `addr`, if a peer of `pair` may do that.
     pub(super) fn find(&self, pair: usize, addr: u64, len: u64, right: ibv_access_flags) -> Option<(usize, u64)> {
         let bound = self.bound.as_ref()?;

@@ -1,0 +1,405 @@
+//! Taking latitudes: what the [habits](super::profile::Habits) of a profile mean in the middle of the machine.
+//!
+//! What no provider has to bear is a violation: it is noted, or ends the process.
+
+use super::{
+    completion::{Entry, Side},
+    fabric::{Fabric, State},
+    memory::{self, Span},
+    post::Refused,
+    profile::{Habits, Profile},
+};
+use crate::device::reviewed::{Row, Sessions, Teardown, Walk, Windows};
+use crate::sys::{ibv_qp_cap, ibv_sge, ibv_wc, ibv_wc_opcode, ibv_wc_status};
+use libc::c_int;
+use std::{ptr, sync::MutexGuard, thread};
+
+/// What a device may do differently, decided each time anew.
+pub(super) struct Latitudes {
+    pub(super) row: &'static Row,
+    pub(super) habits: Habits,
+    /// None of them is taken.
+    is_strict: bool,
+    /// Never 0.
+    random: u64,
+    /// What was done that no provider has to bear.
+    pub(super) violations: Vec<String>,
+    /// A violation ends the process.
+    aborts: bool,
+    /// What the receive that is completed next gets when it is polled.
+    late: Option<Box<Late>>,
+}
+
+/// Payload that is written when its completion is polled.
+pub(super) struct Late {
+    bytes: Vec<u8>,
+    to: Vec<Span>,
+}
+
+/// The longest message that a completion can carry.
+const LATE_BYTES: usize = 64;
+/// The most that is overwritten without need.
+const SCRIBBLE_BYTES: u64 = 1 << 16;
+/// What a device leaves in memory that it has not written yet.
+const NOT_YET: u8 = 0xee;
+/// What it leaves where it need not write.
+const SCRIBBLE: u8 = 0xdb;
+/// The most inline data that a device has that has less than was asked for.
+const LITTLE_INLINE: u32 = 32;
+
+impl Latitudes {
+    pub(super) fn new(profile: Profile, aborts: bool) -> Self {
+        let seed = if let Profile::Adversary(seed) = profile { seed } else { 0 };
+        Self {
+            row: profile.row(),
+            habits: profile.habits(),
+            is_strict: profile == Profile::Specification,
+            random: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
+            violations: Vec::new(),
+            aborts,
+            late: None,
+        }
+    }
+
+    /// Whether a latitude is taken this time.
+    pub(super) fn takes(&mut self, habit: impl FnOnce(&Habits) -> u64) -> bool {
+        self.once_in(habit(&self.habits))
+    }
+
+    /// True once in so many times; never if 0.
+    pub(super) fn once_in(&mut self, times: u64) -> bool {
+        if times < 2 {
+            return times == 1;
+        }
+        // xorshift64
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        (self.random >> 16).is_multiple_of(times)
+    }
+
+    /// No poll may meet a pair that was destroyed, nor run beside its destroy.
+    pub(super) fn forbids_late_polls(&self) -> bool {
+        self.row.teardown == Teardown::Polled
+    }
+
+    /// How much of `room` a poll fills.
+    pub(super) fn filled(&mut self, room: usize) -> usize {
+        if self.takes(|habits| habits.empty_polls) {
+            0
+        } else if self.takes(|habits| habits.short_polls) {
+            room.min(1)
+        } else {
+            room
+        }
+    }
+
+    /// What a post answers in place of an error number.
+    pub(super) fn code(&mut self, errno: c_int) -> c_int {
+        match errno {
+            0 => 0,
+            _ if !self.habits.odd_codes => errno,
+            _ if self.once_in(2) => -errno,
+            _ => -1,
+        }
+    }
+
+    /// The sizes that a pair gets.
+    pub(super) fn grant(&mut self, asked: &mut ibv_qp_cap, limits: &ibv_qp_cap) {
+        if self.habits.grants_more {
+            let more =
+                |asked: &mut u32, limit: u32| *asked = asked.next_power_of_two().clamp(*asked, limit.max(*asked));
+            more(&mut asked.max_send_wr, limits.max_send_wr);
+            more(&mut asked.max_recv_wr, limits.max_recv_wr);
+            more(&mut asked.max_send_sge, limits.max_send_sge);
+            more(&mut asked.max_recv_sge, limits.max_recv_sge);
+            more(&mut asked.max_inline_data, limits.max_inline_data);
+        }
+        if self.habits.grants_less_inline {
+            asked.max_inline_data = asked.max_inline_data.min(LITTLE_INLINE);
+        }
+    }
+
+    /// The entries that a queue gets.
+    pub(super) fn entries(&mut self, asked: u32, limit: u32) -> u32 {
+        if self.habits.grants_more { asked.next_power_of_two().clamp(asked, limit.max(asked)) } else { asked }
+    }
+
+    /// Reads a list of elements as careless providers do, and says what none has to bear.
+    ///
+    /// # Safety
+    ///
+    /// As for `ibv_post_send(3)`; and a list of none is null, or has an element all the same.
+    #[allow(unsafe_code, reason = "reads a list of the C interface")]
+    pub(super) unsafe fn inspect(&mut self, list: *const ibv_sge, len: c_int, is_inline: bool) {
+        if !self.habits.reads_lists {
+            return;
+        }
+        let len = usize::try_from(len).unwrap_or(0);
+        if len == 0 {
+            if list.is_null() {
+                self.violate("a list of elements is null".to_owned());
+            } else {
+                // SAFETY: there is one all the same (caller).
+                let _ = unsafe { list.read_volatile() };
+            }
+        }
+        for index in 0..len {
+            // SAFETY: less than its length (caller).
+            let element = unsafe { list.add(index).read() };
+            if element.length == 0 && !is_inline {
+                self.violate("an element of no bytes, which stands for 2^31, was posted".to_owned());
+            }
+        }
+    }
+
+    pub(super) fn resizes(&mut self) {
+        if !self.row.resizes {
+            self.violate("a completion queue was resized".to_owned());
+        }
+    }
+
+    pub(super) fn opens_session(&mut self) {
+        if self.row.sessions == Sessions::No {
+            self.violate("a pair was made for ibv_wr_*".to_owned());
+        }
+    }
+
+    pub(super) fn walks(&mut self, goes_on: bool) {
+        if self.row.walk == Walk::No || goes_on && self.row.walk == Walk::Singly {
+            self.violate("a completion queue was polled by ibv_start_poll and ibv_next_poll".to_owned());
+        }
+    }
+
+    /// A completion goes into its queue, behind `last` of the same work queue: the blame of a failure may be on either.
+    pub(super) fn shift_blame(&mut self, last: &mut ibv_wc, new: &mut ibv_wc) {
+        let flush = ibv_wc_status::IBV_WC_WR_FLUSH_ERR;
+        let may = new.status == flush && last.status != flush && last.status != ibv_wc_status::IBV_WC_SUCCESS;
+        if may && self.habits.shifts_blame && self.once_in(2) {
+            std::mem::swap(&mut last.status, &mut new.status);
+            std::mem::swap(&mut last.vendor_err, &mut new.vendor_err);
+        }
+    }
+
+    /// What a request of the send side completes as.
+    pub(super) fn name_of(&self, opcode: ibv_wc_opcode) -> ibv_wc_opcode {
+        if self.habits.calls_all_sends { ibv_wc_opcode::IBV_WC_SEND } else { opcode }
+    }
+
+    /// Through a window, a peer reaches all of its region.
+    pub(super) fn has_lax_windows(&self) -> bool {
+        !self.is_strict && self.row.windows == Windows::NoBarrier
+    }
+
+    pub(super) fn violate(&mut self, what: String) {
+        if self.aborts {
+            eprintln!("interlock: the soft device met what a provider need not bear: {what}");
+            std::process::abort();
+        }
+        self.violations.push(what);
+    }
+}
+
+impl State {
+    /// The payload that was written to `to` now, or a part of it: perhaps it comes only when its completion is polled.
+    #[allow(unsafe_code, reason = "copies bytes")]
+    fn hold_back(&mut self, to: &[Span]) -> Option<Box<Late>> {
+        let len: usize = to.iter().map(Span::len).sum();
+        if len == 0 || len > LATE_BYTES || !self.latitudes.takes(|habits| habits.late) {
+            return None;
+        }
+        let mut bytes = vec![0; len];
+        // SAFETY: spans that were written just now, under this lock; the vector has room for their bytes.
+        unsafe { memory::copy(to, &[Span::of_bytes_mut(&mut bytes)]) };
+        // SAFETY: as above.
+        unsafe { memory::copy(&[Span::of_bytes(&vec![NOT_YET; len])], to) };
+        Some(Box::new(Late { bytes, to: to.to_vec() }))
+    }
+
+    /// The payload of a receive was written to `to`.
+    pub(super) fn delay(&mut self, to: &[Span]) {
+        self.latitudes.late = self.hold_back(to);
+    }
+
+    /// What [`delay`](Self::delay) kept of the receive that is completed now.
+    pub(super) fn take_late(&mut self) -> Option<Box<Late>> {
+        self.latitudes.late.take()
+    }
+
+    /// The answer to a read or an atomic was written to `to`.
+    pub(super) fn delay_answer(&mut self, index: usize, to: &[Span], has_completion: bool) {
+        // No other completion brings it.
+        if has_completion {
+            let late = self.hold_back(to);
+            if let Some(pair) = self.pairs.get_mut(index) {
+                pair.late = late;
+            }
+        }
+    }
+
+    /// A message is about to come to the oldest receive of a pair: perhaps all of its memory is overwritten first.
+    #[allow(unsafe_code, reason = "writes to registered memory")]
+    pub(super) fn scribble(&mut self, peer: usize) {
+        if self.latitudes.takes(|habits| habits.scribbles)
+            && let Some(late) = self.waste_of(peer)
+        {
+            Self::write_late(&late);
+        }
+    }
+
+    /// The oldest receive of a pair fails or is flushed: perhaps its memory is overwritten when that is polled.
+    pub(super) fn waste(&mut self, peer: usize) -> Option<Box<Late>> {
+        let does = self.latitudes.takes(|habits| habits.scribbles);
+        if does { self.waste_of(peer) } else { None }
+    }
+
+    fn waste_of(&self, peer: usize) -> Option<Box<Late>> {
+        let (receive, pd) = self.next_receive(peer)?;
+        let len = receive.sges.bytes();
+        let mut to = Vec::new();
+        self.regions.local(pd, receive.sges.as_slice(), len, true, &mut to)?;
+        let small = len != 0 && len <= SCRIBBLE_BYTES;
+        small.then(|| Box::new(Late { bytes: vec![SCRIBBLE; usize::try_from(len).unwrap_or(0)], to }))
+    }
+
+    /// A completion is polled: what was kept is written, wherever that memory belongs by now.
+    #[allow(unsafe_code, reason = "copies bytes")]
+    fn write_late(late: &Late) {
+        // SAFETY: none that the device could give. As providers do it, the bytes go where the request said when it was posted. It is
+        // the library's duty that this memory is still the device's; tests under Miri and AddressSanitizer see whether it is.
+        unsafe { memory::copy(&[Span::of_bytes(&late.bytes)], &late.to) };
+    }
+
+    /// A pair ends, or one life of it: what becomes of its completions that nobody has polled.
+    pub(super) fn leave_completions(&mut self, index: usize, is_reset: bool) {
+        if self.latitudes.is_strict {
+            return;
+        }
+        let Some(pair) = self.pairs.get(index) else { return };
+        let (epoch, qpn, queues) = (pair.epoch, pair.qpn, [pair.send_cq, pair.receive_cq]);
+        let is_of_pair = |entry: &Entry| match entry.slot.side {
+            Side::Shared => entry.wc.qp_num == qpn,
+            Side::Send | Side::Receive => entry.slot.owner == index && entry.slot.epoch == epoch,
+        };
+        let in_flight = !pair.send.is_empty() || !pair.receive.is_empty();
+        let unpolled = |state: &Self| {
+            queues.iter().any(|&queue| state.cqs.get(queue).is_some_and(|cq| cq.entries.iter().any(is_of_pair)))
+        };
+        if is_reset && !self.latitudes.row.reset_is_barrier && (in_flight || unpolled(self)) {
+            self.latitudes.violate(format!("pair {qpn:#x} was reset with requests in flight"));
+        }
+        let purges = self.latitudes.takes(|habits| habits.purges);
+        let forbids = self.latitudes.forbids_late_polls();
+        let shared_stay = !self.latitudes.row.shared_end_with_their_queue;
+        let mut freed = Vec::new();
+        for queue in queues {
+            let Some(cq) = self.cqs.get_mut(queue) else { continue };
+            if forbids && cq.is_polled {
+                self.latitudes.violate(format!("pair {qpn:#x} was destroyed or reset while its queue is polled"));
+            }
+            if purges {
+                freed.extend(cq.entries.iter().filter(|entry| is_of_pair(entry)).map(|entry| entry.slot));
+                cq.entries.retain(|entry| !is_of_pair(entry));
+                continue;
+            }
+            for entry in cq.entries.iter_mut().filter(|entry| is_of_pair(entry)) {
+                entry.is_dead = forbids;
+                // Nothing is written for a pair that is gone.
+                if !(shared_stay && entry.slot.side == Side::Shared) {
+                    entry.late = None;
+                }
+            }
+        }
+        // The entries of a shared queue are free again; their requests never complete.
+        for slot in freed.iter().filter(|slot| slot.side == Side::Shared) {
+            if let Some(srq) = self.srqs.get_mut(slot.owner).filter(|srq| srq.epoch == slot.epoch) {
+                srq.queue.free_one();
+            }
+        }
+    }
+
+    /// A completion is polled.
+    pub(super) fn meet(&mut self, entry: &Entry) {
+        if entry.is_dead {
+            let (id, qpn) = (entry.wc.wr_id, entry.wc.qp_num);
+            self.latitudes.violate(format!("a poll met request {id:#x} of pair {qpn:#x}, which was destroyed before"));
+        }
+        if let Some(late) = &entry.late {
+            Self::write_late(late);
+        }
+    }
+
+    /// What a post answers that has gone well: perhaps an error, and perhaps it names the first request.
+    pub(super) fn belie<W>(&mut self, posted: Result<(), Refused<W>>, first: *mut W) -> Result<(), Refused<W>> {
+        posted?;
+        if self.latitudes.takes(|habits| habits.hides_posts) {
+            Err(Refused { errno: libc::ENOMEM, at: ptr::null_mut() })
+        } else if self.latitudes.takes(|habits| habits.false_refusals) {
+            Err(Refused { errno: libc::EINVAL, at: first })
+        } else {
+            Ok(())
+        }
+    }
+
+    /// A queue that has lost completions gives no more.
+    pub(super) fn fail_queue(&mut self, index: usize) {
+        if let Some(cq) = self.cqs.get_mut(index) {
+            cq.entries.clear();
+            cq.failed = true;
+        }
+    }
+
+    /// A verb is called on a pair.
+    pub(super) fn touch_pair(&mut self, index: usize) {
+        if let Some(qpn) = self.pairs.get(index).filter(|pair| pair.is_half_dead).map(|pair| pair.qpn) {
+            self.latitudes.violate(format!("pair {qpn:#x} was used after a destroy that failed"));
+        }
+    }
+
+    /// A destroy of a pair failed.
+    pub(super) fn half_kill_pair(&mut self, index: usize) {
+        if !self.latitudes.row.destroy_may_be_retried
+            && let Some(pair) = self.pairs.get_mut(index)
+        {
+            pair.is_half_dead = true;
+        }
+    }
+
+    /// A destroy of a shared receive queue failed.
+    pub(super) fn half_kill_srq(&mut self, index: usize) {
+        if !self.latitudes.row.destroy_may_be_retried
+            && let Some(srq) = self.srqs.get_mut(index)
+        {
+            srq.is_half_dead = true;
+        }
+    }
+
+    /// A verb is called on a shared receive queue.
+    pub(super) fn touch_srq(&mut self, index: usize) {
+        if self.srqs.get(index).is_some_and(|srq| srq.is_half_dead) {
+            self.latitudes.violate("a shared receive queue was used after a destroy that failed".to_owned());
+        }
+    }
+}
+
+/// Lets others in, in the middle of a poll, where no provider has to bear them: two polls at once, or a destroy.
+pub(super) fn pause_in_poll<'f>(
+    mut state: MutexGuard<'f, State>,
+    fabric: &'f Fabric,
+    queue: usize,
+) -> MutexGuard<'f, State> {
+    if !state.latitudes.forbids_late_polls() {
+        return state;
+    }
+    let Some(cq) = state.cqs.get_mut(queue) else { return state };
+    if std::mem::replace(&mut cq.is_polled, true) {
+        state.latitudes.violate("two threads poll one completion queue".to_owned());
+    }
+    drop(state);
+    thread::yield_now();
+    state = fabric.lock();
+    if let Some(cq) = state.cqs.get_mut(queue) {
+        cq.is_polled = false;
+    }
+    state
+}
