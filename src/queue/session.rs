@@ -365,10 +365,8 @@ impl Extended {
     /// As for [`add`](Self::add), of `qp`.
     #[cold]
     unsafe fn nothing(qp: *mut ibv_qp_ex) {
-        // Some providers read the first of none.
-        static NONE: sys::ibv_sge = sys::ibv_sge { addr: 0, length: 0, lkey: 0 };
         // SAFETY: there (caller); a list of none.
-        unsafe { verbs::ibv_wr_set_sge_list(qp, 0, &NONE) };
+        unsafe { verbs::ibv_wr_set_sge_list(qp, 0, &sys::NO_ELEMENT) };
     }
 }
 

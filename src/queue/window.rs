@@ -172,6 +172,7 @@ fn request_of(opcode: ibv_wr_opcode, id: WorkId) -> sys::ibv_send_wr {
     // SAFETY: a C struct of numbers and pointers, for which zero is a value.
     let mut wr: sys::ibv_send_wr = unsafe { mem::zeroed() };
     (wr.wr_id, wr.opcode, wr.send_flags) = (id.raw(), opcode, SIGNALED);
+    wr.sg_list = (&raw const sys::NO_ELEMENT).cast_mut();
     wr
 }
 

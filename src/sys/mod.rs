@@ -50,3 +50,6 @@ mod bindings {
     include!("bindings/x86_64.rs");
 }
 pub(crate) use bindings::*;
+
+/// What a list of no elements points to: some providers read the first one all the same.
+pub(crate) static NO_ELEMENT: ibv_sge = ibv_sge { addr: 0, length: 0, lkey: 0 };

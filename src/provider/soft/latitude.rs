@@ -107,8 +107,9 @@ impl Latitudes {
     /// The sizes that a pair gets.
     pub(super) fn grant(&mut self, asked: &mut ibv_qp_cap, limits: &ibv_qp_cap) {
         if self.habits.grants_more {
-            let more =
-                |asked: &mut u32, limit: u32| *asked = asked.next_power_of_two().clamp(*asked, limit.max(*asked));
+            let more = |asked: &mut u32, limit: u32| {
+                *asked = asked.checked_next_power_of_two().unwrap_or(*asked).clamp(*asked, limit.max(*asked))
+            };
             more(&mut asked.max_send_wr, limits.max_send_wr);
             more(&mut asked.max_recv_wr, limits.max_recv_wr);
             more(&mut asked.max_send_sge, limits.max_send_sge);
@@ -122,7 +123,11 @@ impl Latitudes {
 
     /// The entries that a queue gets.
     pub(super) fn entries(&mut self, asked: u32, limit: u32) -> u32 {
-        if self.habits.grants_more { asked.next_power_of_two().clamp(asked, limit.max(asked)) } else { asked }
+        if self.habits.grants_more {
+            asked.checked_next_power_of_two().unwrap_or(asked).clamp(asked, limit.max(asked))
+        } else {
+            asked
+        }
     }
 
     /// Reads a list of elements as careless providers do, and says what none has to bear.
