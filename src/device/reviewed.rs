@@ -330,7 +330,8 @@ mod tests {
 
     /// As `docs/providers.md` has it.
     fn table() -> String {
-        let columns: [(&str, fn(&Row) -> String); 11] = [
+        type Cell = fn(&Row) -> String;
+        let columns: [(&str, Cell); 11] = [
             ("a completion ends the sends before it", |row| yes_or_no(row.retires_prefix)),
             ("a named refusal is not queued", |row| yes_or_no(row.refusal_is_sure)),
             ("Reset is a barrier", |row| yes_or_no(row.reset_is_barrier)),
