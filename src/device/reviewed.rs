@@ -184,6 +184,7 @@ pub(crate) const RXE: Row = Row {
 /// Linux soft iWARP.
 pub(crate) const SIW: Row = Row {
     name: "siw",
+    retires_prefix: false,
     reset_is_barrier: false,
     destroy_may_be_retried: false,
     polls_fresh: false,
@@ -207,12 +208,14 @@ pub(crate) const MLX4: Row = Row {
     ..SOFT
 };
 
-/// Intel.
+/// Intel: E800, X722.
 pub(crate) const IRDMA: Row = Row {
     name: "irdma",
+    retires_prefix: false,
     reset_is_barrier: false,
     teardown: Teardown::Polled,
     destroy_may_be_retried: false,
+    polls_fresh: false,
     resizes: false,
     sessions: Sessions::No,
     walk: Walk::No,
@@ -225,8 +228,10 @@ pub(crate) const IRDMA: Row = Row {
 pub(crate) const BNXT_RE: Row = Row {
     name: "bnxt_re",
     retires_prefix: false,
-    teardown: Teardown::PolledIfShared,
+    reset_is_barrier: false,
+    teardown: Teardown::Polled,
     destroy_may_be_retried: false,
+    polls_fresh: false,
     resizes: false,
     sessions: Sessions::No,
     walk: Walk::No,
@@ -236,8 +241,19 @@ pub(crate) const BNXT_RE: Row = Row {
 };
 
 /// HiSilicon.
-pub(crate) const HNS: Row =
-    Row { name: "hns", teardown: Teardown::Polled, resizes: false, windows: Windows::NoBarrier, ..SOFT };
+pub(crate) const HNS: Row = Row {
+    name: "hns",
+    retires_prefix: false,
+    refusal_is_sure: false,
+    reset_is_barrier: false,
+    teardown: Teardown::Polled,
+    polls_fresh: false,
+    resizes: false,
+    sessions: Sessions::No,
+    walk: Walk::No,
+    windows: Windows::NoBarrier,
+    ..SOFT
+};
 
 /// Amazon.
 pub(crate) const EFA: Row = Row {
@@ -269,30 +285,57 @@ impl ContextInner {
 /// A device that completes each request in the post, for measuring: `benches/nullverbs`.
 const NULL: Row = Row { name: "nullverbs", windows: Windows::NoBarrier, ..SOFT };
 
-/// Vendors and parts, as `ibv_query_device` names them.
+/// The node GUID by which [`NULL`] is known.
+const NULL_GUID: u64 = 0x0100_0000_00c2_5002;
+
+// Vendors and parts, as `ibv_query_device` names them. Each part by its number, so that a new one is not reviewed until
+// somebody has looked at it.
+
 const MELLANOX: u32 = 0x02c9;
-/// Of mlx5 each by name, so that what comes later is looked at first.
+/// Connect-IB, ConnectX-4 to ConnectX-7, BlueField to BlueField-3, with their virtual functions.
 const MLX5_PARTS: [u32; 20] = [
     0x1011, 0x1012, 0x1013, 0x1014, 0x1015, 0x1016, 0x1017, 0x1018, 0x1019, 0x101a, 0x101b, 0x101c, 0x101d, 0x101e,
     0x101f, 0x1021, 0xa2d2, 0xa2d3, 0xa2d6, 0xa2dc,
 ];
-
-/// Of mlx4: ConnectX-3 and ConnectX-3 Pro, with their virtual functions.
+/// ConnectX-3 and ConnectX-3 Pro, with their virtual functions.
 const MLX4_PARTS: [u32; 3] = [0x1003, 0x1004, 0x1007];
-/// The node GUID by which [`NULL`] is known.
-const NULL_GUID: u64 = 0x0100_0000_00c2_5002;
+
+const INTEL: u32 = 0x8086;
+/// E810, E822, E823, C822N, and X722. A third generation (E2000) has shared receive queues, and is not reviewed.
+const IRDMA_PARTS: [u32; 32] = [
+    0x124c, 0x124d, 0x124e, 0x124f, 0x151d, 0x1591, 0x1592, 0x1593, 0x1599, 0x159a, 0x159b, 0x188a, 0x188b, 0x188c,
+    0x188d, 0x188e, 0x1890, 0x1891, 0x1892, 0x1893, 0x1894, 0x1897, 0x1898, 0x1899, 0x189a, 0x374c, 0x37ce, 0x37cf,
+    0x37d0, 0x37d1, 0x37d2, 0x37d3,
+];
+
+const BROADCOM: u32 = 0x14e4;
+/// As the provider lists them, and BCM57608, whose number it looks at too.
+const BNXT_RE_PARTS: [u32; 32] = [
+    0x1605, 0x1606, 0x1614, 0x16c0, 0x16c1, 0x16ce, 0x16cf, 0x16d6, 0x16d7, 0x16d8, 0x16d9, 0x16df, 0x16e2, 0x16e3,
+    0x16e5, 0x16eb, 0x16ed, 0x16ef, 0x16f0, 0x16f1, 0x1750, 0x1751, 0x1752, 0x1760, 0x1803, 0x1804, 0x1805, 0x1807,
+    0x1809, 0xd800, 0xd802, 0xd804,
+];
+
+const HISILICON: u32 = 0x19e5;
+/// As the provider lists them.
+const HNS_PARTS: [u32; 8] = [0xa222, 0xa223, 0xa224, 0xa225, 0xa226, 0xa227, 0xa228, 0xa22f];
+
+const AMAZON: u32 = 0x1d0f;
+/// 0xefa4 has request numbers of another kind, and is not reviewed.
+const EFA_PARTS: [u32; 4] = [0xefa0, 0xefa1, 0xefa2, 0xefa3];
 
 fn row_of(device: &ibv_device_attr) -> Option<&'static Row> {
     Some(match (device.vendor_id, device.vendor_part_id) {
         (0x00ff_ffff, 0) => &RXE,
         (0, 0) if device.node_guid == NULL_GUID => &NULL,
+        // The part is a number that the kernel counts up with each device.
         (0x0062_6d74, _) => &SIW,
         (MELLANOX, part) if MLX5_PARTS.contains(&part) => &MLX5,
         (MELLANOX, part) if MLX4_PARTS.contains(&part) => &MLX4,
-        (0x8086, _) => &IRDMA,
-        (0x14e4, _) => &BNXT_RE,
-        (0x19e5, _) => &HNS,
-        (0x1d0f, _) => &EFA,
+        (INTEL, part) if IRDMA_PARTS.contains(&part) => &IRDMA,
+        (BROADCOM, part) if BNXT_RE_PARTS.contains(&part) => &BNXT_RE,
+        (HISILICON, part) if HNS_PARTS.contains(&part) => &HNS,
+        (AMAZON, part) if EFA_PARTS.contains(&part) => &EFA,
         _ => return None,
     })
 }
@@ -375,12 +418,36 @@ mod tests {
         for part in [0x1013, 0x101d, 0xa2d6] {
             assert_eq!(name(0x02c9, part), "mlx5");
         }
-        let others =
-            [(0x00ff_ffff, 0, "rxe"), (0x0062_6d74, 0, "siw"), (0x02c9, 0x1003, "mlx4"), (0x1d0f, 0xefa1, "efa")];
-        assert!(others.iter().all(|&(vendor, part, row)| name(vendor, part) == row));
-        // Another vendor with a part number of mlx5, a part that nobody has looked at, and no numbers at all.
-        for (vendor, part) in [(0x15b3, 0x1013), (0x02c9, 0x1020), (0, 0)] {
+        let others = [
+            (0x00ff_ffff, 0, "rxe"),
+            (0x0062_6d74, 1, "siw"),
+            (0x0062_6d74, 7, "siw"),
+            (0x02c9, 0x1003, "mlx4"),
+            (0x8086, 0x1592, "irdma"),
+            (0x8086, 0x37d0, "irdma"),
+            (0x14e4, 0x1750, "bnxt_re"),
+            (0x14e4, 0x1760, "bnxt_re"),
+            (0x19e5, 0xa222, "hns"),
+            (0x1d0f, 0xefa1, "efa"),
+        ];
+        for (vendor, part, row) in others {
+            assert_eq!(name(vendor, part), row, "{part:#x}");
+        }
+        // Another vendor with a part number of mlx5, and no numbers at all.
+        for (vendor, part) in [(0x15b3, 0x1013), (0, 0)] {
             assert_eq!(name(vendor, part), "");
+        }
+        // Parts that nobody has looked at: ConnectX-8, E2000, and numbers that no part has yet.
+        for (vendor, part) in [
+            (0x02c9, 0x1020),
+            (0x02c9, 0x1023),
+            (0x8086, 0x1452),
+            (0x8086, 0),
+            (0x14e4, 0x1761),
+            (0x19e5, 0xa229),
+            (0x1d0f, 0xefa4),
+        ] {
+            assert_eq!(name(vendor, part), "", "{part:#x}");
         }
     }
 }
