@@ -41,8 +41,6 @@ pub(crate) struct Desk {
     singles: Singles,
     /// Pairs to destroy once nothing of them is in flight.
     guests: Vec<Guest>,
-    /// How often in a row the device was seen empty while pairs wait for that.
-    empties: usize,
     /// What was taken from the device and not given out yet: from `next` to `filled`.
     ///
     /// 1. `next` is at most `filled`, which is at most `BATCH`.
@@ -75,7 +73,6 @@ impl Desk {
             members: Members::default(),
             singles: Singles::default(),
             guests: Vec::new(),
-            empties: 0,
             // SAFETY: a struct of numbers, for which zero is a value. (A device need not write all of them.)
             polled: unsafe { mem::zeroed() },
             next: 0,
@@ -85,6 +82,11 @@ impl Desk {
             unknown: 0,
             poisoned: false,
         }
+    }
+
+    /// Whether pairs wait to be destroyed.
+    pub(super) fn has_guests(&self) -> bool {
+        !self.guests.is_empty()
     }
 
     /// What is left when the completion queue ends: the pairs to destroy.
@@ -310,7 +312,8 @@ impl Desk {
         // What is gone before this look has no completions after the end of the queue, if the look finds that.
         self.read_mail(queue);
         let any = self.look(queue)?;
-        let seen = if self.filled < BATCH as u32 { u32::MAX } else { BATCH as u32 };
+        // Some give fewer than there are.
+        let seen = if any { self.filled } else { u32::MAX };
         self.left.iter_mut().for_each(|(_, before)| *before = before.saturating_sub(seen));
         // Those at the front went first. They are emptied from the back, oldest first.
         let gone = self.left.iter().take_while(|(_, before)| *before == 0).count();
@@ -320,14 +323,9 @@ impl Desk {
             queue.mailbox.flag();
         }
         if any {
-            self.empties = 0;
             return Ok(Attended::Polled);
         }
-        self.empties += 1;
-        // Where a poll may say nothing although there is something, it says so once for each pair at most.
-        if !queue.domain.context.row().quirks.polls_short || self.empties > self.retirers.len() {
-            self.see_off();
-        }
+        self.see_off();
         Ok(self.next_destroyed(queue).map_or(Attended::Empty, Attended::Destroyed))
     }
 

@@ -206,10 +206,10 @@ impl CqInner {
         self.mailbox.send(Message::Join(member));
     }
 
-    /// How long a sleeper may leave it before it looks again, though no event comes; `None` is for ever.
-    pub(crate) fn next_look(&self) -> Option<Duration> {
-        // A pair on its way out is looked after by polls; no event tells when it is time.
-        let leaving = self.mailbox.is_flagged().then_some(LOOK_AFTER);
+    /// How long a sleeper may leave it before it looks again, though no event comes; `None` is for ever. `has_guests`: pairs are on
+    /// their way out, which polls look after. No event tells when it is time for that.
+    pub(super) fn next_look(&self, has_guests: bool) -> Option<Duration> {
+        let leaving = has_guests.then_some(LOOK_AFTER);
         let quiet = self.domain.context.row().quirks.flushes_quietly.then_some(LOOK_ANYWAY);
         [self.domain.context.next_timer(), leaving, quiet].into_iter().flatten().min()
     }
@@ -303,7 +303,8 @@ impl Control {
             Some(used) => used,
             None if self.fresh < MAX_SLOTS => {
                 self.fresh += 1;
-                (self.fresh - 1, 0)
+                // Not from 0 on: that is what an entry says that its device has not written.
+                (self.fresh - 1, 1)
             }
             None => return None,
         };
@@ -429,6 +430,8 @@ pub(super) fn create_on<B>(
     let id = CompletionQueueId::fresh();
     context.objects.note(raw, Object::CompletionQueue(id));
     channel.join(raw, id, &waker);
+    // SAFETY: created just now.
+    let granted = unsafe { (*raw.as_ptr()).cqe };
     let control = Control {
         capacity: entries,
         leased: 0,
@@ -455,6 +458,10 @@ pub(super) fn create_on<B>(
         // A provider that made something else. Dropping the queue destroys it.
         return Err(extended::none());
     }
+    if u32::try_from(granted).unwrap_or(0) < entries {
+        // The same.
+        return Err(VerbError::new("ibv_create_cq", libc::ENOMEM).into());
+    }
     let poller = Poller::new(Arc::clone(&inner), Box::new(Desk::new()));
     Ok((CompletionQueue { inner, brand: PhantomData }, poller))
 }
@@ -463,6 +470,16 @@ pub(super) fn create_on<B>(
 mod tests {
     use super::*;
     use crate::Context;
+
+    /// A device that writes no id into an entry names nothing.
+    #[test]
+    fn no_request_has_the_id_zero() {
+        crate::domain! { struct Test; }
+        let domain = Context::open("soft0").unwrap().named_domain(Test).unwrap();
+        let (queue, _poller) = domain.completion_queue(8).unwrap();
+        let place = queue.inner.control().place(QueueKind::Send, 4).unwrap();
+        assert_ne!(place.next.raw(), 0);
+    }
 
     #[test]
     fn a_slot_never_names_a_request_as_it_named_one_of_an_earlier_life() {

@@ -138,9 +138,9 @@ impl<B> Source for Waiting<'_, B> {
         loop {
             let queue = &self.poller.queue;
             let left = deadline.map_or(left, |deadline| deadline.saturating_duration_since(Instant::now()));
-            let nap = queue.next_look().map_or(left, |next| next.min(left));
+            let nap = self.poller.next_timer().map_or(left, |next| next.min(left));
             until_readable([queue.channel.fd(), queue.waker.fd()], nap)?;
-            let is_over = left.is_zero() || self.wake_for == WakeFor::Any || queue.mailbox.is_flagged();
+            let is_over = left.is_zero() || self.wake_for == WakeFor::Any || self.poller.desk.has_guests();
             if is_over
                 || until_readable([queue.waker.fd()], Duration::ZERO)?
                 || queue.channel.take_events(Some(queue.id))? > 0
@@ -292,7 +292,7 @@ impl<B> Poller<B> {
     /// There is a limit while queue pairs are on their way out, on devices that flush without telling, and on an automatic soft
     /// device, whose timers go off in calls of the program.
     pub fn next_timer(&self) -> Option<Duration> {
-        self.queue.next_look()
+        self.queue.next_look(self.desk.has_guests())
     }
 }
 

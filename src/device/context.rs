@@ -14,8 +14,13 @@ use std::{env, fmt, ptr::NonNull, time::Duration};
 
 /// Names in the environment under which libibverbs or a provider reports failed destroys as success, or leaves out
 /// locks. Either would make a proof of quiescence worthless.
-const FORBIDDEN_ENVIRONMENT: [&str; 4] =
-    ["RDMAV_ALLOW_DISASSOC_DESTROY", "MLX4_DEVICE_FATAL_CLEANUP", "MLX5_SINGLE_THREADED", "MLX4_SINGLE_THREADED"];
+const FORBIDDEN_ENVIRONMENT: [&str; 5] = [
+    "RDMAV_ALLOW_DISASSOC_DESTROY",
+    "MLX4_DEVICE_FATAL_CLEANUP",
+    "MLX5_SINGLE_THREADED",
+    "MLX4_SINGLE_THREADED",
+    "MLX5_CQE_SIZE",
+];
 
 /// The forbidden variable that is set, or was at an earlier call: libibverbs looks once only, at its first use.
 pub(super) fn forbidden_variable() -> Option<&'static str> {

@@ -9,7 +9,9 @@
 #![allow(unsafe_code, reason = "calls the provider")]
 
 use super::context::ContextInner;
+use crate::queue::CreateError;
 use crate::sys::ibv_device_attr;
+use std::env;
 
 /// What the library takes for granted of one provider.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,8 +28,9 @@ pub(crate) struct Row {
     pub(crate) teardown: Teardown,
     /// An object is as it was after a destroy that failed, so that it can be destroyed again.
     pub(crate) destroy_may_be_retried: bool,
-    /// No poll writes payload to memory once every pair of a shared receive queue is destroyed, and then that queue.
-    pub(crate) shared_end_with_their_queue: bool,
+    /// Whether shared receive queues may be used: no poll writes payload to memory once every pair of such a queue is
+    /// destroyed, and then the queue; nor to where a receive points that is posted meanwhile.
+    pub(crate) shared: Shared,
     /// `ibv_poll_cq` writes all fields of a success that the library reads, whatever the entry held before.
     pub(crate) polls_fresh: bool,
     /// `ibv_resize_cq` leaves a queue that works where it fails, and polls find what was in it before.
@@ -64,6 +67,28 @@ pub(crate) enum Teardown {
     /// By the poller, once all requests of the pair have completed and the completion queue was seen empty. A pair has
     /// one completion queue then: nobody else may poll meanwhile.
     Polled,
+}
+
+/// Whether shared receive queues may be used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Shared {
+    No,
+    /// Where the environment has this variable with this value.
+    With(&'static str, &'static str),
+    Yes,
+}
+
+impl Shared {
+    /// Whether they may be used now.
+    pub(crate) fn check(self, provider: &'static str) -> Result<(), CreateError> {
+        let set = match self {
+            Self::Yes => return Ok(()),
+            Self::With(variable, value) if env::var_os(variable).is_some_and(|is| is == value) => return Ok(()),
+            Self::With(variable, value) => Some((variable, value)),
+            Self::No => None,
+        };
+        Err(CreateError::NoSharedReceives { provider, set })
+    }
 }
 
 /// How requests may be posted through `ibv_wr_*`.
@@ -119,8 +144,6 @@ pub(crate) struct Quirks {
     pub(crate) nudge_after_drain: bool,
     /// A resize of a shared receive queue that fails with `EINVAL` may have let go of the old one.
     pub(crate) shared_resize_loses: bool,
-    /// A poll may return 0 although there are completions, at most once for each pair.
-    pub(crate) polls_short: bool,
     /// Requests may be flushed without an event that tells of it.
     pub(crate) flushes_quietly: bool,
 }
@@ -133,19 +156,13 @@ pub(crate) const UNREVIEWED: Row = Row {
     reset_is_barrier: false,
     teardown: Teardown::Polled,
     destroy_may_be_retried: false,
-    shared_end_with_their_queue: false,
+    shared: Shared::No,
     polls_fresh: false,
     resizes: false,
     sessions: Sessions::No,
     walk: Walk::No,
     windows: Windows::NoBarrier,
-    quirks: Quirks {
-        reset_twice: true,
-        nudge_after_drain: false,
-        shared_resize_loses: true,
-        polls_short: true,
-        flushes_quietly: true,
-    },
+    quirks: Quirks { reset_twice: true, nudge_after_drain: false, shared_resize_loses: true, flushes_quietly: true },
 };
 
 /// The soft device, as the specification has it.
@@ -156,19 +173,13 @@ pub(crate) const SOFT: Row = Row {
     reset_is_barrier: true,
     teardown: Teardown::Anytime,
     destroy_may_be_retried: true,
-    shared_end_with_their_queue: true,
+    shared: Shared::Yes,
     polls_fresh: true,
     resizes: true,
     sessions: Sessions::Yes,
     walk: Walk::Yes,
     windows: Windows::Both,
-    quirks: Quirks {
-        reset_twice: false,
-        nudge_after_drain: false,
-        shared_resize_loses: false,
-        polls_short: false,
-        flushes_quietly: false,
-    },
+    quirks: Quirks { reset_twice: false, nudge_after_drain: false, shared_resize_loses: false, flushes_quietly: false },
 };
 
 /// Linux soft-RoCE.
@@ -196,7 +207,13 @@ pub(crate) const SIW: Row = Row {
 };
 
 /// NVIDIA, Mellanox: Connect-IB, ConnectX-4 and later, BlueField.
-pub(crate) const MLX5: Row = Row { name: "mlx5", teardown: Teardown::PolledIfShared, windows: Windows::Type2, ..SOFT };
+pub(crate) const MLX5: Row = Row {
+    name: "mlx5",
+    teardown: Teardown::PolledIfShared,
+    shared: Shared::With("MLX5_SCATTER_TO_CQE", "0"),
+    windows: Windows::Type2,
+    ..SOFT
+};
 
 /// Mellanox: ConnectX-3.
 pub(crate) const MLX4: Row = Row {
@@ -220,7 +237,7 @@ pub(crate) const IRDMA: Row = Row {
     sessions: Sessions::No,
     walk: Walk::No,
     windows: Windows::NoBarrier,
-    quirks: Quirks { polls_short: true, ..SOFT.quirks },
+    shared: Shared::No,
     ..SOFT
 };
 
@@ -261,6 +278,7 @@ pub(crate) const EFA: Row = Row {
     retires_prefix: false,
     reset_is_barrier: false,
     teardown: Teardown::Polled,
+    shared: Shared::No,
     resizes: false,
     sessions: Sessions::No,
     walk: Walk::No,
@@ -362,7 +380,11 @@ mod tests {
                 .to_owned()
             }),
             ("a failed destroy is tried again", |row| yes_or_no(row.destroy_may_be_retried)),
-            ("shared receives end with their queue", |row| yes_or_no(row.shared_end_with_their_queue)),
+            ("shared receive queues", |row| match row.shared {
+                Shared::No => "no".to_owned(),
+                Shared::With(variable, value) => format!("with `{variable}={value}`"),
+                Shared::Yes => "yes".to_owned(),
+            }),
             ("polls write all fields", |row| yes_or_no(row.polls_fresh)),
             ("resizes", |row| yes_or_no(row.resizes)),
             ("`ibv_wr_*`", |row| {

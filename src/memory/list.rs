@@ -117,6 +117,14 @@ impl<B> BufferList<B> {
     }
 }
 
+/// The first of them, and how many there are. Of none, too, a first one may be read.
+fn first_of(elements: &mut [sys::ibv_sge]) -> (*mut sys::ibv_sge, usize) {
+    match elements {
+        [] => ((&raw const sys::NO_ELEMENT).cast_mut(), 0),
+        _ => (elements.as_mut_ptr(), elements.len()),
+    }
+}
+
 impl ListInner {
     /// Drops a list.
     ///
@@ -151,7 +159,7 @@ impl ListInner {
         elements.clear();
         // As many as there was room made for: this does not allocate.
         elements.extend(parts.iter().map(|part| part.filled_element()).filter(|element| element.length != 0));
-        (elements.as_mut_ptr(), elements.len())
+        first_of(elements)
     }
 
     /// The elements of all of it, likewise.
@@ -159,7 +167,7 @@ impl ListInner {
         let Self { parts, elements, .. } = self;
         elements.clear();
         elements.extend(parts.iter().map(|part| part.whole_element_copy()).filter(|element| element.length != 0));
-        (elements.as_mut_ptr(), elements.len())
+        first_of(elements)
     }
 
     /// Lets `len_bytes` count as filled, from the front.

@@ -186,6 +186,7 @@ impl Inner {
         }
         if let Some(shared) = shared {
             shared.alive("ibv_create_qp")?;
+            row.shared.check(row.name)?;
         }
         let places = lease(sends, receives, limits, shared)?;
         let attributes = sys::ibv_qp_init_attr {
@@ -261,7 +262,10 @@ impl Inner {
             }
             status.send_in_sessions();
         }
-        if granted.max_send_wr < limits.sends || shared.is_none() && granted.max_recv_wr < limits.receives {
+        let asked = &attributes.cap;
+        let fits_sends = granted.max_send_wr >= asked.max_send_wr && granted.max_send_sge >= asked.max_send_sge;
+        let fits_receives = granted.max_recv_wr >= asked.max_recv_wr && granted.max_recv_sge >= asked.max_recv_sge;
+        if !(fits_sends && (fits_receives || shared.is_some())) {
             // Dropping the core destroys it.
             return Err(VerbError::new("ibv_create_qp", libc::ENOMEM).into());
         }

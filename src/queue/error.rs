@@ -38,6 +38,14 @@ pub enum CreateError {
         /// The provider, as far as it is known.
         provider: &'static str,
     },
+    /// The devices of this provider have no shared receive queues, or none that this library can vouch for as the environment is.
+    #[error("no shared receive queues on devices of {provider}{}", hint_of_shared(.set))]
+    NoSharedReceives {
+        /// The provider, as far as it is known.
+        provider: &'static str,
+        /// The variable of the environment, and its value, with which it has.
+        set: Option<(&'static str, &'static str)>,
+    },
     /// The device does not take requests through `ibv_wr_*`, or its provider is not up to them: bnxt_re, ionic, and rxe where
     /// [`Limits::elements`](crate::Limits::elements) is more than 1.
     #[error("the device does not post through ibv_wr_*: create the queue pair with `Posting::List`")]
@@ -48,6 +56,17 @@ pub enum CreateError {
     /// The device answered with an error. `EINVAL` and `ENOMEM`: often more than it has.
     #[error(transparent)]
     Verb(#[from] VerbError),
+}
+
+/// What to do about missing shared receive queues.
+fn hint_of_shared(set: &Option<(&'static str, &'static str)>) -> String {
+    match set {
+        Some((variable, value)) => format!(
+            ": start the program with {variable}={value}, or a poll may write a short message to where a receive points that \
+             another thread posts meanwhile"
+        ),
+        None => ": give each queue pair receives of its own".to_owned(),
+    }
 }
 
 /// A transition that did not happen. The pair is as it was.

@@ -569,8 +569,13 @@ impl<B: Brand, T: Transport> QueuePair<B, Errored, T> {
                 }
                 kick = now + 20 * PAUSE;
                 kicks += 1;
-                // What is flushed has had its time.
-                if kicks == 3 && code::<T>() != ibv_qp_type::IBV_QPT_UD && self.sends_in_flight() != 0 {
+                // What is flushed has had its time. Where all is signalled, there is nothing that a marker could bring.
+                let has_unsignalled = self.inner.core.domain.context.row().retires_prefix;
+                if kicks == 3
+                    && has_unsignalled
+                    && code::<T>() != ibv_qp_type::IBV_QPT_UD
+                    && self.sends_in_flight() != 0
+                {
                     marker = self.inner.send.post_marker();
                 }
             } else if idle {

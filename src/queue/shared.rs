@@ -255,6 +255,8 @@ impl<B: Brand, A: Arrivals> SharedReceiveQueue<B, A> {
                 return Err(CreateError::Depth { asked, most: MAX_SHARED });
             }
         }
+        let row = domain.context.row();
+        row.shared.check(row.name)?;
         // SAFETY: an open context has its function table filled.
         let Some(post) = (unsafe { (*domain.context.raw.as_ptr()).ops.post_srq_recv }) else {
             return Err(VerbError::new("ibv_create_srq", libc::EOPNOTSUPP).into());
@@ -269,6 +271,10 @@ impl<B: Brand, A: Arrivals> SharedReceiveQueue<B, A> {
         let poster = slab(number, slots, receives);
         let ledger = SharedLedger::clone(&poster.slab);
         let core = Arc::new(SharedCore { raw, id, is_alive: true, ledger, domain: Arc::clone(domain) });
+        if attributes.attr.max_wr < receives || attributes.attr.max_sge < 1 {
+            // Dropping the core destroys it.
+            return Err(VerbError::new("ibv_create_srq", libc::ENOMEM).into());
+        }
         Ok(Self {
             inner: Box::new(Inner { poster, post, broken: false, core }),
             brand: PhantomData,
@@ -588,20 +594,9 @@ impl SharedCore {
         }
     }
 
-    /// Destroys the queue, after which the buffers of its receives are the program's. Some providers write to them in
-    /// polls that come later.
-    fn destroy(&mut self) -> Result<(), VerbError> {
-        // Besides the poster's and ours, a completion queue has a reference as long as it may have completions.
-        let polled = SharedLedger::strong_count(&self.ledger) <= 2;
-        if !(polled || self.domain.context.row().shared_end_with_their_queue) {
-            return Err(VerbError::new("ibv_destroy_srq", libc::EBUSY));
-        }
-        self.end()
-    }
-
     /// Destroys the queue. What is in flight stays in the ledger, which completion queues keep that may have completions of it.
     /// Where the queue may be half-dead after the provider failed, no verb uses it any more.
-    fn end(&mut self) -> Result<(), VerbError> {
+    fn destroy(&mut self) -> Result<(), VerbError> {
         self.alive("ibv_destroy_srq")?;
         let context = &self.domain.context;
         // SAFETY: alive (0); no pair uses it, since each has a reference to this.
@@ -625,7 +620,7 @@ impl Drop for SharedCore {
         if self.ledger.has_ended() {
             return;
         }
-        if let Err(error) = self.end() {
+        if let Err(error) = self.destroy() {
             note_leak("a shared receive queue", error);
             // The device may go on with what is in flight: nothing that it needs may end.
             mem::forget(SharedLedger::clone(&self.ledger));

@@ -295,7 +295,6 @@ impl State {
         }
         let purges = self.latitudes.takes(|habits| habits.purges);
         let forbids = self.latitudes.forbids_late_polls();
-        let shared_stay = !self.latitudes.row.shared_end_with_their_queue;
         let mut freed = Vec::new();
         for queue in queues {
             let Some(cq) = self.cqs.get_mut(queue) else { continue };
@@ -310,9 +309,7 @@ impl State {
             for entry in cq.entries.iter_mut().filter(|entry| is_of_pair(entry)) {
                 entry.is_dead = forbids;
                 // Nothing is written for a pair that is gone.
-                if !(shared_stay && entry.slot.side == Side::Shared) {
-                    entry.late = None;
-                }
+                entry.late = None;
             }
         }
         // The entries of a shared queue are free again; their requests never complete.

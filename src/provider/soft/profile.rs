@@ -3,7 +3,7 @@
 //! A profile comes with a row of the reviewed table, which is all that the library is told. What the row does not promise
 //! the device does otherwise, at random where that is the worst. `docs/providers.md` names the providers that do so.
 
-use crate::device::reviewed::{self, Row, Sessions, Teardown, UNREVIEWED, Walk, Windows};
+use crate::device::reviewed::{self, Row, Sessions, Shared, Teardown, UNREVIEWED, Walk, Windows};
 use std::{collections::BTreeMap, sync::Mutex, sync::PoisonError};
 
 /// Whose latitudes the devices of a [`Fabric`](super::Fabric) take: what providers do differently, within the specification.
@@ -34,7 +34,7 @@ pub enum Profile {
     Specification,
     /// As `librxe`: a post may answer an error though all is queued; numbers are used again at once.
     Rxe,
-    /// As `libsiw`: a post of a list may answer 0 though only its beginning is queued; polls add to the flags that were there;
+    /// As `libsiw`: requests complete in any order; a post of a list may answer 0 though only its beginning is queued; polls add to the flags that were there;
     /// what was not destroyed is half dead.
     Siw,
     /// As `libmlx5`: short messages reach memory when their completion is polled; a destroy or reset removes completions that
@@ -99,8 +99,14 @@ impl Profile {
         match self {
             Self::Specification => NONE,
             Self::Rxe => Habits { hides_posts: 256, reuses: true, ..NONE },
-            Self::Siw => Habits { halves_posts: 32, keeps_fields: true, reuses: true, odd_codes: true, ..NONE },
-            Self::Mlx5 => Habits { purges: ALWAYS, late: ALWAYS, reuses: true, grants_more: true, ..NONE },
+            Self::Siw => {
+                Habits { overtakes: 2, halves_posts: 32, keeps_fields: true, reuses: true, odd_codes: true, ..NONE }
+            }
+            Self::Mlx5 => {
+                // With this variable, all payload is written by the device.
+                let late = if reviewed::MLX5.shared.check("").is_ok() { 0 } else { ALWAYS };
+                Habits { purges: ALWAYS, late, reuses: true, grants_more: true, ..NONE }
+            }
             Self::Mlx4 => {
                 Habits { purges: ALWAYS, keeps_fields: true, reuses: true, odd_codes: true, grants_more: true, ..NONE }
             }
@@ -217,7 +223,7 @@ impl Habits {
             late: 2,
             scribbles: 2,
             short_polls: 4,
-            empty_polls: unless(!row.quirks.polls_short, 8),
+            empty_polls: unless(row.shared != Shared::No, 8),
             lossy_polls: unless(!dies, 512),
             lame_destroys: unless(!dies, 4),
             hides_posts: unless(!fails, 256),
@@ -265,13 +271,12 @@ fn promises(seed: u64) -> Row {
         refusal_is_sure: coin(),
         reset_is_barrier: coin(),
         destroy_may_be_retried: coin(),
-        shared_end_with_their_queue: coin(),
+        shared: Shared::Yes,
         polls_fresh: coin(),
         resizes: coin(),
         windows: Windows::NoBarrier,
         ..UNREVIEWED
     };
-    row.quirks.polls_short = false;
     row.quirks.flushes_quietly = coin();
     row.teardown = match one_of(3) {
         0 => Teardown::Anytime,
