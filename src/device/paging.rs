@@ -9,7 +9,7 @@ use std::fmt;
 /// Which operations of which transports a device does on memory registered as [`OnDemand`](crate::OnDemand).
 #[derive(Clone, Copy)]
 #[doc(alias = "ibv_odp_caps")]
-pub struct OnDemandPaging(sys::ibv_odp_caps);
+pub struct OnDemandPaging(pub(crate) sys::ibv_odp_caps);
 
 /// An operation on memory that is paged in on demand.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -105,7 +105,7 @@ impl Context {
     #[doc(alias = "ibv_query_device_ex")]
     pub fn on_demand(&self) -> Result<OnDemandPaging, VerbError> {
         // SAFETY: open, as long as we hold it.
-        unsafe { self.0.provider.query_odp(self.0.raw) }.map(OnDemandPaging)
+        unsafe { self.0.provider.query_device_ex(self.0.raw) }.map(|device| OnDemandPaging(device.odp_caps))
     }
 }
 

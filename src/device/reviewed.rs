@@ -102,6 +102,17 @@ pub(crate) enum Sessions {
     Yes,
 }
 
+impl Sessions {
+    /// Whether requests of so many elements may be posted so.
+    pub(crate) fn bears(self, elements: u32) -> bool {
+        match self {
+            Self::No => false,
+            Self::SingleElement => elements <= 1,
+            Self::Yes => true,
+        }
+    }
+}
+
 /// How extended completion queues may be polled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Walk {

@@ -8,6 +8,7 @@ use super::huge::NoHugePages;
 use super::locked::{LockedMemoryLimit, page_bytes};
 use super::part::Descriptor;
 use super::{DeviceMayWrite, Exposed, Lapsed, Pages, PeerCannotWrite, RemoteRegion, Unexposed, options};
+use crate::device::OnDemandPaging;
 use crate::domain::brand::Branded;
 use crate::domain::{Brand, DomainId, DomainInner};
 use crate::error::{VerbError, note_leak};
@@ -110,7 +111,10 @@ impl RegionInner {
         if exposed && (address % 8 != 0 || len_bytes % 8 != 0) {
             return Err(RegisterFailure::NotInWords { address, len_bytes });
         }
-        let raw = verb().map_err(|error| RegisterFailure::of(error, len_bytes, rights))?;
+        // SAFETY: open as long as the domain is there.
+        let device = || unsafe { domain.context.provider.query_device_ex(domain.context.raw) };
+        let has_paging = || device().is_ok_and(|device| OnDemandPaging(device.odp_caps).is_there());
+        let raw = verb().map_err(|error| RegisterFailure::of(error, len_bytes, rights, has_paging))?;
         // SAFETY: registered just now, so the struct is there.
         let lkey = unsafe { (*raw.as_ptr()).lkey };
         // SAFETY: as above.
@@ -302,7 +306,12 @@ pub enum RegisterFailure {
 }
 
 impl RegisterFailure {
-    fn of(source: VerbError, needed_bytes: usize, rights: sys::ibv_access_flags) -> Self {
+    fn of(
+        source: VerbError,
+        needed_bytes: usize,
+        rights: sys::ibv_access_flags,
+        has_paging: impl Fn() -> bool,
+    ) -> Self {
         let paging = rights.0 & sys::ibv_access_flags::IBV_ACCESS_ON_DEMAND.0 != 0;
         match (source.errno(), source.verb()) {
             (libc::ENOMEM, _) => {
@@ -311,7 +320,10 @@ impl RegisterFailure {
             (libc::EOPNOTSUPP, "ibv_reg_dmabuf_mr") => {
                 Self::Unsupported { feature: "registration of a dma-buf", source }
             }
-            (libc::EOPNOTSUPP, _) if paging => Self::Unsupported { feature: "on-demand paging", source },
+            // Some kernels call a flag invalid that they do not know, and so says a device without it.
+            (libc::EOPNOTSUPP | libc::EINVAL, _) if paging && !has_paging() => {
+                Self::Unsupported { feature: "on-demand paging", source }
+            }
             _ => Self::Verb(source),
         }
     }

@@ -94,8 +94,9 @@ pub(crate) trait Provider: fmt::Debug + Send + Sync {
         let _ = context;
         None
     }
-    /// `ibv_query_device_ex`: which transports page on demand. All zero where the device does not say.
-    unsafe fn query_odp(&self, context: NonNull<sys::ibv_context>) -> Result<sys::ibv_odp_caps, VerbError>;
+    /// `ibv_query_device_ex`: what it adds to `query_device`, such as which transports page on demand. Zero where the device does
+    /// not say.
+    unsafe fn query_device_ex(&self, context: NonNull<sys::ibv_context>) -> Result<sys::ibv_device_attr_ex, VerbError>;
     /// `ibv_query_port`. Ports count from 1.
     unsafe fn query_port(&self, context: NonNull<sys::ibv_context>, port: u8) -> Result<sys::ibv_port_attr, VerbError>;
     /// `ibv_query_gid_table`: the filled rows of all ports.

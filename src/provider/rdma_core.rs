@@ -147,13 +147,13 @@ impl Provider for RdmaCore {
         Ok(attributes)
     }
 
-    unsafe fn query_odp(&self, context: NonNull<sys::ibv_context>) -> Result<sys::ibv_odp_caps, VerbError> {
+    unsafe fn query_device_ex(&self, context: NonNull<sys::ibv_context>) -> Result<sys::ibv_device_attr_ex, VerbError> {
         // SAFETY: a C struct of integers, for which zero is a value.
         let mut attributes: sys::ibv_device_attr_ex = unsafe { mem::zeroed() };
         // SAFETY: open (caller); zeroed and writable.
         let result = unsafe { sys::inline::ibv_query_device_ex(context.as_ptr(), &mut attributes) };
         zero_or_errno("ibv_query_device_ex", result)?;
-        Ok(attributes.odp_caps)
+        Ok(attributes)
     }
 
     unsafe fn query_port(&self, context: NonNull<sys::ibv_context>, port: u8) -> Result<sys::ibv_port_attr, VerbError> {

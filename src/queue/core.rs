@@ -179,7 +179,7 @@ impl Inner {
         };
         let row = domain.context.row();
         if limits.posting.is_in_sessions() {
-            session::check_device(row.sessions, limits.elements)?;
+            session::check_device(&domain.context, limits)?;
         }
         if row.teardown == Teardown::Polled && !Arc::ptr_eq(sends, receives) {
             return Err(CreateError::TwoQueues { provider: row.name });

@@ -9,6 +9,7 @@
 #![allow(unsafe_code, reason = "calls the provider's post functions")]
 
 use super::all::Taking;
+use super::attr::Limits;
 use super::batch::Batch;
 use super::error::CreateError;
 use super::ledger::Row;
@@ -19,7 +20,7 @@ use super::request::{Action, WorkRequest};
 use super::transport::Carries;
 use super::work::{Entry, Operation};
 use super::work_id::WorkId;
-use crate::device::reviewed::Sessions;
+use crate::device::ContextInner;
 use crate::domain::Brand;
 use crate::error::VerbError;
 use crate::memory::Descriptor;
@@ -118,14 +119,20 @@ pub(super) fn extended(
     }
 }
 
-/// Whether the provider keeps to `ibv_wr_post(3)` for requests of so many elements.
-pub(super) fn check_device(sessions: Sessions, elements: u32) -> Result<(), CreateError> {
-    let fits = match sessions {
-        Sessions::No => false,
-        Sessions::SingleElement => elements <= 1,
-        Sessions::Yes => true,
-    };
-    if fits { Ok(()) } else { Err(none()) }
+/// Whether the provider keeps to `ibv_wr_post(3)` for requests of so many elements, and the device has what is to be posted.
+pub(super) fn check_device(context: &ContextInner, limits: &Limits) -> Result<(), CreateError> {
+    if !context.row().sessions.bears(limits.elements) {
+        return Err(none());
+    }
+    if limits.posting == Posting::AtomicWrites {
+        // SAFETY: open.
+        let device = unsafe { context.provider.query_device_ex(context.raw) }?;
+        if device.device_cap_flags_ex & sys::HAS_ATOMIC_WRITE == 0 {
+            // Soft-RoCE's library posts them to any kernel.
+            return Err(CreateError::NoAtomicWrites(VerbError::new("ibv_create_qp_ex", libc::EOPNOTSUPP)));
+        }
+    }
+    Ok(())
 }
 
 /// What a device without it answers.

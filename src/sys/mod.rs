@@ -53,3 +53,6 @@ pub(crate) use bindings::*;
 
 /// What a list of no elements points to: some providers read the first one all the same.
 pub(crate) static NO_ELEMENT: ibv_sge = ibv_sge { addr: 0, length: 0, lkey: 0 };
+
+/// In `device_cap_flags_ex`: the device has atomic writes. Of `<rdma/ib_user_verbs.h>`.
+pub(crate) const HAS_ATOMIC_WRITE: u64 = 1 << 40;

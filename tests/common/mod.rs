@@ -111,12 +111,46 @@ impl<B: Brand> Link<B> {
 }
 
 /// The cases of docs/conformance.md in which soft-RoCE does other than the specification says; the list there says what.
-pub(crate) const RXE_DEVIATIONS: [&str; 8] = ["C015", "C062", "C082", "C088", "C089", "C096", "C129", "C158"];
+pub(crate) const RXE_DEVIATIONS: [(&str, Kernels); 10] = [
+    ("C015", Kernels::Newer),
+    ("C062", Kernels::All),
+    ("C082", Kernels::All),
+    ("C088", Kernels::All),
+    ("C089", Kernels::All),
+    ("C096", Kernels::All),
+    ("C109", Kernels::Older),
+    ("C129", Kernels::All),
+    ("C153", Kernels::Older),
+    ("C158", Kernels::All),
+];
+
+/// The kernels that deviate. Seen on Linux 6.1 and 6.12; what is between them counts as older.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kernels {
+    All,
+    /// Before 6.12.
+    Older,
+    /// From 6.12 on.
+    Newer,
+}
 
 /// Whether the device is soft-RoCE, which deviates in this case.
 pub(crate) fn deviates(case: &str) -> bool {
-    assert!(RXE_DEVIATIONS.contains(&case), "{case} is not in the list of deviations");
-    context().name().starts_with("rxe")
+    let known = RXE_DEVIATIONS.iter().find(|(known, _)| *known == case);
+    let (_, kernels) = known.unwrap_or_else(|| panic!("{case} is not in the list of deviations"));
+    let does = match kernels {
+        Kernels::All => true,
+        Kernels::Older => !is_linux_6_12(),
+        Kernels::Newer => is_linux_6_12(),
+    };
+    does && context().name().starts_with("rxe")
+}
+
+/// Whether the kernel is Linux 6.12 or newer.
+pub(crate) fn is_linux_6_12() -> bool {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = release.split(['.', '-']).map_while(|number| number.parse::<u32>().ok());
+    (numbers.next(), numbers.next()) >= (Some(6), Some(12))
 }
 
 /// Waits until `is_so`, which the device may take a moment for.

@@ -1,6 +1,6 @@
 //! Asynchronous events of shared receive queues.
 
-use crate::common::PATIENCE;
+use crate::common::{PATIENCE, deviates};
 use crate::{WHILE, message, next};
 use interlock::{
     AsyncEvent, Brand, Limits, OnShared, Poller, ProtectionDomain, QueuePair, QueuePairEvent, ReadyToSend,
@@ -59,7 +59,9 @@ fn c153_a_pair_in_error_tells_of_its_last_receive() {
     let mut server = server.into_error().unwrap();
     server.drain(&mut poller, PATIENCE, drop).unwrap();
     let last = AsyncEvent::OfQueuePair(server.number(), QueuePairEvent::LastRequestReached);
-    assert_eq!(events.next(PATIENCE).unwrap(), Some(last));
+    if !deviates("C153") {
+        assert_eq!(events.next(PATIENCE).unwrap(), Some(last));
+    }
     assert_eq!(events.next(WHILE).unwrap(), None, "once");
     assert!(poller.poll().unwrap().is_none());
     drop(server);

@@ -151,7 +151,9 @@ impl Latitudes {
         }
         for index in 0..len {
             // SAFETY: less than its length (caller).
-            let element = unsafe { list.add(index).read() };
+            let element = unsafe { list.add(index) };
+            // SAFETY: as above.
+            let element = unsafe { element.read() };
             if element.length == 0 && !is_inline {
                 self.violate("an element of no bytes, which stands for 2^31, was posted".to_owned());
             }

@@ -16,10 +16,10 @@ use crate::{
     error::VerbError,
     provider::Provider,
     sys::{
-        ibv_access_flags, ibv_ah, ibv_ah_attr, ibv_async_event, ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex,
-        ibv_cq_init_attr_ex, ibv_device_attr, ibv_gid, ibv_gid_entry, ibv_mr, ibv_mw, ibv_mw_type, ibv_odp_caps,
-        ibv_pd, ibv_port_attr, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex,
-        ibv_srq, ibv_srq_attr, ibv_srq_attr_mask, ibv_srq_init_attr,
+        HAS_ATOMIC_WRITE, ibv_access_flags, ibv_ah, ibv_ah_attr, ibv_async_event, ibv_comp_channel, ibv_context,
+        ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_device_attr, ibv_device_attr_ex, ibv_gid, ibv_gid_entry, ibv_mr,
+        ibv_mw, ibv_mw_type, ibv_pd, ibv_port_attr, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_ex, ibv_qp_init_attr,
+        ibv_qp_init_attr_ex, ibv_srq, ibv_srq_attr, ibv_srq_attr_mask, ibv_srq_init_attr,
     },
 };
 use std::{os::fd::RawFd, ptr::NonNull, time::Duration};
@@ -57,8 +57,11 @@ impl Provider for Soft {
     }
 
     /// It pins nothing, and so has nothing to page in.
-    unsafe fn query_odp(&self, context: NonNull<ibv_context>) -> Result<ibv_odp_caps, VerbError> {
-        let query = |state: &mut State, index| state.device_of(index).map(|_| ibv_odp_caps::default());
+    unsafe fn query_device_ex(&self, context: NonNull<ibv_context>) -> Result<ibv_device_attr_ex, VerbError> {
+        let query = |state: &mut State, index| {
+            let orig_attr = state.device_of(index)?.attributes();
+            Ok(ibv_device_attr_ex { orig_attr, device_cap_flags_ex: HAS_ATOMIC_WRITE, ..Default::default() })
+        };
         // SAFETY: open (caller).
         unsafe { control(context.as_ptr(), Verb::QueryDevice, query) }
     }
