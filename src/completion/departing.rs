@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 /// A pair on its way out.
 pub(crate) trait Departing: Send {
-    /// The slots of its work queues on this completion queue.
+    /// The slots of its work queues on this completion queue that must have nothing in flight first.
     fn slots(&self) -> [Option<usize>; 2];
     /// Whether it receives from a shared receive queue.
     fn is_on_shared(&self) -> bool;

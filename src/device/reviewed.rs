@@ -46,6 +46,12 @@ pub(crate) struct Row {
 }
 
 impl Row {
+    /// Whether a program may leave sends unsignalled, which then end with a later one. Not where a pair is destroyed only
+    /// once each request has completed: the last ones never would.
+    pub(crate) fn bears_unsignalled(&self) -> bool {
+        self.retires_prefix && self.teardown != Teardown::Polled
+    }
+
     /// Whether a queue pair, on a shared receive queue or not, is destroyed by its poller.
     pub(crate) fn leaves_to_poller(&self, is_on_shared: bool) -> bool {
         match self.teardown {

@@ -113,7 +113,9 @@ struct Departure {
 impl Departing for Departure {
     fn slots(&self) -> [Option<usize>; 2] {
         let Places { send, receive } = &self.places;
-        [self.sends_on.is_none().then(|| send.slot()), Some(receive.slot())]
+        // Of a pair that may be destroyed with sends in flight, some may be unsignalled ones, which end with it.
+        let waits_for_sends = self.sends_on.is_none() && self.domain.context.row().teardown == Teardown::Polled;
+        [waits_for_sends.then(|| send.slot()), Some(receive.slot())]
     }
 
     fn is_on_shared(&self) -> bool {
@@ -202,7 +204,7 @@ impl Inner {
             },
             qp_type: code::<T>(),
             // Where a completion ends its own request alone, each request needs one.
-            sq_sig_all: i32::from(!row.retires_prefix),
+            sq_sig_all: i32::from(!row.bears_unsignalled()),
             ..Default::default()
         };
         let DomainInner { context, raw: pd, .. } = &**domain;
@@ -237,7 +239,7 @@ impl Inner {
         let qpn = unsafe { (*raw.as_ptr()).qp_num };
         let origin = Origin::new(qpn, code::<T>() == sys::ibv_qp_type::IBV_QPT_UD);
         let peers = origin.datagrams().then(|| Peers::new(limits.sends));
-        let ledgers = Ledgers::new(&domain.ledgers, &places, limits, origin, row.retires_prefix);
+        let ledgers = Ledgers::new(&domain.ledgers, &places, limits, origin, row.bears_unsignalled());
         let status = QueueStatus::new(row, qpn, code::<T>(), domain.id(), ledgers.detours(), peers);
         domain.context.objects.note(raw, Object::QueuePair(Qpn::from_device(status.qpn)));
         let (send_poster, receive_poster) = ledgers.attach(sends, receives, &status);
@@ -315,7 +317,7 @@ impl Inner {
         core.local.psn = psn;
         let places = Places { send, receive };
         let origin = Origin::new(core.status.qpn, core.status.peers.is_some());
-        let retires_prefix = core.domain.context.row().retires_prefix;
+        let retires_prefix = core.domain.context.row().bears_unsignalled();
         let ledgers = Ledgers::new(&core.domain.ledgers, &places, &core.limits, origin, retires_prefix);
         core.status = core.status.anew(ledgers.detours());
         let (send, receive) = ledgers.attach(&core.send_queue, &core.receive_queue, &core.status);
@@ -400,7 +402,8 @@ impl Core {
     /// Whether a reset of the pair, with or without requests in flight, is proof that the device is done with them.
     fn can_be_reset(&self, drained: bool, sends: u32, receives: u32) -> Result<(), TransitionFailure> {
         let row = self.domain.context.row();
-        if self.shared.is_some() && row.teardown != Teardown::Anytime {
+        // Nobody knows which shared receives it has begun.
+        if self.shared.is_some() && (row.teardown != Teardown::Anytime || !row.reset_is_barrier) {
             return Err(TransitionFailure::ResetShared { provider: row.name });
         }
         if drained || row.reset_is_barrier {

@@ -309,7 +309,7 @@ impl State {
                 continue;
             }
             for entry in cq.entries.iter_mut().filter(|entry| is_of_pair(entry)) {
-                entry.is_dead = forbids;
+                entry.is_dead = forbids && !is_reset;
                 // Nothing is written for a pair that is gone.
                 entry.late = None;
             }

@@ -1,6 +1,8 @@
 //! Programs on devices that do what providers do differently: each profile of the soft device, and adversaries.
 //!
-//! `ADVERSARY_SEEDS` says how many adversaries; 16 if it is not set.
+//! `ADVERSARY_SEEDS` says how many adversaries; 16 if it is not set. `ADVERSARY_ROUNDS` says how many random programs each meets.
+
+mod random;
 
 use interlock::soft::{Fabric, Profile};
 use interlock::{
@@ -38,6 +40,11 @@ fn profiles() -> Vec<Profile> {
 /// Whether posts fail. What the device may have of them is kept for good where it never completes: no more can be asked for.
 fn posts_fail(profile: Profile) -> bool {
     matches!(profile, Profile::Adversary(seed) if seed & 1 != 0)
+}
+
+/// Whether polls and destroys fail.
+fn objects_die(profile: Profile) -> bool {
+    matches!(profile, Profile::Adversary(seed) if seed & 4 != 0)
 }
 
 /// Numbers from a seed.

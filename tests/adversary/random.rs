@@ -1,0 +1,369 @@
+//! Programs at random on adversaries.
+//!
+//! Whatever is done and whatever the device does: a buffer comes back once, no memory that the program has changes by
+//! itself, and no provider is asked for what it need not bear.
+
+use super::{Dice, connected, objects_die, posts_fail, profiles, shared_queue};
+use interlock::soft::{Fabric, Profile};
+use interlock::{
+    Brand, Buffer, BufferList, Completion, CompletionQueue, Context, Inline, Limits, MemoryRegion, Messages, OnShared,
+    Poller, Port, PostedMemory, ProtectionDomain, QueuePair, ReadyToSend, ReliableConnection, RemoteAll, RemoteRegion,
+    SharedLimits, SharedReceiveQueue, UnreliableConnection, WorkRequest,
+};
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+use std::{env, thread};
+
+const BYTES: usize = 48;
+const LIMITS: Limits =
+    Limits { sends: 6, receives: 6, inline_bytes: 16, elements: 3, posting: interlock::Posting::List };
+
+/// A buffer of the program, and what is in it.
+struct Mine<B> {
+    buffer: Buffer<B>,
+    mark: u8,
+}
+
+enum Pair<B> {
+    Reliable(QueuePair<B>),
+    Unreliable(QueuePair<B, ReadyToSend, UnreliableConnection>),
+    Served(QueuePair<B, ReadyToSend, OnShared<ReliableConnection>>),
+}
+
+/// Does the same to each kind of pair.
+macro_rules! each {
+    ($pair:expr, $inner:ident => $do:expr) => {
+        match $pair {
+            Pair::Reliable($inner) => $do,
+            Pair::Unreliable($inner) => $do,
+            Pair::Served($inner) => $do,
+        }
+    };
+}
+
+struct World<'d, B> {
+    profile: Profile,
+    domain: &'d ProtectionDomain<B>,
+    port: Port,
+    dice: Dice,
+    queues: Vec<(CompletionQueue<B>, Option<Poller<B>>)>,
+    shared: Option<SharedReceiveQueue<B, Messages>>,
+    pairs: Vec<Pair<B>>,
+    regions: Vec<MemoryRegion<B, RemoteAll, Vec<u64>>>,
+    /// What peers were told, also of regions that are gone.
+    granted: Vec<RemoteRegion<RemoteAll>>,
+    /// Memory that was a region's: nobody writes it any more.
+    retired: Vec<(Vec<u64>, Vec<u64>)>,
+    mine: Vec<Mine<B>>,
+    /// Where the buffers begin that the program has.
+    here: HashSet<usize>,
+    marks: u8,
+}
+
+impl<B: Brand> World<'_, B> {
+    fn take_back(&mut self, mut buffer: Buffer<B>) {
+        let profile = self.profile;
+        assert!(self.here.insert(buffer.as_ptr().addr()), "{profile:?}: a buffer came back twice");
+        self.marks = self.marks.wrapping_add(1);
+        let mark = self.marks;
+        // All of it, not only what a message filled.
+        buffer.write(&vec![mark; buffer.capacity()]).unwrap();
+        self.mine.push(Mine { buffer, mark });
+    }
+
+    fn check(&self) {
+        for Mine { buffer, mark } in &self.mine {
+            assert!(buffer.iter().all(|byte| byte == mark), "{:?}: a buffer changed by itself", self.profile);
+        }
+        for (memory, before) in &self.retired {
+            assert_eq!(memory, before, "{:?}: memory changed after its registration", self.profile);
+        }
+    }
+
+    /// A buffer to give away.
+    fn give(&mut self) -> Option<Buffer<B>> {
+        let at = self.dice.below(self.mine.len().max(1) as u64) as usize;
+        if self.mine.is_empty() {
+            return None;
+        }
+        let Mine { mut buffer, mark } = self.mine.swap_remove(at);
+        assert!(buffer.iter().all(|byte| *byte == mark), "{:?}: a buffer changed by itself", self.profile);
+        self.here.remove(&buffer.as_ptr().addr());
+        let len = 1 + self.dice.below(BYTES as u64) as usize;
+        buffer.set_len(len).unwrap();
+        Some(buffer)
+    }
+
+    fn give_list(&mut self) -> BufferList<B> {
+        let count = self.dice.below(4);
+        BufferList::new((0..count).filter_map(|_| self.give()).collect())
+    }
+
+    fn take_memory(&mut self, memory: PostedMemory<B>) {
+        match memory {
+            PostedMemory::Unique(buffer) => self.take_back(buffer),
+            PostedMemory::List(list) => list.into_buffers().into_iter().for_each(|buffer| self.take_back(buffer)),
+            _ => {}
+        }
+    }
+
+    fn take_completion(&mut self, completion: Completion<B>) {
+        let memory = match completion.check() {
+            Ok(success) => success.into_memory(),
+            Err(failure) => failure.memory,
+        };
+        self.take_memory(memory);
+    }
+
+    fn poll(&mut self, queue: usize, most: u64) {
+        for _ in 0..most {
+            let Some((_, Some(poller))) = self.queues.get_mut(queue) else { return };
+            match poller.poll() {
+                Ok(Some(completion)) => self.take_completion(completion),
+                Ok(None) => return,
+                Err(error) => {
+                    assert!(objects_die(self.profile), "{:?}: {error}", self.profile);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn add_pairs(&mut self) {
+        let at = self.dice.below(self.queues.len() as u64) as usize;
+        let queue = &self.queues[at].0;
+        if queue.room() < 32 {
+            return;
+        }
+        match self.dice.below(3) {
+            0 => {
+                let (left, right) = connected(self.domain, queue, &self.port);
+                self.pairs.extend([Pair::Reliable(left), Pair::Reliable(right)]);
+            }
+            1 => {
+                let make = || self.domain.unreliable(queue, &LIMITS).unwrap().into_init(&self.port).unwrap();
+                let (left, right) = (make(), make());
+                let (to_left, to_right) = (left.endpoint(), right.endpoint());
+                let (left, right) = (left.connect(&to_right).unwrap(), right.connect(&to_left).unwrap());
+                self.pairs.extend([Pair::Unreliable(left), Pair::Unreliable(right)]);
+            }
+            _ => {
+                let Some(shared) = &self.shared else { return };
+                // The room of a shared queue is leased once.
+                let Ok(server) = shared.reliable(queue, &LIMITS) else { return };
+                let Ok(client) = self.domain.reliable(queue, &LIMITS) else { return };
+                let (client, server) = (client.into_init(&self.port).unwrap(), server.into_init(&self.port).unwrap());
+                let (to_client, to_server) = (client.endpoint(), server.endpoint());
+                let (client, server) = (client.connect(&to_server).unwrap(), server.connect(&to_client).unwrap());
+                self.pairs.extend([Pair::Reliable(client), Pair::Served(server)]);
+            }
+        }
+    }
+
+    fn post(&mut self, at: usize) {
+        let kind = self.dice.below(9);
+        let silent = self.dice.below(3) == 0;
+        let to = match self.granted.len() as u64 {
+            0 => return,
+            count => self.granted[self.dice.below(count) as usize],
+        };
+        if kind == 0 {
+            let list = self.give_list();
+            let error = each!(&mut self.pairs[at], pair => {
+                let request = WorkRequest::send(list);
+                pair.post(if silent { request.unsignalled() } else { request }).err()
+            });
+            if let Some(request) = error.and_then(|error| error.into_request()) {
+                self.take_memory(PostedMemory::List(request.into_memory()));
+            }
+            return;
+        }
+        if kind == 1 {
+            let _ = each!(&mut self.pairs[at], pair => pair.post_send(Inline(b"by the way")));
+            return;
+        }
+        let Some(buffer) = self.give() else { return };
+        let back = match (kind, &mut self.pairs[at]) {
+            (2 | 3, Pair::Reliable(pair)) => pair.post_receive(buffer).err().and_then(|error| error.into_request()),
+            (2 | 3, Pair::Unreliable(pair)) => pair.post_receive(buffer).err().and_then(|error| error.into_request()),
+            (2 | 3, Pair::Served(_)) => match &mut self.shared {
+                Some(shared) => shared.post_receive(buffer).err().and_then(|error| error.into_request()),
+                None => Some(buffer),
+            },
+            (4, pair) => {
+                let error = each!(pair, pair => {
+                    let request = WorkRequest::write(buffer, &to);
+                    pair.post(if silent { request.unsignalled() } else { request }).err()
+                });
+                error.and_then(|error| error.into_request()).map(WorkRequest::into_memory)
+            }
+            (5, Pair::Reliable(pair)) => {
+                let request = WorkRequest::read(buffer, &to);
+                let error = pair.post(if silent { request.unsignalled() } else { request }).err();
+                error.and_then(|error| error.into_request()).map(WorkRequest::into_memory)
+            }
+            (6, Pair::Reliable(pair)) => {
+                pair.post_fetch_and_add(buffer, &to, 1).err().and_then(|error| error.into_request())
+            }
+            (_, pair) => {
+                let error = each!(pair, pair => {
+                    let request = WorkRequest::send(buffer);
+                    pair.post(if silent { request.unsignalled() } else { request }).err()
+                });
+                error.and_then(|error| error.into_request()).map(WorkRequest::into_memory)
+            }
+        };
+        if let Some(buffer) = back {
+            self.take_back(buffer);
+        }
+    }
+
+    /// Takes a pair through Error and Reset, as far as the device lets it, and ends it.
+    fn end_slowly(&mut self, at: usize) {
+        fn end<B: Brand, T: interlock::Transport>(pair: QueuePair<B, ReadyToSend, T>) {
+            if let Ok(pair) = pair.into_error()
+                && let Ok(pair) = pair.into_reset()
+            {
+                drop(pair.destroy());
+            }
+        }
+        match self.pairs.swap_remove(at) {
+            Pair::Reliable(pair) => end(pair),
+            Pair::Unreliable(pair) => end(pair),
+            Pair::Served(pair) => end(pair),
+        }
+    }
+
+    fn step(&mut self) {
+        let pairs = self.pairs.len() as u64;
+        let queue = self.dice.below(self.queues.len() as u64) as usize;
+        match self.dice.below(32) {
+            0..=2 if pairs < 10 => self.add_pairs(),
+            3 if pairs > 0 => drop(self.pairs.swap_remove(self.dice.below(pairs) as usize)),
+            4 if pairs > 0 => {
+                let at = self.dice.below(pairs) as usize;
+                self.end_slowly(at);
+            }
+            5 => {
+                // The poller goes, and is taken again.
+                self.queues[queue].1 = None;
+                self.queues[queue].1 = self.queues[queue].0.take_poller();
+            }
+            6 if self.queues.len() > 1 && self.dice.below(4) == 0 => drop(self.queues.swap_remove(queue)),
+            6 | 7 if self.queues.len() < 3 => {
+                let (made, poller) = self.domain.completion_queue(128).unwrap();
+                self.queues.push((made, Some(poller)));
+            }
+            8 => {
+                let region = self.domain.register::<RemoteAll, _>(vec![0_u64; 8]).unwrap();
+                self.granted.push(region.remote());
+                self.regions.push(region);
+            }
+            9 if !self.regions.is_empty() => {
+                let at = self.dice.below(self.regions.len() as u64) as usize;
+                let memory = self.regions.swap_remove(at).deregister().unwrap();
+                let before = memory.clone();
+                self.retired.push((memory, before));
+            }
+            10..=15 => {
+                let most = self.dice.below(8);
+                self.poll(queue, most);
+            }
+            _ if pairs > 0 => {
+                let at = self.dice.below(pairs) as usize;
+                self.post(at);
+            }
+            _ => {}
+        }
+        // So that new buffers are where old ones were.
+        if self.mine.len() < 4 {
+            for buffer in self.domain.buffers(8, BYTES).unwrap() {
+                self.take_back(buffer);
+            }
+        } else if self.mine.len() > 24 {
+            let Mine { buffer, .. } = self.mine.swap_remove(0);
+            self.here.remove(&buffer.as_ptr().addr());
+        }
+    }
+
+    /// Ends all pairs, and waits for what is in flight.
+    fn settle(&mut self) {
+        self.pairs.clear();
+        let sure = !posts_fail(self.profile) && !objects_die(self.profile);
+        let deadline = Instant::now() + Duration::from_millis(if sure { 3000 } else { 100 });
+        let is_over = |queue: &CompletionQueue<B>| queue.room() == queue.capacity();
+        loop {
+            (0..self.queues.len()).for_each(|queue| self.poll(queue, 64));
+            self.check();
+            if self.queues.iter().all(|(queue, _)| is_over(queue)) {
+                break;
+            }
+            if Instant::now() > deadline {
+                let queues: Vec<_> = self.queues.iter().map(|(queue, poller)| (queue.room(), queue.capacity(), poller.is_some())).collect();
+                assert!(!sure, "{:?}: it does not end: {queues:?}", self.profile);
+                break;
+            }
+            thread::yield_now();
+        }
+    }
+}
+
+fn run(profile: Profile, seed: u64, steps: u32) {
+    let fabric = Fabric::with_profile(profile);
+    let context = Context::open_on(&fabric, "dev0").unwrap();
+    let port = context.active_port().unwrap();
+    // Not a named one: where something is leaked, its name would stay taken.
+    let domain = context.checked_domain().unwrap();
+    let (queue, poller) = domain.completion_queue(128).unwrap();
+    let shared = shared_queue(profile, &domain, &SharedLimits { receives: 16, ..SharedLimits::default() });
+    let region = domain.register::<RemoteAll, _>(vec![0_u64; 8]).unwrap();
+    let mut world = World {
+        profile,
+        domain: &domain,
+        port,
+        dice: Dice(seed),
+        queues: vec![(queue, Some(poller))],
+        shared,
+        pairs: Vec::new(),
+        granted: vec![region.remote()],
+        regions: vec![region],
+        retired: Vec::new(),
+        mine: Vec::new(),
+        here: HashSet::new(),
+        marks: 0,
+    };
+    for _ in 0..steps {
+        world.step();
+    }
+    world.settle();
+    if let Some(shared) = world.shared.take() {
+        match shared.destroy() {
+            Ok(buffers) => buffers.into_iter().for_each(|buffer| world.take_back(buffer)),
+            Err(error) => assert!(posts_fail(profile) || objects_die(profile), "{profile:?}: {error:?}"),
+        }
+    }
+    world.check();
+    drop(world);
+    assert_eq!(fabric.violations(), <Vec<String>>::new(), "{profile:?}, seed {seed}");
+}
+
+#[test]
+fn random_programs_keep_their_memory() {
+    let rounds = env::var("ADVERSARY_ROUNDS").ok().and_then(|rounds| rounds.parse().ok());
+    let rounds: u64 = rounds.unwrap_or(if cfg!(miri) { 1 } else { 4 });
+    for profile in profiles() {
+        for seed in 0..rounds {
+            run(profile, seed, if cfg!(miri) { 60 } else { 2000 });
+        }
+    }
+}
+
+/// Polls and destroys fail, too: then memory may be kept for good, and is given back at most once.
+#[test]
+fn random_programs_keep_their_memory_where_objects_die() {
+    let rounds = env::var("ADVERSARY_ROUNDS").ok().and_then(|rounds| rounds.parse().ok());
+    let rounds: u64 = rounds.unwrap_or(if cfg!(miri) { 1 } else { 8 });
+    for seed in 0..rounds {
+        run(Profile::Adversary(4 + seed % 4 + 8 * seed), seed, if cfg!(miri) { 60 } else { 2000 });
+    }
+}
