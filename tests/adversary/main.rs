@@ -8,7 +8,7 @@ use interlock::soft::{Fabric, Profile};
 use interlock::{
     Buffer, BufferList, CompletionQueue, Context, CreateError, Inline, Limits, Messages, OnShared, Poller, Port,
     PostError, ProtectionDomain, QueuePair, ReadyToSend, ReliableConnection, RemoteReadWrite, SharedLimits,
-    SharedReceiveQueue, WorkRequest,
+    SharedReceiveQueue, Work, WorkRequest,
 };
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -328,6 +328,33 @@ fn messages_of_nothing_name_no_memory() {
         }
         let _ = left.post(WorkRequest::read_scattered(BufferList::new(vec![]), &target));
         poll_until(profile, &mut poller, drop, || left.sends_in_flight() == 0);
+        drop((left, right));
+        poll_until(profile, &mut poller, drop, || queue.room() == queue.capacity());
+        assert_eq!(fabric.violations(), <Vec<String>>::new(), "{profile:?}");
+    }
+}
+
+/// Some providers add their flags to those that the caller's array held.
+#[test]
+fn a_plain_message_brings_no_immediate_of_another() {
+    for profile in profiles().into_iter().filter(|&profile| !posts_fail(profile)) {
+        let (fabric, domain, port) = stage!(profile);
+        let (queue, mut poller) = domain.completion_queue(64).unwrap();
+        let (mut left, mut right) = connected(&domain, &queue, &port);
+        for number in 0..12_u32 {
+            right.post_receive(domain.buffer(8).unwrap()).unwrap();
+            let sent = match number % 2 {
+                0 => left.post_send_with_immediate(Inline(b"hello"), number),
+                _ => left.post_send(Inline(b"hello")),
+            };
+            sent.unwrap();
+            for _ in 0..2 {
+                if let Work::Received(message) = poller.wait(PATIENCE).unwrap().check().unwrap().work() {
+                    assert_eq!(message.immediate, (number % 2 == 0).then_some(number), "{profile:?}");
+                    assert_eq!((&message.buffer[..], message.invalidated), (&b"hello"[..], None), "{profile:?}");
+                }
+            }
+        }
         drop((left, right));
         poll_until(profile, &mut poller, drop, || queue.room() == queue.capacity());
         assert_eq!(fabric.violations(), <Vec<String>>::new(), "{profile:?}");

@@ -299,7 +299,11 @@ impl<B: Brand> World<'_, B> {
                 break;
             }
             if Instant::now() > deadline {
-                let queues: Vec<_> = self.queues.iter().map(|(queue, poller)| (queue.room(), queue.capacity(), poller.is_some())).collect();
+                let queues: Vec<_> = self
+                    .queues
+                    .iter()
+                    .map(|(queue, poller)| (queue.room(), queue.capacity(), poller.is_some()))
+                    .collect();
                 assert!(!sure, "{:?}: it does not end: {queues:?}", self.profile);
                 break;
             }
