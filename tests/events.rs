@@ -290,7 +290,8 @@ fn c125_c127_one_arming_makes_one_event() {
     let mut link = link!(8);
     let readiness = link.poller.readiness().unwrap();
     assert_eq!(arm(&mut link.poller, WakeFor::Any), 0);
-    assert!(!readiness.wait(Duration::ZERO).unwrap());
+    let exact = !common::lacks(common::Promise::Events);
+    assert!(!(exact && readiness.wait(Duration::ZERO).unwrap()));
     message(&mut link, false);
     assert!(readiness.wait(SOON).unwrap());
     assert!(link.poller.take_events().unwrap());

@@ -195,9 +195,11 @@ fn each_case_of_conformance_says_what_shows_it() {
             let own_device = ["Fabric", "own_device!", "soft!(", "soft(|"].iter().any(|device| body.contains(device));
             let only_soft = own_device || !programs.contains(&program);
             assert_eq!(only_soft, on_soft(test), "{case}: {test} runs on which devices?");
-            // What is done instead on a device that differs is a test as well; `with_atomic_writes` holds both to having them.
+            // What is done instead on a device that differs is a test as well; `with_atomic_writes` holds both to having them, and
+            // only adversaries lack promises.
             let may_end = ["return;", "{ return }"].iter().any(|end| body.contains(end));
-            let is_checked = ["deviates(", "with_atomic_writes("].iter().any(|known| body.contains(known));
+            let known = ["deviates(", "with_atomic_writes(", "lacks(", "unless_refused("];
+            let is_checked = known.iter().any(|known| body.contains(known));
             assert!(!may_end || is_checked, "{case}: {test} may end before it has shown anything");
         }
         let real = |test: &&str| !test.starts_with("src/provider/soft/") && !on_soft(test);

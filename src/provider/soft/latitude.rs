@@ -310,8 +310,10 @@ impl State {
             }
             for entry in cq.entries.iter_mut().filter(|entry| is_of_pair(entry)) {
                 entry.is_dead = forbids && !is_reset;
-                // Nothing is written for a pair that is gone.
-                entry.late = None;
+                // Nothing is written for a pair once it is gone; what stays of it is whole.
+                if let Some(late) = entry.late.take() {
+                    Self::write_late(&late);
+                }
             }
         }
         // The entries of a shared queue are free again; their requests never complete.
