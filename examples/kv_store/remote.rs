@@ -65,6 +65,12 @@ pub(crate) struct Counts {
     pub(crate) waits: u64,
 }
 
+/// What is in a buffer before the peer's memory comes into it: a word that is nobody's.
+///
+/// Soft-RoCE may report a success that is none (docs/conformance.md). Then this is still there, where an older answer could pass for
+/// the one that was asked for.
+const UNANSWERED: Word = Word(u64::MAX);
+
 /// The table of a peer.
 pub(crate) struct Remote<B> {
     link: Link<B>,
@@ -149,13 +155,18 @@ impl<B: Brand> Remote<B> {
         }
     }
 
-    /// Writes what comes next into the cell that does not count, then the word by which it does.
+    /// Writes what comes next into the cell that does not count, then swaps the word by which it does.
+    ///
+    /// That word changes by atomics alone. To a write an atomic owes nothing: soft-RoCE of Linux 6.1 puts back what it has read when
+    /// the comparison fails, and a write in between is lost.
     fn finish(&mut self, lock: Lock, entry: Entry) -> Result<(), Fault> {
-        let word = lock.word.updated();
-        self.write(lock.slot, Slot::cell_offset(word.version()), Cell::new(word.version(), entry).as_bytes())?;
-        // Writes of one connection take place in their order. The first one is waited for all the same, so that it shows
-        // which of the two failed.
-        self.write(lock.slot, 0, word.as_bytes())
+        let Lock { slot, word, .. } = lock;
+        let after = word.updated();
+        self.write(slot, Slot::cell_offset(after.version()), Cell::new(after.version(), entry).as_bytes())?;
+        match self.swap(slot, word, after)? {
+            found if found == word => Ok(()),
+            found => Err(Fault::new(format!("the lock of slot {slot} was broken: its word is {:#x}", found.0))),
+        }
     }
 
     /// Unlocks a slot whose owner is gone, unless somebody has done so.
@@ -195,14 +206,14 @@ impl<B: Brand> Remote<B> {
     /// A slot, and its word after that.
     fn read(&mut self, slot: u64) -> Result<(Slot, Word), Fault> {
         for len_bytes in [SLOT_BYTES, size_of::<Word>() as u64] {
-            let (buffer, source) = (self.buffer()?, self.part(slot, 0, len_bytes)?);
+            let (buffer, source) = (self.unanswered()?, self.part(slot, 0, len_bytes)?);
             self.link.pair.post_read(buffer, &source).doing("cannot post a read")?;
         }
         // Requests of one pair complete in their order.
         let (slot, word) = (self.complete()?, self.complete()?);
         let seen = (*slot.view::<Slot>()?, *word.view::<Word>()?);
         self.idle.extend([slot, word]);
-        Ok(seen)
+        Ok((Slot { word: answered(seen.0.word)?, ..seen.0 }, answered(seen.1)?))
     }
 
     fn write(&mut self, slot: u64, offset: u64, bytes: &[u8]) -> Result<(), Fault> {
@@ -216,12 +227,12 @@ impl<B: Brand> Remote<B> {
 
     /// Replaces the word of a slot if it is `from`; what it was.
     fn swap(&mut self, slot: u64, from: Word, to: Word) -> Result<Word, Fault> {
-        let (buffer, target) = (self.buffer()?, self.part(slot, 0, size_of::<Word>() as u64)?);
+        let (buffer, target) = (self.unanswered()?, self.part(slot, 0, size_of::<Word>() as u64)?);
         self.link.pair.post_compare_and_swap(buffer, &target, from.0, to.0).doing("cannot post a compare-and-swap")?;
         match self.link.poller.wait(self.patience)?.check()?.work() {
             Work::Atomic { original, buffer } => {
                 self.idle.push(buffer);
-                Ok(Word(original))
+                answered(Word(original))
             }
             other => Err(Fault::new(format!("nobody asked for this: {other:?}"))),
         }
@@ -236,8 +247,23 @@ impl<B: Brand> Remote<B> {
         self.idle.pop().ok_or_else(|| Fault::new("an earlier request has failed"))
     }
 
+    /// One to be filled from the table.
+    fn unanswered(&mut self) -> Result<Buffer<B>, Fault> {
+        let mut buffer = self.buffer()?;
+        buffer.write(UNANSWERED.as_bytes())?;
+        Ok(buffer)
+    }
+
     fn complete(&mut self) -> Result<Buffer<B>, Fault> {
         let success = self.link.poller.wait(self.patience)?.check()?;
         success.into_buffer().ok_or_else(|| Fault::new("a completion without its buffer"))
+    }
+}
+
+/// Whether the swap took place nobody knows. A lock that it got ends with the session.
+fn answered(word: Word) -> Result<Word, Fault> {
+    match word {
+        UNANSWERED => Err(Fault::new("the device reports success, and has brought nothing (docs/conformance.md)")),
+        word => Ok(word),
     }
 }

@@ -41,6 +41,8 @@ pub(crate) struct Desk {
     singles: Singles,
     /// Pairs to destroy once nothing of them is in flight.
     guests: Vec<Guest>,
+    /// A pair could not be destroyed. The device may use for good what it has in flight here.
+    has_lost: bool,
     /// What was taken from the device and not given out yet: from `next` to `filled`.
     ///
     /// 1. `next` is at most `filled`, which is at most `BATCH`.
@@ -73,6 +75,7 @@ impl Desk {
             members: Members::default(),
             singles: Singles::default(),
             guests: Vec::new(),
+            has_lost: false,
             // SAFETY: a struct of numbers, for which zero is a value. (A device need not write all of them.)
             polled: unsafe { mem::zeroed() },
             next: 0,
@@ -89,9 +92,20 @@ impl Desk {
         !self.guests.is_empty()
     }
 
-    /// What is left when the completion queue ends: the pairs to destroy.
-    pub(super) fn take_guests(&mut self) -> Vec<Guest> {
-        mem::take(&mut self.guests)
+    /// The completion queue ends: destroys the pairs that wait for it. False if there is one, now or earlier, that could not be
+    /// destroyed.
+    pub(super) fn end_guests(&mut self) -> bool {
+        for mut guest in mem::take(&mut self.guests) {
+            match guest.pair.destroy() {
+                // For its place elsewhere; this queue has none to give back any more.
+                Ok(()) => drop(guest.pair.into_places()),
+                Err(error) => {
+                    guest.pair.leak(error);
+                    self.has_lost = true;
+                }
+            }
+        }
+        !self.has_lost
     }
 
     /// Whether there may be completions without which something is lost: shared receives, or those of pairs to destroy.
@@ -344,7 +358,10 @@ impl Desk {
                     let places = guest.pair.into_places().into_iter().flatten();
                     self.leaving.extend(places.map(|place| Orphan { place, keeps_lease: None }));
                 }
-                Err(error) => guest.pair.leak(error),
+                Err(error) => {
+                    guest.pair.leak(error);
+                    self.has_lost = true;
+                }
             }
         }
     }

@@ -10,7 +10,7 @@
 
 use super::Poller;
 use super::channel::ChannelInner;
-use super::departing::{Departing, Guest};
+use super::departing::Departing;
 use super::desk::Desk;
 use super::extended::{self, Polling, Served};
 use super::mailbox::Mailbox;
@@ -314,7 +314,7 @@ impl Control {
 
 impl CqInner {
     /// Ends what only the poller could: takes out what the queue still has, and destroys the pairs that wait for it. False if
-    /// one was not destroyed, which the device may go on to use with all that is in flight.
+    /// there is one that could not be destroyed: the device may go on to use it, with all that is in flight.
     fn settle(&self, desk: &mut Desk) -> bool {
         desk.read_mail(self);
         // Each completion, the flag of each message, and as many again: a device that lies does not keep us here.
@@ -326,18 +326,7 @@ impl CqInner {
             drop(Retired::<()>::new(run));
             looks -= 1;
         }
-        let mut all = true;
-        for Guest { mut pair, .. } in desk.take_guests() {
-            match pair.destroy() {
-                // For its place elsewhere; this queue has none to give back any more.
-                Ok(()) => drop(pair.into_places()),
-                Err(error) => {
-                    pair.leak(error);
-                    all = false;
-                }
-            }
-        }
-        all
+        desk.end_guests()
     }
 }
 
@@ -360,7 +349,7 @@ impl Drop for CqInner {
             mem::forget(Arc::clone(&self.domain));
             note_leak("a completion queue", error);
         }
-        // Every pair that was attached has been destroyed (one that could not be would keep this alive), so the
+        // Every pair that was attached has been destroyed: one that could not be keeps this alive, or was seen above. So the
         // device is done with whatever the ledgers still hold.
         desk.drop_rest();
     }

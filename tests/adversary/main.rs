@@ -4,7 +4,7 @@
 
 mod random;
 
-use interlock::soft::{Fabric, Profile};
+use interlock::soft::{Fabric, Fault, Profile, Verb};
 use interlock::{
     Buffer, BufferList, CompletionQueue, Context, CreateError, Inline, Limits, Messages, OnShared, Poller, Port,
     PostError, ProtectionDomain, QueuePair, ReadyToSend, ReliableConnection, RemoteReadWrite, SharedLimits,
@@ -274,6 +274,45 @@ fn connections_that_come_and_go_use_up_no_shared_receives() {
         let left = shared.in_flight() as usize;
         let back = shared.destroy().unwrap();
         assert_eq!(back.len(), left, "{profile:?}");
+    }
+}
+
+/// A device that neither flushes nor lets go has what is in flight for good: also after the completion queue of it has ended.
+#[test]
+fn a_pair_that_is_not_destroyed_keeps_what_it_has_in_flight() {
+    for profile in profiles() {
+        for is_on_shared in [false, true] {
+            let fabric = Fabric::with_profile(profile);
+            let context = Context::open_on(&fabric, "dev0").unwrap();
+            // Not of a name, which stays taken by what is leaked.
+            let (port, domain) = (context.active_port().unwrap(), context.checked_domain().unwrap());
+            let (queue, mut poller) = domain.completion_queue(64).unwrap();
+            fabric.inject(Fault::RequestsLost { count: u32::MAX });
+            let refuses =
+                |verb| fabric.inject(Fault::VerbFails { verb, after: 0, count: u32::MAX, errno: libc::EBUSY });
+            if is_on_shared {
+                let limits = SharedLimits { receives: 4, ..SharedLimits::default() };
+                let Some(mut shared) = shared_queue(profile, &domain, &limits) else { continue };
+                let _ = shared.post_receive(domain.buffer(16).unwrap());
+                let (_client, mut server) = serve(&domain, &shared, &queue, &port);
+                let _ = server.post_send(domain.buffer(16).unwrap());
+                refuses(Verb::ModifyQp);
+            } else {
+                let (mut left, mut right) = connected(&domain, &queue, &port);
+                let _ = left.post_send(domain.buffer(16).unwrap());
+                let _ = right.post_receive(domain.buffer(16).unwrap());
+                refuses(Verb::ModifyQp);
+            }
+            // From here on: a leaked pair of those that nobody waits for would keep the queue.
+            refuses(Verb::DestroyQp);
+            // Longer than a poller waits for receives that nobody has counted.
+            let since = Instant::now();
+            while since.elapsed() < Duration::from_millis(40) {
+                drop(poller.poll());
+            }
+            drop((poller, queue, domain));
+            assert_eq!(fabric.violations(), <Vec<String>>::new(), "{profile:?}, shared: {is_on_shared}");
+        }
     }
 }
 

@@ -8,6 +8,7 @@ use super::{
     memory::{self, Span},
     post::Refused,
     profile::{Habits, Profile},
+    work::Sges,
 };
 use crate::device::reviewed::{Row, Sessions, Teardown, Walk, Windows};
 use crate::sys::{ibv_qp_cap, ibv_sge, ibv_wc, ibv_wc_opcode, ibv_wc_status};
@@ -321,6 +322,25 @@ impl State {
             if let Some(srq) = self.srqs.get_mut(slot.owner).filter(|srq| srq.epoch == slot.epoch) {
                 srq.queue.free_one();
             }
+        }
+    }
+
+    /// A region ends. No request may need it then that the device still has, or whose payload comes with a later poll.
+    pub(super) fn watch_memory(&mut self, region: usize) {
+        let Some(ending) = self.regions.get(region).filter(|_| !self.latitudes.is_strict) else { return };
+        let needs = |sges: &Sges| sges.as_slice().iter().any(|element| element.lkey == ending.lkey);
+        let of_pairs = self.pairs.iter().flat_map(|(_, pair)| {
+            let sends = pair.send.iter().filter(|send| needs(&send.sges)).map(|send| send.id);
+            sends.chain(pair.receive.iter().filter(|receive| needs(&receive.sges)).map(|receive| receive.id))
+        });
+        let of_shared = self.srqs.iter().flat_map(|(_, srq)| srq.queue.iter());
+        let of_shared = of_shared.filter(|receive| needs(&receive.sges)).map(|receive| receive.id);
+        let entries = self.cqs.iter().flat_map(|(_, cq)| cq.entries.iter());
+        let late =
+            entries.filter(|entry| entry.late.as_ref().is_some_and(|late| late.to.iter().any(|to| ending.covers(to))));
+        let in_flight = of_pairs.chain(of_shared).chain(late.map(|entry| entry.wc.wr_id)).next();
+        if let Some(id) = in_flight {
+            self.latitudes.violate(format!("memory of request {id:#x} was deregistered while it was in flight"));
         }
     }
 

@@ -53,6 +53,10 @@ impl Span {
         self.len
     }
 
+    pub(super) fn start(&self) -> u64 {
+        self.addr as u64
+    }
+
     fn cut(&mut self, len: usize) {
         self.addr = self.addr.wrapping_add(len);
         self.len -= len;

@@ -217,6 +217,10 @@ impl Mr {
         (offset.checked_add(len)? <= self.len).then(|| self.addr + offset)
     }
 
+    pub(super) fn covers(&self, memory: &Span) -> bool {
+        (self.addr..self.addr + self.len).contains(&memory.start())
+    }
+
     /// `len` bytes at `addr`, which [`find`](Self::find) gave.
     fn span(&self, addr: u64, len: u64, exposed: bool) -> Option<Span> {
         let end = addr.checked_add(len)?;
@@ -243,6 +247,7 @@ impl State {
     }
 
     pub(super) fn dereg_mr(&mut self, index: usize) -> Result<(), c_int> {
+        self.watch_memory(index);
         let region = self.regions.remove(index)?;
         self.release_pd(region.pd);
         Ok(())

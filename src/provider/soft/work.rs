@@ -157,6 +157,11 @@ impl<W> Queue<W> {
         }
     }
 
+    /// Those that wait.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &W> {
+        self.work.iter()
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.work.is_empty()
     }
