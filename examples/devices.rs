@@ -65,7 +65,12 @@ fn show(out: &mut impl Write, device: &Device, verbose: bool) -> io::Result<()> 
         Ok(found) => found,
         Err(error) => return problem(out, &why_not_opened(device, &*error)),
     };
+    let promises = context.promises();
+    if !promises.are_reviewed() {
+        writeln!(out, "  nobody has reviewed this provider: nothing is taken for granted (docs/providers.md)")?;
+    }
     if verbose {
+        writeln!(out, "  provider             {}", promises.provider())?;
         limits(out, &context)?;
     }
     for port in &ports {

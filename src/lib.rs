@@ -228,7 +228,8 @@ pub use connection::Endpoint;
 pub use device::{
     AsyncEvent, AsyncEvents, CompletionQueueId, Context, Device, DeviceAttributes, EventsError, ForkSupport, GidEntry,
     GidKind, LinkLayer, NoActivePort, NoGid, OnDemandPaging, OpenError, PagedOperation, Port, PortEvent, PortState,
-    QueuePairEvent, SharedReceiveQueueEvent, SharedReceiveQueueId, devices, enable_fork_support, fork_support,
+    Promises, QueuePairEvent, SharedReceiveQueueEvent, SharedReceiveQueueId, devices, enable_fork_support,
+    fork_support,
 };
 pub use domain::{Brand, Checked, Named, NamedDomainError, ProtectionDomain, Scoped};
 pub use error::VerbError;

@@ -11,6 +11,7 @@ use interlock::{
     RemoteReadWrite, RemoteRegion, RemoteWindow, RemoteWrite, RequestFlaw, Revoked, SplitRegion, Status, Success,
     Type1, Type2, UnsettledWindow, Window, WindowRights, WindowType, Windowed, Work,
 };
+use std::any::TypeId;
 use std::mem;
 
 type Rest<B> = SplitRegion<B, Windowed<LocalWrite>, Pages>;
@@ -341,14 +342,17 @@ fn the_end_of_a_window_gives_memory_back_where_it_is_a_barrier() {
         let (_rest, memory) = page(&link.domain);
         let bound: BoundWindow<_, K> = bind::<RemoteWrite, _, _>(&mut link, memory);
         let remote = bound.remote().unwrap();
-        if deviates("C088") {
+        // Of mlx5, nobody knows more of type 1 than that `ibv_dealloc_mw` ends it.
+        let is_posted =
+            TypeId::of::<K>() == TypeId::of::<Type2>() || link.domain.context().promises().provider() != "mlx5";
+        if deviates("C088") || !is_posted {
             let error = link.right.post_revoke(bound).unwrap_err();
             assert!(matches!(error, PostError::Flawed { flaw: RequestFlaw::NoBarrier, .. }), "{error}");
             // Nothing was posted, and nothing has ended.
             write(&mut link, 7, 8, &remote);
             next(&mut link.poller);
             let lapsed = error.into_request().unwrap().dealloc().unwrap();
-            assert!(lapsed.reclaim().is_err());
+            assert_eq!(lapsed.reclaim().is_ok(), !is_posted);
             return;
         }
         write(&mut link, 7, 8, &remote);

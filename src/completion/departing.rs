@@ -2,8 +2,9 @@
 //!
 //! Some providers free a pair while another thread polls its completion queue, read it in a later poll, or drop what was not
 //! polled before. There a pair is moved to Error when the program drops it, and goes to the poller of its receives.
-//! The poller gives out what is flushed. Once nothing of the pair is in flight and the queue was seen empty, it
-//! destroys the pair. A completion queue that ends before destroys it then: nobody polls any more.
+//! The poller gives out what is flushed. Once the pair has nothing in flight that must come out first, and the queue was seen empty, it
+//! destroys the pair. A completion queue that ends before destroys it then: nobody polls any more. A pair that could not be destroyed is
+//! leaked, and with it what is in flight on its completion queue.
 
 use super::queue::Place;
 use crate::error::VerbError;
@@ -11,7 +12,8 @@ use std::time::{Duration, Instant};
 
 /// A pair on its way out.
 pub(crate) trait Departing: Send {
-    /// The slots of its work queues on this completion queue that must have nothing in flight first.
+    /// The slots of its work queues on this completion queue that must have nothing in flight first. Of shared receives nobody
+    /// knows; they have [`SHARED_GRACE`].
     fn slots(&self) -> [Option<usize>; 2];
     /// Whether it receives from a shared receive queue.
     fn is_on_shared(&self) -> bool;
@@ -27,7 +29,7 @@ pub(crate) trait Departing: Send {
 
 /// How often a device is told again to flush.
 const AGAIN: Duration = Duration::from_millis(20);
-/// How long a device has for what it had begun to receive on a shared queue, of which nobody knows.
+/// How long a device has for receives that it had begun on a shared queue: they cannot be counted.
 const SHARED_GRACE: Duration = Duration::from_millis(20);
 
 /// A pair that a poller is to destroy.

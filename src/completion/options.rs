@@ -29,7 +29,7 @@ pub struct CompletionQueueOptions {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CompletionQueueError {
-    /// The device has no extended completion queues, or its provider is not up to them: irdma (seen up to rdma-core 64).
+    /// The device has no extended completion queues, or its provider was not found to poll them well (`docs/providers.md`).
     #[error("the device does not poll through ibv_start_poll: create the completion queue with `Polling::Array`")]
     NotExtended(#[source] VerbError),
     /// The device answered with an error. `EINVAL`: no entries, or more than the device has

@@ -32,7 +32,7 @@ pub struct Poller<B> {
 pub enum PollError {
     /// `ibv_poll_cq` failed, which is neither an empty queue nor a completion. The queue is of no use any more: what
     /// is in flight on it is freed when the queue pairs and the queue are dropped, and a pair that was reset undrained
-    /// may not come up again.
+    /// cannot leave Reset.
     #[error("the completion queue failed (overrun, or its device is gone): destroy its queue pairs")]
     Failed,
 }

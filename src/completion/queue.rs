@@ -206,11 +206,11 @@ impl CqInner {
         self.mailbox.send(Message::Join(member));
     }
 
-    /// How long a sleeper may leave it before it looks again, though no event comes; `None` is for ever. `has_guests`: pairs are on
-    /// their way out, which polls look after. No event tells when it is time for that.
+    /// How long a sleeper waits before it polls without an event; `None` is for ever. `has_guests`: pairs are on their way out, and no
+    /// event tells when it is time to destroy them.
     pub(super) fn next_look(&self, has_guests: bool) -> Option<Duration> {
         let leaving = has_guests.then_some(LOOK_AFTER);
-        let quiet = self.domain.context.row().quirks.flushes_quietly.then_some(LOOK_ANYWAY);
+        let quiet = self.domain.context.promises().quirks.flushes_quietly.then_some(LOOK_ANYWAY);
         [self.domain.context.next_timer(), leaving, quiet].into_iter().flatten().min()
     }
 
@@ -404,10 +404,10 @@ pub(super) fn create_on<B>(
         Polling::Array => {
             // SAFETY: the context is open as long as we hold it, and so is the channel.
             let raw = unsafe { context.provider.create_cq(context.raw, entries, channel.raw(), options.vector) }?;
-            (raw, if context.row().polls_fresh { poll } else { poll_afresh }, None)
+            (raw, if context.promises().polls_fresh { poll } else { poll_afresh }, None)
         }
         Polling::Extended => {
-            let poll = extended::poll_of(context.row().walk)?;
+            let poll = extended::poll_of(context.promises().walk)?;
             let mut attributes = extended::attributes(entries, channel.raw(), options.vector, &served);
             // SAFETY: as above.
             let created = unsafe { context.provider.create_cq_ex(context.raw, &mut attributes) };

@@ -1,7 +1,7 @@
 //! What is known of a queue pair that posts and polls have in common: whether it takes posts, and what broke it.
 
 use super::Status;
-use crate::device::reviewed::Row;
+use crate::device::reviewed::Promises;
 use crate::domain::DomainId;
 use crate::queue::ledger::Detour;
 use crate::queue::{Entry, Peers, QueueKind, WorkId};
@@ -41,7 +41,7 @@ pub(crate) fn is_broken(detour: u32) -> bool {
 impl QueueStatus {
     /// Of a pair of transport `kind`, whose send queue and receive queue have these `detours`.
     pub(crate) fn new(
-        row: &Row,
+        row: &Promises,
         qpn: u32,
         kind: sys::ibv_qp_type,
         domain: DomainId,

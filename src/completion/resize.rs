@@ -66,7 +66,7 @@ impl<B> Poller<B> {
     pub fn resize(&mut self, entries: u32) -> Result<(), ResizeError> {
         let queue = &self.queue;
         let context = &queue.domain.context;
-        if !context.row().resizes {
+        if !context.promises().resizes {
             return Err(ResizeError::Refused(VerbError::new("ibv_resize_cq", libc::EOPNOTSUPP)));
         }
         // SAFETY: open as long as we hold it.

@@ -3,7 +3,7 @@
 
 use super::events::EventState;
 use super::objects::Objects;
-use super::reviewed::Row;
+use super::reviewed::Promises;
 use super::{DeviceAttributes, Port, PortState, devices, hardware};
 use crate::error::{VerbError, note_leak};
 use crate::provider::{self, Opened, Provider};
@@ -130,7 +130,7 @@ pub(crate) struct ContextInner {
     pub(crate) objects: Objects,
     pub(super) event_state: EventState,
     /// What its provider may be believed, once somebody has asked.
-    pub(super) row: OnceLock<&'static Row>,
+    pub(super) promises: OnceLock<&'static Promises>,
 }
 
 // ASSUMPTION: verbs may be called from any thread, but for a destroy that races with a use.
@@ -228,8 +228,8 @@ impl Context {
         let Opened { context: raw, provider, fabric } = opened;
         let device = DeviceKey { name: name.into(), fabric: fabric.unwrap_or(0) };
         let (objects, event_state) = (Objects::default(), EventState::default());
-        let (soft, row) = (fabric.is_some(), OnceLock::new());
-        Self(Arc::new(ContextInner { raw, provider, device, soft, objects, event_state, row }))
+        let (soft, promises) = (fabric.is_some(), OnceLock::new());
+        Self(Arc::new(ContextInner { raw, provider, device, soft, objects, event_state, promises }))
     }
 
     /// The name of the device.
@@ -279,12 +279,19 @@ impl Context {
         Ok(keys)
     }
 
-    /// Whether the end of a [memory window](crate::Window) gives its memory back: on devices whose provider was reviewed for that,
-    /// which the soft device and mlx5 were. Elsewhere windows are bound over whole regions only, and the end of the region does.
+    /// What the library takes for granted of this device's provider.
+    ///
+    /// `ibv_query_device(3)`, the first time. A device that does not say what it is has not been reviewed.
+    pub fn promises(&self) -> Promises {
+        *self.0.promises()
+    }
+
+    /// Whether the end of a [memory window](crate::Window) gives its memory back, as on the soft device and mlx5. Elsewhere windows are
+    /// bound over whole regions only, and the end of the region does.
     ///
     /// `ibv_query_device(3)`, the first time. Not where the device does not say what it is.
     pub fn windows_are_barriers(&self) -> bool {
-        self.0.row().windows.are_barriers()
+        self.0.promises().windows.are_barriers()
     }
 
     /// One port, with the GID that RoCE traffic usually wants already chosen (see [`Port`]).

@@ -17,6 +17,7 @@ pub use fork::{ForkSupport, enable_fork_support, fork_support};
 pub use objects::{CompletionQueueId, SharedReceiveQueueId};
 pub use paging::{OnDemandPaging, PagedOperation};
 pub use port::{GidEntry, GidKind, LinkLayer, NoGid, Port, PortState};
+pub use reviewed::Promises;
 
 use crate::error::VerbError;
 use crate::provider;

@@ -13,9 +13,25 @@ use crate::queue::CreateError;
 use crate::sys::ibv_device_attr;
 use std::env;
 
-/// What the library takes for granted of one provider.
+/// What the library takes for granted of the provider of a device: a column of [the table of providers][table].
+///
+/// What is not promised the library does in another way, or refuses with an error that says so. A provider that nobody has
+/// reviewed promises nothing. `Debug` shows all of it.
+///
+/// # Examples
+///
+/// ```
+/// # let context = interlock::Context::open("soft0")?;
+/// let promises = context.promises();
+/// assert_eq!(promises.provider(), "soft");
+/// assert!(promises.are_reviewed() && promises.reset_is_a_barrier());
+/// println!("{promises:#?}");
+/// # Ok::<(), interlock::OpenError>(())
+/// ```
+///
+/// [table]: https://docs.rs/crate/rdma-interlock/latest/source/docs/providers.md
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Row {
+pub struct Promises {
     /// The provider library, as rdma-core names it.
     pub(crate) name: &'static str,
     /// The completion of a send ends the unsignalled sends before it.
@@ -28,8 +44,8 @@ pub(crate) struct Row {
     pub(crate) teardown: Teardown,
     /// An object is as it was after a destroy that failed, so that it can be destroyed again.
     pub(crate) destroy_may_be_retried: bool,
-    /// Whether shared receive queues may be used: no poll writes payload to memory once every pair of such a queue is
-    /// destroyed, and then the queue; nor to where a receive points that is posted meanwhile.
+    /// Whether shared receive queues may be used: once all pairs of such a queue are destroyed, and then the queue, no poll writes
+    /// payload any more. And no poll writes to a receive that was posted later.
     pub(crate) shared: Shared,
     /// `ibv_poll_cq` writes all fields of a success that the library reads, whatever the entry held before.
     pub(crate) polls_fresh: bool,
@@ -45,10 +61,57 @@ pub(crate) struct Row {
     pub(crate) quirks: Quirks,
 }
 
-impl Row {
+impl Promises {
+    /// The provider library, as rdma-core names it: `mlx5`, `rxe`. `not reviewed` for one that nobody has reviewed.
+    pub fn provider(&self) -> &'static str {
+        self.name
+    }
+
+    /// Whether somebody has read the provider's source.
+    pub fn are_reviewed(&self) -> bool {
+        self.name != UNREVIEWED.name
+    }
+
+    /// Whether unsignalled sends end with the completion of a later one. If not, each request is signalled, whatever the program asked for.
+    pub fn sends_may_be_unsignalled(&self) -> bool {
+        self.takes_unsignalled()
+    }
+
+    /// Whether a post that the provider refuses gives its memory back at once. If not, it is
+    /// [`PostError::Uncertain`](crate::PostError::Uncertain).
+    pub fn refusals_are_sure(&self) -> bool {
+        self.refusal_is_sure
+    }
+
+    /// Whether [`into_reset`](crate::QueuePair::into_reset) ends what is in flight. If not, it is refused while something is.
+    pub fn reset_is_a_barrier(&self) -> bool {
+        self.reset_is_barrier
+    }
+
+    /// Whether a queue pair ends when its program drops or destroys it. If not, the [`Poller`](crate::Poller) of its receives
+    /// destroys it, once its requests have come out.
+    pub fn pairs_end_at_once(&self, on_shared_receive_queue: bool) -> bool {
+        !self.leaves_to_poller(on_shared_receive_queue)
+    }
+
+    /// Whether sends and receives of a pair may complete on two queues.
+    pub fn pairs_may_have_two_queues(&self) -> bool {
+        self.teardown != Teardown::Polled
+    }
+
+    /// Whether there are shared receive queues, with the environment that the process has.
+    pub fn shared_receive_queues(&self) -> bool {
+        self.shared.check(self.name).is_ok()
+    }
+
+    /// Whether [`Poller::resize`](crate::Poller::resize) works.
+    pub fn completion_queues_resize(&self) -> bool {
+        self.resizes
+    }
+
     /// Whether a program may leave sends unsignalled, which then end with a later one. Not where a pair is destroyed only
-    /// once each request has completed: the last ones never would.
-    pub(crate) fn bears_unsignalled(&self) -> bool {
+    /// once each request has completed: it would wait for its last unsignalled sends for ever.
+    pub(crate) fn takes_unsignalled(&self) -> bool {
         self.retires_prefix && self.teardown != Teardown::Polled
     }
 
@@ -165,8 +228,13 @@ pub(crate) struct Quirks {
     pub(crate) flushes_quietly: bool,
 }
 
-/// A provider that nobody has reviewed.
-pub(crate) const UNREVIEWED: Row = Row {
+impl Quirks {
+    const NONE: Self =
+        Self { reset_twice: false, nudge_after_drain: false, shared_resize_loses: false, flushes_quietly: false };
+}
+
+/// A provider that nobody has reviewed. The others are made from it, so that each names what it promises.
+pub(crate) const UNREVIEWED: Promises = Promises {
     name: "not reviewed",
     retires_prefix: false,
     refusal_is_sure: false,
@@ -183,7 +251,7 @@ pub(crate) const UNREVIEWED: Row = Row {
 };
 
 /// The soft device, as the specification has it.
-pub(crate) const SOFT: Row = Row {
+pub(crate) const SOFT: Promises = Promises {
     name: "soft",
     retires_prefix: true,
     refusal_is_sure: true,
@@ -196,119 +264,101 @@ pub(crate) const SOFT: Row = Row {
     sessions: Sessions::Yes,
     walk: Walk::Yes,
     windows: Windows::Both,
-    quirks: Quirks { reset_twice: false, nudge_after_drain: false, shared_resize_loses: false, flushes_quietly: false },
+    quirks: Quirks::NONE,
 };
 
 /// Linux soft-RoCE.
-pub(crate) const RXE: Row = Row {
+pub(crate) const RXE: Promises = Promises {
     name: "rxe",
+    retires_prefix: true,
+    refusal_is_sure: true,
+    reset_is_barrier: true,
+    teardown: Teardown::Anytime,
+    destroy_may_be_retried: true,
+    shared: Shared::Yes,
+    polls_fresh: true,
+    resizes: true,
     sessions: Sessions::SingleElement,
     walk: Walk::Singly,
-    windows: Windows::NoBarrier,
-    quirks: Quirks { reset_twice: true, nudge_after_drain: true, shared_resize_loses: true, ..SOFT.quirks },
-    ..SOFT
+    quirks: Quirks { flushes_quietly: false, nudge_after_drain: true, ..UNREVIEWED.quirks },
+    ..UNREVIEWED
 };
 
 /// Linux soft iWARP.
-pub(crate) const SIW: Row = Row {
+pub(crate) const SIW: Promises = Promises {
     name: "siw",
-    retires_prefix: false,
-    reset_is_barrier: false,
-    destroy_may_be_retried: false,
-    polls_fresh: false,
-    resizes: false,
-    sessions: Sessions::No,
-    walk: Walk::No,
-    windows: Windows::NoBarrier,
-    ..SOFT
+    refusal_is_sure: true,
+    teardown: Teardown::Anytime,
+    shared: Shared::Yes,
+    quirks: Quirks::NONE,
+    ..UNREVIEWED
 };
 
-/// NVIDIA, Mellanox: Connect-IB, ConnectX-4 and later, BlueField.
-pub(crate) const MLX5: Row = Row {
+/// NVIDIA, Mellanox: Connect-IB, ConnectX-4 to ConnectX-7, BlueField to BlueField-3.
+pub(crate) const MLX5: Promises = Promises {
     name: "mlx5",
+    retires_prefix: true,
+    refusal_is_sure: true,
+    reset_is_barrier: true,
     teardown: Teardown::PolledIfShared,
+    destroy_may_be_retried: true,
     shared: Shared::With("MLX5_SCATTER_TO_CQE", "0"),
+    polls_fresh: true,
+    resizes: true,
+    sessions: Sessions::Yes,
+    walk: Walk::Yes,
     windows: Windows::Type2,
-    ..SOFT
+    quirks: Quirks::NONE,
 };
 
 /// Mellanox: ConnectX-3.
-pub(crate) const MLX4: Row = Row {
+pub(crate) const MLX4: Promises = Promises {
     name: "mlx4",
+    retires_prefix: true,
+    refusal_is_sure: true,
+    reset_is_barrier: true,
     teardown: Teardown::PolledIfShared,
-    polls_fresh: false,
-    sessions: Sessions::No,
-    windows: Windows::NoBarrier,
-    ..SOFT
+    destroy_may_be_retried: true,
+    shared: Shared::Yes,
+    resizes: true,
+    walk: Walk::Yes,
+    quirks: Quirks::NONE,
+    ..UNREVIEWED
 };
 
 /// Intel: E800, X722.
-pub(crate) const IRDMA: Row = Row {
-    name: "irdma",
-    retires_prefix: false,
-    reset_is_barrier: false,
-    teardown: Teardown::Polled,
-    destroy_may_be_retried: false,
-    polls_fresh: false,
-    resizes: false,
-    sessions: Sessions::No,
-    walk: Walk::No,
-    windows: Windows::NoBarrier,
-    shared: Shared::No,
-    ..SOFT
-};
+pub(crate) const IRDMA: Promises =
+    Promises { name: "irdma", refusal_is_sure: true, quirks: Quirks::NONE, ..UNREVIEWED };
 
 /// Broadcom.
-pub(crate) const BNXT_RE: Row = Row {
+pub(crate) const BNXT_RE: Promises = Promises {
     name: "bnxt_re",
-    retires_prefix: false,
-    reset_is_barrier: false,
-    teardown: Teardown::Polled,
-    destroy_may_be_retried: false,
-    polls_fresh: false,
-    resizes: false,
-    sessions: Sessions::No,
-    walk: Walk::No,
-    windows: Windows::NoBarrier,
-    quirks: Quirks { flushes_quietly: true, ..SOFT.quirks },
-    ..SOFT
+    refusal_is_sure: true,
+    shared: Shared::Yes,
+    quirks: Quirks { flushes_quietly: true, ..Quirks::NONE },
+    ..UNREVIEWED
 };
 
 /// HiSilicon.
-pub(crate) const HNS: Row = Row {
-    name: "hns",
-    retires_prefix: false,
-    refusal_is_sure: false,
-    reset_is_barrier: false,
-    teardown: Teardown::Polled,
-    polls_fresh: false,
-    resizes: false,
-    sessions: Sessions::No,
-    walk: Walk::No,
-    windows: Windows::NoBarrier,
-    ..SOFT
-};
+pub(crate) const HNS: Promises =
+    Promises { name: "hns", destroy_may_be_retried: true, shared: Shared::Yes, quirks: Quirks::NONE, ..UNREVIEWED };
 
 /// Amazon.
-pub(crate) const EFA: Row = Row {
+pub(crate) const EFA: Promises = Promises {
     name: "efa",
-    retires_prefix: false,
-    reset_is_barrier: false,
-    teardown: Teardown::Polled,
-    shared: Shared::No,
-    resizes: false,
-    sessions: Sessions::No,
-    walk: Walk::No,
-    windows: Windows::NoBarrier,
-    ..SOFT
+    refusal_is_sure: true,
+    destroy_may_be_retried: true,
+    polls_fresh: true,
+    quirks: Quirks::NONE,
+    ..UNREVIEWED
 };
 
 impl ContextInner {
     /// What its provider may be believed.
-    pub(crate) fn row(&self) -> &'static Row {
-        self.row.get_or_init(|| {
+    pub(crate) fn promises(&self) -> &'static Promises {
+        self.promises.get_or_init(|| {
             // SAFETY: open as long as this is there.
-            unsafe { self.provider.row(self.raw) }.unwrap_or_else(|| {
+            unsafe { self.provider.promises(self.raw) }.unwrap_or_else(|| {
                 // SAFETY: as above.
                 let device = unsafe { self.provider.query_device(self.raw) };
                 device.ok().and_then(|device| row_of(&device)).unwrap_or(&UNREVIEWED)
@@ -317,8 +367,8 @@ impl ContextInner {
     }
 }
 
-/// A device that completes each request in the post, for measuring: `benches/nullverbs`.
-const NULL: Row = Row { name: "nullverbs", windows: Windows::NoBarrier, ..SOFT };
+/// A provider for measuring, which completes each request in its post and touches no memory: `benches/nullverbs`.
+const NULL: Promises = Promises { name: "nullverbs", windows: Windows::NoBarrier, ..SOFT };
 
 /// The node GUID by which [`NULL`] is known.
 const NULL_GUID: u64 = 0x0100_0000_00c2_5002;
@@ -359,7 +409,7 @@ const AMAZON: u32 = 0x1d0f;
 /// 0xefa4 has request numbers of another kind, and is not reviewed.
 const EFA_PARTS: [u32; 4] = [0xefa0, 0xefa1, 0xefa2, 0xefa3];
 
-fn row_of(device: &ibv_device_attr) -> Option<&'static Row> {
+fn row_of(device: &ibv_device_attr) -> Option<&'static Promises> {
     Some(match (device.vendor_id, device.vendor_part_id) {
         (0x00ff_ffff, 0) => &RXE,
         (0, 0) if device.node_guid == NULL_GUID => &NULL,
@@ -379,11 +429,11 @@ fn row_of(device: &ibv_device_attr) -> Option<&'static Row> {
 mod tests {
     use super::*;
 
-    const ROWS: [&Row; 10] = [&SOFT, &RXE, &SIW, &MLX5, &MLX4, &IRDMA, &BNXT_RE, &HNS, &EFA, &UNREVIEWED];
+    const ROWS: [&Promises; 10] = [&SOFT, &RXE, &SIW, &MLX5, &MLX4, &IRDMA, &BNXT_RE, &HNS, &EFA, &UNREVIEWED];
 
     /// As `docs/providers.md` has it.
     fn table() -> String {
-        type Cell = fn(&Row) -> String;
+        type Cell = fn(&Promises) -> String;
         let columns: [(&str, Cell); 11] = [
             ("a completion ends the sends before it", |row| yes_or_no(row.retires_prefix)),
             ("a named refusal is not queued", |row| yes_or_no(row.refusal_is_sure)),
@@ -396,7 +446,7 @@ mod tests {
                 }
                 .to_owned()
             }),
-            ("a failed destroy is tried again", |row| yes_or_no(row.destroy_may_be_retried)),
+            ("a failed destroy can be tried again", |row| yes_or_no(row.destroy_may_be_retried)),
             ("shared receive queues", |row| match row.shared {
                 Shared::No => "no".to_owned(),
                 Shared::With(variable, value) => format!("with `{variable}={value}`"),

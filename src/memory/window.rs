@@ -89,7 +89,7 @@ impl WindowCore {
         if pair.is_none() && unsafe { (*context.raw.as_ptr()).ops.bind_mw }.is_none() {
             return Err(VerbError::new("ibv_bind_mw", libc::EOPNOTSUPP));
         }
-        let windows = context.row().windows;
+        let windows = context.promises().windows;
         let barrier = windows.are_barriers();
         let revocable = barrier && (pair.is_some() || windows == Windows::Both);
         // SAFETY: the domain is alive.

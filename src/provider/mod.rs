@@ -14,7 +14,7 @@ pub(crate) mod rdma_core;
 #[cfg(feature = "soft")]
 pub mod soft;
 
-use crate::device::reviewed::Row;
+use crate::device::reviewed::Promises;
 use crate::error::VerbError;
 use crate::sys;
 use std::{fmt, os::fd::RawFd, ptr::NonNull, time::Duration};
@@ -90,7 +90,7 @@ pub(crate) trait Provider: fmt::Debug + Send + Sync {
     unsafe fn query_device(&self, context: NonNull<sys::ibv_context>) -> Result<sys::ibv_device_attr, VerbError>;
     /// What may be believed of the device, where it says so itself: the soft device does. Others are looked up by what
     /// `query_device` answers.
-    unsafe fn row(&self, context: NonNull<sys::ibv_context>) -> Option<&'static Row> {
+    unsafe fn promises(&self, context: NonNull<sys::ibv_context>) -> Option<&'static Promises> {
         let _ = context;
         None
     }

@@ -113,8 +113,8 @@ struct Departure {
 impl Departing for Departure {
     fn slots(&self) -> [Option<usize>; 2] {
         let Places { send, receive } = &self.places;
-        // Of a pair that may be destroyed with sends in flight, some may be unsignalled ones, which end with it.
-        let waits_for_sends = self.sends_on.is_none() && self.domain.context.row().teardown == Teardown::Polled;
+        // Only where pairs must be drained, sends are waited for: elsewhere they may be unsignalled, and never complete.
+        let waits_for_sends = self.sends_on.is_none() && self.domain.context.promises().teardown == Teardown::Polled;
         [waits_for_sends.then(|| send.slot()), Some(receive.slot())]
     }
 
@@ -179,7 +179,7 @@ impl Inner {
         let (Some(post_send), Some(post_receive)) = (operations.post_send, operations.post_recv) else {
             return Err(VerbError::new("ibv_post_send", libc::EOPNOTSUPP).into());
         };
-        let row = domain.context.row();
+        let row = domain.context.promises();
         if limits.posting.is_in_sessions() {
             session::check_device(&domain.context, limits)?;
         }
@@ -204,7 +204,7 @@ impl Inner {
             },
             qp_type: code::<T>(),
             // Where a completion ends its own request alone, each request needs one.
-            sq_sig_all: i32::from(!row.bears_unsignalled()),
+            sq_sig_all: i32::from(!row.takes_unsignalled()),
             ..Default::default()
         };
         let DomainInner { context, raw: pd, .. } = &**domain;
@@ -239,7 +239,7 @@ impl Inner {
         let qpn = unsafe { (*raw.as_ptr()).qp_num };
         let origin = Origin::new(qpn, code::<T>() == sys::ibv_qp_type::IBV_QPT_UD);
         let peers = origin.datagrams().then(|| Peers::new(limits.sends));
-        let ledgers = Ledgers::new(&domain.ledgers, &places, limits, origin, row.bears_unsignalled());
+        let ledgers = Ledgers::new(&domain.ledgers, &places, limits, origin, row.takes_unsignalled());
         let status = QueueStatus::new(row, qpn, code::<T>(), domain.id(), ledgers.detours(), peers);
         domain.context.objects.note(raw, Object::QueuePair(Qpn::from_device(status.qpn)));
         let (send_poster, receive_poster) = ledgers.attach(sends, receives, &status);
@@ -317,8 +317,8 @@ impl Inner {
         core.local.psn = psn;
         let places = Places { send, receive };
         let origin = Origin::new(core.status.qpn, core.status.peers.is_some());
-        let retires_prefix = core.domain.context.row().bears_unsignalled();
-        let ledgers = Ledgers::new(&core.domain.ledgers, &places, &core.limits, origin, retires_prefix);
+        let takes_unsignalled = core.domain.context.promises().takes_unsignalled();
+        let ledgers = Ledgers::new(&core.domain.ledgers, &places, &core.limits, origin, takes_unsignalled);
         core.status = core.status.anew(ledgers.detours());
         let (send, receive) = ledgers.attach(&core.send_queue, &core.receive_queue, &core.status);
         self.send.renew(send, Arc::clone(&core.status));
@@ -341,12 +341,12 @@ impl Body {
     /// its next life the pair would send what it finds from there on, and read memory that has come back to the program. And
     /// a request that fails in that moment takes the pair to Error behind the call. The second call finds nothing in flight.
     ///
-    /// The specification has Reset follow on every state, itself included; where another provider says no to the second, the
-    /// first was done.
+    /// The specification has Reset follow on every state, itself included. If another provider refuses the second, the first has
+    /// succeeded.
     fn to_reset(&self, domain: &DomainInner) -> Result<(), VerbError> {
         self.modify(domain, Modify::to(raw_state::IBV_QPS_RESET))?;
         match self.modify(domain, Modify::to(raw_state::IBV_QPS_RESET)) {
-            Err(error) if domain.context.row().quirks.reset_twice => Err(error),
+            Err(error) if domain.context.promises().quirks.reset_twice => Err(error),
             _ => Ok(()),
         }
     }
@@ -401,7 +401,7 @@ impl Core {
 
     /// Whether a reset of the pair, with or without requests in flight, is proof that the device is done with them.
     fn can_be_reset(&self, drained: bool, sends: u32, receives: u32) -> Result<(), TransitionFailure> {
-        let row = self.domain.context.row();
+        let row = self.domain.context.promises();
         // Nobody knows which shared receives it has begun.
         if self.shared.is_some() && (row.teardown != Teardown::Anytime || !row.reset_is_barrier) {
             return Err(TransitionFailure::ResetShared { provider: row.name });
@@ -413,8 +413,8 @@ impl Core {
     }
 
     /// Whether its poller is to destroy it.
-    pub(super) fn is_polled(&self) -> bool {
-        self.domain.context.row().leaves_to_poller(self.shared.is_some())
+    pub(super) fn ends_by_poller(&self) -> bool {
+        self.domain.context.promises().leaves_to_poller(self.shared.is_some())
     }
 
     /// What the next life's packets are to begin with. Where the device does not say what it would send next, as it should
@@ -445,20 +445,20 @@ impl Core {
 
     /// Destroys the pair, or lets its poller do so.
     pub(super) fn destroy(&mut self) -> Result<(), Undestroyed> {
-        if self.is_polled() && self.places.is_some() {
+        if self.ends_by_poller() && self.places.is_some() {
             self.depart();
             return Ok(());
         }
         self.destroy_now()
     }
 
-    /// Destroys the pair. Where its poller [is to](Self::is_polled), the caller has that poller, and does not poll any more unless
-    /// nothing of the pair is in flight.
+    /// Destroys the pair. Where [its poller does that](Self::ends_by_poller), the caller must be that poller, and must not poll again
+    /// unless nothing of the pair is in flight.
     pub(super) fn destroy_now(&mut self) -> Result<(), Undestroyed> {
         let dead = |source| Undestroyed { source, is_lost: true };
         self.alive("ibv_destroy_qp").map_err(dead)?;
         if let Err(source) = self.body.destroy(&self.domain, &self.status) {
-            let is_lost = !self.domain.context.row().destroy_may_be_retried;
+            let is_lost = !self.domain.context.promises().destroy_may_be_retried;
             if is_lost {
                 self.leak();
             }

@@ -38,7 +38,7 @@ pub enum CreateError {
         /// The provider, as far as it is known.
         provider: &'static str,
     },
-    /// The devices of this provider have no shared receive queues, or none that this library can vouch for as the environment is.
+    /// The devices of this provider have no shared receive queues, or none that are safe with the current environment.
     #[error("no shared receive queues on devices of {provider}{}", hint_of_shared(.set))]
     NoSharedReceives {
         /// The provider, as far as it is known.
@@ -46,11 +46,11 @@ pub enum CreateError {
         /// The variable of the environment, and its value, with which it has.
         set: Option<(&'static str, &'static str)>,
     },
-    /// The device does not take requests through `ibv_wr_*`, or its provider is not up to them: bnxt_re, ionic, and rxe where
-    /// [`Limits::elements`](crate::Limits::elements) is more than 1.
+    /// The device does not take requests through `ibv_wr_*`, or its provider was not found to do that well (`docs/providers.md`). On rxe
+    /// it does where [`Limits::elements`](crate::Limits::elements) is 0 or 1.
     #[error("the device does not post through ibv_wr_*: create the queue pair with `Posting::List`")]
     NoWorkRequestApi(#[source] VerbError),
-    /// The device has no atomic writes, or not on this transport, or does not take requests through `ibv_wr_*` at all.
+    /// The device has no atomic writes, or not on this transport.
     #[error("no atomic writes on this device and transport: create the queue pair with another `Posting`")]
     NoAtomicWrites(#[source] VerbError),
     /// The device answered with an error. `EINVAL` and `ENOMEM`: often more than it has.
@@ -172,9 +172,11 @@ pub enum TransitionFailure {
         /// The provider, as far as it is known.
         provider: &'static str,
     },
-    /// The pair is on a shared receive queue, which would lose what the pair has received and nobody has polled.
+    /// The pair is on a shared receive queue. A reset there loses what the pair has received and nobody has polled, or does not end what
+    /// the device receives.
     #[error(
-        "a reset loses receives of the shared receive queue with this provider ({provider}): destroy the queue pair and make another"
+        "no reset of a pair on a shared receive queue with this provider ({provider}), which would lose receives or not end them: \
+         destroy the queue pair and make another"
     )]
     ResetShared {
         /// The provider.
@@ -265,7 +267,8 @@ impl<Q> fmt::Debug for DestroyError<Q> {
 }
 
 /// Requests were still in flight when the time was over. What brings their memory back is
-/// [`into_reset`](crate::QueuePair::into_reset) or [`destroy`](crate::QueuePair::destroy).
+/// [`destroy`](crate::QueuePair::destroy), or [`into_reset`](crate::QueuePair::into_reset) where
+/// [`reset_is_a_barrier`](crate::Promises::reset_is_a_barrier).
 #[derive(Debug, thiserror::Error)]
 #[error("{sends} sends and {receives} receives were not flushed{}", until(.source, *.timeout))]
 pub struct Undrained {

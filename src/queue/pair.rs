@@ -246,8 +246,9 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     ///
     /// # Errors
     ///
-    /// The device refused. It is asked twice, for the sake of soft-RoCE, so it may have done the first: ask again, or destroy the
-    /// pair.
+    /// [`ResetInFlight`](crate::TransitionFailure::ResetInFlight) and [`ResetShared`](crate::TransitionFailure::ResetShared): with this
+    /// provider, a reset does not end what the pair has in flight. Or the device refused. It is asked twice, for the sake of
+    /// soft-RoCE, so it may have done the first: ask again, or destroy the pair.
     #[doc(alias = "ibv_modify_qp")]
     pub fn into_reset(mut self) -> Result<QueuePair<B, Reset, T>, TransitionError<Self>> {
         match self.inner.reset() {
@@ -259,8 +260,9 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     /// Destroys the pair, as dropping it does, and says if that fails.
     ///
     /// `ibv_destroy_qp(3)`. What was in flight comes out of the poller as failures with [`Status::Destroyed`]: poll until
-    /// it gives nothing more. Where a provider asks for that (`docs/providers.md`), the poller destroys the pair once all
-    /// of it has come out; what was in flight is flushed then.
+    /// it gives nothing more. Not every provider allows that at any time. Where
+    /// [`pairs_end_at_once`](crate::Promises::pairs_end_at_once) is false, `Ok` means that the pair goes to Error and its poller has
+    /// it: poll on. What was in flight comes out as flushed, and then the pair is destroyed.
     ///
     /// # Errors
     ///
@@ -473,7 +475,7 @@ impl<B: Brand, T: Transport> QueuePair<B, SendQueueDrain, T> {
             let source = if draining { TransitionFailure::Draining } else { error.source };
             TransitionError { source, ..error }
         })?;
-        if pair.inner.core.domain.context.row().quirks.nudge_after_drain {
+        if pair.inner.core.domain.context.promises().quirks.nudge_after_drain {
             pair.inner.send.nudge();
         }
         Ok(pair)
@@ -570,7 +572,7 @@ impl<B: Brand, T: Transport> QueuePair<B, Errored, T> {
                 kick = now + 20 * PAUSE;
                 kicks += 1;
                 // What is flushed has had its time. Where all is signalled, there is nothing that a marker could bring.
-                let has_unsignalled = self.inner.core.domain.context.row().bears_unsignalled();
+                let has_unsignalled = self.inner.core.domain.context.promises().takes_unsignalled();
                 if kicks == 3
                     && has_unsignalled
                     && code::<T>() != ibv_qp_type::IBV_QPT_UD

@@ -16,7 +16,7 @@ use super::unlikely;
 use super::work::{Entry, Operation};
 use super::work_id::WorkId;
 use crate::completion::{QueueStatus, is_broken};
-use crate::device::reviewed::Row;
+use crate::device::reviewed::Promises;
 use crate::domain::{Brand, DomainId};
 use crate::error::VerbError;
 use crate::memory::ListInner;
@@ -53,7 +53,7 @@ pub(super) struct Terms {
 }
 
 impl Terms {
-    pub(super) fn new(limits: &Limits, row: &Row, status: Arc<QueueStatus>) -> Self {
+    pub(super) fn new(limits: &Limits, row: &Promises, status: Arc<QueueStatus>) -> Self {
         let Limits { inline_bytes, elements, posting, .. } = *limits;
         let short = |limit: u32| limit.min(u16::MAX.into()) as u16;
         let most = Most {

@@ -32,10 +32,12 @@ pub enum PostError<R> {
         /// What the provider answered.
         source: VerbError,
     },
-    /// The provider answered with an error but not with which request was at fault, so the device may still execute it.
+    /// The provider answered with an error, and the device may still execute the request: the provider did not say which one was at
+    /// fault, or its word is not enough ([`refusals_are_sure`](crate::Promises::refusals_are_sure)).
     ///
     /// Its memory stays with the device: it comes back with a completion, or once the pair was reset or destroyed. The
-    /// pair is broken.
+    /// pair is broken. Where the poller destroys pairs ([`pairs_end_at_once`](crate::Promises::pairs_end_at_once)), it waits for this
+    /// request, so memory and pair may stay until the completion queue is dropped.
     Uncertain {
         /// The id of the request.
         id: WorkId,

@@ -148,6 +148,9 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
 
     /// Compares and swaps a word of the peer: [`post`](Self::post) of [`WorkRequest::compare_and_swap`].
     ///
+    /// It is atomic to other atomics of that device. To a plain write it is not: one that comes between may be lost, as on soft-RoCE of
+    /// Linux 6.1. Let a word that atomics change be changed by atomics alone.
+    ///
     /// # Errors
     ///
     /// As [`post_send`](Self::post_send).

@@ -514,7 +514,7 @@ pub(super) struct Most {
 static_assertions::assert_eq_size!(Most, u64);
 
 impl Most {
-    /// The device was reviewed for what ends memory windows.
+    /// Windows are barriers on this device.
     pub(super) const BARRIER: u8 = 1;
     /// The pair may have reads and atomics outstanding. Where it may not, some devices wait with them, and with all that is behind
     /// them, for ever.
@@ -648,7 +648,8 @@ impl<M, K> WorkRequest<M, K> {
         self
     }
 
-    /// Without a completion of its own on success: it comes out before that of a later signalled request of the queue.
+    /// Without a completion of its own on success: it comes out before that of a later signalled request of the queue. It is
+    /// signalled all the same where not [`sends_may_be_unsignalled`](crate::Promises::sends_may_be_unsignalled).
     ///
     /// The request that takes the last free slot is signalled all the same, so that the queue cannot lock up.
     #[doc(alias = "IBV_SEND_SIGNALED")]

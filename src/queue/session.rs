@@ -121,7 +121,7 @@ pub(super) fn extended(
 
 /// Whether the provider keeps to `ibv_wr_post(3)` for requests of so many elements, and the device has what is to be posted.
 pub(super) fn check_device(context: &ContextInner, limits: &Limits) -> Result<(), CreateError> {
-    if !context.row().sessions.bears(limits.elements) {
+    if !context.promises().sessions.bears(limits.elements) {
         return Err(none());
     }
     if limits.posting == Posting::AtomicWrites {

@@ -1,7 +1,8 @@
 //! Shared receive queues: receives for whichever of many queue pairs a message comes to.
 //!
-//! ASSUMPTION: `ibv_destroy_srq` that returns 0 has ended every access of the device through the queue's receives; and a post
-//! that fails and points `bad_wr` at its request has not queued it.
+//! ASSUMPTION: `ibv_destroy_srq` that returns 0 has ended every access of the device through the queue's receives, where the
+//! provider has `Shared`; and a post that fails and points `bad_wr` at its request has not queued it, where it has
+//! `refusal_is_sure` (`device/reviewed.rs`).
 #![allow(unsafe_code, reason = "owns the raw queue, calls the provider's post function")]
 
 use super::attr::Limits;
@@ -255,7 +256,7 @@ impl<B: Brand, A: Arrivals> SharedReceiveQueue<B, A> {
                 return Err(CreateError::Depth { asked, most: MAX_SHARED });
             }
         }
-        let row = domain.context.row();
+        let row = domain.context.promises();
         row.shared.check(row.name)?;
         // SAFETY: an open context has its function table filled.
         let Some(post) = (unsafe { (*domain.context.raw.as_ptr()).ops.post_srq_recv }) else {
@@ -354,7 +355,7 @@ impl<B: Brand, A: Arrivals> SharedReceiveQueue<B, A> {
     pub fn resize(&mut self, receives: u32) -> Result<(), VerbError> {
         let refused = |errno| Err(VerbError::new("ibv_modify_srq", errno));
         let Inner { poster, core, broken, .. } = &mut *self.inner;
-        // What a device refuses it does with the same number that a provider may fail with in the middle.
+        // Checked first: providers answer a refusal and a failure halfway with one number.
         if *broken || receives == 0 || receives > poster.slab.slots() || !core.fits(receives)? {
             return refused(libc::EINVAL);
         }
@@ -548,7 +549,7 @@ impl Inner {
     #[cold]
     fn refused<B>(&mut self, ours: bool, id: WorkId, source: VerbError) -> PostError<Buffer<B>> {
         // Only a provider that names our request as the bad one has surely not queued it, if it is known to be right.
-        match if ours && self.core.domain.context.row().refusal_is_sure {
+        match if ours && self.core.domain.context.promises().refusal_is_sure {
             self.poster.slab.take(id).and_then(Entry::into_buffer)
         } else {
             None
@@ -584,12 +585,12 @@ impl SharedCore {
         Ok(i64::from(receives) <= i64::from(device.max_srq_wr) && now.srq_limit <= receives)
     }
 
-    /// Whether the provider may have nothing to post to after a resize that failed so. That it cannot at all, some say with `EINVAL`,
-    /// with which soft-RoCE fails too.
+    /// Whether the provider may have nothing to post to after a resize that failed so. With `EINVAL` some say that they do not resize at
+    /// all; soft-RoCE says it also when it failed halfway.
     fn is_lost_after(&self, error: &VerbError) -> bool {
         match error.errno() {
             libc::EOPNOTSUPP | libc::ENOSYS => false,
-            libc::EINVAL => self.domain.context.row().quirks.shared_resize_loses,
+            libc::EINVAL => self.domain.context.promises().quirks.shared_resize_loses,
             _ => true,
         }
     }
@@ -604,7 +605,7 @@ impl SharedCore {
         if ended.is_ok() {
             self.ledger.end();
         }
-        self.is_alive = ended.is_err() && context.row().destroy_may_be_retried;
+        self.is_alive = ended.is_err() && context.promises().destroy_may_be_retried;
         ended
     }
 

@@ -1,7 +1,7 @@
 //! Posting what binds and ends memory windows.
 //!
-//! ASSUMPTION: on a provider of the reviewed list (`device/reviewed.rs`) the completion of an invalidation, or of the
-//! unbinding of a window of type 1, comes after the device's last access through the window.
+//! ASSUMPTION: on a provider whose windows are barriers (`Windows` of `device/reviewed.rs`), the completion of an invalidation, or of
+//! the unbinding of a window of a type that is named there, comes after the device's last access through the window.
 #![allow(unsafe_code, reason = "calls the provider's post functions")]
 
 use super::pair::QueuePair;

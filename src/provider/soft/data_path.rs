@@ -8,7 +8,9 @@ use super::{
     latitude::pause_in_poll,
     post::Refused,
 };
-use crate::sys::{ibv_context_ops, ibv_cq, ibv_mw, ibv_mw_bind, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_srq, ibv_wc};
+use crate::sys::{
+    ibv_context_ops, ibv_cq, ibv_mw, ibv_mw_bind, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_srq, ibv_wc, ibv_wc_status,
+};
 use libc::c_int;
 use std::ptr;
 
@@ -168,15 +170,17 @@ unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, entries: c_int, to: *mut ibv_wc) -
     state.settle();
     let mut found = 0;
     let room = state.latitudes.filled(room);
-    let leaves_fields = state.latitudes.habits.keeps_fields;
+    let latitudes = &state.latitudes;
+    let [of_failures, of_all] = [!latitudes.is_strict, latitudes.habits.keeps_fields];
     while found < room {
         match state.poll(index) {
             Ok(Some(mut wc)) => {
                 // SAFETY: `found` is less than `entries`.
                 let place = unsafe { to.add(found) };
-                if leaves_fields {
+                let is_failure = wc.status != ibv_wc_status::IBV_WC_SUCCESS;
+                if of_all || is_failure && of_failures {
                     // SAFETY: an element of the caller's array, of numbers.
-                    wc.wc_flags |= unsafe { (*place).wc_flags };
+                    leave_fields(&mut wc, unsafe { &*place });
                 }
                 // SAFETY: an element of the caller's array.
                 unsafe { ptr::write(place, wc) };
@@ -193,6 +197,19 @@ unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, entries: c_int, to: *mut ibv_wc) -
     }
     // At most `entries`, which fits.
     c_int::try_from(found).unwrap_or(c_int::MAX)
+}
+
+/// Fields of a completion that stay as they were: bits of the flags, the sender's place in the fabric; and of a failure all but
+/// its request, its status and its pair.
+fn leave_fields(wc: &mut ibv_wc, before: &ibv_wc) {
+    if wc.status != ibv_wc_status::IBV_WC_SUCCESS {
+        let ibv_wc { wr_id, status, vendor_err, qp_num, .. } = *wc;
+        *wc = ibv_wc { wr_id, status, vendor_err, qp_num, ..*before };
+        return;
+    }
+    wc.wc_flags |= before.wc_flags;
+    (wc.slid, wc.sl, wc.pkey_index) = (before.slid, before.sl, before.pkey_index);
+    wc.dlid_path_bits = before.dlid_path_bits;
 }
 
 /// `ibv_req_notify_cq`.

@@ -103,7 +103,7 @@ impl Fabric {
         fabric
     }
 
-    /// What was done to the devices that a provider like theirs need not bear; nothing, if the library is right.
+    /// What was done to the devices that a provider like theirs does not support; nothing, if the library is right.
     pub fn violations(&self) -> Vec<String> {
         self.lock().latitudes.violations.clone()
     }

@@ -1,6 +1,6 @@
 //! Taking latitudes: what the [habits](super::profile::Habits) of a profile mean in the middle of the machine.
 //!
-//! What no provider has to bear is a violation: it is noted, or ends the process.
+//! What the provider does not support is a violation: it is noted, or ends the process.
 
 use super::{
     completion::{Entry, Side},
@@ -10,20 +10,20 @@ use super::{
     profile::{Habits, Profile},
     work::Sges,
 };
-use crate::device::reviewed::{Row, Sessions, Teardown, Walk, Windows};
+use crate::device::reviewed::{Promises, Sessions, Teardown, Walk, Windows};
 use crate::sys::{ibv_qp_cap, ibv_sge, ibv_wc, ibv_wc_opcode, ibv_wc_status};
 use libc::c_int;
 use std::{ptr, sync::MutexGuard, thread};
 
 /// What a device may do differently, decided each time anew.
 pub(super) struct Latitudes {
-    pub(super) row: &'static Row,
+    pub(super) row: &'static Promises,
     pub(super) habits: Habits,
-    /// None of them is taken.
-    is_strict: bool,
+    /// Takes no latitude.
+    pub(super) is_strict: bool,
     /// Never 0.
     random: u64,
-    /// What was done that no provider has to bear.
+    /// What was done that the provider does not support.
     pub(super) violations: Vec<String>,
     /// A violation ends the process.
     aborts: bool,

@@ -1,9 +1,10 @@
 //! What a soft device does where the specification leaves it open: which profiles there are, and the habits of each.
 //!
-//! A profile comes with a row of the reviewed table, which is all that the library is told. What the row does not promise
-//! the device does otherwise, at random where that is the worst. `docs/providers.md` names the providers that do so.
+//! A profile comes with a row of the reviewed table, which is all that the library is told. Of what the row does not promise the device
+//! does the worst that its provider's source allows, at random where that is worse. An adversary does all of it. `docs/providers.md`
+//! names the sources.
 
-use crate::device::reviewed::{self, Row, Sessions, Shared, Teardown, UNREVIEWED, Walk, Windows};
+use crate::device::reviewed::{self, Promises, Sessions, Shared, Teardown, UNREVIEWED, Walk, Windows};
 use std::{collections::BTreeMap, sync::Mutex, sync::PoisonError};
 
 /// Whose latitudes the devices of a [`Fabric`](super::Fabric) take: what providers do differently, within the specification.
@@ -34,16 +35,16 @@ pub enum Profile {
     Specification,
     /// As `librxe`: a post may answer an error though all is queued; numbers are used again at once.
     Rxe,
-    /// As `libsiw`: requests complete in any order; a post of a list may answer 0 though only its beginning is queued; polls add to the flags that were there;
-    /// what was not destroyed is half dead.
+    /// As `libsiw`: requests complete in any order; a post of a list may answer 0 though only its beginning is queued; polls leave
+    /// fields as they were; what a destroy has failed on is half dead.
     Siw,
     /// As `libmlx5`: short messages reach memory when their completion is polled; a destroy or reset removes completions that
     /// nobody has polled, and the shared receives that they were of; numbers are used again at once.
     Mlx5,
     /// As `libmlx4`: a destroy or reset removes completions; polls add to the flags that were there.
     Mlx4,
-    /// As `libirdma`: a poll may say nothing though there is something; no poll may meet a destroyed pair; the first
-    /// element of an empty list is read; what was not destroyed is half dead.
+    /// As `libirdma`: a poll may say nothing though there is something; no poll may meet a destroyed pair; failures are told of
+    /// another request; the first element of an empty list is read; what a destroy has failed on is half dead.
     Irdma,
     /// As `libbnxt_re`: failures are told of another request, flushes come without an event.
     BnxtRe,
@@ -53,7 +54,7 @@ pub enum Profile {
     /// As `libefa`: requests complete in any order, and unsignalled ones are refused; no poll may meet a destroyed pair; reads
     /// complete as sends.
     Efa,
-    /// All of these, at random from a seed.
+    /// Almost all of these, at random from a seed.
     ///
     /// With an odd seed posts fail now and then. With a seed that has the bit 2 some things are promised, which the seed
     /// chooses; without it, nothing is. With the bit 4 polls and destroys fail now and then, and leave half-dead objects behind.
@@ -62,7 +63,7 @@ pub enum Profile {
 
 impl Profile {
     /// What the library is told.
-    pub(super) fn row(self) -> &'static Row {
+    pub(super) fn row(self) -> &'static Promises {
         match self {
             Self::Specification => &reviewed::SOFT,
             Self::Rxe => &reviewed::RXE,
@@ -110,11 +111,31 @@ impl Profile {
             Self::Mlx4 => {
                 Habits { purges: ALWAYS, keeps_fields: true, reuses: true, odd_codes: true, grants_more: true, ..NONE }
             }
-            Self::Irdma => Habits { empty_polls: 8, reads_lists: true, grants_more: true, ..NONE },
-            Self::BnxtRe => {
-                Habits { shifts_blame: true, quiet_flushes: true, purges: ALWAYS, grants_more: true, ..NONE }
-            }
-            Self::Hns => Habits { late: ALWAYS, purges: 2, grants_more: true, grants_less_inline: true, ..NONE },
+            Self::Irdma => Habits {
+                shifts_blame: true,
+                empty_polls: 8,
+                keeps_fields: true,
+                reads_lists: true,
+                grants_more: true,
+                ..NONE
+            },
+            Self::BnxtRe => Habits {
+                shifts_blame: true,
+                quiet_flushes: true,
+                purges: ALWAYS,
+                keeps_fields: true,
+                grants_more: true,
+                ..NONE
+            },
+            Self::Hns => Habits {
+                late: ALWAYS,
+                purges: 2,
+                false_refusals: 64,
+                keeps_fields: true,
+                grants_more: true,
+                grants_less_inline: true,
+                ..NONE
+            },
             Self::Efa => {
                 Habits { overtakes: 2, needs_signals: true, refuses_in_error: true, calls_all_sends: true, ..NONE }
             }
@@ -131,7 +152,7 @@ const OBJECTS_DIE: u64 = 4;
 /// A latitude that is taken each time.
 pub(super) const ALWAYS: u64 = 1;
 
-/// How often a device takes a latitude, once in so many times and never if 0; or whether it does.
+/// How often a device takes a latitude: once in so many times, 0 is never; or whether it does.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Habits {
     /// A completion goes before the last one of its work queue.
@@ -166,7 +187,7 @@ pub(super) struct Habits {
     pub(super) shifts_blame: bool,
     /// Each request of the send side completes as a send.
     pub(super) calls_all_sends: bool,
-    /// A poll leaves fields as they were.
+    /// A poll leaves fields as they were in the caller's array.
     pub(super) keeps_fields: bool,
     /// Numbers of pairs and keys of memory that end are the next to be given out.
     pub(super) reuses: bool,
@@ -213,7 +234,7 @@ impl Habits {
     };
 
     /// All that the row does not rule out.
-    fn of_adversary(seed: u64, row: &Row) -> Self {
+    fn of_adversary(seed: u64, row: &Promises) -> Self {
         let unless = |ruled_out: bool, often: u64| if ruled_out { 0 } else { often };
         let fails = seed & POSTS_FAIL != 0;
         let dies = seed & OBJECTS_DIE != 0;
@@ -247,14 +268,14 @@ impl Habits {
 }
 
 /// The row that a seed chooses. There are as many as seeds are used.
-fn row_of_seed(seed: u64) -> &'static Row {
-    static ROWS: Mutex<BTreeMap<u64, &'static Row>> = Mutex::new(BTreeMap::new());
+fn row_of_seed(seed: u64) -> &'static Promises {
+    static ROWS: Mutex<BTreeMap<u64, &'static Promises>> = Mutex::new(BTreeMap::new());
     let mut rows = ROWS.lock().unwrap_or_else(PoisonError::into_inner);
     rows.entry(seed).or_insert_with(|| Box::leak(Box::new(promises(seed))))
 }
 
 /// Promises at random.
-fn promises(seed: u64) -> Row {
+fn promises(seed: u64) -> Promises {
     let mut bits = seed;
     let mut one_of = |choices: u64| {
         // splitmix64
@@ -265,7 +286,7 @@ fn promises(seed: u64) -> Row {
         (mixed ^ (mixed >> 31)) % choices
     };
     let mut coin = || one_of(2) == 0;
-    let mut row = Row {
+    let mut row = Promises {
         name: "adversary",
         retires_prefix: coin(),
         refusal_is_sure: coin(),

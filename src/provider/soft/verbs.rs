@@ -11,7 +11,7 @@ use super::{
     queue_verbs,
     session::SoftPair,
 };
-use crate::device::reviewed::Row;
+use crate::device::reviewed::Promises;
 use crate::{
     error::VerbError,
     provider::Provider,
@@ -45,7 +45,7 @@ impl Provider for Soft {
         Ok(())
     }
 
-    unsafe fn row(&self, context: NonNull<ibv_context>) -> Option<&'static Row> {
+    unsafe fn promises(&self, context: NonNull<ibv_context>) -> Option<&'static Promises> {
         // SAFETY: open (caller).
         Some(unsafe { fabric_of(context.as_ptr()) }.lock().latitudes.row)
     }

@@ -172,7 +172,7 @@ fn reset<B: Brand, S: State>(pair: QueuePair<B, S, ReliableConnection>) -> (AnyQ
 /// polled afterwards.
 fn destroy<B: Brand, S: State>(mut pair: QueuePair<B, S, ReliableConnection>) -> (AnyQueuePair<B>, Option<bool>) {
     let Some(core) = pair.inner.unsplit() else { return (pair.into(), None) };
-    let may_poll = !core.is_polled();
+    let may_poll = !core.ends_by_poller();
     match core.destroy_now() {
         Ok(()) => (AnyQueuePair::Vacant, Some(may_poll)),
         Err(error) if error.is_lost => (AnyQueuePair::Vacant, None),
