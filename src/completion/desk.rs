@@ -14,6 +14,7 @@ use super::queue_status::Statuses;
 use super::retired::Run;
 use super::shares::Members;
 use super::singly::Singles;
+use super::status::Status;
 use crate::queue::ledger::{Nothing, Retirer};
 use crate::queue::{Entry, RawEntry, WorkId};
 use crate::sys;
@@ -265,6 +266,14 @@ impl Desk {
         {
             let ring = mem::replace(place, self.vacant.retirer());
             *place = self.singles.begin(slot, ring, &queue.domain.ledgers);
+        }
+        if !self.singles.has_one(id) {
+            return false;
+        }
+        // To bring it accounts for it. By then the pair must know of its failure: it can see itself drained, and begin a new life.
+        let status = Status::from_raw(self.polled[self.next as usize % BATCH].status.0);
+        if status != Status::Success {
+            self.statuses.note_early(id, status);
         }
         self.singles.bring(id)
     }

@@ -17,6 +17,7 @@ mod shares;
 mod singly;
 mod status;
 mod success;
+mod turns;
 mod wait;
 mod waker;
 
@@ -36,4 +37,5 @@ pub use retired::{Retired, Unsignalled};
 pub(crate) use shares::Member;
 pub use status::{FaultSide, Status};
 pub use success::{Datagram, Received, Scattered, Success, Work, WrittenWithImmediate};
+pub(crate) use turns::turn;
 pub use wait::{Armed, Wait, WakeFor};

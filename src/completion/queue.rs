@@ -18,9 +18,11 @@ use super::options::{CompletionQueueError, CompletionQueueOptions};
 use super::queue_status::QueueStatus;
 use super::retired::Retired;
 use super::shares::{Member, SharedLeases};
+use super::turns::turn;
 use super::waker::Waker;
 use crate::device::CompletionQueueId;
 use crate::device::objects::Object;
+use crate::device::reviewed::Teardown;
 use crate::domain::DomainInner;
 use crate::domain::brand::Branded;
 use crate::error::{VerbError, note_leak};
@@ -318,7 +320,7 @@ impl CqInner {
     fn settle(&self, desk: &mut Desk) -> bool {
         desk.read_mail(self);
         // Each completion, the flag of each message, and as many again: a device that lies does not keep us here.
-        let mut looks = 2 * self.capacity() + 64;
+        let mut looks = self.capacity().saturating_mul(2).saturating_add(64);
         while looks > 0
             && desk.owes()
             && let Ok(Some(run)) = desk.next_run(self, true)
@@ -373,6 +375,17 @@ unsafe extern "C" fn poll_afresh(cq: *mut sys::ibv_cq, count: c_int, polled: *mu
     }
 }
 
+/// [`poll_afresh`], while no pair of that completion queue is reset.
+///
+/// # Safety
+///
+/// As `ibv_poll_cq`, of a context whose function table has one.
+unsafe extern "C" fn poll_in_turn(cq: *mut sys::ibv_cq, count: c_int, polled: *mut sys::ibv_wc) -> c_int {
+    let _turn = turn(cq);
+    // SAFETY: the caller's promise.
+    unsafe { poll_afresh(cq, count, polled) }
+}
+
 /// Makes a completion queue, which has a channel for itself, and its poller.
 pub(crate) fn create<B>(
     domain: &Arc<DomainInner>,
@@ -404,7 +417,13 @@ pub(super) fn create_on<B>(
         Polling::Array => {
             // SAFETY: the context is open as long as we hold it, and so is the channel.
             let raw = unsafe { context.provider.create_cq(context.raw, entries, channel.raw(), options.vector) }?;
-            (raw, if context.promises().polls_fresh { poll } else { poll_afresh }, None)
+            let promises = context.promises();
+            let poll = match promises.polls_fresh {
+                _ if promises.teardown == Teardown::Polled => poll_in_turn,
+                true => poll,
+                false => poll_afresh,
+            };
+            (raw, poll, None)
         }
         Polling::Extended => {
             let poll = extended::poll_of(context.promises().walk)?;

@@ -122,9 +122,7 @@ impl<'d> Run<'d> {
             return (Ended::succeeded(id, &entry, origin, wc), entry);
         }
         // Before the pair can see itself drained, and begin a new life without failures.
-        let first = statuses
-            .of(WorkId::from_raw(last))
-            .and_then(|status| status.note_failure(id.key().kind(), Status::from_raw(wc.status.0)));
+        let first = statuses.note(WorkId::from_raw(last), id.key().kind(), Status::from_raw(wc.status.0));
         // SAFETY: as above.
         let entry = unsafe { retirer.take_oldest(last) };
         (Ended::failed(id, origin.qpn(), wc, first), entry)

@@ -50,6 +50,11 @@ impl Singles {
         self.0.get(slot).is_some_and(Option::is_some)
     }
 
+    /// Whether the request with this id can be brought: it is in flight, of such a queue, and was not brought already.
+    pub(super) fn has_one(&mut self, id: WorkId) -> bool {
+        self.of(id.key().slot()).is_some_and(|single| single.has_one(id.raw()))
+    }
+
     /// Brings the request with this id; false if it is not in flight, was brought already, or is of no such queue.
     pub(super) fn bring(&mut self, id: WorkId) -> bool {
         self.of(id.key().slot()).is_some_and(|single| single.bring(id.raw()))
@@ -103,9 +108,12 @@ impl Single {
         self.ring.has_any().then(|| self.ring.oldest())
     }
 
+    fn has_one(&mut self, id: u64) -> bool {
+        self.ring.lend().oldest_up_to(id).is_some() && !self.is_taken(id) && self.brought.free() != 0
+    }
+
     fn bring(&mut self, id: u64) -> bool {
-        let in_flight = self.ring.lend().oldest_up_to(id).is_some();
-        if !in_flight || self.is_taken(id) || self.brought.free() == 0 {
+        if !self.has_one(id) {
             return false;
         }
         let entry = self.take(id);

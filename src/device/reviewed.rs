@@ -134,7 +134,7 @@ pub(crate) enum Teardown {
     /// poller of their receives destroys pairs on shared receive queues, once it has seen what they left.
     PolledIfShared,
     /// By the poller, once all requests of the pair have completed and the completion queue was seen empty. A pair has
-    /// one completion queue then: nobody else may poll meanwhile.
+    /// one completion queue then: nobody else may poll meanwhile. Nor may it be polled while one of its pairs is reset.
     Polled,
 }
 
@@ -500,6 +500,12 @@ mod tests {
     fn name(vendor_id: u32, vendor_part_id: u32) -> &'static str {
         let device = ibv_device_attr { vendor_id, vendor_part_id, ..Default::default() };
         row_of(&device).map_or("", |row| row.name)
+    }
+
+    /// Polls by `ibv_start_poll` take no turns with resets.
+    #[test]
+    fn who_needs_turns_has_no_walk() {
+        assert!(ROWS.iter().all(|row| row.teardown != Teardown::Polled || row.walk == Walk::No));
     }
 
     #[test]

@@ -12,7 +12,7 @@ use super::state::{Reset, State};
 use super::transport::{Transport, code};
 use super::work::Entry;
 use super::work_id::QueueKind;
-use crate::completion::{Attached, CqInner, Departing, Member, NoRoom, Orphan, Place, QueueStatus, Status};
+use crate::completion::{Attached, CqInner, Departing, Member, NoRoom, Orphan, Place, QueueStatus, Status, turn};
 use crate::device::objects::Object;
 use crate::device::reviewed::Teardown;
 use crate::device::{GidEntry, LinkLayer, Port};
@@ -21,8 +21,8 @@ use crate::error::{VerbError, note_leak};
 use crate::memory::WindowCore;
 use crate::sys::{self, ibv_qp_attr_mask as Mask, ibv_qp_state as raw_state};
 use crate::types::{Gid, Mtu, PortNumber, Psn, Qpn, ReadDepth};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, MutexGuard};
 use std::{mem, ptr, ptr::NonNull};
 
 /// A queue pair without its types: a few words, which go from state to state.
@@ -237,6 +237,7 @@ impl Inner {
         let limits = &Limits { inline_bytes: limits.inline_bytes.min(granted.max_inline_data), ..*limits };
         // SAFETY: created just now.
         let qpn = unsafe { (*raw.as_ptr()).qp_num };
+        let is_number = Qpn::new(qpn).is_ok();
         let origin = Origin::new(qpn, code::<T>() == sys::ibv_qp_type::IBV_QPT_UD);
         let peers = origin.datagrams().then(|| Peers::new(limits.sends));
         let ledgers = Ledgers::new(&domain.ledgers, &places, limits, origin, row.takes_unsignalled());
@@ -267,7 +268,7 @@ impl Inner {
         let asked = &attributes.cap;
         let fits_sends = granted.max_send_wr >= asked.max_send_wr && granted.max_send_sge >= asked.max_send_sge;
         let fits_receives = granted.max_recv_wr >= asked.max_recv_wr && granted.max_recv_sge >= asked.max_recv_sge;
-        if !(fits_sends && (fits_receives || shared.is_some())) {
+        if !(is_number && fits_sends && (fits_receives || shared.is_some())) {
             // Dropping the core destroys it.
             return Err(VerbError::new("ibv_create_qp", libc::ENOMEM).into());
         }
@@ -344,6 +345,8 @@ impl Body {
     /// The specification has Reset follow on every state, itself included. If another provider refuses the second, the first has
     /// succeeded.
     fn to_reset(&self, domain: &DomainInner) -> Result<(), VerbError> {
+        // SAFETY: alive (0).
+        let _turn = unsafe { turn_for(domain, self.raw) };
         self.modify(domain, Modify::to(raw_state::IBV_QPS_RESET))?;
         match self.modify(domain, Modify::to(raw_state::IBV_QPS_RESET)) {
             Err(error) if domain.context.promises().quirks.reset_twice => Err(error),
@@ -603,6 +606,16 @@ struct Made {
     granted: sys::ibv_qp_cap,
 }
 
+/// The turn of the pair's completion queue, where no poll may be under way while a pair is reset or destroyed. It has one queue there.
+///
+/// # Safety
+///
+/// The pair is alive.
+unsafe fn turn_for(domain: &DomainInner, pair: NonNull<sys::ibv_qp>) -> Option<MutexGuard<'static, ()>> {
+    // SAFETY: alive (caller).
+    (domain.context.promises().teardown == Teardown::Polled).then(|| turn(unsafe { (*pair.as_ptr()).send_cq }))
+}
+
 /// How many pairs are made to find one with a number of its own.
 const TRIES: usize = 64;
 
@@ -630,6 +643,8 @@ fn make_unlike(
         }
     };
     for raw in others {
+        // SAFETY: made here.
+        let _turn = unsafe { turn_for(domain, raw) };
         // SAFETY: made here, in Reset, and nobody else knows it.
         if let Err(error) = unsafe { domain.context.provider.destroy_qp(raw) } {
             note_leak("a queue pair", error);

@@ -496,8 +496,8 @@ impl<B: Brand, T: Transport> QueuePair<B, Errored, T> {
     /// queue only the sends are waited for.
     ///
     /// Unsignalled sends that succeeded are not flushed, and nothing tells of them but a later request. Where no other is left,
-    /// this posts one of nothing, whose flush brings them back, and which `sink` does not see; after a time-out it may
-    /// come out of the poller. Datagrams go nowhere without a recipient: there reset and destroy bring such sends back.
+    /// this posts one of nothing, whose flush brings them back, and which `sink` does not see. After a time-out it may
+    /// come out of the poller or to another `sink`, with an id that no post has returned, and without memory. Datagrams go nowhere without a recipient: there reset and destroy bring such sends back.
     ///
     /// # Errors
     ///

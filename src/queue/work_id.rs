@@ -101,7 +101,9 @@ impl WorkId {
     /// Of a shared receive: the number of its queue, and its ticket there.
     #[inline(always)]
     pub(crate) fn as_shared(self) -> Option<(u32, u64)> {
-        (self.key().kind() == QueueKind::Shared).then_some((self.key().slot() as u32, self.count()))
+        // Of the fourth kind there are none.
+        let is_shared = self.key().0 >> SLOT_BITS == QueueKind::Shared as u32;
+        is_shared.then_some((self.key().slot() as u32, self.count()))
     }
 
     /// The id that comes `ahead` after it.
@@ -135,6 +137,14 @@ mod tests {
         assert_eq!((key.slot(), key.kind()), (MAX_SLOTS as usize - 1, QueueKind::Receive));
         assert_eq!((key.first(last).count(), key.first(last + 1)), (last, key.first(0)));
         assert_ne!(QueueKey::new(QueueKind::Send, 3), QueueKey::new(QueueKind::Receive, 3));
+    }
+
+    /// A device that sets both bits of the kind names no request.
+    #[test]
+    fn an_id_of_no_kind_is_of_no_shared_receive() {
+        let id = WorkId::shared(5, 7);
+        assert_eq!(id.as_shared(), Some((5, 7)));
+        assert_eq!(WorkId::from_raw(id.raw() | 1 << SLOT_BITS).as_shared(), None);
     }
 
     #[test]

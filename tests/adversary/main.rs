@@ -3,6 +3,9 @@
 //! `ADVERSARY_SEEDS` says how many adversaries; 16 if it is not set. `ADVERSARY_ROUNDS` says how many random programs each meets.
 
 mod random;
+mod scopes;
+mod threads;
+mod verbs;
 
 use interlock::soft::{Fabric, Fault, Profile, Verb};
 use interlock::{
@@ -11,6 +14,7 @@ use interlock::{
     SharedReceiveQueue, Work, WorkRequest,
 };
 use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use std::{env, thread};
 
@@ -399,4 +403,97 @@ fn a_plain_message_brings_no_immediate_of_another() {
         poll_until(profile, &mut poller, drop, || queue.room() == queue.capacity());
         assert_eq!(fabric.violations(), <Vec<String>>::new(), "{profile:?}");
     }
+}
+
+/// A failure belongs to the life in which it came, also where it comes out last and another life has begun in the program's own closure.
+#[test]
+fn a_failure_that_comes_out_late_breaks_no_other_life() {
+    for profile in [Profile::Siw, Profile::Efa, Profile::Adversary(0)] {
+        let (_fabric, domain, port) = stage!(profile);
+        let (queue, mut poller) = domain.completion_queue(64).unwrap();
+        let mut lives = 0;
+        for round in 0..if cfg!(miri) { 3 } else { 40 } {
+            let mut pair = domain.reliable(&queue, &LIMITS).unwrap().into_init(&port).unwrap();
+            for _ in 0..6 {
+                pair.post_receive(domain.buffer(8).unwrap()).unwrap();
+            }
+            let mut pair = Some(pair.into_error().unwrap());
+            let mut next = None;
+            let deadline = Instant::now() + PATIENCE;
+            while pair.as_ref().is_some_and(|pair| pair.receives_in_flight() != 0) && Instant::now() < deadline {
+                let look = poller.poll_retired(|retired| {
+                    if let Some(drained) = pair.take_if(|pair| pair.receives_in_flight() == 0) {
+                        next = Some(drained.into_reset().unwrap().into_init(&port).unwrap());
+                    }
+                    drop(retired);
+                });
+                look.unwrap();
+            }
+            if let Some(next) = &next {
+                assert_eq!((next.is_broken(), next.first_failure()), (false, None), "{profile:?}, round {round}");
+                lives += 1;
+            }
+            drop((pair, next));
+            poll_until(profile, &mut poller, drop, || queue.room() == queue.capacity());
+        }
+        assert_ne!(lives, 0, "{profile:?}: nothing came in another order");
+    }
+}
+
+/// Polls of a completion queue go on on another thread meanwhile.
+fn beside_polls<B: interlock::Brand>(poller: &mut Poller<B>, f: impl FnOnce()) {
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Acquire) {
+                drop(poller.poll().unwrap());
+            }
+        });
+        f();
+        is_over.store(true, Ordering::Release);
+    });
+}
+
+/// Some providers change a pair in a poll without the lock that a reset of it takes.
+#[test]
+fn a_drained_pair_is_not_reset_in_the_middle_of_a_poll() {
+    for profile in [Profile::BnxtRe, Profile::Hns, Profile::Irdma, Profile::Efa, Profile::Adversary(0)] {
+        let (fabric, domain, port) = stage!(profile);
+        let (queue, mut poller) = domain.completion_queue(64).unwrap();
+        beside_polls(&mut poller, || {
+            for _ in 0..if cfg!(miri) { 3 } else { 500 } {
+                let Ok(pair) = domain.reliable(&queue, &LIMITS) else {
+                    thread::yield_now();
+                    continue;
+                };
+                let pair = pair.into_init(&port).unwrap().into_error().unwrap();
+                drop(pair.into_reset().unwrap());
+            }
+        });
+        assert_eq!(fabric.violations(), <Vec<String>>::new(), "{profile:?}");
+    }
+}
+
+/// A pair that gets the number of one whose completions may still come is made again. The first one ends beside polls.
+#[test]
+fn a_pair_of_a_taken_number_is_not_destroyed_in_the_middle_of_a_poll() {
+    // It promises shared queues, lets its poller destroy pairs, and gives numbers out again.
+    let (fabric, domain, _) = stage!(Profile::Adversary(35));
+    let (queue, mut poller) = domain.completion_queue(1024).unwrap();
+    let shared = domain.shared_receive_queue(&SharedLimits { receives: 4, ..SharedLimits::default() }).unwrap();
+    let limits = Limits { sends: 1, ..LIMITS };
+    beside_polls(&mut poller, || {
+        let until = Instant::now() + Duration::from_millis(if cfg!(miri) { 100 } else { 1500 });
+        thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    while Instant::now() < until {
+                        let made: Vec<_> = (0..20).map_while(|_| shared.reliable(&queue, &limits).ok()).collect();
+                        drop(made);
+                    }
+                });
+            }
+        });
+    });
+    assert_eq!(fabric.violations(), <Vec<String>>::new());
 }

@@ -306,6 +306,7 @@ fn promises(seed: u64) -> Promises {
     };
     row.sessions = if one_of(2) == 0 { Sessions::Yes } else { Sessions::No };
     row.walk = match one_of(3) {
+        _ if row.teardown == Teardown::Polled => Walk::No,
         0 => Walk::Yes,
         1 => Walk::Singly,
         _ => Walk::No,
