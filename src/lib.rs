@@ -108,6 +108,9 @@
 //! may still write is leaked, never freed. It comes back by the request's own completion, or once the device has
 //! destroyed or reset the pair or ended the registration, and said so.
 //!
+//! What a device may be believed differs from provider to provider. [`Context::promises`] says what the library takes for granted of one;
+//! what is not promised it does in another way, or refuses.
+//!
 //! Memory that a peer may write is never a `&[u8]`, because it can change while one looks.
 //! [`deregister`](MemoryRegion::deregister) ends the peer's access and gives the memory back as what it was; a [`Lease`] of
 //! a region, or of a part of one, has an hour for that. The rights of a

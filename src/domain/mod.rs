@@ -292,7 +292,8 @@ impl<B: Brand> ProtectionDomain<B> {
     ///
     /// # Errors
     ///
-    /// As [`reliable`](Self::reliable).
+    /// As [`reliable`](Self::reliable); [`CreateError::TwoQueues`] where not
+    /// [`pairs_may_have_two_queues`](crate::Promises::pairs_may_have_two_queues).
     pub fn reliable_on(
         &self,
         sends: &CompletionQueue<B>,
@@ -393,7 +394,8 @@ impl<B: Brand> ProtectionDomain<B> {
     ///
     /// # Errors
     ///
-    /// [`CreateError`]: limits that the device does not have.
+    /// [`CreateError`]: limits that the device does not have; [`NoSharedReceives`](CreateError::NoSharedReceives) where not
+    /// [`shared_receive_queues`](crate::Promises::shared_receive_queues).
     #[doc(alias = "ibv_create_srq")]
     pub fn shared_receive_queue(&self, limits: &SharedLimits) -> Result<SharedReceiveQueue<B>, CreateError> {
         SharedReceiveQueue::create(&self.inner, limits)

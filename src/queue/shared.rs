@@ -440,7 +440,8 @@ impl<B: Brand, A: Arrivals> SharedReceiveQueue<B, A> {
     ///
     /// # Errors
     ///
-    /// As [`reliable`](Self::reliable).
+    /// As [`reliable`](Self::reliable); [`CreateError::TwoQueues`] where not
+    /// [`pairs_may_have_two_queues`](crate::Promises::pairs_may_have_two_queues).
     pub fn reliable_on(
         &self,
         sends: &CompletionQueue<B>,
