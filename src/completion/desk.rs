@@ -96,17 +96,23 @@ impl Desk {
     /// The completion queue ends: destroys the pairs that wait for it. False if there is one, now or earlier, that could not be
     /// destroyed.
     pub(super) fn end_guests(&mut self) -> bool {
-        for mut guest in mem::take(&mut self.guests) {
-            match guest.pair.destroy() {
-                // For its place elsewhere; this queue has none to give back any more.
-                Ok(()) => drop(guest.pair.into_places()),
-                Err(error) => {
-                    guest.pair.leak(error);
-                    self.has_lost = true;
-                }
-            }
+        for guest in mem::take(&mut self.guests) {
+            // For its place elsewhere; this queue has none to give back any more.
+            drop(self.end(guest));
         }
         !self.has_lost
+    }
+
+    /// Destroys a pair; its places here. If it cannot be destroyed, what is in flight here is kept for good.
+    fn end(&mut self, mut guest: Guest) -> [Option<Place>; 2] {
+        match guest.pair.destroy() {
+            Ok(()) => guest.pair.into_places(),
+            Err(error) => {
+                guest.pair.leak(error);
+                self.has_lost = true;
+                [None, None]
+            }
+        }
     }
 
     /// Whether there may be completions without which something is lost: shared receives, or those of pairs to destroy.
@@ -362,16 +368,8 @@ impl Desk {
                 self.guests.push(guest);
                 continue;
             }
-            match guest.pair.destroy() {
-                Ok(()) => {
-                    let places = guest.pair.into_places().into_iter().flatten();
-                    self.leaving.extend(places.map(|place| Orphan { place, keeps_lease: None }));
-                }
-                Err(error) => {
-                    guest.pair.leak(error);
-                    self.has_lost = true;
-                }
-            }
+            let places = self.end(guest).into_iter().flatten();
+            self.leaving.extend(places.map(|place| Orphan { place, keeps_lease: None }));
         }
     }
 

@@ -336,6 +336,8 @@ impl Drop for CqInner {
     fn drop(&mut self) {
         let parked = self.control().parked.take();
         let mut desk = parked.unwrap_or_else(|| Box::new(Desk::new()));
+        // Also if it has to stay: nobody is told of it any more.
+        self.channel.leave(self.raw);
         if !self.settle(&mut desk) {
             mem::forget(desk);
             mem::forget(Arc::clone(&self.channel));
@@ -343,7 +345,6 @@ impl Drop for CqInner {
             return;
         }
         let context = &self.domain.context;
-        self.channel.leave(self.raw);
         // SAFETY: alive (0); no queue pair uses it, since each holds a reference to this.
         let gone = context.objects.end(self.raw, || unsafe { context.provider.destroy_cq(self.raw) });
         if let Err(error) = gone {
@@ -418,10 +419,12 @@ pub(super) fn create_on<B>(
             // SAFETY: the context is open as long as we hold it, and so is the channel.
             let raw = unsafe { context.provider.create_cq(context.raw, entries, channel.raw(), options.vector) }?;
             let promises = context.promises();
-            let poll = match promises.polls_fresh {
-                _ if promises.teardown == Teardown::Polled => poll_in_turn,
-                true => poll,
-                false => poll_afresh,
+            let poll = if promises.teardown == Teardown::Polled {
+                poll_in_turn
+            } else if promises.polls_fresh {
+                poll
+            } else {
+                poll_afresh
             };
             (raw, poll, None)
         }

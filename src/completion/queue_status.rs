@@ -149,7 +149,8 @@ impl QueueStatus {
 #[derive(Default)]
 pub(super) struct Statuses {
     by_slot: Vec<Option<Arc<QueueStatus>>>,
-    /// A failure that was noted before its request came out, and what had broken the queue before.
+    /// A failure that was noted before its request came out, and what had broken the queue before. One is enough: the next completion is
+    /// looked at once this one was taken.
     early: Option<(WorkId, Option<Status>)>,
 }
 

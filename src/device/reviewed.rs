@@ -72,9 +72,11 @@ impl Promises {
         self.name != UNREVIEWED.name
     }
 
-    /// Whether unsignalled sends end with the completion of a later one. If not, each request is signalled, whatever the program asked for.
+    /// Whether unsignalled sends end with the completion of a later one. If not, each request is signalled,
+    /// whatever the program asked for.
     pub fn sends_may_be_unsignalled(&self) -> bool {
-        self.takes_unsignalled()
+        // Where a pair is destroyed only once each request has completed, it would wait for its last unsignalled sends for ever.
+        self.retires_prefix && self.teardown != Teardown::Polled
     }
 
     /// Whether a post that the provider refuses gives its memory back at once. If not, it is
@@ -107,12 +109,6 @@ impl Promises {
     /// Whether [`Poller::resize`](crate::Poller::resize) works.
     pub fn completion_queues_resize(&self) -> bool {
         self.resizes
-    }
-
-    /// Whether a program may leave sends unsignalled, which then end with a later one. Not where a pair is destroyed only
-    /// once each request has completed: it would wait for its last unsignalled sends for ever.
-    pub(crate) fn takes_unsignalled(&self) -> bool {
-        self.retires_prefix && self.teardown != Teardown::Polled
     }
 
     /// Whether a queue pair, on a shared receive queue or not, is destroyed by its poller.

@@ -204,7 +204,7 @@ impl Inner {
             },
             qp_type: code::<T>(),
             // Where a completion ends its own request alone, each request needs one.
-            sq_sig_all: i32::from(!row.takes_unsignalled()),
+            sq_sig_all: i32::from(!row.sends_may_be_unsignalled()),
             ..Default::default()
         };
         let DomainInner { context, raw: pd, .. } = &**domain;
@@ -240,7 +240,7 @@ impl Inner {
         let is_number = Qpn::new(qpn).is_ok();
         let origin = Origin::new(qpn, code::<T>() == sys::ibv_qp_type::IBV_QPT_UD);
         let peers = origin.datagrams().then(|| Peers::new(limits.sends));
-        let ledgers = Ledgers::new(&domain.ledgers, &places, limits, origin, row.takes_unsignalled());
+        let ledgers = Ledgers::new(&domain.ledgers, &places, limits, origin, row.sends_may_be_unsignalled());
         let status = QueueStatus::new(row, qpn, code::<T>(), domain.id(), ledgers.detours(), peers);
         domain.context.objects.note(raw, Object::QueuePair(Qpn::from_device(status.qpn)));
         let (send_poster, receive_poster) = ledgers.attach(sends, receives, &status);
@@ -318,7 +318,7 @@ impl Inner {
         core.local.psn = psn;
         let places = Places { send, receive };
         let origin = Origin::new(core.status.qpn, core.status.peers.is_some());
-        let takes_unsignalled = core.domain.context.promises().takes_unsignalled();
+        let takes_unsignalled = core.domain.context.promises().sends_may_be_unsignalled();
         let ledgers = Ledgers::new(&core.domain.ledgers, &places, &core.limits, origin, takes_unsignalled);
         core.status = core.status.anew(ledgers.detours());
         let (send, receive) = ledgers.attach(&core.send_queue, &core.receive_queue, &core.status);

@@ -572,7 +572,7 @@ impl<B: Brand, T: Transport> QueuePair<B, Errored, T> {
                 kick = now + 20 * PAUSE;
                 kicks += 1;
                 // What is flushed has had its time. Where all is signalled, there is nothing that a marker could bring.
-                let has_unsignalled = self.inner.core.domain.context.promises().takes_unsignalled();
+                let has_unsignalled = self.inner.core.domain.context.promises().sends_may_be_unsignalled();
                 if kicks == 3
                     && has_unsignalled
                     && code::<T>() != ibv_qp_type::IBV_QPT_UD
