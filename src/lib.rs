@@ -208,14 +208,15 @@
 )]
 
 mod completion;
-mod connection;
 mod device;
 mod domain;
 mod error;
+mod inflight;
 mod memory;
 mod provider;
 mod queue;
 mod readiness;
+pub mod scope;
 mod seal;
 mod sync;
 mod sys;
@@ -224,10 +225,9 @@ pub mod verbs;
 
 pub use completion::{
     Armed, Completion, CompletionChannel, CompletionQueue, CompletionQueueError, CompletionQueueOptions, Datagram,
-    Failure, FailureCause, FaultSide, NoRoom, PollError, Poller, Polling, Received, ResizeError, Retired, Scattered,
-    Status, Success, Unsignalled, Wait, WaitError, WakeFor, Work, WrittenWithImmediate,
+    Failure, FailureCause, NoRoom, PollError, Poller, Polling, Received, ResizeError, Retired, Scattered, Success,
+    Unsignalled, Wait, WaitError, WakeFor, Work, WrittenWithImmediate,
 };
-pub use connection::Endpoint;
 pub use device::{
     AsyncEvent, AsyncEvents, CompletionQueueId, Context, Device, DeviceAttributes, EventsError, ForkSupport, GidEntry,
     GidKind, LinkLayer, NoActivePort, NoGid, OnDemandPaging, OpenError, PagedOperation, Port, PortEvent, PortState,
@@ -236,6 +236,7 @@ pub use device::{
 };
 pub use domain::{Brand, Checked, Named, NamedDomainError, ProtectionDomain, Scoped};
 pub use error::VerbError;
+pub use inflight::{FaultSide, Operation, PostedMemory, Status, WorkId};
 pub use memory::{
     Access, Bindable, BoundWindow, Buffer, BufferList, DeallocError, DeregisterError, DeviceMayWrite, DmaBuf, Exposed,
     Foreign, ForeignMemory, HugePageSize, JoinError, KeepsOrder, Lapsed, LapsedRegion, Lease, LocalRead, LocalWrite,
@@ -250,18 +251,17 @@ pub use memory::{
 #[cfg(feature = "soft")]
 pub use provider::soft;
 pub use queue::request;
-pub use queue::scope;
 pub use queue::{
     AddressError, AddressHandle, Addressed, AddressedParts, AdvanceError, Alterable, AlterableWhileDraining,
     AnyQueuePair, Arrivals, Batch, BatchCause, BatchError, Carries, CarriesImmediate, ConnectAttributes, Connected,
     Connectionless, CreateError, DatagramInitAttributes, Datagrams, DestroyError, DestroySharedError, DeviceState,
-    DrainFailure, Errored, FillMemory, GoesTo, Halted, Init, InitAttributes, Inline, JoinHalvesError, Limits, Messages,
-    OfDifferentPairs, OnPort, OnShared, Operation, OwnReceives, PeerPath, PeerRights, PostAllCause, PostAllError,
-    PostError, PostReceive, PostSend, PostedMemory, Posting, QueuePair, QueuePairAttributes, ReadyToReceive,
-    ReadyToSend, ReceiveHalf, Recipient, Reliable, ReliableConnection, RequestFlaw, RequestMemory, Reset,
-    RtrAttributes, RtsAttributes, SendHalf, SendMemory, SendQueueDrain, SendQueueError, Serves, SharedAttributes,
-    SharedLimits, SharedReceiveQueue, SqdAttributes, State, TransitionError, TransitionFailure, Transport, Undrained,
-    Unreliable, UnreliableConnection, UnreliableDatagram, UnreliableRtrAttributes, WorkId, WorkRequest,
+    DrainFailure, Endpoint, Errored, FillMemory, GoesTo, Halted, Init, InitAttributes, Inline, JoinHalvesError, Limits,
+    Messages, OfDifferentPairs, OnPort, OnShared, OwnReceives, PeerPath, PeerRights, PostAllCause, PostAllError,
+    PostError, PostReceive, PostSend, Posting, QueuePair, QueuePairAttributes, ReadyToReceive, ReadyToSend,
+    ReceiveHalf, Recipient, Reliable, ReliableConnection, RequestFlaw, RequestMemory, Reset, RtrAttributes,
+    RtsAttributes, SendHalf, SendMemory, SendQueueDrain, SendQueueError, Serves, SharedAttributes, SharedLimits,
+    SharedReceiveQueue, SqdAttributes, State, TransitionError, TransitionFailure, Transport, Undrained, Unreliable,
+    UnreliableConnection, UnreliableDatagram, UnreliableRtrAttributes, WorkRequest,
 };
 pub use readiness::Readiness;
 pub use types::{

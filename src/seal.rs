@@ -7,3 +7,6 @@
 #[derive(Clone, Copy, Debug)]
 #[allow(unnameable_types, reason = "in signatures of sealed traits only")]
 pub struct Key(pub(crate) ());
+
+/// The key.
+pub(crate) const KEY: Key = Key(());

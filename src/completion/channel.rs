@@ -9,8 +9,8 @@ use super::poller::{Poller, WaitError};
 use super::waker::Waker;
 use super::{Completion, CompletionQueue, CompletionQueueError, CompletionQueueOptions, PollError, WakeFor, wait};
 use crate::device::CompletionQueueId;
-use crate::domain::DomainInner;
 use crate::domain::brand::Branded;
+use crate::domain::{Brand, DomainInner, ProtectionDomain};
 use crate::error::{VerbError, note_leak};
 use crate::readiness::{Readiness, until_readable};
 use crate::sys;
@@ -220,10 +220,21 @@ impl Drop for ChannelInner {
     }
 }
 
-pub(crate) fn create_channel<B>(domain: &Arc<DomainInner>) -> Result<CompletionChannel<B>, VerbError> {
-    let sharers = Arc::new(Sharers { waker: Waker::new()?, members: Mutex::default() });
-    let inner = ChannelInner::with(domain, Some(Arc::clone(&sharers)))?;
-    Ok(CompletionChannel { inner, sharers, first: 0, brand: PhantomData })
+/// How a domain makes completion channels.
+impl<B: Brand> ProtectionDomain<B> {
+    /// A completion channel, from which completion queues are made that can be waited for together.
+    ///
+    /// `ibv_create_comp_channel(3)`. Otherwise each queue has one for itself.
+    ///
+    /// # Errors
+    ///
+    /// `EMFILE`, `ENFILE`: no more descriptors.
+    #[doc(alias = "ibv_create_comp_channel")]
+    pub fn completion_channel(&self) -> Result<CompletionChannel<B>, VerbError> {
+        let sharers = Arc::new(Sharers { waker: Waker::new()?, members: Mutex::default() });
+        let inner = ChannelInner::with(&self.inner, Some(Arc::clone(&sharers)))?;
+        Ok(CompletionChannel { inner, sharers, first: 0, brand: PhantomData })
+    }
 }
 
 impl<B> CompletionChannel<B> {

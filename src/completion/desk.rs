@@ -6,17 +6,16 @@
 #![allow(unsafe_code, reason = "polls the raw queue")]
 
 use super::Completion;
+use super::completion::Ended;
 use super::departing::Guest;
-use super::entry::Ended;
 use super::poller::PollError;
 use super::queue::{Attached, CqInner, Message, Orphan, Place};
-use super::queue_status::Statuses;
 use super::retired::Run;
 use super::shares::Members;
 use super::singly::Singles;
-use super::status::Status;
-use crate::queue::ledger::{Nothing, Retirer};
-use crate::queue::{Entry, RawEntry, WorkId};
+use super::statuses::Statuses;
+use crate::inflight::ledger::{Nothing, Retirer};
+use crate::inflight::{Entry, RawEntry, Status, WorkId};
 use crate::sys;
 use std::mem;
 use std::sync::atomic::Ordering;

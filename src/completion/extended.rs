@@ -11,9 +11,9 @@
 use super::desk::BATCH;
 use super::options::CompletionQueueError;
 use super::queue::Attached;
-use crate::device::reviewed::Walk;
 use crate::error::VerbError;
-use crate::queue::{QueueKind, WorkId};
+use crate::inflight::{QueueKind, WorkId};
+use crate::provider::reviewed::Walk;
 use crate::sys::inline::{self as verbs, PollCq};
 use crate::sys::{
     self, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_create_cq_wc_flags as with, ibv_poll_cq_attr, ibv_wc,

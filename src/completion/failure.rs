@@ -1,8 +1,7 @@
 //! Requests that did not succeed.
 
-use super::Status;
+use crate::inflight::{Operation, PostedMemory, Status, WorkId};
 use crate::memory::Buffer;
-use crate::queue::{Operation, PostedMemory, WorkId};
 use crate::types::Qpn;
 use std::{error, fmt};
 

@@ -13,21 +13,19 @@ use super::channel::ChannelInner;
 use super::departing::Departing;
 use super::desk::Desk;
 use super::extended::{self, Polling, Served};
-use super::mailbox::Mailbox;
 use super::options::{CompletionQueueError, CompletionQueueOptions};
-use super::queue_status::QueueStatus;
 use super::retired::Retired;
 use super::shares::{Member, SharedLeases};
 use super::turns::turn;
 use super::waker::Waker;
 use crate::device::CompletionQueueId;
 use crate::device::objects::Object;
-use crate::device::reviewed::Teardown;
-use crate::domain::DomainInner;
 use crate::domain::brand::Branded;
+use crate::domain::{Brand, DomainInner, ProtectionDomain};
 use crate::error::{VerbError, note_leak};
-use crate::queue::ledger::Retirer;
-use crate::queue::{Entry, MAX_SLOTS, QueueKey, QueueKind, SharedLedger, WorkId};
+use crate::inflight::ledger::Retirer;
+use crate::inflight::{Entry, MAX_SLOTS, Mailbox, PairStatus, QueueKey, QueueKind, SharedLedger, WorkId};
+use crate::provider::reviewed::Teardown;
 use crate::sys::{
     self,
     inline::{PollCq, RequestNotify},
@@ -94,6 +92,40 @@ impl<B> fmt::Debug for CompletionQueue<B> {
     }
 }
 
+/// How a domain makes completion queues.
+impl<B: Brand> ProtectionDomain<B> {
+    /// A completion queue for `entries` completions, and the one poller of it.
+    ///
+    /// `ibv_create_cq(3)`. Each queue pair leases room for the full depth of its work queues
+    /// ([`Limits::completions`]), so it never overflows.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: none, or more than the device has
+    /// ([`max_completion_entries`](crate::DeviceAttributes::max_completion_entries)).
+    #[doc(alias = "ibv_create_cq")]
+    pub fn completion_queue(&self, entries: u32) -> Result<(CompletionQueue<B>, Poller<B>), VerbError> {
+        self.completion_queue_with(entries, &CompletionQueueOptions::default()).map_err(CompletionQueueError::into_verb)
+    }
+
+    /// The same with its events on a completion vector, or polled in another way.
+    ///
+    /// `ibv_create_cq(3)`, or `ibv_create_cq_ex(3)` with [`Polling::Extended`](crate::Polling::Extended).
+    ///
+    /// # Errors
+    ///
+    /// As [`completion_queue`](Self::completion_queue); `EINVAL` also where the device has no such vector.
+    /// [`CompletionQueueError::NotExtended`]: it has no extended completion queues.
+    #[doc(alias = "ibv_create_cq_ex")]
+    pub fn completion_queue_with(
+        &self,
+        entries: u32,
+        options: &CompletionQueueOptions,
+    ) -> Result<(CompletionQueue<B>, Poller<B>), CompletionQueueError> {
+        create(&self.inner, entries, options)
+    }
+}
+
 /// A completion queue has no room for the full depth of a queue pair's work queues.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
@@ -110,7 +142,7 @@ pub struct NoRoom {
 /// A work queue as its poller sees it.
 pub(crate) struct Attached {
     pub(crate) retirer: Retirer<Entry>,
-    pub(crate) status: Arc<QueueStatus>,
+    pub(crate) status: Arc<PairStatus>,
 }
 
 /// What the control path tells the poller.

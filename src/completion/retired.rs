@@ -3,13 +3,13 @@
 //! The only place where memory leaves the ledgers.
 #![allow(unsafe_code, reason = "takes entries out of the ledgers")]
 
-use super::entry::Ended;
-use super::queue_status::Statuses;
-use super::{Completion, Failure, Status, Success};
+use super::completion::Ended;
+use super::statuses::Statuses;
+use super::{Completion, Failure, Success};
 use crate::domain::brand::Branded;
+use crate::inflight::ledger::{Retiring, after, between};
+use crate::inflight::{Entry, QueueKind, RawEntry, Status, WorkId};
 use crate::memory::Buffer;
-use crate::queue::ledger::{Retiring, after, between};
-use crate::queue::{Entry, QueueKind, RawEntry, WorkId};
 use crate::sys;
 use std::mem::ManuallyDrop;
 use std::{fmt, iter::FusedIterator, marker::PhantomData};

@@ -8,8 +8,8 @@
 //! (`ibv_poll_cq(3)`), and a shared receive makes at most one.
 #![allow(unsafe_code, reason = "puts an entry into a ledger")]
 
-use crate::queue::ledger::Poster;
-use crate::queue::{Entry, SharedLedger, WorkId};
+use crate::inflight::ledger::Poster;
+use crate::inflight::{Entry, SharedLedger, WorkId};
 use crate::sync::Arc;
 use crate::sys;
 
@@ -113,8 +113,8 @@ mod tests {
     //! Completions of a device that lies.
     use super::*;
     use crate::domain::Numbers;
-    use crate::queue::ledger::{Origin, Retirer, ledger};
-    use crate::queue::{Operation, SlabPoster, slab};
+    use crate::inflight::ledger::{Origin, Retirer, ledger};
+    use crate::inflight::{Operation, SlabPoster, slab};
 
     fn queues() -> [SlabPoster<Entry>; 2] {
         let numbers = std::sync::Arc::new(Numbers::default());

@@ -6,8 +6,9 @@
 //! were brought too.
 #![allow(unsafe_code, reason = "takes entries out of the middle of a ledger")]
 
-use crate::queue::ledger::{Origin, Pool, Poster, Retirer, after, ledger};
-use crate::queue::{Entry, WorkId};
+use crate::domain::Blocks;
+use crate::inflight::ledger::{Origin, Poster, Retirer, after, ledger};
+use crate::inflight::{Entry, WorkId};
 use std::sync::Arc;
 
 /// The requests of one work queue.
@@ -32,7 +33,7 @@ impl Singles {
     }
 
     /// From here on the requests of `ring`, which has that `slot`, end singly. What comes back takes its place.
-    pub(super) fn begin(&mut self, slot: usize, ring: Retirer<Entry>, pool: &Arc<Pool>) -> Retirer<Entry> {
+    pub(super) fn begin(&mut self, slot: usize, ring: Retirer<Entry>, pool: &Arc<Blocks>) -> Retirer<Entry> {
         let origin = Origin::new(ring.origin().qpn(), ring.origin().datagrams());
         let (brought, retirer) = ledger(pool, 1, ring.oldest(), origin);
         let taken = vec![0; ring.cells().div_ceil(u64::BITS) as usize];
@@ -149,7 +150,7 @@ impl Single {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::queue::{Operation, QueueKey, QueueKind};
+    use crate::inflight::{Operation, QueueKey, QueueKind};
 
     /// A queue of `depth` in slot 1 with all of it posted, as the desk has it.
     fn full(depth: u32) -> (Singles, Poster<Entry>, Retirer<Entry>, Vec<u64>) {

@@ -1,10 +1,10 @@
 //! Requests that succeeded.
 
-use super::entry::Ended;
+use super::completion::Ended;
 use crate::domain::DomainId;
 use crate::domain::brand::Branded;
+use crate::inflight::{Entry, HEADER_BYTES, Operation, PostedMemory, WorkId};
 use crate::memory::{BoundWindow, Buffer, BufferList, Revoked, SharedBuffer, Type1, Type2, UnsettledWindow, Window};
-use crate::queue::{Entry, HEADER_BYTES, Operation, PostedMemory, WorkId};
 use crate::types::{Gid, Qpn, Rkey};
 use std::{fmt, marker::PhantomData};
 

@@ -1,7 +1,7 @@
 //! Polls and resets that take turns.
 //!
 //! Some providers change a queue pair in a poll of its completion queue, without a lock that a reset of the pair takes too
-//! (`Teardown::Polled` of `device/reviewed.rs`). There the two take turns. Elsewhere no lock is taken.
+//! (`Teardown::Polled` of `provider/reviewed.rs`). There the two take turns. Elsewhere no lock is taken.
 
 use crate::sys::ibv_cq;
 use std::sync::{Mutex, MutexGuard, PoisonError};

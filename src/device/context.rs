@@ -3,9 +3,9 @@
 
 use super::events::EventState;
 use super::objects::Objects;
-use super::reviewed::Promises;
 use super::{DeviceAttributes, Port, PortState, devices, hardware};
 use crate::error::{VerbError, note_leak};
+use crate::provider::reviewed::{Promises, UNREVIEWED, row_of};
 use crate::provider::{self, Opened, Provider};
 use crate::sys;
 use crate::types::{Pkey, PortNumber};
@@ -144,6 +144,20 @@ unsafe impl Sync for ContextInner {}
 impl ContextInner {
     pub(crate) fn next_timer(&self) -> Option<Duration> {
         self.provider.next_timer(self.raw)
+    }
+}
+
+impl ContextInner {
+    /// What its provider may be believed.
+    pub(crate) fn promises(&self) -> &'static Promises {
+        self.promises.get_or_init(|| {
+            // SAFETY: open as long as this is there.
+            unsafe { self.provider.promises(self.raw) }.unwrap_or_else(|| {
+                // SAFETY: as above.
+                let device = unsafe { self.provider.query_device(self.raw) };
+                device.ok().and_then(|device| row_of(&device)).unwrap_or(&UNREVIEWED)
+            })
+        })
     }
 }
 

@@ -7,8 +7,8 @@ mod fork;
 pub(crate) mod objects;
 mod paging;
 mod port;
-pub(crate) mod reviewed;
 
+pub use crate::provider::reviewed::Promises;
 pub use attributes::DeviceAttributes;
 pub(crate) use context::ContextInner;
 pub use context::{Context, NoActivePort, OpenError};
@@ -17,7 +17,6 @@ pub use fork::{ForkSupport, enable_fork_support, fork_support};
 pub use objects::{CompletionQueueId, SharedReceiveQueueId};
 pub use paging::{OnDemandPaging, PagedOperation};
 pub use port::{GidEntry, GidKind, LinkLayer, NoGid, Port, PortState};
-pub use reviewed::Promises;
 
 use crate::error::VerbError;
 use crate::provider;

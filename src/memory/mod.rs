@@ -26,6 +26,7 @@ mod opaque;
 mod options;
 mod part;
 mod region;
+mod register;
 mod remote;
 mod shared_map;
 mod window;

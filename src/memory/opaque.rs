@@ -98,7 +98,7 @@ impl<B: Brand> ProtectionDomain<B> {
         &self,
         memory: M,
     ) -> Result<OpaqueRegion<B, A, M>, RegisterError<M>> {
-        let (raw, domain, rights) = (memory.into_raw(Key(())), &self.inner, A::FLAGS);
+        let (raw, domain, rights) = (memory.into_raw(crate::seal::KEY), &self.inner, A::FLAGS);
         // SAFETY: `raw` came from `M::into_raw`; called once, when nobody uses it any more.
         let free: unsafe fn(RawMemory) = |raw| drop(unsafe { M::from_raw(raw) });
         // SAFETY: taken apart just now.

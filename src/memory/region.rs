@@ -12,7 +12,6 @@ use crate::device::OnDemandPaging;
 use crate::domain::brand::Branded;
 use crate::domain::{Brand, DomainId, DomainInner};
 use crate::error::{VerbError, note_leak};
-use crate::seal::Key;
 use crate::sys;
 use crate::types::{Lkey, Rkey};
 use std::marker::PhantomData;
@@ -365,7 +364,7 @@ pub struct MemoryRegion<B, A, M = Pages> {
 
 impl<B: Brand, A: Access, M: Memory> MemoryRegion<B, A, M> {
     pub(crate) fn register(domain: &Arc<DomainInner>, memory: M) -> Result<Self, RegisterError<M>> {
-        let raw_memory = memory.into_raw(Key(()));
+        let raw_memory = memory.into_raw(crate::seal::KEY);
         // SAFETY: `memory` came from `M::into_raw`; called once, when nobody uses it any more.
         let free: unsafe fn(RawMemory) = |raw| drop(unsafe { M::from_raw(raw) });
         let registered = if A::ZERO_BASED {

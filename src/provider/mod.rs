@@ -11,12 +11,13 @@
 
 #[cfg(feature = "rdma-core")]
 pub(crate) mod rdma_core;
+pub(crate) mod reviewed;
 #[cfg(feature = "soft")]
 pub mod soft;
 
-use crate::device::reviewed::Promises;
 use crate::error::VerbError;
 use crate::sys;
+use reviewed::Promises;
 use std::{fmt, os::fd::RawFd, ptr::NonNull, time::Duration};
 
 /// What a device list says of one device.

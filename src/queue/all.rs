@@ -8,10 +8,9 @@ use super::request::sealed::Stageable;
 use super::request::{RequestMemory, WorkRequest};
 use super::session::Extended;
 use super::transport::Carries;
-use super::unlikely;
-use super::work_id::WorkId;
 use crate::domain::Brand;
 use crate::error::VerbError;
+use crate::inflight::{WorkId, unlikely};
 use std::mem::{self, ManuallyDrop};
 use std::{fmt, ptr};
 

@@ -4,19 +4,18 @@
 #![allow(unsafe_code, reason = "links the requests of a list")]
 
 use super::all::Taking;
-use super::ledger::between;
-use super::post::{KEY, SendQueue};
+use super::post::SendQueue;
 use super::post_error::PostError;
 use super::request::sealed::Stageable;
 use super::request::{RequestMemory, WorkRequest};
 use super::staged::Staged;
 use super::transport::{Carries, ReliableConnection};
-use super::unlikely;
-use super::work::PostedMemory;
-use super::work_id::WorkId;
 use crate::domain::Brand;
 use crate::domain::brand::Branded;
 use crate::error::VerbError;
+use crate::inflight::ledger::between;
+use crate::inflight::{PostedMemory, WorkId, unlikely};
+use crate::seal::KEY;
 use std::cell::{Cell, UnsafeCell};
 use std::marker::PhantomData;
 use std::mem::{self, MaybeUninit};

@@ -2,67 +2,63 @@
 #![allow(unsafe_code, reason = "owns the raw queue pair")]
 
 use super::attr::{Limits, Modify, PeerPath, UnreliableRtrAttributes};
-use super::datagram::Peers;
-use super::error::{CreateError, TransitionFailure};
-use super::ledger::{Detour, MAX_DEPTH, Origin, Pool, Poster, Retirer, ledger};
-use super::post::{ReceiveQueue, SendQueue, Terms};
-use super::session::{self, Extended, Posting};
+use super::error::TransitionFailure;
+use super::post::{ReceiveQueue, SendQueue};
 use super::shared::SharedCore;
 use super::state::{Reset, State};
-use super::transport::{Transport, code};
-use super::work::Entry;
-use super::work_id::QueueKind;
-use crate::completion::{Attached, CqInner, Departing, Member, NoRoom, Orphan, Place, QueueStatus, Status, turn};
-use crate::device::objects::Object;
-use crate::device::reviewed::Teardown;
+use crate::completion::{Attached, CqInner, Departing, Member, Orphan, Place, turn};
 use crate::device::{GidEntry, LinkLayer, Port};
-use crate::domain::{Brand, DomainInner};
+use crate::domain::Blocks;
+use crate::domain::DomainInner;
 use crate::error::{VerbError, note_leak};
+use crate::inflight::ledger::{Detour, Origin, Poster, Retirer, ledger};
+use crate::inflight::{Entry, PairStatus, QueueKind, Status};
 use crate::memory::WindowCore;
+use crate::provider::reviewed::Teardown;
 use crate::sys::{self, ibv_qp_attr_mask as Mask, ibv_qp_state as raw_state};
 use crate::types::{Gid, Mtu, PortNumber, Psn, Qpn, ReadDepth};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, MutexGuard};
-use std::{mem, ptr, ptr::NonNull};
+use std::{mem, ptr::NonNull};
 
 /// A queue pair without its types: a few words, which go from state to state.
-pub(super) struct Inner {
-    pub(super) send: SendQueue,
+pub(crate) struct Inner {
+    pub(crate) send: SendQueue,
     /// # Invariants
     ///
     /// 0. The only reference: halves are made from these parts, and become them again.
-    pub(super) core: Arc<Core>,
-    pub(super) receive: ReceiveQueue,
+    pub(crate) core: Arc<Core>,
+    pub(crate) receive: ReceiveQueue,
 }
 
 /// What both halves of a pair need, and what ends with the last of them.
-pub(super) struct Core {
+pub(crate) struct Core {
     /// # Invariants
     ///
     /// 0. Ours, and alive while `places` is `Some`.
-    body: Body,
-    places: Option<Places>,
-    status: Arc<QueueStatus>,
+    pub(crate) body: Body,
+    pub(crate) places: Option<Places>,
+    pub(crate) status: Arc<PairStatus>,
     /// How many ledgers of an earlier life may still have completions in a queue.
-    unsettled: Arc<AtomicU32>,
-    pub(super) limits: Limits,
-    pub(super) local: Local,
+    pub(crate) unsettled: Arc<AtomicU32>,
+    pub(crate) limits: Limits,
+    pub(crate) local: Local,
     // Dropped in this order, after the pair is destroyed.
-    pub(super) send_queue: Arc<CqInner>,
-    pub(super) receive_queue: Arc<CqInner>,
+    pub(crate) send_queue: Arc<CqInner>,
+    pub(crate) receive_queue: Arc<CqInner>,
     /// Where its receives come from, if it has none of its own.
-    shared: Option<Arc<SharedCore>>,
-    pub(super) domain: Arc<DomainInner>,
+    pub(crate) shared: Option<Arc<SharedCore>>,
+    pub(crate) domain: Arc<DomainInner>,
 }
 
 /// The raw pair, with what has to end before it. Each method is given its domain.
-struct Body {
+pub(crate) struct Body {
     /// # Invariants
     ///
     /// 0. Came from the domain's provider, and is alive for as long as its owner says.
-    raw: NonNull<sys::ibv_qp>,
+    pub(crate) raw: NonNull<sys::ibv_qp>,
     /// What few pairs have.
-    rare: Option<Box<Rare>>,
+    pub(crate) rare: Option<Box<Rare>>,
 }
 
 // SAFETY: control verbs on a pair may be called from any thread.
@@ -72,29 +68,29 @@ unsafe impl Sync for Body {}
 
 /// What has to end before the pair can.
 #[derive(Default)]
-struct Rare {
+pub(crate) struct Rare {
     /// Of datagrams: the multicast groups that the pair is a member of. A member cannot be destroyed.
     groups: Vec<(Gid, u16)>,
     /// Windows that serve this pair alone. They are freed before it: destroying a pair with a bound one hangs on some devices.
     windows: Vec<Arc<WindowCore>>,
 }
 
-struct Places {
-    send: Place,
-    receive: Place,
+pub(crate) struct Places {
+    pub(crate) send: Place,
+    pub(crate) receive: Place,
 }
 
 /// How peers reach the pair; set when it enters Init.
 #[derive(Clone, Copy)]
-pub(super) struct Local {
-    pub(super) port: PortNumber,
-    pub(super) gid: Option<GidEntry>,
-    pub(super) lid: u16,
-    pub(super) mtu: Mtu,
-    pub(super) link_layer: LinkLayer,
+pub(crate) struct Local {
+    pub(crate) port: PortNumber,
+    pub(crate) gid: Option<GidEntry>,
+    pub(crate) lid: u16,
+    pub(crate) mtu: Mtu,
+    pub(crate) link_layer: LinkLayer,
     /// How many rows the port's table of partition keys has.
-    pkey_rows: u16,
-    pub(super) psn: Psn,
+    pub(crate) pkey_rows: u16,
+    pub(crate) psn: Psn,
 }
 
 /// A pair that the program has let go of, and that the poller of its receives destroys.
@@ -104,7 +100,7 @@ struct Departure {
     /// Where its sends complete, if elsewhere. (Two completion queues that each wait for a pair which sends on the other keep
     /// each other alive until one of them was polled.)
     sends_on: Option<Arc<CqInner>>,
-    status: Arc<QueueStatus>,
+    status: Arc<PairStatus>,
     /// Ends after the pair.
     _shared: Option<Arc<SharedCore>>,
     domain: Arc<DomainInner>,
@@ -150,142 +146,19 @@ impl Departing for Departure {
 }
 
 /// Why a pair was not destroyed.
-pub(super) struct Undestroyed {
-    pub(super) source: VerbError,
+pub(crate) struct Undestroyed {
+    pub(crate) source: VerbError,
     /// The device may have left it half-dead: it was leaked, with all that it needs.
-    pub(super) is_lost: bool,
+    pub(crate) is_lost: bool,
 }
 
 impl Inner {
-    pub(super) fn create<B: Brand, T: Transport>(
-        domain: &Arc<DomainInner>,
-        sends: &Arc<CqInner>,
-        receives: &Arc<CqInner>,
-        limits: &Limits,
-        shared: Option<&Arc<SharedCore>>,
-    ) -> Result<Self, CreateError> {
-        for queue in [sends, receives] {
-            if B::CHECKED && queue.domain.id() != domain.id() {
-                return Err(CreateError::OtherDomain { queue: queue.id });
-            }
-        }
-        for (asked, least) in [(limits.sends, 1), (limits.receives, u32::from(shared.is_none()))] {
-            if asked < least || asked > MAX_DEPTH {
-                return Err(CreateError::Depth { asked, most: MAX_DEPTH });
-            }
-        }
-        // SAFETY: an open context has its function table filled.
-        let operations = unsafe { (*domain.context.raw.as_ptr()).ops };
-        let (Some(post_send), Some(post_receive)) = (operations.post_send, operations.post_recv) else {
-            return Err(VerbError::new("ibv_post_send", libc::EOPNOTSUPP).into());
-        };
-        let row = domain.context.promises();
-        if limits.posting.is_in_sessions() {
-            session::check_device(&domain.context, limits)?;
-        }
-        if row.teardown == Teardown::Polled && !Arc::ptr_eq(sends, receives) {
-            return Err(CreateError::TwoQueues { provider: row.name });
-        }
-        if let Some(shared) = shared {
-            shared.alive("ibv_create_qp")?;
-            row.shared.check(row.name)?;
-        }
-        let places = lease(sends, receives, limits, shared)?;
-        let attributes = sys::ibv_qp_init_attr {
-            send_cq: sends.raw.as_ptr(),
-            recv_cq: receives.raw.as_ptr(),
-            srq: shared.map_or(ptr::null_mut(), |shared| shared.raw()),
-            cap: sys::ibv_qp_cap {
-                max_send_wr: limits.sends,
-                max_recv_wr: limits.receives,
-                max_send_sge: limits.elements.max(1),
-                max_recv_sge: if shared.is_none() { limits.elements.max(1) } else { 0 },
-                max_inline_data: limits.inline_bytes,
-            },
-            qp_type: code::<T>(),
-            // Where a completion ends its own request alone, each request needs one.
-            sq_sig_all: i32::from(!row.sends_may_be_unsignalled()),
-            ..Default::default()
-        };
-        let DomainInner { context, raw: pd, .. } = &**domain;
-        let make = || match limits.posting {
-            Posting::List => {
-                let mut attributes = attributes;
-                // SAFETY: domain and queues are alive, the shared one too; they belong to the same device, since they are
-                // of the same domain: they bear its brand, and where that does not tell, it was looked at above.
-                let raw = unsafe { context.provider.create_qp(*pd, &mut attributes) }?;
-                Ok(Made { raw, extended: None, granted: attributes.cap })
-            }
-            posting => {
-                let mut attributes = session::extended(&attributes, *pd, posting);
-                // SAFETY: as in the other case.
-                let made = unsafe { context.provider.create_qp_ex(context.raw, &mut attributes) };
-                let (raw, extended) = made.map_err(|error| session::explain(error, posting))?;
-                Ok(Made { raw, extended, granted: attributes.cap })
-            }
-        };
-        let is_taken = |qpn| shared.is_some() && receives.has_number(qpn);
-        let Made { raw, extended, granted } = match make_unlike(domain, make, is_taken) {
-            Ok(made) => made,
-            Err(error) => {
-                sends.release(places.send, true);
-                receives.release(places.receive, true);
-                return Err(error);
-            }
-        };
-        // Some providers grant less than was asked for.
-        let limits = &Limits { inline_bytes: limits.inline_bytes.min(granted.max_inline_data), ..*limits };
-        // SAFETY: created just now.
-        let qpn = unsafe { (*raw.as_ptr()).qp_num };
-        let is_number = Qpn::new(qpn).is_ok();
-        let origin = Origin::new(qpn, code::<T>() == sys::ibv_qp_type::IBV_QPT_UD);
-        let peers = origin.datagrams().then(|| Peers::new(limits.sends));
-        let ledgers = Ledgers::new(&domain.ledgers, &places, limits, origin, row.sends_may_be_unsignalled());
-        let status = QueueStatus::new(row, qpn, code::<T>(), domain.id(), ledgers.detours(), peers);
-        domain.context.objects.note(raw, Object::QueuePair(Qpn::from_device(status.qpn)));
-        let (send_poster, receive_poster) = ledgers.attach(sends, receives, &status);
-        let core = Core {
-            body: Body { raw, rare: None },
-            places: Some(places),
-            status: Arc::clone(&status),
-            unsettled: Arc::new(AtomicU32::new(0)),
-            limits: *limits,
-            local: Local { psn: Psn::random(), ..Local::UNKNOWN },
-            send_queue: Arc::clone(sends),
-            receive_queue: Arc::clone(receives),
-            shared: shared.cloned(),
-            domain: Arc::clone(domain),
-        };
-        if limits.posting.is_in_sessions() {
-            let ours = extended.filter(|extended| extended.cast() == raw);
-            // SAFETY: made just now.
-            if !ours.is_some_and(|extended| unsafe { Extended::is_there(extended, code::<T>(), limits.posting) }) {
-                // A provider that made something else. Dropping the core destroys it.
-                return Err(session::none());
-            }
-            status.send_in_sessions();
-        }
-        let asked = &attributes.cap;
-        let fits_sends = granted.max_send_wr >= asked.max_send_wr && granted.max_send_sge >= asked.max_send_sge;
-        let fits_receives = granted.max_recv_wr >= asked.max_recv_wr && granted.max_recv_sge >= asked.max_recv_sge;
-        if !(is_number && fits_sends && (fits_receives || shared.is_some())) {
-            // Dropping the core destroys it.
-            return Err(VerbError::new("ibv_create_qp", libc::ENOMEM).into());
-        }
-        let terms = || Terms::new(limits, row, Arc::clone(&status));
-        Ok(Self {
-            send: SendQueue::new(send_poster, raw, post_send, terms()),
-            core: Arc::new(core),
-            receive: ReceiveQueue::new(receive_poster, raw, post_receive, terms()),
-        })
-    }
-
     /// The core, if no half of the pair is around; there is none whose pair is whole (0).
-    pub(super) fn unsplit(&mut self) -> Option<&mut Core> {
+    pub(crate) fn unsplit(&mut self) -> Option<&mut Core> {
         Arc::get_mut(&mut self.core)
     }
 
-    pub(super) fn reset(&mut self) -> Result<(), TransitionFailure> {
+    pub(crate) fn reset(&mut self) -> Result<(), TransitionFailure> {
         let verb = |source| TransitionFailure::Verb { to: Reset::NAME, source };
         let drained = self.send.outstanding() == 0 && self.receive.outstanding() == 0;
         let Some(core) = Arc::get_mut(&mut self.core) else {
@@ -362,7 +235,7 @@ impl Body {
     }
 
     /// Destroys the pair, and before it what belongs to it.
-    fn destroy(&mut self, domain: &DomainInner, status: &QueueStatus) -> Result<(), VerbError> {
+    fn destroy(&mut self, domain: &DomainInner, status: &PairStatus) -> Result<(), VerbError> {
         while let Some(&(group, lid)) = self.rare.as_ref().and_then(|rare| rare.groups.last()) {
             self.detach(domain, group, lid)?;
         }
@@ -373,7 +246,7 @@ impl Body {
     }
 
     /// Frees the windows of the pair, bound or not. No request names one any more: the pair is reset first.
-    fn end_windows(&mut self, domain: &DomainInner, status: &QueueStatus) -> Result<(), VerbError> {
+    fn end_windows(&mut self, domain: &DomainInner, status: &PairStatus) -> Result<(), VerbError> {
         let Some(Rare { windows, .. }) = self.rare.as_deref_mut() else { return Ok(()) };
         windows.retain(|window| !window.has_ended());
         if windows.is_empty() {
@@ -392,7 +265,7 @@ impl Core {
         if self.places.is_some() { Ok(()) } else { Err(VerbError::new(verb, libc::EIO)) }
     }
 
-    pub(super) fn modify(&self, modify: Modify) -> Result<(), VerbError> {
+    pub(crate) fn modify(&self, modify: Modify) -> Result<(), VerbError> {
         self.alive("ibv_modify_qp")?;
         self.body.modify(&self.domain, modify)
     }
@@ -416,7 +289,7 @@ impl Core {
     }
 
     /// Whether its poller is to destroy it.
-    pub(super) fn ends_by_poller(&self) -> bool {
+    pub(crate) fn ends_by_poller(&self) -> bool {
         self.domain.context.promises().leaves_to_poller(self.shared.is_some())
     }
 
@@ -427,7 +300,7 @@ impl Core {
         if next == 0 { self.local.psn } else { Psn::clamped(next) }.of_next_life()
     }
 
-    pub(super) fn attach(&mut self, group: Gid, lid: u16) -> Result<(), VerbError> {
+    pub(crate) fn attach(&mut self, group: Gid, lid: u16) -> Result<(), VerbError> {
         self.alive("ibv_attach_mcast")?;
         // SAFETY: alive (0).
         unsafe { self.domain.context.provider.attach_mcast(self.body.raw, &sys::ibv_gid { raw: group.0 }, lid) }?;
@@ -435,19 +308,19 @@ impl Core {
         Ok(())
     }
 
-    pub(super) fn detach(&mut self, group: Gid, lid: u16) -> Result<(), VerbError> {
+    pub(crate) fn detach(&mut self, group: Gid, lid: u16) -> Result<(), VerbError> {
         self.alive("ibv_detach_mcast")?;
         self.body.detach(&self.domain, group, lid)
     }
 
-    pub(super) fn query(&self, mask: Mask) -> Result<sys::ibv_qp_attr, VerbError> {
+    pub(crate) fn query(&self, mask: Mask) -> Result<sys::ibv_qp_attr, VerbError> {
         self.alive("ibv_query_qp")?;
         // SAFETY: alive (0).
         unsafe { self.domain.context.provider.query_qp(self.body.raw, mask) }
     }
 
     /// Destroys the pair, or lets its poller do so.
-    pub(super) fn destroy(&mut self) -> Result<(), Undestroyed> {
+    pub(crate) fn destroy(&mut self) -> Result<(), Undestroyed> {
         if self.ends_by_poller() && self.places.is_some() {
             self.depart();
             return Ok(());
@@ -457,7 +330,7 @@ impl Core {
 
     /// Destroys the pair. Where [its poller does that](Self::ends_by_poller), the caller must be that poller, and must not poll again
     /// unless nothing of the pair is in flight.
-    pub(super) fn destroy_now(&mut self) -> Result<(), Undestroyed> {
+    pub(crate) fn destroy_now(&mut self) -> Result<(), Undestroyed> {
         let dead = |source| Undestroyed { source, is_lost: true };
         self.alive("ibv_destroy_qp").map_err(dead)?;
         if let Err(source) = self.body.destroy(&self.domain, &self.status) {
@@ -499,12 +372,12 @@ impl Core {
     }
 
     /// The pair, to make and to compare what is of it alone.
-    pub(super) fn raw(&self) -> NonNull<sys::ibv_qp> {
+    pub(crate) fn raw(&self) -> NonNull<sys::ibv_qp> {
         self.body.raw
     }
 
     /// Frees this window before the pair.
-    pub(super) fn keep_window(&mut self, window: Arc<WindowCore>) {
+    pub(crate) fn keep_window(&mut self, window: Arc<WindowCore>) {
         let windows = &mut self.body.rare.get_or_insert_default().windows;
         windows.retain(|window| !window.has_ended());
         windows.push(window);
@@ -519,18 +392,18 @@ impl Core {
 
     /// How many handles of `queue` there are besides the pair's own two and that of its poller; `None` if the pair completes
     /// elsewhere. Where there are none, none can come: handles are made from handles.
-    pub(super) fn others_on(&self, queue: &Arc<CqInner>) -> Option<usize> {
+    pub(crate) fn others_on(&self, queue: &Arc<CqInner>) -> Option<usize> {
         let is_ours = Arc::ptr_eq(&self.send_queue, queue) && Arc::ptr_eq(&self.receive_queue, queue);
         is_ours.then(|| Arc::strong_count(queue).saturating_sub(3))
     }
 
     /// Whether all completions of earlier lives have been seen.
-    pub(super) fn is_settled(&self) -> bool {
+    pub(crate) fn is_settled(&self) -> bool {
         self.unsettled.load(Ordering::Acquire) == 0
     }
 
     /// What the device can do.
-    pub(super) fn device(&self) -> Result<sys::ibv_device_attr, VerbError> {
+    pub(crate) fn device(&self) -> Result<sys::ibv_device_attr, VerbError> {
         let context = &self.domain.context;
         // SAFETY: open as long as we hold it.
         unsafe { context.provider.query_device(context.raw) }
@@ -538,7 +411,7 @@ impl Core {
 
     /// Whether the device has so many reads and atomics at once as responder and as requester. Not every device looks. What
     /// a device that says nothing makes of them, it says then.
-    pub(super) fn has_depths(
+    pub(crate) fn has_depths(
         &self,
         responder: Option<ReadDepth>,
         initiator: Option<ReadDepth>,
@@ -553,26 +426,26 @@ impl Core {
         Ok(())
     }
 
-    pub(super) fn qpn(&self) -> Qpn {
+    pub(crate) fn qpn(&self) -> Qpn {
         Qpn::from_device(self.status.qpn)
     }
 
     /// Whether posts are refused: a request failed, or may have been half posted.
-    pub(super) fn is_broken(&self) -> bool {
+    pub(crate) fn is_broken(&self) -> bool {
         [QueueKind::Send, QueueKind::Receive].into_iter().any(|side| self.status.is_broken(side))
     }
 
-    pub(super) fn first_failure(&self) -> Option<Status> {
+    pub(crate) fn first_failure(&self) -> Option<Status> {
         self.status.first_failure()
     }
 
     /// The pair sends again; no send of before is in flight.
-    pub(super) fn forget_failures(&self) {
+    pub(crate) fn forget_failures(&self) {
         self.status.renew_sends();
     }
 
     /// Whether only reset or destroy brings it on.
-    pub(super) fn is_poisoned(&self) -> bool {
+    pub(crate) fn is_poisoned(&self) -> bool {
         self.status.is_poisoned()
     }
 }
@@ -592,18 +465,11 @@ impl Drop for Core {
 }
 
 /// Lets the address handles of a destroyed pair go: pollers may know its status for long.
-fn clear_peers(status: &QueueStatus) {
+fn clear_peers(status: &PairStatus) {
     if let Some(peers) = &status.peers {
         // SAFETY: destroyed; and whoever could post had the core, which has ended.
         unsafe { peers.clear() };
     }
-}
-
-/// A pair that a provider has made.
-struct Made {
-    raw: NonNull<sys::ibv_qp>,
-    extended: Option<NonNull<sys::ibv_qp_ex>>,
-    granted: sys::ibv_qp_cap,
 }
 
 /// The turn of the pair's completion queue, where no poll may be under way while a pair is reset or destroyed. It has one queue there.
@@ -611,80 +477,13 @@ struct Made {
 /// # Safety
 ///
 /// The pair is alive.
-unsafe fn turn_for(domain: &DomainInner, pair: NonNull<sys::ibv_qp>) -> Option<MutexGuard<'static, ()>> {
+pub(crate) unsafe fn turn_for(domain: &DomainInner, pair: NonNull<sys::ibv_qp>) -> Option<MutexGuard<'static, ()>> {
     // SAFETY: alive (caller).
     (domain.context.promises().teardown == Teardown::Polled).then(|| turn(unsafe { (*pair.as_ptr()).send_cq }))
 }
 
-/// How many pairs are made to find one with a number of its own.
-const TRIES: usize = 64;
-
-/// Makes a pair whose number is not taken: completions of shared receives name the pair by nothing else, and those of an
-/// earlier pair of that number may not be polled yet. Devices may give a number out again at once, but not while there
-/// is a pair that has it.
-fn make_unlike(
-    domain: &DomainInner,
-    make: impl Fn() -> Result<Made, CreateError>,
-    is_taken: impl Fn(u32) -> bool,
-) -> Result<Made, CreateError> {
-    let mut others = Vec::new();
-    let found = loop {
-        let made = match make() {
-            Ok(made) => made,
-            Err(error) => break Err(error),
-        };
-        // SAFETY: made just now.
-        if !is_taken(unsafe { (*made.raw.as_ptr()).qp_num }) {
-            break Ok(made);
-        }
-        others.push(made.raw);
-        if others.len() == TRIES {
-            break Err(VerbError::new("ibv_create_qp", libc::EAGAIN).into());
-        }
-    };
-    for raw in others {
-        // SAFETY: made here.
-        let _turn = unsafe { turn_for(domain, raw) };
-        // SAFETY: made here, in Reset, and nobody else knows it.
-        if let Err(error) = unsafe { domain.context.provider.destroy_qp(raw) } {
-            note_leak("a queue pair", error);
-        }
-    }
-    found
-}
-
-/// Leases a place on each queue; both or none.
-fn lease(
-    sends: &CqInner,
-    receives: &CqInner,
-    limits: &Limits,
-    shared: Option<&Arc<SharedCore>>,
-) -> Result<Places, NoRoom> {
-    // Where both complete on one queue, an error says what the pair needs and what the queue has, not what half of it lacks.
-    let of_both = |error: NoRoom, other: u32, leased: u32| match ptr::eq(sends, receives) {
-        true => NoRoom { needed: error.needed.saturating_add(other), free: error.free.saturating_add(leased) },
-        false => error,
-    };
-    let of_receives = match shared {
-        Some(shared) => receives.needed_by(&shared.ledger),
-        None => limits.receives,
-    };
-    let send = sends.lease(QueueKind::Send, limits.sends).map_err(|error| of_both(error, of_receives, 0))?;
-    let receive = match shared {
-        Some(shared) => receives.lease_shared(&shared.ledger),
-        None => receives.lease(QueueKind::Receive, limits.receives),
-    };
-    match receive {
-        Ok(receive) => Ok(Places { send, receive }),
-        Err(error) => {
-            sends.release(send, true);
-            Err(of_both(error, limits.sends, limits.sends))
-        }
-    }
-}
-
 /// The ledgers of one life of a pair, on their way to who posts and who polls.
-struct Ledgers {
+pub(crate) struct Ledgers {
     send: (Poster<Entry>, Retirer<Entry>),
     receive: (Poster<Entry>, Retirer<Entry>),
     /// Of a pair that receives from a shared receive queue: what its poller posts to, for each completion.
@@ -693,7 +492,13 @@ struct Ledgers {
 
 impl Ledgers {
     /// Where `retires_prefix`, the completion of a send ends the sends before it. That of a receive never does: each has its own.
-    fn new(pool: &Arc<Pool>, places: &Places, limits: &Limits, origin: Origin, retires_prefix: bool) -> Self {
+    pub(crate) fn new(
+        pool: &Arc<Blocks>,
+        places: &Places,
+        limits: &Limits,
+        origin: Origin,
+        retires_prefix: bool,
+    ) -> Self {
         let (first_send, first) = (places.send.next.raw(), places.receive.next);
         let of_sends = origin.retiring_prefixes(retires_prefix);
         let (poster, retirer) = ledger(pool, limits.receives, first.raw(), origin);
@@ -708,12 +513,17 @@ impl Ledgers {
         Self { send: ledger(pool, limits.sends, first_send, of_sends), receive: (posts, retirer), brought }
     }
 
-    fn detours(&self) -> [Detour<Entry>; 2] {
+    pub(crate) fn detours(&self) -> [Detour<Entry>; 2] {
         [self.send.0.detour_of(), self.receive.0.detour_of()]
     }
 
     /// Tells the pollers of the two queues; gives the ends that post.
-    fn attach(self, sends: &CqInner, receives: &CqInner, status: &Arc<QueueStatus>) -> (Poster<Entry>, Poster<Entry>) {
+    pub(crate) fn attach(
+        self,
+        sends: &CqInner,
+        receives: &CqInner,
+        status: &Arc<PairStatus>,
+    ) -> (Poster<Entry>, Poster<Entry>) {
         let Self { send, receive, brought } = self;
         sends.attach(Attached { retirer: send.1, status: Arc::clone(status) });
         receives.attach(Attached { retirer: receive.1, status: Arc::clone(status) });
@@ -726,7 +536,7 @@ impl Ledgers {
 
 impl Local {
     /// Before Init, when nobody asks.
-    const UNKNOWN: Self = Self {
+    pub(crate) const UNKNOWN: Self = Self {
         port: match PortNumber::new(1) {
             Ok(port) => port,
             Err(_) => panic!("1 is a port"),
@@ -743,18 +553,18 @@ impl Local {
     };
 
     /// The row of the GID table by which packets leave.
-    pub(super) fn row(&self) -> u8 {
+    pub(crate) fn row(&self) -> u8 {
         self.gid.map_or(0, |row| row.index())
     }
 
     /// Whether the port has that row of partition keys; not every device looks. Row 0 is there also where there is no table.
-    pub(super) fn has_pkey(&self, asked: u16) -> Result<(), TransitionFailure> {
+    pub(crate) fn has_pkey(&self, asked: u16) -> Result<(), TransitionFailure> {
         let rows = self.pkey_rows;
         if asked == 0 || asked < rows { Ok(()) } else { Err(TransitionFailure::PkeyIndex { asked, rows }) }
     }
 
     /// Whether a connection goes there; no device looks at the number.
-    pub(super) fn connects_to(&self, attr: &UnreliableRtrAttributes) -> Result<(), TransitionFailure> {
+    pub(crate) fn connects_to(&self, attr: &UnreliableRtrAttributes) -> Result<(), TransitionFailure> {
         if attr.destination == Qpn::MULTICAST {
             return Err(TransitionFailure::Multicast { number: attr.destination });
         }
@@ -762,7 +572,7 @@ impl Local {
     }
 
     /// Whether the port gets packets of that size there.
-    pub(super) fn reaches(&self, path: &PeerPath, path_mtu: Mtu) -> Result<(), TransitionFailure> {
+    pub(crate) fn reaches(&self, path: &PeerPath, path_mtu: Mtu) -> Result<(), TransitionFailure> {
         path.check()?;
         if self.link_layer == LinkLayer::Ethernet && path.gid.is_none() {
             return Err(TransitionFailure::NoPeerGid);
@@ -774,7 +584,7 @@ impl Local {
     }
 
     /// The same on that port.
-    pub(super) fn on(self, port: &Port) -> Self {
+    pub(crate) fn on(self, port: &Port) -> Self {
         Self {
             psn: self.psn,
             port: port.number(),

@@ -8,23 +8,18 @@ use super::post_error::PostError;
 use super::request::{RequestMemory, SendMemory, SendTo, WorkRequest, sealed};
 use super::state::{GoesTo, PostSend, ReadyToReceive, ReadyToSend, State};
 use super::transport::{Carries, Connectionless, OnShared, Transport, UnreliableDatagram, code};
-use super::work::{Entry, Operation};
-use super::work_id::WorkId;
 use crate::completion::Datagram;
-use crate::connection::Endpoint;
 use crate::device::{LinkLayer, Port};
 use crate::domain::brand::Branded;
-use crate::domain::{Brand, DomainId, DomainInner, ProtectionDomain};
-use crate::error::{VerbError, note_leak};
+use crate::domain::{Brand, DomainId, ProtectionDomain};
+use crate::error::VerbError;
+use crate::inflight::{AhInner, Entry, HEADER_BYTES, Operation, WorkId};
 use crate::memory::{Descriptor, ListInner};
+use crate::queue::Endpoint;
 use crate::seal::Key;
-use crate::sys::{self, ibv_qp_state as raw_state, ibv_qp_type};
+use crate::sys::{ibv_qp_state as raw_state, ibv_qp_type};
 use crate::types::{Gid, OutOfRange, Qkey, Qpn};
-use std::cell::UnsafeCell;
-use std::{fmt, marker::PhantomData, mem, ptr::NonNull, sync::Arc};
-
-/// How many bytes of routing header come in front of each datagram that is received.
-pub(crate) const HEADER_BYTES: usize = 40;
+use std::{fmt, marker::PhantomData, sync::Arc};
 
 /// How many bytes of a receive are not for the message.
 #[inline(always)]
@@ -43,36 +38,6 @@ pub(super) const fn header_bytes<T: Transport>() -> usize {
 pub struct AddressHandle<B> {
     inner: Arc<AhInner>,
     brand: Branded<B>,
-}
-
-/// An address handle without its brand.
-pub(super) struct AhInner {
-    /// # Invariants
-    ///
-    /// 0. Came from the domain's provider, and is alive until this is dropped.
-    raw: NonNull<sys::ibv_ah>,
-    domain: Arc<DomainInner>,
-}
-
-// SAFETY: an address handle is immutable; verbs may name it from any thread.
-unsafe impl Send for AhInner {}
-// SAFETY: as above.
-unsafe impl Sync for AhInner {}
-
-impl AhInner {
-    pub(super) fn raw(&self) -> *mut sys::ibv_ah {
-        self.raw.as_ptr()
-    }
-}
-
-impl Drop for AhInner {
-    fn drop(&mut self) {
-        // SAFETY: alive (0); what is in flight by it holds a reference.
-        if let Err(error) = unsafe { self.domain.context.provider.destroy_ah(self.raw) } {
-            mem::forget(Arc::clone(&self.domain));
-            note_leak("an address handle", error);
-        }
-    }
 }
 
 impl<B> Clone for AddressHandle<B> {
@@ -133,9 +98,7 @@ impl<B: Brand> ProtectionDomain<B> {
         path.check()?;
         let mut attributes = path.to_sys(port.number(), port.gid().map_or(0, |row| row.index()));
         let domain = &self.inner;
-        // SAFETY: the domain is alive.
-        let raw = unsafe { domain.context.provider.create_ah(domain.raw, &mut attributes) }?;
-        Ok(AddressHandle { inner: Arc::new(AhInner { raw, domain: Arc::clone(domain) }), brand: PhantomData })
+        Ok(AddressHandle { inner: AhInner::create(domain, &mut attributes)?, brand: PhantomData })
     }
 
     /// The recipient that is behind `endpoint`, reached from `port`.
@@ -279,7 +242,7 @@ impl<B, M: SendMemory<B>> sealed::Stageable<B> for Addressed<B, M> {
         self.memory.filled(key)
     }
     fn is_of(&self, domain: DomainId, key: Key) -> bool {
-        self.memory.is_of(domain, key) && self.recipient.handle().domain.id() == domain
+        self.memory.is_of(domain, key) && self.recipient.handle().domain() == domain
     }
     fn part(&self, key: Key) -> Option<&Descriptor> {
         self.memory.part(key)
@@ -303,51 +266,6 @@ impl<B, M: SendMemory<B>> sealed::Stageable<B> for Addressed<B, M> {
     }
     fn from_entry(entry: Entry, (recipient, rest): Self::Rest, key: Key) -> Option<Self> {
         M::from_entry(entry, rest, key).map(|memory| Self { memory, recipient })
-    }
-}
-
-/// The address handles of the requests that a queue of datagrams may have in flight, by index of the request. One is kept
-/// until its place is taken by a later request, whose own place in the ledger was free: so the earlier one has completed.
-pub(crate) struct Peers {
-    /// # Invariants
-    ///
-    /// 0. A power of two of them, touched only by the one who posts.
-    by_index: Box<[UnsafeCell<Option<Arc<AhInner>>>]>,
-}
-
-// SAFETY: touched by one thread at a time (0), and dropped by the last owner.
-unsafe impl Send for Peers {}
-// SAFETY: as above.
-unsafe impl Sync for Peers {}
-
-impl Peers {
-    pub(super) fn new(depth: u32) -> Arc<Self> {
-        Arc::new(Self { by_index: (0..depth.next_power_of_two()).map(|_| UnsafeCell::new(None)).collect() })
-    }
-
-    /// Keeps `peer` for the request with this id.
-    ///
-    /// # Safety
-    ///
-    /// The caller is the only one who posts, and the place is free in the ledger.
-    pub(super) unsafe fn keep(&self, id: WorkId, peer: &Arc<AhInner>) {
-        let place = id.index() as usize & (self.by_index.len() - 1);
-        if let Some(place) = self.by_index.get(place) {
-            // SAFETY: nobody else touches it (0, caller).
-            drop(unsafe { (*place.get()).replace(Arc::clone(peer)) });
-        }
-    }
-
-    /// Lets go of all.
-    ///
-    /// # Safety
-    ///
-    /// The pair is destroyed, and nobody can post to it any more.
-    pub(super) unsafe fn clear(&self) {
-        for place in &self.by_index {
-            // SAFETY: nobody else touches it (0, caller).
-            drop(unsafe { (*place.get()).take() });
-        }
     }
 }
 

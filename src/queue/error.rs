@@ -4,6 +4,7 @@ use super::state::DeviceState;
 use crate::completion::{NoRoom, PollError};
 use crate::device::CompletionQueueId;
 use crate::error::VerbError;
+use crate::provider::reviewed::Promises;
 use crate::types::{Mtu, OutOfRange, PortNumber, Qpn, ReadDepth};
 use std::time::Duration;
 use std::{error, fmt};
@@ -56,6 +57,13 @@ pub enum CreateError {
     /// The device answered with an error. `EINVAL` and `ENOMEM`: often more than it has.
     #[error(transparent)]
     Verb(#[from] VerbError),
+}
+
+impl CreateError {
+    /// Whether devices of this provider have shared receive queues.
+    pub(super) fn check_shared(row: &Promises) -> Result<(), Self> {
+        row.shared.check().map_err(|set| Self::NoSharedReceives { provider: row.name, set })
+    }
 }
 
 /// What to do about missing shared receive queues.

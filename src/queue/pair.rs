@@ -10,12 +10,13 @@ use super::state::{
     DeviceState, Errored, GoesTo, Init, OnPort, ReadyToReceive, ReadyToSend, Reset, SendQueueDrain, State,
 };
 use super::transport::{Connected, Init as _, OnShared, OwnReceives, Reliable, ReliableConnection, Transport, code};
-use crate::completion::{Completion, CqInner, Poller, Status};
-use crate::connection::Endpoint;
+use crate::completion::{Completion, CqInner, Poller};
 use crate::device::LinkLayer;
 use crate::domain::brand::Branded;
 use crate::domain::{Brand, DomainInner};
 use crate::error::VerbError;
+use crate::inflight::Status;
+use crate::queue::Endpoint;
 use crate::sys::{ibv_qp_attr_mask as Mask, ibv_qp_state as raw_state, ibv_qp_type};
 use crate::types::{Psn, Qpn, ReadDepth};
 use std::marker::PhantomData;
@@ -53,7 +54,7 @@ use std::{fmt, thread};
 #[doc(alias = "ibv_qp")]
 #[must_use = "dropping it destroys the queue pair"]
 pub struct QueuePair<B, S = ReadyToSend, T = ReliableConnection> {
-    pub(super) inner: Inner,
+    pub(crate) inner: Inner,
     brand: Branded<B>,
     types: PhantomData<fn() -> (S, T)>,
 }

@@ -6,33 +6,28 @@
 
 use super::attr::Limits;
 use super::datagram::Recipient;
-use super::ledger::Poster;
 use super::post_error::{PostError, RequestFlaw};
 use super::request::sealed::Stageable;
 use super::request::{Action, FillMemory, Inline, Most, WorkRequest};
 use super::session::Extended;
 use super::staged::Staged;
-use super::unlikely;
-use super::work::{Entry, Operation};
-use super::work_id::WorkId;
-use crate::completion::{QueueStatus, is_broken};
-use crate::device::reviewed::Promises;
 use crate::domain::{Brand, DomainId};
 use crate::error::VerbError;
+use crate::inflight::ledger::Poster;
+use crate::inflight::{Entry, Operation, PairStatus, WorkId, is_broken, unlikely};
 use crate::memory::ListInner;
-use crate::seal::Key;
+use crate::provider::reviewed::Promises;
+use crate::seal::KEY;
 use crate::sys;
 use crate::sys::inline::{PostReceive as PostReceiveVerb, PostSend as PostSendVerb};
 use crate::types::ReadDepth;
 use std::mem::MaybeUninit;
 use std::{hint, ptr, ptr::NonNull, sync::Arc};
 
-pub(super) const KEY: Key = Key(());
-
 /// A work queue of a pair, with `V` the provider's function that posts to it. Whoever holds it `&mut` is the only one who
 /// posts. Few words: what else a post needs is in the line of the ledger. That and what the provider has of the pair are
 /// fetched at once, since neither leads to the other.
-pub(super) struct WorkQueue<V> {
+pub(crate) struct WorkQueue<V> {
     pub(super) poster: Poster<Entry, Terms>,
     /// # Invariants
     ///
@@ -49,11 +44,11 @@ pub(super) type ReceiveQueue = WorkQueue<PostReceiveVerb>;
 #[derive(Clone)]
 pub(super) struct Terms {
     pub(super) most: Most,
-    status: Arc<QueueStatus>,
+    status: Arc<PairStatus>,
 }
 
 impl Terms {
-    pub(super) fn new(limits: &Limits, row: &Promises, status: Arc<QueueStatus>) -> Self {
+    pub(super) fn new(limits: &Limits, row: &Promises, status: Arc<PairStatus>) -> Self {
         let Limits { inline_bytes, elements, posting, .. } = *limits;
         let short = |limit: u32| limit.min(u16::MAX.into()) as u16;
         let most = Most {
@@ -81,7 +76,7 @@ impl<V> WorkQueue<V> {
     }
 
     /// Begins another life of the pair.
-    pub(super) fn renew(&mut self, poster: Poster<Entry>, status: Arc<QueueStatus>) {
+    pub(super) fn renew(&mut self, poster: Poster<Entry>, status: Arc<PairStatus>) {
         let terms = Terms { status, ..self.poster.own().clone() };
         self.poster = poster.with(terms);
     }
@@ -93,7 +88,7 @@ impl<V> WorkQueue<V> {
     }
 
     #[inline(always)]
-    fn status(&self) -> &QueueStatus {
+    fn status(&self) -> &PairStatus {
         &self.poster.own().status
     }
 

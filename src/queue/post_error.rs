@@ -1,8 +1,7 @@
 //! Why a request was not posted, with the request.
 
-use super::work_id::WorkId;
-use crate::completion::Status;
 use crate::error::VerbError;
+use crate::inflight::{Status, WorkId};
 use std::{error, fmt};
 
 /// A request that was not posted, or of which that is not known. `R` is what comes back.

@@ -8,8 +8,8 @@ use super::post_error::PostError;
 use super::request::{self, Atomic, AtomicWrite, FillMemory, Read, RequestMemory, SendMemory, WorkRequest, Write};
 use super::state::{PostReceive, PostSend, State};
 use super::transport::{Carries, OwnReceives, Transport};
-use super::work_id::WorkId;
 use crate::domain::Brand;
+use crate::inflight::WorkId;
 use crate::memory::{Buffer, PeerMayAtomic, PeerMayRead, PeerMayWrite, RemoteRegion};
 use std::convert::identity;
 

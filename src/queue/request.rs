@@ -1,15 +1,15 @@
 //! Work requests: what is asked of the device, with the memory that it works on.
 
 use super::datagram::{Addressed, Recipient};
-use super::post::KEY;
 use super::post_error::RequestFlaw;
 use super::session::Posting;
-use super::work::{Entry, Operation};
 use crate::domain::{Brand, DomainId};
+use crate::inflight::{Entry, Operation};
 use crate::memory::{
     Buffer, BufferList, Descriptor, ListInner, MAX_MESSAGE_BYTES, PeerMayAtomic, PeerMayRead, PeerMayWrite,
     RemoteRegion, SharedBuffer,
 };
+use crate::seal::KEY;
 use crate::seal::Key;
 use crate::sys::{ibv_send_flags, ibv_wr_opcode};
 use std::{fmt, marker::PhantomData};

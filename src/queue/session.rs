@@ -12,18 +12,18 @@ use super::all::Taking;
 use super::attr::Limits;
 use super::batch::Batch;
 use super::error::CreateError;
-use super::ledger::Row;
-use super::post::{KEY, SendQueue};
+use super::post::SendQueue;
 use super::post_error::PostError;
 use super::request::sealed::Stageable;
 use super::request::{Action, WorkRequest};
 use super::transport::Carries;
-use super::work::{Entry, Operation};
-use super::work_id::WorkId;
 use crate::device::ContextInner;
 use crate::domain::Brand;
 use crate::error::VerbError;
+use crate::inflight::ledger::Row;
+use crate::inflight::{Entry, Operation, WorkId};
 use crate::memory::Descriptor;
+use crate::seal::KEY;
 use crate::sys::inline as verbs;
 use crate::sys::{
     self, ibv_qp_create_send_ops_flags as with, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex,

@@ -2,34 +2,28 @@
 //!
 //! ASSUMPTION: `ibv_destroy_srq` that returns 0 has ended every access of the device through the queue's receives, where the
 //! provider has `Shared`; and a post that fails and points `bad_wr` at its request has not queued it, where it has
-//! `refusal_is_sure` (`device/reviewed.rs`).
+//! `refusal_is_sure` (`provider/reviewed.rs`).
 #![allow(unsafe_code, reason = "owns the raw queue, calls the provider's post function")]
 
 use super::attr::Limits;
-use super::datagram::HEADER_BYTES;
 use super::error::CreateError;
 use super::pair::QueuePair;
 use super::post_error::PostError;
 use super::post_error::RequestFlaw;
-use super::slab::{Slab, SlabPoster, slab};
 use super::state::Reset;
 use super::transport::{OnShared, ReliableConnection, UnreliableConnection, UnreliableDatagram};
-use super::work::{Entry, Operation};
-use super::work_id::{MAX_SHARED, MAX_SLOTS, WorkId};
 use crate::completion::CompletionQueue;
 use crate::device::SharedReceiveQueueId;
 use crate::device::objects::Object;
 use crate::domain::brand::Branded;
-use crate::domain::{Brand, DomainInner};
+use crate::domain::{Brand, DomainInner, ProtectionDomain};
 use crate::error::{VerbError, note_leak};
+use crate::inflight::{Entry, HEADER_BYTES, MAX_SHARED, MAX_SLOTS, Operation, SharedLedger, SlabPoster, WorkId, slab};
 use crate::memory::Buffer;
 use crate::sys::{self, ibv_srq_attr_mask as Mask, inline::PostShared};
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::{fmt, mem, ptr, ptr::NonNull};
-
-/// What is in flight on a shared receive queue. Completion queues hold it for as long as its completions may be in them.
-pub(crate) type SharedLedger = crate::sync::Arc<Slab<Entry>>;
 
 /// How many receives a shared receive queue may have in flight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -55,6 +49,71 @@ impl Default for SharedLimits {
     /// Sixteen, and no more.
     fn default() -> Self {
         Self { receives: 16, grows_to: 0 }
+    }
+}
+
+/// How a domain makes shared receive queues.
+impl<B: Brand> ProtectionDomain<B> {
+    /// A shared receive queue: receives for whichever of many queue pairs a message comes to.
+    ///
+    /// `ibv_create_srq(3)`. Its own methods make the pairs that receive from it.
+    ///
+    /// # Errors
+    ///
+    /// [`CreateError`]: limits that the device does not have; [`NoSharedReceives`](CreateError::NoSharedReceives) where not
+    /// [`shared_receive_queues`](crate::Promises::shared_receive_queues).
+    #[doc(alias = "ibv_create_srq")]
+    pub fn shared_receive_queue(&self, limits: &SharedLimits) -> Result<SharedReceiveQueue<B>, CreateError> {
+        SharedReceiveQueue::create(&self.inner, limits)
+    }
+
+    /// A shared receive queue for datagrams: each of its receives has room for their header of 40 bytes.
+    ///
+    /// `ibv_create_srq(3)`.
+    ///
+    /// # Errors
+    ///
+    /// [`CreateError`]: limits that the device does not have.
+    ///
+    /// # Examples
+    ///
+    /// Two queue pairs with one stock of receives:
+    ///
+    /// ```
+    /// use interlock::{Context, Limits, Qkey, SharedLimits, Work};
+    /// use std::time::Duration;
+    /// interlock::domain! { struct Docs; }
+    ///
+    /// let domain = Context::open("soft0")?.named_domain(Docs)?;
+    /// let port = domain.context().active_port()?;
+    /// let (queue, mut poller) = domain.completion_queue(64)?;
+    /// let mut shared = domain.shared_datagram_queue(&SharedLimits::default())?;
+    /// for buffer in domain.buffers(8, 40 + 64)? {
+    ///     shared.post_receive(buffer)?;
+    /// }
+    /// let one = shared.datagram(&queue, &Limits::default())?.into_init(&port)?.open()?;
+    /// let mut other = shared.datagram(&queue, &Limits::default())?.into_init(&port)?.open()?;
+    /// let to_one = domain.recipient(&port, &one.endpoint(), Qkey::USUAL)?;
+    /// let mut greeting = domain.buffer(64)?;
+    /// greeting.write(b"hello")?;
+    /// other.post_send_to(greeting, &to_one)?;
+    /// loop {
+    ///     let success = poller.wait(Duration::from_secs(1))?.check()?;
+    ///     let taken_by = success.queue_pair();
+    ///     if let Work::Datagram(datagram) = success.work() {
+    ///         assert_eq!((datagram.message(), datagram.sender, taken_by), (&b"hello"[..], other.number(), one.number()));
+    ///         shared.post_receive(datagram.into_buffer())?;
+    ///         break;
+    ///     }
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[doc(alias = "ibv_create_srq")]
+    pub fn shared_datagram_queue(
+        &self,
+        limits: &SharedLimits,
+    ) -> Result<SharedReceiveQueue<B, Datagrams>, CreateError> {
+        SharedReceiveQueue::create(&self.inner, limits)
     }
 }
 
@@ -190,7 +249,7 @@ struct Inner {
 }
 
 /// What the pairs of a shared receive queue keep alive.
-pub(super) struct SharedCore {
+pub(crate) struct SharedCore {
     /// # Invariants
     ///
     /// 0. Came from the domain's provider, and is alive while `is_alive`.
@@ -257,7 +316,7 @@ impl<B: Brand, A: Arrivals> SharedReceiveQueue<B, A> {
             }
         }
         let row = domain.context.promises();
-        row.shared.check(row.name)?;
+        CreateError::check_shared(row)?;
         // SAFETY: an open context has its function table filled.
         let Some(post) = (unsafe { (*domain.context.raw.as_ptr()).ops.post_srq_recv }) else {
             return Err(VerbError::new("ibv_create_srq", libc::EOPNOTSUPP).into());

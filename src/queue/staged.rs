@@ -1,11 +1,10 @@
 //! A request on its way to the provider: taken apart into what the device reads and what the ledger keeps.
 #![allow(unsafe_code, reason = "writes the provider's structs, which point into themselves")]
 
-use super::post::KEY;
 use super::request::Action;
 use super::request::sealed::Stageable;
-use super::work::{Entry, Operation};
-use super::work_id::{QueueKind, WorkId};
+use crate::inflight::{Entry, Operation, QueueKind, WorkId};
+use crate::seal::KEY;
 use crate::sys::{self, ibv_send_flags};
 
 /// A request as the provider reads it.

@@ -6,8 +6,8 @@ use super::error::{TransitionError, TransitionFailure};
 use super::pair::QueuePair;
 use super::state::{DeviceState, GoesTo, ReadyToReceive, ReadyToSend, SendQueueError, State};
 use super::transport::{OnShared, Transport, Unreliable, UnreliableConnection};
-use crate::connection::Endpoint;
 use crate::domain::Brand;
+use crate::queue::Endpoint;
 use crate::sys::ibv_qp_state as raw_state;
 use crate::types::{Gid, Psn};
 

@@ -1,6 +1,6 @@
 //! Posting what binds and ends memory windows.
 //!
-//! ASSUMPTION: on a provider whose windows are barriers (`Windows` of `device/reviewed.rs`), the completion of an invalidation, or of
+//! ASSUMPTION: on a provider whose windows are barriers (`Windows` of `provider/reviewed.rs`), the completion of an invalidation, or of
 //! the unbinding of a window of a type that is named there, comes after the device's last access through the window.
 #![allow(unsafe_code, reason = "calls the provider's post functions")]
 
@@ -12,11 +12,10 @@ use super::request::{BindWindow, Fenced, Revoke, SendInvalidating, SendMemory, W
 use super::staged::Staged;
 use super::state::{PostSend, State};
 use super::transport::{Carries, Transport};
-use super::work::{Entry, Operation};
-use super::work_id::WorkId;
 use super::{SendHalf, request};
 use crate::domain::{Brand, DomainId};
 use crate::error::VerbError;
+use crate::inflight::{Entry, Operation, WorkId};
 use crate::memory::{
     Bindable, BoundWindow, Exposed, RemoteWindow, Type2, Window, WindowInner, WindowRights, WindowType, window_of_pair,
     window_rights,

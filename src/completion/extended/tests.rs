@@ -1,7 +1,7 @@
 //! What a look asks of a provider, in which order: with a provider that notes its calls.
 
 use super::*;
-use crate::queue::QueueKey;
+use crate::inflight::QueueKey;
 use std::cell::{Cell, RefCell};
 use std::ffi::c_uint;
 use std::ptr;

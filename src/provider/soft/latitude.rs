@@ -10,7 +10,7 @@ use super::{
     profile::{Habits, Profile},
     work::Sges,
 };
-use crate::device::reviewed::{Promises, Sessions, Teardown, Walk, Windows};
+use crate::provider::reviewed::{Promises, Sessions, Teardown, Walk, Windows};
 use crate::sys::{ibv_qp_cap, ibv_sge, ibv_wc, ibv_wc_opcode, ibv_wc_status};
 use libc::c_int;
 use std::{ptr, sync::MutexGuard, thread};

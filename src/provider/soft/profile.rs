@@ -4,7 +4,7 @@
 //! does the worst that its provider's source allows, at random where that is worse. An adversary does all of it. `docs/providers.md`
 //! names the sources.
 
-use crate::device::reviewed::{self, Promises, Sessions, Shared, Teardown, UNREVIEWED, Walk, Windows};
+use crate::provider::reviewed::{self, Promises, Sessions, Shared, Teardown, UNREVIEWED, Walk, Windows};
 use std::{collections::BTreeMap, sync::Mutex, sync::PoisonError};
 
 /// Whose latitudes the devices of a [`Fabric`](super::Fabric) take: what providers do differently, within the specification.
@@ -105,7 +105,7 @@ impl Profile {
             }
             Self::Mlx5 => {
                 // With this variable, all payload is written by the device.
-                let late = if reviewed::MLX5.shared.check("").is_ok() { 0 } else { ALWAYS };
+                let late = if reviewed::MLX5.shared.check().is_ok() { 0 } else { ALWAYS };
                 Habits { purges: ALWAYS, late, reuses: true, grants_more: true, ..NONE }
             }
             Self::Mlx4 => {

@@ -11,7 +11,7 @@ use super::{
     queue_verbs,
     session::SoftPair,
 };
-use crate::device::reviewed::Promises;
+use crate::provider::reviewed::Promises;
 use crate::{
     error::VerbError,
     provider::Provider,

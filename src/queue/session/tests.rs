@@ -1,11 +1,11 @@
 //! What a session says to a provider, and what its failure leaves: with a provider that notes its calls.
 
 use super::*;
-use crate::completion::QueueStatus;
-use crate::device::reviewed::{Sessions, UNREVIEWED};
+use crate::inflight::PairStatus;
+use crate::inflight::ledger::{Origin, ledger};
+use crate::provider::reviewed::{Sessions, UNREVIEWED};
 use crate::queue::all::{PostAllError, post_all};
 use crate::queue::batch::batch;
-use crate::queue::ledger::{Origin, ledger};
 use crate::queue::post::Terms;
 use crate::soft::Fabric;
 use crate::{Buffer, Context, Inline, Limits, ProtectionDomain, ReliableConnection, RemoteAll, RemoteRegion, Scoped};
@@ -119,7 +119,7 @@ fn with_queue(
             let limits = Limits { sends: depth, inline_bytes: 32, elements: 3, posting, ..Limits::default() };
             let (poster, mut retirer) = ledger(&domain.inner.ledgers, depth, 0, Origin::default());
             let status =
-                QueueStatus::new(&UNREVIEWED, 1, RC, domain.inner.id(), [poster.detour_of(), poster.detour_of()], None);
+                PairStatus::new(&UNREVIEWED, 1, RC, domain.inner.id(), [poster.detour_of(), poster.detour_of()], None);
             status.send_in_sessions();
             let mut queue = SendQueue::new(poster, raw.cast(), no_list, Terms::new(&limits, &UNREVIEWED, status));
             let region = domain.register::<RemoteAll, _>(vec![0_u64; 8]).unwrap();

@@ -1,9 +1,9 @@
 //! Completions: the end of one posted request each.
 
-use super::{Failure, Status, Success};
+use super::{Failure, Success};
 use crate::domain::brand::Branded;
-use crate::queue::ledger::Origin;
-use crate::queue::{Entry, HEADER_BYTES, RawEntry, WorkId};
+use crate::inflight::ledger::Origin;
+use crate::inflight::{Entry, HEADER_BYTES, RawEntry, Status, WorkId};
 use crate::sys;
 use crate::types::{Qpn, Rkey};
 use std::{fmt, marker::PhantomData};

@@ -105,7 +105,7 @@ macro_rules! statuses {
             }
 
             /// All that a failure can have, but for `Unknown`.
-            #[cfg(test)]
+            #[cfg(all(test, not(loom)))]
             const FAILURES: &[Self] = &[$(Self::$name,)+ Self::Destroyed, Self::ProviderFault];
         }
     };

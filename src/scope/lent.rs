@@ -2,11 +2,12 @@
 
 use super::ScopeRules;
 use crate::domain::Brand;
+use crate::inflight::PostedMemory;
 use crate::memory::Buffer;
 use crate::memory::{
     Access, Exposed, MemoryRegion, OutOfBounds, PeerCannotWrite, RemoteRegion, SharedBuffer, SplitError, TooLong,
 };
-use crate::queue::{PostedMemory, SendMemory};
+use crate::queue::SendMemory;
 use crate::seal::Key;
 use std::fmt;
 use std::marker::PhantomData;

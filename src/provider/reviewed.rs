@@ -6,10 +6,7 @@
 //! by its own completion alone, a refused post keeps its memory, and the poller destroys the pairs.
 //!
 //! `docs/providers.md` has the sources that were read, and the reason for each entry.
-#![allow(unsafe_code, reason = "calls the provider")]
 
-use super::context::ContextInner;
-use crate::queue::CreateError;
 use crate::sys::ibv_device_attr;
 use std::env;
 
@@ -103,7 +100,7 @@ impl Promises {
 
     /// Whether there are shared receive queues, with the environment that the process has.
     pub fn shared_receive_queues(&self) -> bool {
-        self.shared.check(self.name).is_ok()
+        self.shared.check().is_ok()
     }
 
     /// Whether [`Poller::resize`](crate::Poller::resize) works.
@@ -144,15 +141,14 @@ pub(crate) enum Shared {
 }
 
 impl Shared {
-    /// Whether they may be used now.
-    pub(crate) fn check(self, provider: &'static str) -> Result<(), CreateError> {
-        let set = match self {
-            Self::Yes => return Ok(()),
-            Self::With(variable, value) if env::var_os(variable).is_some_and(|is| is == value) => return Ok(()),
-            Self::With(variable, value) => Some((variable, value)),
-            Self::No => None,
-        };
-        Err(CreateError::NoSharedReceives { provider, set })
+    /// Whether they may be used now. If not: the environment variable that would allow it, with its value, if there is one.
+    pub(crate) fn check(self) -> Result<(), Option<(&'static str, &'static str)>> {
+        match self {
+            Self::Yes => Ok(()),
+            Self::With(variable, value) if env::var_os(variable).is_some_and(|is| is == value) => Ok(()),
+            Self::With(variable, value) => Err(Some((variable, value))),
+            Self::No => Err(None),
+        }
     }
 }
 
@@ -349,20 +345,6 @@ pub(crate) const EFA: Promises = Promises {
     ..UNREVIEWED
 };
 
-impl ContextInner {
-    /// What its provider may be believed.
-    pub(crate) fn promises(&self) -> &'static Promises {
-        self.promises.get_or_init(|| {
-            // SAFETY: open as long as this is there.
-            unsafe { self.provider.promises(self.raw) }.unwrap_or_else(|| {
-                // SAFETY: as above.
-                let device = unsafe { self.provider.query_device(self.raw) };
-                device.ok().and_then(|device| row_of(&device)).unwrap_or(&UNREVIEWED)
-            })
-        })
-    }
-}
-
 /// A provider for measuring, which completes each request in its post and touches no memory: `benches/nullverbs`.
 const NULL: Promises = Promises { name: "nullverbs", windows: Windows::NoBarrier, ..SOFT };
 
@@ -405,7 +387,7 @@ const AMAZON: u32 = 0x1d0f;
 /// 0xefa4 has request numbers of another kind, and is not reviewed.
 const EFA_PARTS: [u32; 4] = [0xefa0, 0xefa1, 0xefa2, 0xefa3];
 
-fn row_of(device: &ibv_device_attr) -> Option<&'static Promises> {
+pub(crate) fn row_of(device: &ibv_device_attr) -> Option<&'static Promises> {
     Some(match (device.vendor_id, device.vendor_part_id) {
         (0x00ff_ffff, 0) => &RXE,
         (0, 0) if device.node_guid == NULL_GUID => &NULL,

@@ -39,6 +39,9 @@ pub(crate) struct Slab<T> {
     ended: AtomicBool,
 }
 
+/// What is in flight on a shared receive queue. Completion queues hold it for as long as its completions may be in them.
+pub(crate) type SharedLedger = Arc<Slab<super::Entry>>;
+
 #[repr(align(64))]
 struct Line<T>(T);
 

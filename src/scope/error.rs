@@ -1,7 +1,8 @@
 //! What can go wrong with a scope, and in one.
 
 use super::Ticket;
-use crate::completion::{FailureCause, Poller, Status, WaitError};
+use crate::completion::{FailureCause, Poller, WaitError};
+use crate::inflight::Status;
 use crate::memory::{NotAWord, OutOfBounds, RegisterFailure, SplitError, TooLong};
 use crate::queue::{PostError, QueuePair};
 use std::{error, fmt};

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A line of the cache, of which blocks are made.
 #[repr(align(64))]
-pub(super) struct Line(#[expect(dead_code, reason = "never as such")] [u8; 64]);
+pub(crate) struct Line(#[expect(dead_code, reason = "never as such")] [u8; 64]);
 
 /// How many lines are asked for at a time at most, if one block is not longer. Each block is on its own where a tool watches
 /// what was freed.
@@ -20,7 +20,7 @@ const CHUNK_LINES: usize = if cfg!(any(miri, loom, asan)) { 1 } else { 1024 };
 /// Blocks for the queues of a protection domain. Those of one length are freed together when none is taken; one that is on its
 /// own, at once.
 #[derive(Debug, Default)]
-pub(crate) struct Pool(Mutex<Vec<Shelf>>);
+pub(crate) struct Blocks(Mutex<Vec<Shelf>>);
 
 /// The blocks of one length.
 #[derive(Debug)]
@@ -42,29 +42,29 @@ struct Header {
     /// # Invariants
     ///
     /// 0. From [`Arc::as_ptr`]. Each block that is taken holds a reference.
-    pool: *const Pool,
+    pool: *const Blocks,
     /// 1. How many blocks follow.
     blocks: u32,
 }
 
 /// Where a block is.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Block {
-    pub(super) at: NonNull<Line>,
+pub(crate) struct Block {
+    pub(crate) at: NonNull<Line>,
     /// How many are before it in its chunk.
-    pub(super) index: u32,
+    pub(crate) index: u32,
 }
 
 // SAFETY: what is free is nobody else's, and what is not it leaves alone.
 unsafe impl Send for Shelf {}
 
-impl Pool {
+impl Blocks {
     fn shelves(&self) -> MutexGuard<'_, Vec<Shelf>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A block of so many lines, at least one.
-    pub(super) fn take(self: &Arc<Self>, lines: usize) -> Block {
+    pub(crate) fn take(self: &Arc<Self>, lines: usize) -> Block {
         let mut shelves = self.shelves();
         let at = shelves.iter().position(|shelf| shelf.lines == lines).unwrap_or_else(|| {
             shelves.reserve_exact(1);
@@ -86,7 +86,7 @@ impl Pool {
     /// # Safety
     ///
     /// The block was [taken](Self::take), of so many lines, and is not used any more.
-    pub(super) unsafe fn give_back(block: Block, lines: usize) {
+    pub(crate) unsafe fn give_back(block: Block, lines: usize) {
         // SAFETY: the first line of the chunk in which it is (shelf 1).
         let first = unsafe { block.at.sub(1 + block.index as usize * lines) };
         // SAFETY: written when the chunk was made (shelf 1).
@@ -110,7 +110,7 @@ impl Pool {
 
 impl Shelf {
     /// Makes as many blocks as there are, or a chunk full: so a few pairs take little, and many are in few pieces.
-    fn grow(&mut self, pool: *const Pool) {
+    fn grow(&mut self, pool: *const Blocks) {
         let blocks = self.blocks.min(CHUNK_LINES / self.lines).max(1);
         self.free.reserve_exact(self.blocks + blocks);
         self.chunks.reserve_exact(1);
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn blocks_of_one_length_lie_side_by_side_and_apart_from_others() {
-        let pool = Arc::<Pool>::default();
+        let pool = Arc::<Blocks>::default();
         let mut taken = Vec::new();
         let mut lines = HashSet::new();
         let mut last = None;
@@ -178,35 +178,35 @@ mod tests {
         assert!(neighbours > rounds * 9 / 10 || CHUNK_LINES == 1, "{neighbours}");
         for (block, length) in taken {
             // SAFETY: taken so.
-            unsafe { Pool::give_back(block, length) };
+            unsafe { Blocks::give_back(block, length) };
         }
         assert_eq!((pool.shelves().len(), Arc::strong_count(&pool)), (0, 1), "all freed");
     }
 
     #[test]
     fn what_was_given_back_is_taken_again() {
-        let pool = Arc::<Pool>::default();
+        let pool = Arc::<Blocks>::default();
         let blocks = [(); 5].map(|()| pool.take(2));
         // SAFETY: taken so.
-        unsafe { Pool::give_back(blocks[3], 2) };
+        unsafe { Blocks::give_back(blocks[3], 2) };
         let again = pool.take(2);
         assert!(again.at == blocks[3].at || CHUNK_LINES == 1);
         let blocks_of_all = pool.shelves()[0].blocks;
         for _ in 0..100 {
             let block = pool.take(2);
             // SAFETY: taken so.
-            unsafe { Pool::give_back(block, 2) };
+            unsafe { Blocks::give_back(block, 2) };
         }
         assert_eq!(pool.shelves()[0].blocks, blocks_of_all);
         for block in [blocks[0], blocks[1], blocks[2], again, blocks[4]] {
             // SAFETY: taken so.
-            unsafe { Pool::give_back(block, 2) };
+            unsafe { Blocks::give_back(block, 2) };
         }
     }
 
     #[test]
     fn a_block_outlives_whose_pool_it_is_of() {
-        let pool = Arc::<Pool>::default();
+        let pool = Arc::<Blocks>::default();
         let blocks = [1, 1, 4].map(|length| (pool.take(length), length));
         let other = Arc::clone(&pool);
         drop(pool);
@@ -215,7 +215,7 @@ mod tests {
             // SAFETY: ours, and long enough.
             unsafe { block.at.cast::<u64>().write(7) };
             // SAFETY: taken so.
-            unsafe { Pool::give_back(block, length) };
+            unsafe { Blocks::give_back(block, length) };
         }
         giving.join().unwrap();
     }
@@ -223,7 +223,7 @@ mod tests {
     /// Threads that take and give back what others took, of many lengths; nobody's block is another's, and all is freed.
     #[test]
     fn blocks_come_and_go_on_any_thread() {
-        let pool = Arc::<Pool>::default();
+        let pool = Arc::<Blocks>::default();
         let taken = Mutex::new(Vec::new());
         let rounds = if cfg!(miri) { 60 } else { 3000 };
         let go = |seed: usize| {
@@ -252,7 +252,7 @@ mod tests {
                     assert_eq!(unsafe { at.cast::<usize>().read() }, address.get());
                 }
                 // SAFETY: taken so.
-                unsafe { Pool::give_back(block, length) };
+                unsafe { Blocks::give_back(block, length) };
             }
         };
         std::thread::scope(|scope| {
@@ -261,7 +261,7 @@ mod tests {
         });
         for (address, index, length) in taken.into_inner().unwrap() {
             // SAFETY: taken so.
-            unsafe { Pool::give_back(Block { at: NonNull::with_exposed_provenance(address), index }, length) };
+            unsafe { Blocks::give_back(Block { at: NonNull::with_exposed_provenance(address), index }, length) };
         }
         assert_eq!((pool.shelves().len(), Arc::strong_count(&pool)), (0, 1));
     }

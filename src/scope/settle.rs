@@ -6,8 +6,9 @@
 //! and a request that is still queued would then name other memory. So registrations end last.
 
 use super::slots::Slots;
-use crate::completion::{Completion, Poller, Status};
+use crate::completion::{Completion, Poller};
 use crate::domain::Brand;
+use crate::inflight::Status;
 use crate::memory::Loan;
 use crate::queue::{AnyQueuePair, QueuePair, ReliableConnection, State};
 use std::cell::RefCell;

@@ -21,14 +21,14 @@
 //! the device is done with it, and only the retirer learns of either.
 #![allow(unsafe_code, reason = "a ring with two owners")]
 
-mod pool;
 mod ring;
 
 use self::ring::{At, BLOCKED, Held};
 use super::unlikely;
+use crate::domain::Blocks;
 use crate::sync::Ordering;
 use core::{marker::PhantomData, ptr, ptr::NonNull};
-pub(crate) use pool::Pool;
+
 pub(crate) use ring::{Origin, Row};
 use std::sync::Arc;
 
@@ -59,7 +59,7 @@ fn is_between(oldest: u64, id: u64, posted: u64) -> bool {
 }
 
 /// A ledger for `depth` requests in flight, 1 to [`MAX_DEPTH`], of which the first has the id `first`, as its two ends.
-pub(crate) fn ledger<T>(pool: &Arc<Pool>, depth: u32, first: u64, origin: Origin) -> (Poster<T>, Retirer<T>) {
+pub(crate) fn ledger<T>(pool: &Arc<Blocks>, depth: u32, first: u64, origin: Origin) -> (Poster<T>, Retirer<T>) {
     let held = Held::new(pool, depth.clamp(1, MAX_DEPTH), first, origin);
     (Poster { held: held.clone(), own: PhantomData }, Retirer(held))
 }

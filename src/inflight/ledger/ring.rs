@@ -2,8 +2,8 @@
 //! there; and the cells behind it. So a pair that has not been used for long costs few lines.
 #![allow(unsafe_code, reason = "a ring in memory, its cells and what counts its holders")]
 
-use super::pool::{Block, Line, Pool};
 use super::{NAME_BITS, STEP, after};
+use crate::domain::{Block, Blocks, Line};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, UnsafeCell};
 use core::mem::{ManuallyDrop, MaybeUninit};
 use core::ops::Deref;
@@ -243,7 +243,7 @@ impl<T> Drop for Held<T> {
 
 impl<T> Held<T> {
     /// A new ledger, with cells for `depth`, whose next id is `first`.
-    pub(super) fn new(pool: &Arc<Pool>, depth: u32, first: u64, origin: Origin) -> Self {
+    pub(super) fn new(pool: &Arc<Blocks>, depth: u32, first: u64, origin: Origin) -> Self {
         const { assert!(align_of::<Ledger<T>>() <= align_of::<Line>() && align_of::<Cell<T>>() <= align_of::<Line>()) };
         const { assert!(size_of::<Ledger<T>>() <= CELLS && CELLS.is_multiple_of(align_of::<Line>())) };
         let cells = depth.next_power_of_two();
@@ -286,7 +286,7 @@ impl<T> Held<T> {
         // SAFETY: likewise.
         unsafe { at.0.drop_in_place() };
         // SAFETY: taken for so many (`new`), and used no more.
-        unsafe { Pool::give_back(block, At::<T>::lines(cells)) };
+        unsafe { Blocks::give_back(block, At::<T>::lines(cells)) };
     }
 }
 

@@ -1,124 +1,12 @@
-//! What the ledger keeps of a request, and what comes back of it.
+//! What the ledger keeps of a request.
 #![allow(unsafe_code, reason = "a tagged pointer to a descriptor")]
 
+use super::operation::Operation;
+use super::posted_memory::PostedMemory;
 use super::work_id::QueueKind;
 use crate::memory::{Buffer, BufferList, Descriptor, ListInner, Part, SharedBuffer, UnsettledWindow, WindowInner};
 use std::mem::MaybeUninit;
 use std::{fmt, mem, ptr, ptr::NonNull};
-
-/// What a request does.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[non_exhaustive]
-#[repr(u8)]
-#[doc(alias = "ibv_wr_opcode")]
-#[doc(alias = "ibv_wc_opcode")]
-pub enum Operation {
-    /// Sends a message to a receive of the peer.
-    #[doc(alias = "IBV_WR_SEND")]
-    Send = 0,
-    /// Writes to memory of the peer.
-    #[doc(alias = "IBV_WR_RDMA_WRITE")]
-    Write = 1,
-    /// Reads memory of the peer.
-    #[doc(alias = "IBV_WR_RDMA_READ")]
-    Read = 2,
-    /// Compares a word of the peer and swaps it if equal.
-    #[doc(alias = "IBV_WR_ATOMIC_CMP_AND_SWP")]
-    CompareAndSwap = 3,
-    /// Adds to a word of the peer.
-    #[doc(alias = "IBV_WR_ATOMIC_FETCH_AND_ADD")]
-    FetchAndAdd = 4,
-    /// Writes a word of the peer in one piece.
-    #[doc(alias = "IBV_WR_ATOMIC_WRITE")]
-    AtomicWrite = 5,
-    /// Waits for a message.
-    #[doc(alias = "ibv_post_recv")]
-    Receive = 8,
-    /// Binds a memory window.
-    #[doc(alias = "IBV_WR_BIND_MW")]
-    Bind = 6,
-    /// Invalidates or unbinds a memory window.
-    #[doc(alias = "IBV_WR_LOCAL_INV")]
-    Revoke = 7,
-}
-
-impl Operation {
-    /// What the ledger keeps: of a receive nothing, since its queue says it.
-    #[inline(always)]
-    const fn code(self) -> usize {
-        self as usize & OPERATION
-    }
-
-    /// Whether the device fills the memory: what counts as filled is then set by the request.
-    #[inline(always)]
-    pub(crate) fn fills(self) -> bool {
-        matches!(self, Self::Read | Self::CompareAndSwap | Self::FetchAndAdd | Self::Receive)
-    }
-}
-
-/// The memory of a request: gone while it is in flight, here again with its completion.
-#[non_exhaustive]
-pub enum PostedMemory<B> {
-    /// A buffer.
-    Unique(Buffer<B>),
-    /// A share of a read-only buffer.
-    Shared(SharedBuffer<B>),
-    /// A list of buffers.
-    List(BufferList<B>),
-    /// None: the request was [inline](crate::Inline).
-    Inline,
-    /// A memory window, with what is behind it.
-    Window(UnsettledWindow<B>),
-}
-
-impl<B> fmt::Debug for PostedMemory<B> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unique(buffer) => buffer.fmt(f),
-            Self::Shared(share) => f.debug_tuple("Shared").field(share).finish(),
-            Self::List(list) => list.fmt(f),
-            Self::Inline => f.write_str("Inline"),
-            Self::Window(window) => window.fmt(f),
-        }
-    }
-}
-
-impl<B> PostedMemory<B> {
-    /// The buffer, if it was one.
-    #[inline]
-    pub fn into_buffer(self) -> Option<Buffer<B>> {
-        match self {
-            Self::Unique(buffer) => Some(buffer),
-            _ => None,
-        }
-    }
-
-    /// The share, if it was one.
-    pub fn into_shared(self) -> Option<SharedBuffer<B>> {
-        match self {
-            Self::Shared(share) => Some(share),
-            _ => None,
-        }
-    }
-
-    /// The list, if it was one.
-    pub fn into_list(self) -> Option<BufferList<B>> {
-        match self {
-            Self::List(list) => Some(list),
-            _ => None,
-        }
-    }
-
-    /// How many bytes fit.
-    pub fn capacity(&self) -> usize {
-        match self {
-            Self::Unique(buffer) => buffer.capacity(),
-            Self::Shared(share) => share.len(),
-            Self::List(list) => list.inner().capacity(),
-            Self::Inline | Self::Window(_) => 0,
-        }
-    }
-}
 
 /// A request in the ledger: its memory and what it does, in one word.
 #[allow(unnameable_types, reason = "in a sealed trait")]
@@ -135,7 +23,7 @@ pub struct Entry {
 #[derive(Clone, Copy)]
 pub(crate) struct RawEntry(NonNull<Descriptor>);
 
-const OPERATION: usize = 0b00_0111;
+const OPERATION: usize = Operation::MASK;
 const FORM: usize = 0b11_1000;
 /// A [`Buffer`]: the only reference to its descriptor.
 const UNIQUE: usize = 0b00_0000;

@@ -47,7 +47,7 @@ impl<M> Mailbox<M> {
 mod models {
     //! Every interleaving of the program destroying a pair on one thread and polling on another.
     use super::*;
-    use crate::queue::ledger::{Origin, Retirer, STEP, ledger};
+    use crate::inflight::ledger::{Origin, Retirer, STEP, ledger};
     use crate::sync::{Arc, AtomicU32};
     use loom::thread;
 

@@ -1,7 +1,8 @@
 //! What becomes of the requests of a scope.
 
 use crate::completion::Completion;
-use crate::queue::{Limits, QueueKind, WorkId};
+use crate::inflight::{QueueKind, WorkId};
+use crate::queue::Limits;
 use std::mem;
 
 /// A request of a scope.

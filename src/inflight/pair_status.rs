@@ -1,16 +1,16 @@
 //! What is known of a queue pair that posts and polls have in common: whether it takes posts, and what broke it.
 
 use super::Status;
-use crate::device::reviewed::Promises;
 use crate::domain::DomainId;
-use crate::queue::ledger::Detour;
-use crate::queue::{Entry, Peers, QueueKind, WorkId};
+use crate::inflight::ledger::Detour;
+use crate::inflight::{Entry, Peers, QueueKind};
+use crate::provider::reviewed::Promises;
 use crate::sync::{AtomicU32, Ordering};
 use crate::sys;
 use std::sync::Arc;
 
 /// What a work queue and its poller tell each other besides the ledger, and what the pair is. One for both queues of a pair.
-pub(crate) struct QueueStatus {
+pub(crate) struct PairStatus {
     /// Of the send queue and the receive queue. `BROKEN`: since the first failure that the poller saw; posts to this queue
     /// are refused. `POISONED`: so are they, since the device may have what nobody accounts for; until reset or destroy.
     /// `IN_SESSIONS`: they go through `ibv_wr_*`.
@@ -38,7 +38,7 @@ pub(crate) fn is_broken(detour: u32) -> bool {
     detour & (BROKEN | POISONED) != 0
 }
 
-impl QueueStatus {
+impl PairStatus {
     /// Of a pair of transport `kind`, whose send queue and receive queue have these `detours`.
     pub(crate) fn new(
         row: &Promises,
@@ -111,7 +111,7 @@ impl QueueStatus {
 
     /// Notes that a request of that queue has failed; gives what had broken it before.
     #[cold]
-    pub(super) fn note_failure(&self, side: QueueKind, failed: Status) -> Option<Status> {
+    pub(crate) fn note_failure(&self, side: QueueKind, failed: Status) -> Option<Status> {
         let first = self.first_failure_of(side);
         let sends_only = side == QueueKind::Send && self.unreliable;
         // A flush follows from what is not known; it is no cause.
@@ -145,62 +145,22 @@ impl QueueStatus {
     }
 }
 
-/// The statuses of the work queues of a completion queue.
-#[derive(Default)]
-pub(super) struct Statuses {
-    by_slot: Vec<Option<Arc<QueueStatus>>>,
-    /// A failure that was noted before its request came out, and what had broken the queue before. One is enough: the next completion is
-    /// looked at once this one was taken.
-    early: Option<(WorkId, Option<Status>)>,
-}
-
-impl Statuses {
-    /// That of the queue of the request with this id.
-    #[cold]
-    pub(super) fn of(&self, id: WorkId) -> Option<&QueueStatus> {
-        self.by_slot.get(id.key().slot())?.as_deref()
-    }
-
-    /// Notes that the request has failed; gives what had broken its queue before. `side`: where a shared receive is a receive of the pair.
-    #[cold]
-    pub(super) fn note(&self, id: WorkId, side: QueueKind, failed: Status) -> Option<Status> {
-        match self.early {
-            Some((early, first)) if early == id => first,
-            _ => self.of(id)?.note_failure(side, failed),
-        }
-    }
-
-    /// The same, before the request comes out.
-    #[cold]
-    pub(super) fn note_early(&mut self, id: WorkId, failed: Status) {
-        self.early = Some((id, self.note(id, id.key().kind(), failed)));
-    }
-
-    pub(super) fn set(&mut self, slot: usize, status: Option<Arc<QueueStatus>>) {
-        if self.by_slot.len() <= slot {
-            self.by_slot.resize(slot + 1, None);
-        }
-        if let Some(place) = self.by_slot.get_mut(slot) {
-            *place = status;
-        }
-    }
-}
-
 #[cfg(all(test, loom))]
 mod models {
     //! Every interleaving of the program, which lets sends go on, and a poller, which sees a receive fail.
     use super::*;
-    use crate::queue::ledger::{Origin, Pool, ledger};
+    use crate::domain::Blocks;
+    use crate::inflight::ledger::{Origin, ledger};
     use loom::thread;
 
     #[test]
     fn sends_that_go_on_do_not_hide_a_receive_that_fails() {
         loom::model(|| {
-            let pool = Arc::<Pool>::default();
+            let pool = Arc::<Blocks>::default();
             let ledgers = [(); 2].map(|()| ledger::<Entry>(&pool, 1, 0, Origin::default()).0);
             let detours = ledgers.each_ref().map(|poster| poster.detour_of());
-            let status = QueueStatus::new(
-                &crate::device::reviewed::UNREVIEWED,
+            let status = PairStatus::new(
+                &crate::provider::reviewed::UNREVIEWED,
                 1,
                 sys::ibv_qp_type::IBV_QPT_UC,
                 DomainId::NONE,

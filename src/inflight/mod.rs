@@ -1,0 +1,31 @@
+//! What posting and polling share, and neither owns: who owns what is in flight.
+
+pub(crate) mod entry;
+pub(crate) mod ledger;
+mod mailbox;
+mod operation;
+mod pair_status;
+mod peers;
+mod posted_memory;
+mod slab;
+mod status;
+mod work_id;
+
+pub(crate) use entry::{Entry, RawEntry};
+pub(crate) use mailbox::Mailbox;
+pub use operation::Operation;
+pub(crate) use pair_status::{PairStatus, is_broken};
+pub(crate) use peers::{AhInner, Peers};
+pub use posted_memory::PostedMemory;
+pub(crate) use slab::{SharedLedger, SlabPoster, slab};
+pub use status::{FaultSide, Status};
+pub use work_id::WorkId;
+pub(crate) use work_id::{MAX_SHARED, MAX_SLOTS, QueueKey, QueueKind};
+
+/// How many bytes of routing header come in front of each datagram that is received.
+pub(crate) const HEADER_BYTES: usize = 40;
+
+/// Says that its caller is rarely where it calls this. Nothing is left of the call.
+#[cold]
+#[inline(never)]
+pub(crate) fn unlikely() {}
