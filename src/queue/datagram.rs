@@ -1,5 +1,4 @@
 //! Unreliable datagrams: address handles, recipients, and the transitions of their queue pairs.
-#![allow(unsafe_code, reason = "owns address handles")]
 
 use super::attr::{Modify, PeerPath};
 use super::error::TransitionError;

@@ -1,6 +1,7 @@
 //! Every interleaving of a poster and a retirer on two threads.
+#![allow(unsafe_code, reason = "keeps the promises that the methods ask for")]
 use super::*;
-use crate::sync::{Arc, AtomicU32};
+use crate::sync::{Arc, AtomicU32, Ordering};
 use loom::thread;
 
 fn new<T>(depth: u32, first: u64) -> (Poster<T>, Retirer<T>) {
