@@ -1,0 +1,316 @@
+//! The floor plan of `src/`, read from the source: which floor uses which, which files use each other in a circle, where
+//! `unsafe` is, and how many names stand at the front door.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::{env, fs};
+use syn::visit::{self, Visit};
+use syn::{Attribute, Item, ItemMod, ItemUse, Meta, UseTree};
+
+/// From the ground up. A file uses its own floor and those before it.
+const FLOORS: [&str; 9] = ["sys", "provider", "device", "domain", "memory", "inflight", "completion", "queue", "scope"];
+
+/// What serves all floors. These use each other and `sys`.
+const SERVICES: [&str; 5] = ["error", "readiness", "seal", "sync", "types"];
+
+/// The most blocks and implementations that are `unsafe` outside of the soft device, and in how many files they are.
+const MOST_UNSAFE: (usize, usize) = (549, 52);
+
+/// The most names at the crate root.
+const MOST_NAMES: usize = 260;
+
+/// One module: a file, or a `mod` with a body.
+#[derive(Default)]
+struct Module {
+    /// From `src/`.
+    file: String,
+    /// What it declares or imports by another module's name: the name here, and the path from the crate root.
+    imports: BTreeMap<String, Vec<String>>,
+    /// Modules from which it imports everything.
+    globs: Vec<Vec<String>>,
+    /// All paths in it that name something of this crate, from the root.
+    uses: Vec<Use>,
+    /// What is `unsafe` in it.
+    unsafe_count: usize,
+}
+
+/// A mention of something of this crate.
+struct Use {
+    path: Vec<String>,
+    /// Only handed on, by `pub use`.
+    is_reexport: bool,
+}
+
+/// All modules by their path from the root; the root's is empty.
+type Modules = BTreeMap<Vec<String>, Module>;
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Whether the item is there in tests or documentation alone.
+fn is_for_tests(attributes: &[Attribute]) -> bool {
+    attributes.iter().filter(|attribute| attribute.path().is_ident("cfg")).any(|attribute| match &attribute.meta {
+        Meta::List(list) => {
+            let condition = list.tokens.to_string().replace(' ', "");
+            let is = |word: &str| condition.split(['(', ')', ',']).any(|part| part == word);
+            (is("test") || is("doc") || is("doctest"))
+                && !condition.starts_with("not(")
+                && !condition.starts_with("any(")
+        }
+        _ => false,
+    })
+}
+
+/// Reads a file, and those that it declares as modules.
+fn read(file: &str, path: &[String], modules: &mut Modules) {
+    let text = fs::read_to_string(root().join("src").join(file)).unwrap_or_else(|error| panic!("{file}: {error}"));
+    let parsed = syn::parse_file(&text).unwrap_or_else(|error| panic!("{file}: {error}"));
+    walk(file, path, &parsed.items, modules);
+}
+
+fn walk(file: &str, path: &[String], items: &[Item], modules: &mut Modules) {
+    let mut reader = Reader { path: path.to_vec(), module: Module { file: file.to_owned(), ..Module::default() } };
+    let mut children: Vec<&ItemMod> = Vec::new();
+    for item in items {
+        match item {
+            Item::Mod(child) if is_for_tests(&child.attrs) => {}
+            Item::Mod(child) => children.push(child),
+            item => reader.visit_item(item),
+        }
+    }
+    modules.insert(path.to_vec(), reader.module);
+    for child in children {
+        let name = child.ident.to_string();
+        let below = [path, std::slice::from_ref(&name)].concat();
+        match &child.content {
+            Some((_, items)) => walk(file, &below, items, modules),
+            None if below == ["sys", "bindings"] => {}
+            None => {
+                let folder = file.strip_suffix("mod.rs").or(file.strip_suffix("lib.rs")).map(str::to_owned);
+                let folder = folder.unwrap_or_else(|| format!("{}/", file.trim_end_matches(".rs")));
+                let [flat, nested] = [format!("{folder}{name}.rs"), format!("{folder}{name}/mod.rs")];
+                let is_flat = root().join("src").join(&flat).exists();
+                read(if is_flat { &flat } else { &nested }, &below, modules);
+            }
+        }
+    }
+}
+
+/// Gathers what one module mentions.
+struct Reader {
+    path: Vec<String>,
+    module: Module,
+}
+
+impl Reader {
+    /// The path from the crate root; `None` for what is not of this crate, or not said to be.
+    fn absolute(&self, segments: &[String]) -> Option<Vec<String>> {
+        let mut base = self.path.clone();
+        let mut rest = segments;
+        match rest.first()?.as_str() {
+            "crate" => base.clear(),
+            "self" => {}
+            "super" => {
+                base.pop();
+            }
+            _ => return None,
+        }
+        rest = &rest[1..];
+        while rest.first().is_some_and(|segment| segment == "super") {
+            base.pop();
+            rest = &rest[1..];
+        }
+        base.extend_from_slice(rest);
+        Some(base)
+    }
+
+    fn mention(&mut self, segments: &[String], is_reexport: bool) {
+        if let Some(path) = self.absolute(segments) {
+            self.module.uses.push(Use { path, is_reexport });
+        }
+    }
+
+    fn import(&mut self, tree: &UseTree, before: &[String], is_reexport: bool) {
+        let with = |name: String| [before, &[name]].concat();
+        match tree {
+            UseTree::Path(path) => self.import(&path.tree, &with(path.ident.to_string()), is_reexport),
+            UseTree::Group(group) => group.items.iter().for_each(|tree| self.import(tree, before, is_reexport)),
+            UseTree::Glob(_) => {
+                self.mention(before, is_reexport);
+                self.module.globs.extend(self.absolute(before));
+            }
+            UseTree::Name(name) if name.ident == "self" => self.note(before.last().cloned(), before, is_reexport),
+            UseTree::Name(name) => {
+                self.note(Some(name.ident.to_string()), &with(name.ident.to_string()), is_reexport);
+            }
+            UseTree::Rename(rename) => {
+                self.note(Some(rename.rename.to_string()), &with(rename.ident.to_string()), is_reexport);
+            }
+        }
+    }
+
+    fn note(&mut self, name: Option<String>, segments: &[String], is_reexport: bool) {
+        // `use ring::Held;` names a module beside it.
+        let from_here = self.absolute(segments).unwrap_or_else(|| [&self.path, segments].concat());
+        self.module.imports.extend(name.map(|name| (name, from_here)));
+        self.mention(segments, is_reexport);
+    }
+}
+
+impl<'ast> Visit<'ast> for Reader {
+    fn visit_item(&mut self, item: &'ast Item) {
+        let attributes: &[Attribute] = match item {
+            Item::Const(item) => &item.attrs,
+            Item::Fn(item) => &item.attrs,
+            Item::Impl(item) => &item.attrs,
+            Item::Struct(item) => &item.attrs,
+            Item::Use(item) => &item.attrs,
+            _ => &[],
+        };
+        if !is_for_tests(attributes) {
+            visit::visit_item(self, item);
+        }
+    }
+
+    fn visit_item_mod(&mut self, item: &'ast ItemMod) {
+        if !is_for_tests(&item.attrs) {
+            visit::visit_item_mod(self, item);
+        }
+    }
+
+    fn visit_impl_item_fn(&mut self, function: &'ast syn::ImplItemFn) {
+        if !is_for_tests(&function.attrs) {
+            visit::visit_impl_item_fn(self, function);
+        }
+    }
+
+    fn visit_item_use(&mut self, item: &'ast ItemUse) {
+        let is_reexport = !matches!(item.vis, syn::Visibility::Inherited);
+        self.import(&item.tree, &[], is_reexport);
+    }
+
+    /// `pub(crate)` mentions nothing.
+    fn visit_visibility(&mut self, _: &'ast syn::Visibility) {}
+
+    fn visit_path(&mut self, path: &'ast syn::Path) {
+        let segments: Vec<String> = path.segments.iter().map(|segment| segment.ident.to_string()).collect();
+        self.mention(&segments, false);
+        visit::visit_path(self, path);
+    }
+
+    fn visit_macro(&mut self, call: &'ast syn::Macro) {
+        let tokens = call.tokens.to_string();
+        for (at, _) in tokens.match_indices("crate ::") {
+            let path =
+                tokens[at..].split(" :: ").map(|part| part.split([' ', ',', '(', ')', ';', '<']).next().unwrap());
+            self.mention(&path.map(str::to_owned).collect::<Vec<_>>(), false);
+        }
+        self.module.unsafe_count += tokens.matches("unsafe {").count();
+        visit::visit_macro(self, call);
+    }
+
+    fn visit_expr_unsafe(&mut self, block: &'ast syn::ExprUnsafe) {
+        self.module.unsafe_count += 1;
+        visit::visit_expr_unsafe(self, block);
+    }
+
+    fn visit_item_impl(&mut self, item: &'ast syn::ItemImpl) {
+        self.module.unsafe_count += usize::from(item.unsafety.is_some());
+        visit::visit_item_impl(self, item);
+    }
+}
+
+fn modules() -> Modules {
+    let mut modules = Modules::new();
+    read("lib.rs", &[], &mut modules);
+    modules
+}
+
+/// The module that defines what `path` names, whichever way it is handed on.
+fn home(path: &[String], modules: &Modules, depth: usize) -> Vec<String> {
+    let mut at: Vec<String> = Vec::new();
+    for (index, segment) in path.iter().enumerate() {
+        let below = [&at[..], std::slice::from_ref(segment)].concat();
+        if modules.contains_key(&below) {
+            at = below;
+            continue;
+        }
+        let rest = &path[index + 1..];
+        let Some(module) = modules.get(&at) else { break };
+        if let Some(import) = module.imports.get(segment)
+            && depth < 8
+            && import != path
+        {
+            return home(&[import, rest].concat(), modules, depth + 1);
+        }
+        break;
+    }
+    at
+}
+
+/// Which file uses which, with the path that says so.
+fn edges(modules: &Modules, with_reexports: bool) -> BTreeMap<(String, String), String> {
+    let mut edges = BTreeMap::new();
+    for module in modules.values() {
+        for Use { path, is_reexport } in &module.uses {
+            if *is_reexport && !with_reexports {
+                continue;
+            }
+            let Some(target) = modules.get(&home(path, modules, 0)) else { continue };
+            if target.file != module.file {
+                edges.insert((module.file.clone(), target.file.clone()), path.join("::"));
+            }
+        }
+    }
+    edges
+}
+
+/// The floor or service of a file.
+fn room(file: &str) -> &str {
+    file.split(['/', '.']).next().unwrap()
+}
+
+fn floor(file: &str) -> Option<usize> {
+    FLOORS.iter().position(|floor| *floor == room(file))
+}
+
+#[test]
+fn each_floor_uses_only_those_below_it() {
+    let modules = modules();
+    let mut wrong = BTreeSet::new();
+    for ((from, to), path) in edges(&modules, true) {
+        let allowed = match (room(&from), floor(&from), floor(&to)) {
+            // The front door shows all floors.
+            ("lib" | "verbs", ..) => true,
+            (_, Some(from), Some(to)) => to <= from,
+            (_, Some(_), None) => SERVICES.contains(&room(&to)),
+            (room_of_user, None, _) => {
+                assert!(SERVICES.contains(&room_of_user), "{from} is on no floor: name it in tests/house.rs");
+                SERVICES.contains(&room(&to)) || room(&to) == "sys"
+            }
+        };
+        if !allowed {
+            wrong.insert(format!("src/{from} uses crate::{path} of src/{to}"));
+        }
+    }
+    assert!(wrong.is_empty(), "against the order {}:\n{wrong:#?}", FLOORS.join(" -> "));
+}
+
+#[test]
+fn unsafe_code_is_in_few_rooms() {
+    let mut rooms: BTreeMap<String, usize> = BTreeMap::new();
+    for module in modules().values().filter(|module| !module.file.starts_with("provider/soft")) {
+        *rooms.entry(module.file.clone()).or_default() += module.unsafe_count;
+    }
+    rooms.retain(|_, count| *count > 0);
+    let (blocks, files) = MOST_UNSAFE;
+    let total: usize = rooms.values().sum();
+    assert!(total <= blocks && rooms.len() <= files, "{total} in {} files: {rooms:#?}", rooms.len());
+}
+
+#[test]
+fn the_front_door_is_small() {
+    let names = &modules()[&Vec::new()].imports;
+    assert!(names.len() <= MOST_NAMES, "{} names at the crate root: {:?}", names.len(), names.keys());
+}
