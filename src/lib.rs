@@ -213,6 +213,7 @@ mod device;
 mod domain;
 mod error;
 mod memory;
+mod os;
 mod provider;
 mod queue;
 mod readiness;

@@ -3,11 +3,11 @@
 //! The descriptors of the verbs themselves are not given out. A read takes an event away, and whoever reads without
 //! acknowledging makes the destroy of the event's object wait for ever; and a poller has two of them to watch. So a program
 //! gets an `epoll(7)` descriptor over them, which tells no more than that there is something.
-#![allow(unsafe_code, reason = "poll(2), epoll(7)")]
 
 use crate::error::VerbError;
+use crate::os;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 /// Tells an event loop when there is something to take: a descriptor that is readable then.
@@ -41,19 +41,9 @@ pub struct Readiness {
 impl Readiness {
     /// Readable while one of `fds` is. The caller's descriptors stay the caller's: one that is closed counts no more.
     pub(crate) fn over(fds: &[RawFd]) -> Result<Self, VerbError> {
-        // SAFETY: takes a number.
-        let epoll = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
-        if epoll < 0 {
-            return Err(last("epoll_create1"));
-        }
-        // SAFETY: made just now, owned by nobody else.
-        let epoll = unsafe { OwnedFd::from_raw_fd(epoll) };
+        let epoll = os::epoll().map_err(|error| failed("epoll_create1", &error))?;
         for &fd in fds {
-            let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
-            // SAFETY: open descriptors, and a struct that may be read.
-            if unsafe { libc::epoll_ctl(epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &mut event) } < 0 {
-                return Err(last("epoll_ctl"));
-            }
+            os::epoll_add(epoll.as_fd(), fd).map_err(|error| failed("epoll_ctl", &error))?;
         }
         Ok(Self { epoll })
     }
@@ -83,18 +73,13 @@ impl AsRawFd for Readiness {
 /// Sleeps until one of `fds` can be read, or for `left`, or until a signal. Whether one can be.
 #[cfg(not(miri))]
 pub(crate) fn until_readable<const N: usize>(fds: [RawFd; N], left: Duration) -> io::Result<bool> {
-    let mut polls = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
-    // Rounded up, so as not to spin through the last millisecond.
+    // Rounded up: rounding down would spin through the last millisecond.
     let millis = i32::try_from(left.as_micros().div_ceil(1000)).unwrap_or(i32::MAX);
-    // SAFETY: `N` entries, which may be written.
-    let ready = unsafe { libc::poll(polls.as_mut_ptr(), N as libc::nfds_t, millis) };
-    if ready < 0 {
-        let error = io::Error::last_os_error();
-        if error.kind() != io::ErrorKind::Interrupted {
-            return Err(error);
-        }
+    match os::poll_readable(fds, millis) {
+        Ok(ready) => Ok(ready > 0),
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(false),
+        Err(error) => Err(error),
     }
-    Ok(ready > 0)
 }
 
 /// Miri has no `poll(2)`; to come back early is allowed.
@@ -104,6 +89,6 @@ pub(crate) fn until_readable<const N: usize>(_: [RawFd; N], _: Duration) -> io::
     Ok(false)
 }
 
-fn last(verb: &'static str) -> VerbError {
-    VerbError::new(verb, io::Error::last_os_error().raw_os_error().unwrap_or(libc::EMFILE))
+fn failed(call: &'static str, error: &io::Error) -> VerbError {
+    VerbError::new(call, error.raw_os_error().unwrap_or(libc::EMFILE))
 }

@@ -1,16 +1,15 @@
 //! An open device.
-#![allow(unsafe_code, reason = "owns the raw context")]
 
 use super::events::EventState;
 use super::objects::Objects;
 use super::reviewed::Promises;
 use super::{DeviceAttributes, Port, PortState, devices, hardware};
-use crate::error::{VerbError, note_leak};
-use crate::provider::{self, Opened, Provider};
-use crate::sys;
+use crate::error::VerbError;
+use crate::provider::handles::OpenContext;
+use crate::provider::{self, Opened};
 use crate::types::{Pkey, PortNumber};
 use std::sync::{Arc, OnceLock};
-use std::{env, fmt, ptr::NonNull, time::Duration};
+use std::{env, fmt, ops::Deref};
 
 /// Names in the environment under which libibverbs or a provider reports failed destroys as success, or leaves out
 /// locks. Either would make a proof of quiescence worthless.
@@ -118,12 +117,9 @@ pub(crate) struct DeviceKey {
     fabric: usize,
 }
 
+/// An open device, and what the library keeps of it. All that is made from the device holds a reference to this.
 pub(crate) struct ContextInner {
-    /// # Invariants
-    ///
-    /// 0. Came from `provider` and is open until this is dropped.
-    pub(crate) raw: NonNull<sys::ibv_context>,
-    pub(crate) provider: &'static dyn Provider,
+    open: OpenContext,
     pub(crate) device: DeviceKey,
     pub(super) soft: bool,
     /// What asynchronous events can be about.
@@ -133,26 +129,11 @@ pub(crate) struct ContextInner {
     pub(super) promises: OnceLock<&'static Promises>,
 }
 
-// ASSUMPTION: verbs may be called from any thread, but for a destroy that races with a use.
-// SAFETY: libibverbs may be called from any thread on one context (`ibv_open_device(3)` and the kernel's
-// `Documentation/infiniband/user_verbs`: verbs are thread-safe but for a destroy that races with a use, which
-// ownership rules out); the soft device takes a lock.
-unsafe impl Send for ContextInner {}
-// SAFETY: as above.
-unsafe impl Sync for ContextInner {}
-
-impl ContextInner {
-    pub(crate) fn next_timer(&self) -> Option<Duration> {
-        self.provider.next_timer(self.raw)
-    }
-}
-
-impl Drop for ContextInner {
-    fn drop(&mut self) {
-        // SAFETY: open (0); nothing that was made from it is left, since all of it holds a reference to this.
-        if let Err(error) = unsafe { self.provider.close_device(self.raw) } {
-            note_leak("a device context", error);
-        }
+/// The verbs on the open device.
+impl Deref for ContextInner {
+    type Target = OpenContext;
+    fn deref(&self) -> &OpenContext {
+        &self.open
     }
 }
 
@@ -225,11 +206,11 @@ impl Context {
     }
 
     fn from_opened(opened: Opened, name: &str) -> Self {
-        let Opened { context: raw, provider, fabric } = opened;
-        let device = DeviceKey { name: name.into(), fabric: fabric.unwrap_or(0) };
+        let device = DeviceKey { name: name.into(), fabric: opened.fabric.unwrap_or(0) };
+        let (soft, promises) = (opened.fabric.is_some(), OnceLock::new());
         let (objects, event_state) = (Objects::default(), EventState::default());
-        let (soft, promises) = (fabric.is_some(), OnceLock::new());
-        Self(Arc::new(ContextInner { raw, provider, device, soft, objects, event_state, promises }))
+        let open = OpenContext::new(opened);
+        Self(Arc::new(ContextInner { open, device, soft, objects, event_state, promises }))
     }
 
     /// The name of the device.
@@ -244,17 +225,14 @@ impl Context {
     /// The device is gone (`EIO`).
     #[doc(alias = "ibv_query_device")]
     pub fn attributes(&self) -> Result<DeviceAttributes, VerbError> {
-        // SAFETY: open (0).
-        unsafe { self.0.provider.query_device(self.0.raw) }.map(DeviceAttributes)
+        self.0.query_device().map(DeviceAttributes)
     }
 
     /// How many completion vectors there are, for
     /// [`CompletionQueueOptions::vector`](crate::CompletionQueueOptions::vector): at least 1.
     #[doc(alias = "num_comp_vectors")]
     pub fn completion_vectors(&self) -> u32 {
-        // SAFETY: open (0).
-        let vectors = unsafe { (*self.0.raw.as_ptr()).num_comp_vectors };
-        vectors.try_into().unwrap_or(0).max(1)
+        self.0.completion_vectors().try_into().unwrap_or(0).max(1)
     }
 
     /// The partition keys of a port, by their rows; invalid rows are left out.
@@ -266,12 +244,10 @@ impl Context {
     /// `EINVAL`: the device has no such port. `EIO`: the device is gone.
     #[doc(alias = "ibv_query_pkey")]
     pub fn partition_keys(&self, port: PortNumber) -> Result<Vec<(u16, Pkey)>, VerbError> {
-        // SAFETY: open (0).
-        let rows = unsafe { self.0.provider.query_port(self.0.raw, port.value()) }?.pkey_tbl_len;
+        let rows = self.0.query_port(port.value())?.pkey_tbl_len;
         let mut keys = Vec::new();
         for row in 0..rows {
-            // SAFETY: open (0).
-            let key = Pkey(unsafe { self.0.provider.query_pkey(self.0.raw, port.value(), row) }?);
+            let key = Pkey(self.0.query_pkey(port.value(), row)?);
             if key.is_valid() {
                 keys.push((row, key));
             }
@@ -301,10 +277,8 @@ impl Context {
     /// `EINVAL`: the device has no such port.
     #[doc(alias = "ibv_query_port")]
     pub fn port(&self, number: PortNumber) -> Result<Port, VerbError> {
-        // SAFETY: open (0).
-        let attributes = unsafe { self.0.provider.query_port(self.0.raw, number.value()) }?;
-        // SAFETY: open (0).
-        let table = unsafe { self.0.provider.query_gid_table(self.0.raw) }?;
+        let attributes = self.0.query_port(number.value())?;
+        let table = self.0.query_gid_table()?;
         Ok(Port::new(self.0.device.clone(), number, attributes, &table))
     }
 

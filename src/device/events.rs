@@ -1,11 +1,11 @@
 //! Asynchronous events: what happens to objects that no completion tells of.
-#![allow(unsafe_code, reason = "takes raw events, unions of the C interface")]
 
 use super::objects::Object;
 use super::{CompletionQueueId, Context, ContextInner, SharedReceiveQueueId};
 use crate::error::VerbError;
+use crate::provider::handles::{About, RawEvent};
 use crate::readiness::{Readiness, until_readable};
-use crate::sys::{ibv_async_event, ibv_event_type as Kind};
+use crate::sys::ibv_event_type as Kind;
 use crate::types::{PortNumber, Qpn};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -244,14 +244,12 @@ impl AsyncEvents {
     }
 
     fn fd(&self) -> i32 {
-        // SAFETY: open as long as we hold it.
-        unsafe { self.context.provider.async_fd(self.context.raw) }
+        self.context.async_fd()
     }
 
     fn take(&self) -> Result<Taken, VerbError> {
         let objects = self.context.objects.lock();
-        // SAFETY: open as long as we hold it.
-        let event = unsafe { self.context.provider.take_async_event(self.context.raw) }?;
+        let event = self.context.take_async_event()?;
         Ok(event.map_or(Taken::Nothing, |event| Taken::read(&event, &objects)))
     }
 }
@@ -278,12 +276,13 @@ enum Taken {
 }
 
 impl Taken {
-    fn read(event: &ibv_async_event, objects: &HashMap<usize, Object>) -> Self {
+    fn read(event: &RawEvent, objects: &HashMap<usize, Object>) -> Self {
         use AsyncEvent as Event;
-        let kind = event.event_type;
-        // SAFETY: each member is a pointer or an `int`, and libibverbs writes a whole pointer or an `int`; of a pointer only
-        // the address is looked at.
-        let object = || objects.get(&unsafe { event.element.qp }.addr());
+        let kind = event.kind;
+        let object = || match event.about {
+            About::Object(address) => objects.get(&address),
+            About::Port(_) | About::Device => None,
+        };
         let pair = |what| match object() {
             Some(&Object::QueuePair(qpn)) => Self::Event(Event::OfQueuePair(qpn, what)),
             _ => Self::OfNobody,
@@ -294,8 +293,10 @@ impl Taken {
         };
         let unknown = Self::Event(Event::Unknown { code: kind.0 });
         let port = |what| {
-            // SAFETY: events of ports have this member.
-            let number = u8::try_from(unsafe { event.element.port_num }).unwrap_or(0);
+            let number = match event.about {
+                About::Port(number) => u8::try_from(number).unwrap_or(0),
+                About::Object(_) | About::Device => 0,
+            };
             PortNumber::new(number).map_or(unknown, |port| Self::Event(Event::OfPort(port, what)))
         };
         match kind {

@@ -1,4 +1,5 @@
 //! Devices: what there is, opening one, and what it and its ports say of themselves.
+#![forbid(unsafe_code)]
 
 mod attributes;
 mod context;

@@ -1,5 +1,4 @@
 //! On-demand paging: what a device does with memory that is not pinned.
-#![allow(unsafe_code, reason = "calls the provider")]
 
 use super::Context;
 use crate::error::VerbError;
@@ -104,8 +103,7 @@ impl Context {
     /// ```
     #[doc(alias = "ibv_query_device_ex")]
     pub fn on_demand(&self) -> Result<OnDemandPaging, VerbError> {
-        // SAFETY: open, as long as we hold it.
-        unsafe { self.0.provider.query_device_ex(self.0.raw) }.map(|device| OnDemandPaging(device.odp_caps))
+        self.0.query_device_ex().map(|device| OnDemandPaging(device.odp_caps))
     }
 }
 

@@ -1,6 +1,8 @@
 //! A port of a device, and its table of GIDs.
 
 use super::context::{ContextInner, DeviceKey};
+use crate::os;
+use crate::provider::handles::gid_bytes;
 use crate::sys;
 use crate::types::{Gid, Mtu, PortNumber};
 use std::fmt;
@@ -84,7 +86,7 @@ impl GidEntry {
 
     /// The name of the network interface that it belongs to, if it has one and that still exists.
     pub fn interface_name(&self) -> Option<String> {
-        interface_name(self.interface)
+        os::interface_name(self.interface)
     }
 
     /// How well the row serves when nothing more is known: RoCE v2 over IPv4 first, link-local last.
@@ -142,15 +144,6 @@ impl fmt::Display for PortState {
             Self::Unknown(state) => write!(f, "in state {state}"),
         }
     }
-}
-
-#[allow(unsafe_code, reason = "if_indextoname(3)")]
-fn interface_name(index: u32) -> Option<String> {
-    let mut name = [0_u8; libc::IF_NAMESIZE];
-    // SAFETY: the buffer has the size that `if_indextoname(3)` asks for.
-    let found = unsafe { libc::if_indextoname(index, name.as_mut_ptr().cast()) };
-    let end = name.iter().position(|&byte| byte == 0)?;
-    (!found.is_null()).then(|| String::from_utf8_lossy(&name[..end]).into_owned())
 }
 
 /// No row of the GID table is as was asked; the rows that there are.
@@ -295,10 +288,8 @@ impl Port {
 }
 
 /// Reads one row; `None` for an empty one.
-#[allow(unsafe_code, reason = "ibv_gid is a union")]
 fn entry(row: &sys::ibv_gid_entry) -> Option<GidEntry> {
-    // SAFETY: both members of the union are 16 bytes, for which any value is valid.
-    let gid = Gid(unsafe { row.gid.raw });
+    let gid = Gid(gid_bytes(&row.gid));
     let kind = match row.gid_type {
         0 => GidKind::InfiniBand,
         1 => GidKind::RoceV1,

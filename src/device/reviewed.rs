@@ -6,7 +6,6 @@
 //! by its own completion alone, a refused post keeps its memory, and the poller destroys the pairs.
 //!
 //! `docs/providers.md` has the sources that were read, and the reason for each entry.
-#![allow(unsafe_code, reason = "calls the provider")]
 
 use super::context::ContextInner;
 use crate::queue::CreateError;
@@ -353,12 +352,8 @@ impl ContextInner {
     /// What its provider may be believed.
     pub(crate) fn promises(&self) -> &'static Promises {
         self.promises.get_or_init(|| {
-            // SAFETY: open as long as this is there.
-            unsafe { self.provider.promises(self.raw) }.unwrap_or_else(|| {
-                // SAFETY: as above.
-                let device = unsafe { self.provider.query_device(self.raw) };
-                device.ok().and_then(|device| row_of(&device)).unwrap_or(&UNREVIEWED)
-            })
+            let by_number = || self.query_device().ok().and_then(|device| row_of(&device));
+            self.own_promises().or_else(by_number).unwrap_or(&UNREVIEWED)
         })
     }
 }

@@ -1,14 +1,15 @@
-//! The memory behind a region, with its type erased while the device may reach it.
+//! The memory behind a region: its owner, taken apart for as long as a device may reach the bytes.
 //!
-//! A `Box`, `Vec` or `&mut` promises that nobody else writes behind it, and moving one asserts that promise again. So
-//! none is kept of registered memory: it enters as a raw pointer with exposed provenance, and is rebuilt after
-//! deregistration.
+//! A `Box`, a `Vec` or a `&mut` promises that nobody else writes the bytes behind it, and moving one makes that promise
+//! again. A device breaks it. So the library stores none of them for registered memory: it takes the owner apart into a raw
+//! pointer with exposed provenance, and rebuilds the owner after deregistration.
 #![allow(unsafe_code, reason = "takes owners apart and rebuilds them")]
 
-use super::RegionInner;
+use super::foreign::{Foreign, ForeignMemory};
+use super::part::UniquePart;
+use super::{Buffer, DmaBuf, Pages, SharedMap};
 use crate::seal::Key;
-use std::ops::{Deref, DerefMut};
-use std::{fmt, io, mem, ptr, slice};
+use std::{mem, ptr, ptr::NonNull};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Types that registered memory may hold: any bytes are a value (a device writes them), no padding (a device sends it),
@@ -47,82 +48,141 @@ impl<T: FromBytes + Immutable> Viewable for T {}
 pub trait Memory: Sized + sealed::Sealed {}
 
 pub(super) mod sealed {
-    #[allow(unnameable_types, reason = "seals `Memory`")]
-    pub trait Sealed {
+    /// An owner of bytes that can be taken apart and rebuilt.
+    #[allow(unnameable_types, reason = "seals `Memory` and `OpaqueMemory`")]
+    pub trait Sealed: Sized {
         fn into_raw(self, key: super::Key) -> super::RawMemory;
         /// # Safety
         ///
-        /// `raw` came from `into_raw` of this type, and nobody else uses it any more.
+        /// `raw` came from `into_raw` of this type, is used once, and nobody else uses the bytes any more.
         unsafe fn from_raw(raw: super::RawMemory) -> Self;
     }
 }
 use sealed::Sealed;
 
-/// An owner of memory, taken apart.
+/// An address. Who has it may not touch what is there: the types that own the bytes decide that.
 #[derive(Clone, Copy, Debug)]
+#[repr(transparent)]
+pub(super) struct Address(*mut u8);
+
+// SAFETY: a number with provenance. Using what is there takes `unsafe` code, which answers for the thread that it is on.
+unsafe impl Send for Address {}
+// SAFETY: shared access copies the number.
+unsafe impl Sync for Address {}
+
+impl Address {
+    /// The address of bytes that a device may reach from now on, which is an access by a number.
+    pub(super) fn expose(first: *mut u8) -> Self {
+        first.expose_provenance();
+        Self(first)
+    }
+
+    #[inline(always)]
+    pub(super) fn as_ptr(self) -> *mut u8 {
+        self.0
+    }
+
+    #[inline(always)]
+    pub(super) fn addr(self) -> usize {
+        self.0.addr()
+    }
+
+    pub(super) fn plus(self, offset: usize) -> Self {
+        Self(self.0.wrapping_add(offset))
+    }
+}
+
+/// An owner of bytes, taken apart.
+#[derive(Debug)]
 #[allow(unnameable_types, reason = "in a sealed trait")]
 pub struct RawMemory {
-    /// The first byte, with exposed provenance over all of them.
-    pub(crate) addr: *mut u8,
-    pub(crate) len_bytes: usize,
-    /// Elements, and how many of them fit: what the owner needs to be rebuilt.
+    /// The first byte, with provenance over all of them.
+    addr: Address,
+    len_bytes: usize,
+    /// How many elements there are and how many fit, for `Vec` and slices.
     count: usize,
     capacity: usize,
-    /// What else the owner needs; see [`keep`](Self::keep).
-    parts: *mut (),
-    /// How many registrations there are of it, one around the other.
+    /// A box of what else the owner is made of, with its type forgotten: see [`keep`](Self::keep).
+    kept: Address,
+    /// How many registrations of these bytes there are already, one around the other.
     depth: u8,
 }
 
 impl RawMemory {
-    pub(super) fn of_slice<T>(slice: *mut [T], capacity: usize) -> Self {
-        let addr = slice.cast::<u8>();
-        addr.expose_provenance();
+    fn of_slice<T>(slice: *mut [T], capacity: usize) -> Self {
+        let addr = Address::expose(slice.cast::<u8>());
         let (len_bytes, count) = (slice.len() * mem::size_of::<T>(), slice.len());
-        Self { addr, len_bytes, count, capacity, parts: ptr::null_mut(), depth: 0 }
+        Self { addr, len_bytes, count, capacity, kept: Address(ptr::null_mut()), depth: 0 }
     }
 
-    /// Bytes with what their owner is made of besides.
-    pub(super) fn keep<P>(bytes: *mut [u8], parts: P) -> Self {
-        Self { parts: Box::into_raw(Box::new(parts)).cast(), ..Self::of_slice(bytes, bytes.len()) }
+    /// Bytes, and what their owner is made of besides. `kept` must not claim the bytes, as a reference or a box would.
+    fn keep<P: Send + 'static>(addr: *mut u8, len_bytes: usize, kept: P) -> Self {
+        let kept = Address(Box::into_raw(Box::new(kept)).cast());
+        Self { kept, ..Self::of_slice(ptr::slice_from_raw_parts_mut(addr, len_bytes), len_bytes) }
     }
 
-    /// The same, within one more registration than there are of it.
-    pub(super) fn within(self, region: &RegionInner) -> Self {
-        Self { depth: region.depth().saturating_add(1), ..self }
-    }
-
-    pub(super) fn depth(&self) -> u8 {
-        self.depth
-    }
-
-    /// The bytes.
-    pub(super) fn bytes(&self) -> *mut [u8] {
-        ptr::slice_from_raw_parts_mut(self.addr, self.len_bytes)
-    }
-
-    /// What was kept with them, where it is.
-    ///
-    /// # Safety
-    ///
-    /// From [`keep`](Self::keep) of the same `P`, and [`parts`](Self::parts) is not called meanwhile.
-    pub(super) unsafe fn peek<P>(&self) -> &P {
-        // SAFETY: from a box of `P`, which is not given up (caller).
-        unsafe { &*self.parts.cast::<P>() }
-    }
-
-    /// What was kept with them.
-    ///
     /// # Safety
     ///
     /// From [`keep`](Self::keep) of the same `P`; called once.
-    pub(super) unsafe fn parts<P>(&self) -> P {
-        // SAFETY: from a box of `P`, which is given up here (caller).
-        *unsafe { Box::from_raw(self.parts.cast::<P>()) }
+    unsafe fn into_kept<P>(self) -> P {
+        // SAFETY: a box of `P`, which is given up here (caller).
+        *unsafe { Box::from_raw(self.kept.0.cast::<P>()) }
     }
 
     fn as_slice_of<T>(&self) -> *mut [T] {
-        ptr::slice_from_raw_parts_mut(self.addr.cast(), self.count)
+        ptr::slice_from_raw_parts_mut(self.addr.0.cast(), self.count)
+    }
+}
+
+/// An owner of bytes, taken apart and its type forgotten. Dropping this leaks the owner: a device may still use the bytes.
+#[derive(Debug)]
+pub(super) struct TakenApart {
+    /// # Invariants
+    ///
+    /// 0. Came from `into_raw` of some `M`, and nobody else rebuilds the owner from it.
+    raw: RawMemory,
+    /// 1. Rebuilds that `M` and drops it; as unsafe as `M::from_raw`.
+    rebuild_and_drop: unsafe fn(RawMemory),
+}
+
+impl TakenApart {
+    pub(super) fn of<M: Sealed>(memory: M) -> Self {
+        // SAFETY: called by `free` only, with what `M::into_raw` gave (0).
+        let rebuild_and_drop: unsafe fn(RawMemory) = |raw| drop(unsafe { M::from_raw(raw) });
+        Self { raw: memory.into_raw(Key(())), rebuild_and_drop }
+    }
+
+    pub(super) fn address(&self) -> Address {
+        self.raw.addr
+    }
+
+    pub(super) fn len_bytes(&self) -> usize {
+        self.raw.len_bytes
+    }
+
+    /// How many registrations of these bytes there are already, one around the other.
+    pub(super) fn depth(&self) -> u8 {
+        self.raw.depth
+    }
+
+    /// The owner.
+    ///
+    /// # Safety
+    ///
+    /// This was made of an `M`, and nobody uses the bytes any more.
+    pub(super) unsafe fn rebuild<M: Sealed>(self) -> M {
+        // SAFETY: from `M::into_raw` and used once (0); the type, and that nobody uses the bytes, is the caller's promise.
+        unsafe { M::from_raw(self.raw) }
+    }
+
+    /// Rebuilds the owner and drops it.
+    ///
+    /// # Safety
+    ///
+    /// Nobody uses the bytes any more.
+    pub(super) unsafe fn free(self) {
+        // SAFETY: used once, with the function of its type (0, 1); nobody uses the bytes (caller).
+        unsafe { (self.rebuild_and_drop)(self.raw) }
     }
 }
 
@@ -149,7 +209,7 @@ impl<T: Plain> Sealed for Vec<T> {
 
     unsafe fn from_raw(raw: RawMemory) -> Self {
         // SAFETY: pointer, length and capacity of a vector that was taken apart (caller); any bytes are a `T`.
-        unsafe { Vec::from_raw_parts(raw.addr.cast(), raw.count, raw.capacity) }
+        unsafe { Vec::from_raw_parts(raw.addr.0.cast(), raw.count, raw.capacity) }
     }
 }
 
@@ -166,97 +226,54 @@ impl<T: Plain> Sealed for &'static mut [T] {
     }
 }
 
-/// Zeroed memory in whole pages of its own: a private anonymous map, `mmap(2)`.
-///
-/// Registering pins whole pages, and a fork may treat pinned pages apart; sharing none of them with other data avoids
-/// both surprises.
-pub struct Pages {
-    /// # Invariants
-    ///
-    /// 0. The start of a map of `mapped` bytes, readable and writable, ours alone; dangling if `mapped` is 0.
-    pub(super) addr: ptr::NonNull<u8>,
-    /// 1. At most `mapped`.
-    pub(super) len: usize,
-    pub(super) mapped: usize,
-}
+/// Owners that keep a raw pointer to their bytes: moving one claims nothing, so it is kept whole.
+macro_rules! kept_whole {
+    ($($owner:ty),*) => {$(
+        impl Sealed for $owner {
+            fn into_raw(self, _: Key) -> RawMemory {
+                RawMemory::keep(self.first_byte(), self.len_bytes(), self)
+            }
 
-/// There are no pages: the system does not map so many bytes.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot map {len_bytes} bytes")]
-pub struct NoPages {
-    /// What was asked for.
-    pub len_bytes: usize,
-    /// What the system answered.
-    pub source: io::Error,
-}
-
-// SAFETY: an owner of plain bytes (0), as `Box<[u8]>` is.
-unsafe impl Send for Pages {}
-// SAFETY: as above.
-unsafe impl Sync for Pages {}
-
-impl Pages {
-    /// `len_bytes` zeroed bytes.
-    ///
-    /// # Errors
-    ///
-    /// The system does not map so many.
-    pub fn new(len_bytes: usize) -> Result<Self, NoPages> {
-        if len_bytes == 0 {
-            return Ok(Self { addr: ptr::NonNull::dangling(), len: 0, mapped: 0 });
+            unsafe fn from_raw(raw: RawMemory) -> Self {
+                // SAFETY: kept by `into_raw`; called once (caller).
+                unsafe { raw.into_kept() }
+            }
         }
-        let addr = map(len_bytes, 0).map_err(|source| NoPages { len_bytes, source })?;
-        Ok(Self { addr, len: len_bytes, mapped: len_bytes })
-    }
+    )*};
 }
-
-/// A new private anonymous map of `len_bytes`, which are not 0, with `flags` besides.
-pub(super) fn map(len_bytes: usize, flags: i32) -> io::Result<ptr::NonNull<u8>> {
-    let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags);
-    // SAFETY: a new map, which replaces none.
-    let addr = unsafe { libc::mmap(ptr::null_mut(), len_bytes, access, kind, -1, 0) };
-    ptr::NonNull::new(addr.cast()).filter(|_| addr != libc::MAP_FAILED).ok_or_else(io::Error::last_os_error)
-}
-
-impl Drop for Pages {
-    fn drop(&mut self) {
-        if self.mapped != 0 {
-            // SAFETY: our own map (0), which nobody uses any more.
-            unsafe { libc::munmap(self.addr.as_ptr().cast(), self.mapped) };
-        }
-    }
-}
-
-impl Deref for Pages {
-    type Target = [u8];
-    fn deref(&self) -> &[u8] {
-        // SAFETY: ours alone, zeroed at first and so never uninitialised (0, 1).
-        unsafe { slice::from_raw_parts(self.addr.as_ptr(), self.len) }
-    }
-}
-
-impl DerefMut for Pages {
-    fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above.
-        unsafe { slice::from_raw_parts_mut(self.addr.as_ptr(), self.len) }
-    }
-}
-
-impl fmt::Debug for Pages {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pages").field("len", &self.len).finish_non_exhaustive()
-    }
-}
-
 impl Memory for Pages {}
-impl Sealed for Pages {
+kept_whole!(Pages, SharedMap, DmaBuf);
+
+/// All of its capacity, for one more registration: with rights of peers, who then reach these bytes of its region and no
+/// others.
+impl<B> Memory for Buffer<B> {}
+impl<B> Sealed for Buffer<B> {
     fn into_raw(self, _: Key) -> RawMemory {
-        let this = mem::ManuallyDrop::new(self);
-        RawMemory::of_slice(ptr::slice_from_raw_parts_mut(this.addr.as_ptr(), this.len), this.mapped)
+        let part = self.into_unique();
+        let depth = part.region().depth().saturating_add(1);
+        RawMemory { depth, ..RawMemory::keep(part.address().as_ptr(), part.capacity(), part) }
     }
 
     unsafe fn from_raw(raw: RawMemory) -> Self {
-        // SAFETY: the pointer of pages that were taken apart is not null.
-        Self { addr: unsafe { ptr::NonNull::new_unchecked(raw.addr) }, len: raw.count, mapped: raw.capacity }
+        // SAFETY: kept by `into_raw`; called once (caller).
+        Self::of(unsafe { raw.into_kept::<UniquePart>() })
+    }
+}
+
+impl<F: ForeignMemory> Memory for Foreign<F> {}
+impl<F: ForeignMemory> Sealed for Foreign<F> {
+    fn into_raw(self, _: Key) -> RawMemory {
+        let (bytes, parts) = self.0.into_parts();
+        RawMemory::keep(bytes.as_ptr().cast(), bytes.len(), parts)
+    }
+
+    unsafe fn from_raw(raw: RawMemory) -> Self {
+        let bytes = raw.as_slice_of::<u8>();
+        // SAFETY: not null, since it came from `into_parts`.
+        let bytes = unsafe { NonNull::new_unchecked(bytes) };
+        // SAFETY: kept by `into_raw`; called once (caller).
+        let parts = unsafe { raw.into_kept::<F::Parts>() };
+        // SAFETY: both came from one `into_parts`, and nobody else uses the bytes (caller).
+        Self(unsafe { F::from_parts(bytes, parts) })
     }
 }

@@ -1,14 +1,11 @@
 //! Buffers: disjoint parts of a region that no peer can write, posted by move.
-#![allow(unsafe_code, reason = "slices over a part of a region")]
 
-use super::backing::{Memory, RawMemory, sealed::Sealed};
-use super::part::{Descriptor, Part};
-use super::{Plain, RegionInner, Viewable};
+use super::part::{Descriptor, Part, SharedPart, UniquePart};
+use super::{OutOfBounds, Plain, Viewable};
 use crate::domain::brand::Branded;
-use crate::seal::Key;
 use std::marker::PhantomData;
-use std::ops::{Deref, DerefMut};
-use std::{fmt, mem, ptr, slice, sync::Arc};
+use std::ops::{Deref, DerefMut, Range};
+use std::{fmt, mem, ptr, sync::Arc};
 use zerocopy::{FromBytes, KnownLayout};
 
 /// A part of a region of domain `B` that this program owns alone. One word.
@@ -19,21 +16,28 @@ use zerocopy::{FromBytes, KnownLayout};
 /// Dropping it gives its bytes up; the region is deregistered and freed with its last buffer.
 #[repr(transparent)]
 pub struct Buffer<B> {
-    /// # Invariants
-    ///
-    /// 0. The only reference, to an exclusive descriptor; no request names it.
-    part: Part,
+    part: UniquePart,
     brand: Branded<B>,
 }
 
 impl<B> Buffer<B> {
+    /// The buffer over `part`, of which the caller has the only reference. No request names the part any more.
     #[inline(always)]
     pub(crate) fn new(part: Part) -> Self {
+        Self::of(UniquePart::new(part))
+    }
+
+    #[inline(always)]
+    pub(super) fn of(part: UniquePart) -> Self {
         Self { part, brand: PhantomData }
     }
 
     #[inline(always)]
     pub(crate) fn into_part(self) -> Part {
+        self.part.into_part()
+    }
+
+    pub(super) fn into_unique(self) -> UniquePart {
         self.part
     }
 
@@ -87,9 +91,9 @@ impl<B> Buffer<B> {
         if mid == 0 || mid >= self.capacity() {
             return Err(SplitError { mid, capacity: self.capacity(), buffer: self });
         }
-        let (addr, capacity, region) = (self.part.addr(), self.capacity(), self.part.region());
-        let right = Descriptor::part(addr.wrapping_add(mid), capacity - mid, true, Arc::clone(region));
-        let left = Descriptor::part(addr, mid, true, Arc::clone(region));
+        let (address, capacity, region) = (self.part.address(), self.capacity(), self.part.region());
+        let right = Descriptor::part(address.plus(mid), capacity - mid, true, Arc::clone(region));
+        let left = Descriptor::part(address, mid, true, Arc::clone(region));
         Ok((Self::new(left), Self::new(right)))
     }
 
@@ -120,22 +124,17 @@ impl<B> Buffer<B> {
     /// `next` does not start where this ends; both come back.
     pub fn join(self, next: Self) -> Result<Self, JoinError<Self>> {
         let (left, right) = (&*self.part, &*next.part);
-        let adjacent = left.addr().wrapping_add(left.capacity()) == right.addr();
+        let adjacent = left.address().plus(left.capacity()).addr() == right.address().addr();
         let capacity = left.capacity() + right.capacity();
         if !adjacent || !Arc::ptr_eq(left.region(), right.region()) {
             return Err(JoinError { left: self, right: next });
         }
-        Ok(Self::new(Descriptor::part(left.addr(), capacity, true, Arc::clone(left.region()))))
+        Ok(Self::new(Descriptor::part(left.address(), capacity, true, Arc::clone(left.region()))))
     }
 
     /// Makes it read-only and clonable; [`SharedBuffer::try_into_unique`] is the way back.
     pub fn share(self) -> SharedBuffer<B> {
-        SharedBuffer::new(self.part)
-    }
-
-    /// Whether this is all of `region`.
-    pub(super) fn covers(&self, region: &Arc<RegionInner>) -> bool {
-        Arc::ptr_eq(self.part.region(), region) && self.capacity() == region.len_bytes()
+        SharedBuffer::new(self.into_part())
     }
 
     /// The filled bytes as one `T`.
@@ -185,15 +184,13 @@ impl<B> Buffer<B> {
 impl<B> Deref for Buffer<B> {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        // SAFETY: ours alone, and no request names it (0); no peer may write to the region of an exclusive descriptor.
-        unsafe { self.part.bytes() }
+        self.part.as_slice()
     }
 }
 
 impl<B> DerefMut for Buffer<B> {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: inside the region, initialised; ours alone and borrowed to write (0).
-        unsafe { slice::from_raw_parts_mut(self.part.addr(), self.part.filled()) }
+        self.part.as_mut_slice()
     }
 }
 
@@ -211,21 +208,6 @@ impl<B> AsMut<[u8]> for Buffer<B> {
     }
 }
 
-/// All of its capacity, for a registration of its own: with rights of peers, who then reach this part of its region alone.
-impl<B> Memory for Buffer<B> {}
-impl<B> Sealed for Buffer<B> {
-    fn into_raw(self, _: Key) -> RawMemory {
-        let bytes = ptr::slice_from_raw_parts_mut(self.part.addr(), self.capacity());
-        let region = Arc::clone(self.part.region());
-        RawMemory::keep(bytes, self.part).within(&region)
-    }
-
-    unsafe fn from_raw(raw: RawMemory) -> Self {
-        // SAFETY: kept by `into_raw`, from a buffer; called once (caller).
-        Self::new(unsafe { raw.parts::<Part>() })
-    }
-}
-
 impl<B> fmt::Debug for Buffer<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.part.fmt(f)
@@ -234,22 +216,20 @@ impl<B> fmt::Debug for Buffer<B> {
 
 /// A read-only part of a region, clonable, and in flight as often as one likes: what is broadcast. One word.
 pub struct SharedBuffer<B> {
-    /// # Invariants
-    ///
-    /// 0. Nobody writes the part while any clone is around.
-    part: Part,
+    part: SharedPart,
     brand: Branded<B>,
 }
 
 impl<B> SharedBuffer<B> {
+    /// A share of `part`, which nobody writes while any reference to it is around.
     #[inline(always)]
     pub(crate) fn new(part: Part) -> Self {
-        Self { part, brand: PhantomData }
+        Self { part: SharedPart::new(part), brand: PhantomData }
     }
 
     #[inline(always)]
     pub(crate) fn into_part(self) -> Part {
-        self.part
+        self.part.into_part()
     }
 
     #[inline(always)]
@@ -279,23 +259,31 @@ impl<B> SharedBuffer<B> {
         } else if !self.part.is_only() {
             NotUniqueReason::Clones
         } else {
-            return Ok(Buffer::new(self.part));
+            return Ok(Buffer::new(self.into_part()));
         };
         Err(NotUnique { share: self, reason })
+    }
+
+    /// The bytes in `range`, as a share of their own. May be none.
+    pub(crate) fn share_of(&self, range: Range<usize>) -> Result<Self, OutOfBounds> {
+        let (within, len_bytes) = (self.len(), range.end.saturating_sub(range.start));
+        let len_bytes = if range.start > range.end { usize::MAX } else { len_bytes };
+        OutOfBounds::check(range.start as u64, len_bytes as u64, within as u64)?;
+        let address = self.part.address().plus(range.start);
+        Ok(Self::new(Descriptor::part(address, len_bytes, false, Arc::clone(self.part.region()))))
     }
 }
 
 impl<B> Clone for SharedBuffer<B> {
     fn clone(&self) -> Self {
-        Self::new(self.part.clone())
+        Self { part: self.part.clone(), brand: PhantomData }
     }
 }
 
 impl<B> Deref for SharedBuffer<B> {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        // SAFETY: nobody writes it (0).
-        unsafe { self.part.bytes() }
+        self.part.as_slice()
     }
 }
 

@@ -1,10 +1,9 @@
 //! Memory of another device.
-#![allow(unsafe_code, reason = "registers memory by its descriptor")]
 
-use super::backing::RawMemory;
 use super::opaque::{OpaqueMemory, sealed::Sealed};
+use super::registration::Exported;
 use crate::seal::Key;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr;
 
 /// A part of a dma-buf: memory that another driver exports as a file descriptor, such as that of a GPU.
@@ -79,20 +78,18 @@ impl From<DmaBuf> for OwnedFd {
 
 impl OpaqueMemory for DmaBuf {}
 impl Sealed for DmaBuf {
-    fn into_raw(self, _: Key) -> RawMemory {
-        // Not an address of this process: what the keys call the first byte.
-        let addr = ptr::without_provenance_mut(self.offset as usize);
-        RawMemory::keep(ptr::slice_from_raw_parts_mut(addr, self.len_bytes), self)
+    fn exported(&self, _: Key) -> Option<Exported> {
+        Some(Exported { fd: self.exported.as_raw_fd(), offset: self.offset })
+    }
+}
+
+impl DmaBuf {
+    /// Not an address of this process: what the keys call the first byte.
+    pub(super) fn first_byte(&self) -> *mut u8 {
+        ptr::without_provenance_mut(self.offset as usize)
     }
 
-    unsafe fn from_raw(raw: RawMemory) -> Self {
-        // SAFETY: kept by `into_raw`; called once (caller).
-        unsafe { raw.parts() }
-    }
-
-    unsafe fn exported(raw: &RawMemory) -> Option<(RawFd, u64)> {
-        // SAFETY: kept by `into_raw`, and not taken back yet (caller).
-        let this: &Self = unsafe { raw.peek() };
-        Some((this.exported.as_raw_fd(), this.offset))
+    pub(super) fn len_bytes(&self) -> usize {
+        self.len_bytes
     }
 }

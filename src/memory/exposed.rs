@@ -6,11 +6,11 @@
 //!
 //! ASSUMPTION: a device's access to host memory does not interfere with such loads and stores otherwise than another
 //! thread's relaxed atomic ones would. No specification of Rust speaks of devices.
-#![allow(unsafe_code, reason = "words of a region by address")]
 
-use super::region::RegionInner;
+use super::registration::RegionInner;
 use super::{Access, Exposed, Memory, MemoryRegion, PeerCannotWrite};
 use crate::domain::Brand;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const WORD: usize = 8;
@@ -35,64 +35,63 @@ impl OutOfBounds {
     }
 }
 
-/// The word with this number. Exposed regions are made of whole words, so `index` is checked against the length only.
-fn word(region: &RegionInner, index: usize) -> &AtomicU64 {
-    debug_assert!(index < region.len_bytes() / WORD);
-    let address = region.addr().cast::<u64>().wrapping_add(index);
-    // SAFETY: inside the region (callers check), 8-byte aligned (checked when it was registered); everybody, the soft
-    // device included, uses whole atomic words while peers may write.
-    unsafe { AtomicU64::from_ptr(address) }
-}
-
 fn check(region: &RegionInner, offset: usize, len_bytes: usize) -> Result<(), OutOfBounds> {
     OutOfBounds::check(offset as u64, len_bytes as u64, region.len_bytes() as u64)
 }
 
-/// Calls `each` with the part of `len_bytes` at `offset` that is in each word: its number, the bytes of the word, and those of
-/// the range.
-fn for_each_word(
-    offset: usize,
-    len_bytes: usize,
-    mut each: impl FnMut(usize, std::ops::Range<usize>, std::ops::Range<usize>),
-) {
+/// The words that `len_bytes` at `offset` touch: of each its number, which bytes of it are meant, and where they are in the
+/// range.
+fn words(offset: usize, len_bytes: usize) -> impl Iterator<Item = (usize, Range<usize>, Range<usize>)> {
     let mut done = 0;
-    while done < len_bytes {
-        let at = offset + done;
-        let within = at % WORD;
-        let take = (WORD - within).min(len_bytes - done);
-        each(at / WORD, within..within + take, done..done + take);
-        done += take;
-    }
+    std::iter::from_fn(move || {
+        let (at, left) = (offset + done, len_bytes - done);
+        let first = at % WORD;
+        let take = (WORD - first).min(left);
+        let range = done..done + take;
+        done = range.end;
+        (left != 0).then_some((at / WORD, first..first + take, range))
+    })
 }
 
 /// Copies out of the words of a region that peers may reach.
 pub(super) fn copy_out(region: &RegionInner, offset: usize, bytes: &mut [u8]) -> Result<(), OutOfBounds> {
     check(region, offset, bytes.len())?;
-    for_each_word(offset, bytes.len(), |index, inside, range| {
-        let whole = word(region, index).load(Ordering::Relaxed).to_ne_bytes();
+    for (index, inside, range) in words(offset, bytes.len()) {
+        let whole = word(region, index)?.load(Ordering::Relaxed).to_ne_bytes();
         bytes[range].copy_from_slice(&whole[inside]);
-    });
+    }
     Ok(())
 }
 
 /// Copies into the words of a region that peers may reach.
 pub(super) fn copy_in(region: &RegionInner, offset: usize, bytes: &[u8]) -> Result<(), OutOfBounds> {
     check(region, offset, bytes.len())?;
-    for_each_word(offset, bytes.len(), |index, inside, range| {
-        let word = word(region, index);
+    for (index, inside, range) in words(offset, bytes.len()) {
+        let word = word(region, index)?;
         if inside.len() == WORD {
             let mut whole = [0; WORD];
             whole.copy_from_slice(&bytes[range]);
             word.store(u64::from_ne_bytes(whole), Ordering::Relaxed);
         } else {
+            // The rest of the word keeps its value, so it is read and written back as one atomic step.
             let _ = word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |old| {
                 let mut old = old.to_ne_bytes();
                 old[inside.clone()].copy_from_slice(&bytes[range.clone()]);
                 Some(u64::from_ne_bytes(old))
             });
         }
-    });
+    }
     Ok(())
+}
+
+/// The word with this number.
+fn word(region: &RegionInner, index: usize) -> Result<&AtomicU64, OutOfBounds> {
+    let missing = || OutOfBounds {
+        offset: (index as u64).saturating_mul(WORD as u64),
+        len_bytes: WORD as u64,
+        within: region.len_bytes() as u64,
+    };
+    region.word(index).ok_or_else(missing)
 }
 
 /// The word at `offset`, which must be a multiple of 8.
@@ -102,7 +101,7 @@ pub(super) fn whole_word(region: &RegionInner, offset: usize) -> Result<&AtomicU
         let (offset, within) = (offset as u64, region.len_bytes() as u64);
         return Err(OutOfBounds { offset, len_bytes: WORD as u64, within });
     }
-    Ok(word(region, offset / WORD))
+    word(region, offset / WORD)
 }
 
 impl<B: Brand, A: Access, M: Memory> MemoryRegion<B, A, M> {

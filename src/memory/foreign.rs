@@ -1,8 +1,6 @@
 //! Memory that the library cannot see: the program vouches for it.
-#![allow(unsafe_code, reason = "takes owners apart and rebuilds them, as their implementations say")]
+#![allow(unsafe_code, reason = "declares the trait by which a program vouches; calls nothing")]
 
-use super::backing::{Memory, RawMemory, sealed::Sealed};
-use crate::seal::Key;
 use std::ptr::NonNull;
 
 /// An owner of memory of another kind than the library knows: of an allocator, a pool, a library in C.
@@ -117,20 +115,3 @@ pub unsafe trait ForeignMemory: Sized + Send + 'static {
 /// - M22: memory that the library cannot see is vouched for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Foreign<F>(pub F);
-
-impl<F: ForeignMemory> Memory for Foreign<F> {}
-impl<F: ForeignMemory> Sealed for Foreign<F> {
-    fn into_raw(self, _: Key) -> RawMemory {
-        let (bytes, parts) = self.0.into_parts();
-        RawMemory::keep(bytes.as_ptr(), parts)
-    }
-
-    unsafe fn from_raw(raw: RawMemory) -> Self {
-        // SAFETY: kept by `into_raw`; called once (caller).
-        let parts = unsafe { raw.parts::<F::Parts>() };
-        // SAFETY: not null, since it came from `into_parts`.
-        let bytes = unsafe { NonNull::new_unchecked(raw.bytes()) };
-        // SAFETY: both from one `into_parts`, and nobody else uses the bytes (caller).
-        Self(unsafe { F::from_parts(bytes, parts) })
-    }
-}

@@ -1,8 +1,8 @@
 //! Pages of two mebibytes and more: fewer entries in the tables of processor and device.
-#![allow(unsafe_code, reason = "maps and advises")]
 
-use super::backing::{NoPages, Pages, map};
-use std::{fmt, fs, io, ptr::NonNull};
+use super::pages::{NoPages, Pages};
+use crate::os::PrivateMapping;
+use std::{fmt, fs, io};
 
 /// The length of a huge page. x86-64 has both; other machines and kernels may have others.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -80,9 +80,6 @@ fn remedy(error: &NoHugePages) -> String {
     }
 }
 
-/// Takes them now, so that a shortage is an error here rather than a signal later. Since Linux 5.14.
-const POPULATE_WRITE: i32 = libc::MADV_POPULATE_WRITE;
-
 impl Pages {
     /// `len_bytes` zeroed bytes in huge pages, which the machine must have set aside. What is left of the last page stays unused.
     ///
@@ -108,26 +105,18 @@ impl Pages {
     pub fn huge(len_bytes: usize, size: HugePageSize) -> Result<Self, NoHugePages> {
         let needed = len_bytes.div_ceil(size.bytes());
         let refused = |source| NoHugePages { size, needed, counts: size.counts(), source };
-        if needed == 0 {
-            return Ok(Self { addr: NonNull::dangling(), len: 0, mapped: 0 });
-        }
         let too_many = || refused(io::Error::from_raw_os_error(libc::ENOMEM));
         let mapped = needed.checked_mul(size.bytes()).ok_or_else(too_many)?;
         let kind = match size {
             HugePageSize::TwoMebibytes => libc::MAP_HUGE_2MB,
             HugePageSize::OneGibibyte => libc::MAP_HUGE_1GB,
         };
-        let addr = map(mapped, libc::MAP_HUGETLB | kind).map_err(refused)?;
-        let pages = Self { addr, len: len_bytes, mapped };
-        // SAFETY: all of a map of our own.
-        if unsafe { libc::madvise(addr.as_ptr().cast(), mapped, POPULATE_WRITE) } != 0 {
-            let error = io::Error::last_os_error();
-            // An older kernel: it has reserved them for us.
-            if error.raw_os_error() != Some(libc::EINVAL) {
-                return Err(refused(error));
-            }
+        let map = PrivateMapping::new(mapped, libc::MAP_HUGETLB | kind).map_err(refused)?;
+        match map.populate() {
+            // An older kernel does not know the advice. It has reserved the pages all the same.
+            Err(error) if error.raw_os_error() != Some(libc::EINVAL) => Err(refused(error)),
+            _ => Ok(Self { map, len: len_bytes }),
         }
-        Ok(pages)
     }
 
     /// `len_bytes` zeroed bytes, aligned to 2 MiB, in huge pages where the kernel has them at hand.
@@ -139,28 +128,14 @@ impl Pages {
     /// The system does not map so many bytes. That it has no huge pages is no error.
     #[doc(alias = "MADV_HUGEPAGE")]
     pub fn prefer_huge(len_bytes: usize) -> Result<Self, NoPages> {
-        let size = HugePageSize::TwoMebibytes.bytes();
-        // Less than a huge page is none. Miri knows neither the advice nor unmapping a part.
-        if len_bytes < size || cfg!(miri) {
+        // Less than one huge page gets none. Miri knows neither the advice nor unmapping a part of a map.
+        if len_bytes < HugePageSize::TwoMebibytes.bytes() || cfg!(miri) {
             return Self::new(len_bytes);
         }
-        let refused = |source| NoPages { len_bytes, source };
-        let too_many = || refused(io::Error::from_raw_os_error(libc::ENOMEM));
-        let mapped = len_bytes.checked_next_multiple_of(size).ok_or_else(too_many)?;
-        let all = mapped.checked_add(size).ok_or_else(too_many)?;
-        let start = map(all, 0).map_err(refused)?.as_ptr();
-        let before = start.align_offset(size).min(size);
-        let addr = start.wrapping_add(before);
-        for (addr, len) in [(start, before), (addr.wrapping_add(mapped), size - before)] {
-            if len != 0 {
-                // SAFETY: whole pages at an end of our new map, which nobody uses.
-                unsafe { libc::munmap(addr.cast(), len) };
-            }
-        }
-        // SAFETY: what is left of our map. The advice may go unheard.
-        unsafe { libc::madvise(addr.cast(), mapped, libc::MADV_HUGEPAGE) };
-        // SAFETY: inside of a map, so not null.
-        Ok(Self { addr: unsafe { NonNull::new_unchecked(addr) }, len: len_bytes, mapped })
+        let map = PrivateMapping::aligned_to_huge_pages(len_bytes).map_err(|source| NoPages { len_bytes, source })?;
+        // A kernel that does not take the advice gives ordinary pages, which serve too.
+        let _ = map.prefer_huge_pages();
+        Ok(Self { map, len: len_bytes })
     }
 }
 

@@ -128,10 +128,7 @@ impl<B: Brand, A: Exposed, M: Memory> Lease<B, A, M> {
     #[doc(alias = "ibv_dereg_mr")]
     pub fn end(self) -> Result<M, DeregisterError<Self>> {
         let until = self.until;
-        self.region.deregister().map_err(|DeregisterError { region, source }| {
-            let region = Self { region, until };
-            DeregisterError { region, source }
-        })
+        self.region.deregister().map_err(|error| error.map(|region| Self { region, until }))
     }
 }
 

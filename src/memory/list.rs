@@ -1,11 +1,11 @@
 //! Lists of buffers, which one request sends from or fills.
-#![allow(unsafe_code, reason = "an owned pointer in the form of the ledger; slices of transparent wrappers")]
+#![allow(unsafe_code, reason = "takes lists back from the ledger; slices of transparent wrappers")]
 
 use super::{Buffer, Part};
 use crate::domain::DomainId;
 use crate::domain::brand::Branded;
 use crate::sys;
-use std::{fmt, marker::PhantomData, mem, ptr::NonNull, slice};
+use std::{fmt, marker::PhantomData, ptr::NonNull, slice};
 
 /// Several buffers of domain `B`, which one request sends from, or fills, one after the other. One word.
 ///
@@ -46,7 +46,7 @@ use std::{fmt, marker::PhantomData, mem, ptr::NonNull, slice};
 #[doc(alias = "ibv_sge")]
 #[doc(alias = "num_sge")]
 pub struct BufferList<B> {
-    inner: NonNull<ListInner>,
+    inner: Box<ListInner>,
     brand: Branded<B>,
 }
 
@@ -61,26 +61,17 @@ pub struct ListInner {
     before: Vec<usize>,
 }
 
-// SAFETY: parts are `Send`, and nothing else of it points anywhere.
-unsafe impl<B> Send for BufferList<B> {}
-// SAFETY: as above.
-unsafe impl<B> Sync for BufferList<B> {}
-
 impl<B> BufferList<B> {
     /// The buffers, in this order.
     pub fn new(buffers: Vec<Buffer<B>>) -> Self {
         let parts: Vec<Part> = buffers.into_iter().map(Buffer::into_part).collect();
         let (elements, before) = (Vec::with_capacity(parts.len()), vec![0; parts.len()]);
-        let inner = Box::new(ListInner { parts, elements, before });
-        // SAFETY: a box is not null.
-        Self { inner: unsafe { NonNull::new_unchecked(Box::into_raw(inner)) }, brand: PhantomData }
+        Self { inner: Box::new(ListInner { parts, elements, before }), brand: PhantomData }
     }
 
     /// The buffers again.
     pub fn into_buffers(self) -> Vec<Buffer<B>> {
-        // SAFETY: from `Box::into_raw`, and given up here.
-        let inner = unsafe { Box::from_raw(self.into_raw().as_ptr()) };
-        inner.parts.into_iter().map(Buffer::new).collect()
+        self.inner.parts.into_iter().map(Buffer::new).collect()
     }
 
     /// How many bytes are filled in all.
@@ -90,20 +81,18 @@ impl<B> BufferList<B> {
 
     #[inline(always)]
     pub(crate) fn inner(&self) -> &ListInner {
-        // SAFETY: ours, and alive.
-        unsafe { self.inner.as_ref() }
+        &self.inner
     }
 
     #[inline(always)]
     pub(crate) fn inner_mut(&mut self) -> &mut ListInner {
-        // SAFETY: ours, and alive.
-        unsafe { self.inner.as_mut() }
+        &mut self.inner
     }
 
     /// The pointer. Whoever has it owns the list.
     #[inline(always)]
     pub(crate) fn into_raw(self) -> NonNull<ListInner> {
-        mem::ManuallyDrop::new(self).inner
+        NonNull::from(Box::leak(self.inner))
     }
 
     /// The list again.
@@ -113,7 +102,8 @@ impl<B> BufferList<B> {
     /// `raw` came from [`into_raw`](Self::into_raw), and is used once.
     #[inline(always)]
     pub(crate) unsafe fn from_raw(raw: NonNull<ListInner>) -> Self {
-        Self { inner: raw, brand: PhantomData }
+        // SAFETY: from a box, whose owner this is now (caller).
+        Self { inner: unsafe { Box::from_raw(raw.as_ptr()) }, brand: PhantomData }
     }
 }
 
@@ -132,7 +122,7 @@ impl ListInner {
     ///
     /// `raw` came from [`BufferList::into_raw`], and is used once.
     pub(crate) unsafe fn drop_raw(raw: NonNull<Self>) {
-        // SAFETY: from `Box::into_raw` (caller).
+        // SAFETY: from a box, which is given up here (caller).
         drop(unsafe { Box::from_raw(raw.as_ptr()) });
     }
 
@@ -198,7 +188,7 @@ impl fmt::Debug for ListInner {
 impl<B> std::ops::Deref for BufferList<B> {
     type Target = [Buffer<B>];
     fn deref(&self) -> &[Buffer<B>] {
-        let parts = &self.inner().parts;
+        let parts = &self.inner.parts;
         // SAFETY: a buffer is transparent over its part.
         unsafe { slice::from_raw_parts(parts.as_ptr().cast(), parts.len()) }
     }
@@ -206,17 +196,9 @@ impl<B> std::ops::Deref for BufferList<B> {
 
 impl<B> std::ops::DerefMut for BufferList<B> {
     fn deref_mut(&mut self) -> &mut [Buffer<B>] {
-        // SAFETY: ours, and alive.
-        let parts = unsafe { &mut self.inner.as_mut().parts };
+        let parts = &mut self.inner.parts;
         // SAFETY: a buffer is transparent over its part; whichever buffer is put here bears the same brand.
         unsafe { slice::from_raw_parts_mut(parts.as_mut_ptr().cast(), parts.len()) }
-    }
-}
-
-impl<B> Drop for BufferList<B> {
-    fn drop(&mut self) {
-        // SAFETY: ours; given up here.
-        unsafe { ListInner::drop_raw(self.inner) };
     }
 }
 

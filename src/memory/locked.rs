@@ -1,7 +1,7 @@
 //! The limit of locked memory, which is what registration most often fails on.
-#![allow(unsafe_code, reason = "calls of libc")]
 
 use crate::error::VerbError;
+use crate::os::{self, page_bytes};
 use std::fs;
 
 /// Memory was not registered, and the limit of locked memory is why, or may be.
@@ -61,11 +61,7 @@ impl LockedMemoryLimit {
 /// `RLIMIT_MEMLOCK` of `getrlimit(2)`. A process with `CAP_IPC_LOCK` has no such limit whatever this says.
 #[doc(alias = "getrlimit")]
 pub fn locked_memory_limit() -> Option<u64> {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // Miri does not know the call.
-    // SAFETY: the struct may be written.
-    let known = !cfg!(miri) && unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit) } == 0;
-    (known && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
+    os::locked_memory_limit()
 }
 
 /// How many bytes the process has pinned, by registration or otherwise; `None` where the system does not say.
@@ -80,12 +76,6 @@ fn pinned_of(status: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix("VmPin:"))?;
     let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     kibibytes.checked_mul(1024)
-}
-
-/// The length of a page of this machine.
-pub(super) fn page_bytes() -> usize {
-    // SAFETY: takes a number.
-    usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096).max(1)
 }
 
 #[cfg(test)]

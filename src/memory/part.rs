@@ -1,7 +1,9 @@
 //! Parts of regions: what a buffer points to, so that a buffer is one word.
 #![allow(unsafe_code, reason = "counted references to memory of a region")]
 
-use super::{MAX_MESSAGE_BYTES, RegionInner};
+use super::MAX_MESSAGE_BYTES;
+use super::backing::Address;
+use super::registration::RegionInner;
 use crate::domain::DomainId;
 use crate::sys;
 use std::ops::Deref;
@@ -33,7 +35,7 @@ pub struct Descriptor {
 #[repr(C)]
 struct Element {
     /// The address as the device names it; as a pointer, with the provenance of the region's memory.
-    addr: *mut u8,
+    addr: Address,
     #[cfg(target_pointer_width = "32")]
     high: u32,
     /// What is filled; 0 where that is more than [`MAX_MESSAGE_BYTES`].
@@ -45,11 +47,6 @@ static_assertions::const_assert_eq!(mem::offset_of!(Element, length), mem::offse
 static_assertions::const_assert_eq!(mem::offset_of!(Element, lkey), mem::offset_of!(sys::ibv_sge, lkey));
 static_assertions::const_assert!(cfg!(target_endian = "little") || cfg!(target_pointer_width = "64"));
 
-// SAFETY: an address of plain bytes; who may touch them is decided by the handle that owns the descriptor.
-unsafe impl Send for Descriptor {}
-// SAFETY: as above.
-unsafe impl Sync for Descriptor {}
-
 impl Element {
     fn copy(&self) -> sys::ibv_sge {
         sys::ibv_sge { addr: self.addr.addr() as u64, length: self.length.load(Ordering::Relaxed), lkey: self.lkey }
@@ -59,11 +56,11 @@ impl Element {
 impl Descriptor {
     /// All of `region`.
     pub(super) fn whole(region: Arc<RegionInner>, exclusive: bool) -> Part {
-        Self::part(region.addr(), region.len_bytes(), exclusive, region)
+        Self::part(region.address(), region.len_bytes(), exclusive, region)
     }
 
     /// `capacity` bytes of `region` from `addr`, filled.
-    pub(super) fn part(addr: *mut u8, capacity: usize, exclusive: bool, region: Arc<RegionInner>) -> Part {
+    pub(super) fn part(addr: Address, capacity: usize, exclusive: bool, region: Arc<RegionInner>) -> Part {
         let lkey = region.lkey().0;
         let element = Element {
             addr,
@@ -91,7 +88,7 @@ impl Descriptor {
     }
 
     #[inline(always)]
-    pub(super) fn addr(&self) -> *mut u8 {
+    pub(super) fn address(&self) -> Address {
         self.element.addr
     }
 
@@ -170,14 +167,9 @@ impl Descriptor {
         (&raw const self.whole).cast_mut()
     }
 
-    /// The filled bytes.
-    ///
-    /// # Safety
-    ///
-    /// Nobody writes them meanwhile.
-    pub(super) unsafe fn bytes(&self) -> &[u8] {
-        // SAFETY: inside the region (0, 1), whose memory is initialised; not written meanwhile (caller).
-        unsafe { slice::from_raw_parts(self.element.addr, self.filled()) }
+    /// The filled bytes: initialised, and inside the region (0, 1).
+    fn filled_bytes(&self) -> (*mut u8, usize) {
+        (self.element.addr.as_ptr(), self.filled())
     }
 }
 
@@ -229,7 +221,7 @@ impl Part {
     }
 
     /// Whether this is the only reference.
-    pub(super) fn is_only(&mut self) -> bool {
+    fn is_only(&mut self) -> bool {
         // SAFETY: from `Arc::into_raw` (0); not dropped, so the count stays.
         let mut arc = mem::ManuallyDrop::new(unsafe { Arc::from_raw(self.raw.as_ptr()) });
         Arc::get_mut(&mut arc).is_some()
@@ -264,5 +256,88 @@ impl Drop for Part {
 impl fmt::Debug for Part {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         (**self).fmt(f)
+    }
+}
+
+/// The only handle of a part.
+#[repr(transparent)]
+pub(super) struct UniquePart {
+    /// # Invariants
+    ///
+    /// 0. The only reference to an exclusive descriptor. No peer may write to its region, and no request names it.
+    part: Part,
+}
+
+impl UniquePart {
+    /// The caller has the only reference, to a descriptor made exclusive; no request names it any more (0).
+    #[inline(always)]
+    pub(super) fn new(part: Part) -> Self {
+        Self { part }
+    }
+
+    #[inline(always)]
+    pub(super) fn into_part(self) -> Part {
+        self.part
+    }
+
+    pub(super) fn as_slice(&self) -> &[u8] {
+        let (first, len_bytes) = self.part.filled_bytes();
+        // SAFETY: initialised bytes of the region, which nobody writes: this is the only handle (0).
+        unsafe { slice::from_raw_parts(first, len_bytes) }
+    }
+
+    pub(super) fn as_mut_slice(&mut self) -> &mut [u8] {
+        let (first, len_bytes) = self.part.filled_bytes();
+        // SAFETY: initialised bytes of the region, which nobody else uses: this is the only handle, borrowed exclusively (0).
+        unsafe { slice::from_raw_parts_mut(first, len_bytes) }
+    }
+}
+
+impl Deref for UniquePart {
+    type Target = Descriptor;
+    #[inline(always)]
+    fn deref(&self) -> &Descriptor {
+        &self.part
+    }
+}
+
+/// One of several handles of a part that nobody writes.
+#[derive(Clone)]
+pub(super) struct SharedPart {
+    /// # Invariants
+    ///
+    /// 0. Nobody writes the part while any reference to it is around.
+    part: Part,
+}
+
+impl SharedPart {
+    /// Nobody writes the part while any reference to it is around, as the caller knows (0).
+    #[inline(always)]
+    pub(super) fn new(part: Part) -> Self {
+        Self { part }
+    }
+
+    #[inline(always)]
+    pub(super) fn into_part(self) -> Part {
+        self.part
+    }
+
+    pub(super) fn as_slice(&self) -> &[u8] {
+        let (first, len_bytes) = self.part.filled_bytes();
+        // SAFETY: initialised bytes of the region, which nobody writes (0).
+        unsafe { slice::from_raw_parts(first, len_bytes) }
+    }
+
+    /// Whether this is the only reference.
+    pub(super) fn is_only(&mut self) -> bool {
+        self.part.is_only()
+    }
+}
+
+impl Deref for SharedPart {
+    type Target = Descriptor;
+    #[inline(always)]
+    fn deref(&self) -> &Descriptor {
+        &self.part
     }
 }

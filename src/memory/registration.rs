@@ -1,0 +1,391 @@
+//! Registrations: what the device knows of memory, and how long it may use it.
+//!
+//! ```text
+//!   Registration   the device's object (`ibv_mr`) and its keys; ends by `end` only
+//!    ├─ RegionInner   a registration and the owner of the memory, which is freed only after the registration has ended
+//!    └─ Loan          a registration of memory that a scope borrows; it frees nothing
+//! ```
+#![allow(unsafe_code, reason = "owns registrations and the memory behind them")]
+
+use super::access::Access;
+use super::backing::{Address, TakenApart};
+use super::part::Descriptor;
+use super::region::RegisterFailure;
+use super::whole::Whole;
+use super::{Buffer, Exposed, LocalRead, LocalWrite, MemoryRegion, Plain, RemoteRegion, SharedBuffer, options};
+use crate::device::OnDemandPaging;
+use crate::domain::{Brand, DomainId, DomainInner};
+use crate::error::{VerbError, note_leak};
+use crate::os::page_bytes;
+use crate::sys;
+use crate::types::{Lkey, Rkey};
+use std::os::fd::RawFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::AtomicU64;
+use std::{mem, ptr, ptr::NonNull, sync::Arc};
+
+const WORD: usize = 8;
+
+/// How often the same bytes may be registered, one registration around the other: each is freed within the drop of the
+/// one around it, so the depth is bounded by the stack.
+const MOST_NESTED: u8 = 32;
+
+/// Memory of another driver: a descriptor of a dma-buf, and where in it the memory starts.
+#[derive(Clone, Copy, Debug)]
+#[allow(unnameable_types, reason = "in a sealed trait")]
+pub struct Exported {
+    pub(super) fd: RawFd,
+    pub(super) offset: u64,
+}
+
+/// The bytes that a registration is to be over.
+#[derive(Clone, Copy)]
+pub(super) struct Span {
+    address: Address,
+    len_bytes: usize,
+    /// `Some` where the bytes are not mapped here: `address` is then no address of this process.
+    exported: Option<Exported>,
+    /// The keys name the first byte by 0.
+    zero_based: bool,
+}
+
+/// The device's object for registered memory.
+///
+/// Dropping it does not end it: memory that was not given back stays registered, which is safe.
+pub(super) struct Registration {
+    /// # Invariants
+    ///
+    /// 0. Came from the provider of `domain`, and is registered while `Some`.
+    raw: Option<NonNull<sys::ibv_mr>>,
+    lkey: Lkey,
+    rkey: Rkey,
+    domain: Arc<DomainInner>,
+}
+
+// SAFETY: verbs may be called from any thread (see `OpenContext`).
+unsafe impl Send for Registration {}
+// SAFETY: shared access reads the pointer and the keys.
+unsafe impl Sync for Registration {}
+
+impl Registration {
+    /// # Safety
+    ///
+    /// Until the registration has ended, the bytes of `span` stay where they are and may be accessed by the device, and by peers
+    /// with `rights`. The descriptor in `span` is open.
+    unsafe fn new(domain: &Arc<DomainInner>, span: Span, rights: sys::ibv_access_flags) -> Result<Self, VerbError> {
+        let Span { address, len_bytes, exported, zero_based } = span;
+        let (provider, pd, addr) = (domain.context.provider, domain.raw, address.as_ptr());
+        let raw = match exported {
+            Some(Exported { fd, offset }) => {
+                let base = if zero_based { 0 } else { offset };
+                // SAFETY: the domain is alive, and the descriptor open (caller). The registration holds the dma-buf itself.
+                unsafe { provider.reg_dmabuf_mr(pd, offset, len_bytes, base, fd, rights) }
+            }
+            // SAFETY: the domain is alive; the memory stays and may be accessed (caller).
+            None if zero_based => unsafe { provider.reg_mr_iova(pd, addr, len_bytes, 0, rights) },
+            // SAFETY: the domain is alive; the memory stays and may be accessed (caller).
+            None => unsafe { provider.reg_mr(pd, addr, len_bytes, rights) },
+        }?;
+        // SAFETY: registered just now, so the struct is there; providers do not change it afterwards.
+        let mr = unsafe { raw.as_ref() };
+        Ok(Self { raw: Some(raw), lkey: Lkey(mr.lkey), rkey: Rkey(mr.rkey), domain: Arc::clone(domain) })
+    }
+
+    /// The registration of no bytes, of which the device knows nothing.
+    fn of_nothing(domain: &Arc<DomainInner>) -> Self {
+        Self { raw: None, lkey: Lkey(0), rkey: Rkey(0), domain: Arc::clone(domain) }
+    }
+
+    /// Moves the device's object out. The keys stay, to be named by requests.
+    fn take(&mut self) -> Self {
+        Self { raw: self.raw.take(), lkey: self.lkey, rkey: self.rkey, domain: Arc::clone(&self.domain) }
+    }
+
+    /// Whether the device knows it.
+    fn is_there(&self) -> bool {
+        self.raw.is_some()
+    }
+
+    /// `ibv_dereg_mr`. After `Ok` no peer reaches the memory by its keys, and no request may name them. Does nothing the
+    /// second time.
+    fn end(&mut self) -> Result<(), VerbError> {
+        if let Some(raw) = self.raw {
+            // SAFETY: registered (0).
+            unsafe { self.domain.context.provider.dereg_mr(raw) }?;
+            self.raw = None;
+        }
+        Ok(())
+    }
+
+    /// Leaves to the device, for the life of the process, what it would not end; with the domain that it needs.
+    fn leak(&self, what: &'static str, error: VerbError) {
+        mem::forget(Arc::clone(&self.domain));
+        note_leak(what, error);
+    }
+}
+
+/// A registration and the memory behind it. Reference-counted: every buffer of a region holds it.
+pub(crate) struct RegionInner {
+    /// # Invariants
+    ///
+    /// 0. Over `len_bytes` from `address`.
+    registration: Registration,
+    address: Address,
+    len_bytes: usize,
+    /// 1. The owner of those bytes, which is not rebuilt before the registration has ended. `None` for borrowed memory.
+    owner: Option<TakenApart>,
+    /// 2. How many words of the bytes the processor may reach as atomics: all or none. Not none only if the first is aligned
+    ///    and all are mapped here.
+    words: usize,
+    rights: sys::ibv_access_flags,
+}
+
+impl RegionInner {
+    /// Registers the memory of `owner`, or gives it back.
+    ///
+    /// # Safety
+    ///
+    /// Where `exported` is `Some`, the owner keeps its descriptor open.
+    pub(super) unsafe fn register<A: Access>(
+        domain: &Arc<DomainInner>,
+        owner: TakenApart,
+        exported: Option<Exported>,
+    ) -> Result<Self, (TakenApart, RegisterFailure)> {
+        if owner.depth() > MOST_NESTED {
+            return Err((owner, RegisterFailure::TooDeep { most: MOST_NESTED }));
+        }
+        let span = Span { address: owner.address(), len_bytes: owner.len_bytes(), exported, zero_based: A::ZERO_BASED };
+        // SAFETY: the owner is taken apart, so nobody else claims the bytes; `Drop` and `end` rebuild it only after the
+        // registration has ended.
+        match unsafe { Self::over(domain, span, A::FLAGS) } {
+            Ok(mut region) => {
+                region.owner = Some(owner);
+                Ok(region)
+            }
+            Err(failure) => Err((owner, failure)),
+        }
+    }
+
+    /// Registers static memory, for the device to read.
+    pub(super) fn of_static(domain: &Arc<DomainInner>, bytes: &'static [u8]) -> Result<Self, RegisterFailure> {
+        let span = Span::of_slice(ptr::from_ref(bytes).cast_mut(), false);
+        // SAFETY: borrowed for ever, so nobody writes or frees it; without any right the device only reads it.
+        unsafe { Self::over(domain, span, sys::ibv_access_flags(0)) }
+    }
+
+    /// # Safety
+    ///
+    /// As for [`Registration::new`].
+    unsafe fn over(
+        domain: &Arc<DomainInner>,
+        span: Span,
+        rights: sys::ibv_access_flags,
+    ) -> Result<Self, RegisterFailure> {
+        span.check(rights)?;
+        let (Span { address, len_bytes, .. }, words) = (span, span.words());
+        let device = || domain.context.query_device_ex();
+        let has_paging = || device().is_ok_and(|device| OnDemandPaging(device.odp_caps).is_there());
+        // SAFETY: the caller's promise.
+        let registration = unsafe { Registration::new(domain, span, rights) }
+            .map_err(|error| RegisterFailure::of(error, len_bytes, rights, has_paging))?;
+        Ok(Self { registration, address, len_bytes, owner: None, words, rights })
+    }
+
+    pub(super) fn depth(&self) -> u8 {
+        self.owner.as_ref().map_or(0, TakenApart::depth)
+    }
+
+    pub(super) fn address(&self) -> Address {
+        self.address
+    }
+
+    pub(crate) fn len_bytes(&self) -> usize {
+        self.len_bytes
+    }
+
+    pub(crate) fn lkey(&self) -> Lkey {
+        self.registration.lkey
+    }
+
+    #[inline(always)]
+    pub(super) fn domain(&self) -> DomainId {
+        self.registration.domain.id()
+    }
+
+    /// The device's object while it is registered, else null: for requests that name the region and not only its keys.
+    pub(crate) fn raw(&self) -> *mut sys::ibv_mr {
+        self.registration.raw.map_or(ptr::null_mut(), NonNull::as_ptr)
+    }
+
+    /// Whether windows may be bound to it: whether its rights are [`MayBind`](super::MayBind).
+    pub(super) fn may_bind(&self) -> bool {
+        let (needed, forbidden) = (options::MW_BIND, options::RELAXED_ORDERING);
+        self.rights.0 & (needed | forbidden) == needed
+    }
+
+    /// What a peer needs to use a region with the rights `A`.
+    pub(super) fn remote<A: Exposed>(&self) -> RemoteRegion<A> {
+        let base = if A::ZERO_BASED { 0 } else { self.address.addr() as u64 };
+        RemoteRegion::of(base, self.len_bytes as u64, self.registration.rkey)
+    }
+
+    /// The word with this number; `None` if there is none, or if the processor does not reach it.
+    ///
+    /// Only for memory that peers or other processes may write. Nobody has a slice of it: the type that gives words gives no
+    /// slices, and peers, other processes and the soft device use whole atomic words too.
+    pub(super) fn word(&self, index: usize) -> Option<&AtomicU64> {
+        let word = || self.address.as_ptr().cast::<u64>().wrapping_add(index);
+        // SAFETY: inside the memory, aligned and mapped here (2); accessed as an atomic word by everybody (see above).
+        (index < self.words).then(|| unsafe { AtomicU64::from_ptr(word()) })
+    }
+
+    /// Ends the registration. The owner is left, for borrowed memory none.
+    pub(super) fn end(&mut self) -> Result<Option<TakenApart>, VerbError> {
+        self.registration.end()?;
+        Ok(self.owner.take())
+    }
+}
+
+impl Drop for RegionInner {
+    fn drop(&mut self) {
+        match self.end() {
+            Ok(Some(owner)) => {
+                // The owner may be of the program's own type. If its drop panics, the panic has been reported; it must not
+                // unwind out of this drop.
+                // SAFETY: the registration has ended and all buffers are gone, so nobody uses the bytes (1).
+                let free = || unsafe { owner.free() };
+                if let Err(panic) = catch_unwind(AssertUnwindSafe(free)) {
+                    mem::forget(panic);
+                }
+            }
+            Ok(None) => (),
+            // The owner is leaked with the registration.
+            Err(error) => self.registration.leak("a memory region", error),
+        }
+    }
+}
+
+impl Span {
+    fn of_slice<T>(slice: *mut [T], zero_based: bool) -> Self {
+        let address = Address::expose(slice.cast());
+        Self { address, len_bytes: slice.len() * mem::size_of::<T>(), exported: None, zero_based }
+    }
+
+    /// Refuses what no device takes, and what peers could not reach by words.
+    fn check(self, rights: sys::ibv_access_flags) -> Result<(), RegisterFailure> {
+        let Self { len_bytes, exported, zero_based, .. } = self;
+        let (address, page_bytes) = (self.address.addr(), page_bytes());
+        if len_bytes == 0 {
+            return Err(RegisterFailure::Empty);
+        }
+        if zero_based && exported.is_none() && !address.is_multiple_of(page_bytes) {
+            return Err(RegisterFailure::NotInPages { address, page_bytes });
+        }
+        let private = sys::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0 | options::FLAGS;
+        let exposed = rights.0 & !private != 0;
+        if exposed && !(address.is_multiple_of(WORD) && len_bytes.is_multiple_of(WORD)) {
+            return Err(RegisterFailure::NotInWords { address, len_bytes });
+        }
+        Ok(())
+    }
+
+    fn words(self) -> usize {
+        let aligned = self.address.addr().is_multiple_of(WORD);
+        if aligned && self.exported.is_none() { self.len_bytes / WORD } else { 0 }
+    }
+}
+
+/// The registration of memory that a scope borrows.
+///
+/// It is the only owner of the registration. Buffers and regions over the memory know its address and keys only: whatever
+/// becomes of them, forgotten ones included, they end no registration and free nothing.
+#[must_use = "the memory is its owner's again only after the loan has ended"]
+pub(crate) struct Loan {
+    registration: Registration,
+    /// Whether peers reach it.
+    exposed: bool,
+}
+
+impl Loan {
+    /// Lends `memory` to be read, by the device and as a shared buffer.
+    ///
+    /// # Safety
+    ///
+    /// The memory stays borrowed until the device is done with all requests that name it. The buffer and its clones are not
+    /// used after that.
+    pub(crate) unsafe fn shared<B, T: Plain>(
+        domain: &Arc<DomainInner>,
+        memory: &[T],
+    ) -> Result<(Self, SharedBuffer<B>), RegisterFailure> {
+        // SAFETY: the caller's promise. Nobody writes through this pointer: the rights and the buffer only read.
+        let (loan, region) = unsafe { Self::register::<LocalRead, T>(domain, ptr::from_ref(memory).cast_mut()) }?;
+        Ok((loan, SharedBuffer::new(Descriptor::whole(region, false))))
+    }
+
+    /// Lends `memory` to be read and written, by the device and as a buffer.
+    ///
+    /// # Safety
+    ///
+    /// As for [`shared`](Self::shared), and nobody else uses the memory meanwhile.
+    pub(crate) unsafe fn unique<B, T: Plain>(
+        domain: &Arc<DomainInner>,
+        memory: &mut [T],
+    ) -> Result<(Self, Buffer<B>), RegisterFailure> {
+        // SAFETY: the caller's promise.
+        let (loan, region) = unsafe { Self::register::<LocalWrite, T>(domain, ptr::from_mut(memory)) }?;
+        Ok((loan, Buffer::new(Descriptor::whole(region, true))))
+    }
+
+    /// Lends `memory` to peers.
+    ///
+    /// # Safety
+    ///
+    /// The memory stays borrowed until [`end`](Self::end) has returned `Ok`; nobody else uses it meanwhile; and the region is
+    /// not used after that.
+    pub(crate) unsafe fn granted<B: Brand, A: Exposed>(
+        domain: &Arc<DomainInner>,
+        memory: &mut [u64],
+    ) -> Result<(Self, MemoryRegion<B, A>), RegisterFailure> {
+        if memory.is_empty() {
+            return Err(RegisterFailure::Empty);
+        }
+        // SAFETY: the caller's promise.
+        let (loan, region) = unsafe { Self::register::<A, u64>(domain, ptr::from_mut(memory)) }?;
+        Ok((Self { exposed: true, ..loan }, MemoryRegion::of(Whole::of_borrowed(region))))
+    }
+
+    /// # Safety
+    ///
+    /// As for the callers, of which each has its own.
+    unsafe fn register<A: Access, T: Plain>(
+        domain: &Arc<DomainInner>,
+        memory: *mut [T],
+    ) -> Result<(Self, Arc<RegionInner>), RegisterFailure> {
+        let span = Span::of_slice(memory, A::ZERO_BASED);
+        let mut region = if span.len_bytes == 0 {
+            // A device registers no empty range, and a request with no bytes names no key.
+            let (registration, address) = (Registration::of_nothing(domain), span.address);
+            RegionInner { registration, address, len_bytes: 0, owner: None, words: 0, rights: A::FLAGS }
+        } else {
+            // SAFETY: the caller's promise.
+            unsafe { RegionInner::over(domain, span, A::FLAGS) }?
+        };
+        let registration = region.registration.take();
+        Ok((Self { registration, exposed: false }, Arc::new(region)))
+    }
+
+    /// Ends the registration.
+    pub(crate) fn end(&mut self) -> Result<(), VerbError> {
+        self.registration.end()
+    }
+
+    /// Whether peers may still reach the memory.
+    pub(crate) fn is_exposed(&self) -> bool {
+        self.exposed && self.registration.is_there()
+    }
+
+    /// Leaves the registration, which the device would not end, to the device.
+    pub(crate) fn leak(self, error: VerbError) {
+        self.registration.leak("the registration of borrowed memory", error);
+    }
+}
