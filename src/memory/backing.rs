@@ -9,7 +9,7 @@ use super::foreign::{Foreign, ForeignMemory};
 use super::part::UniquePart;
 use super::{Buffer, DmaBuf, Pages, SharedMap};
 use crate::seal::Key;
-use std::{mem, ptr, ptr::NonNull};
+use std::{marker::PhantomData, mem, ptr, ptr::NonNull};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Types that registered memory may hold: any bytes are a value (a device writes them), no padding (a device sends it),
@@ -134,24 +134,33 @@ impl RawMemory {
     }
 }
 
-/// An owner of bytes, taken apart and its type forgotten. Dropping this leaks the owner: a device may still use the bytes.
-#[derive(Debug)]
-pub(super) struct TakenApart {
+/// An `M`, taken apart. Nobody uses the bytes yet, or any more.
+pub(super) struct TakenApart<M> {
     /// # Invariants
     ///
-    /// 0. Came from `into_raw` of some `M`, and nobody else rebuilds the owner from it.
+    /// 0. Came from `M::into_raw`, and nobody else rebuilds the owner from it. No device knows the bytes.
     raw: RawMemory,
-    /// 1. Rebuilds that `M` and drops it; as unsafe as `M::from_raw`.
-    rebuild_and_drop: unsafe fn(RawMemory),
+    owner: PhantomData<fn() -> M>,
 }
 
-impl TakenApart {
-    pub(super) fn of<M: Sealed>(memory: M) -> Self {
-        // SAFETY: called by `free` only, with what `M::into_raw` gave (0).
-        let rebuild_and_drop: unsafe fn(RawMemory) = |raw| drop(unsafe { M::from_raw(raw) });
-        Self { raw: memory.into_raw(Key(())), rebuild_and_drop }
+impl<M: Sealed> TakenApart<M> {
+    pub(super) fn of(memory: M) -> Self {
+        Self { raw: memory.into_raw(Key(())), owner: PhantomData }
     }
 
+    pub(super) fn rebuild(self) -> M {
+        // SAFETY: from `M::into_raw`, used once, and nobody uses the bytes (0).
+        unsafe { M::from_raw(self.raw) }
+    }
+
+    /// The owner for as long as a device may use the bytes.
+    pub(super) fn hold(self) -> HeldOwner {
+        let rebuild_and_drop = |raw| drop(Self { raw, owner: PhantomData }.rebuild());
+        HeldOwner { raw: self.raw, rebuild_and_drop }
+    }
+}
+
+impl<M> TakenApart<M> {
     pub(super) fn address(&self) -> Address {
         self.raw.addr
     }
@@ -164,15 +173,32 @@ impl TakenApart {
     pub(super) fn depth(&self) -> u8 {
         self.raw.depth
     }
+}
 
-    /// The owner.
+/// An owner, taken apart and its type forgotten, whose bytes a device may use. Dropping this leaks the owner.
+#[derive(Debug)]
+pub(super) struct HeldOwner {
+    /// # Invariants
+    ///
+    /// 0. Came from `into_raw` of some `M`, and nobody else rebuilds the owner from it.
+    raw: RawMemory,
+    /// 1. Rebuilds that `M` and drops it; as unsafe as `M::from_raw`.
+    rebuild_and_drop: unsafe fn(RawMemory),
+}
+
+impl HeldOwner {
+    /// How many registrations of these bytes there were before, one around the other.
+    pub(super) fn depth(&self) -> u8 {
+        self.raw.depth
+    }
+
+    /// The parts of the owner, with its type.
     ///
     /// # Safety
     ///
-    /// This was made of an `M`, and nobody uses the bytes any more.
-    pub(super) unsafe fn rebuild<M: Sealed>(self) -> M {
-        // SAFETY: from `M::into_raw` and used once (0); the type, and that nobody uses the bytes, is the caller's promise.
-        unsafe { M::from_raw(self.raw) }
+    /// The owner is an `M`, and nobody uses the bytes any more.
+    pub(super) unsafe fn into_parts<M>(self) -> TakenApart<M> {
+        TakenApart { raw: self.raw, owner: PhantomData }
     }
 
     /// Rebuilds the owner and drops it.
@@ -268,9 +294,9 @@ impl<F: ForeignMemory> Sealed for Foreign<F> {
     }
 
     unsafe fn from_raw(raw: RawMemory) -> Self {
-        let bytes = raw.as_slice_of::<u8>();
-        // SAFETY: not null, since it came from `into_parts`.
-        let bytes = unsafe { NonNull::new_unchecked(bytes) };
+        // Never null: it came from `into_parts`.
+        let first = NonNull::new(raw.addr.0).unwrap_or(NonNull::dangling());
+        let bytes = NonNull::slice_from_raw_parts(first, raw.len_bytes);
         // SAFETY: kept by `into_raw`; called once (caller).
         let parts = unsafe { raw.into_kept::<F::Parts>() };
         // SAFETY: both came from one `into_parts`, and nobody else uses the bytes (caller).

@@ -8,6 +8,7 @@ use super::part::{Descriptor, Part};
 use crate::device::reviewed::Windows;
 use crate::domain::{DomainId, DomainInner};
 use crate::error::{VerbError, note_leak};
+use crate::provider::handles::ObjectPtr;
 use crate::sys::{self, ibv_mw_type};
 use crate::types::Rkey;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +20,7 @@ pub(crate) struct WindowCore {
     /// # Invariants
     ///
     /// 0. Came from `alloc_mw` of the domain's provider, and is alive unless `ended`.
-    raw: NonNull<sys::ibv_mw>,
+    raw: ObjectPtr<sys::ibv_mw>,
     /// 1. Set under `guard`.
     ended: AtomicBool,
     /// 2. Held while the window is ended, and while the key of one of type 1 is read or written, by verbs too. The key of one of
@@ -34,11 +35,6 @@ pub(crate) struct WindowCore {
     domain: Arc<DomainInner>,
 }
 
-// SAFETY: verbs may be called from any thread (see `OpenContext`).
-unsafe impl Send for WindowCore {}
-// SAFETY: shared access uses the window under its guard (2), except for binds of type 2, which only name it.
-unsafe impl Sync for WindowCore {}
-
 impl WindowCore {
     pub(super) fn alloc(domain: &Arc<DomainInner>, pair: Option<NonNull<sys::ibv_qp>>) -> Result<Arc<Self>, VerbError> {
         let kind = if pair.is_none() { ibv_mw_type::IBV_MW_TYPE_1 } else { ibv_mw_type::IBV_MW_TYPE_2 };
@@ -50,7 +46,7 @@ impl WindowCore {
         let barrier = windows.are_barriers();
         let revocable = barrier && (pair.is_some() || windows == Windows::Both);
         // SAFETY: the domain is alive.
-        let raw = unsafe { context.provider.alloc_mw(domain.raw, kind) }?;
+        let raw = ObjectPtr(unsafe { context.provider.alloc_mw(domain.raw, kind) }?);
         let pair = pair.map(|pair| pair.as_ptr().addr());
         let (ended, guard, domain) = (AtomicBool::new(false), Mutex::new(()), Arc::clone(domain));
         Ok(Arc::new(Self { raw, ended, guard, pair, barrier, revocable, domain }))
@@ -67,21 +63,21 @@ impl WindowCore {
 
     /// The device's window, for a bind of type 2, which names it.
     pub(crate) fn raw(&self) -> *mut sys::ibv_mw {
-        self.raw.as_ptr()
+        self.raw.0.as_ptr()
     }
 
     /// The key as the device has it; `None` once the window has ended. Of type 2, for a handle that is being made only.
     fn device_rkey(&self) -> Option<u32> {
         let _guard = self.lock();
         // SAFETY: alive (0), and nobody writes the key now (2): the guard is held, or the handle is here, being made.
-        (!self.has_ended()).then(|| unsafe { (*self.raw.as_ptr()).rkey })
+        (!self.has_ended()).then(|| unsafe { (*self.raw.0.as_ptr()).rkey })
     }
 
     /// Sets the key by which the provider names a window of type 2 (`ibv_inc_rkey(3)`). For `begin` only, whose caller has seen
     /// that the window is alive, and has the pair that would end it.
     fn set_device_rkey(&self, rkey: u32) {
         // SAFETY: alive (0). The provider does not write the key of a window of type 2, and the one handle is here (2).
-        unsafe { (*self.raw.as_ptr()).rkey = rkey };
+        unsafe { (*self.raw.0.as_ptr()).rkey = rkey };
     }
 
     /// Posts a bind of a window of type 1, or its end.
@@ -94,7 +90,7 @@ impl WindowCore {
         // completion, and would free the window: the guard makes it wait.
         let _guard = self.lock();
         // SAFETY: the caller's promise.
-        match unsafe { sys::inline::ibv_bind_mw(pair.as_ptr(), self.raw.as_ptr(), &raw mut bind) } {
+        match unsafe { sys::inline::ibv_bind_mw(pair.as_ptr(), self.raw.0.as_ptr(), &raw mut bind) } {
             0 => Ok(()),
             errno => Err(VerbError::new("ibv_bind_mw", errno.wrapping_abs())),
         }
@@ -106,7 +102,7 @@ impl WindowCore {
         if !self.has_ended() {
             // SAFETY: alive (0), and no verb uses it: those that write to it hold the guard (2). Those that read it have
             // returned (ASSUMPTION): whoever calls this has the handle back, or is the pair, which posts no more.
-            unsafe { self.domain.context.provider.dealloc_mw(self.raw) }?;
+            unsafe { self.domain.context.provider.dealloc_mw(self.raw.0) }?;
             self.ended.store(true, Ordering::Release);
         }
         Ok(())

@@ -8,7 +8,8 @@
 #![allow(unsafe_code, reason = "owns registrations and the memory behind them")]
 
 use super::access::Access;
-use super::backing::{Address, TakenApart};
+use super::backing::sealed::Sealed;
+use super::backing::{Address, HeldOwner, TakenApart};
 use super::part::Descriptor;
 use super::region::RegisterFailure;
 use super::whole::Whole;
@@ -17,12 +18,13 @@ use crate::device::OnDemandPaging;
 use crate::domain::{Brand, DomainId, DomainInner};
 use crate::error::{VerbError, note_leak};
 use crate::os::page_bytes;
+use crate::provider::handles::ObjectPtr;
 use crate::sys;
 use crate::types::{Lkey, Rkey};
 use std::os::fd::RawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicU64;
-use std::{mem, ptr, ptr::NonNull, sync::Arc};
+use std::{mem, ptr, sync::Arc};
 
 const WORD: usize = 8;
 
@@ -56,23 +58,23 @@ pub(super) struct Registration {
     /// # Invariants
     ///
     /// 0. Came from the provider of `domain`, and is registered while `Some`.
-    raw: Option<NonNull<sys::ibv_mr>>,
+    raw: Option<ObjectPtr<sys::ibv_mr>>,
     lkey: Lkey,
     rkey: Rkey,
     domain: Arc<DomainInner>,
 }
-
-// SAFETY: verbs may be called from any thread (see `OpenContext`).
-unsafe impl Send for Registration {}
-// SAFETY: shared access reads the pointer and the keys.
-unsafe impl Sync for Registration {}
 
 impl Registration {
     /// # Safety
     ///
     /// Until the registration has ended, the bytes of `span` stay where they are and may be accessed by the device, and by peers
     /// with `rights`. The descriptor in `span` is open.
-    unsafe fn new(domain: &Arc<DomainInner>, span: Span, rights: sys::ibv_access_flags) -> Result<Self, VerbError> {
+    unsafe fn new(
+        domain: &Arc<DomainInner>,
+        span: Span,
+        rights: sys::ibv_access_flags,
+    ) -> Result<Self, RegisterFailure> {
+        span.check(rights)?;
         let Span { address, len_bytes, exported, zero_based } = span;
         let (provider, pd, addr) = (domain.context.provider, domain.raw, address.as_ptr());
         let raw = match exported {
@@ -85,10 +87,14 @@ impl Registration {
             None if zero_based => unsafe { provider.reg_mr_iova(pd, addr, len_bytes, 0, rights) },
             // SAFETY: the domain is alive; the memory stays and may be accessed (caller).
             None => unsafe { provider.reg_mr(pd, addr, len_bytes, rights) },
-        }?;
+        };
+        let device = || domain.context.query_device_ex();
+        let has_paging = || device().is_ok_and(|device| OnDemandPaging(device.odp_caps).is_there());
+        let raw = raw.map_err(|error| RegisterFailure::of(error, len_bytes, rights, has_paging))?;
         // SAFETY: registered just now, so the struct is there; providers do not change it afterwards.
         let mr = unsafe { raw.as_ref() };
-        Ok(Self { raw: Some(raw), lkey: Lkey(mr.lkey), rkey: Rkey(mr.rkey), domain: Arc::clone(domain) })
+        let raw = Some(ObjectPtr(raw));
+        Ok(Self { raw, lkey: Lkey(mr.lkey), rkey: Rkey(mr.rkey), domain: Arc::clone(domain) })
     }
 
     /// The registration of no bytes, of which the device knows nothing.
@@ -111,7 +117,7 @@ impl Registration {
     fn end(&mut self) -> Result<(), VerbError> {
         if let Some(raw) = self.raw {
             // SAFETY: registered (0).
-            unsafe { self.domain.context.provider.dereg_mr(raw) }?;
+            unsafe { self.domain.context.provider.dereg_mr(raw.0) }?;
             self.raw = None;
         }
         Ok(())
@@ -133,7 +139,7 @@ pub(crate) struct RegionInner {
     address: Address,
     len_bytes: usize,
     /// 1. The owner of those bytes, which is not rebuilt before the registration has ended. `None` for borrowed memory.
-    owner: Option<TakenApart>,
+    owner: Option<HeldOwner>,
     /// 2. How many words of the bytes the processor may reach as atomics: all or none. Not none only if the first is aligned
     ///    and all are mapped here.
     words: usize,
@@ -141,58 +147,44 @@ pub(crate) struct RegionInner {
 }
 
 impl RegionInner {
-    /// Registers the memory of `owner`, or gives it back.
+    /// Registers memory that was taken apart, or gives it back.
     ///
     /// # Safety
     ///
     /// Where `exported` is `Some`, the owner keeps its descriptor open.
-    pub(super) unsafe fn register<A: Access>(
+    pub(super) unsafe fn register<A: Access, M: Sealed>(
         domain: &Arc<DomainInner>,
-        owner: TakenApart,
+        memory: TakenApart<M>,
         exported: Option<Exported>,
-    ) -> Result<Self, (TakenApart, RegisterFailure)> {
-        if owner.depth() > MOST_NESTED {
-            return Err((owner, RegisterFailure::TooDeep { most: MOST_NESTED }));
+    ) -> Result<Self, (TakenApart<M>, RegisterFailure)> {
+        if memory.depth() > MOST_NESTED {
+            return Err((memory, RegisterFailure::TooDeep { most: MOST_NESTED }));
         }
-        let span = Span { address: owner.address(), len_bytes: owner.len_bytes(), exported, zero_based: A::ZERO_BASED };
+        let (address, len_bytes) = (memory.address(), memory.len_bytes());
+        let span = Span { address, len_bytes, exported, zero_based: A::ZERO_BASED };
         // SAFETY: the owner is taken apart, so nobody else claims the bytes; `Drop` and `end` rebuild it only after the
-        // registration has ended.
-        match unsafe { Self::over(domain, span, A::FLAGS) } {
-            Ok(mut region) => {
-                region.owner = Some(owner);
-                Ok(region)
-            }
-            Err(failure) => Err((owner, failure)),
+        // registration has ended. It keeps the descriptor open (caller).
+        match unsafe { Registration::new(domain, span, A::FLAGS) } {
+            Ok(registration) => Ok(Self::of(registration, span, A::FLAGS, Some(memory.hold()))),
+            Err(failure) => Err((memory, failure)),
         }
     }
 
     /// Registers static memory, for the device to read.
     pub(super) fn of_static(domain: &Arc<DomainInner>, bytes: &'static [u8]) -> Result<Self, RegisterFailure> {
-        let span = Span::of_slice(ptr::from_ref(bytes).cast_mut(), false);
+        let (span, rights) = (Span::of_slice(ptr::from_ref(bytes).cast_mut(), false), sys::ibv_access_flags(0));
         // SAFETY: borrowed for ever, so nobody writes or frees it; without any right the device only reads it.
-        unsafe { Self::over(domain, span, sys::ibv_access_flags(0)) }
+        let registration = unsafe { Registration::new(domain, span, rights) }?;
+        Ok(Self::of(registration, span, rights, None))
     }
 
-    /// # Safety
-    ///
-    /// As for [`Registration::new`].
-    unsafe fn over(
-        domain: &Arc<DomainInner>,
-        span: Span,
-        rights: sys::ibv_access_flags,
-    ) -> Result<Self, RegisterFailure> {
-        span.check(rights)?;
+    fn of(registration: Registration, span: Span, rights: sys::ibv_access_flags, owner: Option<HeldOwner>) -> Self {
         let (Span { address, len_bytes, .. }, words) = (span, span.words());
-        let device = || domain.context.query_device_ex();
-        let has_paging = || device().is_ok_and(|device| OnDemandPaging(device.odp_caps).is_there());
-        // SAFETY: the caller's promise.
-        let registration = unsafe { Registration::new(domain, span, rights) }
-            .map_err(|error| RegisterFailure::of(error, len_bytes, rights, has_paging))?;
-        Ok(Self { registration, address, len_bytes, owner: None, words, rights })
+        Self { registration, address, len_bytes, owner, words, rights }
     }
 
     pub(super) fn depth(&self) -> u8 {
-        self.owner.as_ref().map_or(0, TakenApart::depth)
+        self.owner.as_ref().map_or(0, HeldOwner::depth)
     }
 
     pub(super) fn address(&self) -> Address {
@@ -214,7 +206,7 @@ impl RegionInner {
 
     /// The device's object while it is registered, else null: for requests that name the region and not only its keys.
     pub(crate) fn raw(&self) -> *mut sys::ibv_mr {
-        self.registration.raw.map_or(ptr::null_mut(), NonNull::as_ptr)
+        self.registration.raw.map_or(ptr::null_mut(), |raw| raw.0.as_ptr())
     }
 
     /// Whether windows may be bound to it: whether its rights are [`MayBind`](super::MayBind).
@@ -240,7 +232,7 @@ impl RegionInner {
     }
 
     /// Ends the registration. The owner is left, for borrowed memory none.
-    pub(super) fn end(&mut self) -> Result<Option<TakenApart>, VerbError> {
+    pub(super) fn end(&mut self) -> Result<Option<HeldOwner>, VerbError> {
         self.registration.end()?;
         Ok(self.owner.take())
     }
@@ -362,16 +354,15 @@ impl Loan {
         memory: *mut [T],
     ) -> Result<(Self, Arc<RegionInner>), RegisterFailure> {
         let span = Span::of_slice(memory, A::ZERO_BASED);
-        let mut region = if span.len_bytes == 0 {
+        let mut registration = if span.len_bytes == 0 {
             // A device registers no empty range, and a request with no bytes names no key.
-            let (registration, address) = (Registration::of_nothing(domain), span.address);
-            RegionInner { registration, address, len_bytes: 0, owner: None, words: 0, rights: A::FLAGS }
+            Registration::of_nothing(domain)
         } else {
             // SAFETY: the caller's promise.
-            unsafe { RegionInner::over(domain, span, A::FLAGS) }?
+            unsafe { Registration::new(domain, span, A::FLAGS) }?
         };
-        let registration = region.registration.take();
-        Ok((Self { registration, exposed: false }, Arc::new(region)))
+        let loan = Self { registration: registration.take(), exposed: false };
+        Ok((loan, Arc::new(RegionInner::of(registration, span, A::FLAGS, None))))
     }
 
     /// Ends the registration.

@@ -42,10 +42,9 @@ impl<A: Access, M: Sealed> Whole<A, M> {
     /// `exported` is what `memory` says of itself.
     fn register_as(domain: &Arc<DomainInner>, memory: M, exported: Option<Exported>) -> Result<Self, RegisterError<M>> {
         // SAFETY: `memory` owns the descriptor that it exports, and keeps it while it is taken apart.
-        match unsafe { RegionInner::register::<A>(domain, TakenApart::of(memory), exported) } {
+        match unsafe { RegionInner::register::<A, M>(domain, TakenApart::of(memory), exported) } {
             Ok(inner) => Ok(Self { inner: Arc::new(inner), types: PhantomData }),
-            // SAFETY: made of an `M` above; it was not registered, so no device knows it.
-            Err((owner, source)) => Err(RegisterError { memory: unsafe { owner.rebuild() }, source }),
+            Err((parts, source)) => Err(RegisterError { memory: parts.rebuild(), source }),
         }
     }
 
@@ -59,7 +58,7 @@ impl<A: Access, M: Sealed> Whole<A, M> {
         };
         match ended.and_then(|owner| owner.ok_or(busy)) {
             // SAFETY: made of an `M` (1); not registered any more, and no buffer is left (0).
-            Ok(owner) => Ok(unsafe { owner.rebuild() }),
+            Ok(owner) => Ok(unsafe { owner.into_parts() }.rebuild()),
             // Also for borrowed memory, which has no owner to give back; a scope does not let it come to this.
             Err(source) => Err(DeregisterError { region: self, source }),
         }

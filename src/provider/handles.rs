@@ -11,6 +11,23 @@ use crate::error::{VerbError, note_leak};
 use crate::sys::{self, ibv_event_type as Kind};
 use std::{os::fd::RawFd, ptr::NonNull, time::Duration};
 
+/// The pointer to a provider's object. Having it allows nothing: a verb on it takes `unsafe` code, which answers for the
+/// object being alive.
+#[derive(Debug)]
+pub(crate) struct ObjectPtr<T>(pub(crate) NonNull<T>);
+
+// SAFETY: verbs may be called from any thread (see `OpenContext`), and the pointer is used by `unsafe` code only.
+unsafe impl<T> Send for ObjectPtr<T> {}
+// SAFETY: shared access copies the pointer.
+unsafe impl<T> Sync for ObjectPtr<T> {}
+
+impl<T> Clone for ObjectPtr<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<T> Copy for ObjectPtr<T> {}
+
 /// An open device context. Dropping it closes the device, so whatever is made from it keeps it alive.
 pub(crate) struct OpenContext {
     /// # Invariants
