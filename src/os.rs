@@ -61,7 +61,8 @@ pub(crate) fn locked_memory_limit() -> Option<u64> {
     (known && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
 }
 
-/// `memfd_create(2)`: a new memory file, which may be sealed and is closed on `exec`. `name` is cut at its first zero byte.
+/// `memfd_create(2)`: a new memory file, which may be sealed and is closed on `exec`. `name` is cut at its first zero
+/// byte.
 pub(crate) fn memory_file(name: &str) -> io::Result<OwnedFd> {
     let name = CString::new(name.split('\0').next().unwrap_or_default()).unwrap_or_default();
     // SAFETY: a C string, which lives until the call returns.
@@ -108,8 +109,8 @@ impl Mapping {
         Ok(Self { addr: mapped.ok_or_else(io::Error::last_os_error)?, len })
     }
 
-    /// `mmap(2)`: `len` bytes of `file` from `offset`, shared with whoever else maps them. `offset` is a multiple of the page
-    /// length.
+    /// `mmap(2)`: `len` bytes of `file` from `offset`, shared with whoever else maps them. `offset` is a multiple of
+    /// the page length.
     pub(crate) fn shared(file: &impl AsFd, offset: libc::off_t, len: usize) -> io::Result<Self> {
         Self::new(len, libc::MAP_SHARED, file.as_fd().as_raw_fd(), offset)
     }
@@ -172,8 +173,8 @@ impl PrivateMapping {
         (Self { map: Mapping { addr: map.addr, len } }, Self { map: rest })
     }
 
-    /// `madvise(2)`, `MADV_POPULATE_WRITE`: takes the pages now, so that a shortage is an error here and not a signal later.
-    /// Since Linux 5.14; `EINVAL` before.
+    /// `madvise(2)`, `MADV_POPULATE_WRITE`: takes the pages now, so that a shortage is an error here and not a signal
+    /// later. Since Linux 5.14; `EINVAL` before.
     pub(crate) fn populate(&self) -> io::Result<()> {
         self.advise(libc::MADV_POPULATE_WRITE)
     }

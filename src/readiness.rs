@@ -1,8 +1,8 @@
-//! Waiting for descriptors: in this library, and in an event loop of the program's own.
+//! Waiting for descriptors, in this library and in an event loop of the program.
 //!
-//! The descriptors of the verbs themselves are not given out. A read takes an event away, and whoever reads without
-//! acknowledging makes the destroy of the event's object wait for ever; and a poller has two of them to watch. So a program
-//! gets an `epoll(7)` descriptor over them, which tells no more than that there is something.
+//! The library does not give out the descriptors of the verbs themselves. Reading one takes an event away, and if that
+//! event is not acknowledged, the destroy of its object waits for ever. A poller also has two descriptors to watch. So
+//! a program gets an `epoll(7)` descriptor over them, which only tells that there is something to take.
 
 use crate::error::VerbError;
 use crate::os;
@@ -10,17 +10,18 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::Duration;
 
-/// Tells an event loop when there is something to take: a descriptor that is readable then.
+/// A descriptor for an event loop: it is readable while there is something to take.
 ///
-/// An `epoll(7)` descriptor, for `poll(2)`, `epoll(7)`, mio's `SourceFd` or tokio's `AsyncFd`. Level-triggered and edge-triggered
-/// loops both work: whatever happens anew is a new edge. It may be readable although nothing is there; so look, and wait again.
-/// It owns nothing but the descriptor: where the object that it came from is gone, it is never readable again.
+/// An `epoll(7)` descriptor, for `poll(2)`, `epoll(7)`, mio's `SourceFd` or tokio's `AsyncFd`. Level-triggered and
+/// edge-triggered loops both work: each new event is a new edge. It may be readable although there is nothing to take;
+/// then wait again. It owns the `epoll` descriptor only: after the object that it came from is gone, it is never
+/// readable again.
 ///
 /// # tokio
 ///
-/// `AsyncFd::new`, and the constructors like it, are deprecated as unsound (RUSTSEC-2026-0386): they take any number for a
-/// descriptor. Since then there is `AsyncFd::register`, an `unsafe fn` that asks for a descriptor which stays open and stays the
-/// same. A `Readiness` is one, so it may be moved in:
+/// `AsyncFd::new`, and the constructors like it, are deprecated as unsound (RUSTSEC-2026-0386), because they accept any
+/// number as a descriptor. Their successor `AsyncFd::register` is an `unsafe fn`, which asks that the descriptor stays
+/// open and stays the same. A `Readiness` keeps that promise, so it may be moved in:
 ///
 /// ```text
 /// // SAFETY: a `Readiness` owns its descriptor, which never changes, until it is dropped.
@@ -29,9 +30,10 @@ use std::time::Duration;
 /// readiness.readable().await?.clear_ready();
 /// ```
 ///
-/// A program without `unsafe` waits for it on a thread of its own ([`wait`](Self::wait)).
+/// A program without `unsafe` waits on a thread of its own, with [`wait`](Self::wait).
 ///
-/// From [`Poller::readiness`](crate::Poller::readiness), [`CompletionChannel::readiness`](crate::CompletionChannel::readiness) and
+/// From [`Poller::readiness`](crate::Poller::readiness),
+/// [`CompletionChannel::readiness`](crate::CompletionChannel::readiness) and
 /// [`AsyncEvents::readiness`](crate::AsyncEvents::readiness), which say what to call before waiting.
 #[derive(Debug)]
 pub struct Readiness {
@@ -39,7 +41,8 @@ pub struct Readiness {
 }
 
 impl Readiness {
-    /// Readable while one of `fds` is. The caller's descriptors stay the caller's: one that is closed counts no more.
+    /// Readable while one of `fds` is. The descriptors stay the caller's: one that the caller closes is no longer
+    /// watched.
     pub(crate) fn over(fds: &[RawFd]) -> Result<Self, VerbError> {
         let epoll = os::epoll().map_err(|error| failed("epoll_create1", &error))?;
         for &fd in fds {
@@ -48,7 +51,8 @@ impl Readiness {
         Ok(Self { epoll })
     }
 
-    /// Waits until it is readable, at most for `timeout`; whether it is. For programs without an event loop.
+    /// Waits until it is readable, at most for `timeout`, and returns whether it is. For programs without an event
+    /// loop.
     ///
     /// # Errors
     ///
@@ -70,7 +74,7 @@ impl AsRawFd for Readiness {
     }
 }
 
-/// Sleeps until one of `fds` can be read, or for `left`, or until a signal. Whether one can be.
+/// Sleeps until one of `fds` is readable, `left` is over, or a signal comes. Returns whether one is readable.
 #[cfg(not(miri))]
 pub(crate) fn until_readable<const N: usize>(fds: [RawFd; N], left: Duration) -> io::Result<bool> {
     // Rounded up: rounding down would spin through the last millisecond.
@@ -82,7 +86,7 @@ pub(crate) fn until_readable<const N: usize>(fds: [RawFd; N], left: Duration) ->
     }
 }
 
-/// Miri has no `poll(2)`; to come back early is allowed.
+/// Miri has no `poll(2)`. Callers expect that this may come back early.
 #[cfg(miri)]
 pub(crate) fn until_readable<const N: usize>(_: [RawFd; N], _: Duration) -> io::Result<bool> {
     std::thread::yield_now();

@@ -11,8 +11,8 @@ use crate::types::{Pkey, PortNumber};
 use std::sync::{Arc, OnceLock};
 use std::{env, fmt, ops::Deref};
 
-/// Names in the environment under which libibverbs or a provider reports failed destroys as success, or leaves out
-/// locks. Either would make a proof of quiescence worthless.
+/// Environment variables with which libibverbs or a provider reports failed destroys as success, or leaves out locks.
+/// With either, a destroy would not prove that the device is done.
 const FORBIDDEN_ENVIRONMENT: [&str; 5] = [
     "RDMAV_ALLOW_DISASSOC_DESTROY",
     "MLX4_DEVICE_FATAL_CLEANUP",
@@ -21,7 +21,8 @@ const FORBIDDEN_ENVIRONMENT: [&str; 5] = [
     "MLX5_CQE_SIZE",
 ];
 
-/// The forbidden variable that is set, or was at an earlier call: libibverbs looks once only, at its first use.
+/// The forbidden variable that is set now or was set at an earlier call: libibverbs reads its environment only once, at
+/// its first use.
 pub(super) fn forbidden_variable() -> Option<&'static str> {
     static SEEN: OnceLock<&str> = OnceLock::new();
     if let Some(variable) = FORBIDDEN_ENVIRONMENT.into_iter().find(|name| env::var_os(name).is_some()) {
@@ -39,23 +40,25 @@ pub enum OpenError {
     NoSuchDevice {
         /// The name that was asked for.
         name: String,
-        /// The names of those that there are.
+        /// The names of the devices that there are.
         available: Vec<String>,
     },
-    /// [`Context::open_default`] found no RDMA device of this machine that it can use. It never takes a simulated one instead:
-    /// [`Context::open`] with `soft0` does, or `INTERLOCK_DEVICE=soft0`.
+    /// [`Context::open_default`] found no RDMA device of this machine that it can use. It never takes a simulated
+    /// device instead: ask for one by [`Context::open`] with `soft0`, or by `INTERLOCK_DEVICE=soft0`.
     #[error("this machine has no usable RDMA device ({}); {}", reasons(unusable), what_to_check())]
     NoHardware {
-        /// The devices that there are, each with the reason why it was not taken.
+        /// The devices that there are, each with the reason why it cannot be used.
         unusable: Vec<String>,
     },
-    /// A variable is set under which failed destroys look like success, or locks are left out.
-    #[error("the environment variable {variable} makes a provider unsafe to rely on; unset it")]
+    /// An environment variable is set with which failed destroys look like success, or locks are left out.
+    #[error(
+        "the environment variable {variable} makes a provider report failed destroys as success or leave out locks: unset it"
+    )]
     ForbiddenEnvironment {
         /// Its name.
         variable: &'static str,
     },
-    /// The device is there but does not open.
+    /// The device exists but cannot be opened.
     #[error("cannot open {name}{}", may_not(.source))]
     Refused {
         /// Its name.
@@ -63,7 +66,7 @@ pub enum OpenError {
         /// What the device answered.
         source: VerbError,
     },
-    /// libibverbs could not look.
+    /// libibverbs could not make the list of devices.
     #[error(transparent)]
     Verb(#[from] VerbError),
 }
@@ -92,7 +95,7 @@ fn what_to_check() -> &'static str {
     }
 }
 
-/// libibverbs says `ENOENT` also where the node is there but may not be opened.
+/// libibverbs answers `ENOENT` also if the node exists but this user may not open it.
 fn may_not(source: &VerbError) -> &'static str {
     match source.errno() {
         libc::EACCES | libc::EPERM | libc::ENOENT => {
@@ -102,15 +105,16 @@ fn may_not(source: &VerbError) -> &'static str {
     }
 }
 
-/// An open device, from which all else is made.
+/// An open device, from which all other objects are made.
 ///
-/// A handle: clones name the same open device, which is closed when the last object made from it is gone.
+/// A handle: clones name the same open device, which is closed when the last clone and the last object made from it are
+/// dropped.
 #[derive(Clone)]
 #[doc(alias = "ibv_context")]
 #[doc(alias = "ibv_close_device")]
 pub struct Context(pub(crate) Arc<ContextInner>);
 
-/// Which device it is: its name, on the fabric at this address for a soft one.
+/// Identifies a device: by its name and, for a soft device, by the address of its fabric.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct DeviceKey {
     name: Arc<str>,
@@ -125,7 +129,7 @@ pub(crate) struct ContextInner {
     /// What asynchronous events can be about.
     pub(crate) objects: Objects,
     pub(super) event_state: EventState,
-    /// What its provider may be believed, once somebody has asked.
+    /// What its provider may be believed, from the first time that it was asked for.
     pub(super) promises: OnceLock<&'static Promises>,
 }
 
@@ -138,7 +142,7 @@ impl Deref for ContextInner {
 }
 
 impl Context {
-    /// Opens the device of that name: one of this machine, or `soft0` or `soft1`, the soft devices of this process.
+    /// Opens the device `name`: one of this machine, or `soft0` or `soft1`, the soft devices of this process.
     ///
     /// # Errors
     ///
@@ -163,11 +167,11 @@ impl Context {
         Err(OpenError::NoSuchDevice { name: name.to_owned(), available })
     }
 
-    /// Opens the device that the environment variable `INTERLOCK_DEVICE` names; where it is not set, the first
-    /// RDMA device of this machine that opens and has an active port.
+    /// Opens the device that the environment variable `INTERLOCK_DEVICE` names. If it is not set, opens the first RDMA
+    /// device of this machine that can be opened and has an active port.
     ///
-    /// Never a simulated device, unless the variable names one: `INTERLOCK_DEVICE=soft0`. A program that goes on with a
-    /// simulation where there is no hardware says so itself, with [`open("soft0")`](Self::open).
+    /// It never opens a simulated device unless the variable names one: `INTERLOCK_DEVICE=soft0`. A program that wants
+    /// to go on with a simulation when there is no hardware asks for it, with [`open("soft0")`](Self::open).
     ///
     /// # Errors
     ///
@@ -194,11 +198,11 @@ impl Context {
         Err(OpenError::NoHardware { unusable })
     }
 
-    /// Opens a device of a soft fabric of the program's own, made at its first use.
+    /// Opens a device of the program's own soft fabric. The device is made at its first use.
     ///
     /// # Errors
     ///
-    /// What the fabric was told to answer.
+    /// The error that the fabric was told to answer with.
     #[cfg(feature = "soft")]
     pub fn open_on(fabric: &crate::soft::Fabric, name: &str) -> Result<Self, OpenError> {
         let opened = Opened::on(fabric, name).map_err(|source| refused(name, source))?;
@@ -255,17 +259,17 @@ impl Context {
         Ok(keys)
     }
 
-    /// What the library takes for granted of this device's provider.
+    /// What the library relies on from this device's provider.
     ///
-    /// `ibv_query_device(3)`, the first time. A device that does not say what it is has not been reviewed.
+    /// `ibv_query_device(3)`, the first time. If that fails, the provider counts as not reviewed.
     pub fn promises(&self) -> Promises {
         *self.0.promises()
     }
 
-    /// Whether the end of a [memory window](crate::Window) gives its memory back, as on the soft device and mlx5. Elsewhere windows are
-    /// bound over whole regions only, and the end of the region does.
+    /// Whether the end of a [memory window](crate::Window) gives its memory back, as on the soft device and mlx5. On
+    /// other devices windows are bound over whole regions only, and the end of the region gives the memory back.
     ///
-    /// `ibv_query_device(3)`, the first time. Not where the device does not say what it is.
+    /// `ibv_query_device(3)`, the first time. `false` if that fails.
     pub fn windows_are_barriers(&self) -> bool {
         self.0.promises().windows.are_barriers()
     }
@@ -296,7 +300,7 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// [`NoActivePort`] says in which states the ports are.
+    /// [`NoActivePort`] lists the states of the ports.
     pub fn active_port(&self) -> Result<Port, NoActivePort> {
         let ports = self.ports()?;
         let states = ports.iter().map(|port| (port.number(), port.state())).collect();

@@ -1,8 +1,8 @@
 //! The memory behind a region: its owner, taken apart for as long as a device may reach the bytes.
 //!
 //! A `Box`, a `Vec` or a `&mut` promises that nobody else writes the bytes behind it, and moving one makes that promise
-//! again. A device breaks it. So the library stores none of them for registered memory: it takes the owner apart into a raw
-//! pointer with exposed provenance, and rebuilds the owner after deregistration.
+//! again. A device breaks it. So the library stores none of them for registered memory: it takes the owner apart into a
+//! raw pointer with exposed provenance, and rebuilds the owner after deregistration.
 #![allow(unsafe_code, reason = "takes owners apart and rebuilds them")]
 
 use super::foreign::{Foreign, ForeignMemory};
@@ -12,8 +12,8 @@ use crate::seal::Key;
 use std::{marker::PhantomData, mem, ptr, ptr::NonNull};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// Types that registered memory may hold: any bytes are a value (a device writes them), no padding (a device sends it),
-/// no interior mutability.
+/// Types that registered memory may hold: any bytes are a value (a device writes them), there is no padding (a device
+/// would send it), and no interior mutability.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot live in memory that a device reads and writes",
     label = "not plain bytes",
@@ -25,7 +25,7 @@ pub trait Plain: FromBytes + IntoBytes + Immutable + Send + Sync + 'static {}
 #[diagnostic::do_not_recommend]
 impl<T: FromBytes + IntoBytes + Immutable + Send + Sync + 'static> Plain for T {}
 
-/// Types as which bytes may be viewed: any bytes are a value, no interior mutability.
+/// Types as which received bytes may be viewed: any bytes are a value, and there is no interior mutability.
 #[diagnostic::on_unimplemented(
     message = "bytes cannot be viewed as `{Self}`",
     label = "not plain bytes",
@@ -36,8 +36,10 @@ pub trait Viewable: FromBytes + Immutable {}
 #[diagnostic::do_not_recommend]
 impl<T: FromBytes + Immutable> Viewable for T {}
 
-/// Memory that can be registered. Sealed: `Box<[T]>`, `Vec<T>`, `&'static mut [T]`, [`Pages`], a
-/// [`Buffer`](super::Buffer) once more, and [`Foreign`](super::Foreign) for memory of any other kind.
+/// Memory that can be registered. Sealed.
+///
+/// It is a `Box<[T]>`, `Vec<T>`, `&'static mut [T]`, [`Pages`], a [`Buffer`](super::Buffer), which is then registered a
+/// second time, or [`Foreign`](super::Foreign) for memory of any other kind.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not memory that a device may write to",
     label = "cannot be registered",
@@ -49,23 +51,27 @@ pub trait Memory: Sized + sealed::Sealed {}
 
 pub(super) mod sealed {
     /// An owner of bytes that can be taken apart and rebuilt.
-    #[allow(unnameable_types, reason = "seals `Memory` and `OpaqueMemory`")]
-    pub trait Sealed: Sized {
+    #[allow(unnameable_types, reason = "above the traits that seal `Memory` and `OpaqueMemory`")]
+    pub trait Owner: Sized {
         fn into_raw(self, key: super::Key) -> super::RawMemory;
         /// # Safety
         ///
         /// `raw` came from `into_raw` of this type, is used once, and nobody else uses the bytes any more.
         unsafe fn from_raw(raw: super::RawMemory) -> Self;
     }
+
+    #[allow(unnameable_types, reason = "seals `Memory`")]
+    pub trait Sealed: Owner {}
 }
-use sealed::Sealed;
+use sealed::{Owner, Sealed};
 
 /// An address. Who has it may not touch what is there: the types that own the bytes decide that.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 pub(super) struct Address(*mut u8);
 
-// SAFETY: a number with provenance. Using what is there takes `unsafe` code, which answers for the thread that it is on.
+// SAFETY: a number with provenance. Using what is there takes `unsafe` code, which answers for the thread that it is
+// on.
 unsafe impl Send for Address {}
 // SAFETY: shared access copies the number.
 unsafe impl Sync for Address {}
@@ -143,7 +149,7 @@ pub(super) struct TakenApart<M> {
     owner: PhantomData<fn() -> M>,
 }
 
-impl<M: Sealed> TakenApart<M> {
+impl<M: Owner> TakenApart<M> {
     pub(super) fn of(memory: M) -> Self {
         Self { raw: memory.into_raw(Key(())), owner: PhantomData }
     }
@@ -213,7 +219,8 @@ impl HeldOwner {
 }
 
 impl<T: Plain> Memory for Box<[T]> {}
-impl<T: Plain> Sealed for Box<[T]> {
+impl<T: Plain> Sealed for Box<[T]> {}
+impl<T: Plain> Owner for Box<[T]> {
     fn into_raw(self, _: Key) -> RawMemory {
         let count = self.len();
         RawMemory::of_slice(Box::into_raw(self), count)
@@ -226,7 +233,8 @@ impl<T: Plain> Sealed for Box<[T]> {
 }
 
 impl<T: Plain> Memory for Vec<T> {}
-impl<T: Plain> Sealed for Vec<T> {
+impl<T: Plain> Sealed for Vec<T> {}
+impl<T: Plain> Owner for Vec<T> {
     fn into_raw(self, _: Key) -> RawMemory {
         let mut this = mem::ManuallyDrop::new(self);
         let capacity = this.capacity();
@@ -240,7 +248,8 @@ impl<T: Plain> Sealed for Vec<T> {
 }
 
 impl<T: Plain> Memory for &'static mut [T] {}
-impl<T: Plain> Sealed for &'static mut [T] {
+impl<T: Plain> Sealed for &'static mut [T] {}
+impl<T: Plain> Owner for &'static mut [T] {
     fn into_raw(self, _: Key) -> RawMemory {
         let count = self.len();
         RawMemory::of_slice(ptr::from_mut(self), count)
@@ -255,7 +264,7 @@ impl<T: Plain> Sealed for &'static mut [T] {
 /// Owners that keep a raw pointer to their bytes: moving one claims nothing, so it is kept whole.
 macro_rules! kept_whole {
     ($($owner:ty),*) => {$(
-        impl Sealed for $owner {
+        impl Owner for $owner {
             fn into_raw(self, _: Key) -> RawMemory {
                 RawMemory::keep(self.first_byte(), self.len_bytes(), self)
             }
@@ -268,12 +277,14 @@ macro_rules! kept_whole {
     )*};
 }
 impl Memory for Pages {}
+impl Sealed for Pages {}
 kept_whole!(Pages, SharedMap, DmaBuf);
 
-/// All of its capacity, for one more registration: with rights of peers, who then reach these bytes of its region and no
-/// others.
+/// All of its capacity, for one more registration: with rights of peers, who then reach these bytes of its region and
+/// no others.
 impl<B> Memory for Buffer<B> {}
-impl<B> Sealed for Buffer<B> {
+impl<B> Sealed for Buffer<B> {}
+impl<B> Owner for Buffer<B> {
     fn into_raw(self, _: Key) -> RawMemory {
         let part = self.into_unique();
         let depth = part.region().depth().saturating_add(1);
@@ -282,12 +293,13 @@ impl<B> Sealed for Buffer<B> {
 
     unsafe fn from_raw(raw: RawMemory) -> Self {
         // SAFETY: kept by `into_raw`; called once (caller).
-        Self::of(unsafe { raw.into_kept::<UniquePart>() })
+        unsafe { raw.into_kept::<UniquePart>() }.into_buffer()
     }
 }
 
 impl<F: ForeignMemory> Memory for Foreign<F> {}
-impl<F: ForeignMemory> Sealed for Foreign<F> {
+impl<F: ForeignMemory> Sealed for Foreign<F> {}
+impl<F: ForeignMemory> Owner for Foreign<F> {
     fn into_raw(self, _: Key) -> RawMemory {
         let (bytes, parts) = self.0.into_parts();
         RawMemory::keep(bytes.as_ptr().cast(), bytes.len(), parts)

@@ -10,10 +10,10 @@ use zerocopy::{FromBytes, KnownLayout};
 
 /// A part of a region of domain `B` that this program owns alone. One word.
 ///
-/// It has a capacity, and of that a filled part at the front: what [`Deref`] gives, what a send sends, what a receive
-/// fills. Posting moves it away; the completion gives it back.
+/// It has a capacity, and at the front a filled part: [`Deref`] gives the filled part, a send sends it, and a receive
+/// sets it. Posting moves the buffer away; the completion gives it back.
 ///
-/// Dropping it gives its bytes up; the region is deregistered and freed with its last buffer.
+/// The region is deregistered and freed when its last buffer is dropped.
 #[repr(transparent)]
 pub struct Buffer<B> {
     part: UniquePart,
@@ -24,12 +24,7 @@ impl<B> Buffer<B> {
     /// The buffer over `part`, of which the caller has the only reference. No request names the part any more.
     #[inline(always)]
     pub(crate) fn new(part: Part) -> Self {
-        Self::of(UniquePart::new(part))
-    }
-
-    #[inline(always)]
-    pub(super) fn of(part: UniquePart) -> Self {
-        Self { part, brand: PhantomData }
+        UniquePart::new(part).into_buffer()
     }
 
     #[inline(always)]
@@ -61,7 +56,8 @@ impl<B> Buffer<B> {
         self.len() == 0
     }
 
-    /// Sets how much counts as filled. What was not written before is zero or what was there earlier.
+    /// Sets how many bytes are filled. Bytes that were not written since are what they were before: zero, or older
+    /// data.
     ///
     /// # Errors
     ///
@@ -97,9 +93,9 @@ impl<B> Buffer<B> {
         Ok((Self::new(left), Self::new(right)))
     }
 
-    /// Cuts it in parts of `len_bytes`; what is left over at the end is the last part.
+    /// Cuts it in parts of `len_bytes`; the last part may be shorter.
     ///
-    /// A length of 0 leaves it whole.
+    /// A length of 0 gives the buffer as one part.
     pub fn chunks(self, len_bytes: usize) -> Vec<Self> {
         let mut parts = Vec::new();
         let mut rest = self;
@@ -160,11 +156,11 @@ impl<B> Buffer<B> {
     ///
     /// # Errors
     ///
-    /// The length is not a multiple of a `T`'s, or the alignment is not that of a `T`; or a `T` has no bytes, so that nothing
-    /// says how many there are.
+    /// The length is not a multiple of the size of a `T`, or the alignment is not that of a `T`; or a `T` has no bytes,
+    /// so that their number is unknown.
     pub fn view_slice<T: Viewable>(&self) -> Result<&[T], ViewError> {
         let error = || ViewError::of::<T>(self);
-        // Not `ref_from_bytes`, for which a `T` of no bytes is an error that `cargo check` does not find.
+        // `ref_from_bytes` would refuse a `T` of no bytes only when the program is built, and not in `cargo check`.
         let count = self.len().checked_div(mem::size_of::<T>()).ok_or_else(error)?;
         <[T]>::ref_from_bytes_with_elems(self, count).map_err(|_| error())
     }
@@ -181,6 +177,13 @@ impl<B> Buffer<B> {
     }
 }
 
+impl UniquePart {
+    #[inline(always)]
+    pub(super) fn into_buffer<B>(self) -> Buffer<B> {
+        Buffer { part: self, brand: PhantomData }
+    }
+}
+
 impl<B> Deref for Buffer<B> {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
@@ -194,14 +197,14 @@ impl<B> DerefMut for Buffer<B> {
     }
 }
 
-/// What is filled, as [`Deref`] gives it.
+/// The filled bytes, as [`Deref`] gives them.
 impl<B> AsRef<[u8]> for Buffer<B> {
     fn as_ref(&self) -> &[u8] {
         self
     }
 }
 
-/// What is filled, to write, as [`DerefMut`] gives it.
+/// The filled bytes, to write, as [`DerefMut`] gives them.
 impl<B> AsMut<[u8]> for Buffer<B> {
     fn as_mut(&mut self) -> &mut [u8] {
         self
@@ -214,7 +217,7 @@ impl<B> fmt::Debug for Buffer<B> {
     }
 }
 
-/// A read-only part of a region, clonable, and in flight as often as one likes: what is broadcast. One word.
+/// A read-only part of a region, which can be cloned and be in flight many times at once, as for a broadcast. One word.
 pub struct SharedBuffer<B> {
     part: SharedPart,
     brand: Branded<B>,
@@ -237,13 +240,13 @@ impl<B> SharedBuffer<B> {
         &self.part
     }
 
-    /// The unique buffer again; or the share, as [`Arc::try_unwrap`] does. For `?` there is
-    /// [`into_unique`](Self::into_unique), whose error says why not.
+    /// The unique buffer again, or the share if that is impossible, in the manner of [`Arc::try_unwrap`].
+    /// [`into_unique`](Self::into_unique) is for `?`: its error says why.
     ///
     /// # Errors
     ///
-    /// Clones are around or in flight, or it was shared out of a region that the device may not write to or that
-    /// peers may read; it comes back.
+    /// There are clones, in the program or in flight; or the share is of a region that the device may not write or that
+    /// peers may read. The share comes back.
     pub fn try_into_unique(self) -> Result<Buffer<B>, Self> {
         self.into_unique().map_err(|error| error.share)
     }
@@ -252,7 +255,7 @@ impl<B> SharedBuffer<B> {
     ///
     /// # Errors
     ///
-    /// [`NotUnique`] gives the share back, and says why.
+    /// [`NotUnique`] gives the share back and says why.
     pub fn into_unique(mut self) -> Result<Buffer<B>, NotUnique<Self>> {
         let reason = if !self.part.is_exclusive() {
             NotUniqueReason::ReadOnly
@@ -303,13 +306,13 @@ static_assertions::assert_eq_size!(Buffer<()>, Option<Buffer<()>>, SharedBuffer<
 static_assertions::assert_impl_all!(Buffer<()>: Send, Sync);
 static_assertions::assert_not_impl_any!(Buffer<()>: Clone, Copy);
 
-/// A share that is no unique buffer. It comes back.
+/// A share that cannot become a unique buffer. It comes back.
 #[derive(thiserror::Error)]
 #[error("{reason}")]
 pub struct NotUnique<P> {
     /// The share.
     pub share: P,
-    /// Why not.
+    /// Why it cannot.
     pub reason: NotUniqueReason,
 }
 
@@ -326,15 +329,17 @@ impl<P> fmt::Debug for NotUnique<P> {
     }
 }
 
-/// Why a share is no unique buffer.
+/// Why a share cannot become a unique buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotUniqueReason {
-    /// Clones of it are around, or in flight.
+    /// There are clones of it, in the program or in flight.
     #[error("clones of the share are around or in flight: take their completions, and drop them")]
     Clones,
-    /// It was shared out of a region that stays read-only.
-    #[error("the share is of a region that the device may not write to, or that peers may read: it stays read-only")]
+    /// Its region stays read-only.
+    #[error(
+        "the region of the share was registered without `LocalWrite`, or peers may read it: the share stays read-only"
+    )]
     ReadOnly,
 }
 
@@ -348,9 +353,9 @@ pub struct TooLong {
     pub capacity: usize,
 }
 
-/// A buffer that cannot be cut there. It comes back.
+/// A buffer that cannot be split there. It comes back.
 #[derive(thiserror::Error)]
-#[error("{mid} is not inside the buffer, which has {capacity} bytes")]
+#[error("{mid} is not inside the buffer, which has {capacity} bytes: give each part at least one")]
 pub struct SplitError<P> {
     mid: usize,
     capacity: usize,
@@ -376,9 +381,9 @@ impl<P> fmt::Debug for SplitError<P> {
     }
 }
 
-/// Two buffers that are not neighbours. Both come back.
+/// Two buffers that are not next to each other in one region. Both come back.
 #[derive(thiserror::Error)]
-#[error("the second buffer does not start where the first ends")]
+#[error("the second buffer does not start where the first ends, in the same region")]
 pub struct JoinError<P> {
     /// The one that should come first.
     pub left: P,
@@ -399,7 +404,7 @@ impl<P> fmt::Debug for JoinError<P> {
     }
 }
 
-/// Bytes that are not of the shape of the type asked for.
+/// Bytes whose length or alignment does not fit the type that was asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{len_bytes} bytes at {address:#x} cannot be seen as {wanted} (size {size}, alignment {align})")]
 pub struct ViewError {

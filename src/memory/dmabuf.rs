@@ -9,11 +9,12 @@ use std::ptr;
 /// A part of a dma-buf: memory that another driver exports as a file descriptor, such as that of a GPU.
 ///
 /// Registered by [`register_opaque`](crate::ProtectionDomain::register_opaque) for peers; it comes back from
-/// [`deregister`](super::OpaqueRegion::deregister). The region has no view for the processor: whether and how it reaches
-/// that memory is between the program and the exporting driver. What the driver maps for it is changed by peers at any time.
+/// [`deregister`](super::OpaqueRegion::deregister). The region gives the processor no view of the memory; whether and
+/// how the program reaches it is between the program and the exporting driver. If the program maps it by that driver,
+/// peers may change it at any time.
 ///
-/// Length and offset are multiples of 8. Peers name the first byte by `offset`, or by 0 with
-/// [`ZeroBased`](super::ZeroBased) where `offset` is a multiple of the page length.
+/// Length and offset are multiples of 8. For peers the address of the first byte is `offset`; with
+/// [`ZeroBased`](super::ZeroBased) it is 0, and `offset` must be a multiple of the page length.
 ///
 /// # Examples
 ///
@@ -42,8 +43,7 @@ pub struct DmaBuf {
 }
 
 impl DmaBuf {
-    /// `len_bytes` from `offset` of a dma-buf. What is exported, and how much of it there is, the device checks when it is
-    /// registered.
+    /// `len_bytes` from `offset` of a dma-buf. The device checks the descriptor and its length at registration.
     pub fn new(exported: OwnedFd, offset: u64, len_bytes: usize) -> Self {
         Self { exported, offset, len_bytes }
     }
@@ -84,7 +84,7 @@ impl Sealed for DmaBuf {
 }
 
 impl DmaBuf {
-    /// Not an address of this process: what the keys call the first byte.
+    /// The number by which the keys name the first byte. It is not an address of this process.
     pub(super) fn first_byte(&self) -> *mut u8 {
         ptr::without_provenance_mut(self.offset as usize)
     }

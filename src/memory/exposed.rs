@@ -1,11 +1,11 @@
-//! Access of the program to memory that peers reach.
+//! How the program accesses memory that peers reach.
 //!
 //! A peer may read or write it at any moment, so nothing is ever borrowed: all access is by relaxed atomic loads and
-//! stores of aligned 8-byte words, of one size only (mixed sizes would race). A copy of several words may therefore
-//! mix older and newer ones; what must be seen together needs a protocol, such as a completion or a version number.
+//! stores of aligned 8-byte words, of one size only (mixed sizes would race). So a copy of several words may mix older
+//! and newer ones. Words that must be seen together need a protocol, such as a completion or a version number.
 //!
-//! ASSUMPTION: a device's access to host memory does not interfere with such loads and stores otherwise than another
-//! thread's relaxed atomic ones would. No specification of Rust speaks of devices.
+//! ASSUMPTION: a device's access to host memory interferes with such loads and stores no more than another thread's
+//! relaxed atomic accesses would. No specification of Rust speaks of devices.
 
 use super::registration::RegionInner;
 use super::{Access, Exposed, Memory, MemoryRegion, PeerCannotWrite};
@@ -39,8 +39,8 @@ fn check(region: &RegionInner, offset: usize, len_bytes: usize) -> Result<(), Ou
     OutOfBounds::check(offset as u64, len_bytes as u64, region.len_bytes() as u64)
 }
 
-/// The words that `len_bytes` at `offset` touch: of each its number, which bytes of it are meant, and where they are in the
-/// range.
+/// The words that `len_bytes` at `offset` touch: of each its number, which bytes of it are meant, and where they are in
+/// the range.
 fn words(offset: usize, len_bytes: usize) -> impl Iterator<Item = (usize, Range<usize>, Range<usize>)> {
     let mut done = 0;
     std::iter::from_fn(move || {
@@ -107,9 +107,9 @@ pub(super) fn whole_word(region: &RegionInner, offset: usize) -> Result<&AtomicU
 impl<B: Brand, A: Access, M: Memory> MemoryRegion<B, A, M> {
     /// Copies the bytes at `offset` out, word by word.
     ///
-    /// The bytes of one word are of one moment; those of different words may be of different ones, in any order. What
-    /// belongs together needs a completion after it, or a version number before and behind it. What was copied is the
-    /// program's: check it only now, for the memory itself may already say something else.
+    /// The bytes of one word are of one moment; different words may be of different moments, in any order. Words that
+    /// belong together need a completion after them, or a version number before and behind them. Check the copy and not
+    /// the memory, which a peer may have changed since.
     ///
     /// # Errors
     ///
@@ -123,10 +123,10 @@ impl<B: Brand, A: Access, M: Memory> MemoryRegion<B, A, M> {
 
     /// Copies `bytes` in at `offset`, word by word.
     ///
-    /// Where the range starts or ends inside a word, the rest of that word keeps its value; a peer that writes to that
-    /// rest at the same time may lose its write. Whole words are free of that.
+    /// Where the range starts or ends inside a word, the rest of the word is written back unchanged, so a peer's write
+    /// to that rest at the same time may be lost. A range of whole words has no such loss.
     ///
-    /// It takes `&mut self` so that no `&[u8]` of a region that peers may only read is around.
+    /// It takes `&mut self`, because a region that peers may only read also gives out `&[u8]`.
     ///
     /// # Errors
     ///
@@ -164,7 +164,7 @@ impl<B: Brand, A: Access, M: Memory> MemoryRegion<B, A, M> {
     }
 }
 
-/// `as_bytes` of a region that peers may only read coexists with their reads, not with `write_from`, which is `&mut`.
+/// `as_bytes` is sound beside reads of peers. `write_from` and `store` take `&mut self`, so they never run beside it.
 const _: () = {
     const fn reads_only<A: PeerCannotWrite>() {}
     reads_only::<super::RemoteRead>();

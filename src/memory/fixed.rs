@@ -8,11 +8,11 @@ use std::sync::Arc;
 use zerocopy::{Immutable, IntoBytes};
 
 impl<B: Brand> ProtectionDomain<B> {
-    /// Registers static memory to be read by the device: a [`SharedBuffer`], which is sent as often, and to as many peers
-    /// at once, as one likes.
+    /// Registers static memory for the device to read. It is a [`SharedBuffer`], which can be sent any number of times,
+    /// to many peers at once.
     ///
-    /// `ibv_reg_mr(3)` without any rights, so the memory may be read-only. The program may go on reading it. No peer reaches
-    /// it but by what is sent or written to the peer. The registration ends with the last clone.
+    /// `ibv_reg_mr(3)` without any rights, so the memory may be read-only. The program may go on reading it. No peer
+    /// reaches it: a peer gets only what is sent or written to it. The registration ends with the last clone.
     ///
     /// # Errors
     ///

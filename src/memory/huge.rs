@@ -1,4 +1,4 @@
-//! Pages of two mebibytes and more: fewer entries in the tables of processor and device.
+//! Huge pages: with pages of two mebibytes or more, the tables of processor and device have fewer entries.
 
 use super::pages::{NoPages, Pages};
 use crate::os::PrivateMapping;
@@ -12,7 +12,7 @@ pub enum HugePageSize {
     /// 2 MiB.
     #[doc(alias = "MAP_HUGE_2MB")]
     TwoMebibytes,
-    /// 1 GiB. Mostly to be set aside when the machine boots.
+    /// 1 GiB. They usually have to be set aside when the machine boots.
     #[doc(alias = "MAP_HUGE_1GB")]
     OneGibibyte,
 }
@@ -26,13 +26,13 @@ impl HugePageSize {
         }
     }
 
-    /// The folder in which the kernel counts them.
+    /// The folder of the kernel's counters for this size.
     fn folder(self) -> String {
         format!("/sys/kernel/mm/hugepages/hugepages-{}kB", self.bytes() / 1024)
     }
 
-    /// How many pages of this size exist and how many of them nobody has, `(all, free)`; `None` where the machine or its
-    /// kernel has none of this size.
+    /// How many pages of this size exist and how many of them are free, `(all, free)`; `None` if the machine or its
+    /// kernel has no pages of this size.
     pub fn counts(self) -> Option<(u64, u64)> {
         let count = |name: &str| fs::read_to_string(format!("{}/{name}", self.folder())).ok()?.trim().parse().ok();
         let (all, free): (u64, u64) = (count("nr_hugepages")?, count("free_hugepages")?);
@@ -49,15 +49,16 @@ impl fmt::Display for HugePageSize {
     }
 }
 
-/// There are not so many huge pages.
+/// There are not enough huge pages.
 #[derive(Debug, thiserror::Error)]
-#[error("{needed} huge pages of {size} are not to be had{}", remedy(self))]
+#[error("{needed} huge pages of {size} are not available{}", remedy(self))]
 pub struct NoHugePages {
-    /// Of which length.
+    /// The size of the pages.
     pub size: HugePageSize,
-    /// How many of them were asked for.
+    /// How many were asked for.
     pub needed: usize,
-    /// How many there are and how many of those were free, `(all, free)`; `None`: the kernel has none of this length.
+    /// How many there are and how many of them were free, `(all, free)`; `None` if the kernel has no pages of this
+    /// size.
     pub counts: Option<(u64, u64)>,
     /// What the system answered.
     pub source: io::Error,
@@ -81,14 +82,15 @@ fn remedy(error: &NoHugePages) -> String {
 }
 
 impl Pages {
-    /// `len_bytes` zeroed bytes in huge pages, which the machine must have set aside. What is left of the last page stays unused.
+    /// `len_bytes` zeroed bytes in huge pages, which the machine must have set aside. The rest of the last page stays
+    /// unused.
     ///
-    /// `mmap(2)` with `MAP_HUGETLB`. They are in memory from the start and never swapped.
+    /// `mmap(2)` with `MAP_HUGETLB`. The pages are in memory from the start and are never swapped out.
     ///
     /// # Errors
     ///
-    /// [`NoHugePages`] says how many there are, and how to have more. [`prefer_huge`](Self::prefer_huge) needs none to be set
-    /// aside.
+    /// [`NoHugePages`] says how many pages there are, and how to set more aside. [`prefer_huge`](Self::prefer_huge)
+    /// needs none set aside.
     ///
     /// # Examples
     ///
@@ -119,13 +121,14 @@ impl Pages {
         }
     }
 
-    /// `len_bytes` zeroed bytes, aligned to 2 MiB, in huge pages where the kernel has them at hand.
+    /// `len_bytes` zeroed bytes, aligned to 2 MiB, in huge pages if the kernel has some at hand.
     ///
-    /// Transparent huge pages, `madvise(2)` with `MADV_HUGEPAGE`: nothing has to be set aside, and nothing is promised.
+    /// Transparent huge pages, `madvise(2)` with `MADV_HUGEPAGE`: nothing has to be set aside, and huge pages are not
+    /// guaranteed.
     ///
     /// # Errors
     ///
-    /// The system does not map so many bytes. That it has no huge pages is no error.
+    /// The system does not map so many bytes. A lack of huge pages is not an error.
     #[doc(alias = "MADV_HUGEPAGE")]
     pub fn prefer_huge(len_bytes: usize) -> Result<Self, NoPages> {
         // Less than one huge page gets none. Miri knows neither the advice nor unmapping a part of a map.

@@ -7,10 +7,10 @@ use crate::domain::brand::Branded;
 use crate::sys;
 use std::{fmt, marker::PhantomData, ptr::NonNull, slice};
 
-/// Several buffers of domain `B`, which one request sends from, or fills, one after the other. One word.
+/// Several buffers of domain `B` for one request, which sends them, or fills them, one after the other. One word.
 ///
-/// Made once, outside of the data path; what is filled of each buffer counts anew each time that the list is posted. A
-/// queue pair takes lists of as many buffers as [`Limits::elements`](crate::Limits::elements) says.
+/// Make a list once, outside of the data path, and post it again and again: each post looks anew at how much of each
+/// buffer is filled. A queue pair takes lists of up to [`Limits::elements`](crate::Limits::elements) buffers.
 ///
 /// # Examples
 ///
@@ -50,14 +50,14 @@ pub struct BufferList<B> {
     brand: Branded<B>,
 }
 
-/// The buffers of a list, and their elements as the device is given them.
+/// The buffers of a list, and the elements that a request points to.
 #[repr(align(64))]
 #[allow(unnameable_types, reason = "in a sealed trait")]
 pub struct ListInner {
     parts: Vec<Part>,
-    /// Room for as many as there are parts.
+    /// With capacity for one element of each part.
     elements: Vec<sys::ibv_sge>,
-    /// What was filled of each part before a request that fills them, in case it is refused.
+    /// How much of each part was filled before a receive was posted, to be restored if the post is refused.
     before: Vec<usize>,
 }
 
@@ -107,7 +107,8 @@ impl<B> BufferList<B> {
     }
 }
 
-/// The first of them, and how many there are. Of none, too, a first one may be read.
+/// The pointer to the first element, and how many there are. If there is none, the pointer is still one that may be
+/// read, because some providers read the first element without looking at the number.
 fn first_of(elements: &mut [sys::ibv_sge]) -> (*mut sys::ibv_sge, usize) {
     match elements {
         [] => ((&raw const sys::NO_ELEMENT).cast_mut(), 0),
@@ -143,16 +144,17 @@ impl ListInner {
         self.parts.len()
     }
 
-    /// The elements of what is filled, without empty ones: those mean 2^31 bytes to some devices.
+    /// The elements of the filled bytes. Empty ones are left out, because a length of 0 means 2^31 bytes to some
+    /// devices.
     pub(crate) fn filled_elements(&mut self) -> (*mut sys::ibv_sge, usize) {
         let Self { parts, elements, .. } = self;
         elements.clear();
-        // As many as there was room made for: this does not allocate.
+        // Within the capacity, so this does not allocate.
         elements.extend(parts.iter().map(|part| part.filled_element()).filter(|element| element.length != 0));
         first_of(elements)
     }
 
-    /// The elements of all of it, likewise.
+    /// The elements of all bytes, without empty ones.
     pub(crate) fn whole_elements(&mut self) -> (*mut sys::ibv_sge, usize) {
         let Self { parts, elements, .. } = self;
         elements.clear();
@@ -160,7 +162,7 @@ impl ListInner {
         first_of(elements)
     }
 
-    /// Lets `len_bytes` count as filled, from the front.
+    /// Sets that `len_bytes` are filled, from the front of the first buffer on.
     pub(crate) fn fill(&self, mut len_bytes: usize) {
         for part in &self.parts {
             let filled = len_bytes.min(part.capacity());
@@ -169,7 +171,7 @@ impl ListInner {
         }
     }
 
-    /// Notes how much is filled, for [`restore`](Self::restore).
+    /// Keeps how much is filled, for [`restore`](Self::restore).
     pub(crate) fn note(&mut self) {
         self.before.iter_mut().zip(&self.parts).for_each(|(before, part)| *before = part.filled());
     }

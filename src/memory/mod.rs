@@ -66,5 +66,6 @@ pub use window::{
 pub(crate) use window::{of_pair as window_of_pair, rights as window_rights};
 pub use word::Word;
 
-/// The longest message of the specification: 2^31 bytes. A buffer may be longer; as a receive it then takes so much.
+/// The longest message of the specification: 2^31 bytes. A buffer may be longer; as a receive it takes messages up to
+/// this length.
 pub const MAX_MESSAGE_BYTES: usize = 1 << 31;

@@ -11,8 +11,8 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::atomic::Ordering;
 
-/// Memory that others than this program and its device may write: [`SharedMap`](super::SharedMap) (other processes) and
-/// [`DmaBuf`](super::DmaBuf) (other devices). Sealed.
+/// Memory that somebody besides this program and its device may write: a [`SharedMap`](super::SharedMap) (other
+/// processes) or a [`DmaBuf`](super::DmaBuf) (other devices). Sealed.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not memory of that kind",
     label = "not a `SharedMap` or `DmaBuf`",
@@ -24,17 +24,17 @@ pub(super) mod sealed {
     use super::{Exported, Key};
 
     #[allow(unnameable_types, reason = "seals `OpaqueMemory`")]
-    pub trait Sealed: crate::memory::backing::sealed::Sealed + Send + 'static {
+    pub trait Sealed: crate::memory::backing::sealed::Owner + Send + 'static {
         /// The descriptor of memory that is not mapped here, which `self` keeps open; `None` for memory that is.
         fn exported(&self, key: Key) -> Option<Exported>;
     }
 }
 
-/// Registered memory that this program never borrows, since others than its device write it: another process
-/// ([`SharedMap`](super::SharedMap)) or another device ([`DmaBuf`](super::DmaBuf)). Peers reach it with the rights `A`.
+/// Registered memory that this program never borrows, because another process ([`SharedMap`](super::SharedMap)) or
+/// another device ([`DmaBuf`](super::DmaBuf)) may write it. Peers reach it with the rights `A`.
 ///
-/// It gives no slice and no [`Buffer`](super::Buffer), whatever the rights. With a `SharedMap` the program copies and loads
-/// words, as with other memory that peers write; with a `DmaBuf` it does not reach the memory at all.
+/// It gives no slice and no [`Buffer`](super::Buffer), whatever the rights. The program copies and loads words of a
+/// `SharedMap`, as of other memory that peers write; it does not reach the memory of a `DmaBuf` at all.
 ///
 /// # Rules
 ///
@@ -50,16 +50,16 @@ pub struct OpaqueRegion<B, A, M> {
 }
 
 impl<B: Brand> ProtectionDomain<B> {
-    /// Registers memory that others write too, for peers: a [`SharedMap`](super::SharedMap) or a
+    /// Registers memory that others may write, for peers: a [`SharedMap`](super::SharedMap) or a
     /// [`DmaBuf`](super::DmaBuf).
     ///
     /// `ibv_reg_mr(3)` or `ibv_reg_dmabuf_mr(3)`.
     ///
     /// # Errors
     ///
-    /// [`RegisterError`] gives the memory back. For a map of a file: `EFAULT` where the kernel does not let devices write
-    /// files of that file system. For a dma-buf: [`Unsupported`](super::RegisterFailure::Unsupported) on devices that
-    /// take none, such as Linux soft-RoCE and the soft device.
+    /// [`RegisterError`] gives the memory back. `EFAULT` for a map of a file: the kernel does not let devices write
+    /// files of that file system. [`Unsupported`](super::RegisterFailure::Unsupported) for a dma-buf: the device takes
+    /// none, as Linux soft-RoCE and the soft device.
     ///
     /// # Examples
     ///
@@ -93,7 +93,7 @@ impl<B: Brand, A: Exposed, M: OpaqueMemory> OpaqueRegion<B, A, M> {
         self.whole.len_bytes()
     }
 
-    /// What a peer needs to reach it, as [`MemoryRegion::remote`](super::MemoryRegion::remote).
+    /// The record of the region for a peer, as [`MemoryRegion::remote`](super::MemoryRegion::remote).
     ///
     /// The address of a dma-buf's first byte is its offset in the dma-buf.
     pub fn remote(&self) -> RemoteRegion<A> {
@@ -106,14 +106,14 @@ impl<B: Brand, A: Exposed, M: OpaqueMemory> OpaqueRegion<B, A, M> {
     ///
     /// # Errors
     ///
-    /// The device would not let go of it; the region comes back, still registered.
+    /// The device refused to deregister it; the region comes back, still registered.
     #[doc(alias = "ibv_dereg_mr")]
     pub fn deregister(self) -> Result<M, DeregisterError<Self>> {
         self.whole.deregister().map_err(|error| error.map(|whole| Self { whole, brand: PhantomData }))
     }
 }
 
-/// Words of a shared map. Nothing is ever borrowed, so `&self` is enough to write.
+/// Words of a shared map. The region lends no slice, so `&self` is enough to write.
 impl<B: Brand, A: Exposed> OpaqueRegion<B, A, SharedMap> {
     /// Copies the bytes at `offset` out, word by word, as [`MemoryRegion::read_into`](super::MemoryRegion::read_into).
     ///

@@ -1,4 +1,4 @@
-//! Parts of regions: what a buffer points to, so that a buffer is one word.
+//! Parts of regions. A buffer is one word, the pointer to its part.
 #![allow(unsafe_code, reason = "counted references to memory of a region")]
 
 use super::MAX_MESSAGE_BYTES;
@@ -16,9 +16,9 @@ use std::{fmt, mem, ptr::NonNull, slice, sync::Arc};
 #[repr(C, align(64))]
 #[allow(unnameable_types, reason = "in a sealed trait")]
 pub struct Descriptor {
-    /// What is filled, to be sent.
+    /// The filled bytes, to be sent.
     element: Element,
-    /// All of it, to be received into; at most [`MAX_MESSAGE_BYTES`].
+    /// All bytes, to be received into; at most [`MAX_MESSAGE_BYTES`].
     whole: sys::ibv_sge,
     /// # Invariants
     ///
@@ -26,19 +26,21 @@ pub struct Descriptor {
     capacity: usize,
     /// 1. How many bytes are filled; at most `capacity`. Written by the one owner only.
     filled: AtomicUsize,
-    /// 2. Whether a unique owner may write: the region's rights and its other owners allow it.
+    /// 2. Whether the only owner of this descriptor may write the bytes. If so, the region's rights let the device
+    ///    write and no peer in.
     exclusive: bool,
     region: Arc<RegionInner>,
 }
 
-/// An `ibv_sge` that its owner changes, so that a request need not copy it, nor a provider wait for what was just written.
+/// An `ibv_sge` that is kept up to date, so that a request can point to it: a copy for each request would cost time,
+/// and the provider would wait for the stores that made it.
 #[repr(C)]
 struct Element {
-    /// The address as the device names it; as a pointer, with the provenance of the region's memory.
+    /// The address as the device names it, with the provenance of the region's memory.
     addr: Address,
     #[cfg(target_pointer_width = "32")]
     high: u32,
-    /// What is filled; 0 where that is more than [`MAX_MESSAGE_BYTES`].
+    /// How many bytes are filled; 0 if more than [`MAX_MESSAGE_BYTES`].
     length: AtomicU32,
     lkey: u32,
 }
@@ -59,7 +61,7 @@ impl Descriptor {
         Self::part(region.address(), region.len_bytes(), exclusive, region)
     }
 
-    /// `capacity` bytes of `region` from `addr`, filled.
+    /// `capacity` bytes of `region` from `addr`, all filled.
     pub(super) fn part(addr: Address, capacity: usize, exclusive: bool, region: Arc<RegionInner>) -> Part {
         let lkey = region.lkey().0;
         let element = Element {
@@ -113,7 +115,7 @@ impl Descriptor {
         self.filled.load(Ordering::Relaxed)
     }
 
-    /// Notes how much is filled; more than fits counts as all.
+    /// Sets how many bytes are filled; more than the capacity counts as all.
     #[inline(always)]
     pub(crate) fn set_filled(&self, len_bytes: usize) {
         let len_bytes = len_bytes.min(self.capacity);
@@ -121,7 +123,8 @@ impl Descriptor {
         self.element.length.store(message_len(len_bytes), Ordering::Relaxed);
     }
 
-    /// Notes how much of it a message has filled, if so much fits in a message and here.
+    /// Sets how many bytes a message has filled. Answers `false` and changes nothing if a receive into this part cannot
+    /// take so many.
     #[inline(always)]
     pub(crate) fn fill(&self, len_bytes: usize) -> bool {
         let fits = len_bytes <= self.receives() as usize;
@@ -132,36 +135,36 @@ impl Descriptor {
         fits
     }
 
-    /// What is filled, where one message carries it; else 0.
+    /// How many bytes are filled, if one message can carry them; else 0.
     #[inline(always)]
     pub(crate) fn message(&self) -> u32 {
         self.element.length.load(Ordering::Relaxed)
     }
 
-    /// As much of it as one message fills.
+    /// How many bytes a receive into this part takes at most.
     #[inline(always)]
     pub(crate) fn receives(&self) -> u32 {
         self.whole.length
     }
 
-    /// What is filled as a scatter/gather element, which nobody writes through this pointer. It says the truth of at most
-    /// [`MAX_MESSAGE_BYTES`].
+    /// The filled bytes as a scatter/gather element. Nobody writes through this pointer. Its length is wrong if more
+    /// than [`MAX_MESSAGE_BYTES`] are filled, which posts refuse.
     #[inline(always)]
     pub(crate) fn element(&self) -> *mut sys::ibv_sge {
         (&raw const self.element).cast_mut().cast()
     }
 
-    /// A copy of it.
+    /// A copy of [`element`](Self::element).
     pub(super) fn filled_element(&self) -> sys::ibv_sge {
         self.element.copy()
     }
 
-    /// A copy of the element of all of it.
+    /// A copy of [`whole_element`](Self::whole_element).
     pub(super) fn whole_element_copy(&self) -> sys::ibv_sge {
         self.whole
     }
 
-    /// All of it as a scatter/gather element, likewise.
+    /// All bytes as a scatter/gather element. Nobody writes through this pointer.
     #[inline(always)]
     pub(crate) fn whole_element(&self) -> *mut sys::ibv_sge {
         (&raw const self.whole).cast_mut()
@@ -173,7 +176,7 @@ impl Descriptor {
     }
 }
 
-/// `len_bytes` where one message carries it; else 0.
+/// `len_bytes` if one message can carry so many; else 0.
 fn message_len(len_bytes: usize) -> u32 {
     if len_bytes <= MAX_MESSAGE_BYTES { len_bytes as u32 } else { 0 }
 }
@@ -184,17 +187,18 @@ impl fmt::Debug for Descriptor {
     }
 }
 
-/// An `Arc` of a descriptor in its raw form, which is also that of the ledger: no arithmetic on the way there and back.
+/// A counted reference to a descriptor, as the pointer that the ledger holds too: moving it in and out of the ledger
+/// takes no arithmetic, which an `Arc` would.
 pub(crate) struct Part {
     /// # Invariants
     ///
-    /// 0. From `Arc::into_raw`; this owns a reference.
+    /// 0. From `Arc::into_raw`, and owns one reference.
     raw: NonNull<Descriptor>,
 }
 
-// SAFETY: as an `Arc` of a descriptor, which is `Send` and `Sync`.
+// SAFETY: the same as an `Arc` of a descriptor, which is `Send` and `Sync`.
 unsafe impl Send for Part {}
-// SAFETY: as above.
+// SAFETY: the same as an `Arc` of a descriptor, which is `Send` and `Sync`.
 unsafe impl Sync for Part {}
 
 impl Part {
@@ -288,7 +292,8 @@ impl UniquePart {
 
     pub(super) fn as_mut_slice(&mut self) -> &mut [u8] {
         let (first, len_bytes) = self.part.filled_bytes();
-        // SAFETY: initialised bytes of the region, which nobody else uses: this is the only handle, borrowed exclusively (0).
+        // SAFETY: initialised bytes of the region, which nobody else uses: this is the only handle, borrowed
+        // exclusively (0).
         unsafe { slice::from_raw_parts_mut(first, len_bytes) }
     }
 }

@@ -23,8 +23,8 @@ pub(crate) struct WindowCore {
     raw: ObjectPtr<sys::ibv_mw>,
     /// 1. Set under `guard`.
     ended: AtomicBool,
-    /// 2. Held while the window is ended, and while the key of one of type 1 is read or written, by verbs too. The key of one of
-    ///    type 2 is written by its only handle.
+    /// 2. Held while the window is ended, and while the key of one of type 1 is read or written, by verbs too. The key
+    ///    of one of type 2 is written by its only handle.
     guard: Mutex<()>,
     /// For a window of type 2, the address of its pair: to be compared only.
     pair: Option<usize>,
@@ -73,8 +73,8 @@ impl WindowCore {
         (!self.has_ended()).then(|| unsafe { (*self.raw.0.as_ptr()).rkey })
     }
 
-    /// Sets the key by which the provider names a window of type 2 (`ibv_inc_rkey(3)`). For `begin` only, whose caller has seen
-    /// that the window is alive, and has the pair that would end it.
+    /// Sets the key by which the provider names a window of type 2 (`ibv_inc_rkey(3)`). For `begin` only, whose caller
+    /// has seen that the window is alive, and has the pair that would end it.
     fn set_device_rkey(&self, rkey: u32) {
         // SAFETY: alive (0). The provider does not write the key of a window of type 2, and the one handle is here (2).
         unsafe { (*self.raw.0.as_ptr()).rkey = rkey };
@@ -84,7 +84,8 @@ impl WindowCore {
     ///
     /// # Safety
     ///
-    /// `ibv_bind_mw(3)`: the window is alive, the pair too and in a state that sends, and nobody else posts to the pair.
+    /// `ibv_bind_mw(3)`: the window is alive, the pair too and in a state that sends, and nobody else posts to the
+    /// pair.
     pub(crate) unsafe fn bind(&self, pair: NonNull<sys::ibv_qp>, mut bind: sys::ibv_mw_bind) -> Result<(), VerbError> {
         // The provider writes the new key to the window after it has posted. By then another thread may have polled the
         // completion, and would free the window: the guard makes it wait.
@@ -100,8 +101,8 @@ impl WindowCore {
     pub(crate) fn dealloc(&self) -> Result<(), VerbError> {
         let _guard = self.lock();
         if !self.has_ended() {
-            // SAFETY: alive (0), and no verb uses it: those that write to it hold the guard (2). Those that read it have
-            // returned (ASSUMPTION): whoever calls this has the handle back, or is the pair, which posts no more.
+            // SAFETY: alive (0), and no verb uses it: those that write to it hold the guard (2). Those that read it
+            // have returned (ASSUMPTION): whoever calls this has the handle back, or is the pair, which posts no more.
             unsafe { self.domain.context.provider.dealloc_mw(self.raw.0) }?;
             self.ended.store(true, Ordering::Release);
         }
@@ -120,8 +121,8 @@ pub(crate) struct WindowInner {
     rights: u32,
     /// # Invariants
     ///
-    /// 0. The only reference to the part, whose region may be bound to. `Some` from before the window is bound until it is
-    ///    known that no peer reaches the part through it.
+    /// 0. The only reference to the part, whose region may be bound to. `Some` from before the window is bound until it
+    ///    is known that no peer reaches the part through it.
     part: Option<Part>,
 }
 

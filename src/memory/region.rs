@@ -61,16 +61,16 @@ impl<M> From<RegisterError<M>> for RegisterFailure {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RegisterFailure {
-    /// There is nothing to register: no bytes.
+    /// The memory has no bytes.
     #[error("a memory region has at least one byte")]
     Empty,
-    /// A buffer of a registration of a buffer, and so on.
-    #[error("a buffer is registered at most {most} times, one around the other: end some of the registrations")]
+    /// The buffer is registered too many times already, one registration around the other.
+    #[error("a buffer can be registered {most} times, one registration around the other: end some of them first")]
     TooDeep {
-        /// How often.
+        /// The limit.
         most: u8,
     },
-    /// Peers reach memory in words, so it must be made of words.
+    /// Memory that peers reach must consist of whole aligned words, because the program accesses it by atomic words.
     #[error(
         "memory that peers reach is 8-byte aligned and a multiple of 8 bytes long; \
          this is {len_bytes} bytes at {address:#x} (take `Pages` or a `Box<[u64]>`)"
@@ -81,7 +81,7 @@ pub enum RegisterFailure {
         /// Its length.
         len_bytes: usize,
     },
-    /// Memory that peers name from 0 on starts with a page.
+    /// Memory that peers count from 0 must start on a page.
     #[error(
         "memory registered as `ZeroBased` starts on a page of {page_bytes} bytes; this is at {address:#x} (take `Pages`)"
     )]
@@ -91,21 +91,21 @@ pub enum RegisterFailure {
         /// The length of a page.
         page_bytes: usize,
     },
-    /// The process may not lock so much memory.
+    /// The limit of locked memory is in the way.
     #[error(transparent)]
     LockedMemoryLimit(LockedMemoryLimit),
-    /// The device has no such thing.
+    /// The device lacks a feature.
     #[error("the device has no {feature}")]
     Unsupported {
-        /// What was asked for.
+        /// The feature.
         feature: &'static str,
         /// What the device answered.
         source: VerbError,
     },
-    /// There is not so much memory.
+    /// The system did not map the memory.
     #[error(transparent)]
     NoPages(#[from] NoPages),
-    /// There are not so many huge pages.
+    /// There are not enough huge pages.
     #[error(transparent)]
     NoHugePages(#[from] NoHugePages),
     /// The device answered with an error.
@@ -114,7 +114,8 @@ pub enum RegisterFailure {
 }
 
 impl RegisterFailure {
-    /// What `source` means for a registration of `needed_bytes`. `has_paging` asks the device whether it has on-demand paging.
+    /// What `source` means for a registration of `needed_bytes`. `has_paging` asks the device whether it has on-demand
+    /// paging.
     pub(super) fn of(
         source: VerbError,
         needed_bytes: usize,
@@ -129,7 +130,7 @@ impl RegisterFailure {
             (libc::EOPNOTSUPP, "ibv_reg_dmabuf_mr") => {
                 Self::Unsupported { feature: "registration of a dma-buf", source }
             }
-            // Some kernels call a flag invalid that they do not know, and so says a device without it.
+            // Some kernels answer `EINVAL` to a flag that they do not know, so ask whether the device has the feature.
             (libc::EOPNOTSUPP | libc::EINVAL, _) if paging && !has_paging() => {
                 Self::Unsupported { feature: "on-demand paging", source }
             }
@@ -138,10 +139,11 @@ impl RegisterFailure {
     }
 }
 
-/// Registered memory with the rights `A` in the domain `B`, as a whole. `M` is the owner that comes back.
+/// Registered memory with the rights `A` in the domain `B`, as a whole. `M` is the type of the memory, which comes
+/// back.
 ///
-/// Dropping it deregisters and frees; what could not be deregistered is leaked, never freed. What the program may do
-/// with its bytes depends on `A`: see the table at [`Access`].
+/// Dropping it deregisters and frees the memory. If the device refuses to deregister it, the memory is leaked and never
+/// freed. What the program may do with the bytes depends on `A`: see the table at [`Access`].
 ///
 /// # Rules
 ///
@@ -168,11 +170,13 @@ pub struct MemoryRegion<B, A, M = Pages> {
     brand: Branded<B>,
 }
 
-impl<B, A, M> MemoryRegion<B, A, M> {
-    pub(super) fn of(whole: Whole<A, M>) -> Self {
-        Self { whole, brand: PhantomData }
+impl<A, M> Whole<A, M> {
+    pub(super) fn into_region<B>(self) -> MemoryRegion<B, A, M> {
+        MemoryRegion { whole: self, brand: PhantomData }
     }
+}
 
+impl<B, A, M> MemoryRegion<B, A, M> {
     pub(super) fn inner(&self) -> &RegionInner {
         self.whole.inner()
     }
@@ -180,7 +184,7 @@ impl<B, A, M> MemoryRegion<B, A, M> {
 
 impl<B: Brand, A: Access, M: Memory> MemoryRegion<B, A, M> {
     pub(crate) fn register(domain: &Arc<DomainInner>, memory: M) -> Result<Self, RegisterError<M>> {
-        Whole::register(domain, memory).map(Self::of)
+        Whole::register(domain, memory).map(Whole::into_region)
     }
 
     /// Its length in bytes, at least 1.
@@ -191,14 +195,14 @@ impl<B: Brand, A: Access, M: Memory> MemoryRegion<B, A, M> {
 
     /// Ends the registration and gives the memory back.
     ///
-    /// `ibv_dereg_mr(3)`. Afterwards no peer reaches the memory: its requests fail with a remote access error.
+    /// `ibv_dereg_mr(3)`. Afterwards no peer reaches the memory: a peer's request fails with a remote access error.
     ///
     /// # Errors
     ///
-    /// The device would not let go of it; the region comes back, still registered.
+    /// The device refused to deregister it; the region comes back, still registered.
     #[doc(alias = "ibv_dereg_mr")]
     pub fn deregister(self) -> Result<M, DeregisterError<Self>> {
-        self.whole.deregister().map_err(|error| error.map(Self::of))
+        self.whole.deregister().map_err(|error| error.map(Whole::into_region))
     }
 }
 
@@ -219,7 +223,7 @@ impl<B: Brand, A: Access, M: Memory> MemoryRegion<B, A, M> {
         self.whole.as_bytes_mut()
     }
 
-    /// Makes it read-only for good, and gives the first share. The memory is freed with the last of them.
+    /// Makes the region read-only for good, and gives the first share of it. The memory is freed with the last share.
     pub fn share(self) -> SharedBuffer<B>
     where
         A: PeerCannotWrite,
@@ -227,9 +231,9 @@ impl<B: Brand, A: Access, M: Memory> MemoryRegion<B, A, M> {
         SharedBuffer::new(self.whole.into_shared())
     }
 
-    /// What a peer needs to reach it: address, key, length and rights. Send it the bytes of this record.
+    /// What a peer needs to reach the region: address, key, length and rights. Send the peer the bytes of this record.
     ///
-    /// Peers can use it until the region is deregistered; afterwards their requests fail.
+    /// Peers can use the record until the region is deregistered; afterwards their requests fail.
     pub fn remote(&self) -> RemoteRegion<A>
     where
         A: Exposed,
@@ -239,10 +243,10 @@ impl<B: Brand, A: Access, M: Memory> MemoryRegion<B, A, M> {
 }
 
 impl<B: Brand, A: Access, M: Memory> MemoryRegion<B, A, M> {
-    /// Turns the region into one buffer over all of it, which can be split further.
+    /// Turns the region into one buffer over all of its bytes, which can be split further.
     ///
-    /// The other part takes the whole buffer back and becomes the region again. It may be dropped at any time: the memory
-    /// is freed when the last buffer is gone.
+    /// The [`SplitRegion`] takes the whole buffer back and becomes the region again. It may be dropped at any time: the
+    /// memory is freed when the last buffer is dropped.
     pub fn split(self) -> (SplitRegion<B, A, M>, Buffer<B>)
     where
         A: DeviceMayWrite + Unexposed,
@@ -261,9 +265,9 @@ impl<B, A, M> fmt::Debug for MemoryRegion<B, A, M> {
     }
 }
 
-/// A region that the device would not let go of: it comes back, still registered.
+/// The device refused to deregister a region. It comes back, still registered.
 #[derive(thiserror::Error)]
-#[error("the region is still registered")]
+#[error("the device did not deregister the region, which stays registered")]
 pub struct DeregisterError<R> {
     /// The region.
     pub region: R,
@@ -294,9 +298,9 @@ impl<R> From<DeregisterError<R>> for VerbError {
     }
 }
 
-/// What is left of a region whose bytes are out as buffers.
+/// The rest of a region whose bytes are out as buffers.
 ///
-/// It cannot be deregistered: [`rejoin`](Self::rejoin) needs the whole buffer back first.
+/// It cannot be deregistered until [`rejoin`](Self::rejoin) has the whole buffer back.
 pub struct SplitRegion<B, A, M = Pages> {
     rest: Remainder<A, M>,
     brand: Branded<B>,
@@ -305,7 +309,7 @@ pub struct SplitRegion<B, A, M = Pages> {
 impl<B, A, M> SplitRegion<B, A, M> {
     fn rejoin_part(self, part: UniquePart) -> Result<MemoryRegion<B, A, M>, (Self, UniquePart)> {
         match self.rest.rejoin(part) {
-            Ok(whole) => Ok(MemoryRegion::of(whole)),
+            Ok(whole) => Ok(whole.into_region()),
             Err((rest, part)) => Err((Self { rest, brand: PhantomData }, part)),
         }
     }
@@ -316,19 +320,20 @@ impl<B: Brand, A: DeviceMayWrite + Unexposed, M: Memory> SplitRegion<B, A, M> {
     ///
     /// # Errors
     ///
-    /// The buffer is of another region or a part only ([`Buffer::join`] puts parts together); both come back.
+    /// The buffer is of another region, or not all of this one ([`Buffer::join`] puts parts together); both come back.
     pub fn rejoin(self, whole: Buffer<B>) -> Result<MemoryRegion<B, A, M>, RejoinError<Self, Buffer<B>>> {
-        let error = |(region, part)| RejoinError { region, buffer: Buffer::of(part) };
-        self.rejoin_part(whole.into_unique()).map_err(error)
+        self.rejoin_part(whole.into_unique())
+            .map_err(|(region, part)| RejoinError { region, buffer: part.into_buffer() })
     }
 }
 
 impl<B: Brand, A: DeviceMayWrite + Unexposed, M: Memory> SplitRegion<B, A, M> {
-    /// The region again from what a window over all of it left, to be deregistered and nothing else.
+    /// Makes the region whole again from memory over which a window was bound. It can then be deregistered, and nothing
+    /// else.
     ///
     /// # Errors
     ///
-    /// That is of another region or a part only; both come back.
+    /// The memory is of another region, or not all of this one; both come back.
     pub fn rejoin_lapsed(self, whole: Lapsed<B>) -> Result<LapsedRegion<B, A, M>, RejoinError<Self, Lapsed<B>>> {
         let (part, barrier) = whole.into_unique();
         match self.rejoin_part(part) {
@@ -338,9 +343,10 @@ impl<B: Brand, A: DeviceMayWrite + Unexposed, M: Memory> SplitRegion<B, A, M> {
     }
 }
 
-/// A region over which a window was bound, on a device where the window's end says nothing of accesses that had begun.
+/// A region over which a window was bound, on a device where the end of a window does not end accesses that had begun.
 ///
-/// Only the end of the registration does: [`deregister`](Self::deregister). Until then nothing of it is borrowed.
+/// Only the end of the registration ends them: [`deregister`](Self::deregister). Until then the program cannot borrow
+/// the bytes.
 pub struct LapsedRegion<B, A, M = Pages>(MemoryRegion<B, A, M>);
 
 impl<B: Brand, A: Access, M: Memory> LapsedRegion<B, A, M> {
@@ -350,7 +356,7 @@ impl<B: Brand, A: Access, M: Memory> LapsedRegion<B, A, M> {
     ///
     /// # Errors
     ///
-    /// The device would not let go of it; the region comes back, still registered.
+    /// The device refused to deregister it; the region comes back, still registered.
     #[doc(alias = "ibv_dereg_mr")]
     pub fn deregister(self) -> Result<M, DeregisterError<Self>> {
         self.0.deregister().map_err(|error| error.map(Self))
@@ -369,11 +375,11 @@ impl<B, A, M> fmt::Debug for SplitRegion<B, A, M> {
     }
 }
 
-/// A buffer that is not the whole of the region. Both come back.
+/// The buffer is not all of the region. Both come back.
 #[derive(thiserror::Error)]
 #[error("the buffer is not all of this region: join its parts first")]
 pub struct RejoinError<R, P> {
-    /// What is left of the region.
+    /// The rest of the region.
     pub region: R,
     /// The buffer.
     pub buffer: P,

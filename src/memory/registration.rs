@@ -8,7 +8,7 @@
 #![allow(unsafe_code, reason = "owns registrations and the memory behind them")]
 
 use super::access::Access;
-use super::backing::sealed::Sealed;
+use super::backing::sealed::Owner;
 use super::backing::{Address, HeldOwner, TakenApart};
 use super::part::Descriptor;
 use super::region::RegisterFailure;
@@ -28,8 +28,8 @@ use std::{mem, ptr, sync::Arc};
 
 const WORD: usize = 8;
 
-/// How often the same bytes may be registered, one registration around the other: each is freed within the drop of the
-/// one around it, so the depth is bounded by the stack.
+/// How often the same bytes may be registered, one registration around the other. Each one is dropped within the drop
+/// of the one around it, so the stack sets a bound.
 const MOST_NESTED: u8 = 32;
 
 /// Memory of another driver: a descriptor of a dma-buf, and where in it the memory starts.
@@ -67,8 +67,8 @@ pub(super) struct Registration {
 impl Registration {
     /// # Safety
     ///
-    /// Until the registration has ended, the bytes of `span` stay where they are and may be accessed by the device, and by peers
-    /// with `rights`. The descriptor in `span` is open.
+    /// Until the registration has ended, the bytes of `span` stay where they are and may be accessed by the device, and
+    /// by peers with `rights`. The descriptor in `span` is open.
     unsafe fn new(
         domain: &Arc<DomainInner>,
         span: Span,
@@ -80,7 +80,8 @@ impl Registration {
         let raw = match exported {
             Some(Exported { fd, offset }) => {
                 let base = if zero_based { 0 } else { offset };
-                // SAFETY: the domain is alive, and the descriptor open (caller). The registration holds the dma-buf itself.
+                // SAFETY: the domain is alive, and the descriptor open (caller). The registration holds the dma-buf
+                // itself.
                 unsafe { provider.reg_dmabuf_mr(pd, offset, len_bytes, base, fd, rights) }
             }
             // SAFETY: the domain is alive; the memory stays and may be accessed (caller).
@@ -112,8 +113,8 @@ impl Registration {
         self.raw.is_some()
     }
 
-    /// `ibv_dereg_mr`. After `Ok` no peer reaches the memory by its keys, and no request may name them. Does nothing the
-    /// second time.
+    /// `ibv_dereg_mr`. After `Ok` no peer reaches the memory by its keys, and no request may name them. Does nothing
+    /// the second time.
     fn end(&mut self) -> Result<(), VerbError> {
         if let Some(raw) = self.raw {
             // SAFETY: registered (0).
@@ -140,8 +141,8 @@ pub(crate) struct RegionInner {
     len_bytes: usize,
     /// 1. The owner of those bytes, which is not rebuilt before the registration has ended. `None` for borrowed memory.
     owner: Option<HeldOwner>,
-    /// 2. How many words of the bytes the processor may reach as atomics: all or none. Not none only if the first is aligned
-    ///    and all are mapped here.
+    /// 2. How many words of the bytes the processor may reach as atomics: all or none. Not none only if the first is
+    ///    aligned and all are mapped here.
     words: usize,
     rights: sys::ibv_access_flags,
 }
@@ -152,7 +153,7 @@ impl RegionInner {
     /// # Safety
     ///
     /// Where `exported` is `Some`, the owner keeps its descriptor open.
-    pub(super) unsafe fn register<A: Access, M: Sealed>(
+    pub(super) unsafe fn register<A: Access, M: Owner>(
         domain: &Arc<DomainInner>,
         memory: TakenApart<M>,
         exported: Option<Exported>,
@@ -223,8 +224,8 @@ impl RegionInner {
 
     /// The word with this number; `None` if there is none, or if the processor does not reach it.
     ///
-    /// Only for memory that peers or other processes may write. Nobody has a slice of it: the type that gives words gives no
-    /// slices, and peers, other processes and the soft device use whole atomic words too.
+    /// Only for memory that peers or other processes may write. Nobody has a slice of it: the type that gives words
+    /// gives no slices, and peers, other processes and the soft device use whole atomic words too.
     pub(super) fn word(&self, index: usize) -> Option<&AtomicU64> {
         let word = || self.address.as_ptr().cast::<u64>().wrapping_add(index);
         // SAFETY: inside the memory, aligned and mapped here (2); accessed as an atomic word by everybody (see above).
@@ -242,9 +243,9 @@ impl Drop for RegionInner {
     fn drop(&mut self) {
         match self.end() {
             Ok(Some(owner)) => {
-                // The owner may be of the program's own type. If its drop panics, the panic has been reported; it must not
-                // unwind out of this drop.
-                // SAFETY: the registration has ended and all buffers are gone, so nobody uses the bytes (1).
+                // The owner may be of the program's own type. If its drop panics, the panic has been reported; it must
+                // not unwind out of this drop. SAFETY: the registration has ended and all buffers are gone, so nobody
+                // uses the bytes (1).
                 let free = || unsafe { owner.free() };
                 if let Err(panic) = catch_unwind(AssertUnwindSafe(free)) {
                     mem::forget(panic);
@@ -289,8 +290,8 @@ impl Span {
 
 /// The registration of memory that a scope borrows.
 ///
-/// It is the only owner of the registration. Buffers and regions over the memory know its address and keys only: whatever
-/// becomes of them, forgotten ones included, they end no registration and free nothing.
+/// It is the only owner of the registration. Buffers and regions over the memory know its address and keys only:
+/// whatever becomes of them, forgotten ones included, they end no registration and free nothing.
 #[must_use = "the memory is its owner's again only after the loan has ended"]
 pub(crate) struct Loan {
     registration: Registration,
@@ -303,8 +304,8 @@ impl Loan {
     ///
     /// # Safety
     ///
-    /// The memory stays borrowed until the device is done with all requests that name it. The buffer and its clones are not
-    /// used after that.
+    /// The memory stays borrowed until the device is done with all requests that name it. The buffer and its clones are
+    /// not used after that.
     pub(crate) unsafe fn shared<B, T: Plain>(
         domain: &Arc<DomainInner>,
         memory: &[T],
@@ -332,8 +333,8 @@ impl Loan {
     ///
     /// # Safety
     ///
-    /// The memory stays borrowed until [`end`](Self::end) has returned `Ok`; nobody else uses it meanwhile; and the region is
-    /// not used after that.
+    /// The memory stays borrowed until [`end`](Self::end) has returned `Ok`; nobody else uses it meanwhile; and the
+    /// region is not used after that.
     pub(crate) unsafe fn granted<B: Brand, A: Exposed>(
         domain: &Arc<DomainInner>,
         memory: &mut [u64],
@@ -343,7 +344,7 @@ impl Loan {
         }
         // SAFETY: the caller's promise.
         let (loan, region) = unsafe { Self::register::<A, u64>(domain, ptr::from_mut(memory)) }?;
-        Ok((Self { exposed: true, ..loan }, MemoryRegion::of(Whole::of_borrowed(region))))
+        Ok((Self { exposed: true, ..loan }, Whole::of_borrowed(region).into_region()))
     }
 
     /// # Safety

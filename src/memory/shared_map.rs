@@ -1,9 +1,9 @@
-//! Memory that other processes map too.
+//! Memory that other processes may map too.
 //!
-//! Another process may write it at any moment, so nothing is ever borrowed: see `exposed`, whose words serve here too.
+//! Another process may write it at any moment, so the program never borrows it. It uses the words of `exposed`.
 //!
-//! ASSUMPTION: another process's access to a shared map interferes with relaxed atomic loads and stores of aligned words no
-//! more than another thread's relaxed atomic ones would.
+//! ASSUMPTION: another process's access to a shared map interferes with relaxed atomic loads and stores of aligned
+//! words no more than another thread's relaxed atomic ones would.
 
 use super::opaque::{OpaqueMemory, sealed::Sealed};
 use super::registration::Exported;
@@ -15,15 +15,15 @@ use std::{fmt, fs::File, io};
 /// Memory that other processes may have mapped too: a shared map of a memory file, or of any other regular file.
 ///
 /// Registered by [`register_opaque`](crate::ProtectionDomain::register_opaque) for peers; it comes back from
-/// [`deregister`](super::OpaqueRegion::deregister). It gives no slice, for other processes may write it while one looks; the
-/// region copies and loads words of it.
+/// [`deregister`](super::OpaqueRegion::deregister). It gives no slice, because other processes may write it at any
+/// time; the region copies and loads words of it.
 ///
-/// [`new`](Self::new) makes a memory file that cannot shrink. A file that does shrink under a map makes the system end the
-/// process (`SIGBUS`) at the next access beyond its new end: take [`of_file`](Self::of_file) only of those who would not do
-/// that, or see [`cannot_shrink`](Self::cannot_shrink).
+/// [`new`](Self::new) makes a memory file that cannot shrink. If a mapped file shrinks, the system ends the process
+/// (`SIGBUS`) at the next access beyond the new end. So give [`of_file`](Self::of_file) only files of processes that
+/// you trust not to shrink them, or ask [`cannot_shrink`](Self::cannot_shrink).
 ///
-/// The pages of a file that is not in memory may not be registered for writing: since Linux 6.5 the kernel refuses that
-/// (`EFAULT`), but for memory files, tmpfs and hugetlbfs.
+/// Since Linux 6.5 the kernel refuses (`EFAULT`) to register a file for writing, except on file systems in memory:
+/// memory files, tmpfs and hugetlbfs.
 ///
 /// # References
 ///
@@ -43,11 +43,11 @@ pub enum NoSharedMap {
     /// There is nothing to map: no bytes.
     #[error("a shared map has at least one byte")]
     Empty,
-    /// What is mapped must be memory: a device's would not be.
-    #[error("only regular files and memory files are mapped")]
+    /// Not a regular file: a map of a device, for example, would not be memory.
+    #[error("only a regular file or a memory file can be mapped")]
     NotAFile,
-    /// The file is shorter. Touching what is beyond its end would end the process.
-    #[error("the file has {file_bytes} bytes; {len_bytes} at {offset} are not inside")]
+    /// The file is too short. An access beyond its end would end the process.
+    #[error("{len_bytes} bytes at offset {offset} are not inside the file, which has {file_bytes} bytes")]
     TooShort {
         /// Where the map was to start.
         offset: u64,
@@ -59,10 +59,10 @@ pub enum NoSharedMap {
     /// The system answered with an error.
     #[error("{call} failed")]
     System {
-        /// What was called.
+        /// The call.
         call: &'static str,
-        /// What it answered. `mmap` says `EINVAL` where the offset is not a multiple of the page length, and `EACCES` or
-        /// `EPERM` where the file is not open for reading and writing, or is sealed.
+        /// Its answer. For `mmap`, `EINVAL` means that the offset is not a multiple of the page length, and `EACCES` or
+        /// `EPERM` that the file is not open for reading and writing, or is sealed.
         source: io::Error,
     },
 }
@@ -74,12 +74,12 @@ fn failed(call: &'static str) -> impl FnOnce(io::Error) -> NoSharedMap {
 impl SharedMap {
     /// `len_bytes` zeroed bytes of a new memory file, which cannot shrink. `name` shows in `/proc/PID/maps`.
     ///
-    /// `memfd_create(2)`. The file is closed where the process executes another program; to hand it on, send
-    /// [`as_fd`](AsFd::as_fd) by a Unix socket, or clear `FD_CLOEXEC` of a clone.
+    /// `memfd_create(2)`. The file is closed when the process executes another program. To pass it on, send
+    /// [`as_fd`](AsFd::as_fd) by a Unix socket, or clear `FD_CLOEXEC` on a clone.
     ///
     /// # Errors
     ///
-    /// [`NoSharedMap`]: no bytes, or what the system answered.
+    /// [`NoSharedMap`]: no bytes, or the system's error.
     pub fn new(name: &str, len_bytes: usize) -> Result<Self, NoSharedMap> {
         if len_bytes == 0 {
             return Err(NoSharedMap::Empty);
@@ -90,8 +90,8 @@ impl SharedMap {
         Self::of_file(file.into(), 0, len_bytes)
     }
 
-    /// Maps `len_bytes` from `offset` of a file that is open for reading and writing, such as a memory file that another
-    /// process made. `offset` is a multiple of the page length.
+    /// Maps `len_bytes` from `offset` of a file that is open for reading and writing, such as a memory file that
+    /// another process made. `offset` is a multiple of the page length.
     ///
     /// Peers that may write the region write the file.
     ///
@@ -120,7 +120,8 @@ impl SharedMap {
         self.map.len()
     }
 
-    /// Whether nobody can shrink the file any more: a memory file with the seal `F_SEAL_SHRINK`, as [`new`](Self::new) makes.
+    /// Whether nobody can shrink the file any more: a memory file with the seal `F_SEAL_SHRINK`, as [`new`](Self::new)
+    /// makes.
     #[doc(alias = "F_SEAL_SHRINK")]
     pub fn cannot_shrink(&self) -> bool {
         os::seals(self.file.as_fd()).is_ok_and(|seals| seals & libc::F_SEAL_SHRINK != 0)

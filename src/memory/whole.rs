@@ -1,7 +1,7 @@
 //! A region as a whole, with the type of its owner; and what is left of it while its bytes are out as buffers.
 #![allow(unsafe_code, reason = "slices of whole regions; gives owners back")]
 
-use super::backing::{TakenApart, sealed::Sealed};
+use super::backing::{TakenApart, sealed::Owner};
 use super::part::{Descriptor, Part, UniquePart};
 use super::registration::{Exported, RegionInner};
 use super::{Access, DeregisterError, DeviceMayWrite, Memory, OpaqueMemory, PeerCannotWrite, RegisterError, Unexposed};
@@ -21,7 +21,7 @@ pub(super) struct Whole<A, M> {
     types: PhantomData<fn() -> (A, M)>,
 }
 
-impl<A: Access, M: Sealed> Whole<A, M> {
+impl<A: Access, M: Owner> Whole<A, M> {
     /// Registers memory of this process.
     pub(super) fn register(domain: &Arc<DomainInner>, memory: M) -> Result<Self, RegisterError<M>>
     where
@@ -85,8 +85,8 @@ impl<A: Access, M: Memory> Whole<A, M> {
     where
         A: PeerCannotWrite,
     {
-        // SAFETY: initialised memory of ours. Nobody writes it while it is borrowed: no peer may (1), and no request names it
-        // (0), so neither does the device.
+        // SAFETY: initialised memory of ours. Nobody writes it while it is borrowed: no peer may (1), and no request
+        // names it (0), so neither does the device.
         unsafe { slice::from_raw_parts(self.inner.address().as_ptr(), self.inner.len_bytes()) }
     }
 
@@ -94,8 +94,8 @@ impl<A: Access, M: Memory> Whole<A, M> {
     where
         A: Unexposed,
     {
-        // SAFETY: initialised memory, ours alone (0). Nobody reaches it while it is borrowed: no peer may (1), and no request
-        // names it (0), so neither does the device.
+        // SAFETY: initialised memory, ours alone (0). Nobody reaches it while it is borrowed: no peer may (1), and no
+        // request names it (0), so neither does the device.
         unsafe { slice::from_raw_parts_mut(self.inner.address().as_ptr(), self.inner.len_bytes()) }
     }
 

@@ -1,7 +1,8 @@
-//! Memory windows: parts of private regions that peers reach while a window is bound over them.
+//! Memory windows: a peer reaches a part of a private region while a window is bound over it.
 //!
-//! Requests of a queue pair bind and end a window (`queue/window.rs`). The memory that a window is bound over travels with
-//! the window, in the ledger too. So its region stays registered for as long as a peer may reach it through the window.
+//! Requests of a queue pair bind and end a window (`queue/window.rs`). The memory that a window is bound over travels
+//! with the window, in the ledger too. So its region stays registered for as long as a peer may reach it through the
+//! window.
 
 use super::bindable::Bindable;
 use super::options::WindowRights;
@@ -44,7 +45,7 @@ impl sealed::Sealed for Type1 {
     const ONE: bool = true;
 }
 
-/// A window for one pair, of the kind 2B: it ends with the pair, and the pair's peer may invalidate it.
+/// A window for one pair (type 2B of the specification): it ends with the pair, and the pair's peer may invalidate it.
 #[doc(alias = "IBV_MW_TYPE_2")]
 #[derive(Debug)]
 pub enum Type2 {}
@@ -56,8 +57,8 @@ impl sealed::Sealed for Type2 {
 /// A memory window of domain `B` that is bound to nothing.
 ///
 /// Bound over a [part of a region](Bindable) by [`post_bind`](crate::QueuePair::post_bind), it lets peers reach that
-/// part and no more, with rights and a key of its own. To bind and to end a window are requests, as quick as a send:
-/// no system call, no pinning of pages, other than with a [`Lease`](crate::Lease).
+/// part and no more, with rights and a key of its own. Binding and ending a window are requests, as quick as a send. A
+/// [`Lease`](crate::Lease), in contrast, takes a system call and pins pages.
 ///
 /// ```text
 ///   Window + Bindable ──post_bind──▶ (in flight) ──▶ BoundWindow ──post_revoke──▶ (in flight) ──▶ Revoked: Window + Bindable
@@ -72,17 +73,17 @@ impl sealed::Sealed for Type2 {
 ///
 /// # What a device promises
 ///
-/// On devices whose [windows are barriers](crate::Context::windows_are_barriers) the memory is the program's again
-/// when the window has ended. On others, Linux soft-RoCE among them, a window is bound over a whole region only,
-/// since bounds are not checked there; it is ended by [`dealloc`](BoundWindow::dealloc), never by a request; and what
-/// gives the memory back is the end of the region. To ask for more is refused before anything is posted, with a
+/// On devices whose [windows are barriers](crate::Context::windows_are_barriers) the memory is the program's again when
+/// the window has ended. Other devices, such as Linux soft-RoCE, do not check the bounds of a window. There a window
+/// can be bound over a whole region only; [`dealloc`](BoundWindow::dealloc) ends it, never a request; and only the end
+/// of the region gives the memory back. Anything else is refused before it is posted, with a
 /// [`RequestFlaw`](crate::RequestFlaw).
 ///
 /// # Owners
 ///
-/// A bound window keeps its region registered, whatever is dropped or forgotten. A window of type 2 is freed before
-/// its pair is destroyed, so dropping a pair ends all its windows; their memory stays in the handles. Dropping a
-/// window frees it. A forgotten one stays bound, and its memory with the peer.
+/// A bound window keeps its region registered, whatever is dropped or forgotten. A window of type 2 is freed before its
+/// pair is destroyed, so dropping a pair ends all its windows; the handles keep the memory. Dropping a window frees it.
+/// A forgotten window stays bound, and the peer keeps access to its memory.
 ///
 /// # Rules
 ///
@@ -130,11 +131,11 @@ pub struct Window<B, K = Type2> {
     kind: PhantomData<fn() -> K>,
 }
 
-/// A window that is bound: peers reach the memory behind it, as long as this is around and after it was forgotten.
+/// A window that is bound: peers reach the memory behind it until it is ended or dropped.
 ///
 /// The peer of a window of type 2 may have ended it by a message: see
-/// [`Received::invalidated`](crate::Received::invalidated). Then [`dealloc`](Self::dealloc) is the way on; a request
-/// to end it would fail, and break the pair.
+/// [`Received::invalidated`](crate::Received::invalidated). Then call [`dealloc`](Self::dealloc): a request to end the
+/// window would fail, and break the pair.
 #[must_use = "dropping it ends the window"]
 pub struct BoundWindow<B, K = Type2> {
     inner: Box<WindowInner>,
@@ -142,23 +143,22 @@ pub struct BoundWindow<B, K = Type2> {
     kind: PhantomData<fn() -> K>,
 }
 
-/// A window of which it is not known whether it is bound: the request to bind or to end it failed, was flushed, or
-/// its pair is gone.
+/// A window that may or may not be bound: the request to bind or to end it failed or was flushed, or its pair is gone.
 pub struct UnsettledWindow<B> {
     inner: Box<WindowInner>,
     brand: Branded<B>,
 }
 
-/// A window that was ended by a request: it can be bound again, and its memory is the program's.
+/// A window that a request has ended, and its memory: the window can be bound again, and the memory is the program's.
 #[non_exhaustive]
 pub struct Revoked<B, K = Type2> {
     /// The window.
     pub window: Window<B, K>,
-    /// What it was bound over.
+    /// The memory that it was bound over.
     pub memory: Bindable<B>,
 }
 
-/// Memory over which a window was bound that was freed.
+/// The memory behind a window that was freed.
 pub struct Lapsed<B> {
     part: Part,
     barrier: bool,
@@ -169,9 +169,9 @@ static_assertions::assert_impl_all!(BoundWindow<()>: Send, Sync);
 static_assertions::assert_not_impl_any!(Window<()>: Clone, Copy);
 static_assertions::assert_not_impl_any!(BoundWindow<()>: Clone, Copy);
 
-/// A window that the device would not free. It comes back.
+/// The device refused to free a window. It comes back.
 #[derive(thiserror::Error)]
-#[error("the window is still there")]
+#[error("the device did not free the window, which may still be bound")]
 pub struct DeallocError<W> {
     /// The window.
     pub window: W,
@@ -192,10 +192,10 @@ impl<W> fmt::Debug for DeallocError<W> {
     }
 }
 
-/// Memory that the end of a window did not give back, for the device's windows are no barriers. It comes back.
+/// Memory that the end of a window did not give back, because the device's windows are not barriers. It comes back.
 #[derive(thiserror::Error)]
 #[error(
-    "on this device the end of a window says nothing of accesses that had begun: deregister the region \
+    "on this device the end of a window does not end accesses that had begun: deregister the region \
      (`SplitRegion::rejoin_lapsed`)"
 )]
 pub struct NoBarrier<P> {
@@ -223,14 +223,14 @@ impl<B: Brand> ProtectionDomain<B> {
     ///
     /// # Errors
     ///
-    /// `EOPNOTSUPP`: the device has none. `ENOMEM`: no more.
+    /// `EOPNOTSUPP`: the device has no windows of type 1. `ENOMEM`: it has no more.
     #[doc(alias = "ibv_alloc_mw")]
     pub fn window(&self) -> Result<Window<B, Type1>, VerbError> {
         Ok(Window::of(WindowInner::new(WindowCore::alloc(&self.inner, None)?)))
     }
 }
 
-/// A window of type 2 for `pair`, which frees the core before it ends.
+/// A window of type 2 for `pair`, which frees the core before it is destroyed.
 pub(crate) fn of_pair<B>(
     domain: &Arc<DomainInner>,
     pair: NonNull<sys::ibv_qp>,
@@ -253,7 +253,7 @@ impl<B, K: WindowType> Window<B, K> {
         self.inner
     }
 
-    /// Frees it, as dropping it does, and says if that fails.
+    /// Frees the window, as dropping it does, and reports if that fails.
     ///
     /// `ibv_dealloc_mw(3)`.
     ///
@@ -285,11 +285,11 @@ impl<B> Lapsed<B> {
         Self { part: part.into_part(), barrier, brand: PhantomData }
     }
 
-    /// The memory, where the device's [windows are barriers](crate::Context::windows_are_barriers).
+    /// The memory, if the device's [windows are barriers](crate::Context::windows_are_barriers).
     ///
     /// # Errors
     ///
-    /// They are none. It comes back, for [`SplitRegion::rejoin_lapsed`](crate::SplitRegion::rejoin_lapsed).
+    /// They are not. The memory comes back, for [`SplitRegion::rejoin_lapsed`](crate::SplitRegion::rejoin_lapsed).
     pub fn reclaim(self) -> Result<Bindable<B>, NoBarrier<Self>> {
         if self.barrier { Ok(Bindable::of_window(self.part)) } else { Err(NoBarrier { memory: self }) }
     }
@@ -313,7 +313,7 @@ impl<B, K: WindowType> BoundWindow<B, K> {
         self.inner.part().map_or(0, Descriptor::device_addr)
     }
 
-    /// How many bytes are behind it.
+    /// How many bytes it is bound over.
     #[allow(clippy::len_without_is_empty, reason = "never empty")]
     pub fn len(&self) -> usize {
         self.inner.part().map_or(0, Descriptor::capacity)
@@ -324,11 +324,11 @@ impl<B, K: WindowType> BoundWindow<B, K> {
         self.inner.rkey()
     }
 
-    /// What a peer needs to reach the memory with the rights `W`, or some of them.
+    /// What a peer needs to reach the memory with the rights `W`, which the window must have been bound with.
     ///
     /// # Errors
     ///
-    /// [`RecordError::Rights`]: the window was bound with fewer.
+    /// [`RecordError::Rights`]: the window was bound with fewer rights.
     pub fn remote<W: WindowRights>(&self) -> Result<RemoteRegion<W>, RecordError> {
         if rights::<W>() & !self.inner.rights() != 0 {
             return Err(RecordError::Rights { wanted: access::name::<W>() });
@@ -336,7 +336,7 @@ impl<B, K: WindowType> BoundWindow<B, K> {
         Ok(RemoteRegion::of(self.address(), self.len() as u64, self.rkey()))
     }
 
-    /// Frees the window, bound or not: peers reach the memory no more by it.
+    /// Frees the window, bound or not: peers no longer reach the memory through it.
     ///
     /// `ibv_dealloc_mw(3)`.
     ///
@@ -348,14 +348,14 @@ impl<B, K: WindowType> BoundWindow<B, K> {
         Lapsed::of(self.inner).map_err(|(inner, source)| DeallocError { window: Self::of(inner), source })
     }
 
-    /// The region behind it, and where in it `len_bytes` at `offset` are.
+    /// The region behind the window, and the offset in the region of `len_bytes` at `offset` of the window.
     fn place(&self, offset: usize, len_bytes: usize) -> Result<(&RegionInner, usize), OutOfBounds> {
         let within = self.len() as u64;
         OutOfBounds::check(offset as u64, len_bytes as u64, within)?;
         let missing = OutOfBounds { offset: offset as u64, len_bytes: len_bytes as u64, within };
         let part = self.inner.part().ok_or(missing)?;
         let region = part.region();
-        // Whole words before the part: both start with one.
+        // A multiple of a word plus `offset`, because region and part both start at a word.
         Ok((region, part.address().addr() - region.address().addr() + offset))
     }
 
@@ -404,12 +404,13 @@ impl<B, K: WindowType> BoundWindow<B, K> {
 }
 
 impl<B> BoundWindow<B, Type2> {
-    /// As [`remote`](Self::remote), for a peer that may end the window too, by
+    /// As [`remote`](Self::remote), for a peer that may also end the window, by
     /// [`post_send_invalidating`](crate::QueuePair::post_send_invalidating).
     ///
     /// # Errors
     ///
-    /// As there, and [`RecordError::NotInvalidated`]: the device is not one that takes that from a peer and stays well.
+    /// As [`remote`](Self::remote); and [`RecordError::NotInvalidated`] if a peer that invalidates keys could harm this
+    /// device.
     pub fn remote_window<W: WindowRights>(&self) -> Result<RemoteWindow<W>, RecordError> {
         if !self.inner.is_revocable() {
             return Err(RecordError::NotInvalidated);
@@ -423,12 +424,12 @@ impl<B> UnsettledWindow<B> {
         Self { inner, brand: PhantomData }
     }
 
-    /// For who knows more of it.
+    /// For a caller that knows what became of the window.
     pub(crate) fn into_inner(self) -> Box<WindowInner> {
         self.inner
     }
 
-    /// Frees the window, bound or not: peers reach the memory no more by it.
+    /// Frees the window, bound or not: peers no longer reach the memory through it.
     ///
     /// `ibv_dealloc_mw(3)`.
     ///
@@ -441,7 +442,7 @@ impl<B> UnsettledWindow<B> {
     }
 }
 
-/// The rights `W`, as a window has them.
+/// The rights `W` as flags of a window.
 pub(crate) fn rights<W: WindowRights>() -> u32 {
     RemoteRegion::<W>::rights().into()
 }

@@ -1,7 +1,7 @@
 //! Owned handles of what a provider made, with verbs that are safe to call.
 //!
-//! A method of [`Provider`] is `unsafe` because it takes a pointer and cannot know that the object behind it is alive. A
-//! handle here owns its object from the verb that made it to the verb that ends it, so it does know. The layers above
+//! A method of [`Provider`] is `unsafe` because it takes a pointer and cannot know that the object behind it is alive.
+//! A handle here owns its object from the verb that made it to the verb that ends it, so it does know. The layers above
 //! call the handle and need no `unsafe` of their own.
 #![allow(unsafe_code, reason = "calls verbs on the object that the handle owns")]
 
@@ -11,8 +11,8 @@ use crate::error::{VerbError, note_leak};
 use crate::sys::{self, ibv_event_type as Kind};
 use std::{os::fd::RawFd, ptr::NonNull, time::Duration};
 
-/// The pointer to a provider's object. Having it allows nothing: a verb on it takes `unsafe` code, which answers for the
-/// object being alive.
+/// The pointer to a provider's object. Having it allows nothing: a verb on it takes `unsafe` code, which answers for
+/// the object being alive.
 #[derive(Debug)]
 pub(crate) struct ObjectPtr<T>(pub(crate) NonNull<T>);
 
@@ -37,10 +37,10 @@ pub(crate) struct OpenContext {
     pub(crate) provider: &'static dyn Provider,
 }
 
-// ASSUMPTION: verbs may be called from any thread, except a destroy that races with a use of the same object.
-// SAFETY: libibverbs allows verbs on one context from any thread (`ibv_open_device(3)` and the kernel's
-// `Documentation/infiniband/user_verbs`), except a destroy that races with a use; ownership rules that race out. The soft
-// device takes a lock.
+// ASSUMPTION: verbs may be called from any thread, except a destroy that races with a use of the same object. SAFETY:
+// libibverbs allows verbs on one context from any thread (`ibv_open_device(3)` and the kernel's
+// `Documentation/infiniband/user_verbs`), except a destroy that races with a use; ownership rules that race out. The
+// soft device takes a lock.
 unsafe impl Send for OpenContext {}
 // SAFETY: the same documents allow several threads at once.
 unsafe impl Sync for OpenContext {}
