@@ -6,8 +6,6 @@
 #![allow(unsafe_code, reason = "takes owners apart and rebuilds them")]
 
 use super::foreign::{Foreign, ForeignMemory};
-use super::part::UniquePart;
-use super::{Buffer, DmaBuf, Pages, SharedMap};
 use crate::seal::Key;
 use std::{marker::PhantomData, mem, ptr, ptr::NonNull};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -53,11 +51,12 @@ pub(super) mod sealed {
     /// An owner of bytes that can be taken apart and rebuilt.
     #[allow(unnameable_types, reason = "above the traits that seal `Memory` and `OpaqueMemory`")]
     pub trait Owner: Sized {
-        fn into_raw(self, key: super::Key) -> super::RawMemory;
-        /// # Safety
-        ///
-        /// `raw` came from `into_raw` of this type, is used once, and nobody else uses the bytes any more.
-        unsafe fn from_raw(raw: super::RawMemory) -> Self;
+        /// What the owner is made of besides its bytes. It claims none of them, as a reference or a box would.
+        type Kept: Send + 'static;
+        /// Takes the owner apart, without freeing anything.
+        fn take_apart(self, key: super::Key) -> super::Parts<Self::Kept>;
+        /// Puts it together again.
+        fn rebuild(parts: super::TakenApart<Self>) -> Self;
     }
 
     #[allow(unnameable_types, reason = "seals `Memory`")]
@@ -98,77 +97,63 @@ impl Address {
     }
 }
 
-/// An owner of bytes, taken apart.
+/// The bytes of an owner, and what it is made of besides.
 #[derive(Debug)]
 #[allow(unnameable_types, reason = "in a sealed trait")]
-pub struct RawMemory {
-    /// The first byte, with provenance over all of them.
-    addr: Address,
-    len_bytes: usize,
-    /// How many elements there are and how many fit, for `Vec` and slices.
-    count: usize,
-    capacity: usize,
-    /// A box of what else the owner is made of, with its type forgotten: see [`keep`](Self::keep).
-    kept: Address,
+pub struct Parts<K> {
+    /// The first byte. It may be used to access all of them.
+    pub(super) first: *mut u8,
+    pub(super) len_bytes: usize,
+    pub(super) kept: K,
     /// How many registrations of these bytes there are already, one around the other.
+    pub(super) depth: u8,
+}
+
+/// The parts of an owner, of which one type is forgotten.
+#[derive(Debug)]
+struct RawMemory {
+    address: Address,
+    len_bytes: usize,
+    /// A box of what was kept.
+    kept: Address,
     depth: u8,
 }
 
-impl RawMemory {
-    fn of_slice<T>(slice: *mut [T], capacity: usize) -> Self {
-        let addr = Address::expose(slice.cast::<u8>());
-        let (len_bytes, count) = (slice.len() * mem::size_of::<T>(), slice.len());
-        Self { addr, len_bytes, count, capacity, kept: Address(ptr::null_mut()), depth: 0 }
-    }
-
-    /// Bytes, and what their owner is made of besides. `kept` must not claim the bytes, as a reference or a box would.
-    fn keep<P: Send + 'static>(addr: *mut u8, len_bytes: usize, kept: P) -> Self {
-        let kept = Address(Box::into_raw(Box::new(kept)).cast());
-        Self { kept, ..Self::of_slice(ptr::slice_from_raw_parts_mut(addr, len_bytes), len_bytes) }
-    }
-
-    /// # Safety
-    ///
-    /// From [`keep`](Self::keep) of the same `P`; called once.
-    unsafe fn into_kept<P>(self) -> P {
-        // SAFETY: a box of `P`, which is given up here (caller).
-        *unsafe { Box::from_raw(self.kept.0.cast::<P>()) }
-    }
-
-    fn as_slice_of<T>(&self) -> *mut [T] {
-        ptr::slice_from_raw_parts_mut(self.addr.0.cast(), self.count)
-    }
-}
-
 /// An `M`, taken apart. Nobody uses the bytes yet, or any more.
-pub(super) struct TakenApart<M> {
+#[derive(Debug)]
+#[allow(unnameable_types, reason = "in a sealed trait")]
+pub struct TakenApart<M> {
     /// # Invariants
     ///
-    /// 0. Came from `M::into_raw`, and nobody else rebuilds the owner from it. No device knows the bytes.
+    /// 0. The parts that `M::take_apart` gave, with a box of an `M::Kept`. Nobody else rebuilds the owner from them, and no
+    ///    device knows the bytes.
     raw: RawMemory,
     owner: PhantomData<fn() -> M>,
 }
 
 impl<M: Owner> TakenApart<M> {
     pub(super) fn of(memory: M) -> Self {
-        Self { raw: memory.into_raw(Key(())), owner: PhantomData }
+        let Parts { first, len_bytes, kept, depth } = memory.take_apart(Key(()));
+        let kept = Address(Box::into_raw(Box::new(kept)).cast());
+        let raw = RawMemory { address: Address::expose(first), len_bytes, kept, depth };
+        Self { raw, owner: PhantomData }
     }
 
-    pub(super) fn rebuild(self) -> M {
-        // SAFETY: from `M::into_raw`, used once, and nobody uses the bytes (0).
-        unsafe { M::from_raw(self.raw) }
+    pub(super) fn into_kept(self) -> M::Kept {
+        // SAFETY: a box of an `M::Kept` (0), which is given up here.
+        *unsafe { Box::from_raw(self.raw.kept.0.cast::<M::Kept>()) }
     }
 
     /// The owner for as long as a device may use the bytes.
     pub(super) fn hold(self) -> HeldOwner {
-        let rebuild_and_drop = |raw| drop(Self { raw, owner: PhantomData }.rebuild());
+        let rebuild_and_drop = |raw| drop(M::rebuild(Self { raw, owner: PhantomData }));
         HeldOwner { raw: self.raw, rebuild_and_drop }
     }
 }
 
 impl<M> TakenApart<M> {
     pub(super) fn address(&self) -> Address {
-        self.raw.addr
+        self.raw.address
     }
 
     pub(super) fn len_bytes(&self) -> usize {
@@ -186,9 +171,9 @@ impl<M> TakenApart<M> {
 pub(super) struct HeldOwner {
     /// # Invariants
     ///
-    /// 0. Came from `into_raw` of some `M`, and nobody else rebuilds the owner from it.
+    /// 0. The parts of some `M`, as in [`TakenApart`]; but a device may know the bytes.
     raw: RawMemory,
-    /// 1. Rebuilds that `M` and drops it; as unsafe as `M::from_raw`.
+    /// 1. Rebuilds that `M` and drops it. To be called with `raw` only, once nobody uses the bytes any more.
     rebuild_and_drop: unsafe fn(RawMemory),
 }
 
@@ -221,97 +206,72 @@ impl HeldOwner {
 impl<T: Plain> Memory for Box<[T]> {}
 impl<T: Plain> Sealed for Box<[T]> {}
 impl<T: Plain> Owner for Box<[T]> {
-    fn into_raw(self, _: Key) -> RawMemory {
-        let count = self.len();
-        RawMemory::of_slice(Box::into_raw(self), count)
+    type Kept = usize;
+
+    fn take_apart(self, _: Key) -> Parts<usize> {
+        let (kept, len_bytes) = (self.len(), mem::size_of_val(&*self));
+        Parts { first: Box::into_raw(self).cast(), len_bytes, kept, depth: 0 }
     }
 
-    unsafe fn from_raw(raw: RawMemory) -> Self {
-        // SAFETY: this slice came out of `Box::into_raw` (caller); any bytes are a `T`.
-        unsafe { Box::from_raw(raw.as_slice_of()) }
+    fn rebuild(parts: TakenApart<Self>) -> Self {
+        let (address, count) = (parts.address(), parts.into_kept());
+        // SAFETY: this slice came out of `Box::into_raw`, is used once and by nobody else (`TakenApart`, 0); any bytes are a `T`.
+        unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(address.0.cast(), count)) }
     }
 }
 
 impl<T: Plain> Memory for Vec<T> {}
 impl<T: Plain> Sealed for Vec<T> {}
 impl<T: Plain> Owner for Vec<T> {
-    fn into_raw(self, _: Key) -> RawMemory {
+    /// Length and capacity.
+    type Kept = (usize, usize);
+
+    fn take_apart(self, _: Key) -> Parts<(usize, usize)> {
         let mut this = mem::ManuallyDrop::new(self);
-        let capacity = this.capacity();
-        RawMemory::of_slice(ptr::slice_from_raw_parts_mut(this.as_mut_ptr(), this.len()), capacity)
+        let (len_bytes, kept) = (mem::size_of_val(&**this), (this.len(), this.capacity()));
+        Parts { first: this.as_mut_ptr().cast(), len_bytes, kept, depth: 0 }
     }
 
-    unsafe fn from_raw(raw: RawMemory) -> Self {
-        // SAFETY: pointer, length and capacity of a vector that was taken apart (caller); any bytes are a `T`.
-        unsafe { Vec::from_raw_parts(raw.addr.0.cast(), raw.count, raw.capacity) }
+    fn rebuild(parts: TakenApart<Self>) -> Self {
+        let (address, (len, capacity)) = (parts.address(), parts.into_kept());
+        // SAFETY: pointer, length and capacity of a vector that was taken apart, used once and by nobody else (`TakenApart`, 0); any bytes are a
+        // `T`.
+        unsafe { Vec::from_raw_parts(address.0.cast(), len, capacity) }
     }
 }
 
 impl<T: Plain> Memory for &'static mut [T] {}
 impl<T: Plain> Sealed for &'static mut [T] {}
 impl<T: Plain> Owner for &'static mut [T] {
-    fn into_raw(self, _: Key) -> RawMemory {
-        let count = self.len();
-        RawMemory::of_slice(ptr::from_mut(self), count)
+    type Kept = usize;
+
+    fn take_apart(self, _: Key) -> Parts<usize> {
+        let (kept, len_bytes) = (self.len(), mem::size_of_val(self));
+        Parts { first: ptr::from_mut(self).cast(), len_bytes, kept, depth: 0 }
     }
 
-    unsafe fn from_raw(raw: RawMemory) -> Self {
-        // SAFETY: came from a `&'static mut` (caller), whose memory is never freed; any bytes are a `T`.
-        unsafe { &mut *raw.as_slice_of() }
-    }
-}
-
-/// Owners that keep a raw pointer to their bytes: moving one claims nothing, so it is kept whole.
-macro_rules! kept_whole {
-    ($($owner:ty),*) => {$(
-        impl Owner for $owner {
-            fn into_raw(self, _: Key) -> RawMemory {
-                RawMemory::keep(self.first_byte(), self.len_bytes(), self)
-            }
-
-            unsafe fn from_raw(raw: RawMemory) -> Self {
-                // SAFETY: kept by `into_raw`; called once (caller).
-                unsafe { raw.into_kept() }
-            }
-        }
-    )*};
-}
-impl Memory for Pages {}
-impl Sealed for Pages {}
-kept_whole!(Pages, SharedMap, DmaBuf);
-
-/// All of its capacity, for one more registration: with rights of peers, who then reach these bytes of its region and
-/// no others.
-impl<B> Memory for Buffer<B> {}
-impl<B> Sealed for Buffer<B> {}
-impl<B> Owner for Buffer<B> {
-    fn into_raw(self, _: Key) -> RawMemory {
-        let part = self.into_unique();
-        let depth = part.region().depth().saturating_add(1);
-        RawMemory { depth, ..RawMemory::keep(part.address().as_ptr(), part.capacity(), part) }
-    }
-
-    unsafe fn from_raw(raw: RawMemory) -> Self {
-        // SAFETY: kept by `into_raw`; called once (caller).
-        unsafe { raw.into_kept::<UniquePart>() }.into_buffer()
+    fn rebuild(parts: TakenApart<Self>) -> Self {
+        let (address, count) = (parts.address(), parts.into_kept());
+        // SAFETY: came from a `&'static mut`, whose memory is never freed. Nobody else uses the bytes (`TakenApart`, 0), and any are a `T`.
+        unsafe { &mut *ptr::slice_from_raw_parts_mut(address.0.cast(), count) }
     }
 }
 
 impl<F: ForeignMemory> Memory for Foreign<F> {}
 impl<F: ForeignMemory> Sealed for Foreign<F> {}
 impl<F: ForeignMemory> Owner for Foreign<F> {
-    fn into_raw(self, _: Key) -> RawMemory {
-        let (bytes, parts) = self.0.into_parts();
-        RawMemory::keep(bytes.as_ptr().cast(), bytes.len(), parts)
+    type Kept = F::Parts;
+
+    fn take_apart(self, _: Key) -> Parts<F::Parts> {
+        let (bytes, kept) = self.0.into_parts();
+        Parts { first: bytes.as_ptr().cast(), len_bytes: bytes.len(), kept, depth: 0 }
     }
 
-    unsafe fn from_raw(raw: RawMemory) -> Self {
+    fn rebuild(parts: TakenApart<Self>) -> Self {
         // Never null: it came from `into_parts`.
-        let first = NonNull::new(raw.addr.0).unwrap_or(NonNull::dangling());
-        let bytes = NonNull::slice_from_raw_parts(first, raw.len_bytes);
-        // SAFETY: kept by `into_raw`; called once (caller).
-        let parts = unsafe { raw.into_kept::<F::Parts>() };
-        // SAFETY: both came from one `into_parts`, and nobody else uses the bytes (caller).
-        Self(unsafe { F::from_parts(bytes, parts) })
+        let first = NonNull::new(parts.address().0).unwrap_or(NonNull::dangling());
+        let bytes = NonNull::slice_from_raw_parts(first, parts.len_bytes());
+        // SAFETY: both came from one `into_parts`, are used once, and nobody else uses the bytes (`TakenApart`, 0).
+        Self(unsafe { F::from_parts(bytes, parts.into_kept()) })
     }
 }

@@ -1,8 +1,11 @@
 //! Buffers: disjoint parts of a region that no peer can write, posted by move.
 
+use super::backing::sealed::{Owner, Sealed};
+use super::backing::{Memory, Parts, TakenApart};
 use super::part::{Descriptor, Part, SharedPart, UniquePart};
 use super::{OutOfBounds, Plain, Viewable};
 use crate::domain::brand::Branded;
+use crate::seal::Key;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut, Range};
 use std::{fmt, mem, ptr, sync::Arc};
@@ -208,6 +211,24 @@ impl<B> AsRef<[u8]> for Buffer<B> {
 impl<B> AsMut<[u8]> for Buffer<B> {
     fn as_mut(&mut self) -> &mut [u8] {
         self
+    }
+}
+
+/// All of its capacity, for one more registration: with rights of peers, who then reach these bytes of its region and no
+/// others.
+impl<B> Memory for Buffer<B> {}
+impl<B> Sealed for Buffer<B> {}
+impl<B> Owner for Buffer<B> {
+    type Kept = UniquePart;
+
+    fn take_apart(self, _: Key) -> Parts<UniquePart> {
+        let (first, len_bytes) = (self.part.address().as_ptr(), self.capacity());
+        let depth = self.part.region().depth().saturating_add(1);
+        Parts { first, len_bytes, kept: self.part, depth }
+    }
+
+    fn rebuild(parts: TakenApart<Self>) -> Self {
+        parts.into_kept().into_buffer()
     }
 }
 

@@ -1,5 +1,6 @@
 //! Memory of another device.
 
+use super::backing::{Parts, TakenApart, sealed::Owner};
 use super::opaque::{OpaqueMemory, sealed::Sealed};
 use super::registration::Exported;
 use crate::seal::Key;
@@ -82,14 +83,16 @@ impl Sealed for DmaBuf {
         Some(Exported { fd: self.exported.as_raw_fd(), offset: self.offset })
     }
 }
+impl Owner for DmaBuf {
+    type Kept = Self;
 
-impl DmaBuf {
-    /// The number by which the keys name the first byte. It is not an address of this process.
-    pub(super) fn first_byte(&self) -> *mut u8 {
-        ptr::without_provenance_mut(self.offset as usize)
+    fn take_apart(self, _: Key) -> Parts<Self> {
+        // The number by which the keys name the first byte. It is not an address of this process.
+        let first = ptr::without_provenance_mut(self.offset as usize);
+        Parts { first, len_bytes: self.len_bytes, kept: self, depth: 0 }
     }
 
-    pub(super) fn len_bytes(&self) -> usize {
-        self.len_bytes
+    fn rebuild(parts: TakenApart<Self>) -> Self {
+        parts.into_kept()
     }
 }

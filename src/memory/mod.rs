@@ -14,6 +14,7 @@ mod backing;
 mod bindable;
 mod buffer;
 mod dmabuf;
+mod error;
 mod exposed;
 mod fixed;
 mod foreign;
@@ -42,6 +43,7 @@ pub use backing::{Memory, Plain, Viewable};
 pub use bindable::{Bindable, NotBindable};
 pub use buffer::{Buffer, JoinError, NotUnique, NotUniqueReason, SharedBuffer, SplitError, TooLong, ViewError};
 pub use dmabuf::DmaBuf;
+pub use error::{DeregisterError, RegisterError, RegisterFailure, RejoinError};
 pub use exposed::OutOfBounds;
 pub use foreign::{Foreign, ForeignMemory};
 pub use huge::{HugePageSize, NoHugePages};
@@ -54,12 +56,10 @@ pub use options::{KeepsOrder, MayBind, OnDemand, RelaxedOrdering, WindowRights, 
 pub use pages::{NoPages, Pages};
 pub(crate) use part::{Descriptor, Part};
 pub(crate) use raw_window::{WindowCore, WindowInner};
-pub use region::{
-    DeregisterError, LapsedRegion, MemoryRegion, RegisterError, RegisterFailure, RejoinError, SplitRegion,
-};
-pub(crate) use registration::Loan;
+pub use region::{LapsedRegion, MemoryRegion, SplitRegion};
 pub use remote::{NotAWord, RecordError, RemoteRegion, RemoteWindow, RemoteWord};
 pub use shared_map::{NoSharedMap, SharedMap};
+pub(crate) use whole::Loan;
 pub use window::{
     BoundWindow, DeallocError, Lapsed, NoBarrier, Revoked, Type1, Type2, UnsettledWindow, Window, WindowType,
 };

@@ -1,6 +1,9 @@
 //! Memory in whole pages of its own, which the library maps.
 
+use super::backing::sealed::{Owner, Sealed};
+use super::backing::{Memory, Parts, TakenApart};
 use crate::os::PrivateMapping;
+use crate::seal::Key;
 use std::ops::{Deref, DerefMut};
 use std::{fmt, io};
 
@@ -34,14 +37,6 @@ impl Pages {
         let map = PrivateMapping::new(len_bytes, 0).map_err(|source| NoPages { len_bytes, source })?;
         Ok(Self { map, len: len_bytes })
     }
-
-    pub(super) fn first_byte(&self) -> *mut u8 {
-        self.map.as_ptr()
-    }
-
-    pub(super) fn len_bytes(&self) -> usize {
-        self.len
-    }
 }
 
 impl Deref for Pages {
@@ -60,5 +55,19 @@ impl DerefMut for Pages {
 impl fmt::Debug for Pages {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pages").field("len", &self.len).finish_non_exhaustive()
+    }
+}
+
+impl Memory for Pages {}
+impl Sealed for Pages {}
+impl Owner for Pages {
+    type Kept = Self;
+
+    fn take_apart(self, _: Key) -> Parts<Self> {
+        Parts { first: self.map.as_ptr(), len_bytes: self.len, kept: self, depth: 0 }
+    }
+
+    fn rebuild(parts: TakenApart<Self>) -> Self {
+        parts.into_kept()
     }
 }

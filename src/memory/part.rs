@@ -264,8 +264,10 @@ impl fmt::Debug for Part {
 }
 
 /// The only handle of a part.
+#[derive(Debug)]
 #[repr(transparent)]
-pub(super) struct UniquePart {
+#[allow(unnameable_types, reason = "in a sealed trait")]
+pub struct UniquePart {
     /// # Invariants
     ///
     /// 0. The only reference to an exclusive descriptor. No peer may write to its region, and no request names it.

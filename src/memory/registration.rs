@@ -1,21 +1,20 @@
 //! Registrations: what the device knows of memory, and how long it may use it.
 //!
 //! ```text
-//!   Registration   the device's object (`ibv_mr`) and its keys; ends by `end` only
-//!    ├─ RegionInner   a registration and the owner of the memory, which is freed only after the registration has ended
-//!    └─ Loan          a registration of memory that a scope borrows; it frees nothing
+//!   Registration   the device's object (`ibv_mr`) and its keys; ends by `end` only. In one of two owners:
+//!    ├─ RegionInner   with the owner of the memory, which is freed only after the registration has ended
+//!    └─ Loan          of memory that a scope borrows (in `whole`); it frees nothing
 //! ```
 #![allow(unsafe_code, reason = "owns registrations and the memory behind them")]
 
 use super::access::Access;
 use super::backing::sealed::Owner;
 use super::backing::{Address, HeldOwner, TakenApart};
-use super::part::Descriptor;
-use super::region::RegisterFailure;
-use super::whole::Whole;
-use super::{Buffer, Exposed, LocalRead, LocalWrite, MemoryRegion, Plain, RemoteRegion, SharedBuffer, options};
+use super::error::RegisterFailure;
+use super::remote::RemoteRegion;
+use super::{Exposed, options};
 use crate::device::OnDemandPaging;
-use crate::domain::{Brand, DomainId, DomainInner};
+use crate::domain::{DomainId, DomainInner};
 use crate::error::{VerbError, note_leak};
 use crate::os::page_bytes;
 use crate::provider::handles::ObjectPtr;
@@ -109,13 +108,13 @@ impl Registration {
     }
 
     /// Whether the device knows it.
-    fn is_there(&self) -> bool {
+    pub(super) fn is_there(&self) -> bool {
         self.raw.is_some()
     }
 
     /// `ibv_dereg_mr`. After `Ok` no peer reaches the memory by its keys, and no request may name them. Does nothing
     /// the second time.
-    fn end(&mut self) -> Result<(), VerbError> {
+    pub(super) fn end(&mut self) -> Result<(), VerbError> {
         if let Some(raw) = self.raw {
             // SAFETY: registered (0).
             unsafe { self.domain.context.provider.dereg_mr(raw.0) }?;
@@ -125,7 +124,7 @@ impl Registration {
     }
 
     /// Leaves to the device, for the life of the process, what it would not end; with the domain that it needs.
-    fn leak(&self, what: &'static str, error: VerbError) {
+    pub(super) fn leak(&self, what: &'static str, error: VerbError) {
         mem::forget(Arc::clone(&self.domain));
         note_leak(what, error);
     }
@@ -177,6 +176,26 @@ impl RegionInner {
         // SAFETY: borrowed for ever, so nobody writes or frees it; without any right the device only reads it.
         let registration = unsafe { Registration::new(domain, span, rights) }?;
         Ok(Self::of(registration, span, rights, None))
+    }
+
+    /// Registers borrowed memory. The registration comes out apart from the region, which then only knows address and keys.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Registration::new`].
+    pub(super) unsafe fn lend<A: Access, T>(
+        domain: &Arc<DomainInner>,
+        memory: *mut [T],
+    ) -> Result<(Registration, Arc<Self>), RegisterFailure> {
+        let span = Span::of_slice(memory, A::ZERO_BASED);
+        let mut registration = if span.len_bytes == 0 {
+            // A device registers no empty range, and a request with no bytes names no key.
+            Registration::of_nothing(domain)
+        } else {
+            // SAFETY: the caller's promise.
+            unsafe { Registration::new(domain, span, A::FLAGS) }?
+        };
+        Ok((registration.take(), Arc::new(Self::of(registration, span, A::FLAGS, None))))
     }
 
     fn of(registration: Registration, span: Span, rights: sys::ibv_access_flags, owner: Option<HeldOwner>) -> Self {
@@ -285,99 +304,5 @@ impl Span {
     fn words(self) -> usize {
         let aligned = self.address.addr().is_multiple_of(WORD);
         if aligned && self.exported.is_none() { self.len_bytes / WORD } else { 0 }
-    }
-}
-
-/// The registration of memory that a scope borrows.
-///
-/// It is the only owner of the registration. Buffers and regions over the memory know its address and keys only:
-/// whatever becomes of them, forgotten ones included, they end no registration and free nothing.
-#[must_use = "the memory is its owner's again only after the loan has ended"]
-pub(crate) struct Loan {
-    registration: Registration,
-    /// Whether peers reach it.
-    exposed: bool,
-}
-
-impl Loan {
-    /// Lends `memory` to be read, by the device and as a shared buffer.
-    ///
-    /// # Safety
-    ///
-    /// The memory stays borrowed until the device is done with all requests that name it. The buffer and its clones are
-    /// not used after that.
-    pub(crate) unsafe fn shared<B, T: Plain>(
-        domain: &Arc<DomainInner>,
-        memory: &[T],
-    ) -> Result<(Self, SharedBuffer<B>), RegisterFailure> {
-        // SAFETY: the caller's promise. Nobody writes through this pointer: the rights and the buffer only read.
-        let (loan, region) = unsafe { Self::register::<LocalRead, T>(domain, ptr::from_ref(memory).cast_mut()) }?;
-        Ok((loan, SharedBuffer::new(Descriptor::whole(region, false))))
-    }
-
-    /// Lends `memory` to be read and written, by the device and as a buffer.
-    ///
-    /// # Safety
-    ///
-    /// As for [`shared`](Self::shared), and nobody else uses the memory meanwhile.
-    pub(crate) unsafe fn unique<B, T: Plain>(
-        domain: &Arc<DomainInner>,
-        memory: &mut [T],
-    ) -> Result<(Self, Buffer<B>), RegisterFailure> {
-        // SAFETY: the caller's promise.
-        let (loan, region) = unsafe { Self::register::<LocalWrite, T>(domain, ptr::from_mut(memory)) }?;
-        Ok((loan, Buffer::new(Descriptor::whole(region, true))))
-    }
-
-    /// Lends `memory` to peers.
-    ///
-    /// # Safety
-    ///
-    /// The memory stays borrowed until [`end`](Self::end) has returned `Ok`; nobody else uses it meanwhile; and the
-    /// region is not used after that.
-    pub(crate) unsafe fn granted<B: Brand, A: Exposed>(
-        domain: &Arc<DomainInner>,
-        memory: &mut [u64],
-    ) -> Result<(Self, MemoryRegion<B, A>), RegisterFailure> {
-        if memory.is_empty() {
-            return Err(RegisterFailure::Empty);
-        }
-        // SAFETY: the caller's promise.
-        let (loan, region) = unsafe { Self::register::<A, u64>(domain, ptr::from_mut(memory)) }?;
-        Ok((Self { exposed: true, ..loan }, Whole::of_borrowed(region).into_region()))
-    }
-
-    /// # Safety
-    ///
-    /// As for the callers, of which each has its own.
-    unsafe fn register<A: Access, T: Plain>(
-        domain: &Arc<DomainInner>,
-        memory: *mut [T],
-    ) -> Result<(Self, Arc<RegionInner>), RegisterFailure> {
-        let span = Span::of_slice(memory, A::ZERO_BASED);
-        let mut registration = if span.len_bytes == 0 {
-            // A device registers no empty range, and a request with no bytes names no key.
-            Registration::of_nothing(domain)
-        } else {
-            // SAFETY: the caller's promise.
-            unsafe { Registration::new(domain, span, A::FLAGS) }?
-        };
-        let loan = Self { registration: registration.take(), exposed: false };
-        Ok((loan, Arc::new(RegionInner::of(registration, span, A::FLAGS, None))))
-    }
-
-    /// Ends the registration.
-    pub(crate) fn end(&mut self) -> Result<(), VerbError> {
-        self.registration.end()
-    }
-
-    /// Whether peers may still reach the memory.
-    pub(crate) fn is_exposed(&self) -> bool {
-        self.exposed && self.registration.is_there()
-    }
-
-    /// Leaves the registration, which the device would not end, to the device.
-    pub(crate) fn leak(self, error: VerbError) {
-        self.registration.leak("the registration of borrowed memory", error);
     }
 }

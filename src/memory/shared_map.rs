@@ -5,6 +5,7 @@
 //! ASSUMPTION: another process's access to a shared map interferes with relaxed atomic loads and stores of aligned
 //! words no more than another thread's relaxed atomic ones would.
 
+use super::backing::{Parts, TakenApart, sealed::Owner};
 use super::opaque::{OpaqueMemory, sealed::Sealed};
 use super::registration::Exported;
 use crate::os::{self, Mapping};
@@ -146,13 +147,14 @@ impl Sealed for SharedMap {
         None
     }
 }
+impl Owner for SharedMap {
+    type Kept = Self;
 
-impl SharedMap {
-    pub(super) fn first_byte(&self) -> *mut u8 {
-        self.map.as_ptr()
+    fn take_apart(self, _: Key) -> Parts<Self> {
+        Parts { first: self.map.as_ptr(), len_bytes: self.map.len(), kept: self, depth: 0 }
     }
 
-    pub(super) fn len_bytes(&self) -> usize {
-        self.map.len()
+    fn rebuild(parts: TakenApart<Self>) -> Self {
+        parts.into_kept()
     }
 }

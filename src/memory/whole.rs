@@ -1,15 +1,19 @@
-//! A region as a whole, with the type of its owner; and what is left of it while its bytes are out as buffers.
-#![allow(unsafe_code, reason = "slices of whole regions; gives owners back")]
+//! The handles of a registration: of a region as a whole, with the type of its owner; of the rest of a region while its
+//! bytes are out as buffers; and of borrowed memory.
+#![allow(unsafe_code, reason = "slices of whole regions; gives owners back; registers borrowed memory")]
 
-use super::backing::{TakenApart, sealed::Owner};
+use super::backing::{Memory, TakenApart, sealed::Owner};
+use super::buffer::{Buffer, SharedBuffer};
+use super::error::{DeregisterError, RegisterError, RegisterFailure};
+use super::opaque::OpaqueMemory;
 use super::part::{Descriptor, Part, UniquePart};
-use super::registration::{Exported, RegionInner};
-use super::{Access, DeregisterError, DeviceMayWrite, Memory, OpaqueMemory, PeerCannotWrite, RegisterError, Unexposed};
-use crate::domain::DomainInner;
+use super::registration::{Exported, RegionInner, Registration};
+use super::{Access, DeviceMayWrite, Exposed, LocalRead, LocalWrite, MemoryRegion, PeerCannotWrite, Plain, Unexposed};
+use crate::domain::{Brand, DomainInner};
 use crate::error::VerbError;
 use crate::seal::Key;
 use std::marker::PhantomData;
-use std::{slice, sync::Arc};
+use std::{ptr, slice, sync::Arc};
 
 /// A whole region with the rights `A` over memory of an `M`.
 pub(super) struct Whole<A, M> {
@@ -44,7 +48,7 @@ impl<A: Access, M: Owner> Whole<A, M> {
         // SAFETY: `memory` owns the descriptor that it exports, and keeps it while it is taken apart.
         match unsafe { RegionInner::register::<A, M>(domain, TakenApart::of(memory), exported) } {
             Ok(inner) => Ok(Self { inner: Arc::new(inner), types: PhantomData }),
-            Err((parts, source)) => Err(RegisterError { memory: parts.rebuild(), source }),
+            Err((parts, source)) => Err(RegisterError { memory: M::rebuild(parts), source }),
         }
     }
 
@@ -58,7 +62,7 @@ impl<A: Access, M: Owner> Whole<A, M> {
         };
         match ended.and_then(|owner| owner.ok_or(busy)) {
             // SAFETY: made of an `M` (1); not registered any more, and no buffer is left (0).
-            Ok(owner) => Ok(unsafe { owner.into_parts() }.rebuild()),
+            Ok(owner) => Ok(M::rebuild(unsafe { owner.into_parts() })),
             // Also for borrowed memory, which has no owner to give back; a scope does not let it come to this.
             Err(source) => Err(DeregisterError { region: self, source }),
         }
@@ -139,5 +143,81 @@ impl<A, M> Remainder<A, M> {
         // This part covers every byte and parts do not overlap, so it was the only one.
         drop(part);
         Ok(Whole { inner: self.inner, types: PhantomData })
+    }
+}
+
+/// The registration of memory that a scope borrows.
+///
+/// It is the only owner of the registration. Buffers and regions over the memory know its address and keys only:
+/// whatever becomes of them, forgotten ones included, they end no registration and free nothing.
+#[must_use = "the memory is its owner's again only after the loan has ended"]
+pub(crate) struct Loan {
+    registration: Registration,
+    /// Whether peers reach it.
+    exposed: bool,
+}
+
+impl Loan {
+    /// Lends `memory` to be read, by the device and as a shared buffer.
+    ///
+    /// # Safety
+    ///
+    /// The memory stays borrowed until the device is done with all requests that name it. The buffer and its clones are
+    /// not used after that.
+    pub(crate) unsafe fn shared<B, T: Plain>(
+        domain: &Arc<DomainInner>,
+        memory: &[T],
+    ) -> Result<(Self, SharedBuffer<B>), RegisterFailure> {
+        // SAFETY: the caller's promise. Nobody writes through this pointer: the rights and the buffer only read.
+        let lent = unsafe { RegionInner::lend::<LocalRead, T>(domain, ptr::from_ref(memory).cast_mut()) };
+        let (registration, region) = lent?;
+        Ok((Self { registration, exposed: false }, SharedBuffer::new(Descriptor::whole(region, false))))
+    }
+
+    /// Lends `memory` to be read and written, by the device and as a buffer.
+    ///
+    /// # Safety
+    ///
+    /// As for [`shared`](Self::shared), and nobody else uses the memory meanwhile.
+    pub(crate) unsafe fn unique<B, T: Plain>(
+        domain: &Arc<DomainInner>,
+        memory: &mut [T],
+    ) -> Result<(Self, Buffer<B>), RegisterFailure> {
+        // SAFETY: the caller's promise.
+        let (registration, region) = unsafe { RegionInner::lend::<LocalWrite, T>(domain, ptr::from_mut(memory)) }?;
+        Ok((Self { registration, exposed: false }, Buffer::new(Descriptor::whole(region, true))))
+    }
+
+    /// Lends `memory` to peers.
+    ///
+    /// # Safety
+    ///
+    /// The memory stays borrowed until [`end`](Self::end) has returned `Ok`; nobody else uses it meanwhile; and the
+    /// region is not used after that.
+    pub(crate) unsafe fn granted<B: Brand, A: Exposed>(
+        domain: &Arc<DomainInner>,
+        memory: &mut [u64],
+    ) -> Result<(Self, MemoryRegion<B, A>), RegisterFailure> {
+        if memory.is_empty() {
+            return Err(RegisterFailure::Empty);
+        }
+        // SAFETY: the caller's promise.
+        let (registration, region) = unsafe { RegionInner::lend::<A, u64>(domain, ptr::from_mut(memory)) }?;
+        Ok((Self { registration, exposed: true }, Whole::of_borrowed(region).into_region()))
+    }
+
+    /// Ends the registration.
+    pub(crate) fn end(&mut self) -> Result<(), VerbError> {
+        self.registration.end()
+    }
+
+    /// Whether peers may still reach the memory.
+    pub(crate) fn is_exposed(&self) -> bool {
+        self.exposed && self.registration.is_there()
+    }
+
+    /// Leaves the registration, which the device would not end, to the device.
+    pub(crate) fn leak(self, error: VerbError) {
+        self.registration.leak("the registration of borrowed memory", error);
     }
 }
