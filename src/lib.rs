@@ -213,6 +213,7 @@ mod domain;
 mod error;
 mod inflight;
 mod memory;
+mod os;
 mod provider;
 mod queue;
 mod readiness;

@@ -1,26 +1,27 @@
-//! Waiting for descriptors: in this library, and in an event loop of the program's own.
+//! Waiting for descriptors, in this library and in an event loop of the program.
 //!
-//! The descriptors of the verbs themselves are not given out. A read takes an event away, and whoever reads without
-//! acknowledging makes the destroy of the event's object wait for ever; and a poller has two of them to watch. So a program
-//! gets an `epoll(7)` descriptor over them, which tells no more than that there is something.
-#![allow(unsafe_code, reason = "poll(2), epoll(7)")]
+//! The library does not give out the descriptors of the verbs themselves. Reading one takes an event away, and if that
+//! event is not acknowledged, the destroy of its object waits for ever. A poller also has two descriptors to watch. So
+//! a program gets an `epoll(7)` descriptor over them, which only tells that there is something to take.
 
 use crate::error::VerbError;
+use crate::os;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::Duration;
 
-/// Tells an event loop when there is something to take: a descriptor that is readable then.
+/// A descriptor for an event loop: it is readable while there is something to take.
 ///
-/// An `epoll(7)` descriptor, for `poll(2)`, `epoll(7)`, mio's `SourceFd` or tokio's `AsyncFd`. Level-triggered and edge-triggered
-/// loops both work: whatever happens anew is a new edge. It may be readable although nothing is there; so look, and wait again.
-/// It owns nothing but the descriptor: where the object that it came from is gone, it is never readable again.
+/// An `epoll(7)` descriptor, for `poll(2)`, `epoll(7)`, mio's `SourceFd` or tokio's `AsyncFd`. Level-triggered and
+/// edge-triggered loops both work: each new event is a new edge. It may be readable although there is nothing to take;
+/// then wait again. It owns the `epoll` descriptor only: after the object that it came from is gone, it is never
+/// readable again.
 ///
 /// # tokio
 ///
-/// `AsyncFd::new`, and the constructors like it, are deprecated as unsound (RUSTSEC-2026-0386): they take any number for a
-/// descriptor. Since then there is `AsyncFd::register`, an `unsafe fn` that asks for a descriptor which stays open and stays the
-/// same. A `Readiness` is one, so it may be moved in:
+/// `AsyncFd::new`, and the constructors like it, are deprecated as unsound (RUSTSEC-2026-0386), because they accept any
+/// number as a descriptor. Their successor `AsyncFd::register` is an `unsafe fn`, which asks that the descriptor stays
+/// open and stays the same. A `Readiness` keeps that promise, so it may be moved in:
 ///
 /// ```text
 /// // SAFETY: a `Readiness` owns its descriptor, which never changes, until it is dropped.
@@ -29,9 +30,10 @@ use std::time::Duration;
 /// readiness.readable().await?.clear_ready();
 /// ```
 ///
-/// A program without `unsafe` waits for it on a thread of its own ([`wait`](Self::wait)).
+/// A program without `unsafe` waits on a thread of its own, with [`wait`](Self::wait).
 ///
-/// From [`Poller::readiness`](crate::Poller::readiness), [`CompletionChannel::readiness`](crate::CompletionChannel::readiness) and
+/// From [`Poller::readiness`](crate::Poller::readiness),
+/// [`CompletionChannel::readiness`](crate::CompletionChannel::readiness) and
 /// [`AsyncEvents::readiness`](crate::AsyncEvents::readiness), which say what to call before waiting.
 #[derive(Debug)]
 pub struct Readiness {
@@ -39,26 +41,18 @@ pub struct Readiness {
 }
 
 impl Readiness {
-    /// Readable while one of `fds` is. The caller's descriptors stay the caller's: one that is closed counts no more.
+    /// Readable while one of `fds` is. The descriptors stay the caller's: one that the caller closes is no longer
+    /// watched.
     pub(crate) fn over(fds: &[RawFd]) -> Result<Self, VerbError> {
-        // SAFETY: takes a number.
-        let epoll = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
-        if epoll < 0 {
-            return Err(last("epoll_create1"));
-        }
-        // SAFETY: made just now, owned by nobody else.
-        let epoll = unsafe { OwnedFd::from_raw_fd(epoll) };
+        let epoll = os::epoll().map_err(|error| failed("epoll_create1", &error))?;
         for &fd in fds {
-            let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
-            // SAFETY: open descriptors, and a struct that may be read.
-            if unsafe { libc::epoll_ctl(epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &mut event) } < 0 {
-                return Err(last("epoll_ctl"));
-            }
+            os::epoll_add(epoll.as_fd(), fd).map_err(|error| failed("epoll_ctl", &error))?;
         }
         Ok(Self { epoll })
     }
 
-    /// Waits until it is readable, at most for `timeout`; whether it is. For programs without an event loop.
+    /// Waits until it is readable, at most for `timeout`, and returns whether it is. For programs without an event
+    /// loop.
     ///
     /// # Errors
     ///
@@ -80,30 +74,25 @@ impl AsRawFd for Readiness {
     }
 }
 
-/// Sleeps until one of `fds` can be read, or for `left`, or until a signal. Whether one can be.
+/// Sleeps until one of `fds` is readable, `left` is over, or a signal comes. Returns whether one is readable.
 #[cfg(not(miri))]
 pub(crate) fn until_readable<const N: usize>(fds: [RawFd; N], left: Duration) -> io::Result<bool> {
-    let mut polls = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
-    // Rounded up, so as not to spin through the last millisecond.
+    // Rounded up: rounding down would spin through the last millisecond.
     let millis = i32::try_from(left.as_micros().div_ceil(1000)).unwrap_or(i32::MAX);
-    // SAFETY: `N` entries, which may be written.
-    let ready = unsafe { libc::poll(polls.as_mut_ptr(), N as libc::nfds_t, millis) };
-    if ready < 0 {
-        let error = io::Error::last_os_error();
-        if error.kind() != io::ErrorKind::Interrupted {
-            return Err(error);
-        }
+    match os::poll_readable(fds, millis) {
+        Ok(ready) => Ok(ready > 0),
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(false),
+        Err(error) => Err(error),
     }
-    Ok(ready > 0)
 }
 
-/// Miri has no `poll(2)`; to come back early is allowed.
+/// Miri has no `poll(2)`. Callers expect that this may come back early.
 #[cfg(miri)]
 pub(crate) fn until_readable<const N: usize>(_: [RawFd; N], _: Duration) -> io::Result<bool> {
     std::thread::yield_now();
     Ok(false)
 }
 
-fn last(verb: &'static str) -> VerbError {
-    VerbError::new(verb, io::Error::last_os_error().raw_os_error().unwrap_or(libc::EMFILE))
+fn failed(call: &'static str, error: &io::Error) -> VerbError {
+    VerbError::new(call, error.raw_os_error().unwrap_or(libc::EMFILE))
 }

@@ -11,10 +11,10 @@ use syn::{Attribute, Item, ItemMod, ItemUse, Meta, UseTree};
 const FLOORS: [&str; 9] = ["sys", "provider", "device", "domain", "memory", "inflight", "completion", "queue", "scope"];
 
 /// What serves all floors. These use each other and `sys`.
-const SERVICES: [&str; 5] = ["error", "readiness", "seal", "sync", "types"];
+const SERVICES: [&str; 6] = ["error", "os", "readiness", "seal", "sync", "types"];
 
 /// The most blocks and implementations that are `unsafe` outside of the soft device, and in how many files they are.
-const MOST_UNSAFE: (usize, usize) = (549, 52);
+const MOST_UNSAFE: (usize, usize) = (478, 40);
 
 /// The most names at the crate root.
 const MOST_NAMES: usize = 260;

@@ -339,6 +339,8 @@ const MUTANTS: &[Mutant] = &[
         changes: &[
             ("memory/region.rs", "        A: PeerCannotWrite,\n", "        A: Access,\n"),
             ("memory/region.rs", "        A: Unexposed,\n", "        A: Access,\n"),
+            ("memory/whole.rs", "        A: PeerCannotWrite,\n", "        A: Access,\n"),
+            ("memory/whole.rs", "        A: Unexposed,\n", "        A: Access,\n"),
         ],
         cases: &[
             "memory/remote_write_memory_is_no_slice",
@@ -356,6 +358,7 @@ const MUTANTS: &[Mutant] = &[
         changes: &[
             ("memory/region.rs", "        A: DeviceMayWrite + Unexposed,\n", "        A: Access,\n"),
             ("memory/region.rs", "A: DeviceMayWrite + Unexposed, M", "A: Access, M"),
+            ("memory/whole.rs", "        A: DeviceMayWrite + Unexposed,\n", "        A: Access,\n"),
         ],
         cases: &[
             "memory/peer_writable_memory_is_not_split_into_buffers",
@@ -380,7 +383,7 @@ const MUTANTS: &[Mutant] = &[
         without: "memory that only peers' rights grant",
         changes: &[
             ("memory/opaque.rs", "A: Exposed", "A: super::Access"),
-            ("memory/region.rs", "fn remote<A: Exposed>", "fn remote<A: Access>"),
+            ("memory/registration.rs", "fn remote<A: Exposed>", "fn remote<A: Access>"),
             ("memory/remote.rs", "impl<A: Exposed> RemoteRegion<A>", "impl<A: Access> RemoteRegion<A>"),
         ],
         cases: &["memory/an_opaque_region_has_rights_of_peers"],

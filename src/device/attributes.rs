@@ -3,28 +3,28 @@
 use crate::sys;
 use std::fmt;
 
-/// What a device can do: limits, each of them the most of one thing.
+/// What a device can do. Each limit is the greatest number of one thing.
 #[derive(Clone, Copy)]
 #[doc(alias = "ibv_device_attr")]
 pub struct DeviceAttributes(pub(super) sys::ibv_device_attr);
 
-/// A limit that C has as an `int` that is never negative.
+/// A limit that C declares as an `int`; it is never negative.
 fn limit(value: i32) -> u32 {
     value.try_into().unwrap_or(0)
 }
 
 impl DeviceAttributes {
-    /// The vendor, as a number that IEEE assigned.
+    /// The vendor, by the number that IEEE assigned.
     pub fn vendor_id(&self) -> u32 {
         self.0.vendor_id
     }
 
-    /// The device's kind, a number of the vendor's.
+    /// The kind of device, by a number of the vendor.
     pub fn vendor_part_id(&self) -> u32 {
         self.0.vendor_part_id
     }
 
-    /// The hardware's version, a number of the vendor's.
+    /// The version of the hardware, by a number of the vendor.
     #[doc(alias = "hw_ver")]
     pub fn hardware_version(&self) -> u32 {
         self.0.hw_ver
@@ -144,13 +144,13 @@ impl DeviceAttributes {
         limit(self.0.max_qp_init_rd_atom)
     }
 
-    /// Whether atomics are there at all, and thus atomic among the accesses through this device.
+    /// Whether the device has atomics. They are atomic at least among the accesses through this device.
     #[doc(alias = "atomic_cap")]
     pub fn has_atomics(&self) -> bool {
         self.0.atomic_cap != sys::ibv_atomic_cap::IBV_ATOMIC_NONE
     }
 
-    /// Whether its atomics are atomic with those of the processor and of other devices, too.
+    /// Whether its atomics are also atomic with those of the processor and of other devices.
     #[doc(alias = "IBV_ATOMIC_GLOB")]
     pub fn atomics_reach_the_processor(&self) -> bool {
         self.0.atomic_cap == sys::ibv_atomic_cap::IBV_ATOMIC_GLOB

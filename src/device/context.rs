@@ -1,19 +1,18 @@
 //! An open device.
-#![allow(unsafe_code, reason = "owns the raw context")]
 
 use super::events::EventState;
 use super::objects::Objects;
 use super::{DeviceAttributes, Port, PortState, devices, hardware};
-use crate::error::{VerbError, note_leak};
+use crate::error::VerbError;
+use crate::provider::handles::OpenContext;
 use crate::provider::reviewed::{Promises, UNREVIEWED, row_of};
-use crate::provider::{self, Opened, Provider};
-use crate::sys;
+use crate::provider::{self, Opened};
 use crate::types::{Pkey, PortNumber};
 use std::sync::{Arc, OnceLock};
-use std::{env, fmt, ptr::NonNull, time::Duration};
+use std::{env, fmt, ops::Deref};
 
-/// Names in the environment under which libibverbs or a provider reports failed destroys as success, or leaves out
-/// locks. Either would make a proof of quiescence worthless.
+/// Environment variables with which libibverbs or a provider reports failed destroys as success, or leaves out locks.
+/// With either, a destroy would not prove that the device is done.
 const FORBIDDEN_ENVIRONMENT: [&str; 5] = [
     "RDMAV_ALLOW_DISASSOC_DESTROY",
     "MLX4_DEVICE_FATAL_CLEANUP",
@@ -22,7 +21,8 @@ const FORBIDDEN_ENVIRONMENT: [&str; 5] = [
     "MLX5_CQE_SIZE",
 ];
 
-/// The forbidden variable that is set, or was at an earlier call: libibverbs looks once only, at its first use.
+/// The forbidden variable that is set now or was set at an earlier call: libibverbs reads its environment only once, at
+/// its first use.
 pub(super) fn forbidden_variable() -> Option<&'static str> {
     static SEEN: OnceLock<&str> = OnceLock::new();
     if let Some(variable) = FORBIDDEN_ENVIRONMENT.into_iter().find(|name| env::var_os(name).is_some()) {
@@ -40,23 +40,25 @@ pub enum OpenError {
     NoSuchDevice {
         /// The name that was asked for.
         name: String,
-        /// The names of those that there are.
+        /// The names of the devices that there are.
         available: Vec<String>,
     },
-    /// [`Context::open_default`] found no RDMA device of this machine that it can use. It never takes a simulated one instead:
-    /// [`Context::open`] with `soft0` does, or `INTERLOCK_DEVICE=soft0`.
+    /// [`Context::open_default`] found no RDMA device of this machine that it can use. It never takes a simulated
+    /// device instead: ask for one by [`Context::open`] with `soft0`, or by `INTERLOCK_DEVICE=soft0`.
     #[error("this machine has no usable RDMA device ({}); {}", reasons(unusable), what_to_check())]
     NoHardware {
-        /// The devices that there are, each with the reason why it was not taken.
+        /// The devices that there are, each with the reason why it cannot be used.
         unusable: Vec<String>,
     },
-    /// A variable is set under which failed destroys look like success, or locks are left out.
-    #[error("the environment variable {variable} makes a provider unsafe to rely on; unset it")]
+    /// An environment variable is set with which failed destroys look like success, or locks are left out.
+    #[error(
+        "the environment variable {variable} makes a provider report failed destroys as success or leave out locks: unset it"
+    )]
     ForbiddenEnvironment {
         /// Its name.
         variable: &'static str,
     },
-    /// The device is there but does not open.
+    /// The device exists but cannot be opened.
     #[error("cannot open {name}{}", may_not(.source))]
     Refused {
         /// Its name.
@@ -64,7 +66,7 @@ pub enum OpenError {
         /// What the device answered.
         source: VerbError,
     },
-    /// libibverbs could not look.
+    /// libibverbs could not make the list of devices.
     #[error(transparent)]
     Verb(#[from] VerbError),
 }
@@ -93,7 +95,7 @@ fn what_to_check() -> &'static str {
     }
 }
 
-/// libibverbs says `ENOENT` also where the node is there but may not be opened.
+/// libibverbs answers `ENOENT` also if the node exists but this user may not open it.
 fn may_not(source: &VerbError) -> &'static str {
     match source.errno() {
         libc::EACCES | libc::EPERM | libc::ENOENT => {
@@ -103,75 +105,54 @@ fn may_not(source: &VerbError) -> &'static str {
     }
 }
 
-/// An open device, from which all else is made.
+/// An open device, from which all other objects are made.
 ///
-/// A handle: clones name the same open device, which is closed when the last object made from it is gone.
+/// A handle: clones name the same open device, which is closed when the last clone and the last object made from it are
+/// dropped.
 #[derive(Clone)]
 #[doc(alias = "ibv_context")]
 #[doc(alias = "ibv_close_device")]
 pub struct Context(pub(crate) Arc<ContextInner>);
 
-/// Which device it is: its name, on the fabric at this address for a soft one.
+/// Identifies a device: by its name and, for a soft device, by the address of its fabric.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct DeviceKey {
     name: Arc<str>,
     fabric: usize,
 }
 
+/// An open device, and what the library keeps of it. All that is made from the device holds a reference to this.
 pub(crate) struct ContextInner {
-    /// # Invariants
-    ///
-    /// 0. Came from `provider` and is open until this is dropped.
-    pub(crate) raw: NonNull<sys::ibv_context>,
-    pub(crate) provider: &'static dyn Provider,
+    open: OpenContext,
     pub(crate) device: DeviceKey,
     pub(super) soft: bool,
     /// What asynchronous events can be about.
     pub(crate) objects: Objects,
     pub(super) event_state: EventState,
-    /// What its provider may be believed, once somebody has asked.
+    /// What its provider may be believed, from the first time that it was asked for.
     pub(super) promises: OnceLock<&'static Promises>,
-}
-
-// ASSUMPTION: verbs may be called from any thread, but for a destroy that races with a use.
-// SAFETY: libibverbs may be called from any thread on one context (`ibv_open_device(3)` and the kernel's
-// `Documentation/infiniband/user_verbs`: verbs are thread-safe but for a destroy that races with a use, which
-// ownership rules out); the soft device takes a lock.
-unsafe impl Send for ContextInner {}
-// SAFETY: as above.
-unsafe impl Sync for ContextInner {}
-
-impl ContextInner {
-    pub(crate) fn next_timer(&self) -> Option<Duration> {
-        self.provider.next_timer(self.raw)
-    }
 }
 
 impl ContextInner {
     /// What its provider may be believed.
     pub(crate) fn promises(&self) -> &'static Promises {
         self.promises.get_or_init(|| {
-            // SAFETY: open as long as this is there.
-            unsafe { self.provider.promises(self.raw) }.unwrap_or_else(|| {
-                // SAFETY: as above.
-                let device = unsafe { self.provider.query_device(self.raw) };
-                device.ok().and_then(|device| row_of(&device)).unwrap_or(&UNREVIEWED)
-            })
+            let by_number = || self.query_device().ok().and_then(|device| row_of(&device));
+            self.own_promises().or_else(by_number).unwrap_or(&UNREVIEWED)
         })
     }
 }
 
-impl Drop for ContextInner {
-    fn drop(&mut self) {
-        // SAFETY: open (0); nothing that was made from it is left, since all of it holds a reference to this.
-        if let Err(error) = unsafe { self.provider.close_device(self.raw) } {
-            note_leak("a device context", error);
-        }
+/// The verbs on the open device.
+impl Deref for ContextInner {
+    type Target = OpenContext;
+    fn deref(&self) -> &OpenContext {
+        &self.open
     }
 }
 
 impl Context {
-    /// Opens the device of that name: one of this machine, or `soft0` or `soft1`, the soft devices of this process.
+    /// Opens the device `name`: one of this machine, or `soft0` or `soft1`, the soft devices of this process.
     ///
     /// # Errors
     ///
@@ -196,11 +177,11 @@ impl Context {
         Err(OpenError::NoSuchDevice { name: name.to_owned(), available })
     }
 
-    /// Opens the device that the environment variable `INTERLOCK_DEVICE` names; where it is not set, the first
-    /// RDMA device of this machine that opens and has an active port.
+    /// Opens the device that the environment variable `INTERLOCK_DEVICE` names. If it is not set, opens the first RDMA
+    /// device of this machine that can be opened and has an active port.
     ///
-    /// Never a simulated device, unless the variable names one: `INTERLOCK_DEVICE=soft0`. A program that goes on with a
-    /// simulation where there is no hardware says so itself, with [`open("soft0")`](Self::open).
+    /// It never opens a simulated device unless the variable names one: `INTERLOCK_DEVICE=soft0`. A program that wants
+    /// to go on with a simulation when there is no hardware asks for it, with [`open("soft0")`](Self::open).
     ///
     /// # Errors
     ///
@@ -227,11 +208,11 @@ impl Context {
         Err(OpenError::NoHardware { unusable })
     }
 
-    /// Opens a device of a soft fabric of the program's own, made at its first use.
+    /// Opens a device of the program's own soft fabric. The device is made at its first use.
     ///
     /// # Errors
     ///
-    /// What the fabric was told to answer.
+    /// The error that the fabric was told to answer with.
     #[cfg(feature = "soft")]
     pub fn open_on(fabric: &crate::soft::Fabric, name: &str) -> Result<Self, OpenError> {
         let opened = Opened::on(fabric, name).map_err(|source| refused(name, source))?;
@@ -239,11 +220,11 @@ impl Context {
     }
 
     fn from_opened(opened: Opened, name: &str) -> Self {
-        let Opened { context: raw, provider, fabric } = opened;
-        let device = DeviceKey { name: name.into(), fabric: fabric.unwrap_or(0) };
+        let device = DeviceKey { name: name.into(), fabric: opened.fabric.unwrap_or(0) };
+        let (soft, promises) = (opened.fabric.is_some(), OnceLock::new());
         let (objects, event_state) = (Objects::default(), EventState::default());
-        let (soft, promises) = (fabric.is_some(), OnceLock::new());
-        Self(Arc::new(ContextInner { raw, provider, device, soft, objects, event_state, promises }))
+        let open = OpenContext::new(opened);
+        Self(Arc::new(ContextInner { open, device, soft, objects, event_state, promises }))
     }
 
     /// The name of the device.
@@ -258,17 +239,14 @@ impl Context {
     /// The device is gone (`EIO`).
     #[doc(alias = "ibv_query_device")]
     pub fn attributes(&self) -> Result<DeviceAttributes, VerbError> {
-        // SAFETY: open (0).
-        unsafe { self.0.provider.query_device(self.0.raw) }.map(DeviceAttributes)
+        self.0.query_device().map(DeviceAttributes)
     }
 
     /// How many completion vectors there are, for
     /// [`CompletionQueueOptions::vector`](crate::CompletionQueueOptions::vector): at least 1.
     #[doc(alias = "num_comp_vectors")]
     pub fn completion_vectors(&self) -> u32 {
-        // SAFETY: open (0).
-        let vectors = unsafe { (*self.0.raw.as_ptr()).num_comp_vectors };
-        vectors.try_into().unwrap_or(0).max(1)
+        self.0.completion_vectors().try_into().unwrap_or(0).max(1)
     }
 
     /// The partition keys of a port, by their rows; invalid rows are left out.
@@ -280,12 +258,10 @@ impl Context {
     /// `EINVAL`: the device has no such port. `EIO`: the device is gone.
     #[doc(alias = "ibv_query_pkey")]
     pub fn partition_keys(&self, port: PortNumber) -> Result<Vec<(u16, Pkey)>, VerbError> {
-        // SAFETY: open (0).
-        let rows = unsafe { self.0.provider.query_port(self.0.raw, port.value()) }?.pkey_tbl_len;
+        let rows = self.0.query_port(port.value())?.pkey_tbl_len;
         let mut keys = Vec::new();
         for row in 0..rows {
-            // SAFETY: open (0).
-            let key = Pkey(unsafe { self.0.provider.query_pkey(self.0.raw, port.value(), row) }?);
+            let key = Pkey(self.0.query_pkey(port.value(), row)?);
             if key.is_valid() {
                 keys.push((row, key));
             }
@@ -293,17 +269,17 @@ impl Context {
         Ok(keys)
     }
 
-    /// What the library takes for granted of this device's provider.
+    /// What the library relies on from this device's provider.
     ///
-    /// `ibv_query_device(3)`, the first time. A device that does not say what it is has not been reviewed.
+    /// `ibv_query_device(3)`, the first time. If that fails, the provider counts as not reviewed.
     pub fn promises(&self) -> Promises {
         *self.0.promises()
     }
 
-    /// Whether the end of a [memory window](crate::Window) gives its memory back, as on the soft device and mlx5. Elsewhere windows are
-    /// bound over whole regions only, and the end of the region does.
+    /// Whether the end of a [memory window](crate::Window) gives its memory back, as on the soft device and mlx5. On
+    /// other devices windows are bound over whole regions only, and the end of the region gives the memory back.
     ///
-    /// `ibv_query_device(3)`, the first time. Not where the device does not say what it is.
+    /// `ibv_query_device(3)`, the first time. `false` if that fails.
     pub fn windows_are_barriers(&self) -> bool {
         self.0.promises().windows.are_barriers()
     }
@@ -315,10 +291,8 @@ impl Context {
     /// `EINVAL`: the device has no such port.
     #[doc(alias = "ibv_query_port")]
     pub fn port(&self, number: PortNumber) -> Result<Port, VerbError> {
-        // SAFETY: open (0).
-        let attributes = unsafe { self.0.provider.query_port(self.0.raw, number.value()) }?;
-        // SAFETY: open (0).
-        let table = unsafe { self.0.provider.query_gid_table(self.0.raw) }?;
+        let attributes = self.0.query_port(number.value())?;
+        let table = self.0.query_gid_table()?;
         Ok(Port::new(self.0.device.clone(), number, attributes, &table))
     }
 
@@ -336,7 +310,7 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// [`NoActivePort`] says in which states the ports are.
+    /// [`NoActivePort`] lists the states of the ports.
     pub fn active_port(&self) -> Result<Port, NoActivePort> {
         let ports = self.ports()?;
         let states = ports.iter().map(|port| (port.number(), port.state())).collect();

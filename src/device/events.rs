@@ -1,11 +1,11 @@
-//! Asynchronous events: what happens to objects that no completion tells of.
-#![allow(unsafe_code, reason = "takes raw events, unions of the C interface")]
+//! Asynchronous events: what happens to a device and its objects without a completion.
 
 use super::objects::Object;
 use super::{CompletionQueueId, Context, ContextInner, SharedReceiveQueueId};
 use crate::error::VerbError;
+use crate::provider::handles::{About, RawEvent};
 use crate::readiness::{Readiness, until_readable};
-use crate::sys::{ibv_async_event, ibv_event_type as Kind};
+use crate::sys::ibv_event_type as Kind;
 use crate::types::{PortNumber, Qpn};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,32 +13,34 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use std::{fmt, io};
 
-/// Something that happened to a device or to an object of it. Its text says what to do.
+/// Something that happened to a device or to one of its objects. The text of an event says what to do.
 ///
-/// `ibv_get_async_event(3)`, copied and acknowledged at once: nothing waits for the program to be done with it. Events of
-/// objects that are gone are dropped.
+/// `ibv_get_async_event(3)`. Events are copied and acknowledged at once, so no destroy waits for the program to be done
+/// with one. Events about objects that are gone are dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 #[doc(alias = "ibv_async_event")]
 #[doc(alias = "ibv_event_type_str")]
 pub enum AsyncEvent {
-    /// Of a queue pair. A number says which one of this device; it may be used again for another after this one is gone.
+    /// About a queue pair, by its number on this device. The number may be used for another pair after this one is
+    /// gone.
     OfQueuePair(Qpn, QueuePairEvent),
-    /// A completion queue failed: it overran, or the device cannot write to it. Its poller says so too, and its queue
-    /// pairs are in Error or will be.
+    /// A completion queue failed: it overran, or the device cannot write to it. Its poller reports that too, and its
+    /// queue pairs are in Error or will be.
     #[doc(alias = "IBV_EVENT_CQ_ERR")]
     CompletionQueueError(CompletionQueueId),
-    /// Of a shared receive queue.
+    /// About a shared receive queue.
     OfSharedReceiveQueue(SharedReceiveQueueId, SharedReceiveQueueEvent),
-    /// Of a port.
+    /// About a port.
     OfPort(PortNumber, PortEvent),
-    /// The device has failed or was removed. Nothing comes back to life: end what was made from this context, and open the
-    /// device anew once it is there again. After the events that are left, [`AsyncEvents`] says [`EventsError::DeviceGone`].
+    /// The device has failed or was removed. No object of it recovers: drop everything that was made from this context,
+    /// and open the device again once it is back. After the remaining events, [`AsyncEvents`] answers
+    /// [`EventsError::DeviceGone`].
     #[doc(alias = "IBV_EVENT_DEVICE_FATAL")]
     DeviceFatal,
-    /// One that this library does not know.
+    /// An event of a kind that this library does not know.
     Unknown {
-        /// The number of the kind, of `ibv_event_type`.
+        /// The number of the kind, from `ibv_event_type`.
         code: u32,
     },
 }
@@ -47,19 +49,19 @@ pub enum AsyncEvent {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum QueuePairEvent {
-    /// It failed in a way that no completion can tell of, and is in Error.
+    /// It failed in a way that no completion can report, and is in Error.
     #[doc(alias = "IBV_EVENT_QP_FATAL")]
     Fatal,
-    /// The peer sent what is no valid request (opcode, alignment, order, too long); the pair is in Error.
+    /// The peer sent an invalid request (opcode, alignment, order, length); the pair is in Error.
     #[doc(alias = "IBV_EVENT_QP_REQ_ERR")]
     RequestError,
-    /// The peer asked for memory that it may not have (key, range, rights, domain); the pair is in Error.
+    /// The peer named memory that it may not use (key, range, rights, domain); the pair is in Error.
     #[doc(alias = "IBV_EVENT_QP_ACCESS_ERR")]
     AccessError,
     /// A first message came while the pair was in Ready To Receive: the peer is connected, so go to Ready To Send.
     #[doc(alias = "IBV_EVENT_COMM_EST")]
     ConnectionEstablished,
-    /// The send queue is drained: what was begun before [`SendQueueDrain`](crate::SendQueueDrain) has ended.
+    /// The send queue is drained: all sends from before [`SendQueueDrain`](crate::SendQueueDrain) have completed.
     #[doc(alias = "IBV_EVENT_SQ_DRAINED")]
     SendQueueDrained,
     /// The pair is in Error, and takes no more receives from its shared receive queue: it can be destroyed once its
@@ -78,7 +80,7 @@ pub enum QueuePairEvent {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum SharedReceiveQueueEvent {
-    /// Fewer receives are left than the limit that was set. Comes once for each time that the limit is set.
+    /// Fewer receives are left than the limit that was set. The event comes once each time that the limit is set.
     #[doc(alias = "IBV_EVENT_SRQ_LIMIT_REACHED")]
     LimitReached,
     /// It failed. Its queue pairs get no more receives.
@@ -113,9 +115,9 @@ pub enum PortEvent {
     GidsChanged,
 }
 
-/// The asynchronous events of one open device. There is one handle of it at a time.
+/// The asynchronous events of one open device. There is one such handle at a time.
 ///
-/// Events wait until they are taken, so a program that does not care need not take them.
+/// Events wait until they are taken, and a program need not take them.
 ///
 /// # Rules
 ///
@@ -126,12 +128,12 @@ pub struct AsyncEvents {
     context: Arc<ContextInner>,
 }
 
-/// What an open device keeps for its events.
+/// The state of the events of an open device.
 #[derive(Debug, Default)]
 pub(super) struct EventState {
-    /// A handle is around.
+    /// There is a handle.
     taken: AtomicBool,
-    /// [`AsyncEvent::DeviceFatal`] has been given.
+    /// [`AsyncEvent::DeviceFatal`] has been given out.
     fatal: AtomicBool,
 }
 
@@ -139,8 +141,10 @@ pub(super) struct EventState {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EventsError {
-    /// The device has failed or was removed, and all that it had to tell was given. It is the end: nothing will come.
-    #[error("the device is gone, and all of its events were given: drop what was made from it, and open it anew")]
+    /// The device has failed or was removed, and all its events were given out. No more will come.
+    #[error(
+        "the device is gone, and no more events will come: drop everything that was made from it, and open it again"
+    )]
     DeviceGone,
     /// Taking an event failed.
     #[error(transparent)]
@@ -151,7 +155,8 @@ pub enum EventsError {
 }
 
 impl Context {
-    /// The asynchronous events of this open device; `None` while another handle of them is around, of a clone of this too.
+    /// The asynchronous events of this open device; `None` while there is another handle of them, also if it came from
+    /// a clone of this context.
     ///
     /// # Examples
     ///
@@ -180,7 +185,7 @@ impl AsyncEvents {
     ///
     /// # Errors
     ///
-    /// [`EventsError::DeviceGone`], after [`AsyncEvent::DeviceFatal`] and all others, from then on always.
+    /// [`EventsError::DeviceGone`], after [`AsyncEvent::DeviceFatal`] and all other events; from then on always.
     #[doc(alias = "ibv_ack_async_event")]
     pub fn poll(&mut self) -> Result<Option<AsyncEvent>, EventsError> {
         let fatal = &self.context.event_state.fatal;
@@ -190,7 +195,7 @@ impl AsyncEvents {
                 Ok(Taken::OfNobody) => continue,
                 Ok(Taken::Nothing) if fatal.load(Ordering::Relaxed) => return Err(EventsError::DeviceGone),
                 Ok(Taken::Nothing) => return Ok(None),
-                // So the kernel says that the device was removed.
+                // The kernel's answer when the device was removed.
                 Err(error) if error.errno() == libc::EIO => {
                     if fatal.load(Ordering::Relaxed) {
                         return Err(EventsError::DeviceGone);
@@ -237,21 +242,19 @@ impl AsyncEvents {
         Readiness::over(&[self.fd()])
     }
 
-    /// How long an event loop may wait before it polls although nothing is readable; `None` is for ever, as on all devices but
-    /// an automatic soft one, whose timers go off in calls of the program.
+    /// How long an event loop may wait before it polls although nothing is readable. `None`: for ever. Only a soft
+    /// device that runs by itself has timers, which go off when the program calls it.
     pub fn next_timer(&self) -> Option<Duration> {
         self.context.next_timer()
     }
 
     fn fd(&self) -> i32 {
-        // SAFETY: open as long as we hold it.
-        unsafe { self.context.provider.async_fd(self.context.raw) }
+        self.context.async_fd()
     }
 
     fn take(&self) -> Result<Taken, VerbError> {
         let objects = self.context.objects.lock();
-        // SAFETY: open as long as we hold it.
-        let event = unsafe { self.context.provider.take_async_event(self.context.raw) }?;
+        let event = self.context.take_async_event()?;
         Ok(event.map_or(Taken::Nothing, |event| Taken::read(&event, &objects)))
     }
 }
@@ -272,18 +275,19 @@ impl Drop for AsyncEvents {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Taken {
     Nothing,
-    /// Its object is gone.
+    /// An event about an object that is gone.
     OfNobody,
     Event(AsyncEvent),
 }
 
 impl Taken {
-    fn read(event: &ibv_async_event, objects: &HashMap<usize, Object>) -> Self {
+    fn read(event: &RawEvent, objects: &HashMap<usize, Object>) -> Self {
         use AsyncEvent as Event;
-        let kind = event.event_type;
-        // SAFETY: each member is a pointer or an `int`, and libibverbs writes a whole pointer or an `int`; of a pointer only
-        // the address is looked at.
-        let object = || objects.get(&unsafe { event.element.qp }.addr());
+        let kind = event.kind;
+        let object = || match event.about {
+            About::Object(address) => objects.get(&address),
+            About::Port(_) | About::Device => None,
+        };
         let pair = |what| match object() {
             Some(&Object::QueuePair(qpn)) => Self::Event(Event::OfQueuePair(qpn, what)),
             _ => Self::OfNobody,
@@ -294,8 +298,10 @@ impl Taken {
         };
         let unknown = Self::Event(Event::Unknown { code: kind.0 });
         let port = |what| {
-            // SAFETY: events of ports have this member.
-            let number = u8::try_from(unsafe { event.element.port_num }).unwrap_or(0);
+            let number = match event.about {
+                About::Port(number) => u8::try_from(number).unwrap_or(0),
+                About::Object(_) | About::Device => 0,
+            };
             PortNumber::new(number).map_or(unknown, |port| Self::Event(Event::OfPort(port, what)))
         };
         match kind {
@@ -335,9 +341,9 @@ impl fmt::Display for AsyncEvent {
             }
             Self::OfSharedReceiveQueue(id, what) => write!(f, "{id}: {what}"),
             Self::OfPort(port, what) => write!(f, "port {port}: {what}"),
-            Self::DeviceFatal => {
-                f.write_str("the device has failed or was removed: drop what was made from it, and open it anew")
-            }
+            Self::DeviceFatal => f.write_str(
+                "the device has failed or was removed: drop everything that was made from it, and open it again",
+            ),
             Self::Unknown { code } => write!(f, "an event of the unknown kind {code}"),
         }
     }
@@ -348,11 +354,11 @@ impl fmt::Display for QueuePairEvent {
         f.write_str(match self {
             Self::Fatal => "it failed and is in Error: drain it, then reset or destroy it",
             Self::RequestError => {
-                "the peer sent an invalid request, and the pair is in Error: look for the fault at the peer, then connect anew"
+                "the peer sent an invalid request, and the pair is in Error: look for the fault at the peer, then connect again"
             }
             Self::AccessError => {
-                "the peer asked for memory that it may not have, and the pair is in Error: has it a stale or forged key, or is \
-                 the region of another domain? connect anew"
+                "the peer asked for memory that it may not have, and the pair is in Error: check for a stale or forged key, and for a \
+                 region of another domain; then connect again"
             }
             Self::ConnectionEstablished => "a first message came: go to Ready To Send",
             Self::SendQueueDrained => "the send queue is drained: change attributes now, then resume",
@@ -360,7 +366,7 @@ impl fmt::Display for QueuePairEvent {
                 "it takes no more receives from its shared receive queue: poll its completions, then destroy it"
             }
             Self::PathMigrated => "it moved to its alternate path: load another one",
-            Self::PathMigrationFailed => "it could not move to its alternate path: load another one, or connect anew",
+            Self::PathMigrationFailed => "it could not move to its alternate path: load another one, or connect again",
         })
     }
 }
@@ -379,11 +385,11 @@ impl fmt::Display for PortEvent {
         f.write_str(match self {
             Self::Active => "the link is up",
             Self::Down => "the link is down; connections retry until their limit, so wait or give up",
-            Self::LidChanged => "it has another LID: exchange endpoints anew before connecting",
-            Self::PartitionKeysChanged => "its table of partition keys changed: look keys up anew",
+            Self::LidChanged => "it has another LID: exchange endpoints again before connecting",
+            Self::PartitionKeysChanged => "its table of partition keys changed: query the keys again",
             Self::SubnetManagerChanged => "there is another subnet manager",
             Self::ReregisterRequested => "join multicast groups and register services again",
-            Self::GidsChanged => "its GID table changed: query the port and exchange endpoints anew before connecting",
+            Self::GidsChanged => "its GID table changed: query the port and exchange endpoints again before connecting",
         })
     }
 }

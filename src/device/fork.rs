@@ -6,27 +6,29 @@ use crate::sys::ibv_fork_status;
 
 /// Whether memory that a device works on stays with this process when it forks.
 ///
-/// After a fork parent and child share each page until one of them writes it and gets a copy. If that is the parent, the
-/// device goes on with the page that only the child has now: what it receives is lost to the parent. No memory is freed or
-/// shared by that which was not before, and `fork(2)` is not safe Rust; but programs that start others do it.
+/// After a fork, parent and child share each page until one of them writes it and gets a copy. If the parent writes
+/// first, the device goes on with the old page, which only the child has now: what the device receives is lost to the
+/// parent. That loses data, but it neither frees memory nor shares any that was not shared before. (`fork(2)` is not
+/// safe Rust, but programs that start others use it.)
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[doc(alias = "ibv_fork_status")]
 pub enum ForkSupport {
-    /// It does not. A child must call `exec` at once, and none may be made between registration and deregistration by
-    /// who cannot promise that.
+    /// It does not. A child must call `exec` at once. A program that cannot promise that must not fork while memory is
+    /// registered.
     #[doc(alias = "IBV_FORK_DISABLED")]
     Disabled,
     /// Registered pages are kept from children: a child that touches them, or data on the same pages, gets a signal.
     #[doc(alias = "IBV_FORK_ENABLED")]
     Enabled,
-    /// The kernel copies such pages for the child (Linux 5.12 and later), or there are no devices but soft ones.
+    /// The kernel copies registered pages for the child at the fork (Linux 5.12 and later), or there are only soft
+    /// devices.
     #[doc(alias = "IBV_FORK_UNNEEDED")]
     Unneeded,
 }
 
-/// What happens to registered memory in a fork, as things are.
+/// What happens to registered memory in a fork, with the present settings.
 ///
-/// `ibv_is_fork_initialized(3)`. The child must leave all objects of this library alone in any case.
+/// `ibv_is_fork_initialized(3)`. In any case, the child must not use an object of this library.
 #[doc(alias = "ibv_is_fork_initialized")]
 pub fn fork_support() -> ForkSupport {
     #[cfg(feature = "rdma-core")]
@@ -39,10 +41,10 @@ pub fn fork_support() -> ForkSupport {
     ForkSupport::Unneeded
 }
 
-/// Keeps memory that is registered from now on from children, where the kernel does not do what is needed anyway.
+/// Keeps memory that is registered from now on out of children, if the kernel does not protect it by itself.
 ///
-/// `ibv_fork_init(3)`. Call it before anything is registered on a device that is not soft. It costs a system call for each
-/// registration from then on.
+/// `ibv_fork_init(3)`. Call it before anything is registered on a device that is not soft. From then on each
+/// registration costs one more system call.
 ///
 /// # Errors
 ///

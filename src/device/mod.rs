@@ -1,4 +1,5 @@
-//! Devices: what there is, opening one, and what it and its ports say of themselves.
+//! Devices: the list of them, opening one, and what a device and its ports report.
+#![forbid(unsafe_code)]
 
 mod attributes;
 mod context;
@@ -71,12 +72,12 @@ impl fmt::Debug for Device {
 
 /// The RDMA devices of this machine, then the soft devices of this process.
 ///
-/// `ibv_get_device_list(3)`. A machine without RDMA has only the soft ones; a build without the feature `soft` has none of
-/// these.
+/// `ibv_get_device_list(3)`. A machine without RDMA has only the soft devices; a build without the feature `soft` has
+/// no soft ones.
 ///
 /// # Errors
 ///
-/// libibverbs could not look (rare: out of memory, or no right to read sysfs).
+/// libibverbs could not make the list (rare: out of memory, or sysfs may not be read).
 ///
 /// # Examples
 ///
@@ -99,7 +100,8 @@ pub fn devices() -> Result<Vec<Device>, VerbError> {
 
 /// The devices that are not soft.
 fn hardware() -> Result<Vec<Device>, VerbError> {
-    // For what libibverbs makes of its environment now; opening says no.
+    // libibverbs reads its environment once, here. If a forbidden variable is set now, it is remembered, and opening
+    // refuses.
     let _ = context::forbidden_variable();
     let listed = provider::hardware()?;
     Ok(listed.into_iter().map(|d| Device { name: d.name, guid: u64::from_be(d.guid_be), soft: false }).collect())

@@ -1,8 +1,9 @@
 //! The live objects of an open device by address: what an asynchronous event is about.
 //!
 //! An event names its object by an address. Once it is acknowledged, as ours are at once, the object may be destroyed
-//! on another thread and another one made at the same address. So an object leaves this table before it is destroyed, and
-//! taking an event and finding its object are one step under the table's lock: what is found is what the event was about.
+//! on another thread and another one made at the same address. So an object leaves this table before it is destroyed,
+//! and an event is taken and its object looked up in one step under the table's lock. Then the object that is found is
+//! the one that the event was about.
 
 use crate::types::Qpn;
 use std::collections::HashMap;
@@ -11,13 +12,13 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Numbers of objects, of any kind; none is used again.
+/// The next number for an object of any kind. No number is used twice.
 fn next_number() -> u64 {
     static LAST: AtomicU64 = AtomicU64::new(0);
     LAST.fetch_add(1, Ordering::Relaxed) + 1
 }
 
-/// Declares the name of an object that has no number of its own in the verbs.
+/// Declares a name for objects that have no number in the verbs.
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident, $what:literal) => {
         $(#[$doc])*
@@ -25,7 +26,7 @@ macro_rules! id {
         pub struct $name(u64);
 
         impl $name {
-            /// One that no other object of this process has or had.
+            /// A name that no other object of this process has or had.
             pub(crate) fn fresh() -> Self {
                 Self(next_number())
             }
@@ -52,7 +53,7 @@ id! {
     SharedReceiveQueueId, "shared receive queue"
 }
 
-/// What is at an address.
+/// The object at an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Object {
     QueuePair(Qpn),
@@ -60,7 +61,7 @@ pub(crate) enum Object {
     SharedReceiveQueue(SharedReceiveQueueId),
 }
 
-/// The table.
+/// The live objects, by address.
 #[derive(Debug, Default)]
 pub(crate) struct Objects(Mutex<HashMap<usize, Object>>);
 
@@ -69,12 +70,12 @@ impl Objects {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An object was made.
+    /// Adds an object that was just made.
     pub(crate) fn note<T>(&self, raw: NonNull<T>, object: Object) {
         self.lock().insert(raw.as_ptr().addr(), object);
     }
 
-    /// Destroys an object, which is in the table only before, and again if that failed.
+    /// Takes an object out of the table and destroys it. If that fails, the object is put back.
     pub(crate) fn end<T, E>(&self, raw: NonNull<T>, destroy: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
         let was = self.lock().remove(&raw.as_ptr().addr());
         let result = destroy();

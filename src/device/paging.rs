@@ -1,12 +1,11 @@
-//! On-demand paging: what a device does with memory that is not pinned.
-#![allow(unsafe_code, reason = "calls the provider")]
+//! On-demand paging: which requests a device can serve from memory that is not pinned.
 
 use super::Context;
 use crate::error::VerbError;
 use crate::sys;
 use std::fmt;
 
-/// Which operations of which transports a device does on memory registered as [`OnDemand`](crate::OnDemand).
+/// Which operations of which transports a device can do on memory registered as [`OnDemand`](crate::OnDemand).
 #[derive(Clone, Copy)]
 #[doc(alias = "ibv_odp_caps")]
 pub struct OnDemandPaging(pub(crate) sys::ibv_odp_caps);
@@ -51,7 +50,7 @@ impl PagedOperation {
 }
 
 impl OnDemandPaging {
-    /// Whether there is any, so that memory can be registered so.
+    /// Whether the device has on-demand paging, so that memory can be registered as [`OnDemand`](crate::OnDemand).
     #[doc(alias = "IBV_ODP_SUPPORT")]
     pub fn is_there(&self) -> bool {
         self.0.general_caps & 1 != 0
@@ -86,7 +85,7 @@ impl fmt::Debug for OnDemandPaging {
 }
 
 impl Context {
-    /// What the device does on memory that is paged in on demand.
+    /// What the device can do on memory that is paged in on demand.
     ///
     /// `ibv_query_device_ex(3)`, `odp_caps`.
     ///
@@ -104,8 +103,7 @@ impl Context {
     /// ```
     #[doc(alias = "ibv_query_device_ex")]
     pub fn on_demand(&self) -> Result<OnDemandPaging, VerbError> {
-        // SAFETY: open, as long as we hold it.
-        unsafe { self.0.provider.query_device_ex(self.0.raw) }.map(|device| OnDemandPaging(device.odp_caps))
+        self.0.query_device_ex().map(|device| OnDemandPaging(device.odp_caps))
     }
 }
 

@@ -1,6 +1,8 @@
 //! A port of a device, and its table of GIDs.
 
 use super::context::{ContextInner, DeviceKey};
+use crate::os;
+use crate::provider::handles::gid_bytes;
 use crate::sys;
 use crate::types::{Gid, Mtu, PortNumber};
 use std::fmt;
@@ -30,7 +32,7 @@ pub enum PortState {
     Unknown(u32),
 }
 
-/// What carries the packets of a port.
+/// The kind of link that carries the packets of a port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum LinkLayer {
@@ -40,11 +42,11 @@ pub enum LinkLayer {
     /// Ethernet (RoCE): peers are addressed by GID.
     #[doc(alias = "IBV_LINK_LAYER_ETHERNET")]
     Ethernet,
-    /// Not said.
+    /// The device does not say.
     Unspecified,
 }
 
-/// What a GID stands for on the wire.
+/// What a GID means on the wire.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 #[doc(alias = "ibv_gid_type")]
@@ -68,26 +70,26 @@ pub enum GidKind {
 pub struct GidEntry {
     /// The address.
     pub gid: Gid,
-    /// What it stands for on the wire.
+    /// What it means on the wire.
     pub kind: GidKind,
     /// The index of the network interface that it belongs to (`if_indextoname(3)`); 0 if there is none.
     pub interface: u32,
-    /// The row. Rows come and go with addresses: choose by content, never by this number.
+    /// The number of the row. Rows come and go with addresses, so choose a GID by its content and never by this number.
     pub(crate) index: u8,
 }
 
 impl GidEntry {
-    /// The row, for printing and for programs that are told a number.
+    /// The number of the row, for printing and for programs whose user gives a number.
     pub fn index(&self) -> u8 {
         self.index
     }
 
-    /// The name of the network interface that it belongs to, if it has one and that still exists.
+    /// The name of the network interface that it belongs to, if there is one and it still exists.
     pub fn interface_name(&self) -> Option<String> {
-        interface_name(self.interface)
+        os::interface_name(self.interface)
     }
 
-    /// How well the row serves when nothing more is known: RoCE v2 over IPv4 first, link-local last.
+    /// The order of preference when the program chooses none, lowest first: RoCE v2 over IPv4 first, link-local last.
     fn rank(&self) -> u8 {
         match self.kind {
             GidKind::RoceV2 if self.gid.address().is_ipv4() => 0,
@@ -144,16 +146,7 @@ impl fmt::Display for PortState {
     }
 }
 
-#[allow(unsafe_code, reason = "if_indextoname(3)")]
-fn interface_name(index: u32) -> Option<String> {
-    let mut name = [0_u8; libc::IF_NAMESIZE];
-    // SAFETY: the buffer has the size that `if_indextoname(3)` asks for.
-    let found = unsafe { libc::if_indextoname(index, name.as_mut_ptr().cast()) };
-    let end = name.iter().position(|&byte| byte == 0)?;
-    (!found.is_null()).then(|| String::from_utf8_lossy(&name[..end]).into_owned())
-}
-
-/// No row of the GID table is as was asked; the rows that there are.
+/// No row of the GID table is as the program asked.
 #[derive(Debug, thiserror::Error)]
 #[error("port {port} has no such GID; it has: {}", list(candidates))]
 pub struct NoGid {
@@ -165,15 +158,15 @@ pub struct NoGid {
 
 fn list(entries: &[GidEntry]) -> String {
     if entries.is_empty() {
-        return "nothing (has its network interface an address?)".to_owned();
+        return "none (give its network interface an IP address)".to_owned();
     }
     entries.iter().map(GidEntry::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// A port as it was when it was queried, and the GID by which peers shall reach it.
+/// A port as it was when it was queried, and the GID by which peers are to reach it.
 ///
-/// The GID is chosen by what it is: at first RoCE v2 over IPv4, then over IPv6, then InfiniBand;
-/// [`with_gid`](Self::with_gid) takes another.
+/// The GID is chosen by its kind: RoCE v2 over IPv4 if there is one, else over IPv6, else InfiniBand.
+/// [`with_gid`](Self::with_gid) chooses another.
 #[derive(Clone)]
 #[doc(alias = "ibv_port_attr")]
 pub struct Port {
@@ -273,7 +266,7 @@ impl Port {
 
     /// The greatest MTU that its link carries now.
     pub fn active_mtu(&self) -> Mtu {
-        // A port that says nothing sensible still carries the least.
+        // If the port reports an unknown code, assume the least, which every link carries.
         Mtu::from_code(self.attributes.active_mtu.0).unwrap_or(Mtu::Bytes256)
     }
 
@@ -282,7 +275,7 @@ impl Port {
         self.attributes.lid
     }
 
-    /// How many rows its table of partition keys has. A device without partitions, such as one of iWARP, says 0.
+    /// How many rows its table of partition keys has; 0 for a device without partitions, such as one for iWARP.
     #[doc(alias = "pkey_tbl_len")]
     pub fn pkey_rows(&self) -> u16 {
         self.attributes.pkey_tbl_len
@@ -295,17 +288,15 @@ impl Port {
 }
 
 /// Reads one row; `None` for an empty one.
-#[allow(unsafe_code, reason = "ibv_gid is a union")]
 fn entry(row: &sys::ibv_gid_entry) -> Option<GidEntry> {
-    // SAFETY: both members of the union are 16 bytes, for which any value is valid.
-    let gid = Gid(unsafe { row.gid.raw });
+    let gid = Gid(gid_bytes(&row.gid));
     let kind = match row.gid_type {
         0 => GidKind::InfiniBand,
         1 => GidKind::RoceV1,
         2 => GidKind::RoceV2,
         other => GidKind::Unknown(other),
     };
-    // An address vector has one byte for the row, so a row beyond cannot be used.
+    // An address vector has one byte for the row, so a row above 255 cannot be used.
     let index = u8::try_from(row.gid_index).ok()?;
     (!gid.is_empty()).then_some(GidEntry { gid, kind, interface: row.ndev_ifindex, index })
 }

@@ -11,7 +11,7 @@ pub(super) mod sealed {
     }
 }
 
-/// What texts call the rights `A`: a preset without its path.
+/// The name of the rights `A` in messages: a preset without its path.
 pub(super) fn name<A>() -> &'static str {
     let name = std::any::type_name::<A>();
     if name.contains('<') { name } else { name.rsplit("::").next().unwrap_or(name) }
@@ -29,11 +29,12 @@ pub(super) fn name<A>() -> &'static str {
 /// | [`RemoteAtomic`] | yes | | | yes | copies, words |
 /// | [`RemoteAll`] | yes | yes | yes | yes | copies, words |
 ///
-/// The specification has no remote write or atomics without local write; nor is there a preset for it.
+/// The specification forbids remote write and remote atomics without local write, so no preset has them.
 ///
-/// [`RelaxedOrdering`](super::RelaxedOrdering), [`OnDemand`](super::OnDemand) and [`ZeroBased`](super::ZeroBased) put a way
-/// of registration around a preset: `OnDemand<RemoteRead>`. Peers see nothing of that: a record of such a region is one of the
-/// preset, and [`RemoteRegion::restrict`](super::RemoteRegion::restrict) gives its type.
+/// [`RelaxedOrdering`](super::RelaxedOrdering), [`OnDemand`](super::OnDemand) and [`ZeroBased`](super::ZeroBased) wrap
+/// a preset and change how the memory is registered: `OnDemand<RemoteRead>`. A peer does not see the wrapper: it reads
+/// the record of such a region as one of the preset, and [`RemoteRegion::restrict`](super::RemoteRegion::restrict)
+/// gives this side the same type.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a set of access rights",
     label = "not access rights",
@@ -79,7 +80,7 @@ pub trait PeerMayWrite: Exposed {}
 #[doc(alias = "IBV_ACCESS_REMOTE_ATOMIC")]
 pub trait PeerMayAtomic: Exposed {}
 
-/// Peers may change it, by writes or atomics; so the program never borrows it.
+/// Peers may change the memory, by writes or by atomics, so the program never borrows it.
 #[diagnostic::on_unimplemented(
     message = "no peer changes memory registered as `{Self}`",
     label = "the program may borrow it",
@@ -103,7 +104,7 @@ pub trait PeerCannotWrite: Access {}
 )]
 pub trait Unexposed: PeerCannotWrite {}
 
-/// Peers reach it in some way.
+/// Peers may read it, write it or do atomics on it.
 #[diagnostic::on_unimplemented(
     message = "no peer reaches memory registered as `{Self}`",
     label = "private memory",
@@ -116,7 +117,7 @@ const REMOTE_READ: u32 = flags::IBV_ACCESS_REMOTE_READ.0;
 const REMOTE_WRITE: u32 = flags::IBV_ACCESS_REMOTE_WRITE.0;
 const REMOTE_ATOMIC: u32 = flags::IBV_ACCESS_REMOTE_ATOMIC.0;
 
-/// The device reads it for its own program: what is sent and what is written to peers.
+/// The device reads it for its own program: to send it, or to write it to a peer.
 #[derive(Debug)]
 pub enum LocalRead {}
 impl Access for LocalRead {}

@@ -1,18 +1,17 @@
-//! The memory behind a region, with its type erased while the device may reach it.
+//! The memory behind a region: its owner, taken apart for as long as a device may reach the bytes.
 //!
-//! A `Box`, `Vec` or `&mut` promises that nobody else writes behind it, and moving one asserts that promise again. So
-//! none is kept of registered memory: it enters as a raw pointer with exposed provenance, and is rebuilt after
-//! deregistration.
+//! A `Box`, a `Vec` or a `&mut` promises that nobody else writes the bytes behind it, and moving one makes that promise
+//! again. A device breaks it. So the library stores none of them for registered memory: it takes the owner apart into a
+//! raw pointer with exposed provenance, and rebuilds the owner after deregistration.
 #![allow(unsafe_code, reason = "takes owners apart and rebuilds them")]
 
-use super::RegionInner;
+use super::foreign::{Foreign, ForeignMemory};
 use crate::seal::Key;
-use std::ops::{Deref, DerefMut};
-use std::{fmt, io, mem, ptr, slice};
+use std::{marker::PhantomData, mem, ptr, ptr::NonNull};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// Types that registered memory may hold: any bytes are a value (a device writes them), no padding (a device sends it),
-/// no interior mutability.
+/// Types that registered memory may hold: any bytes are a value (a device writes them), there is no padding (a device
+/// would send it), and no interior mutability.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot live in memory that a device reads and writes",
     label = "not plain bytes",
@@ -24,7 +23,7 @@ pub trait Plain: FromBytes + IntoBytes + Immutable + Send + Sync + 'static {}
 #[diagnostic::do_not_recommend]
 impl<T: FromBytes + IntoBytes + Immutable + Send + Sync + 'static> Plain for T {}
 
-/// Types as which bytes may be viewed: any bytes are a value, no interior mutability.
+/// Types as which received bytes may be viewed: any bytes are a value, and there is no interior mutability.
 #[diagnostic::on_unimplemented(
     message = "bytes cannot be viewed as `{Self}`",
     label = "not plain bytes",
@@ -35,8 +34,10 @@ pub trait Viewable: FromBytes + Immutable {}
 #[diagnostic::do_not_recommend]
 impl<T: FromBytes + Immutable> Viewable for T {}
 
-/// Memory that can be registered. Sealed: `Box<[T]>`, `Vec<T>`, `&'static mut [T]`, [`Pages`], a
-/// [`Buffer`](super::Buffer) once more, and [`Foreign`](super::Foreign) for memory of any other kind.
+/// Memory that can be registered. Sealed.
+///
+/// It is a `Box<[T]>`, `Vec<T>`, `&'static mut [T]`, [`Pages`], a [`Buffer`](super::Buffer), which is then registered a
+/// second time, or [`Foreign`](super::Foreign) for memory of any other kind.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not memory that a device may write to",
     label = "cannot be registered",
@@ -47,216 +48,230 @@ impl<T: FromBytes + Immutable> Viewable for T {}
 pub trait Memory: Sized + sealed::Sealed {}
 
 pub(super) mod sealed {
+    /// An owner of bytes that can be taken apart and rebuilt.
+    #[allow(unnameable_types, reason = "above the traits that seal `Memory` and `OpaqueMemory`")]
+    pub trait Owner: Sized {
+        /// What the owner is made of besides its bytes. It claims none of them, as a reference or a box would.
+        type Kept: Send + 'static;
+        /// Takes the owner apart, without freeing anything.
+        fn take_apart(self, key: super::Key) -> super::Parts<Self::Kept>;
+        /// Puts it together again.
+        fn rebuild(parts: super::TakenApart<Self>) -> Self;
+    }
+
     #[allow(unnameable_types, reason = "seals `Memory`")]
-    pub trait Sealed {
-        fn into_raw(self, key: super::Key) -> super::RawMemory;
-        /// # Safety
-        ///
-        /// `raw` came from `into_raw` of this type, and nobody else uses it any more.
-        unsafe fn from_raw(raw: super::RawMemory) -> Self;
+    pub trait Sealed: Owner {}
+}
+use sealed::{Owner, Sealed};
+
+/// An address. Who has it may not touch what is there: the types that own the bytes decide that.
+#[derive(Clone, Copy, Debug)]
+#[repr(transparent)]
+pub(super) struct Address(*mut u8);
+
+// SAFETY: a number with provenance. Using what is there takes `unsafe` code, which answers for the thread that it is
+// on.
+unsafe impl Send for Address {}
+// SAFETY: shared access copies the number.
+unsafe impl Sync for Address {}
+
+impl Address {
+    /// The address of bytes that a device may reach from now on, which is an access by a number.
+    pub(super) fn expose(first: *mut u8) -> Self {
+        first.expose_provenance();
+        Self(first)
+    }
+
+    #[inline(always)]
+    pub(super) fn as_ptr(self) -> *mut u8 {
+        self.0
+    }
+
+    #[inline(always)]
+    pub(super) fn addr(self) -> usize {
+        self.0.addr()
+    }
+
+    pub(super) fn plus(self, offset: usize) -> Self {
+        Self(self.0.wrapping_add(offset))
     }
 }
-use sealed::Sealed;
 
-/// An owner of memory, taken apart.
-#[derive(Clone, Copy, Debug)]
+/// The bytes of an owner, and what it is made of besides.
+#[derive(Debug)]
 #[allow(unnameable_types, reason = "in a sealed trait")]
-pub struct RawMemory {
-    /// The first byte, with exposed provenance over all of them.
-    pub(crate) addr: *mut u8,
-    pub(crate) len_bytes: usize,
-    /// Elements, and how many of them fit: what the owner needs to be rebuilt.
-    count: usize,
-    capacity: usize,
-    /// What else the owner needs; see [`keep`](Self::keep).
-    parts: *mut (),
-    /// How many registrations there are of it, one around the other.
+pub struct Parts<K> {
+    /// The first byte. It may be used to access all of them.
+    pub(super) first: *mut u8,
+    pub(super) len_bytes: usize,
+    pub(super) kept: K,
+    /// How many registrations of these bytes there are already, one around the other.
+    pub(super) depth: u8,
+}
+
+/// The parts of an owner, of which one type is forgotten.
+#[derive(Debug)]
+struct RawMemory {
+    address: Address,
+    len_bytes: usize,
+    /// A box of what was kept.
+    kept: Address,
     depth: u8,
 }
 
-impl RawMemory {
-    pub(super) fn of_slice<T>(slice: *mut [T], capacity: usize) -> Self {
-        let addr = slice.cast::<u8>();
-        addr.expose_provenance();
-        let (len_bytes, count) = (slice.len() * mem::size_of::<T>(), slice.len());
-        Self { addr, len_bytes, count, capacity, parts: ptr::null_mut(), depth: 0 }
+/// An `M`, taken apart. Nobody uses the bytes yet, or any more.
+#[derive(Debug)]
+#[allow(unnameable_types, reason = "in a sealed trait")]
+pub struct TakenApart<M> {
+    /// # Invariants
+    ///
+    /// 0. The parts that `M::take_apart` gave, with a box of an `M::Kept`. Nobody else rebuilds the owner from them, and no
+    ///    device knows the bytes.
+    raw: RawMemory,
+    owner: PhantomData<fn() -> M>,
+}
+
+impl<M: Owner> TakenApart<M> {
+    pub(super) fn of(memory: M) -> Self {
+        let Parts { first, len_bytes, kept, depth } = memory.take_apart(Key(()));
+        let kept = Address(Box::into_raw(Box::new(kept)).cast());
+        let raw = RawMemory { address: Address::expose(first), len_bytes, kept, depth };
+        Self { raw, owner: PhantomData }
     }
 
-    /// Bytes with what their owner is made of besides.
-    pub(super) fn keep<P>(bytes: *mut [u8], parts: P) -> Self {
-        Self { parts: Box::into_raw(Box::new(parts)).cast(), ..Self::of_slice(bytes, bytes.len()) }
+    pub(super) fn into_kept(self) -> M::Kept {
+        // SAFETY: a box of an `M::Kept` (0), which is given up here.
+        *unsafe { Box::from_raw(self.raw.kept.0.cast::<M::Kept>()) }
     }
 
-    /// The same, within one more registration than there are of it.
-    pub(super) fn within(self, region: &RegionInner) -> Self {
-        Self { depth: region.depth().saturating_add(1), ..self }
+    /// The owner for as long as a device may use the bytes.
+    pub(super) fn hold(self) -> HeldOwner {
+        let rebuild_and_drop = |raw| drop(M::rebuild(Self { raw, owner: PhantomData }));
+        HeldOwner { raw: self.raw, rebuild_and_drop }
+    }
+}
+
+impl<M> TakenApart<M> {
+    pub(super) fn address(&self) -> Address {
+        self.raw.address
     }
 
+    pub(super) fn len_bytes(&self) -> usize {
+        self.raw.len_bytes
+    }
+
+    /// How many registrations of these bytes there are already, one around the other.
     pub(super) fn depth(&self) -> u8 {
-        self.depth
+        self.raw.depth
+    }
+}
+
+/// An owner, taken apart and its type forgotten, whose bytes a device may use. Dropping this leaks the owner.
+#[derive(Debug)]
+pub(super) struct HeldOwner {
+    /// # Invariants
+    ///
+    /// 0. The parts of some `M`, as in [`TakenApart`]; but a device may know the bytes.
+    raw: RawMemory,
+    /// 1. Rebuilds that `M` and drops it. To be called with `raw` only, once nobody uses the bytes any more.
+    rebuild_and_drop: unsafe fn(RawMemory),
+}
+
+impl HeldOwner {
+    /// How many registrations of these bytes there were before, one around the other.
+    pub(super) fn depth(&self) -> u8 {
+        self.raw.depth
     }
 
-    /// The bytes.
-    pub(super) fn bytes(&self) -> *mut [u8] {
-        ptr::slice_from_raw_parts_mut(self.addr, self.len_bytes)
-    }
-
-    /// What was kept with them, where it is.
+    /// The parts of the owner, with its type.
     ///
     /// # Safety
     ///
-    /// From [`keep`](Self::keep) of the same `P`, and [`parts`](Self::parts) is not called meanwhile.
-    pub(super) unsafe fn peek<P>(&self) -> &P {
-        // SAFETY: from a box of `P`, which is not given up (caller).
-        unsafe { &*self.parts.cast::<P>() }
+    /// The owner is an `M`, and nobody uses the bytes any more.
+    pub(super) unsafe fn into_parts<M>(self) -> TakenApart<M> {
+        TakenApart { raw: self.raw, owner: PhantomData }
     }
 
-    /// What was kept with them.
+    /// Rebuilds the owner and drops it.
     ///
     /// # Safety
     ///
-    /// From [`keep`](Self::keep) of the same `P`; called once.
-    pub(super) unsafe fn parts<P>(&self) -> P {
-        // SAFETY: from a box of `P`, which is given up here (caller).
-        *unsafe { Box::from_raw(self.parts.cast::<P>()) }
-    }
-
-    fn as_slice_of<T>(&self) -> *mut [T] {
-        ptr::slice_from_raw_parts_mut(self.addr.cast(), self.count)
+    /// Nobody uses the bytes any more.
+    pub(super) unsafe fn free(self) {
+        // SAFETY: used once, with the function of its type (0, 1); nobody uses the bytes (caller).
+        unsafe { (self.rebuild_and_drop)(self.raw) }
     }
 }
 
 impl<T: Plain> Memory for Box<[T]> {}
-impl<T: Plain> Sealed for Box<[T]> {
-    fn into_raw(self, _: Key) -> RawMemory {
-        let count = self.len();
-        RawMemory::of_slice(Box::into_raw(self), count)
+impl<T: Plain> Sealed for Box<[T]> {}
+impl<T: Plain> Owner for Box<[T]> {
+    type Kept = usize;
+
+    fn take_apart(self, _: Key) -> Parts<usize> {
+        let (kept, len_bytes) = (self.len(), mem::size_of_val(&*self));
+        Parts { first: Box::into_raw(self).cast(), len_bytes, kept, depth: 0 }
     }
 
-    unsafe fn from_raw(raw: RawMemory) -> Self {
-        // SAFETY: this slice came out of `Box::into_raw` (caller); any bytes are a `T`.
-        unsafe { Box::from_raw(raw.as_slice_of()) }
+    fn rebuild(parts: TakenApart<Self>) -> Self {
+        let (address, count) = (parts.address(), parts.into_kept());
+        // SAFETY: this slice came out of `Box::into_raw`, is used once and by nobody else (`TakenApart`, 0); any bytes are a `T`.
+        unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(address.0.cast(), count)) }
     }
 }
 
 impl<T: Plain> Memory for Vec<T> {}
-impl<T: Plain> Sealed for Vec<T> {
-    fn into_raw(self, _: Key) -> RawMemory {
+impl<T: Plain> Sealed for Vec<T> {}
+impl<T: Plain> Owner for Vec<T> {
+    /// Length and capacity.
+    type Kept = (usize, usize);
+
+    fn take_apart(self, _: Key) -> Parts<(usize, usize)> {
         let mut this = mem::ManuallyDrop::new(self);
-        let capacity = this.capacity();
-        RawMemory::of_slice(ptr::slice_from_raw_parts_mut(this.as_mut_ptr(), this.len()), capacity)
+        let (len_bytes, kept) = (mem::size_of_val(&**this), (this.len(), this.capacity()));
+        Parts { first: this.as_mut_ptr().cast(), len_bytes, kept, depth: 0 }
     }
 
-    unsafe fn from_raw(raw: RawMemory) -> Self {
-        // SAFETY: pointer, length and capacity of a vector that was taken apart (caller); any bytes are a `T`.
-        unsafe { Vec::from_raw_parts(raw.addr.cast(), raw.count, raw.capacity) }
+    fn rebuild(parts: TakenApart<Self>) -> Self {
+        let (address, (len, capacity)) = (parts.address(), parts.into_kept());
+        // SAFETY: pointer, length and capacity of a vector that was taken apart, used once and by nobody else (`TakenApart`, 0); any bytes are a
+        // `T`.
+        unsafe { Vec::from_raw_parts(address.0.cast(), len, capacity) }
     }
 }
 
 impl<T: Plain> Memory for &'static mut [T] {}
-impl<T: Plain> Sealed for &'static mut [T] {
-    fn into_raw(self, _: Key) -> RawMemory {
-        let count = self.len();
-        RawMemory::of_slice(ptr::from_mut(self), count)
+impl<T: Plain> Sealed for &'static mut [T] {}
+impl<T: Plain> Owner for &'static mut [T] {
+    type Kept = usize;
+
+    fn take_apart(self, _: Key) -> Parts<usize> {
+        let (kept, len_bytes) = (self.len(), mem::size_of_val(self));
+        Parts { first: ptr::from_mut(self).cast(), len_bytes, kept, depth: 0 }
     }
 
-    unsafe fn from_raw(raw: RawMemory) -> Self {
-        // SAFETY: came from a `&'static mut` (caller), whose memory is never freed; any bytes are a `T`.
-        unsafe { &mut *raw.as_slice_of() }
-    }
-}
-
-/// Zeroed memory in whole pages of its own: a private anonymous map, `mmap(2)`.
-///
-/// Registering pins whole pages, and a fork may treat pinned pages apart; sharing none of them with other data avoids
-/// both surprises.
-pub struct Pages {
-    /// # Invariants
-    ///
-    /// 0. The start of a map of `mapped` bytes, readable and writable, ours alone; dangling if `mapped` is 0.
-    pub(super) addr: ptr::NonNull<u8>,
-    /// 1. At most `mapped`.
-    pub(super) len: usize,
-    pub(super) mapped: usize,
-}
-
-/// There are no pages: the system does not map so many bytes.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot map {len_bytes} bytes")]
-pub struct NoPages {
-    /// What was asked for.
-    pub len_bytes: usize,
-    /// What the system answered.
-    pub source: io::Error,
-}
-
-// SAFETY: an owner of plain bytes (0), as `Box<[u8]>` is.
-unsafe impl Send for Pages {}
-// SAFETY: as above.
-unsafe impl Sync for Pages {}
-
-impl Pages {
-    /// `len_bytes` zeroed bytes.
-    ///
-    /// # Errors
-    ///
-    /// The system does not map so many.
-    pub fn new(len_bytes: usize) -> Result<Self, NoPages> {
-        if len_bytes == 0 {
-            return Ok(Self { addr: ptr::NonNull::dangling(), len: 0, mapped: 0 });
-        }
-        let addr = map(len_bytes, 0).map_err(|source| NoPages { len_bytes, source })?;
-        Ok(Self { addr, len: len_bytes, mapped: len_bytes })
+    fn rebuild(parts: TakenApart<Self>) -> Self {
+        let (address, count) = (parts.address(), parts.into_kept());
+        // SAFETY: came from a `&'static mut`, whose memory is never freed. Nobody else uses the bytes (`TakenApart`, 0), and any are a `T`.
+        unsafe { &mut *ptr::slice_from_raw_parts_mut(address.0.cast(), count) }
     }
 }
 
-/// A new private anonymous map of `len_bytes`, which are not 0, with `flags` besides.
-pub(super) fn map(len_bytes: usize, flags: i32) -> io::Result<ptr::NonNull<u8>> {
-    let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags);
-    // SAFETY: a new map, which replaces none.
-    let addr = unsafe { libc::mmap(ptr::null_mut(), len_bytes, access, kind, -1, 0) };
-    ptr::NonNull::new(addr.cast()).filter(|_| addr != libc::MAP_FAILED).ok_or_else(io::Error::last_os_error)
-}
+impl<F: ForeignMemory> Memory for Foreign<F> {}
+impl<F: ForeignMemory> Sealed for Foreign<F> {}
+impl<F: ForeignMemory> Owner for Foreign<F> {
+    type Kept = F::Parts;
 
-impl Drop for Pages {
-    fn drop(&mut self) {
-        if self.mapped != 0 {
-            // SAFETY: our own map (0), which nobody uses any more.
-            unsafe { libc::munmap(self.addr.as_ptr().cast(), self.mapped) };
-        }
-    }
-}
-
-impl Deref for Pages {
-    type Target = [u8];
-    fn deref(&self) -> &[u8] {
-        // SAFETY: ours alone, zeroed at first and so never uninitialised (0, 1).
-        unsafe { slice::from_raw_parts(self.addr.as_ptr(), self.len) }
-    }
-}
-
-impl DerefMut for Pages {
-    fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above.
-        unsafe { slice::from_raw_parts_mut(self.addr.as_ptr(), self.len) }
-    }
-}
-
-impl fmt::Debug for Pages {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pages").field("len", &self.len).finish_non_exhaustive()
-    }
-}
-
-impl Memory for Pages {}
-impl Sealed for Pages {
-    fn into_raw(self, _: Key) -> RawMemory {
-        let this = mem::ManuallyDrop::new(self);
-        RawMemory::of_slice(ptr::slice_from_raw_parts_mut(this.addr.as_ptr(), this.len), this.mapped)
+    fn take_apart(self, _: Key) -> Parts<F::Parts> {
+        let (bytes, kept) = self.0.into_parts();
+        Parts { first: bytes.as_ptr().cast(), len_bytes: bytes.len(), kept, depth: 0 }
     }
 
-    unsafe fn from_raw(raw: RawMemory) -> Self {
-        // SAFETY: the pointer of pages that were taken apart is not null.
-        Self { addr: unsafe { ptr::NonNull::new_unchecked(raw.addr) }, len: raw.count, mapped: raw.capacity }
+    fn rebuild(parts: TakenApart<Self>) -> Self {
+        // Never null: it came from `into_parts`.
+        let first = NonNull::new(parts.address().0).unwrap_or(NonNull::dangling());
+        let bytes = NonNull::slice_from_raw_parts(first, parts.len_bytes());
+        // SAFETY: both came from one `into_parts`, are used once, and nobody else uses the bytes (`TakenApart`, 0).
+        Self(unsafe { F::from_parts(bytes, parts.into_kept()) })
     }
 }

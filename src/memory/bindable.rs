@@ -10,7 +10,7 @@ use std::ops::{Deref, DerefMut};
 /// A [`Buffer`] of a region that was registered as [`Windowed`](super::Windowed), so that a window may be bound over
 /// it.
 ///
-/// Bound, it is the peer's: it moves into the [`BoundWindow`](crate::BoundWindow). Unbound, it is a buffer as any
+/// To bind a window over it moves it into the [`BoundWindow`](crate::BoundWindow). Until then it is a buffer like any
 /// other.
 pub struct Bindable<B> {
     /// # Invariants
@@ -21,7 +21,7 @@ pub struct Bindable<B> {
 
 /// A buffer of a region that was not registered as [`Windowed`](super::Windowed). It comes back.
 #[derive(thiserror::Error)]
-#[error("no window is bound over this buffer: its region is not registered as `Windowed`")]
+#[error("no window can be bound over this buffer: register its region as `Windowed<LocalWrite>`")]
 pub struct NotBindable<P> {
     /// The buffer.
     pub buffer: P,
@@ -56,7 +56,7 @@ impl<B> Buffer<B> {
 }
 
 impl<B> Bindable<B> {
-    /// The part of a window that has ended (0).
+    /// The part of a window that has ended; its region is as (0) says.
     pub(super) fn of_window(part: Part) -> Self {
         Self { buffer: Buffer::new(part) }
     }
@@ -81,7 +81,7 @@ impl<B> Bindable<B> {
         self.buffer
     }
 
-    /// How long it is: all of it is bound, filled or not.
+    /// Its length in bytes. A window is bound over all of it, filled or not.
     pub fn capacity(&self) -> usize {
         self.buffer.capacity()
     }
@@ -113,7 +113,7 @@ impl<B> Bindable<B> {
     }
 }
 
-/// What is filled of the buffer.
+/// The filled bytes of the buffer.
 impl<B> Deref for Bindable<B> {
     type Target = [u8];
     fn deref(&self) -> &[u8] {

@@ -1,39 +1,41 @@
 //! Buffers: disjoint parts of a region that no peer can write, posted by move.
-#![allow(unsafe_code, reason = "slices over a part of a region")]
 
-use super::backing::{Memory, RawMemory, sealed::Sealed};
-use super::part::{Descriptor, Part};
-use super::{Plain, RegionInner, Viewable};
+use super::backing::sealed::{Owner, Sealed};
+use super::backing::{Memory, Parts, TakenApart};
+use super::part::{Descriptor, Part, SharedPart, UniquePart};
+use super::{OutOfBounds, Plain, Viewable};
 use crate::domain::brand::Branded;
 use crate::seal::Key;
 use std::marker::PhantomData;
-use std::ops::{Deref, DerefMut};
-use std::{fmt, mem, ptr, slice, sync::Arc};
+use std::ops::{Deref, DerefMut, Range};
+use std::{fmt, mem, ptr, sync::Arc};
 use zerocopy::{FromBytes, KnownLayout};
 
 /// A part of a region of domain `B` that this program owns alone. One word.
 ///
-/// It has a capacity, and of that a filled part at the front: what [`Deref`] gives, what a send sends, what a receive
-/// fills. Posting moves it away; the completion gives it back.
+/// It has a capacity, and at the front a filled part: [`Deref`] gives the filled part, a send sends it, and a receive
+/// sets it. Posting moves the buffer away; the completion gives it back.
 ///
-/// Dropping it gives its bytes up; the region is deregistered and freed with its last buffer.
+/// The region is deregistered and freed when its last buffer is dropped.
 #[repr(transparent)]
 pub struct Buffer<B> {
-    /// # Invariants
-    ///
-    /// 0. The only reference, to an exclusive descriptor; no request names it.
-    part: Part,
+    part: UniquePart,
     brand: Branded<B>,
 }
 
 impl<B> Buffer<B> {
+    /// The buffer over `part`, of which the caller has the only reference. No request names the part any more.
     #[inline(always)]
     pub(crate) fn new(part: Part) -> Self {
-        Self { part, brand: PhantomData }
+        UniquePart::new(part).into_buffer()
     }
 
     #[inline(always)]
     pub(crate) fn into_part(self) -> Part {
+        self.part.into_part()
+    }
+
+    pub(super) fn into_unique(self) -> UniquePart {
         self.part
     }
 
@@ -57,7 +59,8 @@ impl<B> Buffer<B> {
         self.len() == 0
     }
 
-    /// Sets how much counts as filled. What was not written before is zero or what was there earlier.
+    /// Sets how many bytes are filled. Bytes that were not written since are what they were before: zero, or older
+    /// data.
     ///
     /// # Errors
     ///
@@ -87,15 +90,15 @@ impl<B> Buffer<B> {
         if mid == 0 || mid >= self.capacity() {
             return Err(SplitError { mid, capacity: self.capacity(), buffer: self });
         }
-        let (addr, capacity, region) = (self.part.addr(), self.capacity(), self.part.region());
-        let right = Descriptor::part(addr.wrapping_add(mid), capacity - mid, true, Arc::clone(region));
-        let left = Descriptor::part(addr, mid, true, Arc::clone(region));
+        let (address, capacity, region) = (self.part.address(), self.capacity(), self.part.region());
+        let right = Descriptor::part(address.plus(mid), capacity - mid, true, Arc::clone(region));
+        let left = Descriptor::part(address, mid, true, Arc::clone(region));
         Ok((Self::new(left), Self::new(right)))
     }
 
-    /// Cuts it in parts of `len_bytes`; what is left over at the end is the last part.
+    /// Cuts it in parts of `len_bytes`; the last part may be shorter.
     ///
-    /// A length of 0 leaves it whole.
+    /// A length of 0 gives the buffer as one part.
     pub fn chunks(self, len_bytes: usize) -> Vec<Self> {
         let mut parts = Vec::new();
         let mut rest = self;
@@ -120,22 +123,17 @@ impl<B> Buffer<B> {
     /// `next` does not start where this ends; both come back.
     pub fn join(self, next: Self) -> Result<Self, JoinError<Self>> {
         let (left, right) = (&*self.part, &*next.part);
-        let adjacent = left.addr().wrapping_add(left.capacity()) == right.addr();
+        let adjacent = left.address().plus(left.capacity()).addr() == right.address().addr();
         let capacity = left.capacity() + right.capacity();
         if !adjacent || !Arc::ptr_eq(left.region(), right.region()) {
             return Err(JoinError { left: self, right: next });
         }
-        Ok(Self::new(Descriptor::part(left.addr(), capacity, true, Arc::clone(left.region()))))
+        Ok(Self::new(Descriptor::part(left.address(), capacity, true, Arc::clone(left.region()))))
     }
 
     /// Makes it read-only and clonable; [`SharedBuffer::try_into_unique`] is the way back.
     pub fn share(self) -> SharedBuffer<B> {
-        SharedBuffer::new(self.part)
-    }
-
-    /// Whether this is all of `region`.
-    pub(super) fn covers(&self, region: &Arc<RegionInner>) -> bool {
-        Arc::ptr_eq(self.part.region(), region) && self.capacity() == region.len_bytes()
+        SharedBuffer::new(self.into_part())
     }
 
     /// The filled bytes as one `T`.
@@ -161,11 +159,11 @@ impl<B> Buffer<B> {
     ///
     /// # Errors
     ///
-    /// The length is not a multiple of a `T`'s, or the alignment is not that of a `T`; or a `T` has no bytes, so that nothing
-    /// says how many there are.
+    /// The length is not a multiple of the size of a `T`, or the alignment is not that of a `T`; or a `T` has no bytes,
+    /// so that their number is unknown.
     pub fn view_slice<T: Viewable>(&self) -> Result<&[T], ViewError> {
         let error = || ViewError::of::<T>(self);
-        // Not `ref_from_bytes`, for which a `T` of no bytes is an error that `cargo check` does not find.
+        // `ref_from_bytes` would refuse a `T` of no bytes only when the program is built, and not in `cargo check`.
         let count = self.len().checked_div(mem::size_of::<T>()).ok_or_else(error)?;
         <[T]>::ref_from_bytes_with_elems(self, count).map_err(|_| error())
     }
@@ -182,47 +180,55 @@ impl<B> Buffer<B> {
     }
 }
 
+impl UniquePart {
+    #[inline(always)]
+    pub(super) fn into_buffer<B>(self) -> Buffer<B> {
+        Buffer { part: self, brand: PhantomData }
+    }
+}
+
 impl<B> Deref for Buffer<B> {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        // SAFETY: ours alone, and no request names it (0); no peer may write to the region of an exclusive descriptor.
-        unsafe { self.part.bytes() }
+        self.part.as_slice()
     }
 }
 
 impl<B> DerefMut for Buffer<B> {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: inside the region, initialised; ours alone and borrowed to write (0).
-        unsafe { slice::from_raw_parts_mut(self.part.addr(), self.part.filled()) }
+        self.part.as_mut_slice()
     }
 }
 
-/// What is filled, as [`Deref`] gives it.
+/// The filled bytes, as [`Deref`] gives them.
 impl<B> AsRef<[u8]> for Buffer<B> {
     fn as_ref(&self) -> &[u8] {
         self
     }
 }
 
-/// What is filled, to write, as [`DerefMut`] gives it.
+/// The filled bytes, to write, as [`DerefMut`] gives them.
 impl<B> AsMut<[u8]> for Buffer<B> {
     fn as_mut(&mut self) -> &mut [u8] {
         self
     }
 }
 
-/// All of its capacity, for a registration of its own: with rights of peers, who then reach this part of its region alone.
+/// All of its capacity, for one more registration: with rights of peers, who then reach these bytes of its region and no
+/// others.
 impl<B> Memory for Buffer<B> {}
-impl<B> Sealed for Buffer<B> {
-    fn into_raw(self, _: Key) -> RawMemory {
-        let bytes = ptr::slice_from_raw_parts_mut(self.part.addr(), self.capacity());
-        let region = Arc::clone(self.part.region());
-        RawMemory::keep(bytes, self.part).within(&region)
+impl<B> Sealed for Buffer<B> {}
+impl<B> Owner for Buffer<B> {
+    type Kept = UniquePart;
+
+    fn take_apart(self, _: Key) -> Parts<UniquePart> {
+        let (first, len_bytes) = (self.part.address().as_ptr(), self.capacity());
+        let depth = self.part.region().depth().saturating_add(1);
+        Parts { first, len_bytes, kept: self.part, depth }
     }
 
-    unsafe fn from_raw(raw: RawMemory) -> Self {
-        // SAFETY: kept by `into_raw`, from a buffer; called once (caller).
-        Self::new(unsafe { raw.parts::<Part>() })
+    fn rebuild(parts: TakenApart<Self>) -> Self {
+        parts.into_kept().into_buffer()
     }
 }
 
@@ -232,24 +238,22 @@ impl<B> fmt::Debug for Buffer<B> {
     }
 }
 
-/// A read-only part of a region, clonable, and in flight as often as one likes: what is broadcast. One word.
+/// A read-only part of a region, which can be cloned and be in flight many times at once, as for a broadcast. One word.
 pub struct SharedBuffer<B> {
-    /// # Invariants
-    ///
-    /// 0. Nobody writes the part while any clone is around.
-    part: Part,
+    part: SharedPart,
     brand: Branded<B>,
 }
 
 impl<B> SharedBuffer<B> {
+    /// A share of `part`, which nobody writes while any reference to it is around.
     #[inline(always)]
     pub(crate) fn new(part: Part) -> Self {
-        Self { part, brand: PhantomData }
+        Self { part: SharedPart::new(part), brand: PhantomData }
     }
 
     #[inline(always)]
     pub(crate) fn into_part(self) -> Part {
-        self.part
+        self.part.into_part()
     }
 
     #[inline(always)]
@@ -257,13 +261,13 @@ impl<B> SharedBuffer<B> {
         &self.part
     }
 
-    /// The unique buffer again; or the share, as [`Arc::try_unwrap`] does. For `?` there is
-    /// [`into_unique`](Self::into_unique), whose error says why not.
+    /// The unique buffer again, or the share if that is impossible, in the manner of [`Arc::try_unwrap`].
+    /// [`into_unique`](Self::into_unique) is for `?`: its error says why.
     ///
     /// # Errors
     ///
-    /// Clones are around or in flight, or it was shared out of a region that the device may not write to or that
-    /// peers may read; it comes back.
+    /// There are clones, in the program or in flight; or the share is of a region that the device may not write or that
+    /// peers may read. The share comes back.
     pub fn try_into_unique(self) -> Result<Buffer<B>, Self> {
         self.into_unique().map_err(|error| error.share)
     }
@@ -272,30 +276,38 @@ impl<B> SharedBuffer<B> {
     ///
     /// # Errors
     ///
-    /// [`NotUnique`] gives the share back, and says why.
+    /// [`NotUnique`] gives the share back and says why.
     pub fn into_unique(mut self) -> Result<Buffer<B>, NotUnique<Self>> {
         let reason = if !self.part.is_exclusive() {
             NotUniqueReason::ReadOnly
         } else if !self.part.is_only() {
             NotUniqueReason::Clones
         } else {
-            return Ok(Buffer::new(self.part));
+            return Ok(Buffer::new(self.into_part()));
         };
         Err(NotUnique { share: self, reason })
+    }
+
+    /// The bytes in `range`, as a share of their own. May be none.
+    pub(crate) fn share_of(&self, range: Range<usize>) -> Result<Self, OutOfBounds> {
+        let (within, len_bytes) = (self.len(), range.end.saturating_sub(range.start));
+        let len_bytes = if range.start > range.end { usize::MAX } else { len_bytes };
+        OutOfBounds::check(range.start as u64, len_bytes as u64, within as u64)?;
+        let address = self.part.address().plus(range.start);
+        Ok(Self::new(Descriptor::part(address, len_bytes, false, Arc::clone(self.part.region()))))
     }
 }
 
 impl<B> Clone for SharedBuffer<B> {
     fn clone(&self) -> Self {
-        Self::new(self.part.clone())
+        Self { part: self.part.clone(), brand: PhantomData }
     }
 }
 
 impl<B> Deref for SharedBuffer<B> {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        // SAFETY: nobody writes it (0).
-        unsafe { self.part.bytes() }
+        self.part.as_slice()
     }
 }
 
@@ -315,13 +327,13 @@ static_assertions::assert_eq_size!(Buffer<()>, Option<Buffer<()>>, SharedBuffer<
 static_assertions::assert_impl_all!(Buffer<()>: Send, Sync);
 static_assertions::assert_not_impl_any!(Buffer<()>: Clone, Copy);
 
-/// A share that is no unique buffer. It comes back.
+/// A share that cannot become a unique buffer. It comes back.
 #[derive(thiserror::Error)]
 #[error("{reason}")]
 pub struct NotUnique<P> {
     /// The share.
     pub share: P,
-    /// Why not.
+    /// Why it cannot.
     pub reason: NotUniqueReason,
 }
 
@@ -338,15 +350,17 @@ impl<P> fmt::Debug for NotUnique<P> {
     }
 }
 
-/// Why a share is no unique buffer.
+/// Why a share cannot become a unique buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotUniqueReason {
-    /// Clones of it are around, or in flight.
+    /// There are clones of it, in the program or in flight.
     #[error("clones of the share are around or in flight: take their completions, and drop them")]
     Clones,
-    /// It was shared out of a region that stays read-only.
-    #[error("the share is of a region that the device may not write to, or that peers may read: it stays read-only")]
+    /// Its region stays read-only.
+    #[error(
+        "the region of the share was registered without `LocalWrite`, or peers may read it: the share stays read-only"
+    )]
     ReadOnly,
 }
 
@@ -360,9 +374,9 @@ pub struct TooLong {
     pub capacity: usize,
 }
 
-/// A buffer that cannot be cut there. It comes back.
+/// A buffer that cannot be split there. It comes back.
 #[derive(thiserror::Error)]
-#[error("{mid} is not inside the buffer, which has {capacity} bytes")]
+#[error("{mid} is not inside the buffer, which has {capacity} bytes: give each part at least one")]
 pub struct SplitError<P> {
     mid: usize,
     capacity: usize,
@@ -388,9 +402,9 @@ impl<P> fmt::Debug for SplitError<P> {
     }
 }
 
-/// Two buffers that are not neighbours. Both come back.
+/// Two buffers that are not next to each other in one region. Both come back.
 #[derive(thiserror::Error)]
-#[error("the second buffer does not start where the first ends")]
+#[error("the second buffer does not start where the first ends, in the same region")]
 pub struct JoinError<P> {
     /// The one that should come first.
     pub left: P,
@@ -411,7 +425,7 @@ impl<P> fmt::Debug for JoinError<P> {
     }
 }
 
-/// Bytes that are not of the shape of the type asked for.
+/// Bytes whose length or alignment does not fit the type that was asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{len_bytes} bytes at {address:#x} cannot be seen as {wanted} (size {size}, alignment {align})")]
 pub struct ViewError {

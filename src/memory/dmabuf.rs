@@ -1,20 +1,21 @@
 //! Memory of another device.
-#![allow(unsafe_code, reason = "registers memory by its descriptor")]
 
-use super::backing::RawMemory;
+use super::backing::{Parts, TakenApart, sealed::Owner};
 use super::opaque::{OpaqueMemory, sealed::Sealed};
+use super::registration::Exported;
 use crate::seal::Key;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr;
 
 /// A part of a dma-buf: memory that another driver exports as a file descriptor, such as that of a GPU.
 ///
 /// Registered by [`register_opaque`](crate::ProtectionDomain::register_opaque) for peers; it comes back from
-/// [`deregister`](super::OpaqueRegion::deregister). The region has no view for the processor: whether and how it reaches
-/// that memory is between the program and the exporting driver. What the driver maps for it is changed by peers at any time.
+/// [`deregister`](super::OpaqueRegion::deregister). The region gives the processor no view of the memory; whether and
+/// how the program reaches it is between the program and the exporting driver. If the program maps it by that driver,
+/// peers may change it at any time.
 ///
-/// Length and offset are multiples of 8. Peers name the first byte by `offset`, or by 0 with
-/// [`ZeroBased`](super::ZeroBased) where `offset` is a multiple of the page length.
+/// Length and offset are multiples of 8. For peers the address of the first byte is `offset`; with
+/// [`ZeroBased`](super::ZeroBased) it is 0, and `offset` must be a multiple of the page length.
 ///
 /// # Examples
 ///
@@ -43,8 +44,7 @@ pub struct DmaBuf {
 }
 
 impl DmaBuf {
-    /// `len_bytes` from `offset` of a dma-buf. What is exported, and how much of it there is, the device checks when it is
-    /// registered.
+    /// `len_bytes` from `offset` of a dma-buf. The device checks the descriptor and its length at registration.
     pub fn new(exported: OwnedFd, offset: u64, len_bytes: usize) -> Self {
         Self { exported, offset, len_bytes }
     }
@@ -79,20 +79,20 @@ impl From<DmaBuf> for OwnedFd {
 
 impl OpaqueMemory for DmaBuf {}
 impl Sealed for DmaBuf {
-    fn into_raw(self, _: Key) -> RawMemory {
-        // Not an address of this process: what the keys call the first byte.
-        let addr = ptr::without_provenance_mut(self.offset as usize);
-        RawMemory::keep(ptr::slice_from_raw_parts_mut(addr, self.len_bytes), self)
+    fn exported(&self, _: Key) -> Option<Exported> {
+        Some(Exported { fd: self.exported.as_raw_fd(), offset: self.offset })
+    }
+}
+impl Owner for DmaBuf {
+    type Kept = Self;
+
+    fn take_apart(self, _: Key) -> Parts<Self> {
+        // The number by which the keys name the first byte. It is not an address of this process.
+        let first = ptr::without_provenance_mut(self.offset as usize);
+        Parts { first, len_bytes: self.len_bytes, kept: self, depth: 0 }
     }
 
-    unsafe fn from_raw(raw: RawMemory) -> Self {
-        // SAFETY: kept by `into_raw`; called once (caller).
-        unsafe { raw.parts() }
-    }
-
-    unsafe fn exported(raw: &RawMemory) -> Option<(RawFd, u64)> {
-        // SAFETY: kept by `into_raw`, and not taken back yet (caller).
-        let this: &Self = unsafe { raw.peek() };
-        Some((this.exported.as_raw_fd(), this.offset))
+    fn rebuild(parts: TakenApart<Self>) -> Self {
+        parts.into_kept()
     }
 }

@@ -1,16 +1,16 @@
-//! Access of the program to memory that peers reach.
+//! How the program accesses memory that peers reach.
 //!
 //! A peer may read or write it at any moment, so nothing is ever borrowed: all access is by relaxed atomic loads and
-//! stores of aligned 8-byte words, of one size only (mixed sizes would race). A copy of several words may therefore
-//! mix older and newer ones; what must be seen together needs a protocol, such as a completion or a version number.
+//! stores of aligned 8-byte words, of one size only (mixed sizes would race). So a copy of several words may mix older
+//! and newer ones. Words that must be seen together need a protocol, such as a completion or a version number.
 //!
-//! ASSUMPTION: a device's access to host memory does not interfere with such loads and stores otherwise than another
-//! thread's relaxed atomic ones would. No specification of Rust speaks of devices.
-#![allow(unsafe_code, reason = "words of a region by address")]
+//! ASSUMPTION: a device's access to host memory interferes with such loads and stores no more than another thread's
+//! relaxed atomic accesses would. No specification of Rust speaks of devices.
 
-use super::region::RegionInner;
+use super::registration::RegionInner;
 use super::{Access, Exposed, Memory, MemoryRegion, PeerCannotWrite};
 use crate::domain::Brand;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const WORD: usize = 8;
@@ -35,64 +35,63 @@ impl OutOfBounds {
     }
 }
 
-/// The word with this number. Exposed regions are made of whole words, so `index` is checked against the length only.
-fn word(region: &RegionInner, index: usize) -> &AtomicU64 {
-    debug_assert!(index < region.len_bytes() / WORD);
-    let address = region.addr().cast::<u64>().wrapping_add(index);
-    // SAFETY: inside the region (callers check), 8-byte aligned (checked when it was registered); everybody, the soft
-    // device included, uses whole atomic words while peers may write.
-    unsafe { AtomicU64::from_ptr(address) }
-}
-
 fn check(region: &RegionInner, offset: usize, len_bytes: usize) -> Result<(), OutOfBounds> {
     OutOfBounds::check(offset as u64, len_bytes as u64, region.len_bytes() as u64)
 }
 
-/// Calls `each` with the part of `len_bytes` at `offset` that is in each word: its number, the bytes of the word, and those of
+/// The words that `len_bytes` at `offset` touch: of each its number, which bytes of it are meant, and where they are in
 /// the range.
-fn for_each_word(
-    offset: usize,
-    len_bytes: usize,
-    mut each: impl FnMut(usize, std::ops::Range<usize>, std::ops::Range<usize>),
-) {
+fn words(offset: usize, len_bytes: usize) -> impl Iterator<Item = (usize, Range<usize>, Range<usize>)> {
     let mut done = 0;
-    while done < len_bytes {
-        let at = offset + done;
-        let within = at % WORD;
-        let take = (WORD - within).min(len_bytes - done);
-        each(at / WORD, within..within + take, done..done + take);
-        done += take;
-    }
+    std::iter::from_fn(move || {
+        let (at, left) = (offset + done, len_bytes - done);
+        let first = at % WORD;
+        let take = (WORD - first).min(left);
+        let range = done..done + take;
+        done = range.end;
+        (left != 0).then_some((at / WORD, first..first + take, range))
+    })
 }
 
 /// Copies out of the words of a region that peers may reach.
 pub(super) fn copy_out(region: &RegionInner, offset: usize, bytes: &mut [u8]) -> Result<(), OutOfBounds> {
     check(region, offset, bytes.len())?;
-    for_each_word(offset, bytes.len(), |index, inside, range| {
-        let whole = word(region, index).load(Ordering::Relaxed).to_ne_bytes();
+    for (index, inside, range) in words(offset, bytes.len()) {
+        let whole = word(region, index)?.load(Ordering::Relaxed).to_ne_bytes();
         bytes[range].copy_from_slice(&whole[inside]);
-    });
+    }
     Ok(())
 }
 
 /// Copies into the words of a region that peers may reach.
 pub(super) fn copy_in(region: &RegionInner, offset: usize, bytes: &[u8]) -> Result<(), OutOfBounds> {
     check(region, offset, bytes.len())?;
-    for_each_word(offset, bytes.len(), |index, inside, range| {
-        let word = word(region, index);
+    for (index, inside, range) in words(offset, bytes.len()) {
+        let word = word(region, index)?;
         if inside.len() == WORD {
             let mut whole = [0; WORD];
             whole.copy_from_slice(&bytes[range]);
             word.store(u64::from_ne_bytes(whole), Ordering::Relaxed);
         } else {
+            // The rest of the word keeps its value, so it is read and written back as one atomic step.
             let _ = word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |old| {
                 let mut old = old.to_ne_bytes();
                 old[inside.clone()].copy_from_slice(&bytes[range.clone()]);
                 Some(u64::from_ne_bytes(old))
             });
         }
-    });
+    }
     Ok(())
+}
+
+/// The word with this number.
+fn word(region: &RegionInner, index: usize) -> Result<&AtomicU64, OutOfBounds> {
+    let missing = || OutOfBounds {
+        offset: (index as u64).saturating_mul(WORD as u64),
+        len_bytes: WORD as u64,
+        within: region.len_bytes() as u64,
+    };
+    region.word(index).ok_or_else(missing)
 }
 
 /// The word at `offset`, which must be a multiple of 8.
@@ -102,15 +101,15 @@ pub(super) fn whole_word(region: &RegionInner, offset: usize) -> Result<&AtomicU
         let (offset, within) = (offset as u64, region.len_bytes() as u64);
         return Err(OutOfBounds { offset, len_bytes: WORD as u64, within });
     }
-    Ok(word(region, offset / WORD))
+    word(region, offset / WORD)
 }
 
 impl<B: Brand, A: Access, M: Memory> MemoryRegion<B, A, M> {
     /// Copies the bytes at `offset` out, word by word.
     ///
-    /// The bytes of one word are of one moment; those of different words may be of different ones, in any order. What
-    /// belongs together needs a completion after it, or a version number before and behind it. What was copied is the
-    /// program's: check it only now, for the memory itself may already say something else.
+    /// The bytes of one word are of one moment; different words may be of different moments, in any order. Words that
+    /// belong together need a completion after them, or a version number before and behind them. Check the copy and not
+    /// the memory, which a peer may have changed since.
     ///
     /// # Errors
     ///
@@ -124,10 +123,10 @@ impl<B: Brand, A: Access, M: Memory> MemoryRegion<B, A, M> {
 
     /// Copies `bytes` in at `offset`, word by word.
     ///
-    /// Where the range starts or ends inside a word, the rest of that word keeps its value; a peer that writes to that
-    /// rest at the same time may lose its write. Whole words are free of that.
+    /// Where the range starts or ends inside a word, the rest of the word is written back unchanged, so a peer's write
+    /// to that rest at the same time may be lost. A range of whole words has no such loss.
     ///
-    /// It takes `&mut self` so that no `&[u8]` of a region that peers may only read is around.
+    /// It takes `&mut self`, because a region that peers may only read also gives out `&[u8]`.
     ///
     /// # Errors
     ///
@@ -165,7 +164,7 @@ impl<B: Brand, A: Access, M: Memory> MemoryRegion<B, A, M> {
     }
 }
 
-/// `as_bytes` of a region that peers may only read coexists with their reads, not with `write_from`, which is `&mut`.
+/// `as_bytes` is sound beside reads of peers. `write_from` and `store` take `&mut self`, so they never run beside it.
 const _: () = {
     const fn reads_only<A: PeerCannotWrite>() {}
     reads_only::<super::RemoteRead>();

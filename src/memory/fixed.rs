@@ -1,21 +1,18 @@
 //! Static memory, registered to be read.
-#![allow(unsafe_code, reason = "registers memory that is borrowed for ever")]
 
-use super::backing::RawMemory;
 use super::part::Descriptor;
-use super::region::RegionInner;
+use super::registration::RegionInner;
 use super::{RegisterFailure, SharedBuffer};
 use crate::domain::{Brand, ProtectionDomain};
-use crate::sys::ibv_access_flags;
 use std::sync::Arc;
 use zerocopy::{Immutable, IntoBytes};
 
 impl<B: Brand> ProtectionDomain<B> {
-    /// Registers static memory to be read by the device: a [`SharedBuffer`], which is sent as often, and to as many peers
-    /// at once, as one likes.
+    /// Registers static memory for the device to read. It is a [`SharedBuffer`], which can be sent any number of times,
+    /// to many peers at once.
     ///
-    /// `ibv_reg_mr(3)` without any rights, so the memory may be read-only. The program may go on reading it. No peer reaches
-    /// it but by what is sent or written to the peer. The registration ends with the last clone.
+    /// `ibv_reg_mr(3)` without any rights, so the memory may be read-only. The program may go on reading it. No peer
+    /// reaches it: a peer gets only what is sent or written to it. The registration ends with the last clone.
     ///
     /// # Errors
     ///
@@ -56,10 +53,7 @@ impl<B: Brand> ProtectionDomain<B> {
     where
         T: IntoBytes + Immutable + Sync,
     {
-        let bytes = memory.as_bytes();
-        let raw = RawMemory::of_slice(std::ptr::from_ref(bytes).cast_mut(), bytes.len());
-        // SAFETY: borrowed for ever, so that nobody writes or frees it; without rights the device only reads it.
-        let region = unsafe { RegionInner::register(&self.inner, raw, |_| (), ibv_access_flags(0)) }?;
+        let region = RegionInner::of_static(&self.inner, memory.as_bytes())?;
         Ok(SharedBuffer::new(Descriptor::whole(Arc::new(region), false)))
     }
 }

@@ -1,40 +1,39 @@
-//! Memory that the library cannot see: the program vouches for it.
-#![allow(unsafe_code, reason = "takes owners apart and rebuilds them, as their implementations say")]
+//! Memory of a kind that the library does not know: the program vouches for it.
+#![allow(unsafe_code, reason = "declares the trait by which a program vouches; calls nothing")]
 
-use super::backing::{Memory, RawMemory, sealed::Sealed};
-use crate::seal::Key;
 use std::ptr::NonNull;
 
-/// An owner of memory of another kind than the library knows: of an allocator, a pool, a library in C.
+/// An owner of memory of a kind that the library does not know: of an allocator, a pool, a library in C.
 ///
-/// Registered in [`Foreign`]: `domain.register::<LocalWrite, _>(Foreign(owner))`. The owner is taken apart first, and put
-/// together again when the device is done: [`deregister`](crate::MemoryRegion::deregister) gives it back, and where the
-/// region or its last buffer is dropped, the owner is rebuilt and dropped. So it frees its memory in its own `Drop`.
+/// Registered in [`Foreign`]: `domain.register::<LocalWrite, _>(Foreign(owner))`. The owner is taken apart first, and
+/// put together again when the device is done: [`deregister`](crate::MemoryRegion::deregister) gives it back; when the
+/// region or its last buffer is dropped, the owner is rebuilt and dropped, so it frees its memory in its own `Drop`.
 ///
 /// This is the only place where the library asks for `unsafe`.
 ///
 /// # Safety
 ///
-/// *Between* `into_parts` and `from_parts`, or for the life of the process where `from_parts` never comes (the device did
-/// not let go of it, something was forgotten), for the bytes that `into_parts` gave out:
+/// For the bytes that `into_parts` gave out, *between* `into_parts` and `from_parts`. (If `from_parts` is never called,
+/// because the device would not end the registration or the program forgot something: for the life of the process.)
 ///
 /// 0. **There.** They are memory of this process, readable and writable, at this address: not freed, moved, unmapped or
-///    protected. (`len` may be 0; then nothing is asked of the address.)
-/// 1. **Initialised**, all of them, also those that only the device will write.
-/// 2. **Unaliased.** Nobody else reads or writes them: no other code of the process, thread, process or device. No reference
-///    or box claims them, and the `Parts` do not: *moving* a `Box` or a `&mut` claims what it points to. So keep pointers.
-/// 3. **Plain.** When they come back they hold any bytes whatever. The owner takes none of them for a value of a type for
-///    which some bytes are none, and has no use for padding.
-/// 4. **Private.** They are not of a file or a shared map (see [`SharedMap`](super::SharedMap)), nor of a device.
+///    protected. (If `len` is 0, the address may be any.)
+/// 1. **Initialised.** All of them are, also those that only the device will write.
+/// 2. **Unaliased.** Nobody else reads or writes them: no other code of the process, thread, process or device. No
+///    reference or box claims them, and the `Parts` contain none: *moving* a `Box` or a `&mut` claims what it points
+///    to. So keep raw pointers.
+/// 3. **Plain.** They may hold any bytes when they come back. The owner does not read them as a type for which some
+///    bytes are no value, and does not rely on padding.
+/// 4. **Private.** They are not part of a file, of a shared map (see [`SharedMap`](super::SharedMap)) or of a device.
 ///
 /// And of the two functions:
 ///
-/// 5. The pointer may be used to read and write `len` bytes: it comes from the allocation as a whole, not from a `&[u8]` or a
-///    reference to a part.
-/// 6. `from_parts` gives an owner that is as good as the one that was taken apart, on any thread.
+/// 5. The pointer may be used to read and write `len` bytes: it comes from the allocation itself, not from a `&[u8]` or
+///    from a reference to a part of it.
+/// 6. `from_parts` gives an owner equal to the one that was taken apart, on any thread.
 ///
-/// A panic in `into_parts` or `from_parts` is sound: memory leaks. In a destructor of the library it is reported by the
-/// panic hook and goes no further.
+/// A panic in `into_parts` or `from_parts` is sound: it leaks memory. In a destructor of the library the panic hook
+/// reports it, and it does not unwind further.
 ///
 /// # Examples
 ///
@@ -94,7 +93,7 @@ use std::ptr::NonNull;
 ///
 /// `ibv_reg_mr(3)`, `fork(2)`: a child shares the pages; do not fork while the memory is registered.
 pub unsafe trait ForeignMemory: Sized + Send + 'static {
-    /// What the owner is made of besides the bytes; moved about while the device writes them.
+    /// What the owner is made of besides the bytes. The library may move it while the device writes the bytes.
     type Parts: Send + 'static;
 
     /// Takes the owner apart, without freeing anything.
@@ -108,7 +107,7 @@ pub unsafe trait ForeignMemory: Sized + Send + 'static {
     unsafe fn from_parts(bytes: NonNull<[u8]>, parts: Self::Parts) -> Self;
 }
 
-/// Memory of a kind of the program's own, to be registered; it comes back so too.
+/// Wraps an owner that implements [`ForeignMemory`], to be registered. The memory comes back in this wrapper.
 ///
 /// # Rules
 ///
@@ -117,20 +116,3 @@ pub unsafe trait ForeignMemory: Sized + Send + 'static {
 /// - M22: memory that the library cannot see is vouched for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Foreign<F>(pub F);
-
-impl<F: ForeignMemory> Memory for Foreign<F> {}
-impl<F: ForeignMemory> Sealed for Foreign<F> {
-    fn into_raw(self, _: Key) -> RawMemory {
-        let (bytes, parts) = self.0.into_parts();
-        RawMemory::keep(bytes.as_ptr(), parts)
-    }
-
-    unsafe fn from_raw(raw: RawMemory) -> Self {
-        // SAFETY: kept by `into_raw`; called once (caller).
-        let parts = unsafe { raw.parts::<F::Parts>() };
-        // SAFETY: not null, since it came from `into_parts`.
-        let bytes = unsafe { NonNull::new_unchecked(raw.bytes()) };
-        // SAFETY: both from one `into_parts`, and nobody else uses the bytes (caller).
-        Self(unsafe { F::from_parts(bytes, parts) })
-    }
-}

@@ -1,8 +1,8 @@
-//! Pages of two mebibytes and more: fewer entries in the tables of processor and device.
-#![allow(unsafe_code, reason = "maps and advises")]
+//! Huge pages: with pages of two mebibytes or more, the tables of processor and device have fewer entries.
 
-use super::backing::{NoPages, Pages, map};
-use std::{fmt, fs, io, ptr::NonNull};
+use super::pages::{NoPages, Pages};
+use crate::os::PrivateMapping;
+use std::{fmt, fs, io};
 
 /// The length of a huge page. x86-64 has both; other machines and kernels may have others.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -12,7 +12,7 @@ pub enum HugePageSize {
     /// 2 MiB.
     #[doc(alias = "MAP_HUGE_2MB")]
     TwoMebibytes,
-    /// 1 GiB. Mostly to be set aside when the machine boots.
+    /// 1 GiB. They usually have to be set aside when the machine boots.
     #[doc(alias = "MAP_HUGE_1GB")]
     OneGibibyte,
 }
@@ -26,13 +26,13 @@ impl HugePageSize {
         }
     }
 
-    /// The folder in which the kernel counts them.
+    /// The folder of the kernel's counters for this size.
     fn folder(self) -> String {
         format!("/sys/kernel/mm/hugepages/hugepages-{}kB", self.bytes() / 1024)
     }
 
-    /// How many pages of this size exist and how many of them nobody has, `(all, free)`; `None` where the machine or its
-    /// kernel has none of this size.
+    /// How many pages of this size exist and how many of them are free, `(all, free)`; `None` if the machine or its
+    /// kernel has no pages of this size.
     pub fn counts(self) -> Option<(u64, u64)> {
         let count = |name: &str| fs::read_to_string(format!("{}/{name}", self.folder())).ok()?.trim().parse().ok();
         let (all, free): (u64, u64) = (count("nr_hugepages")?, count("free_hugepages")?);
@@ -49,15 +49,16 @@ impl fmt::Display for HugePageSize {
     }
 }
 
-/// There are not so many huge pages.
+/// There are not enough huge pages.
 #[derive(Debug, thiserror::Error)]
-#[error("{needed} huge pages of {size} are not to be had{}", remedy(self))]
+#[error("{needed} huge pages of {size} are not available{}", remedy(self))]
 pub struct NoHugePages {
-    /// Of which length.
+    /// The size of the pages.
     pub size: HugePageSize,
-    /// How many of them were asked for.
+    /// How many were asked for.
     pub needed: usize,
-    /// How many there are and how many of those were free, `(all, free)`; `None`: the kernel has none of this length.
+    /// How many there are and how many of them were free, `(all, free)`; `None` if the kernel has no pages of this
+    /// size.
     pub counts: Option<(u64, u64)>,
     /// What the system answered.
     pub source: io::Error,
@@ -80,18 +81,16 @@ fn remedy(error: &NoHugePages) -> String {
     }
 }
 
-/// Takes them now, so that a shortage is an error here rather than a signal later. Since Linux 5.14.
-const POPULATE_WRITE: i32 = libc::MADV_POPULATE_WRITE;
-
 impl Pages {
-    /// `len_bytes` zeroed bytes in huge pages, which the machine must have set aside. What is left of the last page stays unused.
+    /// `len_bytes` zeroed bytes in huge pages, which the machine must have set aside. The rest of the last page stays
+    /// unused.
     ///
-    /// `mmap(2)` with `MAP_HUGETLB`. They are in memory from the start and never swapped.
+    /// `mmap(2)` with `MAP_HUGETLB`. The pages are in memory from the start and are never swapped out.
     ///
     /// # Errors
     ///
-    /// [`NoHugePages`] says how many there are, and how to have more. [`prefer_huge`](Self::prefer_huge) needs none to be set
-    /// aside.
+    /// [`NoHugePages`] says how many pages there are, and how to set more aside. [`prefer_huge`](Self::prefer_huge)
+    /// needs none set aside.
     ///
     /// # Examples
     ///
@@ -108,59 +107,38 @@ impl Pages {
     pub fn huge(len_bytes: usize, size: HugePageSize) -> Result<Self, NoHugePages> {
         let needed = len_bytes.div_ceil(size.bytes());
         let refused = |source| NoHugePages { size, needed, counts: size.counts(), source };
-        if needed == 0 {
-            return Ok(Self { addr: NonNull::dangling(), len: 0, mapped: 0 });
-        }
         let too_many = || refused(io::Error::from_raw_os_error(libc::ENOMEM));
         let mapped = needed.checked_mul(size.bytes()).ok_or_else(too_many)?;
         let kind = match size {
             HugePageSize::TwoMebibytes => libc::MAP_HUGE_2MB,
             HugePageSize::OneGibibyte => libc::MAP_HUGE_1GB,
         };
-        let addr = map(mapped, libc::MAP_HUGETLB | kind).map_err(refused)?;
-        let pages = Self { addr, len: len_bytes, mapped };
-        // SAFETY: all of a map of our own.
-        if unsafe { libc::madvise(addr.as_ptr().cast(), mapped, POPULATE_WRITE) } != 0 {
-            let error = io::Error::last_os_error();
-            // An older kernel: it has reserved them for us.
-            if error.raw_os_error() != Some(libc::EINVAL) {
-                return Err(refused(error));
-            }
+        let map = PrivateMapping::new(mapped, libc::MAP_HUGETLB | kind).map_err(refused)?;
+        match map.populate() {
+            // An older kernel does not know the advice. It has reserved the pages all the same.
+            Err(error) if error.raw_os_error() != Some(libc::EINVAL) => Err(refused(error)),
+            _ => Ok(Self { map, len: len_bytes }),
         }
-        Ok(pages)
     }
 
-    /// `len_bytes` zeroed bytes, aligned to 2 MiB, in huge pages where the kernel has them at hand.
+    /// `len_bytes` zeroed bytes, aligned to 2 MiB, in huge pages if the kernel has some at hand.
     ///
-    /// Transparent huge pages, `madvise(2)` with `MADV_HUGEPAGE`: nothing has to be set aside, and nothing is promised.
+    /// Transparent huge pages, `madvise(2)` with `MADV_HUGEPAGE`: nothing has to be set aside, and huge pages are not
+    /// guaranteed.
     ///
     /// # Errors
     ///
-    /// The system does not map so many bytes. That it has no huge pages is no error.
+    /// The system does not map so many bytes. A lack of huge pages is not an error.
     #[doc(alias = "MADV_HUGEPAGE")]
     pub fn prefer_huge(len_bytes: usize) -> Result<Self, NoPages> {
-        let size = HugePageSize::TwoMebibytes.bytes();
-        // Less than a huge page is none. Miri knows neither the advice nor unmapping a part.
-        if len_bytes < size || cfg!(miri) {
+        // Less than one huge page gets none. Miri knows neither the advice nor unmapping a part of a map.
+        if len_bytes < HugePageSize::TwoMebibytes.bytes() || cfg!(miri) {
             return Self::new(len_bytes);
         }
-        let refused = |source| NoPages { len_bytes, source };
-        let too_many = || refused(io::Error::from_raw_os_error(libc::ENOMEM));
-        let mapped = len_bytes.checked_next_multiple_of(size).ok_or_else(too_many)?;
-        let all = mapped.checked_add(size).ok_or_else(too_many)?;
-        let start = map(all, 0).map_err(refused)?.as_ptr();
-        let before = start.align_offset(size).min(size);
-        let addr = start.wrapping_add(before);
-        for (addr, len) in [(start, before), (addr.wrapping_add(mapped), size - before)] {
-            if len != 0 {
-                // SAFETY: whole pages at an end of our new map, which nobody uses.
-                unsafe { libc::munmap(addr.cast(), len) };
-            }
-        }
-        // SAFETY: what is left of our map. The advice may go unheard.
-        unsafe { libc::madvise(addr.cast(), mapped, libc::MADV_HUGEPAGE) };
-        // SAFETY: inside of a map, so not null.
-        Ok(Self { addr: unsafe { NonNull::new_unchecked(addr) }, len: len_bytes, mapped })
+        let map = PrivateMapping::aligned_to_huge_pages(len_bytes).map_err(|source| NoPages { len_bytes, source })?;
+        // A kernel that does not take the advice gives ordinary pages, which serve too.
+        let _ = map.prefer_huge_pages();
+        Ok(Self { map, len: len_bytes })
     }
 }
 

@@ -1,4 +1,4 @@
-//! Leases: memory that peers may use for a time, and that is the program's again afterwards.
+//! Leases: memory that peers may use until a deadline, and that is the program's again afterwards.
 
 use super::{Buffer, DeregisterError, Exposed, Memory, MemoryRegion, RegisterError};
 use crate::domain::{Brand, ProtectionDomain};
@@ -6,19 +6,19 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::time::{Duration, Instant};
 
-/// Memory that peers may use with the rights `A`, until a time or until they have said that they are done.
+/// Memory that peers may use with the rights `A`, until a deadline or until they report that they are done.
 ///
-/// It is a registration of just that memory, with an hour at which it is over. Nothing happens by itself then: the
-/// program's loop looks at [`has_expired`](Self::has_expired), or waits for its completions no longer than
+/// It is a registration of that memory alone, with a deadline. Nothing happens by itself at the deadline: the program's
+/// loop looks at [`has_expired`](Self::has_expired), or waits for completions no longer than
 /// [`remaining`](Self::remaining), and calls [`end`](Self::end). That ends the registration, `ibv_dereg_mr(3)`: from
-/// then on the peer's requests fail, and the memory is the program's again, as what it was.
+/// then on the peer's requests fail, and the memory is the program's again, in its own type.
 ///
-/// Leased is any memory that can be registered. A [`Buffer`], which no peer could reach before, is registered a
-/// second time, so that peers reach its bytes and none of those around it. Until the end it is exposed as any [region
-/// with such rights](MemoryRegion): the program copies and loads words, and has a `&[u8]` only where peers may not
-/// write.
+/// Any memory that can be registered can be leased. A [`Buffer`], which no peer could reach before, is registered a
+/// second time, so that peers reach its bytes and none around them. Until the end it is exposed like any
+/// [region with such rights](MemoryRegion): the program copies and loads words, and has a `&[u8]` only where peers may
+/// not write.
 ///
-/// Dropping it ends it too. Forgetting it leaves the memory to the peer for good, and frees none of it.
+/// Dropping the lease ends it too. Forgetting it leaves the memory to the peer for good, and frees none of the memory.
 ///
 /// # Rules
 ///
@@ -67,7 +67,7 @@ use std::time::{Duration, Instant};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Before the end it is none:
+/// Before the end there is no slice of it:
 ///
 /// ```compile_fail,E0277
 /// # use interlock::{Brand, Lease, RemoteWrite};
@@ -75,22 +75,23 @@ use std::time::{Duration, Instant};
 ///     lease.as_bytes()
 /// }
 /// ```
-#[must_use = "dropping it ends it at once"]
+#[must_use = "dropping the lease ends it at once"]
 pub struct Lease<B, A, M = Buffer<B>> {
     region: MemoryRegion<B, A, M>,
-    /// `None`: later than there are times.
+    /// `None`: further away than an `Instant` can be, so never.
     until: Option<Instant>,
 }
 
 impl<B: Brand> ProtectionDomain<B> {
-    /// Leaves `memory` to peers, with the rights `A`, for at most so long: a [`Lease`].
+    /// Leaves `memory` to peers with the rights `A`, for at most `duration`: a [`Lease`].
     ///
-    /// `ibv_reg_mr(3)`. A [`Buffer`] may be one of this or of another domain.
+    /// `ibv_reg_mr(3)`. A [`Buffer`] may be of this domain or of another.
     ///
     /// # Errors
     ///
-    /// As [`register`](Self::register): the memory comes back. What peers reach, a part too, is 8-byte aligned and a
-    /// multiple of 8 bytes long: [`RegisterFailure::NotInWords`](super::RegisterFailure::NotInWords).
+    /// As [`register`](Self::register): the memory comes back. Memory that peers reach, also a part of a region, must
+    /// be 8-byte aligned and a multiple of 8 bytes long:
+    /// [`RegisterFailure::NotInWords`](super::RegisterFailure::NotInWords).
     #[doc(alias = "ibv_reg_mr")]
     pub fn lease<A: Exposed, M: Memory>(
         &self,
@@ -103,22 +104,22 @@ impl<B: Brand> ProtectionDomain<B> {
 }
 
 impl<B: Brand, A: Exposed, M: Memory> Lease<B, A, M> {
-    /// Whether its time is over. The peer can use the memory until [`end`](Self::end), all the same.
+    /// Whether the deadline has passed. The peer can use the memory until [`end`](Self::end) all the same.
     pub fn has_expired(&self) -> bool {
         self.remaining().is_zero()
     }
 
-    /// How long until its time is over; zero if it is. [`Duration::MAX`] for one that is never over.
+    /// How long until the deadline; zero once it has passed. [`Duration::MAX`] if it never comes.
     pub fn remaining(&self) -> Duration {
         self.until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()))
     }
 
-    /// Lets it be over after `duration` from now, whatever was said before.
+    /// Sets a new deadline, `duration` from now.
     pub fn renew(&mut self, duration: Duration) {
         self.until = Instant::now().checked_add(duration);
     }
 
-    /// Ends it, expired or not, and gives the memory back: no peer reaches it any more.
+    /// Ends the lease, expired or not, and gives the memory back: no peer reaches it any more.
     ///
     /// `ibv_dereg_mr(3)`.
     ///
@@ -128,14 +129,11 @@ impl<B: Brand, A: Exposed, M: Memory> Lease<B, A, M> {
     #[doc(alias = "ibv_dereg_mr")]
     pub fn end(self) -> Result<M, DeregisterError<Self>> {
         let until = self.until;
-        self.region.deregister().map_err(|DeregisterError { region, source }| {
-            let region = Self { region, until };
-            DeregisterError { region, source }
-        })
+        self.region.deregister().map_err(|error| error.map(|region| Self { region, until }))
     }
 }
 
-/// The region, as long as it is exposed.
+/// The exposed region.
 impl<B, A, M> Deref for Lease<B, A, M> {
     type Target = MemoryRegion<B, A, M>;
     fn deref(&self) -> &Self::Target {
@@ -143,7 +141,7 @@ impl<B, A, M> Deref for Lease<B, A, M> {
     }
 }
 
-/// To write to it.
+/// The exposed region, to write.
 impl<B, A, M> DerefMut for Lease<B, A, M> {
     fn deref_mut(&mut self) -> &mut Self::Target {
         &mut self.region

@@ -1,16 +1,16 @@
 //! Lists of buffers, which one request sends from or fills.
-#![allow(unsafe_code, reason = "an owned pointer in the form of the ledger; slices of transparent wrappers")]
+#![allow(unsafe_code, reason = "takes lists back from the ledger; slices of transparent wrappers")]
 
 use super::{Buffer, Part};
 use crate::domain::DomainId;
 use crate::domain::brand::Branded;
 use crate::sys;
-use std::{fmt, marker::PhantomData, mem, ptr::NonNull, slice};
+use std::{fmt, marker::PhantomData, ptr::NonNull, slice};
 
-/// Several buffers of domain `B`, which one request sends from, or fills, one after the other. One word.
+/// Several buffers of domain `B` for one request, which sends them, or fills them, one after the other. One word.
 ///
-/// Made once, outside of the data path; what is filled of each buffer counts anew each time that the list is posted. A
-/// queue pair takes lists of as many buffers as [`Limits::elements`](crate::Limits::elements) says.
+/// Make a list once, outside of the data path, and post it again and again: each post looks anew at how much of each
+/// buffer is filled. A queue pair takes lists of up to [`Limits::elements`](crate::Limits::elements) buffers.
 ///
 /// # Examples
 ///
@@ -46,41 +46,32 @@ use std::{fmt, marker::PhantomData, mem, ptr::NonNull, slice};
 #[doc(alias = "ibv_sge")]
 #[doc(alias = "num_sge")]
 pub struct BufferList<B> {
-    inner: NonNull<ListInner>,
+    inner: Box<ListInner>,
     brand: Branded<B>,
 }
 
-/// The buffers of a list, and their elements as the device is given them.
+/// The buffers of a list, and the elements that a request points to.
 #[repr(align(64))]
 #[allow(unnameable_types, reason = "in a sealed trait")]
 pub struct ListInner {
     parts: Vec<Part>,
-    /// Room for as many as there are parts.
+    /// With capacity for one element of each part.
     elements: Vec<sys::ibv_sge>,
-    /// What was filled of each part before a request that fills them, in case it is refused.
+    /// How much of each part was filled before a receive was posted, to be restored if the post is refused.
     before: Vec<usize>,
 }
-
-// SAFETY: parts are `Send`, and nothing else of it points anywhere.
-unsafe impl<B> Send for BufferList<B> {}
-// SAFETY: as above.
-unsafe impl<B> Sync for BufferList<B> {}
 
 impl<B> BufferList<B> {
     /// The buffers, in this order.
     pub fn new(buffers: Vec<Buffer<B>>) -> Self {
         let parts: Vec<Part> = buffers.into_iter().map(Buffer::into_part).collect();
         let (elements, before) = (Vec::with_capacity(parts.len()), vec![0; parts.len()]);
-        let inner = Box::new(ListInner { parts, elements, before });
-        // SAFETY: a box is not null.
-        Self { inner: unsafe { NonNull::new_unchecked(Box::into_raw(inner)) }, brand: PhantomData }
+        Self { inner: Box::new(ListInner { parts, elements, before }), brand: PhantomData }
     }
 
     /// The buffers again.
     pub fn into_buffers(self) -> Vec<Buffer<B>> {
-        // SAFETY: from `Box::into_raw`, and given up here.
-        let inner = unsafe { Box::from_raw(self.into_raw().as_ptr()) };
-        inner.parts.into_iter().map(Buffer::new).collect()
+        self.inner.parts.into_iter().map(Buffer::new).collect()
     }
 
     /// How many bytes are filled in all.
@@ -90,20 +81,18 @@ impl<B> BufferList<B> {
 
     #[inline(always)]
     pub(crate) fn inner(&self) -> &ListInner {
-        // SAFETY: ours, and alive.
-        unsafe { self.inner.as_ref() }
+        &self.inner
     }
 
     #[inline(always)]
     pub(crate) fn inner_mut(&mut self) -> &mut ListInner {
-        // SAFETY: ours, and alive.
-        unsafe { self.inner.as_mut() }
+        &mut self.inner
     }
 
     /// The pointer. Whoever has it owns the list.
     #[inline(always)]
     pub(crate) fn into_raw(self) -> NonNull<ListInner> {
-        mem::ManuallyDrop::new(self).inner
+        NonNull::from(Box::leak(self.inner))
     }
 
     /// The list again.
@@ -113,11 +102,13 @@ impl<B> BufferList<B> {
     /// `raw` came from [`into_raw`](Self::into_raw), and is used once.
     #[inline(always)]
     pub(crate) unsafe fn from_raw(raw: NonNull<ListInner>) -> Self {
-        Self { inner: raw, brand: PhantomData }
+        // SAFETY: from a box, whose owner this is now (caller).
+        Self { inner: unsafe { Box::from_raw(raw.as_ptr()) }, brand: PhantomData }
     }
 }
 
-/// The first of them, and how many there are. Of none, too, a first one may be read.
+/// The pointer to the first element, and how many there are. If there is none, the pointer is still one that may be
+/// read, because some providers read the first element without looking at the number.
 fn first_of(elements: &mut [sys::ibv_sge]) -> (*mut sys::ibv_sge, usize) {
     match elements {
         [] => ((&raw const sys::NO_ELEMENT).cast_mut(), 0),
@@ -132,7 +123,7 @@ impl ListInner {
     ///
     /// `raw` came from [`BufferList::into_raw`], and is used once.
     pub(crate) unsafe fn drop_raw(raw: NonNull<Self>) {
-        // SAFETY: from `Box::into_raw` (caller).
+        // SAFETY: from a box, which is given up here (caller).
         drop(unsafe { Box::from_raw(raw.as_ptr()) });
     }
 
@@ -153,16 +144,17 @@ impl ListInner {
         self.parts.len()
     }
 
-    /// The elements of what is filled, without empty ones: those mean 2^31 bytes to some devices.
+    /// The elements of the filled bytes. Empty ones are left out, because a length of 0 means 2^31 bytes to some
+    /// devices.
     pub(crate) fn filled_elements(&mut self) -> (*mut sys::ibv_sge, usize) {
         let Self { parts, elements, .. } = self;
         elements.clear();
-        // As many as there was room made for: this does not allocate.
+        // Within the capacity, so this does not allocate.
         elements.extend(parts.iter().map(|part| part.filled_element()).filter(|element| element.length != 0));
         first_of(elements)
     }
 
-    /// The elements of all of it, likewise.
+    /// The elements of all bytes, without empty ones.
     pub(crate) fn whole_elements(&mut self) -> (*mut sys::ibv_sge, usize) {
         let Self { parts, elements, .. } = self;
         elements.clear();
@@ -170,7 +162,7 @@ impl ListInner {
         first_of(elements)
     }
 
-    /// Lets `len_bytes` count as filled, from the front.
+    /// Sets that `len_bytes` are filled, from the front of the first buffer on.
     pub(crate) fn fill(&self, mut len_bytes: usize) {
         for part in &self.parts {
             let filled = len_bytes.min(part.capacity());
@@ -179,7 +171,7 @@ impl ListInner {
         }
     }
 
-    /// Notes how much is filled, for [`restore`](Self::restore).
+    /// Keeps how much is filled, for [`restore`](Self::restore).
     pub(crate) fn note(&mut self) {
         self.before.iter_mut().zip(&self.parts).for_each(|(before, part)| *before = part.filled());
     }
@@ -198,7 +190,7 @@ impl fmt::Debug for ListInner {
 impl<B> std::ops::Deref for BufferList<B> {
     type Target = [Buffer<B>];
     fn deref(&self) -> &[Buffer<B>] {
-        let parts = &self.inner().parts;
+        let parts = &self.inner.parts;
         // SAFETY: a buffer is transparent over its part.
         unsafe { slice::from_raw_parts(parts.as_ptr().cast(), parts.len()) }
     }
@@ -206,17 +198,9 @@ impl<B> std::ops::Deref for BufferList<B> {
 
 impl<B> std::ops::DerefMut for BufferList<B> {
     fn deref_mut(&mut self) -> &mut [Buffer<B>] {
-        // SAFETY: ours, and alive.
-        let parts = unsafe { &mut self.inner.as_mut().parts };
+        let parts = &mut self.inner.parts;
         // SAFETY: a buffer is transparent over its part; whichever buffer is put here bears the same brand.
         unsafe { slice::from_raw_parts_mut(parts.as_mut_ptr().cast(), parts.len()) }
-    }
-}
-
-impl<B> Drop for BufferList<B> {
-    fn drop(&mut self) {
-        // SAFETY: ours; given up here.
-        unsafe { ListInner::drop_raw(self.inner) };
     }
 }
 

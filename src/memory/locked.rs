@@ -1,13 +1,13 @@
-//! The limit of locked memory, which is what registration most often fails on.
-#![allow(unsafe_code, reason = "calls of libc")]
+//! The limit of locked memory: the most frequent reason why registration fails.
 
 use crate::error::VerbError;
+use crate::os::{self, page_bytes};
 use std::fs;
 
-/// Memory was not registered, and the limit of locked memory is why, or may be.
+/// Memory was not registered, probably because of the limit of locked memory.
 ///
-/// Registration pins pages in memory. Where the process has not the capability `CAP_IPC_LOCK`, the kernel pins no more than
-/// `RLIMIT_MEMLOCK` (`getrlimit(2)`) in all.
+/// Registration pins pages in memory. For a process without the capability `CAP_IPC_LOCK`, the kernel pins at most
+/// `RLIMIT_MEMLOCK` bytes in all (`getrlimit(2)`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "{needed_bytes} bytes were not registered; the limit of locked memory (RLIMIT_MEMLOCK) is {limit_bytes} bytes{}: {}",
@@ -16,15 +16,17 @@ use std::fs;
 #[doc(alias = "RLIMIT_MEMLOCK")]
 #[doc(alias = "ENOMEM")]
 pub struct LockedMemoryLimit {
-    /// What was asked for.
+    /// How many bytes were to be registered.
     pub needed_bytes: usize,
     /// The soft limit: how much the process may lock.
     pub limit_bytes: u64,
-    /// What the process had registered when it failed, as whole pages; `None` where the system does not say.
+    /// How many bytes the process had pinned when the registration failed, in whole pages; `None` if the system does
+    /// not say.
     ///
-    /// `VmPin` of `/proc/self/status`, `proc_pid_status(5)`. What other programs of the user have locked does not count.
+    /// `VmPin` of `/proc/self/status`, `proc_pid_status(5)`. Memory that other programs of the user have locked is not
+    /// included.
     pub pinned_bytes: Option<u64>,
-    /// What the device answered: `ENOMEM`.
+    /// The device's answer: `ENOMEM`.
     pub source: VerbError,
 }
 
@@ -34,7 +36,7 @@ fn already(pinned_bytes: Option<u64>) -> String {
 
 fn remedy(error: &LockedMemoryLimit) -> &'static str {
     if error.would_fit() == Some(true) {
-        return "it would fit, so the device or the machine is out of memory";
+        return "the limit leaves room, so the device or the machine is out of memory";
     }
     "raise it (`ulimit -l`, `LimitMEMLOCK=` of a systemd unit, `memlock` in /etc/security/limits.conf, `--ulimit memlock` \
      of a container), or give the process CAP_IPC_LOCK"
@@ -46,8 +48,8 @@ impl LockedMemoryLimit {
         Some(Self { needed_bytes, limit_bytes, pinned_bytes: pinned_memory(), source })
     }
 
-    /// Whether it would have fitted in what the limit leaves, so that something else is short; `None` where the system does
-    /// not say what is taken.
+    /// Whether the limit leaves room for it, so that something else is short; `None` if the system does not say how
+    /// much is taken.
     pub fn would_fit(&self) -> Option<bool> {
         let (page_bytes, needed) = (page_bytes() as u64, self.needed_bytes as u64);
         // The memory may begin and end inside pages.
@@ -56,19 +58,15 @@ impl LockedMemoryLimit {
     }
 }
 
-/// How many bytes of memory the process may lock, and so register; `None` for no limit.
+/// How many bytes of memory the process may lock, and so register; `None` if there is no limit.
 ///
-/// `RLIMIT_MEMLOCK` of `getrlimit(2)`. A process with `CAP_IPC_LOCK` has no such limit whatever this says.
+/// `RLIMIT_MEMLOCK` of `getrlimit(2)`. The limit does not bind a process that has `CAP_IPC_LOCK`.
 #[doc(alias = "getrlimit")]
 pub fn locked_memory_limit() -> Option<u64> {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // Miri does not know the call.
-    // SAFETY: the struct may be written.
-    let known = !cfg!(miri) && unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit) } == 0;
-    (known && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
+    os::locked_memory_limit()
 }
 
-/// How many bytes the process has pinned, by registration or otherwise; `None` where the system does not say.
+/// How many bytes the process has pinned, by registration or otherwise; `None` if the system does not say.
 ///
 /// `VmPin` of `/proc/self/status`. The soft device pins nothing.
 pub fn pinned_memory() -> Option<u64> {
@@ -80,12 +78,6 @@ fn pinned_of(status: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix("VmPin:"))?;
     let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     kibibytes.checked_mul(1024)
-}
-
-/// The length of a page of this machine.
-pub(super) fn page_bytes() -> usize {
-    // SAFETY: takes a number.
-    usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096).max(1)
 }
 
 #[cfg(test)]

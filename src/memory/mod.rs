@@ -14,21 +14,25 @@ mod backing;
 mod bindable;
 mod buffer;
 mod dmabuf;
+mod error;
 mod exposed;
 mod fixed;
 mod foreign;
 mod huge;
 mod lease;
 mod list;
-mod loan;
 mod locked;
 mod opaque;
 mod options;
+mod pages;
 mod part;
+mod raw_window;
 mod region;
 mod register;
+mod registration;
 mod remote;
 mod shared_map;
+mod whole;
 mod window;
 mod word;
 
@@ -36,32 +40,33 @@ pub use access::{
     Access, DeviceMayWrite, Exposed, LocalRead, LocalWrite, PeerCannotWrite, PeerMayAtomic, PeerMayChange, PeerMayRead,
     PeerMayWrite, RemoteAll, RemoteAtomic, RemoteRead, RemoteReadWrite, RemoteWrite, Unexposed,
 };
-pub use backing::{Memory, NoPages, Pages, Plain, Viewable};
+pub use backing::{Memory, Plain, Viewable};
 pub use bindable::{Bindable, NotBindable};
 pub use buffer::{Buffer, JoinError, NotUnique, NotUniqueReason, SharedBuffer, SplitError, TooLong, ViewError};
 pub use dmabuf::DmaBuf;
+pub use error::{DeregisterError, RegisterError, RegisterFailure, RejoinError};
 pub use exposed::OutOfBounds;
 pub use foreign::{Foreign, ForeignMemory};
 pub use huge::{HugePageSize, NoHugePages};
 pub use lease::Lease;
 pub use list::BufferList;
 pub(crate) use list::ListInner;
-pub(crate) use loan::Loan;
 pub use locked::{LockedMemoryLimit, locked_memory_limit, pinned_memory};
 pub use opaque::{OpaqueMemory, OpaqueRegion};
 pub use options::{KeepsOrder, MayBind, OnDemand, RelaxedOrdering, WindowRights, Windowed, ZeroBased};
+pub use pages::{NoPages, Pages};
 pub(crate) use part::{Descriptor, Part};
-pub(crate) use region::RegionInner;
-pub use region::{
-    DeregisterError, LapsedRegion, MemoryRegion, RegisterError, RegisterFailure, RejoinError, SplitRegion,
-};
+pub(crate) use raw_window::{WindowCore, WindowInner};
+pub use region::{LapsedRegion, MemoryRegion, SplitRegion};
 pub use remote::{NotAWord, RecordError, RemoteRegion, RemoteWindow, RemoteWord};
 pub use shared_map::{NoSharedMap, SharedMap};
+pub(crate) use whole::Loan;
 pub use window::{
     BoundWindow, DeallocError, Lapsed, NoBarrier, Revoked, Type1, Type2, UnsettledWindow, Window, WindowType,
 };
-pub(crate) use window::{WindowCore, WindowInner, of_pair as window_of_pair, rights as window_rights};
+pub(crate) use window::{of_pair as window_of_pair, rights as window_rights};
 pub use word::Word;
 
-/// The longest message of the specification: 2^31 bytes. A buffer may be longer; as a receive it then takes so much.
+/// The longest message of the specification: 2^31 bytes. A buffer may be longer; as a receive it takes messages up to
+/// this length.
 pub const MAX_MESSAGE_BYTES: usize = 1 << 31;

@@ -1,20 +1,18 @@
 //! Regions over memory that the program never borrows.
-#![allow(unsafe_code, reason = "owns the registration of memory that others write too")]
 
 use super::access::{self, Exposed};
-use super::backing::RawMemory;
-use super::region::RegionInner;
+use super::registration::Exported;
+use super::whole::Whole;
 use super::{DeregisterError, OutOfBounds, RegisterError, RemoteRegion, SharedMap, exposed};
 use crate::domain::brand::Branded;
 use crate::domain::{Brand, ProtectionDomain};
-use crate::error::VerbError;
 use crate::seal::Key;
 use std::fmt;
 use std::marker::PhantomData;
-use std::sync::{Arc, atomic::Ordering};
+use std::sync::atomic::Ordering;
 
-/// Memory that others than this program and its device may write: [`SharedMap`](super::SharedMap) (other processes) and
-/// [`DmaBuf`](super::DmaBuf) (other devices). Sealed.
+/// Memory that somebody besides this program and its device may write: a [`SharedMap`](super::SharedMap) (other
+/// processes) or a [`DmaBuf`](super::DmaBuf) (other devices). Sealed.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not memory of that kind",
     label = "not a `SharedMap` or `DmaBuf`",
@@ -23,30 +21,20 @@ use std::sync::{Arc, atomic::Ordering};
 pub trait OpaqueMemory: Sized + sealed::Sealed {}
 
 pub(super) mod sealed {
-    use super::{Key, RawMemory};
-    use std::os::fd::RawFd;
+    use super::{Exported, Key};
 
     #[allow(unnameable_types, reason = "seals `OpaqueMemory`")]
-    pub trait Sealed: Send + 'static {
-        fn into_raw(self, key: Key) -> RawMemory;
-        /// # Safety
-        ///
-        /// `raw` came from `into_raw` of this type, and nobody else uses it any more.
-        unsafe fn from_raw(raw: RawMemory) -> Self;
-        /// The descriptor and the offset of what is not mapped here.
-        ///
-        /// # Safety
-        ///
-        /// `raw` came from `into_raw` of this type, and `from_raw` was not called since.
-        unsafe fn exported(raw: &RawMemory) -> Option<(RawFd, u64)>;
+    pub trait Sealed: crate::memory::backing::sealed::Owner + Send + 'static {
+        /// The descriptor of memory that is not mapped here, which `self` keeps open; `None` for memory that is.
+        fn exported(&self, key: Key) -> Option<Exported>;
     }
 }
 
-/// Registered memory that this program never borrows, since others than its device write it: another process
-/// ([`SharedMap`](super::SharedMap)) or another device ([`DmaBuf`](super::DmaBuf)). Peers reach it with the rights `A`.
+/// Registered memory that this program never borrows, because another process ([`SharedMap`](super::SharedMap)) or
+/// another device ([`DmaBuf`](super::DmaBuf)) may write it. Peers reach it with the rights `A`.
 ///
-/// It gives no slice and no [`Buffer`](super::Buffer), whatever the rights. With a `SharedMap` the program copies and loads
-/// words, as with other memory that peers write; with a `DmaBuf` it does not reach the memory at all.
+/// It gives no slice and no [`Buffer`](super::Buffer), whatever the rights. The program copies and loads words of a
+/// `SharedMap`, as of other memory that peers write; it does not reach the memory of a `DmaBuf` at all.
 ///
 /// # Rules
 ///
@@ -57,25 +45,21 @@ pub(super) mod sealed {
 #[doc(alias = "ibv_mr")]
 #[must_use = "dropping it ends the registration"]
 pub struct OpaqueRegion<B, A, M> {
-    /// # Invariants
-    ///
-    /// 0. The only reference, but for its address while it is borrowed; the memory came from `M::into_raw`.
-    inner: Arc<RegionInner>,
+    whole: Whole<A, M>,
     brand: Branded<B>,
-    types: PhantomData<fn() -> (A, M)>,
 }
 
 impl<B: Brand> ProtectionDomain<B> {
-    /// Registers memory that others write too, for peers: a [`SharedMap`](super::SharedMap) or a
+    /// Registers memory that others may write, for peers: a [`SharedMap`](super::SharedMap) or a
     /// [`DmaBuf`](super::DmaBuf).
     ///
     /// `ibv_reg_mr(3)` or `ibv_reg_dmabuf_mr(3)`.
     ///
     /// # Errors
     ///
-    /// [`RegisterError`] gives the memory back. For a map of a file: `EFAULT` where the kernel does not let devices write
-    /// files of that file system. For a dma-buf: [`Unsupported`](super::RegisterFailure::Unsupported) on devices that
-    /// take none, such as Linux soft-RoCE and the soft device.
+    /// [`RegisterError`] gives the memory back. `EFAULT` for a map of a file: the kernel does not let devices write
+    /// files of that file system. [`Unsupported`](super::RegisterFailure::Unsupported) for a dma-buf: the device takes
+    /// none, as Linux soft-RoCE and the soft device.
     ///
     /// # Examples
     ///
@@ -98,29 +82,7 @@ impl<B: Brand> ProtectionDomain<B> {
         &self,
         memory: M,
     ) -> Result<OpaqueRegion<B, A, M>, RegisterError<M>> {
-        let (raw, domain, rights) = (memory.into_raw(crate::seal::KEY), &self.inner, A::FLAGS);
-        // SAFETY: `raw` came from `M::into_raw`; called once, when nobody uses it any more.
-        let free: unsafe fn(RawMemory) = |raw| drop(unsafe { M::from_raw(raw) });
-        // SAFETY: taken apart just now.
-        let registered = if let Some((fd, offset)) = unsafe { M::exported(&raw) } {
-            let base = if A::ZERO_BASED { 0 } else { offset };
-            let (provider, pd, len) = (domain.context.provider, domain.raw, raw.len_bytes);
-            // SAFETY: the domain is alive; the registration holds the dma-buf itself.
-            let verb = || unsafe { provider.reg_dmabuf_mr(pd, offset, len, base, fd, rights) };
-            // SAFETY: `free` only closes it.
-            unsafe { RegionInner::register_by(domain, raw, free, rights, verb) }
-        } else if A::ZERO_BASED {
-            // SAFETY: taken apart just now, so ours alone in this process, and unmapped by `free` only.
-            unsafe { RegionInner::register_from_zero(domain, raw, free, rights) }
-        } else {
-            // SAFETY: as above.
-            unsafe { RegionInner::register(domain, raw, free, rights) }
-        };
-        match registered {
-            Ok(inner) => Ok(OpaqueRegion { inner: Arc::new(inner), brand: PhantomData, types: PhantomData }),
-            // SAFETY: taken apart above, and no device knows it.
-            Err(source) => Err(RegisterError { memory: unsafe { M::from_raw(raw) }, source }),
-        }
+        Ok(OpaqueRegion { whole: Whole::register_opaque(&self.inner, memory)?, brand: PhantomData })
     }
 }
 
@@ -128,14 +90,14 @@ impl<B: Brand, A: Exposed, M: OpaqueMemory> OpaqueRegion<B, A, M> {
     /// Its length in bytes, at least 8.
     #[allow(clippy::len_without_is_empty, reason = "never empty")]
     pub fn len(&self) -> usize {
-        self.inner.len_bytes()
+        self.whole.len_bytes()
     }
 
-    /// What a peer needs to reach it, as [`MemoryRegion::remote`](super::MemoryRegion::remote).
+    /// The record of the region for a peer, as [`MemoryRegion::remote`](super::MemoryRegion::remote).
     ///
     /// The address of a dma-buf's first byte is its offset in the dma-buf.
     pub fn remote(&self) -> RemoteRegion<A> {
-        self.inner.remote()
+        self.whole.inner().remote()
     }
 
     /// Ends the registration and gives the memory back.
@@ -144,23 +106,14 @@ impl<B: Brand, A: Exposed, M: OpaqueMemory> OpaqueRegion<B, A, M> {
     ///
     /// # Errors
     ///
-    /// The device would not let go of it; the region comes back, still registered.
+    /// The device refused to deregister it; the region comes back, still registered.
     #[doc(alias = "ibv_dereg_mr")]
-    pub fn deregister(mut self) -> Result<M, DeregisterError<Self>> {
-        let ended = match Arc::get_mut(&mut self.inner) {
-            Some(inner) => inner.end(),
-            // Cannot be (0).
-            None => Err(VerbError::new("ibv_dereg_mr", libc::EBUSY)),
-        };
-        match ended {
-            // SAFETY: came from `M::into_raw` (0); not registered any more.
-            Ok(memory) => Ok(unsafe { M::from_raw(memory) }),
-            Err(source) => Err(DeregisterError { region: self, source }),
-        }
+    pub fn deregister(self) -> Result<M, DeregisterError<Self>> {
+        self.whole.deregister().map_err(|error| error.map(|whole| Self { whole, brand: PhantomData }))
     }
 }
 
-/// Words of a shared map. Nothing is ever borrowed, so `&self` is enough to write.
+/// Words of a shared map. The region lends no slice, so `&self` is enough to write.
 impl<B: Brand, A: Exposed> OpaqueRegion<B, A, SharedMap> {
     /// Copies the bytes at `offset` out, word by word, as [`MemoryRegion::read_into`](super::MemoryRegion::read_into).
     ///
@@ -168,7 +121,7 @@ impl<B: Brand, A: Exposed> OpaqueRegion<B, A, SharedMap> {
     ///
     /// [`OutOfBounds`]; nothing is copied.
     pub fn read_into(&self, offset: usize, bytes: &mut [u8]) -> Result<(), OutOfBounds> {
-        exposed::copy_out(&self.inner, offset, bytes)
+        exposed::copy_out(self.whole.inner(), offset, bytes)
     }
 
     /// Copies `bytes` in at `offset`, word by word, as [`MemoryRegion::write_from`](super::MemoryRegion::write_from).
@@ -177,7 +130,7 @@ impl<B: Brand, A: Exposed> OpaqueRegion<B, A, SharedMap> {
     ///
     /// [`OutOfBounds`]; nothing is copied.
     pub fn write_from(&self, offset: usize, bytes: &[u8]) -> Result<(), OutOfBounds> {
-        exposed::copy_in(&self.inner, offset, bytes)
+        exposed::copy_in(self.whole.inner(), offset, bytes)
     }
 
     /// Loads the word at `offset`, a multiple of 8; native byte order.
@@ -186,7 +139,7 @@ impl<B: Brand, A: Exposed> OpaqueRegion<B, A, SharedMap> {
     ///
     /// [`OutOfBounds`], also where `offset` is not a multiple of 8.
     pub fn load(&self, offset: usize) -> Result<u64, OutOfBounds> {
-        Ok(exposed::whole_word(&self.inner, offset)?.load(Ordering::Relaxed))
+        Ok(exposed::whole_word(self.whole.inner(), offset)?.load(Ordering::Relaxed))
     }
 
     /// Stores the word at `offset`, a multiple of 8; native byte order.
@@ -195,7 +148,7 @@ impl<B: Brand, A: Exposed> OpaqueRegion<B, A, SharedMap> {
     ///
     /// As [`load`](Self::load).
     pub fn store(&self, offset: usize, value: u64) -> Result<(), OutOfBounds> {
-        exposed::whole_word(&self.inner, offset)?.store(value, Ordering::Relaxed);
+        exposed::whole_word(self.whole.inner(), offset)?.store(value, Ordering::Relaxed);
         Ok(())
     }
 }
@@ -203,7 +156,7 @@ impl<B: Brand, A: Exposed> OpaqueRegion<B, A, SharedMap> {
 impl<B, A, M> fmt::Debug for OpaqueRegion<B, A, M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("OpaqueRegion")
-            .field("len", &self.inner.len_bytes())
+            .field("len", &self.whole.len_bytes())
             .field("rights", &access::name::<A>())
             .finish_non_exhaustive()
     }

@@ -1,7 +1,7 @@
-//! Ways of registration, as types around the rights.
+//! Ways to register memory, as types that wrap the rights.
 //!
-//! A region's rights say who may do what with it. How it is registered may change what the program can rely on as well;
-//! so that is a part of the same type parameter, and what no longer holds is not offered.
+//! A region's rights say who may do what with it. The way it is registered can change what the program may rely on, so
+//! it is part of the same type parameter: an operation that relies on more than the region has does not compile.
 
 use super::access::{Access, sealed::Sealed};
 use super::{
@@ -14,12 +14,12 @@ use std::{convert::Infallible, marker::PhantomData};
 pub(super) const RELAXED_ORDERING: u32 = flags::IBV_ACCESS_RELAXED_ORDERING.0;
 const ON_DEMAND: u32 = flags::IBV_ACCESS_ON_DEMAND.0;
 pub(super) const MW_BIND: u32 = flags::IBV_ACCESS_MW_BIND.0;
-/// Flags that let nobody in.
+/// Flags that give peers no access.
 pub(super) const FLAGS: u32 = RELAXED_ORDERING | ON_DEMAND;
 
-/// What peers write arrives in the order in which one of them wrote it, as far as the device keeps order at all.
+/// The writes of one peer become visible in the order in which it posted them, as far as the device keeps order at all.
 ///
-/// It does so for all but [`RelaxedOrdering`].
+/// All rights have this except those in [`RelaxedOrdering`].
 #[diagnostic::on_unimplemented(
     message = "writes to memory registered as `{Self}` become visible in any order",
     label = "relaxed ordering",
@@ -36,8 +36,8 @@ impl KeepsOrder for RemoteAll {}
 
 /// The rights `A`, registered so that the device may write there in any order: `RelaxedOrdering<LocalWrite>`.
 ///
-/// `IBV_ACCESS_RELAXED_ORDERING` of `ibv_reg_mr(3)`. On some machines (PCI Express with many memory channels) this is much
-/// faster. A device that does not know it ignores it.
+/// `IBV_ACCESS_RELAXED_ORDERING` of `ibv_reg_mr(3)`. On some machines (PCI Express with many memory channels) this is
+/// much faster. A device that does not know the flag ignores it.
 ///
 /// | with it | |
 /// |---|---|
@@ -47,9 +47,9 @@ impl KeepsOrder for RemoteAll {}
 /// | the bytes of one write | become visible in any order: a flag at its end says nothing of what stands before it |
 /// | atomics | are not overtaken by writes before them |
 ///
-/// So memory that peers reach loses what looks at a flag and then trusts the data:
-/// [`Word::load_acquire`](crate::Word::load_acquire) is not there. Let the peer say by a completion that it is done, with
-/// [`post_write_with_immediate`](crate::QueuePair::post_write_with_immediate) or a send.
+/// So a program must not look at a flag in memory that peers write and then trust the data:
+/// [`Word::load_acquire`](crate::Word::load_acquire) does not exist there. The peer reports by a completion that it is
+/// done, with [`post_write_with_immediate`](crate::QueuePair::post_write_with_immediate) or a send.
 ///
 /// # Rules
 ///
@@ -105,15 +105,15 @@ impl<A: PeerMayChange> PeerMayChange for RelaxedOrdering<A> {}
 
 /// The rights `A`, registered without pinning: the device faults the pages in as it needs them.
 ///
-/// `IBV_ACCESS_ON_DEMAND` of `ibv_reg_mr(3)`, on-demand paging. Registration is quick, takes nothing of the limit of locked
-/// memory, and does not keep the memory from being swapped out; the first access to each page is slow. Who owns the
-/// memory when is not changed by it.
+/// `IBV_ACCESS_ON_DEMAND` of `ibv_reg_mr(3)`, on-demand paging. Registration is quick, does not count against the limit
+/// of locked memory, and lets the memory be swapped out; the first access to each page is slow. It does not change who
+/// owns the memory when.
 ///
-/// Which transports and operations of a device fault pages in, [`Context::on_demand`](crate::Context::on_demand) says. Others
-/// fail with a protection error. A device without it refuses the registration:
+/// [`Context::on_demand`](crate::Context::on_demand) tells which transports and operations of a device fault pages in.
+/// The others fail with a protection error. A device without on-demand paging refuses the registration:
 /// [`RegisterFailure::Unsupported`](crate::RegisterFailure::Unsupported).
 ///
-/// Receives from a peer that does not wait (datagrams, unreliable connections) are lost while a page is faulted in.
+/// While a page is faulted in, messages of unreliable transports (datagrams, unreliable connections) are lost.
 #[derive(Debug)]
 #[doc(alias = "IBV_ACCESS_ON_DEMAND")]
 #[doc(alias = "ODP")]
@@ -143,15 +143,18 @@ impl<A: PeerMayAtomic> PeerMayAtomic for OnDemand<A> {}
 #[diagnostic::do_not_recommend]
 impl<A: PeerMayChange> PeerMayChange for OnDemand<A> {}
 
-/// The rights `A` of peers, registered so that they name its bytes from 0 on, not by their address in this process.
+/// The rights `A` of peers, registered so that peers count its bytes from 0 instead of by their address in this
+/// process.
 ///
-/// So a peer learns no address, and its [`RemoteRegion::address`](crate::RemoteRegion::address) is an offset. The memory
-/// must start on a page, as that of [`Pages`](crate::Pages) does:
+/// So a peer learns no address, and its [`RemoteRegion::address`](crate::RemoteRegion::address) is an offset. The
+/// memory must start on a page, as that of [`Pages`](crate::Pages) does:
 /// [`RegisterFailure::NotInPages`](crate::RegisterFailure::NotInPages).
 ///
-/// It is `ibv_reg_mr_iova(3)` with the address 0, which devices have that lack the flag `IBV_ACCESS_ZERO_BASED`.
+/// This is `ibv_reg_mr_iova(3)` with the address 0. It works also on devices that lack the flag
+/// `IBV_ACCESS_ZERO_BASED`.
 ///
-/// The local key names the bytes from 0 on too, so none of it is posted: it has no buffers and is not shared out.
+/// The local key counts from 0 too, while requests name buffers by address. So this memory cannot be posted: it gives
+/// no buffers.
 ///
 /// # Examples
 ///
@@ -186,10 +189,11 @@ impl<A: PeerMayAtomic> PeerMayAtomic for ZeroBased<A> {}
 #[diagnostic::do_not_recommend]
 impl<A: Exposed + PeerMayChange> PeerMayChange for ZeroBased<A> {}
 
-/// The rights `A`, registered so that [memory windows](crate::Window) may be bound over parts of it: `Windowed<LocalWrite>`.
+/// The rights `A`, registered so that [memory windows](crate::Window) may be bound over parts of it:
+/// `Windowed<LocalWrite>`.
 ///
-/// `IBV_ACCESS_MW_BIND` of `ibv_reg_mr(3)`. Only windows let peers in, so `A` has no rights of peers; as memory that
-/// peers reach it is 8-byte aligned and a multiple of 8 bytes long.
+/// `IBV_ACCESS_MW_BIND` of `ibv_reg_mr(3)`. Peers get access by windows only, so `A` has no rights of peers. Since
+/// peers reach it, the memory must be 8-byte aligned and a multiple of 8 bytes long.
 ///
 /// # Examples
 ///
@@ -218,8 +222,10 @@ impl<A: Unexposed> PeerCannotWrite for Windowed<A> {}
 #[diagnostic::do_not_recommend]
 impl<A: Unexposed> Unexposed for Windowed<A> {}
 
-/// Windows may be bound over it: [`Windowed`], with local write, since what a peer may write the device may write; and in order,
-/// since what a peer wrote could arrive after the end of its window. Sealed.
+/// Windows may be bound over memory with these rights. Sealed.
+///
+/// It is [`Windowed`] with local write, because a window may grant write only where the device may write; and without
+/// [`RelaxedOrdering`], with which a peer's write could arrive after the end of its window.
 #[diagnostic::on_unimplemented(
     message = "no window is bound over memory registered as `{Self}`",
     label = "not for windows",
@@ -231,7 +237,7 @@ pub trait MayBind: DeviceMayWrite + Unexposed {}
 #[diagnostic::do_not_recommend]
 impl<A: Unexposed + DeviceMayWrite + KeepsOrder> MayBind for Windowed<A> {}
 
-/// Rights that a window gives to peers: the presets that start with `Remote`, without options around them. Sealed.
+/// Rights that a window can give to peers: the presets that start with `Remote`, without a wrapper. Sealed.
 #[diagnostic::on_unimplemented(
     message = "a window does not give the rights `{Self}`",
     label = "not rights of peers alone",

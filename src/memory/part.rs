@@ -1,7 +1,9 @@
-//! Parts of regions: what a buffer points to, so that a buffer is one word.
+//! Parts of regions. A buffer is one word, the pointer to its part.
 #![allow(unsafe_code, reason = "counted references to memory of a region")]
 
-use super::{MAX_MESSAGE_BYTES, RegionInner};
+use super::MAX_MESSAGE_BYTES;
+use super::backing::Address;
+use super::registration::RegionInner;
 use crate::domain::DomainId;
 use crate::sys;
 use std::ops::Deref;
@@ -14,9 +16,9 @@ use std::{fmt, mem, ptr::NonNull, slice, sync::Arc};
 #[repr(C, align(64))]
 #[allow(unnameable_types, reason = "in a sealed trait")]
 pub struct Descriptor {
-    /// What is filled, to be sent.
+    /// The filled bytes, to be sent.
     element: Element,
-    /// All of it, to be received into; at most [`MAX_MESSAGE_BYTES`].
+    /// All bytes, to be received into; at most [`MAX_MESSAGE_BYTES`].
     whole: sys::ibv_sge,
     /// # Invariants
     ///
@@ -24,19 +26,21 @@ pub struct Descriptor {
     capacity: usize,
     /// 1. How many bytes are filled; at most `capacity`. Written by the one owner only.
     filled: AtomicUsize,
-    /// 2. Whether a unique owner may write: the region's rights and its other owners allow it.
+    /// 2. Whether the only owner of this descriptor may write the bytes. If so, the region's rights let the device
+    ///    write and no peer in.
     exclusive: bool,
     region: Arc<RegionInner>,
 }
 
-/// An `ibv_sge` that its owner changes, so that a request need not copy it, nor a provider wait for what was just written.
+/// An `ibv_sge` that is kept up to date, so that a request can point to it: a copy for each request would cost time,
+/// and the provider would wait for the stores that made it.
 #[repr(C)]
 struct Element {
-    /// The address as the device names it; as a pointer, with the provenance of the region's memory.
-    addr: *mut u8,
+    /// The address as the device names it, with the provenance of the region's memory.
+    addr: Address,
     #[cfg(target_pointer_width = "32")]
     high: u32,
-    /// What is filled; 0 where that is more than [`MAX_MESSAGE_BYTES`].
+    /// How many bytes are filled; 0 if more than [`MAX_MESSAGE_BYTES`].
     length: AtomicU32,
     lkey: u32,
 }
@@ -44,11 +48,6 @@ static_assertions::assert_eq_size!(Element, sys::ibv_sge);
 static_assertions::const_assert_eq!(mem::offset_of!(Element, length), mem::offset_of!(sys::ibv_sge, length));
 static_assertions::const_assert_eq!(mem::offset_of!(Element, lkey), mem::offset_of!(sys::ibv_sge, lkey));
 static_assertions::const_assert!(cfg!(target_endian = "little") || cfg!(target_pointer_width = "64"));
-
-// SAFETY: an address of plain bytes; who may touch them is decided by the handle that owns the descriptor.
-unsafe impl Send for Descriptor {}
-// SAFETY: as above.
-unsafe impl Sync for Descriptor {}
 
 impl Element {
     fn copy(&self) -> sys::ibv_sge {
@@ -59,11 +58,11 @@ impl Element {
 impl Descriptor {
     /// All of `region`.
     pub(super) fn whole(region: Arc<RegionInner>, exclusive: bool) -> Part {
-        Self::part(region.addr(), region.len_bytes(), exclusive, region)
+        Self::part(region.address(), region.len_bytes(), exclusive, region)
     }
 
-    /// `capacity` bytes of `region` from `addr`, filled.
-    pub(super) fn part(addr: *mut u8, capacity: usize, exclusive: bool, region: Arc<RegionInner>) -> Part {
+    /// `capacity` bytes of `region` from `addr`, all filled.
+    pub(super) fn part(addr: Address, capacity: usize, exclusive: bool, region: Arc<RegionInner>) -> Part {
         let lkey = region.lkey().0;
         let element = Element {
             addr,
@@ -91,7 +90,7 @@ impl Descriptor {
     }
 
     #[inline(always)]
-    pub(super) fn addr(&self) -> *mut u8 {
+    pub(super) fn address(&self) -> Address {
         self.element.addr
     }
 
@@ -116,7 +115,7 @@ impl Descriptor {
         self.filled.load(Ordering::Relaxed)
     }
 
-    /// Notes how much is filled; more than fits counts as all.
+    /// Sets how many bytes are filled; more than the capacity counts as all.
     #[inline(always)]
     pub(crate) fn set_filled(&self, len_bytes: usize) {
         let len_bytes = len_bytes.min(self.capacity);
@@ -124,7 +123,8 @@ impl Descriptor {
         self.element.length.store(message_len(len_bytes), Ordering::Relaxed);
     }
 
-    /// Notes how much of it a message has filled, if so much fits in a message and here.
+    /// Sets how many bytes a message has filled. Answers `false` and changes nothing if a receive into this part cannot
+    /// take so many.
     #[inline(always)]
     pub(crate) fn fill(&self, len_bytes: usize) -> bool {
         let fits = len_bytes <= self.receives() as usize;
@@ -135,53 +135,48 @@ impl Descriptor {
         fits
     }
 
-    /// What is filled, where one message carries it; else 0.
+    /// How many bytes are filled, if one message can carry them; else 0.
     #[inline(always)]
     pub(crate) fn message(&self) -> u32 {
         self.element.length.load(Ordering::Relaxed)
     }
 
-    /// As much of it as one message fills.
+    /// How many bytes a receive into this part takes at most.
     #[inline(always)]
     pub(crate) fn receives(&self) -> u32 {
         self.whole.length
     }
 
-    /// What is filled as a scatter/gather element, which nobody writes through this pointer. It says the truth of at most
-    /// [`MAX_MESSAGE_BYTES`].
+    /// The filled bytes as a scatter/gather element. Nobody writes through this pointer. Its length is wrong if more
+    /// than [`MAX_MESSAGE_BYTES`] are filled, which posts refuse.
     #[inline(always)]
     pub(crate) fn element(&self) -> *mut sys::ibv_sge {
         (&raw const self.element).cast_mut().cast()
     }
 
-    /// A copy of it.
+    /// A copy of [`element`](Self::element).
     pub(super) fn filled_element(&self) -> sys::ibv_sge {
         self.element.copy()
     }
 
-    /// A copy of the element of all of it.
+    /// A copy of [`whole_element`](Self::whole_element).
     pub(super) fn whole_element_copy(&self) -> sys::ibv_sge {
         self.whole
     }
 
-    /// All of it as a scatter/gather element, likewise.
+    /// All bytes as a scatter/gather element. Nobody writes through this pointer.
     #[inline(always)]
     pub(crate) fn whole_element(&self) -> *mut sys::ibv_sge {
         (&raw const self.whole).cast_mut()
     }
 
-    /// The filled bytes.
-    ///
-    /// # Safety
-    ///
-    /// Nobody writes them meanwhile.
-    pub(super) unsafe fn bytes(&self) -> &[u8] {
-        // SAFETY: inside the region (0, 1), whose memory is initialised; not written meanwhile (caller).
-        unsafe { slice::from_raw_parts(self.element.addr, self.filled()) }
+    /// The filled bytes: initialised, and inside the region (0, 1).
+    fn filled_bytes(&self) -> (*mut u8, usize) {
+        (self.element.addr.as_ptr(), self.filled())
     }
 }
 
-/// `len_bytes` where one message carries it; else 0.
+/// `len_bytes` if one message can carry so many; else 0.
 fn message_len(len_bytes: usize) -> u32 {
     if len_bytes <= MAX_MESSAGE_BYTES { len_bytes as u32 } else { 0 }
 }
@@ -192,17 +187,18 @@ impl fmt::Debug for Descriptor {
     }
 }
 
-/// An `Arc` of a descriptor in its raw form, which is also that of the ledger: no arithmetic on the way there and back.
+/// A counted reference to a descriptor, as the pointer that the ledger holds too: moving it in and out of the ledger
+/// takes no arithmetic, which an `Arc` would.
 pub(crate) struct Part {
     /// # Invariants
     ///
-    /// 0. From `Arc::into_raw`; this owns a reference.
+    /// 0. From `Arc::into_raw`, and owns one reference.
     raw: NonNull<Descriptor>,
 }
 
-// SAFETY: as an `Arc` of a descriptor, which is `Send` and `Sync`.
+// SAFETY: the same as an `Arc` of a descriptor, which is `Send` and `Sync`.
 unsafe impl Send for Part {}
-// SAFETY: as above.
+// SAFETY: the same as an `Arc` of a descriptor, which is `Send` and `Sync`.
 unsafe impl Sync for Part {}
 
 impl Part {
@@ -229,7 +225,7 @@ impl Part {
     }
 
     /// Whether this is the only reference.
-    pub(super) fn is_only(&mut self) -> bool {
+    fn is_only(&mut self) -> bool {
         // SAFETY: from `Arc::into_raw` (0); not dropped, so the count stays.
         let mut arc = mem::ManuallyDrop::new(unsafe { Arc::from_raw(self.raw.as_ptr()) });
         Arc::get_mut(&mut arc).is_some()
@@ -264,5 +260,91 @@ impl Drop for Part {
 impl fmt::Debug for Part {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         (**self).fmt(f)
+    }
+}
+
+/// The only handle of a part.
+#[derive(Debug)]
+#[repr(transparent)]
+#[allow(unnameable_types, reason = "in a sealed trait")]
+pub struct UniquePart {
+    /// # Invariants
+    ///
+    /// 0. The only reference to an exclusive descriptor. No peer may write to its region, and no request names it.
+    part: Part,
+}
+
+impl UniquePart {
+    /// The caller has the only reference, to a descriptor made exclusive; no request names it any more (0).
+    #[inline(always)]
+    pub(super) fn new(part: Part) -> Self {
+        Self { part }
+    }
+
+    #[inline(always)]
+    pub(super) fn into_part(self) -> Part {
+        self.part
+    }
+
+    pub(super) fn as_slice(&self) -> &[u8] {
+        let (first, len_bytes) = self.part.filled_bytes();
+        // SAFETY: initialised bytes of the region, which nobody writes: this is the only handle (0).
+        unsafe { slice::from_raw_parts(first, len_bytes) }
+    }
+
+    pub(super) fn as_mut_slice(&mut self) -> &mut [u8] {
+        let (first, len_bytes) = self.part.filled_bytes();
+        // SAFETY: initialised bytes of the region, which nobody else uses: this is the only handle, borrowed
+        // exclusively (0).
+        unsafe { slice::from_raw_parts_mut(first, len_bytes) }
+    }
+}
+
+impl Deref for UniquePart {
+    type Target = Descriptor;
+    #[inline(always)]
+    fn deref(&self) -> &Descriptor {
+        &self.part
+    }
+}
+
+/// One of several handles of a part that nobody writes.
+#[derive(Clone)]
+pub(super) struct SharedPart {
+    /// # Invariants
+    ///
+    /// 0. Nobody writes the part while any reference to it is around.
+    part: Part,
+}
+
+impl SharedPart {
+    /// Nobody writes the part while any reference to it is around, as the caller knows (0).
+    #[inline(always)]
+    pub(super) fn new(part: Part) -> Self {
+        Self { part }
+    }
+
+    #[inline(always)]
+    pub(super) fn into_part(self) -> Part {
+        self.part
+    }
+
+    pub(super) fn as_slice(&self) -> &[u8] {
+        let (first, len_bytes) = self.part.filled_bytes();
+        // SAFETY: initialised bytes of the region, which nobody writes (0).
+        unsafe { slice::from_raw_parts(first, len_bytes) }
+    }
+
+    /// Whether this is the only reference.
+    pub(super) fn is_only(&mut self) -> bool {
+        self.part.is_only()
+    }
+}
+
+impl Deref for SharedPart {
+    type Target = Descriptor;
+    #[inline(always)]
+    fn deref(&self) -> &Descriptor {
+        &self.part
     }
 }

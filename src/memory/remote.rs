@@ -1,4 +1,4 @@
-//! What a peer granted.
+//! Memory that a peer granted: its address, key and rights, and the record that carries them.
 
 use super::access::{self, Access};
 use super::exposed::OutOfBounds;
@@ -12,21 +12,22 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Memory of a peer: address, length and remote key, with the rights `A` that the peer gave.
 ///
-/// It comes from the peer as a [record](Self::to_bytes). Having one tells you what the peer said; whether it still
-/// holds, the peer's device decides with each request: where it does not, the request fails with a remote access error.
+/// It comes from the peer as a [record](Self::to_bytes). Having one tells you what the peer said. Whether that still
+/// holds, the peer's device decides for each request; if not, the request fails with a remote access error.
 pub struct RemoteRegion<A> {
     address: u64,
     len_bytes: u64,
     rkey: Rkey,
-    /// As much of `len_bytes` as one message reaches, so that a post need not compute it.
+    /// How much of `len_bytes` one message reaches, computed once so that posts need not.
     fits: u32,
     rights: PhantomData<fn() -> A>,
 }
 static_assertions::assert_eq_size!(RemoteRegion<()>, [u64; 3]);
 
-/// A word of a peer's memory: 8 bytes at a multiple of 8. Atomics that are posted to it are not refused for their target.
+/// A word of a peer's memory: 8 bytes at an address that is a multiple of 8. An atomic posted to it is never refused
+/// for its target.
 ///
-/// Atomics take it as they take a [`RemoteRegion`]. Everything else takes the region of 8 bytes that it is, `&*word`.
+/// Atomics take it in place of a [`RemoteRegion`]. Other requests take it as a region of 8 bytes, `&*word`.
 ///
 /// # Examples
 ///
@@ -76,11 +77,11 @@ impl<A: Access> fmt::Debug for RemoteWord<A> {
     }
 }
 
-/// Memory of a peer that is no word.
+/// Memory of a peer that is not a word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("a word is 8 bytes at a multiple of 8; there are {len_bytes} at {address:#x}")]
+#[error("a word is 8 bytes at a multiple of 8; here are {len_bytes} bytes at {address:#x}")]
 pub struct NotAWord {
-    /// Where.
+    /// Its address.
     pub address: u64,
     /// How many bytes there are.
     pub len_bytes: u64,
@@ -93,7 +94,7 @@ struct Record {
     /// `b"IR"`.
     magic: [u8; 2],
     version: u8,
-    /// The remote ones of `ibv_access_flags`.
+    /// The remote rights, as in `ibv_access_flags`.
     rights: u8,
     rkey: U32,
     address: U64,
@@ -102,46 +103,48 @@ struct Record {
 static_assertions::const_assert_eq!(size_of::<Record>(), 24);
 
 const MAGIC: [u8; 2] = *b"IR";
-/// Of memory that is behind a window which the peer may end.
+/// Of a record of memory behind a window that the peer may end.
 const MAGIC_OF_WINDOW: [u8; 2] = *b"IW";
 const VERSION: u8 = 1;
 const REMOTE: u8 =
     (flags::IBV_ACCESS_REMOTE_READ.0 | flags::IBV_ACCESS_REMOTE_WRITE.0 | flags::IBV_ACCESS_REMOTE_ATOMIC.0) as u8;
 
-/// Why bytes are not a record of remote memory.
+/// Why bytes are not a valid record of remote memory, or grant too little.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecordError {
     /// Not the length of a record.
     #[error("a record has {expected} bytes, not {found}")]
     Length {
-        /// What it has.
+        /// The length of a record.
         expected: usize,
-        /// What was given.
+        /// How many bytes were given.
         found: usize,
     },
     /// Not a record of this kind.
-    #[error("the record starts with {0:#06x}: it is not of this kind")]
+    #[error("these bytes are not a record of this kind: they start with {0:#06x}")]
     Magic(u16),
-    /// A later version of it.
-    #[error("the record has version {found}; this side knows {known}")]
+    /// A record of another version.
+    #[error("the record has version {found}, and this side reads version {known}: use the same version of the library")]
     Version {
-        /// What this side knows.
+        /// The version that this side reads.
         known: u8,
-        /// What the record has.
+        /// The version of the record.
         found: u8,
     },
-    /// A field has a value that the specification does not have.
-    #[error("the record's {0} is out of range")]
+    /// A field has a value that it cannot have.
+    #[error("the record has an impossible value in its field `{0}`")]
     Field(&'static str),
     /// The peer granted less than is asked for.
-    #[error("the peer did not grant all of `{wanted}`: it must register the memory so")]
+    #[error("the peer granted less than `{wanted}`: it must register the memory as `{wanted}` or with more rights")]
     Rights {
         /// The rights asked for.
         wanted: &'static str,
     },
-    /// A peer that ends a window by a message could do harm to this device.
-    #[error("this device's windows are not ended by peers: send the record of `remote`, and end them with `dealloc`")]
+    /// This device is not reviewed as one that stays well when a peer ends a window.
+    #[error(
+        "on this device peers may not end windows: send the peer the record of `remote`, and end the window with `dealloc`"
+    )]
     NotInvalidated,
 }
 
@@ -170,7 +173,7 @@ impl<A: Exposed> RemoteRegion<A> {
         (A::FLAGS.0 as u8) & REMOTE
     }
 
-    /// The record to send to the peer that shall use the memory: 24 bytes, version 1, network byte order.
+    /// The record to send to the peer that is to use the memory: 24 bytes, version 1, network byte order.
     pub fn to_bytes(&self) -> [u8; 24] {
         self.record(MAGIC)
     }
@@ -223,13 +226,14 @@ impl<A: Exposed> RemoteRegion<A> {
         Self::of_peer(address, len_bytes, record.rkey.get())
     }
 
-    /// What a peer grants that does not use this library: `len_bytes` at `address`, under the number `rkey`.
+    /// What a peer grants that does not use this library: `len_bytes` at `address`, with the key `rkey`.
     ///
-    /// That it grants the rights `A` is its word, as all else: its device refuses what is not so.
+    /// The rights `A` are as much the peer's word as the numbers. If any of it is wrong, the peer's device refuses the
+    /// requests.
     ///
     /// # Errors
     ///
-    /// [`RecordError::Field`]: no bytes, or more than there are addresses.
+    /// [`RecordError::Field`]: no bytes, or a range that ends beyond the last address.
     pub fn of_peer(address: u64, len_bytes: u64, rkey: u32) -> Result<Self, RecordError> {
         if len_bytes == 0 || address.checked_add(len_bytes).is_none() {
             return Err(RecordError::Field("length"));
@@ -255,7 +259,7 @@ impl<A: Exposed> RemoteRegion<A> {
     ///
     /// # Errors
     ///
-    /// [`NotAWord`]: its address is no multiple of 8, or it is not within.
+    /// [`NotAWord`]: its address is not a multiple of 8, or it is not inside.
     pub fn word(&self, offset: u64) -> Result<RemoteWord<A>, NotAWord> {
         let (address, len_bytes) = (self.address.saturating_add(offset), self.len_bytes.saturating_sub(offset));
         match self.slice(offset..offset.saturating_add(8)) {
@@ -268,7 +272,7 @@ impl<A: Exposed> RemoteRegion<A> {
     ///
     /// # Errors
     ///
-    /// [`RecordError::Rights`]: `Fewer` has a right that this has not.
+    /// [`RecordError::Rights`]: `Fewer` has a right that `A` lacks.
     pub fn restrict<Fewer: Exposed>(&self) -> Result<RemoteRegion<Fewer>, RecordError> {
         let (has, wanted) = (Self::rights(), RemoteRegion::<Fewer>::rights());
         if wanted & !has != 0 {
@@ -296,7 +300,7 @@ impl<A> RemoteRegion<A> {
         self.address
     }
 
-    /// As much of it as one message reaches.
+    /// How much of it one message reaches.
     #[inline(always)]
     pub(crate) fn fits(&self) -> u64 {
         self.fits.into()
@@ -327,10 +331,10 @@ impl<A: Access> fmt::Debug for RemoteRegion<A> {
     }
 }
 
-/// Memory of a peer behind a window that this side may end, with [`post_send_invalidating`]: for when it is done.
+/// Memory of a peer behind a window that this side may end when it is done, with [`post_send_invalidating`].
 ///
-/// It comes from [`BoundWindow::remote_window`](crate::BoundWindow::remote_window) as a record of its own, which only devices give
-/// out that stay well whatever is invalidated.
+/// It comes from [`BoundWindow::remote_window`](crate::BoundWindow::remote_window) as a record of its own kind. A
+/// program gets such a record only on a device that stays well whatever key a peer invalidates.
 ///
 /// [`post_send_invalidating`]: crate::QueuePair::post_send_invalidating
 pub struct RemoteWindow<A>(RemoteRegion<A>);
@@ -340,7 +344,7 @@ impl<A: Exposed> RemoteWindow<A> {
         Self(region)
     }
 
-    /// The record to send to the peer that shall use the memory: 24 bytes, version 1, network byte order.
+    /// The record to send to the peer that is to use the memory: 24 bytes, version 1, network byte order.
     pub fn to_bytes(&self) -> [u8; 24] {
         self.0.record(MAGIC_OF_WINDOW)
     }

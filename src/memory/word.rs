@@ -8,41 +8,43 @@ use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::{fmt, ops::Range};
 
-/// An aligned word of 8 bytes in memory that peers with the rights `A` change, in native byte order. `Copy`, for all
-/// threads of the program.
+/// An aligned word of 8 bytes in memory that peers may change, in native byte order. `A` is the rights of its region.
+/// It is `Copy`, and all threads of the program may use it.
 ///
-/// Its bounds and alignment were checked when it was made, so nothing here fails.
+/// Bounds and alignment were checked when it was made, so no method fails for them.
 ///
 /// # Who sees what
 ///
-/// *Threads of this program*: it is an atomic. Each operation is done as a whole, and what is read and changed at once
-/// ([`fetch_add`](Self::fetch_add), [`swap`](Self::swap), [`compare_exchange`](Self::compare_exchange)) acquires and releases.
+/// *Threads of this program*: it is an atomic. Each operation is indivisible, and each one that reads and changes the
+/// word ([`fetch_add`](Self::fetch_add), [`swap`](Self::swap), [`compare_exchange`](Self::compare_exchange)) acquires
+/// and releases.
 ///
-/// *The device*, with the writes and atomics of peers: each load sees some value that was there. But
+/// *Peers*, through the device: each load sees some value that was there. But
 ///
-/// - a peer's *atomics* are one with those of the processor only where the device says so
-///   ([`DeviceAttributes::atomics_reach_the_processor`](crate::DeviceAttributes::atomics_reach_the_processor)). Elsewhere, let
-///   only peers change a word that peers change by atomics (a pair can be connected to itself for that), and here only load it;
-/// - a peer's *write* may come in pieces: bytes of a word that the write begins or ends inside of, or of two writes, may be older
-///   and newer ones.
+/// - a peer's *atomics* are atomic with those of the processor only where the device says so
+///   ([`DeviceAttributes::atomics_reach_the_processor`](crate::DeviceAttributes::atomics_reach_the_processor)).
+///   Elsewhere, let only peers change a word that peers change by atomics, and only load it here. (To change it, the
+///   program posts an atomic too, on a pair that is connected to itself.)
+/// - a peer's *write* may become visible in pieces: a word at the edge of a write, or one that two writes touch, may
+///   mix older and newer bytes.
 ///
-/// A peer can put any value there at any time, so a value is input from the network.
+/// A peer can store any value at any time, so treat a value as input from the network.
 pub struct Word<'region, A> {
     word: &'region AtomicU64,
     rights: PhantomData<fn() -> A>,
 }
 
 impl<A: PeerMayChange> Word<'_, A> {
-    /// The value. It says nothing of other words (`Ordering::Relaxed`).
+    /// The value. It orders nothing else (`Ordering::Relaxed`).
     #[inline]
     pub fn load(self) -> u64 {
         self.word.load(Ordering::Relaxed)
     }
 
-    /// The value; and what this peer wrote before it is there for loads that follow (`Ordering::Acquire`).
+    /// The value. Loads that follow see what the peer wrote before this value (`Ordering::Acquire`).
     ///
-    /// The specification promises that of a completion only; that a later message to the same memory is seen later is a
-    /// property of most devices that are registered without relaxed ordering. It is never a matter of soundness.
+    /// The specification promises that order for completions only. Most devices keep it for writes to memory without
+    /// relaxed ordering as well. Soundness never rests on it.
     #[inline]
     pub fn load_acquire(self) -> u64
     where
@@ -51,14 +53,14 @@ impl<A: PeerMayChange> Word<'_, A> {
         self.word.load(Ordering::Acquire)
     }
 
-    /// Stores `value`. It says nothing of other words (`Ordering::Relaxed`).
+    /// Stores `value`. It orders nothing else (`Ordering::Relaxed`).
     #[inline]
     pub fn store(self, value: u64) {
         self.word.store(value, Ordering::Relaxed);
     }
 
-    /// Stores `value` after what was stored before (`Ordering::Release`): for a peer that reads this word, and then, by another
-    /// request, the rest.
+    /// Stores `value` after all earlier stores (`Ordering::Release`): for a peer that reads this word first and then,
+    /// by another request, the rest.
     #[inline]
     pub fn store_release(self, value: u64) {
         self.word.store(value, Ordering::Release);
@@ -104,7 +106,7 @@ static_assertions::assert_eq_size!(Word<'_, ()>, &AtomicU64);
 static_assertions::assert_impl_all!(Word<'static, ()>: Send, Sync);
 
 impl<B: Brand, A: Access, M: Memory> MemoryRegion<B, A, M> {
-    /// The word at `offset`, a multiple of 8: an atomic, checked once.
+    /// The word at `offset`, a multiple of 8, as an atomic.
     ///
     /// # Errors
     ///

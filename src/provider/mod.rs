@@ -9,6 +9,7 @@
 //! Each verb of C reports failure in its own way (NULL and `errno`, a positive number, -1 and `errno`); here all say
 //! [`VerbError`].
 
+pub(crate) mod handles;
 #[cfg(feature = "rdma-core")]
 pub(crate) mod rdma_core;
 pub(crate) mod reviewed;

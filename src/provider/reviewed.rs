@@ -1,19 +1,20 @@
-//! What each provider may be believed: one row per provider library, read from its source.
+//! What each provider may be believed: one row per provider library, from a review of its source.
 //!
-//! The specification and the manual pages leave much open, and providers differ in it: the order of completions, what a
-//! destroy removes, what a failed post has queued, when payload reaches memory. The library asks this table, never the
-//! name of a driver. A provider without a row gets [`UNREVIEWED`], which promises nothing: every request is signalled and ends
-//! by its own completion alone, a refused post keeps its memory, and the poller destroys the pairs.
+//! The specification and the manual pages leave much open, and providers differ there: in the order of completions, in
+//! what a destroy removes, in what a failed post has queued, and in when payload reaches memory. The library decides by
+//! this table, never by the name of a driver. A provider without a row gets [`UNREVIEWED`], which promises nothing:
+//! every request is signalled and ends by its own completion alone, a refused post keeps its memory, and the poller
+//! destroys the pairs.
 //!
 //! `docs/providers.md` has the sources that were read, and the reason for each entry.
 
 use crate::sys::ibv_device_attr;
 use std::env;
 
-/// What the library takes for granted of the provider of a device: a column of [the table of providers][table].
+/// What the library relies on from the provider of a device: a column of [the table of providers][table].
 ///
-/// What is not promised the library does in another way, or refuses with an error that says so. A provider that nobody has
-/// reviewed promises nothing. `Debug` shows all of it.
+/// Where a promise is missing, the library works in another way, or refuses with an error that says so. A provider that
+/// nobody has reviewed promises nothing. `Debug` shows all promises.
 ///
 /// # Examples
 ///
@@ -35,26 +36,27 @@ pub struct Promises {
     pub(crate) retires_prefix: bool,
     /// A post that fails and points `bad_wr` at a request has not queued that request, nor later ones.
     pub(crate) refusal_is_sure: bool,
-    /// A move to Reset that returns 0 ends every access of the device, also where requests were in flight.
+    /// A move to Reset that returns 0 ends every access of the device, also if requests were in flight.
     pub(crate) reset_is_barrier: bool,
     /// When a queue pair may be destroyed.
     pub(crate) teardown: Teardown,
-    /// An object is as it was after a destroy that failed, so that it can be destroyed again.
+    /// A destroy that failed leaves the object as it was, so it can be tried again.
     pub(crate) destroy_may_be_retried: bool,
-    /// Whether shared receive queues may be used: once all pairs of such a queue are destroyed, and then the queue, no poll writes
-    /// payload any more. And no poll writes to a receive that was posted later.
+    /// Whether shared receive queues may be used. They may if no poll writes payload any more once all pairs of such a
+    /// queue and then the queue are destroyed, and if no poll writes to a receive that was posted later.
     pub(crate) shared: Shared,
-    /// `ibv_poll_cq` writes all fields of a success that the library reads, whatever the entry held before.
+    /// `ibv_poll_cq` writes every field of a success that the library reads; none is left as it was in the caller's
+    /// entry.
     pub(crate) polls_fresh: bool,
-    /// `ibv_resize_cq` leaves a queue that works where it fails, and polls find what was in it before.
+    /// If `ibv_resize_cq` fails, the queue still works, and polls still find the completions that were in it.
     pub(crate) resizes: bool,
     /// How requests may be posted through `ibv_wr_*`.
     pub(crate) sessions: Sessions,
     /// How extended completion queues may be polled.
     pub(crate) walk: Walk,
-    /// What the end of a memory window is worth.
+    /// What the end of a memory window guarantees.
     pub(crate) windows: Windows,
-    /// What it needs besides.
+    /// What the library must do differently for it.
     pub(crate) quirks: Quirks,
 }
 
@@ -69,10 +71,11 @@ impl Promises {
         self.name != UNREVIEWED.name
     }
 
-    /// Whether unsignalled sends end with the completion of a later one. If not, each request is signalled,
-    /// whatever the program asked for.
+    /// Whether unsignalled sends end with the completion of a later send. If not, each request is signalled, whatever
+    /// the program asked for.
     pub fn sends_may_be_unsignalled(&self) -> bool {
-        // Where a pair is destroyed only once each request has completed, it would wait for its last unsignalled sends for ever.
+        // If a pair may be destroyed only after all its requests have completed, the last unsignalled sends would hold
+        // it for ever.
         self.retires_prefix && self.teardown != Teardown::Polled
     }
 
@@ -82,13 +85,14 @@ impl Promises {
         self.refusal_is_sure
     }
 
-    /// Whether [`into_reset`](crate::QueuePair::into_reset) ends what is in flight. If not, it is refused while something is.
+    /// Whether [`into_reset`](crate::QueuePair::into_reset) ends what is in flight. If not, it is refused while
+    /// something is.
     pub fn reset_is_a_barrier(&self) -> bool {
         self.reset_is_barrier
     }
 
-    /// Whether a queue pair ends when its program drops or destroys it. If not, the [`Poller`](crate::Poller) of its receives
-    /// destroys it, once its requests have come out.
+    /// Whether a queue pair ends when its program drops or destroys it. If not, the [`Poller`](crate::Poller) of its
+    /// receives destroys it, after all its requests have completed.
     pub fn pairs_end_at_once(&self, on_shared_receive_queue: bool) -> bool {
         !self.leaves_to_poller(on_shared_receive_queue)
     }
@@ -98,7 +102,7 @@ impl Promises {
         self.teardown != Teardown::Polled
     }
 
-    /// Whether there are shared receive queues, with the environment that the process has.
+    /// Whether shared receive queues may be used, with the present environment variables.
     pub fn shared_receive_queues(&self) -> bool {
         self.shared.check().is_ok()
     }
@@ -108,7 +112,8 @@ impl Promises {
         self.resizes
     }
 
-    /// Whether a queue pair, on a shared receive queue or not, is destroyed by its poller.
+    /// Whether a queue pair is destroyed by its poller; `is_on_shared` says whether it receives from a shared receive
+    /// queue.
     pub(crate) fn leaves_to_poller(&self, is_on_shared: bool) -> bool {
         match self.teardown {
             Teardown::Anytime => false,
@@ -123,11 +128,13 @@ impl Promises {
 pub(crate) enum Teardown {
     /// At any time, while other threads poll its completion queues.
     Anytime,
-    /// The same; but completions of shared receives that were not polled before are lost, and their slots with them. So the
-    /// poller of their receives destroys pairs on shared receive queues, once it has seen what they left.
+    /// At any time too, but a destroy discards the completions of shared receives that were not polled, and their slots
+    /// would be lost. So pairs on shared receive queues are destroyed by the poller of their receives, after it has
+    /// polled what they left.
     PolledIfShared,
-    /// By the poller, once all requests of the pair have completed and the completion queue was seen empty. A pair has
-    /// one completion queue then: nobody else may poll meanwhile. Nor may it be polled while one of its pairs is reset.
+    /// By the poller, after all requests of the pair have completed and the completion queue was seen empty. Nobody
+    /// else may poll meanwhile, so such a pair has one completion queue. Nor may that queue be polled while one of its
+    /// pairs is reset.
     Polled,
 }
 
@@ -135,7 +142,7 @@ pub(crate) enum Teardown {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Shared {
     No,
-    /// Where the environment has this variable with this value.
+    /// If the environment has this variable with this value.
     With(&'static str, &'static str),
     Yes,
 }
@@ -164,7 +171,7 @@ pub(crate) enum Sessions {
 }
 
 impl Sessions {
-    /// Whether requests of so many elements may be posted so.
+    /// Whether requests of `elements` elements may be posted by `ibv_wr_*`.
     pub(crate) fn bears(self, elements: u32) -> bool {
         match self {
             Self::No => false,
@@ -185,19 +192,19 @@ pub(crate) enum Walk {
     Yes,
 }
 
-/// What the end of a memory window is worth.
+/// What the end of a memory window guarantees.
 ///
 /// 1. Through a window, a peer reaches the bytes that it was bound to, and no others of its region.
-/// 2. When the request that ends a window has completed, or `ibv_dealloc_mw` has returned 0, the device has done its last
-///    access through the window.
-/// 3. To invalidate a window that is not bound is a failed request and nothing worse.
+/// 2. When the request that ends a window has completed, or `ibv_dealloc_mw` has returned 0, the device has done its
+///    last access through the window.
+/// 3. To invalidate a window that is not bound only fails the request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Windows {
-    /// Not all of that holds: windows are bound over whole regions, and the end of the region gives the memory back.
+    /// Not all of this holds: windows are bound over whole regions, and the end of the region gives the memory back.
     NoBarrier,
-    /// All of it holds for windows of type 2; those of type 1 are ended by `ibv_dealloc_mw` only.
+    /// All of this holds for windows of type 2; those of type 1 are ended by `ibv_dealloc_mw` only.
     Type2,
-    /// All of it holds for both types.
+    /// All of this holds for both types.
     Both,
 }
 
@@ -207,16 +214,17 @@ impl Windows {
     }
 }
 
-/// What a provider needs besides.
+/// What the library must do differently for a provider.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Quirks {
-    /// A first move to Reset leaves requests to the next life of the pair; the second must succeed too.
+    /// A move to Reset may leave requests behind for the pair's next life, so the library moves it to Reset twice, and
+    /// both moves must succeed.
     pub(crate) reset_twice: bool,
-    /// The send queue does not go on by itself after Send Queue Drain.
+    /// After Send Queue Drain the send queue does not resume by itself.
     pub(crate) nudge_after_drain: bool,
-    /// A resize of a shared receive queue that fails with `EINVAL` may have let go of the old one.
+    /// A resize of a shared receive queue that fails with `EINVAL` may have freed the old queue.
     pub(crate) shared_resize_loses: bool,
-    /// Requests may be flushed without an event that tells of it.
+    /// Requests may be flushed without a completion event.
     pub(crate) flushes_quietly: bool,
 }
 
@@ -225,7 +233,7 @@ impl Quirks {
         Self { reset_twice: false, nudge_after_drain: false, shared_resize_loses: false, flushes_quietly: false };
 }
 
-/// A provider that nobody has reviewed. The others are made from it, so that each names what it promises.
+/// A provider that nobody has reviewed. The other rows start from this one, so that each lists what it promises.
 pub(crate) const UNREVIEWED: Promises = Promises {
     name: "not reviewed",
     retires_prefix: false,
@@ -348,11 +356,11 @@ pub(crate) const EFA: Promises = Promises {
 /// A provider for measuring, which completes each request in its post and touches no memory: `benches/nullverbs`.
 const NULL: Promises = Promises { name: "nullverbs", windows: Windows::NoBarrier, ..SOFT };
 
-/// The node GUID by which [`NULL`] is known.
+/// The node GUID that identifies [`NULL`].
 const NULL_GUID: u64 = 0x0100_0000_00c2_5002;
 
-// Vendors and parts, as `ibv_query_device` names them. Each part by its number, so that a new one is not reviewed until
-// somebody has looked at it.
+// Vendors and parts, as `ibv_query_device` reports them. Each part is listed by its number, so a new part counts as not
+// reviewed until somebody has looked at it.
 
 const MELLANOX: u32 = 0x02c9;
 /// Connect-IB, ConnectX-4 to ConnectX-7, BlueField to BlueField-3, with their virtual functions.
@@ -372,7 +380,7 @@ const IRDMA_PARTS: [u32; 32] = [
 ];
 
 const BROADCOM: u32 = 0x14e4;
-/// As the provider lists them, and BCM57608, whose number it looks at too.
+/// The provider's own list, and BCM57608, whose number the provider looks at too.
 const BNXT_RE_PARTS: [u32; 32] = [
     0x1605, 0x1606, 0x1614, 0x16c0, 0x16c1, 0x16ce, 0x16cf, 0x16d6, 0x16d7, 0x16d8, 0x16d9, 0x16df, 0x16e2, 0x16e3,
     0x16e5, 0x16eb, 0x16ed, 0x16ef, 0x16f0, 0x16f1, 0x1750, 0x1751, 0x1752, 0x1760, 0x1803, 0x1804, 0x1805, 0x1807,
@@ -380,18 +388,18 @@ const BNXT_RE_PARTS: [u32; 32] = [
 ];
 
 const HISILICON: u32 = 0x19e5;
-/// As the provider lists them.
+/// The provider's own list.
 const HNS_PARTS: [u32; 8] = [0xa222, 0xa223, 0xa224, 0xa225, 0xa226, 0xa227, 0xa228, 0xa22f];
 
 const AMAZON: u32 = 0x1d0f;
-/// 0xefa4 has request numbers of another kind, and is not reviewed.
+/// 0xefa4 numbers its requests in another way, and is not reviewed.
 const EFA_PARTS: [u32; 4] = [0xefa0, 0xefa1, 0xefa2, 0xefa3];
 
 pub(crate) fn row_of(device: &ibv_device_attr) -> Option<&'static Promises> {
     Some(match (device.vendor_id, device.vendor_part_id) {
         (0x00ff_ffff, 0) => &RXE,
         (0, 0) if device.node_guid == NULL_GUID => &NULL,
-        // The part is a number that the kernel counts up with each device.
+        // The part is not the vendor's: the kernel counts it up with each device.
         (0x0062_6d74, _) => &SIW,
         (MELLANOX, part) if MLX5_PARTS.contains(&part) => &MLX5,
         (MELLANOX, part) if MLX4_PARTS.contains(&part) => &MLX4,
@@ -480,7 +488,7 @@ mod tests {
         row_of(&device).map_or("", |row| row.name)
     }
 
-    /// Polls by `ibv_start_poll` take no turns with resets.
+    /// Polls by `ibv_start_poll` take no turns with resets, so a provider that needs the turns must not be polled so.
     #[test]
     fn who_needs_turns_has_no_walk() {
         assert!(ROWS.iter().all(|row| row.teardown != Teardown::Polled || row.walk == Walk::No));

@@ -1,5 +1,4 @@
 use super::*;
-use crate::sys::ibv_async_event__bindgen_ty_1 as Element;
 use crate::types::Qpn;
 use std::ptr;
 
@@ -7,8 +6,8 @@ const PAIR: usize = 0x1000;
 const QUEUE: usize = 0x2000;
 const SHARED: usize = 0x3000;
 
-fn about(code: u32, address: usize) -> ibv_async_event {
-    ibv_async_event { element: Element { qp: ptr::without_provenance_mut(address) }, event_type: Kind(code) }
+fn about(code: u32, address: usize) -> RawEvent {
+    RawEvent { kind: Kind(code), about: About::Object(address) }
 }
 
 fn table() -> (HashMap<usize, Object>, CompletionQueueId, SharedReceiveQueueId) {
@@ -60,7 +59,7 @@ fn an_event_of_a_port_says_which() {
     ];
     for (code, what) in kinds {
         let read = |port_num| {
-            let event = ibv_async_event { element: Element { port_num }, event_type: Kind(code) };
+            let event = RawEvent { kind: Kind(code), about: About::Port(port_num) };
             Taken::read(&event, &HashMap::new())
         };
         assert_eq!(read(2), Taken::Event(AsyncEvent::OfPort(PortNumber::new(2).unwrap(), what)));
@@ -73,7 +72,7 @@ fn an_event_of_a_port_says_which() {
 #[test]
 fn what_is_not_known_says_its_number() {
     for code in [19, 20, u32::MAX] {
-        let event = ibv_async_event { element: Element { port_num: 1 }, event_type: Kind(code) };
+        let event = RawEvent { kind: Kind(code), about: About::Device };
         assert_eq!(Taken::read(&event, &HashMap::new()), Taken::Event(AsyncEvent::Unknown { code }));
     }
 }

@@ -1,0 +1,185 @@
+//! Errors of registering memory, of ending a registration, and of making a region whole again.
+
+use super::huge::NoHugePages;
+use super::locked::LockedMemoryLimit;
+use super::pages::NoPages;
+use crate::error::VerbError;
+use crate::sys;
+use std::{error, fmt};
+
+/// Why memory was not registered. The memory comes back.
+pub struct RegisterError<M> {
+    /// The memory, unchanged.
+    pub memory: M,
+    /// The reason.
+    pub source: RegisterFailure,
+}
+
+impl<M> RegisterError<M> {
+    /// The error without the memory, which is dropped: it can leave a scoped domain.
+    pub fn into_cause(self) -> RegisterFailure {
+        self.source
+    }
+}
+
+impl<M> fmt::Debug for RegisterError<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RegisterError").field("source", &self.source).finish_non_exhaustive()
+    }
+}
+
+impl<M> fmt::Display for RegisterError<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.source.fmt(f)
+    }
+}
+
+impl<M> error::Error for RegisterError<M> {
+    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
+        error::Error::source(&self.source)
+    }
+}
+
+impl<M> From<RegisterError<M>> for RegisterFailure {
+    fn from(error: RegisterError<M>) -> Self {
+        error.source
+    }
+}
+
+/// The reason why memory was not registered.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RegisterFailure {
+    /// The memory has no bytes.
+    #[error("a memory region has at least one byte")]
+    Empty,
+    /// The buffer is registered too many times already, one registration around the other.
+    #[error("a buffer can be registered {most} times, one registration around the other: end some of them first")]
+    TooDeep {
+        /// The limit.
+        most: u8,
+    },
+    /// Memory that peers reach must consist of whole aligned words, because the program accesses it by atomic words.
+    #[error(
+        "memory that peers reach is 8-byte aligned and a multiple of 8 bytes long; \
+         this is {len_bytes} bytes at {address:#x} (take `Pages` or a `Box<[u64]>`)"
+    )]
+    NotInWords {
+        /// The address of its first byte.
+        address: usize,
+        /// Its length.
+        len_bytes: usize,
+    },
+    /// Memory that peers count from 0 must start on a page.
+    #[error(
+        "memory registered as `ZeroBased` starts on a page of {page_bytes} bytes; this is at {address:#x} (take `Pages`)"
+    )]
+    NotInPages {
+        /// The address of its first byte.
+        address: usize,
+        /// The length of a page.
+        page_bytes: usize,
+    },
+    /// The limit of locked memory is in the way.
+    #[error(transparent)]
+    LockedMemoryLimit(LockedMemoryLimit),
+    /// The device lacks a feature.
+    #[error("the device has no {feature}")]
+    Unsupported {
+        /// The feature.
+        feature: &'static str,
+        /// What the device answered.
+        source: VerbError,
+    },
+    /// The system did not map the memory.
+    #[error(transparent)]
+    NoPages(#[from] NoPages),
+    /// There are not enough huge pages.
+    #[error(transparent)]
+    NoHugePages(#[from] NoHugePages),
+    /// The device answered with an error.
+    #[error(transparent)]
+    Verb(VerbError),
+}
+
+impl RegisterFailure {
+    /// What `source` means for a registration of `needed_bytes`. `has_paging` asks the device whether it has on-demand
+    /// paging.
+    pub(super) fn of(
+        source: VerbError,
+        needed_bytes: usize,
+        rights: sys::ibv_access_flags,
+        has_paging: impl Fn() -> bool,
+    ) -> Self {
+        let paging = rights.0 & sys::ibv_access_flags::IBV_ACCESS_ON_DEMAND.0 != 0;
+        match (source.errno(), source.verb()) {
+            (libc::ENOMEM, _) => {
+                LockedMemoryLimit::of(source, needed_bytes).map_or(Self::Verb(source), Self::LockedMemoryLimit)
+            }
+            (libc::EOPNOTSUPP, "ibv_reg_dmabuf_mr") => {
+                Self::Unsupported { feature: "registration of a dma-buf", source }
+            }
+            // Some kernels answer `EINVAL` to a flag that they do not know, so ask whether the device has the feature.
+            (libc::EOPNOTSUPP | libc::EINVAL, _) if paging && !has_paging() => {
+                Self::Unsupported { feature: "on-demand paging", source }
+            }
+            _ => Self::Verb(source),
+        }
+    }
+}
+
+/// The device refused to deregister a region. It comes back, still registered.
+#[derive(thiserror::Error)]
+#[error("the device did not deregister the region, which stays registered")]
+pub struct DeregisterError<R> {
+    /// The region.
+    pub region: R,
+    /// What the device answered.
+    pub source: VerbError,
+}
+
+impl<R> DeregisterError<R> {
+    pub(super) fn map<S>(self, f: impl FnOnce(R) -> S) -> DeregisterError<S> {
+        DeregisterError { region: f(self.region), source: self.source }
+    }
+
+    /// The error without the region, which is dropped: it can leave a scoped domain.
+    pub fn into_cause(self) -> VerbError {
+        self.source
+    }
+}
+
+impl<R> fmt::Debug for DeregisterError<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DeregisterError").field("source", &self.source).finish_non_exhaustive()
+    }
+}
+
+impl<R> From<DeregisterError<R>> for VerbError {
+    fn from(error: DeregisterError<R>) -> Self {
+        error.source
+    }
+}
+
+/// The buffer is not all of the region. Both come back.
+#[derive(thiserror::Error)]
+#[error("the buffer is not all of this region: join its parts first")]
+pub struct RejoinError<R, P> {
+    /// The rest of the region.
+    pub region: R,
+    /// The buffer.
+    pub buffer: P,
+}
+
+impl<R, P> RejoinError<R, P> {
+    /// The error without region and buffer, which are dropped: it can leave a scoped domain.
+    pub fn into_cause(self) -> RejoinError<(), ()> {
+        RejoinError { region: (), buffer: () }
+    }
+}
+
+impl<R, P> fmt::Debug for RejoinError<R, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RejoinError").finish_non_exhaustive()
+    }
+}
