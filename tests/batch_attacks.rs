@@ -1,9 +1,6 @@
 //! Attacks on batches of whole vectors and on what brings their buffers back: no buffer is the program's while the device has it, and
 //! none comes back twice.
 
-mod common;
-
-use common::{Link, PATIENCE, POLLING, context, on_hardware};
 use interlock::{
     Brand, Buffer, ConnectAttributes, CreateError, Inline, Limits, Poller, Polling, PostAllError, PostError, Posting,
     ProtectionDomain, QueuePair, RemoteAll, Retired, WorkRequest,
@@ -14,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::Instant;
 use std::{mem, thread};
+use support::{Link, PATIENCE, POLLING, context, on_hardware};
 
 interlock::domain! {
     struct Nested;
@@ -283,7 +281,7 @@ fn a_pair_that_ends_while_its_run_is_taken_gives_each_buffer_once() {
                                 Deed::Destroys => pair.destroy().unwrap(),
                                 Deed::Resets => match pair.into_reset() {
                                     Ok(pair) => drop(pair),
-                                    Err(error) => assert!(common::lacks(common::Promise::Reset), "{error}"),
+                                    Err(error) => assert!(support::lacks(support::Promise::Reset), "{error}"),
                                 },
                                 Deed::Panics => panic!("in the program's code"),
                                 Deed::Forgets => kept = Some(pair),

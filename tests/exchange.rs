@@ -1,21 +1,13 @@
 //! Data goes from one pair to another, by every operation; the same tests on every device.
 
-#[path = "common/mod.rs"]
-mod common;
-
-use common::{Link, PATIENCE, Queues, context, deviates};
 use interlock::{
     Brand, Buffer, BufferList, Completion, ConnectAttributes, DeviceState, LocalRead, Poller, PostError, PostedMemory,
     ProtectionDomain, RemoteAll, RemoteAtomic, RemoteRead, RemoteReadWrite, RemoteRegion, RemoteWrite, RequestFlaw,
-    RnrRetry, Scattered, Status, Success, Work, WorkId, WorkRequest,
+    RnrRetry, Scattered, Status, Work, WorkId, WorkRequest,
 };
 use std::time::Duration;
+use support::{Link, PATIENCE, Queues, context, deviates, next};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
-
-/// The next completion, a success.
-fn next<B: Brand>(poller: &mut Poller<B>) -> Success<B> {
-    poller.wait(PATIENCE).unwrap().check().unwrap()
-}
 
 /// The completion of `id`; others are dropped.
 fn completion_of<B: Brand>(poller: &mut Poller<B>, id: WorkId) -> Completion<B> {
@@ -615,3 +607,32 @@ fn a_list_has_as_many_buffers_as_the_pair_takes() {
     });
     assert_eq!(told, Some((Some(6), Some(3), 0)));
 }
+
+support::also_extended![
+    messages_of_many_lengths_arrive_as_they_were_sent,
+    an_immediate_arrives_in_host_byte_order,
+    a_write_arrives_and_takes_no_receive,
+    a_write_with_immediate_gives_the_receive_back_unfilled,
+    a_read_brings_what_the_peer_has,
+    atomics_give_the_original_and_change_the_word,
+    a_pair_may_be_connected_to_itself,
+    a_share_is_in_flight_many_times_and_unique_again_after,
+    memory_without_local_write_can_be_sent_from,
+    unsignalled_requests_come_out_in_order_before_the_signalled_one,
+    the_last_free_slot_is_signalled_so_that_the_queue_cannot_lock_up,
+    a_full_queue_gives_the_request_back,
+    a_flawed_request_comes_back_before_the_verb,
+    a_batch_rings_once_and_all_of_it_arrives,
+    typed_views_are_the_bytes_that_arrived,
+    two_halves_of_a_pair_work_on_two_threads,
+    one_queue_serves_many_pairs,
+    a_write_beyond_what_was_granted_fails_and_changes_nothing,
+    a_deregistered_region_is_beyond_the_peers_reach,
+    a_message_too_long_for_its_receive_fails_on_both_sides,
+    a_message_waits_for_a_receive_that_comes_late,
+    a_message_without_a_receive_fails_where_no_retry_is_allowed,
+    two_devices_reach_each_other,
+    a_list_is_gathered_on_one_side_and_scattered_on_the_other,
+    memory_of_the_peer_is_read_into_a_list_and_written_from_one,
+    a_list_has_as_many_buffers_as_the_pair_takes,
+];

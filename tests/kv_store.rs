@@ -1,19 +1,16 @@
 //! The example `kv_store`: its table, however it is torn; and the program, on the device that the other tests use.
 
-mod common;
-#[path = "common/program.rs"]
-mod program;
 #[path = "../examples/kv_store/table.rs"]
 #[allow(dead_code, reason = "the program uses the rest")]
 mod table;
 
-use common::{context, on_hardware};
 use interlock::Context;
-use program::{Ended, Program, example, free_port};
 use std::io::Write;
 use std::net::TcpStream;
 use std::thread;
 use std::time::Duration;
+use support::program::{Ended, Program, example, free_port};
+use support::{context, on_hardware};
 use table::{Cell, Entry, Key, Owner, Slot, Value, Word};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 

@@ -1,25 +1,12 @@
 //! Pairs, queues, memory and domains come and go in any order, and each buffer comes back once.
 
-#[path = "common/mod.rs"]
-mod common;
-
-use common::{Link, PATIENCE, Queues, context, on_hardware, unless_refused};
 use interlock::{
-    AnyQueuePair, Brand, Completion, ConnectAttributes, Context, DeviceState, Init, InitAttributes, Limits, LocalWrite,
-    PeerRights, Poller, PostError, QueuePair, ReadyToSend, RemoteRead, RetryCount, Status, TransitionFailure,
-    WaitError, Work,
+    AnyQueuePair, ConnectAttributes, Context, DeviceState, Init, InitAttributes, Limits, LocalWrite, PeerRights,
+    PostError, QueuePair, ReadyToSend, RemoteRead, RetryCount, Status, TransitionFailure, WaitError, Work,
 };
 use std::mem;
 use std::time::Duration;
-
-/// All that the poller gives, until it gives nothing more.
-fn all<B: Brand>(poller: &mut Poller<B>) -> Vec<Completion<B>> {
-    let mut all = Vec::new();
-    while let Some(completion) = poller.poll().unwrap() {
-        all.push(completion);
-    }
-    all
-}
+use support::{Link, PATIENCE, Queues, all, context, on_hardware, unless_refused};
 
 #[test]
 fn a_destroyed_pair_gives_its_buffers_back_once() {
@@ -391,7 +378,7 @@ fn an_advance_that_halts_keeps_the_pair_where_it_got_to() {
             other => Ok(other),
         })
         .unwrap_err();
-    if common::lacks(common::Promise::Reset) {
+    if support::lacks(support::Promise::Reset) {
         assert_eq!((error.state, field.state()), ("ReadyToSend", "ReadyToSend"));
         return;
     }
@@ -660,3 +647,35 @@ fn a_busy_queue_lets_a_destroyed_pair_leave() {
     drop(success);
     assert_eq!(queue.room(), 64 - 41);
 }
+
+support::also_extended![
+    a_destroyed_pair_gives_its_buffers_back_once,
+    completions_of_before_the_destroy_keep_their_status,
+    room_on_the_queue_comes_back_only_after_it_was_seen_empty,
+    a_pair_in_error_is_drained_reset_and_connected_again,
+    a_reset_with_requests_in_flight_gives_them_back_and_waits_for_an_empty_queue,
+    what_was_in_flight_when_a_pair_was_reset_is_not_sent_in_its_next_life,
+    the_packets_of_a_pairs_next_life_are_ahead_of_those_of_its_last,
+    a_pair_that_fails_while_it_is_reset_is_in_reset,
+    receives_posted_in_init_take_the_first_message,
+    a_pair_with_two_completion_queues_is_drained_on_both,
+    a_drained_send_queue_goes_on,
+    every_state_that_the_type_says_is_the_devices_too,
+    a_refused_transition_gives_the_pair_back_as_it_was,
+    a_field_goes_from_error_to_ready_in_one_advance,
+    an_advance_that_halts_keeps_the_pair_where_it_got_to,
+    dropping_everything_in_any_order_ends_everything,
+    a_name_is_taken_until_the_last_object_is_gone,
+    a_dropped_poller_can_be_taken_again_and_nothing_is_lost,
+    leaked_objects_leak_memory_and_nothing_else,
+    a_wait_that_nothing_ends_times_out,
+    a_peer_that_is_gone_is_given_up_after_the_retries,
+    what_the_first_failure_was_is_told_apart_from_the_flush,
+    a_pair_refuses_what_its_own_rights_do_not_give,
+    a_split_region_becomes_whole_again_and_gives_its_memory_back,
+    memory_that_cannot_be_registered_comes_back,
+    a_scoped_domain_does_what_a_named_one_does,
+    pairs_on_their_own_threads_share_nothing,
+    a_pair_may_be_destroyed_on_one_thread_while_another_polls,
+    a_busy_queue_lets_a_destroyed_pair_leave,
+];

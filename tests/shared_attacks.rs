@@ -1,10 +1,6 @@
 //! Programs that try to break the promises of shared receive queues with safe calls alone. Each test is named as what never
 //! happens. All run on soft devices of their own, whose requests stay in flight for as long as the attack wants.
 
-#[path = "common/mod.rs"]
-mod common;
-
-use common::Queues;
 use interlock::soft::{Fabric, Fault, Verb};
 use interlock::{
     Brand, Buffer, Completion, CompletionQueue, ConnectAttributes, Context, Limits, OnShared, Poller, Port, PostError,
@@ -13,6 +9,7 @@ use interlock::{
 };
 use std::collections::HashSet;
 use std::{mem, thread};
+use support::Queues;
 
 type Server<B, S = ReadyToSend> = QueuePair<B, S, OnShared<ReliableConnection>>;
 
@@ -383,3 +380,21 @@ fn a_poller_that_was_dropped_never_drops_shared_receives() {
     drop((poller, servers, clients, queue));
     drop(shared);
 }
+
+support::also_extended![
+    a_forgotten_completion_of_a_shared_receive_is_never_lost,
+    a_forgotten_completion_never_frees_the_slot_for_another,
+    a_pair_that_goes_never_takes_the_receives_of_the_others_along,
+    a_number_that_is_used_again_never_mixes_two_pairs,
+    a_destroyed_queue_never_gives_a_buffer_twice,
+    a_queue_destroyed_while_another_thread_polls_never_loses_or_doubles_a_buffer,
+    a_queue_that_stays_never_gives_its_buffers,
+    a_pair_that_stays_never_lets_its_shared_queue_go,
+    a_refused_post_never_keeps_the_buffer_nor_the_slot,
+    a_resize_that_is_refused_never_changes_the_size,
+    a_resize_that_failed_in_the_middle_never_lets_a_post_through,
+    a_failed_creation_never_keeps_a_lease,
+    an_id_of_a_destroyed_queue_is_never_the_id_of_another,
+    a_removed_device_never_gives_memory_that_it_may_still_have,
+    a_poller_that_was_dropped_never_drops_shared_receives,
+];

@@ -1,19 +1,15 @@
 //! Shared receive queues of unreliable connections and of datagrams, on the soft device or on the one that `INTERLOCK_DEVICE`
 //! names.
 
-#[path = "common/mod.rs"]
-mod common;
-
-use common::{PATIENCE, Promise, Queues, context, lacks, see_off, unless_refused};
 use interlock::soft::{Fabric, Fault};
 use interlock::{
-    Brand, Buffer, Completion, CompletionQueue, Context, Datagram, Datagrams, Inline, Limits, OnShared, Operation,
-    Poller, Port, PostError, ProtectionDomain, Qkey, QueuePair, ReadyToSend, Recipient, RemoteWrite, RequestFlaw,
-    SharedLimits, SharedReceiveQueue, Status, Success, TransitionFailure, UnreliableConnection, UnreliableDatagram,
-    Work,
+    Brand, Buffer, CompletionQueue, Context, Datagram, Datagrams, Inline, Limits, OnShared, Operation, Poller, Port,
+    PostError, ProtectionDomain, Qkey, QueuePair, ReadyToSend, Recipient, RemoteWrite, RequestFlaw, SharedLimits,
+    SharedReceiveQueue, Status, TransitionFailure, UnreliableConnection, UnreliableDatagram, Work,
 };
 use std::collections::HashSet;
 use std::time::Duration;
+use support::{PATIENCE, Promise, Queues, context, lacks, next, nothing_comes, see_off, unless_refused};
 
 const LIMITS: Limits =
     Limits { sends: 8, receives: 8, inline_bytes: 64, elements: 1, posting: interlock::Posting::List };
@@ -24,15 +20,6 @@ const A_WHILE: Duration = Duration::from_millis(200);
 type Connection<B> = QueuePair<B, ReadyToSend, UnreliableConnection>;
 type Server<B> = QueuePair<B, ReadyToSend, OnShared<UnreliableConnection>>;
 type Mailbox<B> = QueuePair<B, ReadyToSend, OnShared<UnreliableDatagram>>;
-
-fn next<B>(poller: &mut Poller<B>) -> Success<B> {
-    poller.wait(PATIENCE).unwrap().check().unwrap()
-}
-
-fn nothing_comes<B>(poller: &mut Poller<B>) {
-    let came: Option<Completion<B>> = poller.wait(A_WHILE).ok();
-    assert!(came.is_none(), "{came:?}");
-}
 
 /// Unreliable connections from clients to servers that receive from one queue. All sends complete on `sent`, receives on
 /// `received`.
@@ -403,3 +390,18 @@ fn a_failing_send_stops_the_sends_only() {
     });
     done.unwrap();
 }
+
+support::also_extended![
+    each_message_comes_once_with_the_pair_that_took_it,
+    a_message_without_a_shared_receive_is_lost_and_the_next_arrives,
+    a_message_too_long_fails_the_pair_that_took_it_alone,
+    a_pair_comes_up_again_after_a_reset_and_step_by_step,
+    a_datagram_says_who_sent_it_and_who_took_it,
+    a_receive_without_room_for_the_header_comes_back,
+    forty_bytes_take_an_empty_datagram,
+    a_datagram_without_a_shared_receive_is_lost,
+    a_datagram_too_long_for_its_receive_is_no_message,
+    a_queue_of_datagrams_is_destroyed_after_its_pairs_and_gives_its_receives_back,
+    a_pair_of_datagrams_comes_up_step_by_step_with_another_key,
+    a_failing_send_stops_the_sends_only,
+];

@@ -1,21 +1,15 @@
 //! Unreliable connections and datagrams, on the soft device or on the one that `INTERLOCK_DEVICE` names.
 
-#[path = "common/mod.rs"]
-mod common;
-
-use common::{PATIENCE, Queues};
 use interlock::soft::{Fabric, Fault};
 use interlock::{
-    AnyQueuePair, Brand, Completion, Context, Datagram, Inline, Limits, PeerPath, Poller, Port, PostError,
-    ProtectionDomain, Qkey, QueuePair, ReadyToSend, Recipient, RemoteWrite, RequestFlaw, Status, Success,
-    UnreliableConnection, UnreliableDatagram, Work, WorkRequest,
+    AnyQueuePair, Brand, Context, Datagram, Inline, Limits, PeerPath, Poller, Port, PostError, ProtectionDomain, Qkey,
+    QueuePair, ReadyToSend, Recipient, RemoteWrite, RequestFlaw, Status, UnreliableConnection, UnreliableDatagram,
+    Work, WorkRequest,
 };
-use std::time::Duration;
+use support::{PATIENCE, Queues, next, nothing_comes};
 
 const LIMITS: Limits =
     Limits { sends: 40, receives: 40, inline_bytes: 32, elements: 1, posting: interlock::Posting::List };
-/// Long enough for what does not come.
-const A_WHILE: Duration = Duration::from_millis(200);
 
 /// Two pairs of one transport on one completion queue.
 struct Two<B, T> {
@@ -50,10 +44,6 @@ impl<B: Brand> Two<B, UnreliableDatagram> {
     }
 }
 
-fn next<B>(poller: &mut Poller<B>) -> Success<B> {
-    poller.wait(PATIENCE).unwrap().check().unwrap()
-}
-
 /// The datagrams among the next `count` completions, all of which succeed.
 fn arrived<B>(poller: &mut Poller<B>, count: usize) -> Vec<Datagram<B>> {
     let works = (0..count).map(|_| next(poller).work());
@@ -66,16 +56,11 @@ fn arrived<B>(poller: &mut Poller<B>, count: usize) -> Vec<Datagram<B>> {
         .collect()
 }
 
-fn nothing_comes<B>(poller: &mut Poller<B>) {
-    let came: Option<Completion<B>> = poller.wait(A_WHILE).ok();
-    assert!(came.is_none(), "{came:?}");
-}
-
 /// C165: and the next message arrives.
 #[test]
 fn a_message_without_a_receive_is_lost_and_nobody_is_told() {
     interlock::domain! { struct Test; }
-    let mut two = connected(common::context().named_domain(Test).unwrap());
+    let mut two = connected(support::context().named_domain(Test).unwrap());
     let message = |bytes: &[u8]| {
         let mut buffer = two.domain.buffer(64).unwrap();
         buffer.write(bytes).unwrap();
@@ -101,7 +86,7 @@ fn a_message_without_a_receive_is_lost_and_nobody_is_told() {
 #[test]
 fn a_write_arrives_or_is_dropped_but_is_complete_at_once() {
     interlock::domain! { struct Test; }
-    let mut two = connected(common::context().named_domain(Test).unwrap());
+    let mut two = connected(support::context().named_domain(Test).unwrap());
     let exposed = two.domain.register::<RemoteWrite, _>(vec![0_u64; 512]).unwrap();
     let target = exposed.remote();
     let mut source = two.domain.buffer(4096).unwrap();
@@ -135,7 +120,7 @@ fn a_write_arrives_or_is_dropped_but_is_complete_at_once() {
 #[test]
 fn a_datagram_says_who_sent_it() {
     interlock::domain! { struct Test; }
-    let mut two = datagrams(common::context().named_domain(Test).unwrap());
+    let mut two = datagrams(support::context().named_domain(Test).unwrap());
     let right = two.to_right(Qkey::USUAL);
     two.right.post_receive(two.domain.buffer(40 + 64).unwrap()).unwrap();
     two.right.post_receive(two.domain.buffer(40 + 64).unwrap()).unwrap();
@@ -164,7 +149,7 @@ fn a_datagram_says_who_sent_it() {
 #[test]
 fn a_datagram_with_another_key_is_dropped() {
     interlock::domain! { struct Test; }
-    let mut two = datagrams(common::context().named_domain(Test).unwrap());
+    let mut two = datagrams(support::context().named_domain(Test).unwrap());
     let stranger = two.to_right(Qkey(0x2222_2222));
     two.right.post_receive(two.domain.buffer(64).unwrap()).unwrap();
     two.left.post_send_to(two.domain.buffer(8).unwrap(), &stranger).unwrap();
@@ -175,7 +160,7 @@ fn a_datagram_with_another_key_is_dropped() {
 #[test]
 fn a_datagram_has_one_mtu_and_a_receive_room_for_the_header() {
     interlock::domain! { struct Test; }
-    let mut two = datagrams(common::context().named_domain(Test).unwrap());
+    let mut two = datagrams(support::context().named_domain(Test).unwrap());
     let right = two.to_right(Qkey::USUAL);
     let mtu = two.port.active_mtu().bytes() as usize;
     match two.left.post_send_to(two.domain.buffer(mtu + 1).unwrap(), &right) {
@@ -200,7 +185,7 @@ fn a_datagram_has_one_mtu_and_a_receive_room_for_the_header() {
 #[test]
 fn an_address_handle_lives_as_long_as_requests_that_go_by_it() {
     interlock::domain! { struct Test; }
-    let mut two = datagrams(common::context().named_domain(Test).unwrap());
+    let mut two = datagrams(support::context().named_domain(Test).unwrap());
     for round in 0..3 * LIMITS.sends {
         let right = two.to_right(Qkey::USUAL);
         two.right.post_receive(two.domain.buffer(64).unwrap()).unwrap();
@@ -216,7 +201,7 @@ fn an_address_handle_lives_as_long_as_requests_that_go_by_it() {
 #[test]
 fn a_full_queue_gives_the_datagram_back_with_its_recipient() {
     interlock::domain! { struct Test; }
-    let mut two = datagrams(common::context().named_domain(Test).unwrap());
+    let mut two = datagrams(support::context().named_domain(Test).unwrap());
     let right = two.to_right(Qkey::USUAL);
     for _ in 0..LIMITS.sends {
         two.left.post(WorkRequest::send_to(Inline(b"x"), &right).unsignalled()).unwrap();
@@ -237,20 +222,20 @@ fn a_full_queue_gives_the_datagram_back_with_its_recipient() {
 fn each_member_of_a_group_gets_a_datagram_to_it() {
     interlock::domain! { struct Test; }
     interlock::domain! { struct Elsewhere; struct Others; }
-    let mut two = datagrams(common::context().named_domain(Elsewhere).unwrap());
+    let mut two = datagrams(support::context().named_domain(Elsewhere).unwrap());
     // 239.7.7.7, as a GID.
     let group = interlock::Gid::from(std::net::IpAddr::from([239, 7, 7, 7]));
     // The network interface of each member must be a member, too.
     let interface = <[u8; 4]>::try_from(&two.port.gid().unwrap().gid.0[12..]).unwrap();
     let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
-    if common::on_hardware() {
+    if support::on_hardware() {
         socket.join_multicast_v4(&[239, 7, 7, 7].into(), &interface.into()).unwrap();
     }
     two.left.join_group(group, 0).unwrap();
     two.right.join_group(group, 0).unwrap();
     two.left.post_receive(two.domain.buffer(64).unwrap()).unwrap();
     two.right.post_receive(two.domain.buffer(64).unwrap()).unwrap();
-    let domain = common::context().named_domain(Test).unwrap();
+    let domain = support::context().named_domain(Test).unwrap();
     let port = domain.context().active_port().unwrap();
     let handle = domain.address_handle(&port, &PeerPath::to(group)).unwrap();
     let (queue, mut poller) = domain.queue(LIMITS.completions()).unwrap();
@@ -263,10 +248,10 @@ fn each_member_of_a_group_gets_a_datagram_to_it() {
     assert!(came.iter().all(|datagram| datagram.message() == b"all" && datagram.sender == sender.number()));
     assert!(came.iter().all(|datagram| datagram.sender_gid() == port.gid().map(|row| row.gid)));
     // And on another one.
-    if let Some(name) = common::another_device() {
+    if let Some(name) = support::another_device() {
         let mut others = datagrams(Context::open(&name).unwrap().named_domain(Others).unwrap());
         let interface = <[u8; 4]>::try_from(&others.port.gid().unwrap().gid.0[12..]).unwrap();
-        if common::on_hardware() {
+        if support::on_hardware() {
             socket.join_multicast_v4(&[239, 7, 7, 7].into(), &interface.into()).unwrap();
         }
         others.left.join_group(group, 0).unwrap();
@@ -291,10 +276,10 @@ fn each_member_of_a_group_gets_a_datagram_to_it() {
 #[test]
 fn c158_a_key_with_the_top_bit_set_is_that_of_the_sender() {
     interlock::domain! { struct Test; }
-    let mut two = datagrams(common::context().named_domain(Test).unwrap());
+    let mut two = datagrams(support::context().named_domain(Test).unwrap());
     two.right.post_receive(two.domain.buffer(64).unwrap()).unwrap();
     two.left.post_send_to(Inline(b"own"), &two.to_right(Qkey(0x8000_0001))).unwrap();
-    if common::deviates("C158") {
+    if support::deviates("C158") {
         assert!(matches!(next(&mut two.poller).work(), Work::Sent(_)));
         nothing_comes(&mut two.poller);
     } else {
@@ -302,7 +287,7 @@ fn c158_a_key_with_the_top_bit_set_is_that_of_the_sender() {
     }
     // The pair is well, and takes what comes with its key.
     two.left.post_send_to(Inline(b"usual"), &two.to_right(Qkey::USUAL)).unwrap();
-    if common::deviates("C158") {
+    if support::deviates("C158") {
         assert_eq!(arrived(&mut two.poller, 2)[0].message(), b"usual");
     }
 }
@@ -393,7 +378,7 @@ fn sends_are_polled_out_before_the_pair_resumes() {
 #[test]
 fn drained_and_reset_datagram_pairs_come_up_again() {
     interlock::domain! { struct Test; }
-    let mut two = datagrams(common::context().named_domain(Test).unwrap());
+    let mut two = datagrams(support::context().named_domain(Test).unwrap());
     for _ in 0..4 {
         two.left.post_receive(two.domain.buffer(64).unwrap()).unwrap();
     }
@@ -415,7 +400,7 @@ fn drained_and_reset_datagram_pairs_come_up_again() {
 #[test]
 fn a_datagram_is_answered_by_what_it_says_of_its_sender() {
     interlock::domain! { struct Test; }
-    let mut two = datagrams(common::context().named_domain(Test).unwrap());
+    let mut two = datagrams(support::context().named_domain(Test).unwrap());
     for pair in [&mut two.left, &mut two.right] {
         pair.post_receive(two.domain.buffer(64).unwrap()).unwrap();
     }
@@ -433,7 +418,7 @@ fn a_datagram_is_answered_by_what_it_says_of_its_sender() {
 #[test]
 fn sends_and_receives_complete_on_queues_of_their_own() {
     interlock::domain! { struct Test; }
-    let domain = common::context().named_domain(Test).unwrap();
+    let domain = support::context().named_domain(Test).unwrap();
     let port = domain.context().active_port().unwrap();
     let (sends, mut sent) = domain.queue(4 * LIMITS.completions()).unwrap();
     let (receives, mut received) = domain.queue(4 * LIMITS.completions()).unwrap();
@@ -452,3 +437,22 @@ fn sends_and_receives_complete_on_queues_of_their_own() {
     assert!(matches!(next(&mut sent).work(), Work::Sent(_)));
     assert!(matches!(next(&mut received).work(), Work::Datagram(_)));
 }
+
+support::also_extended![
+    a_message_without_a_receive_is_lost_and_nobody_is_told,
+    a_write_arrives_or_is_dropped_but_is_complete_at_once,
+    a_datagram_says_who_sent_it,
+    a_datagram_with_another_key_is_dropped,
+    a_datagram_has_one_mtu_and_a_receive_room_for_the_header,
+    an_address_handle_lives_as_long_as_requests_that_go_by_it,
+    a_full_queue_gives_the_datagram_back_with_its_recipient,
+    each_member_of_a_group_gets_a_datagram_to_it,
+    c158_a_key_with_the_top_bit_set_is_that_of_the_sender,
+    a_failing_send_stops_the_sends_only_until_the_pair_resumes,
+    a_receive_that_fails_after_a_send_has_its_own_cause,
+    a_pair_that_is_well_does_not_go_to_send_queue_error,
+    sends_are_polled_out_before_the_pair_resumes,
+    drained_and_reset_datagram_pairs_come_up_again,
+    a_datagram_is_answered_by_what_it_says_of_its_sender,
+    sends_and_receives_complete_on_queues_of_their_own,
+];

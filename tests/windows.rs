@@ -1,38 +1,21 @@
 //! Memory windows; the same tests on every device, as far as it can do what they ask.
 
-#[path = "common/mod.rs"]
-mod common;
-
-use common::{Link, PATIENCE, Promise, Queues, context, deviates, lacks};
 use interlock::soft::{Fabric, Fault, Verb};
 use interlock::{
-    Bindable, BoundWindow, Brand, Buffer, Context, Exposed, Failure, Lapsed, Limits, LocalWrite, Pages, Poller,
-    PostError, PostedMemory, Posting, ProtectionDomain, QueuePair, RecordError, RemoteAll, RemoteAtomic, RemoteRead,
-    RemoteReadWrite, RemoteRegion, RemoteWindow, RemoteWrite, RequestFlaw, Revoked, SplitRegion, Status, Success,
-    Type1, Type2, UnsettledWindow, Window, WindowRights, WindowType, Windowed, Work,
+    Bindable, BoundWindow, Brand, Context, Failure, Lapsed, Limits, LocalWrite, Pages, PostError, PostedMemory,
+    Posting, ProtectionDomain, QueuePair, RecordError, RemoteAll, RemoteAtomic, RemoteRead, RemoteReadWrite,
+    RemoteRegion, RemoteWindow, RemoteWrite, RequestFlaw, Revoked, SplitRegion, Status, Type1, Type2, UnsettledWindow,
+    Window, WindowRights, WindowType, Windowed, Work,
 };
 use std::any::TypeId;
 use std::mem;
+use support::{Link, PATIENCE, Promise, Queues, context, deviates, failure, filled, lacks, moved, next};
 
 type Rest<B> = SplitRegion<B, Windowed<LocalWrite>, Pages>;
 
 /// A page for windows, of a region of its own.
 fn page<B: Brand>(domain: &ProtectionDomain<B>) -> (Rest<B>, Bindable<B>) {
     domain.register::<Windowed<LocalWrite>, _>(Pages::new(4096).unwrap()).unwrap().split_bindable()
-}
-
-fn filled<B: Brand>(domain: &ProtectionDomain<B>, byte: u8, len: usize) -> Buffer<B> {
-    let mut buffer = domain.buffer(len).unwrap();
-    buffer.fill(byte);
-    buffer
-}
-
-fn next<B: Brand>(poller: &mut Poller<B>) -> Success<B> {
-    poller.wait(PATIENCE).unwrap().check().unwrap()
-}
-
-fn failed<B: Brand>(poller: &mut Poller<B>) -> Failure<B> {
-    poller.wait(PATIENCE).unwrap().check().map(|success| format!("{success:?}")).unwrap_err()
 }
 
 fn unsettled<B: Brand>(failure: Failure<B>) -> UnsettledWindow<B> {
@@ -95,13 +78,6 @@ fn write<B: Brand>(link: &mut Link<B>, byte: u8, len: usize, to: &RemoteRegion<R
     link.left.post_write(filled(&link.domain, byte, len), to).unwrap();
 }
 
-/// A record as a peer reads it, of which the peer changes where it starts.
-fn moved<A: Exposed>(remote: &RemoteRegion<A>, by: i64) -> RemoteRegion<A> {
-    let mut record = remote.to_bytes();
-    record[8..16].copy_from_slice(&remote.address().wrapping_add_signed(by).to_be_bytes());
-    RemoteRegion::from_bytes(&record).unwrap()
-}
-
 macro_rules! link {
     () => {{
         interlock::domain! { struct Test; }
@@ -159,7 +135,7 @@ fn c083_a_peer_reaches_what_a_window_is_bound_over() {
         let lapsed = bound.dealloc().unwrap();
         let pages = rest.rejoin_lapsed(lapsed).unwrap().deregister().unwrap();
         write(&mut link, 1, 8, &remote.restrict().unwrap());
-        assert_eq!((failed(&mut link.poller).status, &pages[..16]), (Status::RemoteAccess, &[7; 16][..]));
+        assert_eq!((failure(&mut link.poller).status, &pages[..16]), (Status::RemoteAccess, &[7; 16][..]));
     }
     reaches::<Type1>();
     reaches::<Type2>();
@@ -177,7 +153,7 @@ fn a_freed_window_lets_nobody_in() {
         // The region is there yet.
         let lapsed = bound.dealloc().unwrap();
         write(&mut link, 8, 8, &remote);
-        assert_eq!(failed(&mut link.poller).status, Status::RemoteAccess);
+        assert_eq!(failure(&mut link.poller).status, Status::RemoteAccess);
         let pages = rest.rejoin_lapsed(lapsed).unwrap().deregister().unwrap();
         assert_eq!(pages[..16], [[7; 8], [0; 8]].concat());
     }
@@ -194,7 +170,7 @@ fn a_window_that_is_dropped_lets_nobody_in_and_its_region_ends() {
         let remote = bound.remote().unwrap();
         drop((bound, rest));
         write(&mut link, 8, 8, &remote);
-        assert_eq!(failed(&mut link.poller).status, Status::RemoteAccess);
+        assert_eq!(failure(&mut link.poller).status, Status::RemoteAccess);
     }
     dropped::<Type1>();
     dropped::<Type2>();
@@ -237,7 +213,7 @@ fn m5_a_window_permits_what_it_was_bound_for() {
     let mut record = bound.remote::<RemoteRead>().unwrap().to_bytes();
     record[3] = 0b1110;
     write(&mut link, 7, 8, &RemoteRegion::from_bytes(&record).unwrap());
-    assert_eq!(failed(&mut link.poller).status, Status::RemoteAccess);
+    assert_eq!(failure(&mut link.poller).status, Status::RemoteAccess);
     assert_eq!(bound.load(0).unwrap(), 0);
 }
 
@@ -368,7 +344,7 @@ fn the_end_of_a_window_gives_memory_back_where_it_is_a_barrier() {
         write(&mut link, 8, 8, &again);
         next(&mut link.poller);
         write(&mut link, 9, 8, &remote);
-        assert_eq!(failed(&mut link.poller).status, Status::RemoteAccess, "the old key");
+        assert_eq!(failure(&mut link.poller).status, Status::RemoteAccess, "the old key");
         let memory = bound.dealloc().unwrap().reclaim().unwrap();
         assert_eq!(memory[..9], [8, 8, 8, 8, 8, 8, 8, 8, 3]);
     }
@@ -412,7 +388,7 @@ fn a_peer_ends_a_window_with_its_message_where_that_does_no_harm() {
     let memory = bound.dealloc().unwrap().reclaim().unwrap();
     assert_eq!(memory[..8], [7; 8]);
     write(&mut link, 9, 8, &remote.region());
-    assert_eq!((failed(&mut link.poller).status, memory[0]), (Status::RemoteAccess, 7));
+    assert_eq!((failure(&mut link.poller).status, memory[0]), (Status::RemoteAccess, 7));
 }
 
 /// m7, quirk Q6: soft-RoCE does not look at bounds.
@@ -432,7 +408,7 @@ fn a_window_is_over_a_whole_region_where_bounds_are_not_kept() {
         let (_part, memory) = part.split_bindable();
         let bound = rebind::<RemoteWrite, Type2, _>(&mut link, window, memory);
         write(&mut link, 7, 8, &moved(&bound.remote().unwrap(), 64));
-        assert_eq!(failed(&mut link.poller).status, Status::RemoteAccess);
+        assert_eq!(failure(&mut link.poller).status, Status::RemoteAccess);
         assert!(right.iter().all(|&byte| byte == 0));
         return;
     }
@@ -442,7 +418,7 @@ fn a_window_is_over_a_whole_region_where_bounds_are_not_kept() {
     // What lies beside it is the program's all the while.
     assert!(right.iter().all(|&byte| byte == 0));
     write(&mut link, 8, 8, &moved(&bound.remote().unwrap(), 64));
-    assert_eq!(failed(&mut link.poller).status, Status::RemoteAccess);
+    assert_eq!(failure(&mut link.poller).status, Status::RemoteAccess);
     let left = bound.dealloc().unwrap().reclaim().unwrap();
     let whole = left.join(right).unwrap().into_buffer();
     let pages = rest.rejoin(whole).unwrap().deregister().unwrap();
@@ -532,7 +508,7 @@ fn a_refused_bind_gives_all_back_and_an_uncertain_one_breaks_the_pair() {
     let window = link.domain.window().unwrap();
     assert!(matches!(link.right.post_bind::<RemoteRead, _>(window, memory), Err(PostError::Broken { .. })));
     link.right.destroy().unwrap();
-    let failure = failed(&mut link.poller);
+    let failure = failure(&mut link.poller);
     assert_eq!((failure.id, failure.status), (id, Status::Destroyed));
     assert!(unsettled(failure).dealloc().unwrap().reclaim().is_ok());
 }
@@ -546,7 +522,7 @@ fn a_flushed_bind_comes_back_unsettled() {
         link.right.post_bind::<RemoteWrite, K>(window, memory).unwrap();
         let _right = link.right.into_error().unwrap();
         fabric.run();
-        let failure = failed(&mut link.poller);
+        let failure = failure(&mut link.poller);
         assert_eq!((failure.operation, failure.status), (interlock::Operation::Bind, Status::Flushed));
         let lapsed = unsettled(failure).dealloc().unwrap();
         rest.rejoin_lapsed(lapsed).unwrap().deregister().unwrap();
@@ -568,7 +544,7 @@ fn a_window_that_the_peer_ended_first_is_not_ended_again() {
     }
     // Who does not look at what was received: the request fails, and no harm is done.
     link.right.post_revoke(bound).unwrap();
-    let failure = failed(&mut link.poller);
+    let failure = failure(&mut link.poller);
     assert_eq!((failure.operation, failure.status), (interlock::Operation::Revoke, Status::LocalQueuePairOperation));
     assert!(unsettled(failure).dealloc().unwrap().reclaim().is_ok());
 }
@@ -616,7 +592,7 @@ fn windows_are_not_posted_in_sessions() {
     let (queue, _poller) = domain.queue(limits.completions()).unwrap();
     let port = domain.context().active_port().unwrap();
     let Ok(pair) = domain.reliable(&queue, &limits) else {
-        assert!(!common::on_hardware(), "soft-RoCE has them");
+        assert!(!support::on_hardware(), "soft-RoCE has them");
         return;
     };
     let pair = pair.into_init(&port).unwrap();
@@ -647,3 +623,29 @@ fn a_region_is_not_rejoined_with_what_another_ones_window_left() {
     one.deregister().unwrap();
     other.deregister().unwrap();
 }
+
+support::also_extended![
+    c082_windows_come_and_go,
+    c083_a_peer_reaches_what_a_window_is_bound_over,
+    a_freed_window_lets_nobody_in,
+    a_window_that_is_dropped_lets_nobody_in_and_its_region_ends,
+    a_bind_and_the_message_that_tells_of_it_are_posted_together,
+    m5_a_window_permits_what_it_was_bound_for,
+    m6_a_window_of_type_2_serves_one_pair_and_one_of_type_1_all,
+    a_window_is_bound_on_an_unreliable_connection,
+    m12_a_pair_with_bound_windows_is_destroyed_at_once,
+    a_pair_that_was_never_used_is_destroyed_with_its_windows,
+    a_window_goes_on_through_a_reset_of_its_pair,
+    the_end_of_a_window_gives_memory_back_where_it_is_a_barrier,
+    a_peer_ends_a_window_with_its_message_where_that_does_no_harm,
+    a_window_is_over_a_whole_region_where_bounds_are_not_kept,
+    what_cannot_be_bound_comes_back,
+    a_full_queue_gives_windows_back,
+    a_refused_bind_gives_all_back_and_an_uncertain_one_breaks_the_pair,
+    a_flushed_bind_comes_back_unsettled,
+    a_window_that_the_peer_ended_first_is_not_ended_again,
+    a_window_that_cannot_be_freed_keeps_its_memory,
+    a_pair_whose_windows_cannot_be_freed_is_not_destroyed,
+    windows_are_not_posted_in_sessions,
+    a_region_is_not_rejoined_with_what_another_ones_window_left,
+];

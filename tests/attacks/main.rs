@@ -1,10 +1,7 @@
 //! Programs that try to break the promises of this library with safe calls alone. Each test is named as what never
 //! happens. All of them run on soft devices of their own, whose requests stay in flight for as long as the attack wants.
 //!
-//! A file for each kind of promise. They say `super`, since `tests/extended.rs` has all this as a module.
-
-#[path = "../common/mod.rs"]
-mod common;
+//! A file for each kind of promise.
 
 /// Starts a manual stage in a domain of its own name.
 macro_rules! stage {
@@ -22,12 +19,12 @@ mod memory;
 mod polling;
 mod posting;
 
-use common::Queues;
 use interlock::soft::{Fabric, Fault, Verb};
 use interlock::{
     Brand, Buffer, Completion, CompletionQueue, ConnectAttributes, Init, Limits, Poller, Port, ProtectionDomain,
     QueuePair, RetryCount,
 };
+use support::Queues;
 
 /// Two connected pairs of depth 4 on one completion queue of a manual fabric: nothing moves but by `run`.
 struct Stage<B> {

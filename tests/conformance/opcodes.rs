@@ -1,11 +1,11 @@
 //! Operations.
 
-use crate::common::{Link, PATIENCE, deviates, unless_refused};
 use crate::{WHILE, message, next};
 use interlock::{
     BufferList, ConnectAttributes, Limits, PostError, RemoteAtomic, RemoteRead, RemoteWrite, RequestFlaw, Work,
     WorkRequest,
 };
+use support::{Link, PATIENCE, deviates, unless_refused};
 
 /// The result of an atomic takes 8 bytes, no more and no less.
 #[test]

@@ -1,12 +1,12 @@
 //! What a peer may not do. Its records of granted memory are bytes, so they can say anything.
 
-use crate::common::{Link, PATIENCE, deviates, eventually};
 use crate::{failure, from, message, next, sending};
 use interlock::{
     Brand, ConnectAttributes, DeviceState, Exposed, InitAttributes, Limits, PeerRights, Psn, RemoteAll, RemoteAtomic,
     RemoteRead, RemoteReadWrite, RemoteRegion, RemoteWrite, Status,
 };
 use std::time::{Duration, Instant};
+use support::{Link, PATIENCE, deviates, eventually};
 
 /// The record of `region` with byte `at` changed.
 fn forged<A: Exposed, B: Exposed>(

@@ -1,8 +1,8 @@
 //! States of queue pairs.
 
-use crate::common::{Link, PATIENCE, deviates, eventually};
 use crate::{WHILE, failure, from, message, next, sending};
 use interlock::{DeviceState, InitAttributes, Limits, PeerRights, PostError, RemoteWrite, Status, TransitionFailure};
+use support::{Link, PATIENCE, deviates, eventually};
 
 /// Step by step, and each time the device says the same as the type.
 #[test]

@@ -1,8 +1,7 @@
 //! Memory that comes and goes: parts of a page are cut and joined, registered again, leased, put behind windows and taken back,
 //! while a peer writes to what it was granted, and to what it was not.
 
-use crate::common::Queues;
-use crate::{Device, Random, Stage, common, for_seeds, patient};
+use crate::{Device, Random, Stage, for_seeds, patient};
 use interlock::soft::{Fault, Verb};
 use interlock::{
     AnyQueuePair, BoundWindow, Brand, Buffer, CompletionQueue, Failure, Lapsed, Lease, Limits, LocalWrite,
@@ -11,6 +10,7 @@ use interlock::{
 };
 use std::ops::Range;
 use std::time::Duration;
+use support::Queues;
 
 const LIMITS: Limits =
     Limits { sends: 8, receives: 1, inline_bytes: 0, elements: 1, posting: interlock::Posting::List };
@@ -651,7 +651,7 @@ impl<B: Brand> Stage<B> for World<B> {
 
 #[test]
 fn a_peer_reaches_what_it_is_granted_and_nothing_else() {
-    let steps = if common::context().is_soft() { 1200 } else { 300 };
+    let steps = if support::context().is_soft() { 1200 } else { 300 };
     for_seeds(150, 6, |mut random| {
         let device = Device::open();
         let context = device.context.clone();

@@ -1,6 +1,5 @@
 //! Several pairs of reliable connections, each with receives of its own; and drops in any order.
 
-use crate::common::{PATIENCE, Queues};
 use crate::{Device, Expected, Random, Stage, for_seeds, patient};
 use interlock::{
     AnyQueuePair, Buffer, Completion, CompletionQueue, DeviceState, Errored, Init, Limits, MemoryRegion, Operation,
@@ -10,6 +9,7 @@ use interlock::{
 use std::any::Any;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
+use support::{PATIENCE, Queues};
 
 interlock::domain! {
     struct Test;
@@ -508,8 +508,8 @@ impl Stage<Test> for World {
 
 #[test]
 fn random_calls_end_as_the_model_says() {
-    let (fences, drains) = (!crate::common::deviates("C062"), !crate::common::deviates("C015"));
-    let steps = if crate::common::context().is_soft() { 2000 } else { 600 };
+    let (fences, drains) = (!support::deviates("C062"), !support::deviates("C015"));
+    let steps = if support::context().is_soft() { 2000 } else { 600 };
     for_seeds(150, 12, |mut random| {
         let mut world = World::new(fences, drains);
         for _ in 0..steps {

@@ -1,14 +1,14 @@
 //! Messages from lists of buffers, from bytes of the program and from memory that is shared out, one by one and in batches that
 //! may be refused half way; into buffers and into lists; reads and atomics between them, and a completion queue that is resized.
 
-use crate::common::Queues;
-use crate::{Device, Random, Stage, Stock, common, compose, for_seeds, patient, read};
+use crate::{Device, Random, Stage, Stock, compose, for_seeds, patient, read};
 use interlock::soft::{Fault, Verb};
 use interlock::{
     Buffer, BufferList, Completion, CompletionQueue, Inline, Limits, MemoryRegion, Poller, Port, PostError,
     PostedMemory, ProtectionDomain, QueuePair, RemoteAll, ResizeError, SharedBuffer, Work, WorkId, WorkRequest,
 };
 use std::collections::{HashMap, VecDeque};
+use support::Queues;
 
 interlock::domain! { struct Test; }
 
@@ -445,7 +445,7 @@ impl Stage<Test> for World {
 
 #[test]
 fn lists_batches_and_shares_arrive_whole_and_come_back_once() {
-    let steps = if common::context().is_soft() { 600 } else { 200 };
+    let steps = if support::context().is_soft() { 600 } else { 200 };
     for_seeds(60, 6, |mut random| {
         let mut world = World::new();
         for _ in 0..random.below(steps) {

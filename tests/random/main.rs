@@ -6,8 +6,6 @@
 #[path = "../../benches/common/random.rs"]
 #[allow(dead_code, reason = "the benchmarks use more of it")]
 mod chance;
-#[path = "../common/mod.rs"]
-mod common;
 
 mod grants;
 mod links;
@@ -16,7 +14,6 @@ mod shared;
 mod unreliable;
 
 use chance::Random;
-use common::PATIENCE;
 use interlock::soft::{Fabric, Fault, Verb};
 use interlock::{
     AnyQueuePair, Brand, Buffer, ConnectAttributes, Context, DeviceState, Errored, Init, Polling, Port, PostError,
@@ -25,6 +22,7 @@ use interlock::{
 use std::cell::Cell;
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
+use support::PATIENCE;
 
 /// The device: a soft one that is stepped, or the one that `INTERLOCK_DEVICE` names.
 struct Device {
@@ -39,7 +37,7 @@ const NAME: &str = "random";
 
 impl Device {
     fn open() -> Self {
-        let (context, fatal) = (common::context(), Cell::new(false));
+        let (context, fatal) = (support::context(), Cell::new(false));
         if !context.is_soft() {
             return Self { context, stepped: None, fatal };
         }
@@ -121,13 +119,13 @@ impl Drop for Seed {
 fn for_seeds(on_soft: u64, on_others: u64, sequence: impl Fn(Random)) {
     let seeds = match std::env::var("INTERLOCK_SEED") {
         Ok(seed) => seed.parse().map(|seed| seed..seed + 1).expect("a number"),
-        Err(_) if common::context().is_soft() => 0..on_soft,
+        Err(_) if support::context().is_soft() => 0..on_soft,
         Err(_) => 0..on_others,
     };
     for seed in seeds {
         let _seed = Seed(seed);
         // One seed as most programs poll, the next as some do.
-        common::POLLING.set(if seed % 2 == 0 { Polling::Array } else { Polling::Extended });
+        support::POLLING.set(if seed % 2 == 0 { Polling::Array } else { Polling::Extended });
         sequence(Random::new(seed));
     }
 }

@@ -1,7 +1,6 @@
 //! Reliable connections that receive from one shared queue, on two completion queues.
 
-use crate::common::Queues;
-use crate::{Device, Random, Stage, Stock, common, compose, for_seeds, patient, read};
+use crate::{Device, Random, Stage, Stock, compose, for_seeds, patient, read};
 use interlock::soft::Verb;
 use interlock::{
     AnyQueuePair, AsyncEvent, AsyncEvents, Completion, CompletionQueue, Init, Limits, MemoryRegion, OnShared,
@@ -9,6 +8,7 @@ use interlock::{
     SharedLimits, SharedReceiveQueue, SharedReceiveQueueEvent, Status, Work, WorkId,
 };
 use std::collections::HashMap;
+use support::Queues;
 
 interlock::domain! { struct Test; }
 
@@ -291,7 +291,7 @@ impl World {
         let (pair, buffer) = match completion.check() {
             Ok(success) => (success.queue_pair(), self.received(success.queue_pair(), success.work())),
             Err(failure) => {
-                let deviation = common::deviates("C096");
+                let deviation = support::deviates("C096");
                 let expected = if deviation { Status::LocalQueuePairOperation } else { Status::LocalLength };
                 assert_eq!(failure.status, expected, "{failure}");
                 // Which life it was, only the pair's number says.
@@ -472,7 +472,7 @@ impl World {
 
     /// What was sent arrives, on connections where nothing went wrong.
     fn settle(&mut self, random: &mut Random) {
-        let deadline = std::time::Instant::now() + common::PATIENCE;
+        let deadline = std::time::Instant::now() + support::PATIENCE;
         loop {
             let empty = self.poll(usize::MAX);
             let alive =
@@ -559,7 +559,7 @@ impl Stage<Test> for World {
 
 #[test]
 fn each_shared_receive_comes_back_once_with_its_message() {
-    let steps = if common::context().is_soft() { 1500 } else { 500 };
+    let steps = if support::context().is_soft() { 1500 } else { 500 };
     for_seeds(400, 10, |mut random| {
         let mut world = World::new();
         for _ in 0..random.below(steps) {

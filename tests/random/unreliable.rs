@@ -1,7 +1,6 @@
 //! Unreliable connections and datagrams, with receives of their own and with shared ones: messages may be lost, and no more.
 
-use crate::common::Queues;
-use crate::{Device, Random, Stage, Stock, common, compose, for_seeds, read};
+use crate::{Device, Random, Stage, Stock, compose, for_seeds, read};
 use interlock::soft::{Fault, Verb};
 use interlock::{
     AnyQueuePair, Brand, Buffer, Carries, Completion, CompletionQueue, Connectionless, Context, Datagrams, Init,
@@ -10,6 +9,7 @@ use interlock::{
     UnreliableConnection, UnreliableDatagram, Work, WorkId, WorkRequest, request,
 };
 use std::collections::HashMap;
+use support::Queues;
 
 const LIMITS: Limits =
     Limits { sends: 4, receives: 3, inline_bytes: 0, elements: 1, posting: interlock::Posting::List };
@@ -580,7 +580,7 @@ fn messages_come_once_in_order_or_not_at_all<K: Kind>()
 where
     for<'p> &'p Port: Into<<K::Transport as Transport>::InitAttributes>,
 {
-    let steps = if common::context().is_soft() { 1500 } else { 400 };
+    let steps = if support::context().is_soft() { 1500 } else { 400 };
     for_seeds(150, 4, |mut random| {
         let mut world = World::<K>::new();
         for _ in 0..random.below(steps) {

@@ -1,6 +1,5 @@
 //! What breaks the pair, and how it comes back: requests that fail or are cut off, on devices that stand still too.
 
-use crate::common::PATIENCE;
 use crate::{SHORT, Wire, always, broken};
 use interlock::scope::{Exclusive, InScopeError, ScopeError, WaitFailure};
 use interlock::soft::{Fabric, Fault, Verb};
@@ -9,6 +8,7 @@ use interlock::{
     WaitError,
 };
 use std::time::{Duration, Instant};
+use support::PATIENCE;
 
 #[test]
 fn a_receive_without_a_message_is_cut_off_and_its_memory_is_back() {

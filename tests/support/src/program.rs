@@ -1,5 +1,4 @@
 //! Programs that tests start. None of them outlives its test or its time.
-#![allow(dead_code, reason = "each test file uses a part")]
 
 use std::env;
 use std::fs;
@@ -15,7 +14,7 @@ use std::time::{Duration, Instant};
 const LIMIT: Duration = Duration::from_secs(180);
 
 /// An example that was built with the tests.
-pub(crate) fn example(name: &str) -> PathBuf {
+pub fn example(name: &str) -> PathBuf {
     let test = env::current_exe().unwrap();
     let path = test.parent().and_then(|deps| deps.parent()).unwrap().join("examples").join(name);
     assert!(path.exists(), "{} is not there: cargo build --examples", path.display());
@@ -23,7 +22,7 @@ pub(crate) fn example(name: &str) -> PathBuf {
 }
 
 /// A program that runs.
-pub(crate) struct Program {
+pub struct Program {
     child: Child,
     line: String,
     stdout: Pipe,
@@ -38,15 +37,15 @@ struct Pipe {
 
 /// A program that has ended.
 #[derive(Debug)]
-pub(crate) struct Ended {
-    pub(crate) line: String,
-    pub(crate) status: ExitStatus,
-    pub(crate) stdout: String,
-    pub(crate) stderr: String,
+pub struct Ended {
+    pub line: String,
+    pub status: ExitStatus,
+    pub stdout: String,
+    pub stderr: String,
 }
 
 impl Program {
-    pub(crate) fn start(program: impl Into<PathBuf>, arguments: &[&str]) -> Self {
+    pub fn start(program: impl Into<PathBuf>, arguments: &[&str]) -> Self {
         let program = program.into();
         let line = format!("{} {}", program.display(), arguments.join(" "));
         let mut command = Command::new(&program);
@@ -62,12 +61,12 @@ impl Program {
     }
 
     /// Runs it to its end.
-    pub(crate) fn run(program: impl Into<PathBuf>, arguments: &[&str]) -> Ended {
+    pub fn run(program: impl Into<PathBuf>, arguments: &[&str]) -> Ended {
         Self::start(program, arguments).end()
     }
 
     /// Waits for its end.
-    pub(crate) fn end(mut self) -> Ended {
+    pub fn end(mut self) -> Ended {
         let deadline = Instant::now() + LIMIT;
         while self.child.try_wait().unwrap().is_none() && Instant::now() < deadline {
             thread::sleep(Duration::from_millis(5));
@@ -79,7 +78,7 @@ impl Program {
     }
 
     /// Waits for its end and another's. If one of them fails, the other is not waited for.
-    pub(crate) fn end_with(mut self, mut other: Self) -> (Ended, Ended) {
+    pub fn end_with(mut self, mut other: Self) -> (Ended, Ended) {
         let deadline = Instant::now() + LIMIT;
         while Instant::now() < deadline {
             match [&mut self, &mut other].map(|program| program.child.try_wait().unwrap()) {
@@ -92,19 +91,19 @@ impl Program {
     }
 
     /// Ends it, as if its machine had gone.
-    pub(crate) fn kill(mut self) -> Ended {
+    pub fn kill(mut self) -> Ended {
         _ = self.child.kill();
         let status = self.child.wait().unwrap();
         Ended { line: self.line.clone(), status, stdout: self.stdout.rest(), stderr: self.stderr.rest() }
     }
 
     /// Waits until it listens on a TCP port.
-    pub(crate) fn listens(self, port: u16) -> Self {
+    pub fn listens(self, port: u16) -> Self {
         self.until(&format!("listen on port {port}"), |_| is_listened_on(port))
     }
 
     /// Waits until it has said something on stdout.
-    pub(crate) fn has_said(self, what: &str) -> Self {
+    pub fn has_said(self, what: &str) -> Self {
         self.until(&format!("say {what:?}"), |this| this.stdout.so_far().contains(what))
     }
 
@@ -154,21 +153,21 @@ impl Drop for Program {
 
 impl Ended {
     #[track_caller]
-    pub(crate) fn succeeded(self) -> Self {
+    pub fn succeeded(self) -> Self {
         assert!(self.status.success() && self.stderr.is_empty(), "{self:#?}");
         self
     }
 
     /// It failed as it should: with one line on stderr that says `why`.
     #[track_caller]
-    pub(crate) fn failed(self, why: &str) -> Self {
+    pub fn failed(self, why: &str) -> Self {
         self.failed_for_one_of(&[why])
     }
 
     /// As [`failed`](Self::failed), for a peer that was killed. What is noticed first depends on the moment: the kernel takes
     /// the dead program's memory and queue pair down one after the other, so a message may still meet one of them.
     #[track_caller]
-    pub(crate) fn failed_for_a_dead_peer(self) -> Self {
+    pub fn failed_for_a_dead_peer(self) -> Self {
         self.failed_for_one_of(&[
             "closed the connection",
             "cannot talk to",
@@ -182,7 +181,7 @@ impl Ended {
 
     /// As [`failed`](Self::failed), where it depends on the moment or the device which of the reasons comes first.
     #[track_caller]
-    pub(crate) fn failed_for_one_of(self, reasons: &[&str]) -> Self {
+    pub fn failed_for_one_of(self, reasons: &[&str]) -> Self {
         let is_one_line = self.stderr.lines().count() == 1 && self.stderr.ends_with('\n');
         let is_error = self.status.code() == Some(1) && !self.stderr.contains("panicked");
         let has_reason = reasons.iter().any(|why| self.stderr.contains(why));
@@ -191,14 +190,14 @@ impl Ended {
     }
 
     #[track_caller]
-    pub(crate) fn says(self, what: &str) -> Self {
+    pub fn says(self, what: &str) -> Self {
         assert!(self.stdout.contains(what), "does not say {what:?}: {self:#?}");
         self
     }
 }
 
 /// A TCP port that nobody uses.
-pub(crate) fn free_port() -> u16 {
+pub fn free_port() -> u16 {
     TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port()
 }
 
