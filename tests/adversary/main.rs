@@ -1,6 +1,8 @@
 //! Programs on devices that do what providers do differently: each profile of the soft device, and adversaries.
 //!
-//! `ADVERSARY_SEEDS` says how many adversaries; 16 if it is not set. `ADVERSARY_ROUNDS` says how many random programs each meets.
+//! `ADVERSARY_SEEDS` is the number of adversaries, 16 if it is not set. `ADVERSARY_ROUNDS` is the number of random
+//! programs that each of them meets. A random program that fails is made smaller; the adversary stays the same, since
+//! its seed decides what it does.
 
 mod random;
 mod scopes;
@@ -14,9 +16,12 @@ use interlock::{
     SharedReceiveQueue, Work, WorkRequest,
 };
 use std::collections::HashSet;
+use std::fmt::Debug;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use std::{env, thread};
+use support::Random;
+use support::steps::{self, Program};
 
 const LIMITS: Limits =
     Limits { sends: 8, receives: 8, inline_bytes: 32, elements: 3, posting: interlock::Posting::List };
@@ -44,8 +49,8 @@ fn profiles() -> Vec<Profile> {
     NAMED.into_iter().chain((0..seeds).map(|seed| Profile::Adversary(seed & 3 | (seed & !3) << 1))).collect()
 }
 
-/// Whether posts fail that may be queued all the same. What the device may have of them keeps its pair from leaving, so there is
-/// no end to wait for.
+/// Whether posts fail that may be queued all the same. What the device may have of them keeps its pair from leaving, so
+/// there is no end to wait for.
 fn posts_fail(profile: Profile) -> bool {
     matches!(profile, Profile::Hns) || matches!(profile, Profile::Adversary(seed) if seed & 1 != 0)
 }
@@ -53,16 +58,6 @@ fn posts_fail(profile: Profile) -> bool {
 /// Whether polls and destroys fail.
 fn objects_die(profile: Profile) -> bool {
     matches!(profile, Profile::Adversary(seed) if seed & 4 != 0)
-}
-
-/// Numbers from a seed.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % end
-    }
 }
 
 macro_rules! stage {
@@ -73,6 +68,33 @@ macro_rules! stage {
         let port = context.active_port().unwrap();
         (fabric, context.named_domain(Test).unwrap(), port)
     }};
+}
+
+/// Tests a random program on each of these devices, for each of so many seeds. `ADVERSARY_ROUNDS` says another number
+/// of seeds.
+fn for_programs<C: Copy + Debug + 'static>(
+    test: &str,
+    devices: impl IntoIterator<Item = (Profile, u64)>,
+    calls: &[(u32, C)],
+    steps: usize,
+    run: impl Fn(Profile, &Program<C>),
+) {
+    let strategy = steps::programs(calls, 1, if cfg!(miri) { 60 } else { steps });
+    for (profile, seed) in devices {
+        steps::check(
+            &format!("{test}, {profile:?}, program {seed}"),
+            seed,
+            &strategy,
+            Duration::from_secs(60),
+            |program| run(profile, program),
+        );
+    }
+}
+
+/// How many random programs each device meets.
+fn rounds(usually: u64) -> u64 {
+    let asked = env::var("ADVERSARY_ROUNDS").ok().and_then(|rounds| rounds.parse().ok());
+    asked.unwrap_or(if cfg!(miri) { 1 } else { usually })
 }
 
 /// Two connected pairs on one completion queue.
@@ -127,7 +149,7 @@ fn messages_arrive_whole_and_buffers_come_back_once() {
     for profile in profiles() {
         let (fabric, domain, port) = stage!(profile);
         let (queue, mut poller) = domain.completion_queue(256).unwrap();
-        let mut dice = Dice(1);
+        let mut dice = Random::new(1);
         for round in 0..if cfg!(miri) { 1 } else { 6_u8 } {
             let (mut left, mut right) = connected(&domain, &queue, &port);
             let mut out = Out::default();
@@ -142,7 +164,7 @@ fn messages_arrive_whole_and_buffers_come_back_once() {
                 let mut buffer = spare.pop().unwrap();
                 out.goes(&buffer);
                 let text = [number ^ round; 48];
-                buffer.write(&text[..1 + dice.below(48) as usize]).unwrap();
+                buffer.write(&text[..1 + dice.below(48)]).unwrap();
                 let mut request = WorkRequest::send(buffer);
                 if dice.below(2) == 0 {
                     request = request.unsignalled();
@@ -257,7 +279,7 @@ fn connections_that_come_and_go_use_up_no_shared_receives() {
         let (queue, mut poller) = domain.completion_queue(128).unwrap();
         let limits = SharedLimits { receives: 8, ..SharedLimits::default() };
         let Some(mut shared) = shared_queue(profile, &domain, &limits) else { continue };
-        let mut dice = Dice(3);
+        let mut dice = Random::new(3);
         for _ in 0..if cfg!(miri) { 2 } else { 40 } {
             let spare = (8 - shared.in_flight()) as usize;
             for buffer in (0..spare).map(|_| domain.buffer(48).unwrap()) {
@@ -285,7 +307,8 @@ fn connections_that_come_and_go_use_up_no_shared_receives() {
     }
 }
 
-/// A device that neither flushes nor lets go has what is in flight for good: also after the completion queue of it has ended.
+/// A device that neither flushes nor lets go has what is in flight for good: also after the completion queue of it has
+/// ended.
 #[test]
 fn a_pair_that_is_not_destroyed_keeps_what_it_has_in_flight() {
     for profile in profiles() {
@@ -337,7 +360,8 @@ fn a_number_that_is_given_out_again_is_no_other_pairs() {
         let (mut before, server) = serve(&domain, &shared, &queue, &port);
         let first = server.number();
         let _ = before.post_send(Inline(b"for the first"));
-        // In this order: where numbers are used again, the next server has this one's. Its completion may be in the queue.
+        // In this order: where numbers are used again, the next server has this one's. Its completion may be in the
+        // queue.
         drop((server, before));
         let (mut client, server) = serve(&domain, &shared, &queue, &port);
         assert_ne!(server.number(), first, "{profile:?}");
@@ -408,7 +432,8 @@ fn a_plain_message_brings_no_immediate_of_another() {
     }
 }
 
-/// A failure belongs to the life in which it came, also where it comes out last and another life has begun in the program's own closure.
+/// A failure belongs to the life in which it came, also where it comes out last and another life has begun in the
+/// program's own closure.
 #[test]
 fn a_failure_that_comes_out_late_breaks_no_other_life() {
     for profile in [Profile::Siw, Profile::Efa, Profile::Adversary(0)] {

@@ -1,7 +1,7 @@
-//! Memory that comes and goes: parts of a page are cut and joined, registered again, leased, put behind windows and taken back,
-//! while a peer writes to what it was granted, and to what it was not.
+//! Memory that comes and goes: parts of a page are cut and joined, registered again, leased, put behind windows and
+//! taken back, while a peer writes to what it was granted, and to what it was not.
 
-use crate::{Device, Random, Stage, for_seeds, patient};
+use crate::{Device, Effort, Random, Stage, for_programs, patient};
 use interlock::soft::{Fault, Verb};
 use interlock::{
     AnyQueuePair, BoundWindow, Brand, Buffer, CompletionQueue, Failure, Lapsed, Lease, Limits, LocalWrite,
@@ -11,6 +11,7 @@ use interlock::{
 use std::ops::Range;
 use std::time::Duration;
 use support::Queues;
+use support::steps::Step;
 
 const LIMITS: Limits =
     Limits { sends: 8, receives: 1, inline_bytes: 0, elements: 1, posting: interlock::Posting::List };
@@ -28,7 +29,8 @@ enum Grant<B> {
     /// A window over a part of the page, where bounds are kept; and one over a registration of a part.
     Window(BoundWindow<B, Type2>),
     WholeWindow(BoundWindow<B, Type2>, SplitRegion<B, Windowed<LocalWrite>, Buffer<B>>),
-    /// A lease that was forgotten: it is the peer's for good. Whether a write that failed was done there, only the peer can see.
+    /// A lease that was forgotten: it is the peer's for good. Whether a write that failed was done there, only the peer
+    /// can see.
     Forgotten {
         is_known: bool,
     },
@@ -73,6 +75,37 @@ struct Written {
     /// Seen to have been done, or not to have been when the memory was taken back.
     done: Option<bool>,
 }
+
+/// What a step of a program does.
+#[derive(Clone, Copy, Debug)]
+enum Call {
+    Poll,
+    Step,
+    Grant,
+    Revoke,
+    Write,
+    Look,
+    Shape,
+    Lose,
+    Trespass,
+    RenewLink,
+    CheckAll,
+}
+
+/// Each call, with how often it comes. A failing program is made smaller by calls that come earlier here.
+const CALLS: [(u32, Call); 11] = [
+    (15, Call::Poll),
+    (25, Call::Step),
+    (30, Call::Grant),
+    (20, Call::Revoke),
+    (60, Call::Write),
+    (10, Call::Look),
+    (30, Call::Shape),
+    (4, Call::Lose),
+    (3, Call::Trespass),
+    (1, Call::RenewLink),
+    (2, Call::CheckAll),
+];
 
 struct World<B> {
     device: Device,
@@ -169,8 +202,8 @@ impl<B: Brand> World<B> {
         }
     }
 
-    /// Finds out how many of the writes that have not come out are in what was `found` from word `first` on. They come in order,
-    /// so no other ones are.
+    /// Finds out how many of the writes that have not come out are in what was `found` from word `first` on. They come
+    /// in order, so no other ones are.
     fn settle(&mut self, first: usize, found: &[u64], ended: bool) {
         let range = first..first + found.len();
         let mut content = self.content[range.clone()].to_vec();
@@ -562,22 +595,24 @@ impl<B: Brand> World<B> {
         self.free.push(buffer);
     }
 
-    fn act(&mut self, random: &mut Random) {
-        match random.below(200) {
-            0..30 => self.grant(random),
-            30..50 if !self.live.is_empty() => {
+    fn act(&mut self, step: &Step<Call>) {
+        let random = &mut step.random();
+        match step.call {
+            Call::Poll => drop(self.poll(1 + random.below(4))),
+            Call::Step => self.device.step(random),
+            Call::Grant => self.grant(random),
+            Call::Revoke if self.live.is_empty() => (),
+            Call::Revoke => {
                 let at = random.below(self.live.len());
                 self.revoke(random, at);
             }
-            50..110 => self.write(random),
-            110..120 => self.look(random),
-            120..150 => self.shape(random),
-            150..165 => drop(self.poll(1 + random.below(4))),
-            165..190 => self.device.step(random),
-            190..194 => self.device.lose(random),
-            194..197 => self.trespass(random),
-            197 => self.renew_link(random),
-            _ => self.check_all(),
+            Call::Write => self.write(random),
+            Call::Look => self.look(random),
+            Call::Shape => self.shape(random),
+            Call::Lose => self.device.lose(random),
+            Call::Trespass => self.trespass(random),
+            Call::RenewLink => self.renew_link(random),
+            Call::CheckAll => self.check_all(),
         }
     }
 }
@@ -651,25 +686,24 @@ impl<B: Brand> Stage<B> for World<B> {
 
 #[test]
 fn a_peer_reaches_what_it_is_granted_and_nothing_else() {
-    let steps = if support::context().is_soft() { 1200 } else { 300 };
-    for_seeds(150, 6, |mut random| {
+    let effort = Effort { programs: [150, 6], most_steps: [1200, 300] };
+    for_programs("a_peer_reaches_what_it_is_granted_and_nothing_else", &effort, 1, &CALLS, |program| {
         let device = Device::open();
         let context = device.context.clone();
         let done = context.with_domain(|domain| {
             let mut world = World::new(device, domain);
-            for _ in 0..random.below(steps) {
-                world.act(&mut random);
-            }
+            program.steps().for_each(|step| world.act(step));
+            let random = &mut program.random_after();
             if random.one_in(3) {
                 world.device.fail();
             }
             if !world.device.fatal.get() {
                 world.rest();
             }
-            world.renew_link(&mut random);
+            world.renew_link(random);
             for at in (0..world.live.len()).rev() {
                 while world.live.get(at).is_some_and(|live| !matches!(live.grant, Grant::Forgotten { .. })) {
-                    world.revoke(&mut random, at);
+                    world.revoke(random, at);
                 }
             }
             world.check();

@@ -1,6 +1,6 @@
 //! Several pairs of reliable connections, each with receives of its own; and drops in any order.
 
-use crate::{Device, Expected, Random, Stage, for_seeds, patient};
+use crate::{Device, Effort, Expected, Random, Stage, domain_named, for_programs, patient};
 use interlock::{
     AnyQueuePair, Buffer, Completion, CompletionQueue, DeviceState, Errored, Init, Limits, MemoryRegion, Operation,
     Poller, Port, PostError, PostedMemory, ProtectionDomain, QueuePair, RemoteAll, RemoteRegion, SharedLimits, Status,
@@ -9,6 +9,7 @@ use interlock::{
 use std::any::Any;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
+use support::steps::Step;
 use support::{PATIENCE, Queues};
 
 interlock::domain! {
@@ -95,6 +96,41 @@ struct End {
     life: usize,
 }
 
+/// What a step of a program does. The place of a step is one of the ends.
+#[derive(Clone, Copy, Debug)]
+enum Call {
+    Poll,
+    Step,
+    Receive,
+    Message,
+    Write,
+    Read,
+    Add,
+    Flawed,
+    Lose,
+    Settle,
+    Pause,
+    Bad,
+    Revive,
+}
+
+/// Each call, with how often it comes. A failing program is made smaller by calls that come earlier here.
+const CALLS: [(u32, Call); 13] = [
+    (90, Call::Poll),
+    (62, Call::Step),
+    (60, Call::Receive),
+    (60, Call::Message),
+    (30, Call::Write),
+    (30, Call::Read),
+    (20, Call::Add),
+    (10, Call::Flawed),
+    (8, Call::Lose),
+    (10, Call::Settle),
+    (10, Call::Pause),
+    (4, Call::Bad),
+    (6, Call::Revive),
+];
+
 struct World {
     device: Device,
     domain: ProtectionDomain<Test>,
@@ -118,7 +154,7 @@ struct World {
 impl World {
     fn new(fences: bool, drains: bool) -> Self {
         let device = Device::open();
-        let domain = device.context.named_domain(Test).unwrap();
+        let domain = domain_named(&device.context, Test);
         let port = device.context.active_port().unwrap();
         let (queue, poller) = domain.queue(2 * LINKS as u32 * LIMITS.completions()).unwrap();
         let free = domain.buffers(BUFFERS, BUFFER_BYTES).unwrap();
@@ -466,24 +502,24 @@ impl World {
     }
 
     /// One call, or a few that belong together.
-    fn act(&mut self, random: &mut Random) {
-        let (link, end) = (random.below(LINKS), random.below(2));
+    fn act(&mut self, step: &Step<Call>) {
+        let (random, link, end) = (&mut step.random(), step.place / 2, step.place % 2);
         let life = self.links[link][end].life;
         let (last, least) = self.lives[life].written;
-        match random.below(400) {
-            0..60 => self.post(random, link, end, What::Receive),
-            60..120 => self.post(random, link, end, What::Message),
-            120..150 => self.post(random, link, end, What::Write(last + 1)),
-            150..180 => self.post(random, link, end, What::Read(least)),
-            180..200 => self.post(random, link, end, What::Add),
-            200..210 => self.post_flawed(link, end),
-            210..300 => drop(self.poll(1 + random.below(6))),
-            300..362 => self.device.step(random),
-            362..370 => self.device.lose(random),
-            370..380 => self.settle(random, link),
-            380..390 => self.pause(link, end),
-            390..394 => self.post(random, link, end, What::Bad),
-            _ => self.revive(random, link),
+        match step.call {
+            Call::Poll => drop(self.poll(1 + random.below(6))),
+            Call::Step => self.device.step(random),
+            Call::Receive => self.post(random, link, end, What::Receive),
+            Call::Message => self.post(random, link, end, What::Message),
+            Call::Write => self.post(random, link, end, What::Write(last + 1)),
+            Call::Read => self.post(random, link, end, What::Read(least)),
+            Call::Add => self.post(random, link, end, What::Add),
+            Call::Flawed => self.post_flawed(link, end),
+            Call::Lose => self.device.lose(random),
+            Call::Settle => self.settle(random, link),
+            Call::Pause => self.pause(link, end),
+            Call::Bad => self.post(random, link, end, What::Bad),
+            Call::Revive => self.revive(random, link),
         }
     }
 }
@@ -509,19 +545,18 @@ impl Stage<Test> for World {
 #[test]
 fn random_calls_end_as_the_model_says() {
     let (fences, drains) = (!support::deviates("C062"), !support::deviates("C015"));
-    let steps = if support::context().is_soft() { 2000 } else { 600 };
-    for_seeds(150, 12, |mut random| {
+    let effort = Effort { programs: [150, 12], most_steps: [4000, 1200] };
+    for_programs("random_calls_end_as_the_model_says", &effort, 2 * LINKS, &CALLS, |program| {
         let mut world = World::new(fences, drains);
-        for _ in 0..steps {
-            world.act(&mut random);
-        }
+        program.steps().for_each(|step| world.act(step));
+        let random = &mut program.random_after();
         for link in 0..LINKS {
-            world.settle(&mut random, link);
+            world.settle(random, link);
         }
         // Whatever is still under way comes back when its pair goes.
         for link in 0..LINKS {
             for end in 0..2 {
-                drop(world.take_down_end(&mut random, link, end));
+                drop(world.take_down_end(random, link, end));
             }
         }
         assert!(world.in_flight.is_empty());
@@ -529,12 +564,21 @@ fn random_calls_end_as_the_model_says() {
     });
 }
 
-/// Every kind of object, some of them in use, dropped in any order: nothing is left, so the domain's name is free again.
+/// Drops an object.
+#[derive(Clone, Copy, Debug)]
+struct Dropping;
+
+/// Every kind of object, some of them in use, dropped in any order: nothing is left, so the domain's name is free
+/// again.
 #[test]
 fn drops_in_any_order_leave_nothing() {
-    for_seeds(200, 30, |mut random| {
+    const OBJECTS: usize = 14;
+    let effort = Effort { programs: [200, 30], most_steps: [OBJECTS, OBJECTS] };
+    // A step drops the object at its place of those that are left. The objects that no step drops go last.
+    for_programs("drops_in_any_order_leave_nothing", &effort, OBJECTS, &[(1, Dropping)], |program| {
+        let mut random = program.random_after();
         let device = Device::open();
-        let domain = device.context.named_domain(Dropped).unwrap();
+        let domain = domain_named(&device.context, Dropped);
         let port = device.context.active_port().unwrap();
         let channel = domain.completion_channel().unwrap();
         let (queue, poller) = channel.queue(64).unwrap();
@@ -573,10 +617,13 @@ fn drops_in_any_order_leave_nothing() {
             Box::new(readiness),
         ];
         let context = device.context.clone();
-        while !objects.is_empty() {
+        assert_eq!(objects.len(), OBJECTS);
+        let mut order: Vec<usize> = program.steps().map(|step| step.place).collect();
+        order.resize(OBJECTS, 0);
+        for place in order {
             // The descriptors to wait on are of no domain.
             assert!(objects.len() == 1 || context.named_domain(Dropped).is_err(), "freed too early");
-            objects.swap_remove(random.below(objects.len()));
+            objects.swap_remove(place % objects.len());
             device.step(&mut random);
         }
         context.named_domain(Dropped).expect("nothing is left");

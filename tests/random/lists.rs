@@ -1,7 +1,8 @@
-//! Messages from lists of buffers, from bytes of the program and from memory that is shared out, one by one and in batches that
-//! may be refused half way; into buffers and into lists; reads and atomics between them, and a completion queue that is resized.
+//! Messages from lists of buffers, from bytes of the program and from memory that is shared out, one by one and in
+//! batches that may be refused half way; into buffers and into lists; reads and atomics between them, and a completion
+//! queue that is resized.
 
-use crate::{Device, Random, Stage, Stock, compose, for_seeds, patient, read};
+use crate::{Device, Effort, Random, Stage, Stock, compose, domain_named, for_programs, patient, read};
 use interlock::soft::{Fault, Verb};
 use interlock::{
     Buffer, BufferList, Completion, CompletionQueue, Inline, Limits, MemoryRegion, Poller, Port, PostError,
@@ -9,6 +10,7 @@ use interlock::{
 };
 use std::collections::{HashMap, VecDeque};
 use support::Queues;
+use support::steps::Step;
 
 interlock::domain! { struct Test; }
 
@@ -50,6 +52,39 @@ struct Link {
     order: [VecDeque<WorkId>; 2],
 }
 
+/// What a step of a program does. The place of a step is a link.
+#[derive(Clone, Copy, Debug)]
+enum Call {
+    Poll,
+    Step,
+    Receive,
+    Message,
+    Inline,
+    Read,
+    Add,
+    Broadcast,
+    Batch,
+    Lose,
+    Resize,
+    Settle,
+}
+
+/// Each call, with how often it comes. A failing program is made smaller by calls that come earlier here.
+const CALLS: [(u32, Call); 12] = [
+    (34, Call::Poll),
+    (38, Call::Step),
+    (40, Call::Receive),
+    (30, Call::Message),
+    (10, Call::Inline),
+    (10, Call::Read),
+    (10, Call::Add),
+    (10, Call::Broadcast),
+    (6, Call::Batch),
+    (5, Call::Lose),
+    (5, Call::Resize),
+    (2, Call::Settle),
+];
+
 struct World {
     device: Device,
     _domain: ProtectionDomain<Test>,
@@ -72,7 +107,7 @@ struct World {
 impl World {
     fn new() -> Self {
         let device = Device::open();
-        let domain = device.context.named_domain(Test).unwrap();
+        let domain = domain_named(&device.context, Test);
         let port = device.context.active_port().unwrap();
         let (queue, poller) = domain.queue(ROOM).unwrap();
         let stock = Stock::new(&domain, BUFFERS, BUFFER_BYTES);
@@ -402,21 +437,21 @@ impl World {
         }
     }
 
-    fn act(&mut self, random: &mut Random) {
-        let link = random.below(LINKS);
-        match random.below(200) {
-            0..40 => self.receive(random, link),
-            40..70 => self.post(random, link, What::Message),
-            70..80 => self.post(random, link, What::Inline),
-            80..90 => self.post(random, link, What::Read),
-            90..100 => self.post(random, link, What::Add),
-            100..110 => self.broadcast(random),
-            110..116 => self.batch(random, link),
-            116..150 => drop(self.poll(1 + random.below(8))),
-            150..188 => self.device.step(random),
-            188..193 => self.device.lose(random),
-            193..198 => self.resize(random),
-            _ => self.settle(random),
+    fn act(&mut self, step: &Step<Call>) {
+        let (random, link) = (&mut step.random(), step.place);
+        match step.call {
+            Call::Poll => drop(self.poll(1 + random.below(8))),
+            Call::Step => self.device.step(random),
+            Call::Receive => self.receive(random, link),
+            Call::Message => self.post(random, link, What::Message),
+            Call::Inline => self.post(random, link, What::Inline),
+            Call::Read => self.post(random, link, What::Read),
+            Call::Add => self.post(random, link, What::Add),
+            Call::Broadcast => self.broadcast(random),
+            Call::Batch => self.batch(random, link),
+            Call::Lose => self.device.lose(random),
+            Call::Resize => self.resize(random),
+            Call::Settle => self.settle(random),
         }
     }
 }
@@ -445,13 +480,11 @@ impl Stage<Test> for World {
 
 #[test]
 fn lists_batches_and_shares_arrive_whole_and_come_back_once() {
-    let steps = if support::context().is_soft() { 600 } else { 200 };
-    for_seeds(60, 6, |mut random| {
+    let effort = Effort { programs: [60, 6], most_steps: [600, 200] };
+    for_programs("lists_batches_and_shares_arrive_whole_and_come_back_once", &effort, LINKS, &CALLS, |program| {
         let mut world = World::new();
-        for _ in 0..random.below(steps) {
-            world.act(&mut random);
-        }
-        world.settle(&mut random);
+        program.steps().for_each(|step| world.act(step));
+        world.settle(&mut program.random_after());
         let World { links, mut poller, mut stock, in_flight, .. } = world;
         links.into_iter().for_each(|link| drop((link.from, link.to)));
         while let Some(completion) = poller.poll().unwrap() {

@@ -1,11 +1,8 @@
-//! Long random sequences of calls, legal and not, against small models of what must come of them: a file for each model.
+//! Long random programs of calls, legal and not, against small models of what must come of them: a file for each model.
 //!
-//! `INTERLOCK_SEED=<number>` repeats one sequence; a failing one says its number. The soft device is stepped by hand, so that a
-//! seed is the same sequence each time; on another device the models take completions as they come.
-
-#[path = "../../benches/common/random.rs"]
-#[allow(dead_code, reason = "the benchmarks use more of it")]
-mod chance;
+//! `INTERLOCK_SEED=<number>` repeats one program. A program that fails is made smaller, and printed with its seed. The
+//! soft device is stepped by hand, so that a seed is the same program with the same outcome each time. Other devices
+//! complete requests when they like, and the models take completions as they come.
 
 mod grants;
 mod links;
@@ -13,16 +10,17 @@ mod lists;
 mod shared;
 mod unreliable;
 
-use chance::Random;
 use interlock::soft::{Fabric, Fault, Verb};
 use interlock::{
-    AnyQueuePair, Brand, Buffer, ConnectAttributes, Context, DeviceState, Errored, Init, Polling, Port, PostError,
-    ProtectionDomain, QueuePair, Reset, TransitionFailure, Transport, WorkId,
+    AnyQueuePair, Brand, Buffer, ConnectAttributes, Context, DeviceState, Errored, Init, Named, NamedDomainError,
+    Polling, Port, PostError, ProtectionDomain, QueuePair, Reset, TransitionFailure, Transport, WorkId,
 };
 use std::cell::Cell;
 use std::collections::HashSet;
+use std::fmt::Debug;
 use std::time::{Duration, Instant};
-use support::PATIENCE;
+use support::steps::{self, Program, programs};
+use support::{PATIENCE, POLLING, Random};
 
 /// The device: a soft one that is stepped, or the one that `INTERLOCK_DEVICE` names.
 struct Device {
@@ -68,7 +66,8 @@ impl Device {
         self.inject(if one { Fault::RequestsLost { count: 1 } } else { Fault::AnswersLost { count: 1 } });
     }
 
-    /// What must come of a post to a queue that is so: now and then the device refuses it, and once it has failed always.
+    /// What must come of a post to a queue that is so: now and then the device refuses it, and once it has failed
+    /// always.
     fn expect(&self, random: &mut Random, verb: Verb, broken: bool, full: bool) -> Expected {
         let reaches = !broken && !full;
         let fault = Fault::VerbFails { verb, after: 0, count: 1, errno: libc::ENOMEM };
@@ -104,30 +103,65 @@ fn patient() -> ConnectAttributes {
     ConnectAttributes { timeout: 18.try_into().unwrap(), ..ConnectAttributes::default() }
 }
 
-/// Says which sequence failed.
-struct Seed(u64);
+/// How long the search for a small program that fails may take.
+const SEARCH: Duration = Duration::from_secs(60);
 
-impl Drop for Seed {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            eprintln!("this was INTERLOCK_SEED={}", self.0);
-        }
+/// How many programs a test has, and how long they are: on the soft device, and on others, where a step takes longer.
+struct Effort {
+    programs: [u64; 2],
+    most_steps: [usize; 2],
+}
+
+/// Tests random programs of these calls at so many places. Each has a seed; `INTERLOCK_SEED` chooses one.
+fn for_programs<C: Copy + Debug + 'static>(
+    name: &str,
+    effort: &Effort,
+    places: usize,
+    calls: &[(u32, C)],
+    test: impl Fn(&Program<C>),
+) {
+    let on = usize::from(support::on_hardware());
+    let seeds = match std::env::var("INTERLOCK_SEED") {
+        Ok(seed) => seed.parse().map(|seed| seed..seed + 1).expect("a number"),
+        Err(_) => 0..effort.programs[on],
+    };
+    let strategy = programs(calls, places, effort.most_steps[on]);
+    // On a device that completes requests when it likes, a program does not do the same twice.
+    let time = if support::on_hardware() { Duration::ZERO } else { SEARCH };
+    for seed in seeds {
+        // Most programs poll in the first way, some in the second.
+        POLLING.set(if seed % 2 == 0 { Polling::Array } else { Polling::Extended });
+        steps::check(&format!("{name}: INTERLOCK_SEED={seed}"), seed, &strategy, time, &test);
     }
 }
 
-/// Runs `sequence` for the seed of the environment, or for several: many where they are cheap.
-fn for_seeds(on_soft: u64, on_others: u64, sequence: impl Fn(Random)) {
-    let seeds = match std::env::var("INTERLOCK_SEED") {
-        Ok(seed) => seed.parse().map(|seed| seed..seed + 1).expect("a number"),
-        Err(_) if support::context().is_soft() => 0..on_soft,
-        Err(_) => 0..on_others,
-    };
-    for seed in seeds {
-        let _seed = Seed(seed);
-        // One seed as most programs poll, the next as some do.
-        support::POLLING.set(if seed % 2 == 0 { Polling::Array } else { Polling::Extended });
-        sequence(Random::new(seed));
+/// The domain of this name; gives the program up if one that failed before it has left the name taken.
+fn domain_named<N: Named + Brand>(context: &Context, name: N) -> ProtectionDomain<N> {
+    match context.named_domain(name) {
+        Err(NamedDomainError::Taken { .. }) => steps::give_up(),
+        domain => domain.unwrap(),
     }
+}
+
+/// What the other tests print when they fail: a program without the steps that do not matter.
+#[test]
+fn a_program_that_fails_is_made_small() {
+    let strategy = programs(&[(20, 'a'), (1, 'b'), (1, 'c')], 3, 400);
+    let test = |program: &Program<char>| {
+        let mut steps = program.steps().skip_while(|step| step.call != 'c');
+        assert!(!steps.any(|step| step.call == 'b' && step.place > 0), "b after c");
+    };
+    let failed = (0..20).filter_map(|seed| {
+        let checked = std::panic::catch_unwind(|| steps::check("a test of tests", seed, &strategy, SEARCH, test));
+        checked.err().map(|panic| *panic.downcast::<String>().unwrap())
+    });
+    let small = "a test of tests: a small program that fails:
+     0: 'c', place 0, chance 0
+     1: 'b', place 1, chance 0
+   end: chance 0
+It fails with: b after c";
+    let failed: Vec<String> = failed.collect();
+    assert!(failed.len() > 10 && failed.iter().all(|message| message == small), "{failed:#?}");
 }
 
 /// What must come of a post.
@@ -141,7 +175,7 @@ struct Expected {
 
 impl Expected {
     /// Holds the answer to a post against it: the id, or the memory that came back.
-    fn check<M>(self, what: &dyn std::fmt::Debug, answer: Result<WorkId, PostError<M>>) -> Result<WorkId, M> {
+    fn check<M>(self, what: &dyn Debug, answer: Result<WorkId, PostError<M>>) -> Result<WorkId, M> {
         match answer {
             Ok(id) if !self.broken && !self.full && !self.refused => Ok(id),
             Ok(_) => panic!("{what:?} was posted, where {self:?} was to be expected"),
@@ -219,8 +253,8 @@ trait Stage<B: Brand> {
         }
     }
 
-    /// Ends a pair on one of several ways: what was in flight is `over` then. It comes back in Reset if it was not destroyed.
-    /// `flush` is asked in Error, where all may be flushed.
+    /// Ends a pair on one of several ways: what was in flight is `over` then. It comes back in Reset if it was not
+    /// destroyed. `flush` is asked in Error, where all may be flushed.
     fn take_down<T: Transport>(
         &mut self,
         random: &mut Random,

@@ -1,6 +1,6 @@
 //! Reliable connections that receive from one shared queue, on two completion queues.
 
-use crate::{Device, Random, Stage, Stock, compose, for_seeds, patient, read};
+use crate::{Device, Effort, Random, Stage, Stock, compose, domain_named, for_programs, patient, read};
 use interlock::soft::Verb;
 use interlock::{
     AnyQueuePair, AsyncEvent, AsyncEvents, Completion, CompletionQueue, Init, Limits, MemoryRegion, OnShared,
@@ -9,6 +9,7 @@ use interlock::{
 };
 use std::collections::HashMap;
 use support::Queues;
+use support::steps::Step;
 
 interlock::domain! { struct Test; }
 
@@ -80,6 +81,41 @@ struct Link {
     life: usize,
 }
 
+/// What a step of a program does. The place of a step is a link.
+#[derive(Clone, Copy, Debug)]
+enum Call {
+    Poll,
+    Step,
+    Receive,
+    Message,
+    Write,
+    Answer,
+    Lose,
+    Settle,
+    TooLong,
+    Arm,
+    Resize,
+    Destroy,
+    Revive,
+}
+
+/// Each call, with how often it comes. A failing program is made smaller by calls that come earlier here.
+const CALLS: [(u32, Call); 13] = [
+    (90, Call::Poll),
+    (60, Call::Step),
+    (80, Call::Receive),
+    (80, Call::Message),
+    (30, Call::Write),
+    (20, Call::Answer),
+    (6, Call::Lose),
+    (4, Call::Settle),
+    (4, Call::TooLong),
+    (8, Call::Arm),
+    (8, Call::Resize),
+    (4, Call::Destroy),
+    (6, Call::Revive),
+];
+
 struct World {
     device: Device,
     events: AsyncEvents,
@@ -106,7 +142,7 @@ impl World {
     fn new() -> Self {
         let device = Device::open();
         let events = device.context.events().unwrap();
-        let domain = device.context.named_domain(Test).unwrap();
+        let domain = domain_named(&device.context, Test);
         let port = device.context.active_port().unwrap();
         let queue = || domain.queue(2 * LINKS as u32 * LIMITS.completions() + SHARED.completions()).unwrap();
         let (queues, shared) = ([queue(), queue()], Some(domain.shared_receive_queue(&SHARED).unwrap()));
@@ -490,25 +526,25 @@ impl World {
     }
 
     /// One call, or a few that belong together.
-    fn act(&mut self, random: &mut Random) {
-        let link = random.below(LINKS);
+    fn act(&mut self, step: &Step<Call>) {
+        let (random, link) = (&mut step.random(), step.place);
         if self.shared.is_none() {
             return self.begin();
         }
-        match random.below(400) {
-            0..80 => self.post_receive(random),
-            80..160 => self.post(random, link, What::Message),
-            160..190 => self.post(random, link, What::Write),
-            190..210 => self.post(random, link, What::Answer),
-            210..300 => drop(self.poll(1 + random.below(6))),
-            300..360 => self.device.step(random),
-            360..366 => self.device.lose(random),
-            366..370 => self.settle(random),
-            370..374 => self.post(random, link, What::TooLong),
-            374..382 => self.arm(random),
-            382..390 => self.resize(random),
-            390..394 => self.destroy(random),
-            _ => self.revive(random, link),
+        match step.call {
+            Call::Poll => drop(self.poll(1 + random.below(6))),
+            Call::Step => self.device.step(random),
+            Call::Receive => self.post_receive(random),
+            Call::Message => self.post(random, link, What::Message),
+            Call::Write => self.post(random, link, What::Write),
+            Call::Answer => self.post(random, link, What::Answer),
+            Call::Lose => self.device.lose(random),
+            Call::Settle => self.settle(random),
+            Call::TooLong => self.post(random, link, What::TooLong),
+            Call::Arm => self.arm(random),
+            Call::Resize => self.resize(random),
+            Call::Destroy => self.destroy(random),
+            Call::Revive => self.revive(random, link),
         }
     }
 
@@ -559,12 +595,11 @@ impl Stage<Test> for World {
 
 #[test]
 fn each_shared_receive_comes_back_once_with_its_message() {
-    let steps = if support::context().is_soft() { 1500 } else { 500 };
-    for_seeds(400, 10, |mut random| {
+    let effort = Effort { programs: [400, 10], most_steps: [1500, 500] };
+    for_programs("each_shared_receive_comes_back_once_with_its_message", &effort, LINKS, &CALLS, |program| {
         let mut world = World::new();
-        for _ in 0..random.below(steps) {
-            world.act(&mut random);
-        }
+        program.steps().for_each(|step| world.act(step));
+        let mut random = program.random_after();
         if random.one_in(3) {
             world.device.fail();
         }

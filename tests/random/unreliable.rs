@@ -1,6 +1,7 @@
-//! Unreliable connections and datagrams, with receives of their own and with shared ones: messages may be lost, and no more.
+//! Unreliable connections and datagrams, with receives of their own and with shared ones: messages may be lost, and no
+//! more.
 
-use crate::{Device, Random, Stage, Stock, compose, for_seeds, read};
+use crate::{Device, Effort, Random, Stage, Stock, compose, domain_named, for_programs, read};
 use interlock::soft::{Fault, Verb};
 use interlock::{
     AnyQueuePair, Brand, Buffer, Carries, Completion, CompletionQueue, Connectionless, Context, Datagrams, Init,
@@ -10,6 +11,7 @@ use interlock::{
 };
 use std::collections::HashMap;
 use support::Queues;
+use support::steps::Step;
 
 const LIMITS: Limits =
     Limits { sends: 4, receives: 3, inline_bytes: 0, elements: 1, posting: interlock::Posting::List };
@@ -58,7 +60,8 @@ macro_rules! kind {
     };
     ($name:ident, $transport:ty, $make:ident, $send:ident, $connects:literal, |$pairs:ident| $up:expr,
         $arrivals:ty, $queue:ident) => {
-        kind!($name, OnShared<$transport>, SharedReceiveQueue<Self::Brand, $arrivals>, true, $connects, $send, |$pairs| $up,
+        kind!($name, OnShared<$transport>, SharedReceiveQueue<Self::Brand, $arrivals>, true, $connects, $send,
+            |$pairs| $up,
             |domain| domain.$queue(&SHARED).unwrap(), |world| world.shared.$make(&world.queue, &LIMITS),
             |shared, _pair, buffer| shared.post_receive(buffer), |shared| shared.destroy().unwrap());
     };
@@ -74,7 +77,7 @@ macro_rules! kind {
             const SHARES: bool = $shares;
             const CONNECTS: bool = $connects;
             fn domain(context: &Context) -> ProtectionDomain<Self::Brand> {
-                context.named_domain(brands::$name).unwrap()
+                domain_named(context, brands::$name)
             }
             fn shared($domain: &ProtectionDomain<Self::Brand>) -> Self::Shared {
                 $made
@@ -231,6 +234,37 @@ struct End<K: Kind> {
     /// For those who send to it: with its key, and with another.
     to: [Recipient<K::Brand>; 2],
 }
+
+/// What a step of a program does. The place of a step is an end.
+#[derive(Clone, Copy, Debug)]
+enum Call {
+    Poll,
+    Step,
+    Receive,
+    Message,
+    Stray,
+    Lose,
+    Fail,
+    Resume,
+    Settle,
+    TooLong,
+    Revive,
+}
+
+/// Each call, with how often it comes. A failing program is made smaller by calls that come earlier here.
+const CALLS: [(u32, Call); 11] = [
+    (100, Call::Poll),
+    (70, Call::Step),
+    (80, Call::Receive),
+    (90, Call::Message),
+    (10, Call::Stray),
+    (10, Call::Lose),
+    (4, Call::Fail),
+    (20, Call::Resume),
+    (4, Call::Settle),
+    (3, Call::TooLong),
+    (9, Call::Revive),
+];
 
 struct World<K: Kind> {
     device: Device,
@@ -519,20 +553,20 @@ where
     }
 
     /// One call, or a few that belong together.
-    fn act(&mut self, random: &mut Random) {
-        let end = random.below(ENDS);
-        match random.below(400) {
-            0..80 => self.post(random, end, What::Receive),
-            80..170 => self.post(random, end, What::Message),
-            170..180 => self.post(random, end, if K::CONNECTS { What::Message } else { What::Stray }),
-            180..280 => drop(self.poll(1 + random.below(6))),
-            280..350 => self.device.step(random),
-            350..360 => self.device.lose(random),
-            360..364 => self.failing += usize::from(self.device.inject(Fault::RequestsFail { count: 1 })),
-            364..384 => self.resume(end),
-            384..388 => self.settle(random),
-            388..391 => self.post(random, end, What::TooLong),
-            _ => self.revive(random, end / 2),
+    fn act(&mut self, step: &Step<Call>) {
+        let (random, end) = (&mut step.random(), step.place);
+        match step.call {
+            Call::Poll => drop(self.poll(1 + random.below(6))),
+            Call::Step => self.device.step(random),
+            Call::Receive => self.post(random, end, What::Receive),
+            Call::Message => self.post(random, end, What::Message),
+            Call::Stray => self.post(random, end, if K::CONNECTS { What::Message } else { What::Stray }),
+            Call::Lose => self.device.lose(random),
+            Call::Fail => self.failing += usize::from(self.device.inject(Fault::RequestsFail { count: 1 })),
+            Call::Resume => self.resume(end),
+            Call::Settle => self.settle(random),
+            Call::TooLong => self.post(random, end, What::TooLong),
+            Call::Revive => self.revive(random, end / 2),
         }
     }
 
@@ -580,12 +614,11 @@ fn messages_come_once_in_order_or_not_at_all<K: Kind>()
 where
     for<'p> &'p Port: Into<<K::Transport as Transport>::InitAttributes>,
 {
-    let steps = if support::context().is_soft() { 1500 } else { 400 };
-    for_seeds(150, 4, |mut random| {
+    let effort = Effort { programs: [150, 4], most_steps: [1500, 400] };
+    for_programs(std::any::type_name::<K>(), &effort, ENDS, &CALLS, |program| {
         let mut world = World::<K>::new();
-        for _ in 0..random.below(steps) {
-            world.act(&mut random);
-        }
+        program.steps().for_each(|step| world.act(step));
+        let mut random = program.random_after();
         if random.one_in(3) {
             world.device.fail();
             for _ in 0..random.below(100) {

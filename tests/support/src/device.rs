@@ -28,7 +28,8 @@ pub fn another_device() -> Option<String> {
     names.into_iter().find(|other| *other != name && other.starts_with(&kind))
 }
 
-/// The cases of docs/conformance.md in which soft-RoCE does not do what the specification says. The document says what it does.
+/// The cases of docs/conformance.md in which soft-RoCE does not do what the specification says. The document says what
+/// it does.
 const RXE_DEVIATIONS: [(&str, Kernels); 10] = [
     ("C015", Kernels::Newer),
     ("C062", Kernels::All),
@@ -74,8 +75,8 @@ pub fn is_linux_6_12() -> bool {
     (numbers.next(), numbers.next()) >= (Some(6), Some(12))
 }
 
-/// A promise that many tests rely on and that some providers do not make. Where a provider does not make it, the library refuses
-/// the call that would rely on it.
+/// A promise that many tests rely on and that some providers do not make. Where a provider does not make it, the
+/// library refuses the call that would rely on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Promise {
     /// A reset ends all requests in flight.
@@ -90,7 +91,8 @@ pub enum Promise {
 
 /// Whether the provider of the device to test on does not make this promise, according to the library.
 ///
-/// The conformance tests check that the library is right about that for the specification's own profile and for soft-RoCE.
+/// The conformance tests check that the library is right about that for the specification's own profile and for
+/// soft-RoCE.
 pub fn lacks(promise: Promise) -> bool {
     let context = context();
     let promises = context.promises();

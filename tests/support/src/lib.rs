@@ -1,4 +1,5 @@
-//! What the test programs share: the device to test on, connected pairs, completions, memory, and programs that tests start.
+//! What the test programs share: the device to test on, connected pairs, completions, memory, and programs that tests
+//! start.
 //!
 //! The environment chooses what is tested:
 //!
@@ -14,6 +15,8 @@ pub mod link;
 pub mod memory;
 pub mod polling;
 pub mod program;
+pub mod random;
+pub mod steps;
 
 pub use completions::{all, eventually, failure, next, nothing_comes, see_off};
 pub use device::{
@@ -22,6 +25,7 @@ pub use device::{
 pub use link::Link;
 pub use memory::{Counted, filled, message, moved};
 pub use polling::{POLLING, Queues, extended};
+pub use random::Random;
 
 /// Makes a soft device of the test's own, and a domain on it that is named by the calling test: `(fabric, domain)`.
 #[macro_export]

@@ -46,8 +46,8 @@ impl Drop for Counted {
     }
 }
 
-// SAFETY: the memory is a boxed slice, whose address does not change until `from_parts` rebuilds the box. Nothing else refers to
-// it, and `u64` has no invalid bytes.
+// SAFETY: the memory is a boxed slice, whose address does not change until `from_parts` rebuilds the box. Nothing else
+// refers to it, and `u64` has no invalid bytes.
 unsafe impl ForeignMemory for Counted {
     type Parts = (usize, Arc<AtomicUsize>);
 

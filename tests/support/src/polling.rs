@@ -12,7 +12,8 @@ use std::process::Command;
 const VARIABLE: &str = "INTERLOCK_POLLING";
 
 thread_local! {
-    /// How [`Queues::queue`] makes queues on this thread: as `INTERLOCK_POLLING` says, until a test sets something else.
+    /// How [`Queues::queue`] makes queues on this thread: as `INTERLOCK_POLLING` says, until a test sets something
+    /// else.
     pub static POLLING: Cell<Polling> = Cell::new(match env::var(VARIABLE).as_deref() {
         Err(env::VarError::NotPresent) => Polling::Array,
         Ok("extended") => Polling::Extended,
@@ -58,9 +59,9 @@ fn verb(error: CompletionQueueError) -> VerbError {
 
 /// Runs tests of the calling module a second time, on extended completion queues: test `name` as `extended::name`.
 ///
-/// A name of a protection domain belongs to one domain of the process at a time, and some tests keep theirs for good. So each
-/// second run is a process of its own: this program with `INTERLOCK_POLLING=extended` and the name of the test. Miri has no
-/// processes; `./x test miri` sets the variable instead.
+/// A name of a protection domain belongs to one domain of the process at a time, and some tests keep theirs for good.
+/// So each second run is a process of its own: this program with `INTERLOCK_POLLING=extended` and the name of the test.
+/// Miri has no processes; `./x test miri` sets the variable instead.
 #[macro_export]
 macro_rules! also_extended {
     ($($test:ident),+ $(,)?) => {
@@ -77,7 +78,8 @@ macro_rules! also_extended {
     };
 }
 
-/// Runs one test of this program, which `also_extended!` in `module` names, in a process of its own with extended queues.
+/// Runs one test of this program, which `also_extended!` in `module` names, in a process of its own with extended
+/// queues.
 #[track_caller]
 pub fn run_extended(module: &str, test: &str) {
     // The test harness names tests without the program, and the test itself stands one module further out.

@@ -164,8 +164,9 @@ impl Ended {
         self.failed_for_one_of(&[why])
     }
 
-    /// As [`failed`](Self::failed), for a peer that was killed. What is noticed first depends on the moment: the kernel takes
-    /// the dead program's memory and queue pair down one after the other, so a message may still meet one of them.
+    /// As [`failed`](Self::failed), for a peer that was killed. What is noticed first depends on the moment: the kernel
+    /// takes the dead program's memory and queue pair down one after the other, so a message may still meet one of
+    /// them.
     #[track_caller]
     pub fn failed_for_a_dead_peer(self) -> Self {
         self.failed_for_one_of(&[
