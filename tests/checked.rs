@@ -1,5 +1,5 @@
-//! The run-time brand: what does not compile with other brands is refused when it runs, before anything happened, and all of it
-//! comes back. Each rule has the name of its case in `ui-tests`, where it has one there.
+//! The run-time brand: what does not compile with other brands is refused when it runs, before anything happened, and
+//! all of it comes back. Each rule has the name of its case in `ui-tests`, where it has one there.
 
 use interlock::scope::{Exclusive, InScopeError, SharedQueue};
 use interlock::soft::{Fabric, Fault, Verb};

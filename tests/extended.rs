@@ -1,5 +1,5 @@
-//! What holds of extended completion queues alone. What holds of every completion queue, other programs test, each test once for
-//! each kind: `also_extended!` names those tests.
+//! What holds of extended completion queues alone. What holds of every completion queue, other programs test, each test
+//! once for each kind: `also_extended!` names those tests.
 
 use interlock::soft::{Fabric, Fault, Verb};
 use interlock::{

@@ -515,7 +515,8 @@ fn a_drain_makes_no_success_of_an_uncertain_send() {
     assert!(!statuses.contains(&Ok(())), "{statuses:?}");
 }
 
-/// What a drain posts of its own is given up to the poller, and gives no buffer to anybody, also when the time was over.
+/// What a drain posts of its own is given up to the poller, and gives no buffer to anybody, also when the time was
+/// over.
 #[test]
 fn a_drain_that_timed_out_leaves_each_buffer_with_one_owner() {
     let (fabric, domain) = own_device!(Fabric::manual());

@@ -1,5 +1,5 @@
-//! Against programs that nobody here wrote: `ibv_rc_pingpong` of rdma-core and its like for UC, UD and shared receive queues.
-//! And between two processes of our own.
+//! Against programs that nobody here wrote: `ibv_rc_pingpong` of rdma-core and its like for UC, UD and shared receive
+//! queues. And between two processes of our own.
 //!
 //! They send from the buffer that they receive into, so they echo. Our side compares every byte of what comes back.
 

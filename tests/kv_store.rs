@@ -30,7 +30,8 @@ fn entry(number: u64) -> Entry {
     Entry { key: Key::new(b"key").unwrap(), value: Value::new(value.as_bytes()).unwrap() }
 }
 
-/// All that a slot is in the course of `updates`, which write it word by word; with the number of those that are finished.
+/// All that a slot is in the course of `updates`, which write it word by word; with the number of those that are
+/// finished.
 fn history(updates: u64) -> Vec<(u64, Words)> {
     let mut now = words(Slot::new_zeroed());
     let mut history = vec![(0, now)];

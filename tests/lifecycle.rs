@@ -170,8 +170,8 @@ fn what_was_in_flight_when_a_pair_was_reset_is_not_sent_in_its_next_life() {
     }
 }
 
-/// Numbers are compared round a circle of 2^24. What is half of that ahead of another is behind it: an acknowledgement of an
-/// earlier life that comes late would be one of all that is sent in this.
+/// Numbers are compared round a circle of 2^24. What is half of that ahead of another is behind it: an acknowledgement
+/// of an earlier life that comes late would be one of all that is sent in this.
 #[test]
 fn the_packets_of_a_pairs_next_life_are_ahead_of_those_of_its_last() {
     interlock::domain! { struct Test; }

@@ -1,4 +1,5 @@
-//! What the library refuses before a device sees it, and what it gives back: devices take it, hang on it or blame something else.
+//! What the library refuses before a device sees it, and what it gives back: devices take it, hang on it or blame
+//! something else.
 
 use interlock::{
     AddressError, Buffer, ConnectAttributes, Context, CreateError, Endpoint, InitAttributes, Limits, Mtu, NoRoom,

@@ -231,8 +231,8 @@ fn a_queue_is_resized_within_its_limits() {
     assert_eq!(back.len(), 20);
 }
 
-/// Soft-RoCE lets go of the old room before it has mapped the new, for which this leaves no addresses; then to post would be to write
-/// to none.
+/// Soft-RoCE lets go of the old room before it has mapped the new, for which this leaves no addresses; then to post
+/// would be to write to none.
 #[test]
 fn a_queue_whose_resize_failed_in_the_middle_takes_no_more() {
     interlock::domain! { struct Test; }

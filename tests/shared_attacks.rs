@@ -1,5 +1,5 @@
-//! Programs that try to break the promises of shared receive queues with safe calls alone. Each test is named as what never
-//! happens. All run on soft devices of their own, whose requests stay in flight for as long as the attack wants.
+//! Programs that try to break the promises of shared receive queues with safe calls alone. Each test is named as what
+//! never happens. All run on soft devices of their own, whose requests stay in flight for as long as the attack wants.
 
 use interlock::soft::{Fabric, Fault, Verb};
 use interlock::{
@@ -16,8 +16,8 @@ type Server<B, S = ReadyToSend> = QueuePair<B, S, OnShared<ReliableConnection>>;
 const LIMITS: Limits =
     Limits { sends: 4, receives: 4, inline_bytes: 0, elements: 1, posting: interlock::Posting::List };
 
-/// Two servers on a shared queue of 4 receives, each with its client, on one completion queue of a manual fabric: nothing
-/// moves but by `run`.
+/// Two servers on a shared queue of 4 receives, each with its client, on one completion queue of a manual fabric:
+/// nothing moves but by `run`.
 struct Stage<B> {
     fabric: Fabric,
     domain: ProtectionDomain<B>,

@@ -1,5 +1,5 @@
-//! Shared receive queues of unreliable connections and of datagrams, on the soft device or on the one that `INTERLOCK_DEVICE`
-//! names.
+//! Shared receive queues of unreliable connections and of datagrams, on the soft device or on the one that
+//! `INTERLOCK_DEVICE` names.
 
 use interlock::soft::{Fabric, Fault};
 use interlock::{
@@ -21,8 +21,8 @@ type Connection<B> = QueuePair<B, ReadyToSend, UnreliableConnection>;
 type Server<B> = QueuePair<B, ReadyToSend, OnShared<UnreliableConnection>>;
 type Mailbox<B> = QueuePair<B, ReadyToSend, OnShared<UnreliableDatagram>>;
 
-/// Unreliable connections from clients to servers that receive from one queue. All sends complete on `sent`, receives on
-/// `received`.
+/// Unreliable connections from clients to servers that receive from one queue. All sends complete on `sent`, receives
+/// on `received`.
 struct Star<B> {
     domain: ProtectionDomain<B>,
     sent: Poller<B>,

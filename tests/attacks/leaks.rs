@@ -1,5 +1,5 @@
-//! Objects that are dropped in any order, forgotten, made only half, or that the device does not let go of: what it may still
-//! use stays, and nothing else does.
+//! Objects that are dropped in any order, forgotten, made only half, or that the device does not let go of: what it may
+//! still use stays, and nothing else does.
 
 use super::{DEPTH, LIMITS, Stage, all, fails, fails_for_ever, settle, small};
 use interlock::soft::{Fabric, Fault, Verb};

@@ -1,5 +1,5 @@
-//! A pair through its lives: in halves and swapped with others, in transitions that fail, and after a reset with requests of the
-//! life before.
+//! A pair through its lives: in halves and swapped with others, in transitions that fail, and after a reset with
+//! requests of the life before.
 
 use super::{DEPTH, LIMITS, Stage, all, connect, fails, join, settle, small};
 use interlock::soft::{Fabric, Fault, Verb};
@@ -56,7 +56,8 @@ fn halves_dropped_on_two_threads_never_destroy_twice_nor_lose_a_buffer() {
     }
 }
 
-/// Each life ends in failures, which another thread polls while the pair is reset: before, between and after, as it comes.
+/// Each life ends in failures, which another thread polls while the pair is reset: before, between and after, as it
+/// comes.
 #[test]
 fn a_failure_that_another_thread_polls_never_breaks_the_next_life() {
     interlock::domain! { struct Test; }
@@ -176,7 +177,8 @@ fn a_pair_of_sessions_never_posts_another_way_in_a_later_life() {
     assert_eq!((region.load(0).unwrap(), left.sends_in_flight()), (10, 0));
 }
 
-/// A pair is a few words by value. Wherever those go, and even if they are gone, a request stays with the pair that posted it.
+/// A pair is a few words by value. Wherever those go, and even if they are gone, a request stays with the pair that
+/// posted it.
 #[test]
 fn a_pair_that_was_swapped_or_forgotten_never_gives_back_what_another_posted() {
     let stage = stage!();
@@ -286,8 +288,8 @@ fn a_pair_never_says_ready_when_its_transition_failed() {
     assert_eq!(pair.query_state().unwrap(), DeviceState::ReadyToReceive);
 }
 
-/// A datagram pair whose sends go on after a failure, while another thread polls that a receive of it has failed: nobody may take
-/// it for a pair that works, nor the failure of the send for the cause.
+/// A datagram pair whose sends go on after a failure, while another thread polls that a receive of it has failed:
+/// nobody may take it for a pair that works, nor the failure of the send for the cause.
 #[test]
 fn sends_that_go_on_never_hide_that_a_receive_has_failed() {
     interlock::domain! { struct Test; }

@@ -1,5 +1,6 @@
 //! Programs that try to break the promises of this library with safe calls alone. Each test is named as what never
-//! happens. All of them run on soft devices of their own, whose requests stay in flight for as long as the attack wants.
+//! happens. All of them run on soft devices of their own, whose requests stay in flight for as long as the attack
+//! wants.
 //!
 //! A file for each kind of promise.
 

@@ -1,5 +1,5 @@
-//! Posts and batches: whatever refuses them, breaks them off or leaves it open whether they are queued, each buffer is with the
-//! device or with the program.
+//! Posts and batches: whatever refuses them, breaks them off or leaves it open whether they are queued, each buffer is
+//! with the device or with the program.
 
 use super::{DEPTH, LIMITS, all, assert_disjoint, fails, join, settle, small};
 use interlock::soft::{Fault, Verb};

@@ -1,5 +1,5 @@
-//! What the specification says of verbs, case by case: those of docs/conformance.md that no other test shows. The number of the
-//! case is in front. On the soft device, or on the one that `INTERLOCK_DEVICE` names, by the same code.
+//! What the specification says of verbs, case by case: those of docs/conformance.md that no other test shows. The
+//! number of the case is in front. On the soft device, or on the one that `INTERLOCK_DEVICE` names, by the same code.
 
 /// A domain on the device to test on.
 macro_rules! domain {

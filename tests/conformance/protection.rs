@@ -26,7 +26,8 @@ const LENGTH: usize = 23;
 /// All rights, as a record says them.
 const ALL: u8 = 0b1110;
 
-/// The write to `target` fails as the peer's memory is not to be reached so; the peer's pair breaks, and its receive is flushed.
+/// The write to `target` fails as the peer's memory is not to be reached so; the peer's pair breaks, and its receive is
+/// flushed.
 fn is_refused<B: Brand>(link: &mut Link<B>, len: usize, target: &RemoteRegion<RemoteWrite>) {
     let receive = link.right.post_receive(link.domain.buffer(8).unwrap()).unwrap();
     let write = link.left.post_write(message(&link.domain, &vec![0xff; len]), target).unwrap();

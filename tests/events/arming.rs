@@ -124,7 +124,8 @@ fn a_solicited_wait_sleeps_through_timers_and_plain_messages() {
     });
 }
 
-/// An arming for any completion that is still out widens a solicited one, which is woken once too often then and sleeps on.
+/// An arming for any completion that is still out widens a solicited one, which is woken once too often then and sleeps
+/// on.
 #[test]
 fn a_solicited_arming_after_another_may_be_woken_by_any() {
     let mut link = link!(8);
@@ -208,7 +209,8 @@ fn an_edge_triggered_loop_misses_nothing() {
             seen = arm(&mut link.poller, WakeFor::Any);
         }
     }
-    // A pair that ends raises no event of the verbs, and wakes all the same: again and again, with nothing read in between.
+    // A pair that ends raises no event of the verbs, and wakes all the same: again and again, with nothing read in
+    // between.
     let port = link.port;
     for _ in 0..3 {
         let extra = link.domain.queue(8).unwrap();

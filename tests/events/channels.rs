@@ -5,7 +5,8 @@ use interlock::{Brand, Limits, PostError, ProtectionDomain, QueuePair, WaitError
 use std::time::Duration;
 use support::{PATIENCE, Queues, context, next, on_hardware};
 
-/// Two queues on one channel, and a pair that is connected to itself, whose sends and receives complete on different ones.
+/// Two queues on one channel, and a pair that is connected to itself, whose sends and receives complete on different
+/// ones.
 macro_rules! shared_channel {
     ($name:ident) => {{
         interlock::domain! { struct $name; }
@@ -88,7 +89,8 @@ fn the_end_of_a_pair_is_told_by_a_channel() {
     assert!(received.wait(PATIENCE).unwrap().check().is_err());
 }
 
-/// Pollers of one channel that wait by themselves, each on a thread of its own, take each other's events and pass them on.
+/// Pollers of one channel that wait by themselves, each on a thread of its own, take each other's events and pass them
+/// on.
 #[test]
 fn pollers_of_one_channel_wait_on_threads_of_their_own() {
     let (domain, channel, mut pair, mut sent, mut received) = shared_channel!(Threads);

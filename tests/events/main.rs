@@ -1,5 +1,5 @@
-//! Completion queues, their channels and events, and asynchronous events. The name of a test begins with the numbers of the
-//! conformance cases that it shows.
+//! Completion queues, their channels and events, and asynchronous events. The name of a test begins with the numbers of
+//! the conformance cases that it shows.
 
 /// Two connected pairs on the device to test on.
 macro_rules! link {

@@ -57,7 +57,8 @@ fn c115_requests_complete_in_order() {
     }
 }
 
-/// C116: an unsignalled request that succeeds makes no completion; and C118: the next signalled one releases its slot too.
+/// C116: an unsignalled request that succeeds makes no completion; and C118: the next signalled one releases its slot
+/// too.
 #[test]
 fn c116_c118_a_signalled_request_releases_the_unsignalled_before_it() {
     let mut link = link!(8);

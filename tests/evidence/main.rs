@@ -1,6 +1,7 @@
 //! Holds the documents against the project: the tests that they name exist, and nothing is left out.
 //!
-//! A document names a test in backticks, as `tests/faults.rs::name`, and a program that must not compile by its file in `ui-tests`.
+//! A document names a test in backticks, as `tests/faults.rs::name`, and a program that must not compile by its file in
+//! `ui-tests`.
 
 mod rust;
 
@@ -213,8 +214,9 @@ fn each_case_of_conformance_says_what_shows_it() {
                 body.names.contains("Fabric") || body.macros.contains("own_device") || body.macros.contains("soft");
             let only_soft = has_own_device || body.calls("soft") || !programs.contains(&program);
             assert_eq!(only_soft, on_soft(test), "{case}: {test} runs on which devices?");
-            // A test may end early on a device that deviates or that lacks a promise: it has tested what that device does instead.
-            // `with_atomic_writes` makes sure that a device without atomic writes is one that is known to have none.
+            // A test may end early on a device that deviates or that lacks a promise: it has tested what that device
+            // does instead. `with_atomic_writes` makes sure that a device without atomic writes is one that is known to
+            // have none.
             let known = ["deviates", "with_atomic_writes", "lacks", "unless_refused"];
             let is_checked = known.iter().any(|known| body.calls(known));
             assert!(!body.may_end_early || is_checked, "{case}: {test} may end before it has shown anything");
@@ -246,8 +248,8 @@ fn written_log(outcome: impl Fn(&str) -> Option<&'static str>) -> String {
     log
 }
 
-/// The line of `device` in the counts of tests/conformance/report: covered, not applicable, not covered, failed; and whether it
-/// calls that a success.
+/// The line of `device` in the counts of tests/conformance/report: covered, not applicable, not covered, failed; and
+/// whether it calls that a success.
 fn counted(logs: [&str; 2], device: &str) -> ([usize; 4], bool) {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let arguments = ["soft", "rxe"].into_iter().zip(logs).map(|(device, log)| {
@@ -389,8 +391,8 @@ fn meetings() -> BTreeSet<(String, String)> {
     files.flat_map(of_file).collect()
 }
 
-/// With the run-time brand, objects of two domains are told apart when they meet. The trust model lists each function where they can
-/// meet, and what is compared there.
+/// With the run-time brand, objects of two domains are told apart when they meet. The trust model lists each function
+/// where they can meet, and what is compared there.
 #[test]
 fn where_objects_of_domains_meet_is_in_the_trust_model() {
     let model = text("docs/trust-model.md");

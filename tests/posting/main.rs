@@ -13,7 +13,8 @@ use support::{Link, next};
 const WAYS: [Posting; 2] = [Posting::List, Posting::WorkRequestApi];
 const INLINE: u32 = 32;
 
-/// Two connected pairs that post by `posting`; `None` where the device does not take that. Both may have 32 bytes inline.
+/// Two connected pairs that post by `posting`; `None` where the device does not take that. Both may have 32 bytes
+/// inline.
 fn link<B: Brand>(domain: &ProtectionDomain<B>, depth: u32, posting: Posting) -> Option<Link<B>> {
     link_with(domain, Limits { sends: depth, receives: depth, inline_bytes: INLINE, elements: 1, posting })
 }

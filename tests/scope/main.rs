@@ -1,5 +1,5 @@
-//! Borrowed memory: what scopes do on whichever device there is, and that nothing breaks them. Each attack is named as what
-//! never happens, or as what happens instead.
+//! Borrowed memory: what scopes do on whichever device there is, and that nothing breaks them. Each attack is named as
+//! what never happens, or as what happens instead.
 
 /// A fabric, and a wire between two pairs of its only device.
 macro_rules! wire {

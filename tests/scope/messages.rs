@@ -1,4 +1,5 @@
-//! What scopes are for: memory of the caller in messages, whole and in parts, beside what is owned and in scopes of other pairs.
+//! What scopes are for: memory of the caller in messages, whole and in parts, beside what is owned and in scopes of
+//! other pairs.
 
 use crate::Wire;
 use interlock::scope::{InScopeError, Lent, LentMut, Scope, Ticket};

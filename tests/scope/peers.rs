@@ -1,5 +1,5 @@
-//! Memory of the caller and memory of peers: what is written, read and changed there, and what peers may reach here while a scope
-//! lasts.
+//! Memory of the caller and memory of peers: what is written, read and changed there, and what peers may reach here
+//! while a scope lasts.
 
 use interlock::scope::InScopeError;
 use interlock::{
