@@ -1,5 +1,5 @@
-//! What holds of extended completion queues alone. What holds of every completion queue, other programs test, each test
-//! once for each kind: `also_extended!` names those tests.
+//! What extended completion queues do that others do not. What both kinds do, other programs test: they run each test
+//! that `also_extended!` names once for each kind.
 
 use interlock::soft::{Fabric, Fault, Verb};
 use interlock::{
@@ -78,7 +78,7 @@ fn more_than_one_look_takes_comes_whole_and_in_order() {
         for at in 0..MANY {
             let mut message = link.domain.buffer(8).unwrap();
             message.copy_from_slice(&u64::from(at).to_le_bytes());
-            // Each fourth is signalled; each second has an immediate.
+            // Every fourth message is signalled, and every second one has an immediate.
             let request = WorkRequest::send(message);
             let request = if at % 4 == 3 { request } else { request.unsignalled() };
             if at % 2 == 0 {
@@ -179,7 +179,7 @@ fn the_sender_of_a_datagram_is_known_beside_connections_that_were_there_first() 
     }
 }
 
-/// What was there before the failure comes out, as it does of other queues.
+/// The completions that came before the failure come out, as they do from other queues.
 #[test]
 fn a_queue_that_fails_in_the_middle_gives_out_what_came_before() {
     interlock::domain! { struct Test; }

@@ -6,7 +6,8 @@ use interlock::{Armed, Completion, Context, Limits, RemoteReadWrite, Status, Wai
 use std::time::{Duration, Instant};
 use support::{Link, PATIENCE, Queues, next, own_device};
 
-/// C125: a completion of an armed queue makes an event; C127: without arming again, the next makes none.
+/// C125: a completion in an armed queue makes an event. C127: the next completion makes none, unless the queue is armed
+/// again.
 #[test]
 fn c125_c127_one_arming_makes_one_event() {
     let mut link = link!(8);
@@ -25,7 +26,7 @@ fn c125_c127_one_arming_makes_one_event() {
     }
 }
 
-/// C126: what is in the queue when it is armed makes no event; arming says so.
+/// C126: a completion that is in the queue when it is armed makes no event; arming returns the completion.
 #[test]
 fn c126_arming_tells_of_what_is_there_already() {
     let mut link = link!(8);
@@ -33,12 +34,12 @@ fn c126_arming_tells_of_what_is_there_already() {
     message(&mut link, false);
     let until = Instant::now() + SOON;
     while arm(&mut link.poller, WakeFor::Any) == 0 {
-        // It came after the arming, so there is an event.
+        // The completion comes after the arming, so it makes an event.
         assert!(readiness.wait(SOON).unwrap() && Instant::now() < until);
     }
 }
 
-/// C128: a solicited-only arming is not woken by a plain message; C129: it is by a solicited one.
+/// C128: a plain message does not wake a program that waits for solicited completions. C129: a solicited one does.
 #[test]
 fn c128_c129_a_solicited_wait_sleeps_through_plain_messages() {
     let mut link = link!(8);
@@ -53,7 +54,7 @@ fn c128_c129_a_solicited_wait_sleeps_through_plain_messages() {
     while count < 2 {
         count += usize::from(link.poller.wait(PATIENCE).unwrap().check().is_ok());
     }
-    // And the same by the routine. Whatever is there when it ends is given.
+    // The same with `wait_with`. When the time is over, it returns any completion that is there.
     let how = Wait { wake_for: WakeFor::Solicited, ..Wait::new(PATIENCE) };
     message(&mut link, true);
     assert!(link.poller.wait_with(&how).unwrap().is_some());
@@ -61,7 +62,7 @@ fn c128_c129_a_solicited_wait_sleeps_through_plain_messages() {
     assert!(link.poller.wait_with(&Wait { timeout: WHILE, ..how }).unwrap().is_some());
 }
 
-/// C129: a failure wakes who waits for solicited completions.
+/// C129: a failure wakes a program that waits for solicited completions.
 #[test]
 fn c129_a_failure_wakes_a_solicited_wait() {
     let mut link = link!(8);
@@ -80,13 +81,13 @@ fn c129_a_failure_wakes_a_solicited_wait() {
     assert_eq!(failure.status, Status::RemoteAccess);
 }
 
-/// Timers of a soft device wake nobody who waits for solicited completions.
+/// Neither a timer of the soft device nor a plain message wakes a program that waits for solicited completions.
 #[test]
 fn a_solicited_wait_sleeps_through_timers_and_plain_messages() {
     use std::sync::atomic::{AtomicBool, Ordering};
     let (fabric, domain) = own_device!(Fabric::new());
     let link = Link::new(domain, 8);
-    // A pair of the same device that has a timer for ever: its peer posts no receive.
+    // This pair has a timer for ever, because its peer posts no receive.
     let other = Context::open_on(&fabric, "dev0").unwrap().checked_domain().unwrap();
     let mut busy = Link::new(other, 4);
     busy.left.post_send(busy.domain.buffer(8).unwrap()).unwrap();
@@ -111,7 +112,7 @@ fn a_solicited_wait_sleeps_through_timers_and_plain_messages() {
         right.post(WorkRequest::send(domain.buffer(8).unwrap()).unsignalled().solicited()).unwrap();
         assert_eq!(waiter.join().unwrap(), (true, true));
     });
-    // At the end of its time it gives what is there.
+    // When the time is over, the wait returns what is there.
     left.post_receive(domain.buffer(8).unwrap()).unwrap();
     while poller.poll().unwrap().is_some() {}
     std::thread::scope(|threads| {
@@ -124,8 +125,8 @@ fn a_solicited_wait_sleeps_through_timers_and_plain_messages() {
     });
 }
 
-/// An arming for any completion that is still out widens a solicited one, which is woken once too often then and sleeps
-/// on.
+/// If the queue is still armed for any completion, arming it for solicited ones does not narrow that: a plain message
+/// makes an event, and the program waits again.
 #[test]
 fn a_solicited_arming_after_another_may_be_woken_by_any() {
     let mut link = link!(8);
@@ -137,7 +138,7 @@ fn a_solicited_arming_after_another_may_be_woken_by_any() {
     assert!(arm(&mut link.poller, WakeFor::Solicited) <= 1);
 }
 
-/// C134: giving up on waiting, at any point, loses nothing.
+/// C134: a program may stop waiting at any point, and loses nothing.
 #[test]
 fn c134_a_wait_that_is_given_up_loses_nothing() {
     let mut link = link!(8);
@@ -162,7 +163,7 @@ fn c134_a_wait_that_is_given_up_loses_nothing() {
     }
 }
 
-/// C142: destroying a queue does not wait for its events, whoever has taken them or not.
+/// C142: the destruction of a queue does not wait for its events, whether they were taken or not.
 #[test]
 fn c142_a_queue_with_events_is_destroyed_at_once() {
     for taken in [false, true] {
@@ -193,10 +194,10 @@ fn a_timeout_reads_as_none_or_as_an_error() {
     assert!(start.elapsed() >= Duration::from_millis(20) && start.elapsed() < SOON, "the limit includes the spinning");
 }
 
-/// An edge-triggered loop sees an edge for each new event, though it drains only by arming.
+/// An edge-triggered loop that takes out events only by arming sees an edge for each new event.
 #[test]
 fn an_edge_triggered_loop_misses_nothing() {
-    // Deep enough for all messages: the loop does not wait for sends.
+    // The queues are deep enough for all messages, because the loop does not wait for sends.
     let mut link = link!(32);
     let readiness = link.poller.readiness().unwrap();
     let edges = Edges::of(&readiness);
@@ -209,8 +210,8 @@ fn an_edge_triggered_loop_misses_nothing() {
             seen = arm(&mut link.poller, WakeFor::Any);
         }
     }
-    // A pair that ends raises no event of the verbs, and wakes all the same: again and again, with nothing read in
-    // between.
+    // The end of a pair makes no event of the verbs. It wakes the loop all the same, each time, although nothing is
+    // read in between.
     let port = link.port;
     for _ in 0..3 {
         let extra = link.domain.queue(8).unwrap();
@@ -237,7 +238,7 @@ fn timers_of_an_automatic_fabric_are_told_to_a_loop() {
     assert_eq!(link.poller.next_timer(), None);
     assert!(matches!(link.poller.arm(WakeFor::Any).unwrap(), Armed::Empty));
     let readiness = link.poller.readiness().unwrap();
-    // Nobody receives it, so it is tried again by a timer.
+    // There is no receive, so a timer sends the message again.
     link.left.post_send(link.domain.buffer(8).unwrap()).unwrap();
     assert!(readiness.wait(SOON).unwrap(), "there is a timer to wait for");
     assert!(matches!(link.poller.arm(WakeFor::Any).unwrap(), Armed::Empty));
@@ -255,7 +256,7 @@ fn timers_of_an_automatic_fabric_are_told_to_a_loop() {
     }
 }
 
-/// A completion holds what it needs; so does what was armed for.
+/// A program may forget a poller, a channel, a readiness or a completion.
 #[test]
 fn waiting_things_may_be_forgotten() {
     let mut link = link!(4);

@@ -14,7 +14,7 @@ fn drained<B: Brand>(events: &mut AsyncEvents, pair: &QueuePair<B, interlock::Se
     assert_eq!(events.next(SOON).unwrap(), Some(expected));
 }
 
-/// C015: a send queue is drained after its event, and goes on.
+/// C015: the event comes when the send queue is drained, and the queue can go on.
 #[test]
 fn c015_a_drained_send_queue_is_told_and_goes_on() {
     let mut link = link!(4);
@@ -50,7 +50,7 @@ fn events_of_a_pair_that_is_gone_are_dropped() {
     let mut events = context.events().unwrap();
     let left = link.left.into_sqd().unwrap();
     assert!(left.drained(PATIENCE).unwrap());
-    // Destroyed before anybody took the event; nothing waits for that.
+    // The pair is destroyed before its event was taken. The destruction does not wait for that.
     left.destroy().unwrap();
     let right = link.right.into_sqd().unwrap();
     drained(&mut events, &right);
@@ -96,7 +96,7 @@ fn an_event_is_never_told_of_a_pair_that_was_never_drained() {
     assert!(told.iter().all(|qpn| drained.contains(qpn)), "{told:?} of {drained:?}");
 }
 
-/// The responder's errors, which no completion tells of; soft-RoCE does not tell of them at all.
+/// No completion tells the responder of a forbidden access; an event does. On soft-RoCE nothing does.
 #[test]
 fn a_peer_that_may_not_is_told() {
     let (_fabric, domain) = own_device!(Fabric::new());
@@ -132,7 +132,7 @@ fn a_port_that_goes_down_and_comes_back_is_told() {
     });
 }
 
-/// A device that has failed says so, once and for all, and lets its objects go.
+/// A device that has failed says so for good, and its objects can be taken down.
 #[test]
 fn hz22_a_device_that_failed_is_the_end_of_its_events() {
     for removed in [false, true] {
@@ -156,7 +156,7 @@ fn hz22_a_device_that_failed_is_the_end_of_its_events() {
         drop(events);
         let mut events = context.events().unwrap();
         assert!(matches!(events.poll(), Err(EventsError::DeviceGone)), "of another handle too");
-        // Each verb says EIO.
+        // Each verb returns EIO.
         assert_eq!(context.attributes().unwrap_err().errno(), libc::EIO);
         assert_eq!(link.domain.queue(4).unwrap_err().errno(), libc::EIO);
         assert_eq!(link.domain.completion_channel().unwrap_err().errno(), libc::EIO);
@@ -165,14 +165,14 @@ fn hz22_a_device_that_failed_is_the_end_of_its_events() {
         assert!(link.left.query_state().is_err());
         assert!(matches!(link.poller.resize(64), Err(ResizeError::Refused(_))));
         if removed {
-            // What was in flight never comes back, and is never freed.
+            // The memory in flight never comes back, and is never freed.
             assert!(matches!(link.poller.poll(), Err(PollError::Failed)));
             assert!(link.poller.wait_for(SOON).is_err() && link.poller.arm(WakeFor::Any).is_err());
             assert!(channel.next(SOON).is_err() && link.poller.take_events().is_err());
             assert_eq!(link.right.destroy().unwrap_err().source.errno(), libc::EIO);
             link.left.into_reset().unwrap_err();
         } else {
-            // The driver lives: what was in flight is flushed, and all of it can be taken down.
+            // The driver is still there: requests in flight are flushed, and all objects can be taken down.
             assert_eq!(link.poller.poll().unwrap().unwrap().check().unwrap_err().status, Status::Flushed);
             assert!(link.poller.wait(SOON).is_err(), "a device that is gone is not armed");
             link.right.destroy().unwrap();
@@ -182,7 +182,7 @@ fn hz22_a_device_that_failed_is_the_end_of_its_events() {
     }
 }
 
-/// Whatever of a removed device is dropped first.
+/// The objects of a removed device may be dropped in any order.
 #[test]
 fn hz22_a_removed_device_is_taken_down_in_any_order() {
     for order in 0..5 {
@@ -209,7 +209,7 @@ fn hz22_a_removed_device_is_taken_down_in_any_order() {
             })
             .unwrap();
         drop(context);
-        // What could not be destroyed stays allocated, and the fabric goes on with it when the device is back.
+        // The objects that could not be destroyed stay allocated. The fabric uses them again when the device is back.
         fabric.heal();
         fabric.run();
     }

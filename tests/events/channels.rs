@@ -5,8 +5,8 @@ use interlock::{Brand, Limits, PostError, ProtectionDomain, QueuePair, WaitError
 use std::time::Duration;
 use support::{PATIENCE, Queues, context, next, on_hardware};
 
-/// Two queues on one channel, and a pair that is connected to itself, whose sends and receives complete on different
-/// ones.
+/// Two queues on one channel, and a pair that is connected to itself. Its sends complete on one queue, its receives on
+/// the other.
 macro_rules! shared_channel {
     ($name:ident) => {{
         interlock::domain! { struct $name; }
@@ -48,7 +48,7 @@ fn a_channel_waits_for_any_of_its_queues() {
 fn a_channel_says_which_queue_has_something() {
     let (domain, mut channel, mut pair, mut sent, mut received) = shared_channel!(Which);
     assert_eq!(channel.next(Duration::from_millis(20)).unwrap(), None);
-    // Only the one that is armed tells.
+    // Only a queue that is armed makes events.
     assert_eq!(arm(&mut received, WakeFor::Any), 0);
     loop_back(&domain, &mut pair);
     assert_eq!(channel.next(SOON).unwrap(), Some(received.id()));
@@ -89,8 +89,7 @@ fn the_end_of_a_pair_is_told_by_a_channel() {
     assert!(received.wait(PATIENCE).unwrap().check().is_err());
 }
 
-/// Pollers of one channel that wait by themselves, each on a thread of its own, take each other's events and pass them
-/// on.
+/// Two pollers of one channel wait, each on its own thread. Each may read an event of the other one, and passes it on.
 #[test]
 fn pollers_of_one_channel_wait_on_threads_of_their_own() {
     let (domain, channel, mut pair, mut sent, mut received) = shared_channel!(Threads);

@@ -8,7 +8,7 @@ use interlock::{
 };
 use support::{Link, PATIENCE, Queues, all, context, next, own_device};
 
-/// C112: a completion queue has room for something; and C113: for no more than the device has.
+/// C112: a completion queue has room for one entry or more. C113: it has room for no more than the device allows.
 #[test]
 fn c112_c113_a_queue_has_a_size_that_there_is() {
     interlock::domain! { struct Test; }
@@ -19,7 +19,7 @@ fn c112_c113_a_queue_has_a_size_that_there_is() {
     }
 }
 
-/// C114: what is granted is at least what was asked.
+/// C114: the queue has at least the room that was asked for.
 #[test]
 fn c114_a_queue_has_the_room_that_was_asked_for() {
     interlock::domain! { struct Test; }
@@ -30,7 +30,7 @@ fn c114_a_queue_has_the_room_that_was_asked_for() {
     }
 }
 
-/// C115: sends complete in the order of posting, whatever they are.
+/// C115: requests of all kinds complete in the order in which they were posted.
 #[test]
 fn c115_requests_complete_in_order() {
     let mut link = link!(32);
@@ -57,8 +57,7 @@ fn c115_requests_complete_in_order() {
     }
 }
 
-/// C116: an unsignalled request that succeeds makes no completion; and C118: the next signalled one releases its slot
-/// too.
+/// C116: an unsignalled request that succeeds makes no completion. C118: the next signalled one releases its slot, too.
 #[test]
 fn c116_c118_a_signalled_request_releases_the_unsignalled_before_it() {
     let mut link = link!(8);
@@ -89,7 +88,7 @@ fn c117_an_unsignalled_failure_makes_a_completion() {
     assert_eq!(failure.status, Status::RemoteAccess);
 }
 
-/// C119, C120: a full queue refuses, and takes more once it was polled.
+/// C119, C120: a full queue refuses a request, and takes one after a poll.
 #[test]
 fn c119_c120_a_full_queue_takes_more_after_polling() {
     let mut link = link!(2);
@@ -109,7 +108,8 @@ fn c119_c120_a_full_queue_takes_more_after_polling() {
     link.left.post_write(buffer, &remote).unwrap();
 }
 
-/// C124: pairs that could overrun a queue are not made; and where a device says so all the same, it is told.
+/// C124: no pair is made that could overrun a queue. If the device reports an overrun all the same, the program is
+/// told.
 #[test]
 fn c124_an_overrun_is_an_event_and_a_failed_poll() {
     let (fabric, domain) = own_device!(Fabric::new());
@@ -131,7 +131,7 @@ fn c124_an_overrun_is_an_event_and_a_failed_poll() {
     link.right.destroy().unwrap();
 }
 
-/// C130: not below what may still come, which includes what waits to be polled.
+/// C130: a queue is not made smaller than the number of completions that are in it or may still come.
 #[test]
 fn c130_a_queue_is_not_resized_below_what_is_leased() {
     let mut link = link!(4);
@@ -158,7 +158,7 @@ fn a_queue_is_resized_with_completions_in_it() {
     for _ in 0..3 {
         message(&mut link, false);
     }
-    // They have come, but are not polled yet.
+    // The completions have come, and are not polled yet.
     std::thread::sleep(WHILE);
     link.poller.resize(64).unwrap();
     assert_eq!((link.queue.capacity(), link.queue.room()), (64, 48));
@@ -167,7 +167,7 @@ fn a_queue_is_resized_with_completions_in_it() {
     for _ in 0..3 {
         next(&mut link.poller);
     }
-    // The room of a pair that is gone is free once the queue was seen empty, not before.
+    // The room of a destroyed pair becomes free when the queue was seen empty.
     drop(more);
     assert!(matches!(link.poller.resize(32), Err(ResizeError::Leased { asked: 32, leased: 64 })));
     assert!(all(&mut link.poller).is_empty());
@@ -200,7 +200,7 @@ fn a_device_that_cannot_resize_leaves_the_queue_as_it_was_and_one_that_fails_end
     assert!(matches!(link.poller.poll(), Err(PollError::Failed)));
 }
 
-/// C136: a completion queue outlives its pairs; C138: a channel its queues.
+/// C136: a completion queue lives as long as its pairs. C138: a channel lives as long as its queues.
 #[test]
 fn c136_c138_queues_and_channels_are_dropped_in_any_order() {
     interlock::domain! { struct Test; }

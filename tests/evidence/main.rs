@@ -16,7 +16,7 @@ use rust::Body;
 /// The ids of the hazard log.
 const HAZARDS: [(&str, usize); 2] = [("HZ", 25), ("AH", 5)];
 
-/// How many cases of conformance there are.
+/// How many cases docs/conformance.md has.
 const CASES: usize = 186;
 
 /// The test programs that run each of their tests on extended completion queues, too.
@@ -60,7 +60,7 @@ fn quoted(document: &str) -> Vec<&str> {
     prose.flat_map(|part| part.split('`').skip(1).step_by(2)).collect()
 }
 
-/// Those of `quoted` that name a test or a program that must not compile.
+/// The names in `quoted` that are those of tests, or of programs that must not compile.
 fn named_tests(document: &str) -> Vec<&str> {
     let is_test = |name: &&str| name.contains(".rs::") || (name.starts_with("ui-tests/") && name.ends_with(".rs"));
     quoted(document).into_iter().filter(is_test).collect()
@@ -228,7 +228,7 @@ fn each_case_of_conformance_says_what_shows_it() {
     }
 }
 
-/// What cargo writes about tests, of which `outcome` says how they ended; nothing for none.
+/// What cargo writes about the tests of the cases. `outcome` says how a test ended; `None` if it did not run.
 fn written_log(outcome: impl Fn(&str) -> Option<&'static str>) -> String {
     let document = text("docs/conformance.md");
     let tests: BTreeSet<&str> = conformance(&document).1.iter().flat_map(|row| named_tests(row[3])).collect();
@@ -242,14 +242,14 @@ fn written_log(outcome: impl Fn(&str) -> Option<&'static str>) -> String {
         };
         let path = [path.split('/').collect(), vec![name]].concat().join("::");
         let path = path.trim_start_matches("::");
-        // A line of something else may come between a test and its result.
+        // The output of a test may come between its name and its result.
         log += &format!("     Running {file}.rs (target/debug/deps/{program}-0f)\ntest {path} ... said\n{outcome}\n");
     }
     log
 }
 
-/// The line of `device` in the counts of tests/conformance/report: covered, not applicable, not covered, failed; and
-/// whether it calls that a success.
+/// What tests/conformance/report counts for `device`: covered, not applicable, not covered, failed. Also returns
+/// whether the report succeeds.
 fn counted(logs: [&str; 2], device: &str) -> ([usize; 4], bool) {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let arguments = ["soft", "rxe"].into_iter().zip(logs).map(|(device, log)| {
@@ -285,7 +285,7 @@ fn the_table_of_conformance_counts_what_ran() {
     assert_eq!((nothing.0[0], nothing.1), (0, false));
 }
 
-/// A stage whose first command fails and whose last one does not.
+/// A stage of `x` fails if its first command fails, although its last one succeeds.
 #[test]
 fn a_stage_fails_with_any_of_its_commands() {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("stages");
@@ -337,7 +337,7 @@ fn each_test_of_such_a_program_runs_on_extended_queues_too() {
         programs.entry(program).or_default().push((file.clone(), rust::parse(&file)));
     }
     let mut again = BTreeSet::new();
-    // `extended` is about such queues only, and names the one test of it that is about both kinds.
+    // `extended` is about such queues, and only one of its tests is about both kinds.
     for (program, files) in programs.into_iter().filter(|(program, _)| program != "extended") {
         if files.iter().all(|(_, file)| rust::also_extended(file).is_none()) {
             continue;
@@ -383,7 +383,7 @@ fn unsafe_code_is_where_the_architecture_says() {
     assert_eq!(listed, found);
 }
 
-/// The public functions that are given two objects of a brand: file and name.
+/// The public functions that are given two objects of one brand, each as file and name.
 fn meetings() -> BTreeSet<(String, String)> {
     let files = rust_files("src").into_keys();
     let files = files.filter(|file| !is_unit_test(file) && !file.starts_with("src/provider/"));

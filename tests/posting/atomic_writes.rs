@@ -7,7 +7,7 @@ use interlock::{
 };
 use support::{Link, PATIENCE, context, message, next};
 
-/// Two pairs with atomic writes; `None` where the device has none. Rxe has them.
+/// Two pairs with atomic writes; `None` if the device has none. Soft-RoCE of Linux 6.12 has them.
 fn with_atomic_writes<B: Brand>(domain: &ProtectionDomain<B>) -> Option<Link<B>> {
     let port = domain.context().active_port().unwrap();
     let limits = Limits { posting: Posting::AtomicWrites, ..Limits::default() };
@@ -42,7 +42,7 @@ fn an_atomic_write_changes_its_word_and_no_other() {
     assert!(matches!(success.work(), Work::Written(PostedMemory::Inline)));
     assert_eq!(region.load(8).unwrap(), 0x0102_0304_0506_0708);
 
-    // In a batch, the last of many counts; and by a half.
+    // Of many writes in a batch the last one stays. The send half of a split pair can write, too.
     let ids = link.left.batch(|batch| {
         for value in 1..=3 {
             batch.post(WorkRequest::atomic_write(&word, value).unsignalled()).unwrap();
@@ -54,7 +54,7 @@ fn an_atomic_write_changes_its_word_and_no_other() {
     let (mut sends, _receives) = link.left.split();
     sends.post(WorkRequest::atomic_write(&word, 5)).unwrap();
     next(&mut link.poller);
-    // Other requests go the same way.
+    // Other requests of such a pair go the same way.
     sends.post(WorkRequest::write(message(&domain, &[1; 8]), &region.remote().slice(24..32).unwrap())).unwrap();
     next(&mut link.poller);
     assert_eq!(region.deregister().unwrap(), [7, 5, 7, u64::from_ne_bytes([1; 8])]);

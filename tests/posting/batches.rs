@@ -22,7 +22,7 @@ fn batches_of_up_to_three_doorbells_arrive_whole() {
             let last = link
                 .left
                 .batch(|batch| {
-                    // One by one, then all but the last, which is signalled.
+                    // The first half one by one, the rest in one call, and then the last one, which is signalled.
                     let first = requests.by_ref().take((count - 1) / 2);
                     first.for_each(|request| _ = batch.post(request).unwrap());
                     let rest = count - 1 - (count - 1) / 2;
@@ -46,7 +46,7 @@ fn batches_of_up_to_three_doorbells_arrive_whole() {
     }
 }
 
-/// What completions bring back, until it is `count` buffers; says how many requests each retired.
+/// Polls until `count` buffers came back. Returns them, and how many requests each completion retired.
 fn take_all<B: Brand>(poller: &mut Poller<B>, count: usize) -> (Vec<Buffer<B>>, Vec<usize>) {
     let (mut buffers, mut runs, start) = (Vec::new(), Vec::new(), std::time::Instant::now());
     while buffers.len() < count {
@@ -68,7 +68,7 @@ fn all_items_go_with_one_completion_and_their_buffers_come_back_in_order() {
     const LEN: usize = 24;
     for (depth, in_batch) in [(40, true), (128, true), (40, false), (128, false)] {
         for mut link in WAYS.into_iter().filter_map(|way| link(&domain, depth, way)) {
-            // Less than a row of the ledger, over its end, more than a doorbell, nothing.
+            // A few items, items around the end of the ledger, more than go with one doorbell, and none.
             let counts: &[usize] = if cfg!(miri) { &[1, 33, 20] } else { &[1, 31, 32, 0, 33, 7, 40, 20, 30, 1] };
             for (round, &count) in counts.iter().enumerate() {
                 let region = domain.register::<RemoteAll, _>(vec![0_u64; 40 * LEN / 8]).unwrap();
@@ -107,7 +107,7 @@ fn what_a_batch_cannot_take_of_all_items_stays_in_their_vector() {
         let word = |at: usize| region.remote().slice(8 * at as u64..8 * at as u64 + 8).unwrap();
         let item = |at: usize, len: usize| (message(&domain, &vec![at as u8 + 1; len]), at);
         let write = |(from, at): (Buffer<Test>, usize)| WorkRequest::write(from, &word(at));
-        // The third is too long.
+        // The third item is too long.
         let mut items: Vec<_> = [8, 8, 9, 8].into_iter().enumerate().map(|(at, len)| item(at, len)).collect();
         let Err(PostError::Flawed { request, flaw }) = post_all(&mut link.left, in_batch, &mut items, write) else {
             panic!("too long")
@@ -117,11 +117,12 @@ fn what_a_batch_cannot_take_of_all_items_stays_in_their_vector() {
             (RequestFlaw::TooLong { len_bytes: 9, within: 8 }, true)
         );
         assert_eq!(items.len(), 1);
-        // Two, unsignalled, are posted; the fourth, which is left, retires them.
+        // Two items are posted unsignalled. The fourth item is still there; its request retires them.
         assert_eq!(post_all(&mut link.left, in_batch, &mut items, write).unwrap(), 1);
         let (buffers, runs) = take_all(&mut link.poller, 3);
         assert_eq!((buffers.iter().map(|buffer| buffer[0]).collect::<Vec<_>>(), runs), (vec![1, 2, 4], vec![3]));
-        // Four fit: the fourth is signalled, the others stay. Then none fits. As many as fit go in one piece.
+        // Four items fit, and the fourth is signalled; the others stay in the vector. Then none fits. All that fit go
+        // in one piece.
         for count in [6, 4, 5] {
             let mut items: Vec<_> = (0..count).map(|at| item(at, 8)).collect();
             assert_eq!(post_all(&mut link.left, in_batch, &mut items, write).unwrap(), 4);
@@ -130,7 +131,7 @@ fn what_a_batch_cannot_take_of_all_items_stays_in_their_vector() {
             assert!(items.iter().map(|(_, at)| *at).eq(4..count));
             assert_eq!(take_all(&mut link.poller, 4).1, [4]);
         }
-        // Only the last makes a completion, whatever they ask for, and whatever they are.
+        // Only the last request makes a completion, whatever kind the requests are and whatever they ask for.
         let mut lengths = vec![0, 8, 1];
         let bytes = [7; 8];
         let inline = |len| WorkRequest::write(Inline(&bytes[..len]), &word(0)).fenced();
@@ -141,7 +142,7 @@ fn what_a_batch_cannot_take_of_all_items_stays_in_their_vector() {
             rest.push(next(&mut link.poller).id());
         }
         assert!(link.poller.poll().unwrap().is_none());
-        // Items of no size are as good as others.
+        // Items may have size 0.
         let mut nothings = vec![(); 3];
         let empty = |()| WorkRequest::write(Inline(&bytes[..2]), &word(1));
         assert_eq!(post_all(&mut link.left, in_batch, &mut nothings, empty).unwrap(), 3);
@@ -160,7 +161,7 @@ fn a_panic_while_items_become_requests_leaves_the_others_in_their_vector() {
     for mut link in WAYS.into_iter().filter_map(|way| link(&domain, 64, way)) {
         let region = domain.register::<RemoteAll, _>(vec![0_u64; 8]).unwrap();
         let word = region.remote().slice(0..8).unwrap();
-        // Those of 32 are what goes through a session in one piece.
+        // 32 requests go through a session in one piece.
         let places =
             [(0, 5), (3, 5), (4, 5), (0, 32), (15, 32), (16, 17), (35, 50), (49, 50), (0, 1), (16, 32), (31, 32)];
         for (bad, count) in places.into_iter().skip(if cfg!(miri) { 6 } else { 0 }) {
@@ -169,7 +170,7 @@ fn a_panic_while_items_become_requests_leaves_the_others_in_their_vector() {
                 assert_ne!(at, bad, "in the program's code");
                 WorkRequest::write(from, &word)
             };
-            // Caught inside, the batch goes on with what it has.
+            // If the panic is caught inside the batch, the batch goes on with the requests that it has.
             let caught = link
                 .left
                 .batch(|batch| catch_unwind(AssertUnwindSafe(|| batch.post_all(&mut items, write).map(drop))))
@@ -182,7 +183,7 @@ fn a_panic_while_items_become_requests_leaves_the_others_in_their_vector() {
                 before += 1;
             }
             assert_eq!(before, bad);
-            // Else it is given up, but for what was handed over.
+            // Otherwise the batch is given up, except for the requests that were already handed over.
             for in_batch in [true, false] {
                 let mut items: Vec<_> = (0..count).map(|at| (message(&domain, &[at; 8]), at)).collect();
                 let panicked = catch_unwind(AssertUnwindSafe(|| {
@@ -208,7 +209,8 @@ fn the_buffers_of_a_run_come_back_whatever_is_among_them_and_however_it_ended() 
     for mut link in WAYS.into_iter().filter_map(|way| link(&domain, 16, way)) {
         let region = domain.register::<RemoteAll, _>(vec![0_u64; 8]).unwrap();
         let remote = region.remote();
-        // Around the end of the ledger, with and without others among the buffers, the last among them.
+        // Around the end of the ledger, with and without requests that carry no unique buffer; such a request may be
+        // the last one.
         for (round, others) in [vec![], vec![3], vec![9], vec![0, 1, 2], vec![], vec![8, 9]].into_iter().enumerate() {
             link.left
                 .batch(|batch| {
@@ -231,12 +233,12 @@ fn the_buffers_of_a_run_come_back_whatever_is_among_them_and_however_it_ended() 
             let expected: Vec<_> = (0..10).filter(|at| !others.contains(at)).map(|at| at as u8).collect();
             assert_eq!(buffers.iter().map(|buffer| buffer[0]).collect::<Vec<_>>(), expected, "{round}");
         }
-        // A receive has a length.
+        // A receive has the length of its message.
         link.right.post_receive(domain.buffer(16).unwrap()).unwrap();
         link.left.post_send(Inline(b"hello")).unwrap();
         let (buffers, _) = take_all(&mut link.poller, 1);
         assert_eq!(&buffers[0][..], b"hello");
-        // A write past the end fails; those before it succeeded.
+        // A write to a region that is gone fails. The writes before it have succeeded.
         let gone = {
             let region = domain.register::<RemoteWrite, _>(vec![0_u64; 8]).unwrap();
             region.remote()
@@ -339,7 +341,7 @@ fn an_abandoned_batch_reaches_nobody() {
             }));
             assert!(panicked.is_err());
             assert_eq!(link.left.sends_in_flight(), 0);
-            // What is posted next is all that arrives, in its own slot.
+            // Only the request that is posted next arrives, in its own slot.
             let id = link.left.post_write(message(&domain, &[1; 8]), &word(7)).unwrap();
             assert_eq!(success_of(&mut link.poller, id).into_buffer().unwrap()[..], [1; 8]);
             assert!(link.poller.poll().unwrap().is_none());
@@ -377,7 +379,7 @@ fn a_full_queue_gives_the_request_back_and_a_batch_goes_on_after_polling() {
                 match batch.post_each(&mut requests) {
                     Ok(posted) => at += posted,
                     Err(PostError::QueueFull(full)) => {
-                        // All that was posted is with the device, so its completions come.
+                        // The device has all that was posted, so the completions come.
                         let mut full = Some(full);
                         while let Some(request) = full.take() {
                             next(poller);
@@ -395,7 +397,7 @@ fn a_full_queue_gives_the_request_back_and_a_batch_goes_on_after_polling() {
             }
         })
         .unwrap();
-        // The last ones are unsignalled: a signalled one after them.
+        // The last requests are unsignalled, so a signalled one follows.
         let mut end = Some(WorkRequest::write(message(&domain, &100_u64.to_ne_bytes()), &word(99)));
         let end = loop {
             match left.post(end.take().unwrap()) {

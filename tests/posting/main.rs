@@ -13,8 +13,8 @@ use support::{Link, next};
 const WAYS: [Posting; 2] = [Posting::List, Posting::WorkRequestApi];
 const INLINE: u32 = 32;
 
-/// Two connected pairs that post by `posting`; `None` where the device does not take that. Both may have 32 bytes
-/// inline.
+/// Two connected pairs that post by `posting`, with up to 32 bytes inline; `None` if the device does not offer that
+/// way.
 fn link<B: Brand>(domain: &ProtectionDomain<B>, depth: u32, posting: Posting) -> Option<Link<B>> {
     link_with(domain, Limits { sends: depth, receives: depth, inline_bytes: INLINE, elements: 1, posting })
 }
@@ -30,7 +30,7 @@ fn link_with<B: Brand>(domain: &ProtectionDomain<B>, limits: Limits) -> Option<L
             assert_eq!(posting, Posting::WorkRequestApi);
             assert!(error.to_string().contains("Posting::List"), "{error}");
             assert_eq!(queue.room(), room, "the lease came back");
-            // Its providers have it, but many are wrong about lists.
+            // Soft-RoCE has this way. Many versions of it get lists wrong, and there the library refuses lists.
             assert!(elements > 1 || !domain.context().name().starts_with("rxe"), "rxe has it: {error}");
             return None;
         }
@@ -43,7 +43,7 @@ fn link_with<B: Brand>(domain: &ProtectionDomain<B>, limits: Limits) -> Option<L
     Some(Link { domain: domain.clone(), port, queue, poller, left, right })
 }
 
-/// Posts all of `items`, in a batch or without.
+/// Posts all of `items`, in a batch or one by one.
 fn post_all<B: Brand, X, M: SendMemory<B>, K>(
     pair: &mut QueuePair<B>,
     in_batch: bool,
@@ -62,7 +62,7 @@ where
     })
 }
 
-/// The success of `id`; others are dropped.
+/// Waits for the success of request `id`, and drops other completions.
 fn success_of<B: Brand>(poller: &mut Poller<B>, id: WorkId) -> Success<B> {
     loop {
         let success = next(poller);

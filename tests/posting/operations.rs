@@ -8,7 +8,7 @@ use support::{context, message, next, on_hardware};
 fn the_work_request_api_is_there_or_is_refused() {
     interlock::domain! { struct Test; }
     let domain = context().named_domain(Test).unwrap();
-    // `link` holds rxe to it.
+    // `link` checks that soft-RoCE has it.
     assert!(link(&domain, 4, Posting::WorkRequestApi).is_some() || on_hardware());
     assert_eq!(link(&domain, 4, Posting::List).unwrap().left.limits().posting, Posting::default());
 }
@@ -60,7 +60,7 @@ fn inline_bytes_arrive_and_stay_the_programs() {
             let target = region.remote().slice(40..64).unwrap();
             let last = link.left.post_write(Inline(&[round as u8; 24]), &target).unwrap();
             let first = next(&mut link.poller);
-            // The send may come out before.
+            // The send may come out before the receive.
             let first = if first.id() == id { first } else { success_of(&mut link.poller, id) };
             assert!(matches!(first.work(), Work::Written(PostedMemory::Inline)));
             success_of(&mut link.poller, last);
@@ -100,7 +100,7 @@ fn writes_reads_and_atomics_touch_what_they_name_and_nothing_else() {
         assert_eq!((written.immediate, written.written_bytes), (77, 17));
         expected[300..317].copy_from_slice(&bytes[..17]);
 
-        // A write of nothing, and a read that is shorter than its buffer.
+        // A write of 0 bytes, and a read that is shorter than its buffer.
         link.left.post_write(message(&domain, &[]), &region.remote()).unwrap();
         let source = region.remote().slice(20..130).unwrap();
         let id = link.left.post(WorkRequest::read(domain.buffer(150).unwrap(), &source).fenced()).unwrap();
@@ -216,7 +216,7 @@ fn unreliable_transports_post_either_way() {
             received += 1;
         }
         while others < 3 {
-            // Those of the pair that sends; what the unreliable connection sent may be among them.
+            // The completions of sends; those of the unreliable connection may be among them.
             others += 1;
             next(&mut poller);
         }

@@ -26,7 +26,7 @@ use support::{PATIENCE, POLLING, Random};
 struct Device {
     context: Context,
     stepped: Option<Fabric>,
-    /// It has failed, and does no more than give back what it has.
+    /// Whether it has failed. A failed device only gives back the requests that it has.
     fatal: Cell<bool>,
 }
 
@@ -43,7 +43,7 @@ impl Device {
         Self { context: Context::open_on(&fabric, NAME).unwrap(), stepped: Some(fabric), fatal }
     }
 
-    /// Lets a little happen.
+    /// Lets a stepped device take up to seven steps; gives another device a moment.
     fn step(&self, random: &mut Random) {
         match &self.stepped {
             Some(fabric) => {
@@ -55,19 +55,20 @@ impl Device {
         }
     }
 
-    /// Something goes wrong, where that can be told; whether it does.
+    /// Makes something go wrong if the device is a stepped one. Returns whether it is.
     fn inject(&self, fault: Fault) -> bool {
         self.stepped.as_ref().map(|fabric| fabric.inject(fault)).is_some()
     }
 
-    /// The network loses something: what was lost is sent again, and done once, unless it is unreliable.
+    /// Makes the network lose one request or one answer. A reliable pair sends it again, and the request is executed
+    /// once.
     fn lose(&self, random: &mut Random) {
         let one = random.one_in(2);
         self.inject(if one { Fault::RequestsLost { count: 1 } } else { Fault::AnswersLost { count: 1 } });
     }
 
-    /// What must come of a post to a queue that is so: now and then the device refuses it, and once it has failed
-    /// always.
+    /// What the next post must return, for a queue that is `broken` or `full` or neither. A stepped device refuses some
+    /// of the posts that reach it, and all of them once it has failed.
     fn expect(&self, random: &mut Random, verb: Verb, broken: bool, full: bool) -> Expected {
         let reaches = !broken && !full;
         let fault = Fault::VerbFails { verb, after: 0, count: 1, errno: libc::ENOMEM };
@@ -75,19 +76,19 @@ impl Device {
         Expected { broken, full, refused }
     }
 
-    /// The device fails, where that can be told: from now on it only gives back.
+    /// Makes the device fail if it is a stepped one.
     fn fail(&self) {
         self.fatal.set(self.inject(Fault::DeviceFatal { device: NAME.to_owned() }));
     }
 
-    /// Nothing goes wrong any more that has not yet.
+    /// Takes back the faults that were injected and have not happened yet.
     fn heal(&self) {
         if let Some(fabric) = &self.stepped {
             fabric.heal();
         }
     }
 
-    /// Lets all happen that can, time included.
+    /// Lets the device do all that it can. If there is nothing, lets its clock go on to the next timer.
     fn run(&self) {
         let Some(fabric) = &self.stepped else { return std::thread::sleep(Duration::from_micros(200)) };
         if fabric.run() == 0
@@ -98,7 +99,7 @@ impl Device {
     }
 }
 
-/// So patient that a machine which is busy with other things is no reason to give up.
+/// A timeout that does not run out on a busy machine.
 fn patient() -> ConnectAttributes {
     ConnectAttributes { timeout: 18.try_into().unwrap(), ..ConnectAttributes::default() }
 }
@@ -106,13 +107,14 @@ fn patient() -> ConnectAttributes {
 /// How long the search for a small program that fails may take.
 const SEARCH: Duration = Duration::from_secs(60);
 
-/// How many programs a test has, and how long they are: on the soft device, and on others, where a step takes longer.
+/// How many programs a test has, and how many steps they have at most: on the soft device, and on others, which are
+/// slower.
 struct Effort {
     programs: [u64; 2],
     most_steps: [usize; 2],
 }
 
-/// Tests random programs of these calls at so many places. Each has a seed; `INTERLOCK_SEED` chooses one.
+/// Tests random programs of these calls at so many places, one for each seed. `INTERLOCK_SEED` chooses one seed.
 fn for_programs<C: Copy + Debug + 'static>(
     name: &str,
     effort: &Effort,
@@ -126,16 +128,17 @@ fn for_programs<C: Copy + Debug + 'static>(
         Err(_) => 0..effort.programs[on],
     };
     let strategy = programs(calls, places, effort.most_steps[on]);
-    // On a device that completes requests when it likes, a program does not do the same twice.
+    // Another device completes requests when it likes, so a smaller program that fails may fail for another reason.
     let time = if support::on_hardware() { Duration::ZERO } else { SEARCH };
     for seed in seeds {
-        // Most programs poll in the first way, some in the second.
+        // Every second program polls extended queues.
         POLLING.set(if seed % 2 == 0 { Polling::Array } else { Polling::Extended });
         steps::check(&format!("{name}: INTERLOCK_SEED={seed}"), seed, &strategy, time, &test);
     }
 }
 
-/// The domain of this name; gives the program up if one that failed before it has left the name taken.
+/// Opens the domain of this name. Gives the program up if the name is taken, as a failed program before it may leave
+/// it.
 fn domain_named<N: Named + Brand>(context: &Context, name: N) -> ProtectionDomain<N> {
     match context.named_domain(name) {
         Err(NamedDomainError::Taken { .. }) => steps::give_up(),
@@ -143,7 +146,7 @@ fn domain_named<N: Named + Brand>(context: &Context, name: N) -> ProtectionDomai
     }
 }
 
-/// What the other tests print when they fail: a program without the steps that do not matter.
+/// Shows what the other tests print when they fail: the steps that matter and no others.
 #[test]
 fn a_program_that_fails_is_made_small() {
     let strategy = programs(&[(20, 'a'), (1, 'b'), (1, 'c')], 3, 400);
@@ -164,17 +167,17 @@ It fails with: b after c";
     assert!(failed.len() > 10 && failed.iter().all(|message| message == small), "{failed:#?}");
 }
 
-/// What must come of a post.
+/// What a post must return.
 #[derive(Clone, Copy, Debug)]
 struct Expected {
     broken: bool,
     full: bool,
-    /// The verb fails, if it comes to that.
+    /// The verb fails if the library calls it.
     refused: bool,
 }
 
 impl Expected {
-    /// Holds the answer to a post against it: the id, or the memory that came back.
+    /// Checks what a post returned. Returns the id of the request, or the memory that came back.
     fn check<M>(self, what: &dyn Debug, answer: Result<WorkId, PostError<M>>) -> Result<WorkId, M> {
         match answer {
             Ok(id) if !self.broken && !self.full && !self.refused => Ok(id),
@@ -187,7 +190,7 @@ impl Expected {
     }
 }
 
-/// Buffers, each of which is here once, or once with somebody who gives it back.
+/// A stock of buffers that knows which of them are away, so that none is lost and none comes back twice.
 struct Stock<B> {
     here: Vec<Buffer<B>>,
     away: HashSet<usize>,
@@ -210,7 +213,7 @@ impl<B: Brand> Stock<B> {
     }
 }
 
-/// Fills a buffer with `len_bytes`, 8 at least, that say which message they are and follow from it.
+/// Fills a buffer with message `number`: at least 8 bytes, all of which follow from the number.
 fn compose<B>(buffer: &mut Buffer<B>, number: u64, len_bytes: usize) {
     buffer.set_len(len_bytes).unwrap();
     for (place, byte) in buffer.iter_mut().enumerate() {
@@ -218,7 +221,7 @@ fn compose<B>(buffer: &mut Buffer<B>, number: u64, len_bytes: usize) {
     }
 }
 
-/// Which message these bytes are, all of them.
+/// The number of the message that these bytes are. Panics if they are parts of several messages.
 fn read(bytes: &[u8]) -> u64 {
     let number = u64::from_ne_bytes(bytes[..8].try_into().unwrap());
     let torn = bytes.iter().enumerate().find(|&(place, &byte)| byte != byte_of(number, place));
@@ -233,14 +236,14 @@ fn byte_of(number: u64, place: usize) -> u8 {
     }
 }
 
-/// What a sequence goes through: a device, and what comes out of it.
+/// What all models do with their device: wait, and take pairs down.
 trait Stage<B: Brand> {
     fn device(&self) -> &Device;
     fn port(&self) -> &Port;
-    /// Takes out up to `most` completions; whether the queue was seen empty.
+    /// Takes out up to `most` completions, and returns whether the queue was seen empty.
     fn poll(&mut self, most: usize) -> bool;
 
-    /// Goes on until `done`, which must come.
+    /// Polls and lets the device go on until `done`. Panics if it takes too long.
     fn until(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> bool) {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -253,8 +256,9 @@ trait Stage<B: Brand> {
         }
     }
 
-    /// Ends a pair on one of several ways: what was in flight is `over` then. It comes back in Reset if it was not
-    /// destroyed. `flush` is asked in Error, where all may be flushed.
+    /// Takes a pair down in one of several ways, after which all that it had in flight is `over`. Returns the pair in
+    /// Reset, or `None` if the way was to destroy it. Some ways go through Error; some of these call `flush` there,
+    /// which may wait for the flushed requests.
     fn take_down<T: Transport>(
         &mut self,
         random: &mut Random,
@@ -299,7 +303,7 @@ trait Stage<B: Brand> {
         Some(reset)
     }
 
-    /// From Reset to Init, which has to wait if requests were in flight.
+    /// Moves a pair from Reset to Init. If requests were in flight, the library first refuses that until they are out.
     fn init<T: Transport>(
         &mut self,
         reset: QueuePair<B, Reset, T>,
@@ -308,7 +312,7 @@ trait Stage<B: Brand> {
     where
         for<'p> &'p Port: Into<T::InitAttributes>,
     {
-        // Of shared receives, nobody knows whether it took some.
+        // A pair without receives of its own may have taken shared ones; the library has to assume it.
         let in_flight = !over(self) || reset.limits().receives == 0;
         let port = self.port().clone();
         match reset.into_init(&port) {
@@ -324,7 +328,7 @@ trait Stage<B: Brand> {
         }
     }
 
-    /// Ends a pair, and gives one in Init: the same, or another that is made `anew`.
+    /// Takes a pair down, and returns a pair in Init: the same one, or one that `anew` makes.
     fn renew<T: Transport>(
         &mut self,
         random: &mut Random,

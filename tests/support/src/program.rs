@@ -1,4 +1,4 @@
-//! Programs that tests start. None of them outlives its test or its time.
+//! Programs that tests start. A program is killed when its test ends, or when it takes too long.
 
 use std::env;
 use std::fs;
@@ -10,10 +10,11 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// More than any program here takes, on the slowest machine.
+/// Longer than any of these programs takes on the slowest machine.
 const LIMIT: Duration = Duration::from_secs(180);
 
-/// An example that was built with the tests.
+/// The path of an example that was built with the tests: they are neighbours in the target folder, also in a virtual
+/// machine.
 pub fn example(name: &str) -> PathBuf {
     let test = env::current_exe().unwrap();
     let path = test.parent().and_then(|deps| deps.parent()).unwrap().join("examples").join(name);
@@ -29,7 +30,7 @@ pub struct Program {
     stderr: Pipe,
 }
 
-/// What a program has said so far, and who listens to the rest.
+/// What a program has written to a pipe so far, and the thread that reads the rest.
 struct Pipe {
     said: Arc<Mutex<Vec<u8>>>,
     listener: Option<JoinHandle<()>>,
@@ -49,7 +50,7 @@ impl Program {
         let program = program.into();
         let line = format!("{} {}", program.display(), arguments.join(" "));
         let mut command = Command::new(&program);
-        // The device of `context()`; unlike the tests the examples would rather take one of the machine.
+        // The same device as `context()` opens. Without the variable, an example prefers a real device.
         if env::var_os("INTERLOCK_DEVICE").is_none() {
             command.env("INTERLOCK_DEVICE", "soft0");
         }
@@ -60,7 +61,7 @@ impl Program {
         Self { child, line, stdout, stderr }
     }
 
-    /// Runs it to its end.
+    /// Runs a program to its end.
     pub fn run(program: impl Into<PathBuf>, arguments: &[&str]) -> Ended {
         Self::start(program, arguments).end()
     }
@@ -77,7 +78,7 @@ impl Program {
         ended
     }
 
-    /// Waits for its end and another's. If one of them fails, the other is not waited for.
+    /// Waits until both programs have ended. If one fails, the other one is killed.
     pub fn end_with(mut self, mut other: Self) -> (Ended, Ended) {
         let deadline = Instant::now() + LIMIT;
         while Instant::now() < deadline {
@@ -90,7 +91,7 @@ impl Program {
         (self.kill(), other.kill())
     }
 
-    /// Ends it, as if its machine had gone.
+    /// Kills the program, as if its machine had gone.
     pub fn kill(mut self) -> Ended {
         _ = self.child.kill();
         let status = self.child.wait().unwrap();
@@ -102,7 +103,7 @@ impl Program {
         self.until(&format!("listen on port {port}"), |_| is_listened_on(port))
     }
 
-    /// Waits until it has said something on stdout.
+    /// Waits until the program has written `what` to stdout.
     pub fn has_said(self, what: &str) -> Self {
         self.until(&format!("say {what:?}"), |this| this.stdout.so_far().contains(what))
     }
@@ -158,15 +159,14 @@ impl Ended {
         self
     }
 
-    /// It failed as it should: with one line on stderr that says `why`.
+    /// Checks that the program failed with one line on stderr, which contains `why`.
     #[track_caller]
     pub fn failed(self, why: &str) -> Self {
         self.failed_for_one_of(&[why])
     }
 
-    /// As [`failed`](Self::failed), for a peer that was killed. What is noticed first depends on the moment: the kernel
-    /// takes the dead program's memory and queue pair down one after the other, so a message may still meet one of
-    /// them.
+    /// [`failed`](Self::failed), because the peer was killed. The reason depends on the moment: the kernel takes down
+    /// the memory and the queue pair of a dead program one after the other, and a message may arrive between the two.
     #[track_caller]
     pub fn failed_for_a_dead_peer(self) -> Self {
         self.failed_for_one_of(&[
@@ -180,7 +180,7 @@ impl Ended {
         ])
     }
 
-    /// As [`failed`](Self::failed), where it depends on the moment or the device which of the reasons comes first.
+    /// [`failed`](Self::failed) for one of several reasons; which one depends on the moment or on the device.
     #[track_caller]
     pub fn failed_for_one_of(self, reasons: &[&str]) -> Self {
         let is_one_line = self.stderr.lines().count() == 1 && self.stderr.ends_with('\n');
@@ -202,7 +202,7 @@ pub fn free_port() -> u16 {
     TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port()
 }
 
-/// Looks without connecting: who listens would take that for its client.
+/// Whether a program listens on this port. Asks the kernel: the program would take a connection for its client.
 fn is_listened_on(port: u16) -> bool {
     let (suffix, listening) = (format!(":{port:04X}"), "0A");
     ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|table| {
