@@ -1,7 +1,5 @@
-//! Programs at random on adversaries.
-//!
-//! Whatever is done and whatever the device does: a buffer comes back once, no memory that the program has changes by
-//! itself, and no provider is asked for what it need not bear.
+//! Random programs on every profile. Whatever the program and the device do: a buffer comes back at most once, memory
+//! that the program has does not change by itself, and the library makes no call that the provider need not support.
 
 use super::{connected, for_programs, objects_die, posts_fail, profiles, rounds, shared_queue};
 use interlock::soft::{Fabric, Profile};
@@ -32,7 +30,7 @@ enum Pair<B> {
     Served(QueuePair<B, ReadyToSend, OnShared<ReliableConnection>>),
 }
 
-/// Does the same to each kind of pair.
+/// The same expression for each kind of pair.
 macro_rules! each {
     ($pair:expr, $inner:ident => $do:expr) => {
         match $pair {
@@ -77,18 +75,18 @@ struct World<'d, B> {
     profile: Profile,
     domain: &'d ProtectionDomain<B>,
     port: Port,
-    /// The numbers of the step that is done.
+    /// The numbers of the current step.
     dice: Random,
     queues: Vec<(CompletionQueue<B>, Option<Poller<B>>)>,
     shared: Option<SharedReceiveQueue<B, Messages>>,
     pairs: Vec<Pair<B>>,
     regions: Vec<MemoryRegion<B, RemoteAll, Vec<u64>>>,
-    /// What peers were told, also of regions that are gone.
+    /// The regions that peers were granted, also those that are gone.
     granted: Vec<RemoteRegion<RemoteAll>>,
-    /// Memory that was a region's: nobody writes it any more.
+    /// Memory whose registration has ended, with a copy of what it held then. Nobody writes to it any more.
     retired: Vec<(Vec<u64>, Vec<u64>)>,
     mine: Vec<Mine<B>>,
-    /// Where the buffers begin that the program has.
+    /// The addresses of the buffers that the program has.
     here: HashSet<usize>,
     marks: u8,
 }
@@ -99,7 +97,7 @@ impl<B: Brand> World<'_, B> {
         assert!(self.here.insert(buffer.as_ptr().addr()), "{profile:?}: a buffer came back twice");
         self.marks = self.marks.wrapping_add(1);
         let mark = self.marks;
-        // All of it, not only what a message filled.
+        // Fills the whole buffer, not only the part that a message filled.
         buffer.write(&vec![mark; buffer.capacity()]).unwrap();
         self.mine.push(Mine { buffer, mark });
     }
@@ -113,7 +111,7 @@ impl<B: Brand> World<'_, B> {
         }
     }
 
-    /// A buffer to give away.
+    /// Takes one of the buffers of the program, to post it.
     fn give(&mut self) -> Option<Buffer<B>> {
         let at = self.dice.below(self.mine.len());
         if self.mine.is_empty() {
@@ -182,7 +180,7 @@ impl<B: Brand> World<'_, B> {
             }
             _ => {
                 let Some(shared) = &self.shared else { return };
-                // The room of a shared queue is leased once.
+                // The first pair leases room for the whole shared queue, which may not fit.
                 let Ok(server) = shared.reliable(queue, &LIMITS) else { return };
                 let Ok(client) = self.domain.reliable(queue, &LIMITS) else { return };
                 let (client, server) = (client.into_init(&self.port).unwrap(), server.into_init(&self.port).unwrap());
@@ -251,7 +249,7 @@ impl<B: Brand> World<'_, B> {
         }
     }
 
-    /// Takes a pair through Error and Reset, as far as the device lets it, and ends it.
+    /// Takes a pair through Error and Reset, as far as the device allows, and destroys it.
     fn end_slowly(&mut self, at: usize) {
         fn end<B: Brand, T: interlock::Transport>(pair: QueuePair<B, ReadyToSend, T>) {
             if let Ok(pair) = pair.into_error()
@@ -308,7 +306,7 @@ impl<B: Brand> World<'_, B> {
             }
             _ => {}
         }
-        // So that new buffers are where old ones were.
+        // New buffers often get the addresses of old ones.
         if self.mine.len() < 4 {
             for buffer in self.domain.buffers(8, BYTES).unwrap() {
                 self.take_back(buffer);
@@ -349,7 +347,7 @@ fn run(profile: Profile, program: &Program<Call>) {
     let fabric = Fabric::with_profile(profile);
     let context = Context::open_on(&fabric, "dev0").unwrap();
     let port = context.active_port().unwrap();
-    // Not a named one: where something is leaked, its name would stay taken.
+    // A domain without a name: an object that leaks would keep a name taken.
     let domain = context.checked_domain().unwrap();
     let (queue, poller) = domain.completion_queue(128).unwrap();
     let shared = shared_queue(profile, &domain, &SharedLimits { receives: 16, ..SharedLimits::default() });
@@ -388,7 +386,7 @@ fn random_programs_keep_their_memory() {
     for_programs("random_programs_keep_their_memory", devices, &CALLS, 4000, run);
 }
 
-/// Polls and destroys fail, too: then memory may be kept for good, and is given back at most once.
+/// Polls and destroys may fail, too. Then memory may stay with the device for good, and still comes back at most once.
 #[test]
 fn random_programs_keep_their_memory_where_objects_die() {
     let devices = (0..rounds(8)).map(|seed| (Profile::Adversary(4 + seed % 4 + 8 * seed), seed));

@@ -1,5 +1,5 @@
-//! Random programs whose verbs fail at random, on every profile: memory comes back at most once, and nothing changes it
-//! then.
+//! Random programs whose verbs fail at random, on every profile. A buffer comes back at most once, and does not change
+//! after that.
 use super::{for_programs, profiles, rounds};
 use interlock::soft::{Fabric, Fault, Profile, Verb};
 use interlock::{
@@ -53,9 +53,9 @@ enum Call {
     DropQueue,
     AddPairs,
     DropPair,
-    /// Lets the clock of the device go on.
+    /// Moves the clock of the device forward.
     Advance,
-    /// Lets the clock of the machine go on, for what the library does after some time.
+    /// Waits, because the library does some things only after a time.
     Sleep,
 }
 

@@ -1,6 +1,5 @@
-//! Messages from lists of buffers, from bytes of the program and from memory that is shared out, one by one and in
-//! batches that may be refused half way; into buffers and into lists; reads and atomics between them, and a completion
-//! queue that is resized.
+//! Messages from lists of buffers, from inline bytes and from shared buffers, one by one and in batches that may be
+//! refused half way. Reads and atomics go between them, and the completion queue is resized.
 
 use crate::{Device, Effort, Random, Stage, Stock, compose, domain_named, for_programs, patient, read};
 use interlock::soft::{Fault, Verb};
@@ -14,14 +13,14 @@ use support::steps::Step;
 
 interlock::domain! { struct Test; }
 
-/// More sends than a batch hands over at once.
+/// The send queue takes more than a batch hands over at once.
 const LIMITS: Limits =
     Limits { sends: 40, receives: 6, inline_bytes: 32, elements: 3, posting: interlock::Posting::List };
 const LINKS: usize = 2;
 const ROOM: u32 = 2 * LINKS as u32 * LIMITS.completions();
 const BUFFER_BYTES: usize = 48;
 const BUFFERS: usize = LINKS * 3 * (LIMITS.sends + LIMITS.receives) as usize + 3;
-/// What is read.
+/// The words that are read.
 const SOURCE: [u64; 8] = [1, 2, 3, 5, 7, 11, 13, 17];
 
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -38,17 +37,17 @@ enum What {
 struct Posted {
     link: usize,
     what: What,
-    /// Where its buffers are.
+    /// The addresses of its buffers.
     addresses: Vec<usize>,
 }
 
 struct Link {
     from: QueuePair<Test>,
     to: QueuePair<Test>,
-    /// What was sent: number, immediate and length; what came of it, all in order.
+    /// The messages that were sent, each as number, immediate and length. They arrive in this order.
     log: Vec<(u64, Option<u32>, usize)>,
     received: usize,
-    /// What is in flight of sends and of receives, oldest first.
+    /// The sends and the receives in flight, the oldest first.
     order: [VecDeque<WorkId>; 2],
 }
 
@@ -94,12 +93,12 @@ struct World {
     stock: Stock<Test>,
     links: Vec<Link>,
     in_flight: HashMap<WorkId, Posted>,
-    /// Words to read, and one to which all add.
+    /// The words to read, and one to which atomics add.
     words: MemoryRegion<Test, RemoteAll, Vec<u64>>,
-    /// How often was added, and which numbers that brought.
+    /// How many atomics were posted, and the numbers that they brought back.
     adds: u64,
     brought: Vec<u64>,
-    /// What is shared out, and to how many requests.
+    /// The shared buffers by address, and how many requests have each of them.
     shares: HashMap<usize, (SharedBuffer<Test>, usize)>,
     last: u64,
 }
@@ -131,7 +130,7 @@ impl World {
         assert!(known.is_none(), "{id:?} is in flight twice");
     }
 
-    /// Up to three buffers, one of which may be empty, that hold a message together; and its length.
+    /// One to three buffers, some of which may be empty, that hold a message together. Also returns its length.
     fn list(&mut self, random: &mut Random, number: u64) -> (BufferList<Test>, usize) {
         let lens: Vec<usize> = (0..1 + random.below(3)).map(|_| random.below(BUFFER_BYTES + 1)).collect();
         let mut whole = self.stock.take();
@@ -205,7 +204,7 @@ impl World {
                     *byte = crate::byte_of(number, place);
                 }
                 let posted = send!(Inline(&bytes[..])).map_err(|error| error.map(drop));
-                // They are the program's again at once.
+                // The program may overwrite the bytes as soon as they are posted.
                 bytes.fill(0xee);
                 match expected.check(&what, posted) {
                     Ok(id) => (id, Vec::new(), bytes.len()),
@@ -244,7 +243,7 @@ impl World {
         self.note(id, link, what, addresses);
     }
 
-    /// The same memory on every link, as often as they take it.
+    /// Sends the same memory on every link, up to two times each.
     fn broadcast(&mut self, random: &mut Random) {
         let mut buffer = self.stock.take();
         self.last += 1;
@@ -271,7 +270,8 @@ impl World {
         self.unshare(address, 0);
     }
 
-    /// So many requests gave a share back: the memory is one's own again with the last, and not before.
+    /// Notes that `back` requests gave their share back. With the last one the memory becomes unique again, and not
+    /// before.
     fn unshare(&mut self, address: usize, back: usize) {
         let (share, left) = self.shares.remove(&address).expect("nothing is shared out there");
         match (share.try_into_unique(), left - back) {
@@ -281,7 +281,7 @@ impl World {
         }
     }
 
-    /// Many messages at once, of which the device may take some, or those of the first doorbell only.
+    /// Posts many messages in one batch. The device may refuse it at the first doorbell or at a later one.
     fn batch(&mut self, random: &mut Random, link: usize) {
         let room = LIMITS.sends as usize - self.links[link].order[0].len();
         let count = 1 + random.below(LIMITS.sends as usize + 2);
@@ -333,7 +333,7 @@ impl World {
             self.links[link].log.push((number, None, len));
             self.note(id, link, What::Message, vec![address]);
         }
-        // What was to be refused and did not come.
+        // Takes back a refusal that did not happen.
         self.device.heal();
     }
 
@@ -387,10 +387,10 @@ impl World {
         buffers.into_iter().for_each(|buffer: Buffer<Test>| self.stock.give(buffer));
     }
 
-    /// Everything arrives and comes back, but for receives.
+    /// Waits until all messages have arrived and all memory is back, except that of receives.
     fn settle(&mut self, random: &mut Random) {
         for link in 0..LINKS {
-            // What is unsignalled comes with the next that is not.
+            // An unsignalled send comes out with the next signalled one.
             self.until("room", |world| {
                 world.links[link].order[0].len() < LIMITS.sends as usize || world.receive_some(random)
             });
@@ -408,7 +408,7 @@ impl World {
         assert!(self.shares.is_empty());
     }
 
-    /// Posts receives where messages wait for them. Never enough.
+    /// Posts receives for messages that wait for them. Returns false, as a condition of `until` that is not met.
     fn receive_some(&mut self, random: &mut Random) -> bool {
         for link in 0..LINKS {
             let missing = self.links[link].log.len() - self.links[link].received;
