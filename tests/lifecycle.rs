@@ -31,7 +31,7 @@ fn completions_of_before_the_destroy_keep_their_status() {
     let mut link = Link::new(context().named_domain(Test).unwrap(), 4);
     link.right.post_receive(link.domain.buffer(8).unwrap()).unwrap();
     link.left.post_send(link.domain.buffer(8).unwrap()).unwrap();
-    // Wait for the send, so that the receive is complete too, and not polled yet.
+    // When the send is complete, the receive is complete, too, and it is not polled yet.
     let first = link.poller.wait(PATIENCE).unwrap().check().unwrap();
     let mut received = matches!(first.work(), Work::Received(_));
     link.right.post_receive(link.domain.buffer(8).unwrap()).unwrap();
@@ -109,7 +109,7 @@ fn a_reset_with_requests_in_flight_gives_them_back_and_waits_for_an_empty_queue(
     for completion in out {
         assert_eq!(completion.check().unwrap_err().status, Status::Destroyed);
     }
-    // And the pair works again, with its full depth.
+    // The pair works again, with its full depth.
     let left = left.into_reset().unwrap().into_init(&port).unwrap();
     let right = error.queue_pair.into_init(&port).unwrap();
     let (to_left, to_right) = (left.endpoint(), right.endpoint());
@@ -126,7 +126,7 @@ fn a_reset_with_requests_in_flight_gives_them_back_and_waits_for_an_empty_queue(
     assert_eq!(poller.unknown_completions(), 0);
 }
 
-/// With the second depth soft-RoCE's ring is full, so that what it finds there is what was posted last.
+/// With the second depth the ring of soft-RoCE is full, so that it would find the requests that were posted last.
 #[test]
 fn what_was_in_flight_when_a_pair_was_reset_is_not_sent_in_its_next_life() {
     interlock::domain! { struct Test; }
@@ -134,7 +134,7 @@ fn what_was_in_flight_when_a_pair_was_reset_is_not_sent_in_its_next_life() {
     for depth in [4, 7] {
         let Link { domain, port, mut poller, mut left, right, .. } =
             Link::with(context().named_domain(Test).unwrap(), depth, &patient);
-        // Nobody answers them, so they stay in flight.
+        // The peer is reset and does not answer, so the sends stay in flight.
         let right = right.into_reset().unwrap();
         for _ in 0..depth {
             left.post_send(domain.buffer(8).unwrap()).unwrap();
@@ -151,7 +151,7 @@ fn what_was_in_flight_when_a_pair_was_reset_is_not_sent_in_its_next_life() {
             buffer.fill(number as u8);
             left.post_send(buffer).unwrap();
         }
-        // None has a receive yet, so none can succeed.
+        // There is no receive yet, so no send can succeed.
         assert!(matches!(poller.wait(Duration::from_millis(100)), Err(WaitError::TimedOut(_))));
         for _ in 0..depth {
             right.post_receive(domain.buffer(8).unwrap()).unwrap();
@@ -170,8 +170,7 @@ fn what_was_in_flight_when_a_pair_was_reset_is_not_sent_in_its_next_life() {
     }
 }
 
-/// Numbers are compared round a circle of 2^24. What is half of that ahead of another is behind it: an acknowledgement
-/// of an earlier life that comes late would be one of all that is sent in this.
+/// Packet sequence numbers wrap around at 2^24, and a number that is half of that ahead counts as behind. Without a start PSN that is well ahead of the last life, a late acknowledgement of that life could acknowledge packets of this one.
 #[test]
 fn the_packets_of_a_pairs_next_life_are_ahead_of_those_of_its_last() {
     interlock::domain! { struct Test; }

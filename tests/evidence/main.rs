@@ -347,7 +347,7 @@ fn each_test_of_such_a_program_runs_on_extended_queues_too() {
             assert_eq!(
                 rust::also_extended(&file).unwrap_or_default(),
                 tests,
-                "{path}: `also_extended!`, and the tests"
+                "{path}: `also_extended!` must name each test"
             );
         }
         again.insert(program);
