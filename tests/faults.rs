@@ -408,7 +408,8 @@ fn a_clock_at_its_end_lets_no_run_go_on_for_ever() {
     link.poller.poll().unwrap().unwrap().check().unwrap();
 }
 
-/// A buffer that is registered again is freed in the drop of that registration, and so on. Without a limit to that, the drop would overflow the stack.
+/// A buffer that is registered again is freed in the drop of that registration, and so on. Without a limit to that, the
+/// drop would overflow the stack.
 #[test]
 fn a_buffer_is_not_registered_without_end() {
     interlock::domain! { struct Test; }
@@ -497,7 +498,8 @@ fn a_reset_that_came_half_way_is_asked_for_again() {
     drop(left.into_init(&link.port).unwrap());
 }
 
-/// A drain posts a marker. Its completion must not count as the success of an earlier send that the device may not have.
+/// A drain posts a marker. Its completion must not count as the success of an earlier send that the device may not
+/// have.
 #[test]
 fn a_drain_makes_no_success_of_an_uncertain_send() {
     interlock::domain! { struct Test; }

@@ -35,11 +35,11 @@ fn a_peer_writes_to_leased_memory_until_the_lease_ends() {
     assert_eq!((remote.len(), lease.len(), lease.has_expired()), (128, 128, false));
     link.left.post_write(filled(&link.domain, 7, 16), &remote.slice(112..128).unwrap()).unwrap();
     succeeded(&mut link.poller);
-    // While it is leased, the program loads words.
+    // While the memory is leased, the program can load words of it.
     assert_eq!((lease.load(112).unwrap(), lease.load(104).unwrap()), (0x0707_0707_0707_0707, 0));
     let mut part = lease.end().unwrap();
     assert_eq!((&part[..112], &part[112..]), (&[0; 112][..], &[7; 16][..]));
-    // It is the program's, and the device's when it is posted.
+    // The memory is the program's again, and can be posted.
     part.fill(9);
     link.right.post_receive(before).unwrap();
     link.left.post_send(part.split_at(64).unwrap().0).unwrap();
@@ -76,7 +76,7 @@ fn an_expired_lease_is_ended_by_the_program() {
     let mut lease = link.domain.lease::<RemoteWrite, _>(Pages::new(4096).unwrap(), Duration::ZERO).unwrap();
     assert!(lease.has_expired() && lease.remaining().is_zero());
     let remote = lease.remote();
-    // Nothing has ended yet, and the types do not say so either.
+    // The lease has expired, but nobody has ended it, so the peer still writes.
     link.left.post_write(filled(&link.domain, 7, 8), &remote).unwrap();
     succeeded(&mut link.poller);
     lease.renew(LONG);
@@ -110,7 +110,7 @@ fn a_forgotten_lease_leaves_its_memory_to_the_peer_for_good() {
     let lease = link.domain.lease::<RemoteAll, _>(part, Duration::ZERO).unwrap();
     let remote = lease.remote();
     mem::forget(lease);
-    // What lies beside it is the program's to drop. What is leased is freed by nobody.
+    // The program may drop the memory beside the lease. Nobody frees the leased memory.
     drop(rest);
     link.left.post_write(filled(&link.domain, 7, 8), &remote).unwrap();
     succeeded(&mut link.poller);
@@ -149,7 +149,7 @@ fn memory_is_leased_again_and_in_another_domain() {
         buffer = lease.end().unwrap();
         assert_eq!(buffer[..8], [round; 8]);
     }
-    // A second registration that lets no peer in is a region as any other.
+    // A second registration without rights for peers gives a region like any other.
     let (rest, again) = link.domain.register::<LocalWrite, _>(buffer).unwrap().split();
     link.left.post_send(again).unwrap();
     link.right.post_receive(link.domain.buffer(64).unwrap()).unwrap();
@@ -177,7 +177,7 @@ fn memory_that_is_not_of_whole_words_is_not_leased() {
     }
 }
 
-/// C148: a key is good for nothing once what it was of is dropped.
+/// C148: a key reaches nothing after its region is dropped.
 #[test]
 fn c148_the_key_of_a_region_that_was_dropped_reaches_nothing() {
     interlock::domain! { struct Test; }
@@ -206,7 +206,7 @@ fn a_lease_that_the_device_does_not_end_comes_back_exposed() {
     link.left.post_write(filled(&link.domain, 7, 8), &remote).unwrap();
     succeeded(&mut link.poller);
     assert_eq!(lease.load(0).unwrap(), 0x0707_0707_0707_0707);
-    // Dropped, it is leaked with its memory.
+    // A dropped lease leaks together with its memory.
     fabric.inject(busy(1));
     drop(lease);
     link.left.post_write(filled(&link.domain, 8, 8), &remote).unwrap();

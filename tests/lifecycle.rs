@@ -170,7 +170,9 @@ fn what_was_in_flight_when_a_pair_was_reset_is_not_sent_in_its_next_life() {
     }
 }
 
-/// Packet sequence numbers wrap around at 2^24, and a number that is half of that ahead counts as behind. Without a start PSN that is well ahead of the last life, a late acknowledgement of that life could acknowledge packets of this one.
+/// Packet sequence numbers wrap around at 2^24, and a number that is half of that ahead counts as behind. Without a
+/// start PSN that is well ahead of the last life, a late acknowledgement of that life could acknowledge packets of this
+/// one.
 #[test]
 fn the_packets_of_a_pairs_next_life_are_ahead_of_those_of_its_last() {
     interlock::domain! { struct Test; }

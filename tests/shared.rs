@@ -231,8 +231,8 @@ fn a_queue_is_resized_within_its_limits() {
     assert_eq!(back.len(), 20);
 }
 
-/// Soft-RoCE lets go of the old room before it has mapped the new, for which this leaves no addresses; then to post
-/// would be to write to none.
+/// Soft-RoCE unmaps the old queue before it maps the new one. Here the new one gets no address space, and a post would
+/// write to memory that is not mapped.
 #[test]
 fn a_queue_whose_resize_failed_in_the_middle_takes_no_more() {
     interlock::domain! { struct Test; }
@@ -250,7 +250,7 @@ fn a_queue_whose_resize_failed_in_the_middle_takes_no_more() {
     assert_eq!(shared.destroy().unwrap().len(), 1);
 }
 
-/// On some devices a limit goes off at once where too few are posted, and is armed no more.
+/// On some devices a limit goes off at once if there are fewer receives than that, and is then no longer armed.
 #[test]
 fn a_queue_is_not_made_smaller_than_the_armed_limit() {
     interlock::domain! { struct Test; }
@@ -264,16 +264,16 @@ fn a_queue_is_not_made_smaller_than_the_armed_limit() {
     shared.post_receive(domain.buffer(64).unwrap()).unwrap();
 }
 
-/// Runs `f` while the process can map nothing more.
+/// Runs `f` while the process can map no more memory.
 fn without_addresses<R>(f: impl FnOnce() -> R) -> R {
     let mut old = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: writes to `old`.
+    // SAFETY: `old` is valid for writes.
     assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_AS, &mut old) }, 0);
     let low = libc::rlimit { rlim_cur: 1, ..old };
-    // SAFETY: reads `low`.
+    // SAFETY: `low` is valid for reads.
     assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &low) }, 0);
     let result = f();
-    // SAFETY: reads `old`.
+    // SAFETY: `old` is valid for reads.
     assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &old) }, 0);
     result
 }
@@ -334,7 +334,7 @@ fn a_message_too_long_breaks_the_pair_that_took_it_alone() {
     assert_eq!(error.into_buffer().unwrap().capacity(), 4);
     let buffer = star.domain.buffer(8).unwrap();
     assert!(matches!(star.servers[0].post_send(buffer), Err(PostError::Broken { .. })));
-    // The others go on.
+    // The other pairs go on.
     assert_eq!(star.servers[1].first_failure(), None);
     assert!(failure(&mut star.sent.1).status != Status::Destroyed);
     star.stock(1);
@@ -411,7 +411,7 @@ fn a_destroy_gives_what_was_not_polled_and_the_poller_gives_it_not_again() {
     star.deliver(0, b"unseen");
     star.servers.clear();
     if lacks(Promise::EndAtOnce) {
-        // The poller has the pair. What came comes out first.
+        // The poller destroys the pair, after the completions that came before.
         let error = star.shared.destroy().unwrap_err();
         assert_eq!(error.source.errno(), libc::EBUSY);
         assert_eq!(see_off(&star.received.0, &mut star.received.1).len(), 1);
@@ -526,7 +526,7 @@ fn two_threads_poll_for_many_pairs_while_a_third_posts() {
     assert_eq!(shared.destroy().unwrap().len(), 8);
 }
 
-/// Completions that nobody polled are lost with their queue; what they were of is not.
+/// Completions that were not polled are lost with their queue. The memory of their requests is not lost.
 #[test]
 fn a_completion_queue_that_ends_unpolled_gives_its_shared_receives_back() {
     interlock::domain! { struct Test; }

@@ -16,7 +16,8 @@ type Server<B, S = ReadyToSend> = QueuePair<B, S, OnShared<ReliableConnection>>;
 const LIMITS: Limits =
     Limits { sends: 4, receives: 4, inline_bytes: 0, elements: 1, posting: interlock::Posting::List };
 
-/// Two servers on a shared queue of 4 receives, each with its client, on one completion queue of a manual fabric, where nothing moves until `run` is called.
+/// Two servers on a shared queue of 4 receives, each with its client, on one completion queue of a manual fabric, where
+/// nothing moves until `run` is called.
 struct Stage<B> {
     fabric: Fabric,
     domain: ProtectionDomain<B>,

@@ -56,7 +56,7 @@ fn arrived<B>(poller: &mut Poller<B>, count: usize) -> Vec<Datagram<B>> {
         .collect()
 }
 
-/// C165: and the next message arrives.
+/// C165. The message after the lost one arrives.
 #[test]
 fn a_message_without_a_receive_is_lost_and_nobody_is_told() {
     interlock::domain! { struct Test; }
@@ -108,7 +108,7 @@ fn a_write_arrives_or_is_dropped_but_is_complete_at_once() {
     exposed.read_into(0, &mut seen).unwrap();
     assert!(seen.iter().all(|&byte| byte == 7));
 
-    // The key is of no region any more: dropped there, complete here.
+    // The key belongs to no region any more: the write is dropped there, and it is complete here.
     drop(exposed);
     two.left.post_write(two.domain.buffer(8).unwrap(), &target).unwrap();
     assert!(matches!(next(&mut two.poller).work(), Work::Written(_)));
@@ -135,7 +135,7 @@ fn a_datagram_says_who_sent_it() {
     assert_eq!((came[1].message(), came[1].immediate), (&b"short"[..], Some(5)));
     assert_eq!(came[0].sender_gid(), Some(two.port.gid().unwrap().gid), "{:?}", came[0].header());
 
-    // An answer needs no more than that.
+    // This is all that an answer needs.
     let back = PeerPath::to(came[0].sender_gid().unwrap());
     let back = two.domain.address_handle(&two.port, &back).unwrap();
     let back = Recipient::new(back, came[0].sender, Qkey::USUAL);
@@ -181,7 +181,7 @@ fn a_datagram_has_one_mtu_and_a_receive_room_for_the_header() {
     assert_eq!(came[0].message().len(), mtu);
 }
 
-/// C164, as far as it is not a matter of types: the handle goes while the request is in flight.
+/// C164, as far as the types leave it open: the program drops the handle while the request is in flight.
 #[test]
 fn an_address_handle_lives_as_long_as_requests_that_go_by_it() {
     interlock::domain! { struct Test; }
@@ -217,7 +217,7 @@ fn a_full_queue_gives_the_datagram_back_with_its_recipient() {
     assert_eq!(next(&mut two.poller).into_buffer().unwrap().len(), 8);
 }
 
-/// C162, and C141: a member may be destroyed, which leaves the group.
+/// C162. C141: a member may be destroyed, and leaves the group by that.
 #[test]
 fn each_member_of_a_group_gets_a_datagram_to_it() {
     interlock::domain! { struct Test; }
@@ -247,7 +247,7 @@ fn each_member_of_a_group_gets_a_datagram_to_it() {
     assert_eq!(came.len(), 2);
     assert!(came.iter().all(|datagram| datagram.message() == b"all" && datagram.sender == sender.number()));
     assert!(came.iter().all(|datagram| datagram.sender_gid() == port.gid().map(|row| row.gid)));
-    // And on another one.
+    // The members are on another device.
     if let Some(name) = support::another_device() {
         let mut others = datagrams(Context::open(&name).unwrap().named_domain(Others).unwrap());
         let interface = <[u8; 4]>::try_from(&others.port.gid().unwrap().gid.0[12..]).unwrap();
@@ -285,14 +285,14 @@ fn c158_a_key_with_the_top_bit_set_is_that_of_the_sender() {
     } else {
         assert_eq!(arrived(&mut two.poller, 2)[0].message(), b"own");
     }
-    // The pair is well, and takes what comes with its key.
+    // The pair still takes datagrams with its own key.
     two.left.post_send_to(Inline(b"usual"), &two.to_right(Qkey::USUAL)).unwrap();
     if support::deviates("C158") {
         assert_eq!(arrived(&mut two.poller, 2)[0].message(), b"usual");
     }
 }
 
-/// A device with a fault at hand.
+/// A soft device that can be told to fail.
 fn soft<R>(f: impl for<'pd> FnOnce(&Fabric, ProtectionDomain<interlock::Scoped<'pd>>) -> R) -> R {
     let fabric = Fabric::new();
     Context::open_on(&fabric, "unreliable").unwrap().with_domain(|domain| f(&fabric, domain)).unwrap()
@@ -325,7 +325,7 @@ fn a_failing_send_stops_the_sends_only_until_the_pair_resumes() {
     });
 }
 
-/// A send that failed is no cause of what becomes of receives, nor forgotten for it.
+/// A failed send is not the cause of a receive that fails later, and the later failure does not replace it.
 #[test]
 fn a_receive_that_fails_after_a_send_has_its_own_cause() {
     soft(|fabric, domain| {
@@ -340,7 +340,7 @@ fn a_receive_that_fails_after_a_send_has_its_own_cause() {
         let failure = (0..2).find_map(|_| two.poller.wait(PATIENCE).unwrap().check().err()).expect("too long");
         assert_eq!((failure.status, failure.first_failure), (Status::LocalLength, None));
         assert_eq!(two.left.first_failure(), Some(Status::LocalProtection), "the first of the pair");
-        // What the device refuses leaves both known.
+        // After a transition that the device refuses, both causes are still known.
         let error = two.left.into_sqe().unwrap_err();
         assert!(error.queue_pair.is_broken());
         assert_eq!(error.queue_pair.first_failure(), Some(Status::LocalProtection));
@@ -365,7 +365,7 @@ fn sends_are_polled_out_before_the_pair_resumes() {
         fabric.inject(Fault::RequestsFail { count: 1 });
         two.left.post_send_to(Inline(b"fails"), &right).unwrap();
         let failed = two.poller.wait(PATIENCE).unwrap();
-        // Posted and flushed before the library has told.
+        // The failed send is out, so the pair can be resumed.
         drop(failed.check().unwrap_err());
         let pair = two.left.into_sqe().unwrap();
         let mut pair = pair.resume().unwrap();

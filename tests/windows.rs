@@ -255,7 +255,8 @@ fn a_window_is_bound_on_an_unreliable_connection() {
     assert_eq!(bound.len(), 4096);
 }
 
-/// On soft-RoCE the destruction of a pair with a bound window of type 2 takes 51 seconds, unless the library frees the window first (quirk Q3).
+/// On soft-RoCE the destruction of a pair with a bound window of type 2 takes 51 seconds, unless the library frees the
+/// window first (quirk Q3).
 #[test]
 fn m12_a_pair_with_bound_windows_is_destroyed_at_once() {
     let started = std::time::Instant::now();
