@@ -1,11 +1,9 @@
 //! The data path allocates nothing: a counting allocator over every operation, once everything is set up.
 
-mod common;
-
-use common::{Link, PATIENCE, POLLING, Queues, context};
 use interlock::{Buffer, Limits, Polling, RemoteAll, SharedLimits, WorkRequest};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use support::{Link, PATIENCE, POLLING, Queues, context};
 
 struct Counting;
 

@@ -1,8 +1,5 @@
 //! Attributes that change without a transition, on the soft device or on the one that `INTERLOCK_DEVICE` names.
 
-mod common;
-
-use common::{Link, PATIENCE, context};
 use interlock::soft::Fabric;
 use interlock::{
     AckTimeout, AddressError, Brand, Completion, Context, DeviceState, DrainFailure, InitAttributes, Inline, Limits,
@@ -10,6 +7,7 @@ use interlock::{
     Status, TransitionFailure, Work,
 };
 use std::time::Duration;
+use support::{Link, PATIENCE, context};
 
 const NO_WRITES: PeerRights = PeerRights { read: true, write: false, atomic: true };
 /// Long enough for what does not come.

@@ -1,9 +1,6 @@
-//! Attacks on batches of whole vectors and on what brings their buffers back: no buffer is the program's while the device has it, and
-//! none comes back twice.
+//! Attacks on batches of whole vectors and on what brings their buffers back: no buffer is the program's while the
+//! device has it, and none comes back twice.
 
-mod common;
-
-use common::{Link, PATIENCE, POLLING, context, on_hardware};
 use interlock::{
     Brand, Buffer, ConnectAttributes, CreateError, Inline, Limits, Poller, Polling, PostAllError, PostError, Posting,
     ProtectionDomain, QueuePair, RemoteAll, Retired, WorkRequest,
@@ -14,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::Instant;
 use std::{mem, thread};
+use support::{Link, PATIENCE, POLLING, context, on_hardware};
 
 interlock::domain! {
     struct Nested;
@@ -57,8 +55,8 @@ fn addresses<B: interlock::Brand>(buffers: &[Buffer<B>]) -> HashSet<usize> {
     buffers.iter().map(|buffer| buffer.as_ptr().addr()).collect()
 }
 
-/// The thread lends one stage. A batch within the closure that makes another's requests, on another pair, panics or not, gets none of
-/// it, and the outer one goes on with its own.
+/// The thread lends one stage. A batch within the closure that makes another's requests, on another pair, panics or
+/// not, gets none of it, and the outer one goes on with its own.
 #[test]
 fn a_batch_within_the_making_of_another_takes_nothing_of_it() {
     let domain = context().named_domain(Nested).unwrap();
@@ -124,7 +122,8 @@ fn a_batch_within_the_making_of_another_takes_nothing_of_it() {
     }
 }
 
-/// What is forgotten, or panics, in the middle of a run neither frees a slot whose buffer is out nor gives a buffer twice.
+/// What is forgotten, or panics, in the middle of a run neither frees a slot whose buffer is out nor gives a buffer
+/// twice.
 #[test]
 fn a_run_that_is_forgotten_gives_each_buffer_once() {
     let domain = context().named_domain(Forgotten).unwrap();
@@ -223,8 +222,9 @@ fn take(
     retired.into_buffers(back).unwrap();
 }
 
-/// While a run is being taken its pair is posted to, destroyed or reset, or the program panics or forgets the run. A slot is free when its
-/// value is out and not before, and no value is given twice: by the run, and as what was left of the pair.
+/// While a run is being taken its pair is posted to, destroyed or reset, or the program panics or forgets the run. A
+/// slot is free when its value is out and not before, and no value is given twice: by the run, and as what was left of
+/// the pair.
 #[test]
 fn a_pair_that_ends_while_its_run_is_taken_gives_each_buffer_once() {
     const DEPTH: u32 = 6;
@@ -283,7 +283,7 @@ fn a_pair_that_ends_while_its_run_is_taken_gives_each_buffer_once() {
                                 Deed::Destroys => pair.destroy().unwrap(),
                                 Deed::Resets => match pair.into_reset() {
                                     Ok(pair) => drop(pair),
-                                    Err(error) => assert!(common::lacks(common::Promise::Reset), "{error}"),
+                                    Err(error) => assert!(support::lacks(support::Promise::Reset), "{error}"),
                                 },
                                 Deed::Panics => panic!("in the program's code"),
                                 Deed::Forgets => kept = Some(pair),
@@ -328,8 +328,8 @@ enum Event {
     Poll,
 }
 
-/// Whatever stops a vector, and wherever, no buffer is lost, none comes twice or out of order, and the queue is never full
-/// of what makes no completion: what is posted next brings everything back.
+/// Whatever stops a vector, and wherever, no buffer is lost, none comes twice or out of order, and the queue is never
+/// full of what makes no completion: what is posted next brings everything back.
 #[test]
 fn whatever_stops_a_vector_the_queue_goes_on() {
     const EVENTS: [Event; 5] = [Event::Nothing, Event::Flaw, Event::Panic, Event::NoBytes, Event::Poll];
@@ -449,8 +449,8 @@ fn a_vector_of_nothings_is_as_long_as_it_says() {
     }
 }
 
-/// The pair fails, and the poller says so, while a vector is half posted. What was written ahead goes on, what is left over
-/// stays, and a request that does not go the short way finds the slot that it was counted for.
+/// The pair fails, and the poller says so, while a vector is half posted. What was written ahead goes on, what is left
+/// over stays, and a request that does not go the short way finds the slot that it was counted for.
 #[test]
 fn a_pair_that_breaks_while_a_vector_is_posted_gives_each_buffer_once() {
     let domain = context().named_domain(Broken).unwrap();
@@ -559,8 +559,8 @@ fn a_pair_that_breaks_under_two_threads_gives_each_buffer_once() {
     }
 }
 
-/// All that is left of a pair comes in one call, though the device has nothing to say of it; and so does what is left of one that ends
-/// while the last completion is given out.
+/// All that is left of a pair comes in one call, though the device has nothing to say of it; and so does what is left
+/// of one that ends while the last completion is given out.
 #[test]
 fn what_is_left_of_a_destroyed_pair_comes_in_one_call() {
     let domain = context().named_domain(Destroyed).unwrap();

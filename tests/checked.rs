@@ -1,18 +1,16 @@
-//! The run-time brand: what does not compile with other brands is refused when it runs, before anything happened, and all of it
-//! comes back. Each rule has the name of its case in `ui-tests`, where it has one there.
+//! The run-time brand: what does not compile with other brands is refused when it runs, before anything happened, and
+//! all of it comes back. Each rule has the name of its case in `ui-tests`, where it has one there.
 
-mod common;
-
-use common::{Link, PATIENCE, context};
 use interlock::scope::{Exclusive, InScopeError, SharedQueue};
 use interlock::soft::{Fabric, Fault, Verb};
 use interlock::{
     AddressError, Buffer, BufferList, Checked, ConnectAttributes, Context, CreateError, DrainFailure, Inline, Limits,
-    LocalWrite, Operation, Pages, Poller, PostAllError, PostError, Posting, ProtectionDomain, Qkey, RemoteAll,
-    RequestFlaw, SharedLimits, Status, Success, Type1, Type2, WaitError, Windowed, Work, WorkRequest,
+    LocalWrite, Operation, Pages, PostAllError, PostError, Posting, ProtectionDomain, Qkey, RemoteAll, RequestFlaw,
+    SharedLimits, Status, Type1, Type2, WaitError, Windowed, Work, WorkRequest,
 };
 use std::time::Duration;
 use std::{fmt, mem};
+use support::{Link, PATIENCE, context, next};
 
 type Domain = ProtectionDomain<Checked>;
 
@@ -45,10 +43,6 @@ fn refused<T: fmt::Debug, R>(posted: Result<T, PostError<R>>) -> R {
         Err(PostError::Flawed { request, flaw: RequestFlaw::OtherDomain }) => request,
         other => panic!("{:?}", other.map_err(|error| error.map(drop))),
     }
-}
-
-fn next(poller: &mut Poller<Checked>) -> Success<Checked> {
-    poller.wait(PATIENCE).unwrap().check().unwrap()
 }
 
 /// Sends `text` from left to right; the buffer in which it came.

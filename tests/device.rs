@@ -1,12 +1,10 @@
 //! What a device says of itself, on the soft one or on the one that `INTERLOCK_DEVICE` names.
 
-mod common;
-
-use common::{PATIENCE, context};
 use interlock::{
     CompletionQueueError, CompletionQueueOptions, Context, Device, ForkSupport, Limits, OpenError, Pkey, PortNumber,
 };
 use std::{env, process::Command};
+use support::{PATIENCE, context};
 
 #[test]
 fn a_port_is_in_the_default_partition() {

@@ -1,23 +1,15 @@
-//! Data goes from one pair to another, by every operation; the same tests on every device.
+//! Data goes from one pair to another, by every operation: the same tests on every device.
 
-#[path = "common/mod.rs"]
-mod common;
-
-use common::{Link, PATIENCE, Queues, context, deviates};
 use interlock::{
     Brand, Buffer, BufferList, Completion, ConnectAttributes, DeviceState, LocalRead, Poller, PostError, PostedMemory,
     ProtectionDomain, RemoteAll, RemoteAtomic, RemoteRead, RemoteReadWrite, RemoteRegion, RemoteWrite, RequestFlaw,
-    RnrRetry, Scattered, Status, Success, Work, WorkId, WorkRequest,
+    RnrRetry, Scattered, Status, Work, WorkId, WorkRequest,
 };
 use std::time::Duration;
+use support::{Link, PATIENCE, Queues, context, deviates, failure, next};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// The next completion, a success.
-fn next<B: Brand>(poller: &mut Poller<B>) -> Success<B> {
-    poller.wait(PATIENCE).unwrap().check().unwrap()
-}
-
-/// The completion of `id`; others are dropped.
+/// Waits for the completion of request `id`, and drops other completions.
 fn completion_of<B: Brand>(poller: &mut Poller<B>, id: WorkId) -> Completion<B> {
     loop {
         let completion = poller.wait(PATIENCE).unwrap();
@@ -78,7 +70,7 @@ fn a_write_arrives_and_takes_no_receive() {
     region.read_into(24, &mut seen).unwrap();
     assert_eq!(seen, expected);
     assert_eq!(region.load(16).unwrap(), 0, "before the target");
-    // The memory comes back as what it was.
+    // The memory comes back in its own type.
     let words: Vec<u64> = region.deregister().unwrap();
     assert_eq!(&words.as_bytes()[24..1024], expected);
 }
@@ -350,7 +342,7 @@ fn two_halves_of_a_pair_work_on_two_threads() {
                 buffer.copy_from_slice(&number.to_ne_bytes());
                 let mut buffer = Some(buffer);
                 while let Some(again) = buffer.take() {
-                    // The poller hands the buffer over before it counts the slot as free.
+                    // The poller returns a buffer before it counts the slot as free.
                     match sender.post_send(again) {
                         Ok(_) => {}
                         Err(PostError::QueueFull(back)) => buffer = Some(back),
@@ -366,7 +358,7 @@ fn two_halves_of_a_pair_work_on_two_threads() {
             match poller.wait(PATIENCE).unwrap().check().unwrap().work() {
                 Work::Sent(memory) => {
                     sent += 1;
-                    // The sender may have finished already.
+                    // The sender may have ended already.
                     let _ = free.send(memory.into_buffer().unwrap());
                 }
                 Work::Received(message) => {
@@ -424,15 +416,15 @@ fn a_write_beyond_what_was_granted_fails_and_changes_nothing() {
     interlock::domain! { struct Test; }
     let mut link = Link::new(context().named_domain(Test).unwrap(), 4);
     let region = link.domain.register::<RemoteReadWrite, _>(vec![0_u64; 4]).unwrap();
-    // A record that says more than the truth: 40 bytes of a region of 32.
+    // A record that claims 40 bytes of a region of 32.
     let mut record = region.remote().to_bytes();
     record[23] = 40;
     let lie = RemoteRegion::<RemoteWrite>::from_bytes(&record).unwrap();
     let receive = link.right.post_receive(link.domain.buffer(8).unwrap()).unwrap();
     link.left.post_write(filled(link.domain.buffer(40).unwrap(), 1), &lie).unwrap();
-    // The peer's pair breaks too: its receive is flushed.
+    // The peer's pair breaks, too, so its receive is flushed.
     for _ in 0..2 {
-        let failure = poll_failure(&mut link.poller);
+        let failure = failure(&mut link.poller);
         if failure.id == receive {
             assert_eq!(failure.status, Status::Flushed);
         } else {
@@ -447,10 +439,6 @@ fn a_write_beyond_what_was_granted_fails_and_changes_nothing() {
     assert!(matches!(link.left.post_send(link.domain.buffer(8).unwrap()), Err(PostError::Broken { .. })));
 }
 
-fn poll_failure<B: Brand>(poller: &mut Poller<B>) -> interlock::Failure<B> {
-    poller.wait(PATIENCE).unwrap().check().unwrap_err()
-}
-
 #[test]
 fn a_deregistered_region_is_beyond_the_peers_reach() {
     interlock::domain! { struct Test; }
@@ -459,7 +447,7 @@ fn a_deregistered_region_is_beyond_the_peers_reach() {
     let stale = region.remote();
     let memory = region.deregister().unwrap();
     link.left.post_write(filled(link.domain.buffer(8).unwrap(), 1), &stale).unwrap();
-    assert_eq!(poll_failure(&mut link.poller).status, Status::RemoteAccess);
+    assert_eq!(failure(&mut link.poller).status, Status::RemoteAccess);
     assert_eq!(memory, [5; 4]);
 }
 
@@ -471,7 +459,7 @@ fn a_message_too_long_for_its_receive_fails_on_both_sides() {
     let send = link.left.post_send(link.domain.buffer(9).unwrap()).unwrap();
     let mut statuses = [None, None];
     for _ in 0..2 {
-        let failure = poll_failure(&mut link.poller);
+        let failure = failure(&mut link.poller);
         let at = usize::from(failure.id == send);
         assert!(failure.id == send || failure.id == receive);
         statuses[at] = Some(failure.status);
@@ -502,7 +490,7 @@ fn a_message_without_a_receive_fails_where_no_retry_is_allowed() {
     let attr = ConnectAttributes { rnr_retry: RnrRetry::new(0).unwrap(), ..Default::default() };
     let mut link = Link::with(context().named_domain(Test).unwrap(), 4, &attr);
     link.left.post_send(link.domain.buffer(8).unwrap()).unwrap();
-    assert_eq!(poll_failure(&mut link.poller).status, Status::RnrRetryExceeded);
+    assert_eq!(failure(&mut link.poller).status, Status::RnrRetryExceeded);
     assert_eq!(link.right.query_state().unwrap(), DeviceState::ReadyToSend, "the peer goes on");
 }
 
@@ -513,7 +501,7 @@ fn two_devices_reach_each_other() {
         struct There;
     }
     let here = context();
-    // `soft0` and `soft1`, `rxe0` and `rxe1`: one network each.
+    // `soft0` and `soft1` are on one network, and so are `rxe0` and `rxe1`.
     let name = here.name().replace('0', "1");
     let Ok(there) = interlock::Context::open(&name) else {
         println!("not covered here: there is no second device {name}");
@@ -555,7 +543,7 @@ fn listed<B: Brand>(domain: ProtectionDomain<B>) -> Link<B> {
 fn a_list_is_gathered_on_one_side_and_scattered_on_the_other() {
     interlock::domain! { struct Test; }
     let mut link = listed(context().named_domain(Test).unwrap());
-    // An empty buffer in the middle takes no part.
+    // An empty buffer in the middle changes nothing.
     let message = list_of(&link.domain, &[b"head", b"", b"and body"]);
     let into: BufferList<_> = [5, 3, 100].map(|len| link.domain.buffer(len).unwrap()).into_iter().collect();
     link.right.post_receive(into).unwrap();
@@ -615,3 +603,32 @@ fn a_list_has_as_many_buffers_as_the_pair_takes() {
     });
     assert_eq!(told, Some((Some(6), Some(3), 0)));
 }
+
+support::also_extended![
+    messages_of_many_lengths_arrive_as_they_were_sent,
+    an_immediate_arrives_in_host_byte_order,
+    a_write_arrives_and_takes_no_receive,
+    a_write_with_immediate_gives_the_receive_back_unfilled,
+    a_read_brings_what_the_peer_has,
+    atomics_give_the_original_and_change_the_word,
+    a_pair_may_be_connected_to_itself,
+    a_share_is_in_flight_many_times_and_unique_again_after,
+    memory_without_local_write_can_be_sent_from,
+    unsignalled_requests_come_out_in_order_before_the_signalled_one,
+    the_last_free_slot_is_signalled_so_that_the_queue_cannot_lock_up,
+    a_full_queue_gives_the_request_back,
+    a_flawed_request_comes_back_before_the_verb,
+    a_batch_rings_once_and_all_of_it_arrives,
+    typed_views_are_the_bytes_that_arrived,
+    two_halves_of_a_pair_work_on_two_threads,
+    one_queue_serves_many_pairs,
+    a_write_beyond_what_was_granted_fails_and_changes_nothing,
+    a_deregistered_region_is_beyond_the_peers_reach,
+    a_message_too_long_for_its_receive_fails_on_both_sides,
+    a_message_waits_for_a_receive_that_comes_late,
+    a_message_without_a_receive_fails_where_no_retry_is_allowed,
+    two_devices_reach_each_other,
+    a_list_is_gathered_on_one_side_and_scattered_on_the_other,
+    memory_of_the_peer_is_read_into_a_list_and_written_from_one,
+    a_list_has_as_many_buffers_as_the_pair_takes,
+];

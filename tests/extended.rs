@@ -1,40 +1,31 @@
-//! Extended completion queues: all that the programs below show of exchanges, failures and attacks, with such queues
-//! (`common::Queues`); and what is of them alone.
-#![allow(clippy::duplicate_mod, reason = "each of the programs has what they share for itself")]
+//! What extended completion queues do that others do not. What both kinds do, other programs test: they run each test
+//! that `also_extended!` names once for each kind.
 
-#[path = "attacks/main.rs"]
-mod attacks;
-mod exchange;
-mod faults;
-mod lifecycle;
-mod shared;
-mod shared_attacks;
-mod shared_unreliable;
-mod unreliable;
-mod windows;
-
-#[path = "common/mod.rs"]
-mod common;
-
-use common::{Link, PATIENCE, Queues, context, extended};
 use interlock::soft::{Fabric, Fault, Verb};
 use interlock::{
     Completion, CompletionQueueError, CompletionQueueOptions, ConnectAttributes, Context, Limits, PollError, Polling,
     Posting, Qkey, RemoteWrite, Status, Work, WorkRequest,
 };
+use support::{Link, PATIENCE, POLLING, Queues, context, extended};
 
-/// As many as one look takes, and more.
+/// More completions than one call of the poller takes out.
 const MANY: u32 = 40;
 
+/// The helpers of all test programs make the kind of queue that `INTERLOCK_POLLING` names.
 #[test]
-fn this_program_makes_extended_queues() {
-    assert_eq!(common::POLLING.get(), Polling::Extended);
+fn a_test_gets_the_kind_of_queue_that_the_environment_names() {
+    let is_extended = std::env::var_os("INTERLOCK_POLLING").is_some();
     let fabric = Fabric::manual();
     interlock::domain! { struct Test; }
     let domain = Context::open_on(&fabric, "one").unwrap().named_domain(Test).unwrap();
-    fabric.inject(Fault::VerbFails { verb: Verb::CreateCq, after: 0, count: 1, errno: libc::ENOMEM });
+    fabric.inject(Fault::VerbFails { verb: Verb::CreateCq, after: 0, count: 2, errno: libc::ENOMEM });
+    let verb = if is_extended { "ibv_create_cq_ex" } else { "ibv_create_cq" };
+    assert_eq!(domain.queue(8).unwrap_err().verb(), verb);
+    POLLING.set(Polling::Extended);
     assert_eq!(domain.queue(8).unwrap_err().verb(), "ibv_create_cq_ex");
 }
+
+support::also_extended![a_test_gets_the_kind_of_queue_that_the_environment_names];
 
 #[test]
 fn a_device_without_them_says_what_to_do() {
@@ -59,6 +50,7 @@ fn a_device_without_them_says_what_to_do() {
 #[test]
 fn an_empty_queue_says_so_before_and_after() {
     interlock::domain! { struct Test; }
+    POLLING.set(Polling::Extended);
     let mut link = Link::new(context().named_domain(Test).unwrap(), 4);
     let is_empty = |link: &mut Link<Test>| (0..3).all(|_| link.poller.poll().unwrap().is_none());
     assert!(is_empty(&mut link));
@@ -73,6 +65,7 @@ fn an_empty_queue_says_so_before_and_after() {
 #[test]
 fn more_than_one_look_takes_comes_whole_and_in_order() {
     interlock::domain! { struct Test; }
+    POLLING.set(Polling::Extended);
     let mut link = Link::new(context().named_domain(Test).unwrap(), MANY);
     for posting in [Posting::List, Posting::WorkRequestApi] {
         let limits = Limits { sends: MANY, receives: MANY, posting, ..Limits::default() };
@@ -85,7 +78,7 @@ fn more_than_one_look_takes_comes_whole_and_in_order() {
         for at in 0..MANY {
             let mut message = link.domain.buffer(8).unwrap();
             message.copy_from_slice(&u64::from(at).to_le_bytes());
-            // Each fourth is signalled; each second has an immediate.
+            // Every fourth message is signalled, and every second one has an immediate.
             let request = WorkRequest::send(message);
             let request = if at % 4 == 3 { request } else { request.unsignalled() };
             if at % 2 == 0 {
@@ -155,6 +148,7 @@ fn a_pair_may_complete_on_one_of_each_kind() {
 #[test]
 fn the_sender_of_a_datagram_is_known_beside_connections_that_were_there_first() {
     interlock::domain! { struct Test; }
+    POLLING.set(Polling::Extended);
     let mut link = Link::new(context().named_domain(Test).unwrap(), 8);
     let exchange = |link: &mut Link<Test>| {
         link.right.post_receive(link.domain.buffer(8).unwrap()).unwrap();
@@ -185,7 +179,7 @@ fn the_sender_of_a_datagram_is_known_beside_connections_that_were_there_first() 
     }
 }
 
-/// What was there before the failure comes out, as it does of other queues.
+/// The completions that came before the failure come out, as they do from other queues.
 #[test]
 fn a_queue_that_fails_in_the_middle_gives_out_what_came_before() {
     interlock::domain! { struct Test; }

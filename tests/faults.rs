@@ -1,15 +1,12 @@
-//! What the library does when verbs fail, on a soft device that was told to fail them.
+//! What the library does when verbs fail, on soft devices that are told to fail them.
 
-#[path = "common/mod.rs"]
-mod common;
-
-use common::{Link, Queues};
 use interlock::soft::{Fabric, Fault, Profile, Verb};
 use interlock::{
     Context, CreateError, Limits, LocalWrite, NamedDomainError, OpenError, PollError, PostAllError, PostError,
-    ProtectionDomain, RemoteWrite, Status, WaitError, Work, WorkRequest,
+    RemoteWrite, Status, WaitError, Work, WorkRequest,
 };
 use std::time::Duration;
+use support::{Link, Queues, own_device};
 
 const SHORT: Duration = Duration::from_millis(50);
 
@@ -21,26 +18,16 @@ fn always(verb: Verb, errno: i32) -> Fault {
     Fault::VerbFails { verb, after: 0, count: u32::MAX, errno }
 }
 
-/// A fabric, a device on it, and its domain.
-macro_rules! device {
-    ($fabric:expr) => {{
-        interlock::domain! { struct Test; }
-        let fabric: Fabric = $fabric;
-        let domain: ProtectionDomain<Test> = Context::open_on(&fabric, "dev0").unwrap().named_domain(Test).unwrap();
-        (fabric, domain)
-    }};
-}
-
 #[test]
 fn a_failed_destroy_gives_the_pair_back_and_its_buffers_stay_away() {
-    let (fabric, domain) = device!(Fabric::new());
+    let (fabric, domain) = own_device!(Fabric::new());
     let mut link = Link::new(domain, 2);
     link.right.post_receive(link.domain.buffer(8).unwrap()).unwrap();
     fabric.inject(fails(Verb::DestroyQp, libc::EBUSY));
     let error = link.right.destroy().unwrap_err();
     assert_eq!((error.source.verb(), error.source.errno()), ("ibv_destroy_qp", libc::EBUSY));
     assert!(link.poller.poll().unwrap().is_none(), "nothing comes back: the device may still write to it");
-    // It still works, and the second attempt succeeds.
+    // The pair still works, and the second attempt to destroy it succeeds.
     link.left.post_send(link.domain.buffer(8).unwrap()).unwrap();
     for _ in 0..2 {
         link.poller.wait(SHORT).unwrap().check().unwrap();
@@ -50,13 +37,13 @@ fn a_failed_destroy_gives_the_pair_back_and_its_buffers_stay_away() {
 
 #[test]
 fn a_drop_that_cannot_destroy_leaks_the_pair_with_all_that_it_needs() {
-    let (fabric, domain) = device!(Fabric::new());
+    let (fabric, domain) = own_device!(Fabric::new());
     let mut link = Link::new(domain, 2);
     link.right.post_receive(link.domain.buffer(8).unwrap()).unwrap();
     fabric.inject(fails(Verb::DestroyQp, libc::EBUSY));
     drop(link.right);
     all_gone_but_the_leak(&mut link.poller);
-    // The leaked pair still receives; its buffer comes back through its completion, not before.
+    // The leaked pair still receives. Its buffer comes back with the completion, and not before.
     link.left.post_send(link.domain.buffer(8).unwrap()).unwrap();
     let mut received = 0;
     for _ in 0..2 {
@@ -90,7 +77,7 @@ fn a_region_that_cannot_be_deregistered_comes_back_and_a_dropped_one_leaks() {
     let region = domain.register::<RemoteWrite, _>(vec![3_u64; 16]).unwrap();
     fabric.inject(fails(Verb::DeregMr, libc::EBUSY));
     drop(region);
-    // The leaked region keeps its domain, and so the domain keeps its name: nothing may be made under it again.
+    // The leaked region keeps its domain, and the domain keeps its name, so no other domain may take the name.
     let context = domain.context();
     drop(domain);
     assert!(matches!(name_again(&context), Err(NamedDomainError::Taken { .. })));
@@ -119,7 +106,7 @@ fn a_name_is_free_when_its_domain_could_not_be_made() {
 
 #[test]
 fn a_half_built_object_is_taken_down_again() {
-    let (fabric, domain) = device!(Fabric::new());
+    let (fabric, domain) = own_device!(Fabric::new());
     let (queue, _poller) = domain.queue(8).unwrap();
     fabric.inject(fails(Verb::CreateQp, libc::ENOMEM));
     assert!(matches!(domain.reliable(&queue, &Limits::default()), Err(CreateError::Verb(_))));
@@ -135,7 +122,7 @@ fn a_half_built_object_is_taken_down_again() {
 
 #[test]
 fn a_refused_post_that_names_itself_gives_its_buffer_back() {
-    let (fabric, domain) = device!(Fabric::new());
+    let (fabric, domain) = own_device!(Fabric::new());
     let mut link = Link::new(domain, 2);
     let mut message = link.domain.buffer(8).unwrap();
     message.write(b"back").unwrap();
@@ -144,7 +131,7 @@ fn a_refused_post_that_names_itself_gives_its_buffer_back() {
     assert_eq!((&request[..], source.errno()), (&b"back"[..], libc::ENOMEM));
     fabric.inject(fails(Verb::PostRecv, libc::ENOMEM));
     let Err(PostError::Refused { request, .. }) = link.right.post_receive(request) else { panic!("refused") };
-    // Nothing is broken by that.
+    // The refusal breaks nothing.
     link.right.post_receive(request).unwrap();
     link.left.post_send(link.domain.buffer(8).unwrap()).unwrap();
     for _ in 0..2 {
@@ -154,7 +141,7 @@ fn a_refused_post_that_names_itself_gives_its_buffer_back() {
 
 #[test]
 fn a_refused_post_that_may_be_queued_keeps_its_buffer_until_it_completes() {
-    let (fabric, domain) = device!(Fabric::new());
+    let (fabric, domain) = own_device!(Fabric::new());
     let mut link = Link::new(domain, 4);
     link.right.post_receive(link.domain.buffer(8).unwrap()).unwrap();
     link.right.post_receive(link.domain.buffer(8).unwrap()).unwrap();
@@ -176,7 +163,7 @@ fn a_refused_post_that_may_be_queued_keeps_its_buffer_until_it_completes() {
 
 #[test]
 fn a_refused_receive_that_may_be_queued_keeps_its_buffer() {
-    let (fabric, domain) = device!(Fabric::new());
+    let (fabric, domain) = own_device!(Fabric::new());
     let mut link = Link::new(domain, 4);
     fabric.inject(Fault::ReceiveKept { errno: libc::EINVAL });
     let error = link.right.post_receive(link.domain.buffer(8).unwrap()).unwrap_err();
@@ -187,7 +174,7 @@ fn a_refused_receive_that_may_be_queued_keeps_its_buffer() {
 
 #[test]
 fn a_partly_refused_batch_says_what_was_posted_and_gives_back_the_rest() {
-    let (fabric, domain) = device!(Fabric::new());
+    let (fabric, domain) = own_device!(Fabric::new());
     let mut link = Link::new(domain, 4);
     let region = link.domain.register::<RemoteWrite, _>(vec![0_u64; 4]).unwrap();
     fabric.inject(fails(Verb::PostSend, libc::ENOMEM));
@@ -210,7 +197,7 @@ fn a_partly_refused_batch_says_what_was_posted_and_gives_back_the_rest() {
 
 #[test]
 fn a_batch_whose_closure_panics_posts_nothing_of_what_it_staged() {
-    let (_fabric, domain) = device!(Fabric::new());
+    let (_fabric, domain) = own_device!(Fabric::new());
     let mut link = Link::new(domain, 4);
     let region = link.domain.register::<RemoteWrite, _>(vec![0_u64; 4]).unwrap();
     let buffer = link.domain.buffer(8).unwrap();
@@ -229,7 +216,7 @@ fn a_batch_whose_closure_panics_posts_nothing_of_what_it_staged() {
 
 #[test]
 fn a_withheld_flush_comes_with_the_next_kick_of_the_drain() {
-    let (fabric, domain) = device!(Fabric::new());
+    let (fabric, domain) = own_device!(Fabric::new());
     let mut link = Link::new(domain, 4);
     link.right.post_receive(link.domain.buffer(8).unwrap()).unwrap();
     fabric.inject(Fault::FlushWithheld);
@@ -247,11 +234,11 @@ fn a_withheld_flush_comes_with_the_next_kick_of_the_drain() {
 
 #[test]
 fn a_drain_that_does_not_end_says_what_is_left_and_reset_brings_it_back() {
-    let (_fabric, domain) = device!(Fabric::manual());
+    let (_fabric, domain) = own_device!(Fabric::manual());
     let mut link = Link::new(domain, 4);
     link.right.post_receive(link.domain.buffer(8).unwrap()).unwrap();
     let mut broken = link.right.into_error().unwrap();
-    // Nobody steps the fabric, so nothing is flushed.
+    // The fabric is not stepped, so nothing is flushed.
     let error = broken.drain(&mut link.poller, SHORT, drop).unwrap_err();
     assert_eq!((error.sends, error.receives), (0, 1));
     let _reset = broken.into_reset().unwrap();
@@ -260,25 +247,25 @@ fn a_drain_that_does_not_end_says_what_is_left_and_reset_brings_it_back() {
 
 #[test]
 fn a_failed_poll_is_neither_empty_nor_a_completion() {
-    let (fabric, domain) = device!(Fabric::new());
+    let (fabric, domain) = own_device!(Fabric::new());
     let mut link = Link::new(domain, 4);
     link.right.post_receive(link.domain.buffer(8).unwrap()).unwrap();
     fabric.inject(fails(Verb::PollCq, libc::EIO));
     assert_eq!(link.poller.poll().unwrap_err(), PollError::Failed);
-    // From then on always, for what came before may be lost.
+    // After a failed poll each poll fails, because completions may be lost.
     assert_eq!(link.poller.poll().unwrap_err(), PollError::Failed);
     assert!(matches!(link.poller.wait(SHORT), Err(WaitError::Poll(PollError::Failed))));
 }
 
 #[test]
 fn in_flight_memory_is_freed_neither_by_drops_nor_by_forgetting() {
-    let (fabric, domain) = device!(Fabric::manual());
+    let (fabric, domain) = own_device!(Fabric::manual());
     let mut link = Link::new(domain, 4);
     link.right.post_receive(link.domain.buffer(64).unwrap()).unwrap();
     let mut message = link.domain.buffer(64).unwrap();
     message.write(b"late").unwrap();
     link.left.post_send(message).unwrap();
-    // The program loses everything but the fabric, with both requests in flight; then the device moves.
+    // The program loses everything except the fabric while both requests are in flight. Then the device moves.
     std::mem::forget(link.left);
     std::mem::forget(link.right);
     drop((link.domain, link.queue));
@@ -292,7 +279,7 @@ fn in_flight_memory_is_freed_neither_by_drops_nor_by_forgetting() {
 
 #[test]
 fn a_destroyed_pair_is_out_of_the_devices_reach() {
-    let (fabric, domain) = device!(Fabric::manual());
+    let (fabric, domain) = own_device!(Fabric::manual());
     let mut link = Link::new(domain, 4);
     link.right.post_receive(link.domain.buffer(64).unwrap()).unwrap();
     let mut message = link.domain.buffer(64).unwrap();
@@ -307,7 +294,7 @@ fn a_destroyed_pair_is_out_of_the_devices_reach() {
 
 #[test]
 fn a_removed_device_ends_in_errors_and_not_in_panics() {
-    let (fabric, domain) = device!(Fabric::new());
+    let (fabric, domain) = own_device!(Fabric::new());
     let mut link = Link::new(domain, 4);
     link.right.post_receive(link.domain.buffer(8).unwrap()).unwrap();
     let spare = link.domain.buffer(8).unwrap();
@@ -333,7 +320,7 @@ fn a_device_that_does_not_open_says_why() {
 
 #[test]
 fn a_refused_batch_gives_back_what_its_closure_returned_too() {
-    let (fabric, domain) = device!(Fabric::new());
+    let (fabric, domain) = own_device!(Fabric::new());
     let mut link = Link::new(domain, 80);
     let region = link.domain.register::<RemoteWrite, _>(vec![0_u64; 4]).unwrap();
     fabric.inject(Fault::VerbFails { verb: Verb::PostSend, after: 1, count: 1, errno: libc::ENOMEM });
@@ -355,7 +342,7 @@ fn a_refused_batch_gives_back_what_its_closure_returned_too() {
 #[test]
 fn what_is_refused_of_all_items_comes_back() {
     for (count, posted, refused, left) in [(32, 0, 32, 0), (70, 0, 32, 37)] {
-        let (fabric, domain) = device!(Fabric::new());
+        let (fabric, domain) = own_device!(Fabric::new());
         let mut link = Link::new(domain, 80);
         let region = link.domain.register::<RemoteWrite, _>(vec![0_u64; 4]).unwrap();
         fabric.inject(Fault::VerbFails { verb: Verb::PostSend, after: 0, count: 1, errno: libc::ENOMEM });
@@ -363,7 +350,7 @@ fn what_is_refused_of_all_items_comes_back() {
         let error = link.left.post_all(&mut buffers, |from| WorkRequest::write(from, &region.remote())).unwrap_err();
         let PostAllError::Failed(error) = error else { panic!("{error}") };
         assert_eq!((error.posted, error.refused.len(), error.uncertain, buffers.len()), (posted, refused, 0, left));
-        // What came after it was not tried.
+        // The items after the refused one were not tried.
         let stopped = matches!(error.result, Err(PostError::Refused { .. }));
         assert_eq!((stopped, link.left.sends_in_flight()), (count > 32, 0));
         assert_eq!(link.left.post_all(&mut buffers, |from| WorkRequest::write(from, &region.remote())).unwrap(), left);
@@ -372,7 +359,7 @@ fn what_is_refused_of_all_items_comes_back() {
 
 #[test]
 fn a_batch_of_which_nothing_is_known_says_so() {
-    let (fabric, domain) = device!(Fabric::new());
+    let (fabric, domain) = own_device!(Fabric::new());
     let mut link = Link::new(domain, 8);
     let region = link.domain.register::<RemoteWrite, _>(vec![0_u64; 4]).unwrap();
     fabric.inject(Fault::SendKept { errno: libc::EINVAL });
@@ -391,13 +378,13 @@ fn a_batch_of_which_nothing_is_known_says_so() {
     assert!(matches!(next, PostError::Broken { .. }), "{next:?}");
 }
 
-/// A fault with an `errno` that is none must not turn a failed poll into completions that nobody wrote.
+/// A fault may be injected with a number that is no `errno`. The failed poll then still gives no completions.
 #[test]
 fn a_fault_without_an_errno_never_makes_completions() {
     for errno in [0, -1, -16, i32::MIN] {
-        let (fabric, domain) = device!(Fabric::manual());
+        let (fabric, domain) = own_device!(Fabric::manual());
         let mut link = Link::new(domain, 4);
-        // The first request of the first slot: an id of all zeros, as a completion that was never written has.
+        // The first request has an id of all zeros, as has a completion that was never written.
         link.left.post_send(link.domain.buffer(8).unwrap()).unwrap();
         fabric.inject(Fault::VerbFails { verb: Verb::PollCq, after: 0, count: 1, errno });
         assert!(link.poller.poll().is_err());
@@ -407,9 +394,9 @@ fn a_fault_without_an_errno_never_makes_completions() {
 
 #[test]
 fn a_clock_at_its_end_lets_no_run_go_on_for_ever() {
-    let (fabric, domain) = device!(Fabric::manual());
+    let (fabric, domain) = own_device!(Fabric::manual());
     let mut link = Link::new(domain, 2);
-    // Nobody receives it, so that it is sent again whenever the time has come.
+    // There is no receive, so a timer sends the message again and again.
     link.left.post_send(link.domain.buffer(8).unwrap()).unwrap();
     fabric.run();
     fabric.advance(Duration::MAX);
@@ -421,7 +408,8 @@ fn a_clock_at_its_end_lets_no_run_go_on_for_ever() {
     link.poller.poll().unwrap().unwrap().check().unwrap();
 }
 
-/// Each is freed within the drop of the one around it: without an end the stack would end first.
+/// A buffer that is registered again is freed in the drop of that registration, and so on. Without a limit to that, the
+/// drop would overflow the stack.
 #[test]
 fn a_buffer_is_not_registered_without_end() {
     interlock::domain! { struct Test; }
@@ -440,11 +428,11 @@ fn a_buffer_is_not_registered_without_end() {
     assert!(matches!(error.source, interlock::RegisterFailure::TooDeep { .. }), "{}", error.source);
     assert_eq!(error.memory[..], [7; 64], "it comes back");
     drop(error);
-    // All of them were ended.
+    // All registrations have ended.
     domain.buffer(64).unwrap();
 }
 
-/// What the provider did not account for stays so until a reset, whatever becomes of the sends.
+/// A receive that the provider may or may not have stays uncertain until a reset, whatever becomes of the sends.
 #[test]
 fn poison_of_a_receive_outlives_the_resume_of_the_sends() {
     interlock::domain! { struct Test; }
@@ -459,25 +447,25 @@ fn poison_of_a_receive_outlives_the_resume_of_the_sends() {
 
     fabric.inject(Fault::RequestsFail { count: 1 });
     left.post_send(interlock::Inline(b"fails")).unwrap();
-    drop(poller.wait(common::PATIENCE).unwrap().check().unwrap_err());
+    drop(poller.wait(support::PATIENCE).unwrap().check().unwrap_err());
     fabric.inject(Fault::ReceiveKept { errno: libc::EIO });
     let error = left.post_receive(domain.buffer(8).unwrap()).unwrap_err();
     assert!(matches!(error, PostError::Uncertain { .. }), "{error}");
     let error = left.into_sqe().unwrap().resume().unwrap_err();
     assert!(matches!(error.source, interlock::TransitionFailure::Uncertain), "{error}");
     assert!(error.queue_pair.is_broken());
-    // A reset settles it.
+    // A reset ends the uncertainty.
     let left = error.queue_pair.into_reset().unwrap();
-    assert_eq!(poller.wait(common::PATIENCE).unwrap().check().unwrap_err().status, Status::Destroyed);
+    assert_eq!(poller.wait(support::PATIENCE).unwrap().check().unwrap_err().status, Status::Destroyed);
     assert!(poller.poll().unwrap().is_none());
     let mut left = left.into_init(&port).unwrap();
     left.post_receive(domain.buffer(8).unwrap()).unwrap();
 }
 
-/// Reset is asked for twice, for the sake of soft-RoCE.
+/// The library resets a pair twice, because soft-RoCE needs it.
 #[test]
 fn a_device_that_is_reset_may_refuse_to_be_reset_again() {
-    let (fabric, domain) = device!(Fabric::new());
+    let (fabric, domain) = own_device!(Fabric::new());
     let mut link = Link::new(domain, 2);
     link.right.post_receive(link.domain.buffer(8).unwrap()).unwrap();
     fabric.inject(Fault::VerbFails { verb: Verb::ModifyQp, after: 1, count: 1, errno: libc::EINVAL });
@@ -485,16 +473,16 @@ fn a_device_that_is_reset_may_refuse_to_be_reset_again() {
     assert_eq!(link.poller.wait(SHORT).unwrap().check().unwrap_err().status, Status::Destroyed);
     assert!(link.poller.poll().unwrap().is_none());
     drop(right.into_init(&link.port).unwrap());
-    // The first is no matter of taste.
+    // The first reset must succeed.
     fabric.inject(fails(Verb::ModifyQp, libc::EINVAL));
     let error = link.left.into_reset().unwrap_err();
     assert_eq!(error.queue_pair.query_state().unwrap(), interlock::DeviceState::ReadyToSend);
 }
 
-/// Where a device that may be soft-RoCE refuses the second, the pair has the state that it had, and its device another.
+/// If soft-RoCE refuses the second reset, the type of the pair keeps its state, but the device has the pair in Reset.
 #[test]
 fn a_reset_that_came_half_way_is_asked_for_again() {
-    let (fabric, domain) = device!(Fabric::with_profile(Profile::Rxe));
+    let (fabric, domain) = own_device!(Fabric::with_profile(Profile::Rxe));
     let mut link = Link::new(domain, 2);
     link.left.post_receive(link.domain.buffer(8).unwrap()).unwrap();
     fabric.inject(Fault::VerbFails { verb: Verb::ModifyQp, after: 1, count: 1, errno: libc::ENOMEM });
@@ -502,7 +490,7 @@ fn a_reset_that_came_half_way_is_asked_for_again() {
     fabric.heal();
     assert_eq!(left.query_state().unwrap(), interlock::DeviceState::Reset);
     assert!(link.poller.poll().unwrap().is_none(), "nothing comes back before the device is done with all");
-    // From Reset there is no way to Error.
+    // The device moves no pair from Reset to Error.
     let left = left.into_error().unwrap_err().queue_pair;
     let left = left.into_reset().unwrap();
     assert_eq!(link.poller.wait(SHORT).unwrap().check().unwrap_err().status, Status::Destroyed);
@@ -510,7 +498,8 @@ fn a_reset_that_came_half_way_is_asked_for_again() {
     drop(left.into_init(&link.port).unwrap());
 }
 
-/// A marker behind a request that the device may not have would say that it succeeded.
+/// A drain posts a marker. Its completion must not count as the success of an earlier send that the device may not
+/// have.
 #[test]
 fn a_drain_makes_no_success_of_an_uncertain_send() {
     interlock::domain! { struct Test; }
@@ -528,16 +517,16 @@ fn a_drain_makes_no_success_of_an_uncertain_send() {
     assert!(!statuses.contains(&Ok(())), "{statuses:?}");
 }
 
-/// What a drain posts of its own is given up to the poller, and gives no buffer to anybody, also when the time was over.
+/// The marker of a drain that timed out stays with the poller, and no buffer comes back through it.
 #[test]
 fn a_drain_that_timed_out_leaves_each_buffer_with_one_owner() {
-    let (fabric, domain) = device!(Fabric::manual());
+    let (fabric, domain) = own_device!(Fabric::manual());
     let mut link = Link::new(domain, 4);
     let buffer = link.domain.buffer(8).unwrap();
     let address = buffer.as_ptr().addr();
     link.left.post(WorkRequest::send(buffer).unsignalled()).unwrap();
     let mut left = link.left.into_error().unwrap();
-    // Nothing moves: the flush does not come, and what the drain posts stays in flight.
+    // The fabric is not stepped: the flush does not come, and the marker of the drain stays in flight.
     let undrained = left.drain(&mut link.poller, Duration::from_millis(150), |_| panic!("nothing")).unwrap_err();
     assert!(undrained.sends >= 1);
     std::mem::forget(left.into_reset().unwrap());
@@ -550,3 +539,35 @@ fn a_drain_that_timed_out_leaves_each_buffer_with_one_owner() {
     }
     assert_eq!((owners, link.poller.unknown_completions()), (1, 0));
 }
+
+support::also_extended![
+    a_failed_destroy_gives_the_pair_back_and_its_buffers_stay_away,
+    a_drop_that_cannot_destroy_leaks_the_pair_with_all_that_it_needs,
+    a_region_that_cannot_be_deregistered_comes_back_and_a_dropped_one_leaks,
+    a_domain_that_cannot_be_freed_keeps_its_name,
+    a_name_is_free_when_its_domain_could_not_be_made,
+    a_half_built_object_is_taken_down_again,
+    a_refused_post_that_names_itself_gives_its_buffer_back,
+    a_refused_post_that_may_be_queued_keeps_its_buffer_until_it_completes,
+    a_refused_receive_that_may_be_queued_keeps_its_buffer,
+    a_partly_refused_batch_says_what_was_posted_and_gives_back_the_rest,
+    a_batch_whose_closure_panics_posts_nothing_of_what_it_staged,
+    a_withheld_flush_comes_with_the_next_kick_of_the_drain,
+    a_drain_that_does_not_end_says_what_is_left_and_reset_brings_it_back,
+    a_failed_poll_is_neither_empty_nor_a_completion,
+    in_flight_memory_is_freed_neither_by_drops_nor_by_forgetting,
+    a_destroyed_pair_is_out_of_the_devices_reach,
+    a_removed_device_ends_in_errors_and_not_in_panics,
+    a_device_that_does_not_open_says_why,
+    a_refused_batch_gives_back_what_its_closure_returned_too,
+    what_is_refused_of_all_items_comes_back,
+    a_batch_of_which_nothing_is_known_says_so,
+    a_fault_without_an_errno_never_makes_completions,
+    a_clock_at_its_end_lets_no_run_go_on_for_ever,
+    a_buffer_is_not_registered_without_end,
+    poison_of_a_receive_outlives_the_resume_of_the_sends,
+    a_device_that_is_reset_may_refuse_to_be_reset_again,
+    a_reset_that_came_half_way_is_asked_for_again,
+    a_drain_makes_no_success_of_an_uncertain_send,
+    a_drain_that_timed_out_leaves_each_buffer_with_one_owner,
+];

@@ -1,18 +1,14 @@
-//! Against programs that nobody here wrote: `ibv_rc_pingpong` of rdma-core and its like for UC, UD and shared receive queues.
-//! And between two processes of our own.
+//! Against programs that nobody here wrote: `ibv_rc_pingpong` of rdma-core and its like for UC, UD and shared receive
+//! queues. And between two processes of our own.
 //!
 //! They send from the buffer that they receive into, so they echo. Our side compares every byte of what comes back.
 
-mod common;
-#[path = "common/program.rs"]
-mod program;
-
-use common::{context, on_hardware};
 use interlock::Context;
-use program::{Ended, Program, example, free_port};
 use std::path::PathBuf;
 use std::time::Duration;
 use std::{env, thread};
+use support::program::{Ended, Program, example, free_port};
+use support::{context, on_hardware};
 
 const ECHOED: &str = "every byte checked; the peer echoed";
 const PLAYED: &str = "every byte checked; the peer sent the pattern of this program";
@@ -82,18 +78,11 @@ fn play(server: (PathBuf, &[&str]), client: (PathBuf, &[&str])) -> Option<(Ended
     let (server, client) = start(&devices()?, server, client);
     let (client, server) = client.end_with(server);
     print!("{}\n{}\n{}\n{}", server.line, server.stdout, client.line, client.stdout);
-    let (server, client) = (server.shown_with(&client), client);
-    Some((server.succeeded(), client.succeeded()))
-}
-
-impl Ended {
-    /// Shows the other side too, if either failed: its stderr may tell why.
-    fn shown_with(self, other: &Ended) -> Self {
-        if !(self.status.success() && other.status.success()) {
-            eprintln!("{self:#?}\n{other:#?}");
-        }
-        self
+    if !(server.status.success() && client.status.success()) {
+        // The stderr of either side may tell why the other one failed.
+        eprintln!("{server:#?}\n{client:#?}");
     }
+    Some((server.succeeded(), client.succeeded()))
 }
 
 #[test]

@@ -1,19 +1,16 @@
 //! The example `kv_store`: its table, however it is torn; and the program, on the device that the other tests use.
 
-mod common;
-#[path = "common/program.rs"]
-mod program;
 #[path = "../examples/kv_store/table.rs"]
 #[allow(dead_code, reason = "the program uses the rest")]
 mod table;
 
-use common::{context, on_hardware};
 use interlock::Context;
-use program::{Ended, Program, example, free_port};
 use std::io::Write;
 use std::net::TcpStream;
 use std::thread;
 use std::time::Duration;
+use support::program::{Ended, Program, example, free_port};
+use support::{context, on_hardware};
 use table::{Cell, Entry, Key, Owner, Slot, Value, Word};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
@@ -33,7 +30,8 @@ fn entry(number: u64) -> Entry {
     Entry { key: Key::new(b"key").unwrap(), value: Value::new(value.as_bytes()).unwrap() }
 }
 
-/// All that a slot is in the course of `updates`, which write it word by word; with the number of those that are finished.
+/// All that a slot is in the course of `updates`, which write it word by word; with the number of those that are
+/// finished.
 fn history(updates: u64) -> Vec<(u64, Words)> {
     let mut now = words(Slot::new_zeroed());
     let mut history = vec![(0, now)];

@@ -1,18 +1,15 @@
 //! Memory that peers may use for a time; the same tests on every device.
 
-mod common;
-
-use common::{Link, PATIENCE, context};
 use interlock::soft::{Fabric, Fault, Verb};
 use interlock::{
-    Brand, Buffer, Context, Exposed, Failure, Foreign, ForeignMemory, LocalWrite, Pages, Poller, ProtectionDomain,
-    RegisterFailure, RemoteAll, RemoteRead, RemoteRegion, RemoteWrite, Status, Work, WorkRequest,
+    Brand, Buffer, Context, Foreign, LocalWrite, Pages, Poller, ProtectionDomain, RegisterFailure, RemoteAll,
+    RemoteRead, RemoteWrite, Status, Work, WorkRequest,
 };
 use std::mem;
-use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
+use support::{Counted, Link, PATIENCE, context, failure, filled, moved};
 
 /// Longer than a test.
 const LONG: Duration = Duration::from_secs(3600);
@@ -21,52 +18,8 @@ fn succeeded<B: Brand>(poller: &mut Poller<B>) -> Work<B> {
     poller.wait(PATIENCE).unwrap().check().unwrap().work()
 }
 
-fn failed<B: Brand>(poller: &mut Poller<B>) -> Failure<B> {
-    poller.wait(PATIENCE).unwrap().check().map(|success| format!("{success:?}")).unwrap_err()
-}
-
-fn filled<B: Brand>(domain: &ProtectionDomain<B>, byte: u8, len: usize) -> Buffer<B> {
-    let mut buffer = domain.buffer(len).unwrap();
-    buffer.fill(byte);
-    buffer
-}
-
-/// A record as a peer reads it, of which the peer changes where it starts.
-fn moved<A: Exposed>(remote: &RemoteRegion<A>, by: i64) -> RemoteRegion<A> {
-    let mut record = remote.to_bytes();
-    record[8..16].copy_from_slice(&remote.address().wrapping_add_signed(by).to_be_bytes());
-    RemoteRegion::from_bytes(&record).unwrap()
-}
-
-/// Words that count how often they are given back.
-#[derive(Debug)]
-struct Counted(Box<[u64]>, Arc<AtomicUsize>);
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.1.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-// SAFETY: a box of zeroed words, taken apart into a pointer and put together from it.
-unsafe impl ForeignMemory for Counted {
-    type Parts = (usize, Arc<AtomicUsize>);
-    fn into_parts(mut self) -> (NonNull<[u8]>, Self::Parts) {
-        let words = Box::into_raw(mem::take(&mut self.0));
-        let freed = Arc::clone(&self.1);
-        mem::forget(self);
-        let start = NonNull::new(words.cast::<u8>()).unwrap();
-        (NonNull::slice_from_raw_parts(start, words.len() * 8), (words.len(), freed))
-    }
-    unsafe fn from_parts(bytes: NonNull<[u8]>, (len, freed): Self::Parts) -> Self {
-        let words = std::ptr::slice_from_raw_parts_mut(bytes.as_ptr().cast::<u64>(), len);
-        // SAFETY: the box that was taken apart (caller).
-        Self(unsafe { Box::from_raw(words) }, freed)
-    }
-}
-
 fn counted<B: Brand>(domain: &ProtectionDomain<B>, freed: &Arc<AtomicUsize>) -> Buffer<B> {
-    let words = Counted(vec![0; 64].into_boxed_slice(), Arc::clone(freed));
+    let words = Counted::new(64, freed);
     domain.register::<LocalWrite, _>(Foreign(words)).unwrap().split().1
 }
 
@@ -82,11 +35,11 @@ fn a_peer_writes_to_leased_memory_until_the_lease_ends() {
     assert_eq!((remote.len(), lease.len(), lease.has_expired()), (128, 128, false));
     link.left.post_write(filled(&link.domain, 7, 16), &remote.slice(112..128).unwrap()).unwrap();
     succeeded(&mut link.poller);
-    // While it is leased, the program loads words.
+    // While the memory is leased, the program can load words of it.
     assert_eq!((lease.load(112).unwrap(), lease.load(104).unwrap()), (0x0707_0707_0707_0707, 0));
     let mut part = lease.end().unwrap();
     assert_eq!((&part[..112], &part[112..]), (&[0; 112][..], &[7; 16][..]));
-    // It is the program's, and the device's when it is posted.
+    // The memory is the program's again, and can be posted.
     part.fill(9);
     link.right.post_receive(before).unwrap();
     link.left.post_send(part.split_at(64).unwrap().0).unwrap();
@@ -96,7 +49,7 @@ fn a_peer_writes_to_leased_memory_until_the_lease_ends() {
         }
     }
     link.left.post_write(filled(&link.domain, 1, 8), &remote).unwrap();
-    assert_eq!(failed(&mut link.poller).status, Status::RemoteAccess);
+    assert_eq!(failure(&mut link.poller).status, Status::RemoteAccess);
     assert_eq!(after.len(), 4096 - 192);
 }
 
@@ -110,7 +63,7 @@ fn a_peer_does_not_reach_what_lies_around_leased_memory() {
         let (part, after) = rest.split_at(64).unwrap();
         let lease = link.domain.lease::<RemoteAll, _>(part, LONG).unwrap();
         link.left.post_write(filled(&link.domain, 7, 8), &moved(&lease.remote(), by)).unwrap();
-        assert_eq!(failed(&mut link.poller).status, Status::RemoteAccess, "{by}");
+        assert_eq!(failure(&mut link.poller).status, Status::RemoteAccess, "{by}");
         let part = lease.end().unwrap();
         assert!([before, part, after].iter().all(|part| part.iter().all(|&byte| byte == 0)));
     }
@@ -123,7 +76,7 @@ fn an_expired_lease_is_ended_by_the_program() {
     let mut lease = link.domain.lease::<RemoteWrite, _>(Pages::new(4096).unwrap(), Duration::ZERO).unwrap();
     assert!(lease.has_expired() && lease.remaining().is_zero());
     let remote = lease.remote();
-    // Nothing has ended yet, and the types do not say so either.
+    // The lease has expired, but nobody has ended it, so the peer still writes.
     link.left.post_write(filled(&link.domain, 7, 8), &remote).unwrap();
     succeeded(&mut link.poller);
     lease.renew(LONG);
@@ -134,7 +87,7 @@ fn an_expired_lease_is_ended_by_the_program() {
     let pages: Pages = lease.end().unwrap();
     assert_eq!((pages[0], pages[8..16].to_vec()), (7, 5_u64.to_ne_bytes().to_vec()));
     link.left.post_write(filled(&link.domain, 8, 8), &remote).unwrap();
-    assert_eq!((failed(&mut link.poller).status, pages[0]), (Status::RemoteAccess, 7));
+    assert_eq!((failure(&mut link.poller).status, pages[0]), (Status::RemoteAccess, 7));
 }
 
 #[test]
@@ -146,7 +99,7 @@ fn a_lease_that_is_dropped_ends() {
     drop(lease);
     assert_eq!(freed.load(Ordering::Relaxed), 1);
     link.left.post_write(filled(&link.domain, 7, 8), &remote).unwrap();
-    assert_eq!(failed(&mut link.poller).status, Status::RemoteAccess);
+    assert_eq!(failure(&mut link.poller).status, Status::RemoteAccess);
 }
 
 #[test]
@@ -157,7 +110,7 @@ fn a_forgotten_lease_leaves_its_memory_to_the_peer_for_good() {
     let lease = link.domain.lease::<RemoteAll, _>(part, Duration::ZERO).unwrap();
     let remote = lease.remote();
     mem::forget(lease);
-    // What lies beside it is the program's to drop. What is leased is freed by nobody.
+    // The program may drop the memory beside the lease. Nobody frees the leased memory.
     drop(rest);
     link.left.post_write(filled(&link.domain, 7, 8), &remote).unwrap();
     succeeded(&mut link.poller);
@@ -196,7 +149,7 @@ fn memory_is_leased_again_and_in_another_domain() {
         buffer = lease.end().unwrap();
         assert_eq!(buffer[..8], [round; 8]);
     }
-    // A second registration that lets no peer in is a region as any other.
+    // A second registration without rights for peers gives a region like any other.
     let (rest, again) = link.domain.register::<LocalWrite, _>(buffer).unwrap().split();
     link.left.post_send(again).unwrap();
     link.right.post_receive(link.domain.buffer(64).unwrap()).unwrap();
@@ -224,7 +177,7 @@ fn memory_that_is_not_of_whole_words_is_not_leased() {
     }
 }
 
-/// C148: a key is good for nothing once what it was of is dropped.
+/// C148: a key reaches nothing after its region is dropped.
 #[test]
 fn c148_the_key_of_a_region_that_was_dropped_reaches_nothing() {
     interlock::domain! { struct Test; }
@@ -233,7 +186,7 @@ fn c148_the_key_of_a_region_that_was_dropped_reaches_nothing() {
     let stale = region.remote();
     drop(region);
     link.left.post_write(filled(&link.domain, 7, 8), &stale).unwrap();
-    assert_eq!(failed(&mut link.poller).status, Status::RemoteAccess);
+    assert_eq!(failure(&mut link.poller).status, Status::RemoteAccess);
 }
 
 #[test]
@@ -253,7 +206,7 @@ fn a_lease_that_the_device_does_not_end_comes_back_exposed() {
     link.left.post_write(filled(&link.domain, 7, 8), &remote).unwrap();
     succeeded(&mut link.poller);
     assert_eq!(lease.load(0).unwrap(), 0x0707_0707_0707_0707);
-    // Dropped, it is leaked with its memory.
+    // A dropped lease leaks together with its memory.
     fabric.inject(busy(1));
     drop(lease);
     link.left.post_write(filled(&link.domain, 8, 8), &remote).unwrap();

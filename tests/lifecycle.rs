@@ -1,25 +1,12 @@
 //! Pairs, queues, memory and domains come and go in any order, and each buffer comes back once.
 
-#[path = "common/mod.rs"]
-mod common;
-
-use common::{Link, PATIENCE, Queues, context, on_hardware, unless_refused};
 use interlock::{
-    AnyQueuePair, Brand, Completion, ConnectAttributes, Context, DeviceState, Init, InitAttributes, Limits, LocalWrite,
-    PeerRights, Poller, PostError, QueuePair, ReadyToSend, RemoteRead, RetryCount, Status, TransitionFailure,
-    WaitError, Work,
+    AnyQueuePair, ConnectAttributes, Context, DeviceState, Init, InitAttributes, Limits, LocalWrite, PeerRights,
+    PostError, QueuePair, ReadyToSend, RemoteRead, RetryCount, Status, TransitionFailure, WaitError, Work,
 };
 use std::mem;
 use std::time::Duration;
-
-/// All that the poller gives, until it gives nothing more.
-fn all<B: Brand>(poller: &mut Poller<B>) -> Vec<Completion<B>> {
-    let mut all = Vec::new();
-    while let Some(completion) = poller.poll().unwrap() {
-        all.push(completion);
-    }
-    all
-}
+use support::{Link, PATIENCE, Queues, all, context, on_hardware, unless_refused};
 
 #[test]
 fn a_destroyed_pair_gives_its_buffers_back_once() {
@@ -44,7 +31,7 @@ fn completions_of_before_the_destroy_keep_their_status() {
     let mut link = Link::new(context().named_domain(Test).unwrap(), 4);
     link.right.post_receive(link.domain.buffer(8).unwrap()).unwrap();
     link.left.post_send(link.domain.buffer(8).unwrap()).unwrap();
-    // Wait for the send, so that the receive is complete too, and not polled yet.
+    // When the send is complete, the receive is complete, too, and it is not polled yet.
     let first = link.poller.wait(PATIENCE).unwrap().check().unwrap();
     let mut received = matches!(first.work(), Work::Received(_));
     link.right.post_receive(link.domain.buffer(8).unwrap()).unwrap();
@@ -122,7 +109,7 @@ fn a_reset_with_requests_in_flight_gives_them_back_and_waits_for_an_empty_queue(
     for completion in out {
         assert_eq!(completion.check().unwrap_err().status, Status::Destroyed);
     }
-    // And the pair works again, with its full depth.
+    // The pair works again, with its full depth.
     let left = left.into_reset().unwrap().into_init(&port).unwrap();
     let right = error.queue_pair.into_init(&port).unwrap();
     let (to_left, to_right) = (left.endpoint(), right.endpoint());
@@ -139,7 +126,7 @@ fn a_reset_with_requests_in_flight_gives_them_back_and_waits_for_an_empty_queue(
     assert_eq!(poller.unknown_completions(), 0);
 }
 
-/// With the second depth soft-RoCE's ring is full, so that what it finds there is what was posted last.
+/// With the second depth the ring of soft-RoCE is full, so that it would find the requests that were posted last.
 #[test]
 fn what_was_in_flight_when_a_pair_was_reset_is_not_sent_in_its_next_life() {
     interlock::domain! { struct Test; }
@@ -147,7 +134,7 @@ fn what_was_in_flight_when_a_pair_was_reset_is_not_sent_in_its_next_life() {
     for depth in [4, 7] {
         let Link { domain, port, mut poller, mut left, right, .. } =
             Link::with(context().named_domain(Test).unwrap(), depth, &patient);
-        // Nobody answers them, so they stay in flight.
+        // The peer is reset and does not answer, so the sends stay in flight.
         let right = right.into_reset().unwrap();
         for _ in 0..depth {
             left.post_send(domain.buffer(8).unwrap()).unwrap();
@@ -164,7 +151,7 @@ fn what_was_in_flight_when_a_pair_was_reset_is_not_sent_in_its_next_life() {
             buffer.fill(number as u8);
             left.post_send(buffer).unwrap();
         }
-        // None has a receive yet, so none can succeed.
+        // There is no receive yet, so no send can succeed.
         assert!(matches!(poller.wait(Duration::from_millis(100)), Err(WaitError::TimedOut(_))));
         for _ in 0..depth {
             right.post_receive(domain.buffer(8).unwrap()).unwrap();
@@ -183,8 +170,9 @@ fn what_was_in_flight_when_a_pair_was_reset_is_not_sent_in_its_next_life() {
     }
 }
 
-/// Numbers are compared round a circle of 2^24. What is half of that ahead of another is behind it: an acknowledgement of an
-/// earlier life that comes late would be one of all that is sent in this.
+/// Packet sequence numbers wrap around at 2^24, and a number that is half of that ahead counts as behind. Without a
+/// start PSN that is well ahead of the last life, a late acknowledgement of that life could acknowledge packets of this
+/// one.
 #[test]
 fn the_packets_of_a_pairs_next_life_are_ahead_of_those_of_its_last() {
     interlock::domain! { struct Test; }
@@ -391,7 +379,7 @@ fn an_advance_that_halts_keeps_the_pair_where_it_got_to() {
             other => Ok(other),
         })
         .unwrap_err();
-    if common::lacks(common::Promise::Reset) {
+    if support::lacks(support::Promise::Reset) {
         assert_eq!((error.state, field.state()), ("ReadyToSend", "ReadyToSend"));
         return;
     }
@@ -660,3 +648,35 @@ fn a_busy_queue_lets_a_destroyed_pair_leave() {
     drop(success);
     assert_eq!(queue.room(), 64 - 41);
 }
+
+support::also_extended![
+    a_destroyed_pair_gives_its_buffers_back_once,
+    completions_of_before_the_destroy_keep_their_status,
+    room_on_the_queue_comes_back_only_after_it_was_seen_empty,
+    a_pair_in_error_is_drained_reset_and_connected_again,
+    a_reset_with_requests_in_flight_gives_them_back_and_waits_for_an_empty_queue,
+    what_was_in_flight_when_a_pair_was_reset_is_not_sent_in_its_next_life,
+    the_packets_of_a_pairs_next_life_are_ahead_of_those_of_its_last,
+    a_pair_that_fails_while_it_is_reset_is_in_reset,
+    receives_posted_in_init_take_the_first_message,
+    a_pair_with_two_completion_queues_is_drained_on_both,
+    a_drained_send_queue_goes_on,
+    every_state_that_the_type_says_is_the_devices_too,
+    a_refused_transition_gives_the_pair_back_as_it_was,
+    a_field_goes_from_error_to_ready_in_one_advance,
+    an_advance_that_halts_keeps_the_pair_where_it_got_to,
+    dropping_everything_in_any_order_ends_everything,
+    a_name_is_taken_until_the_last_object_is_gone,
+    a_dropped_poller_can_be_taken_again_and_nothing_is_lost,
+    leaked_objects_leak_memory_and_nothing_else,
+    a_wait_that_nothing_ends_times_out,
+    a_peer_that_is_gone_is_given_up_after_the_retries,
+    what_the_first_failure_was_is_told_apart_from_the_flush,
+    a_pair_refuses_what_its_own_rights_do_not_give,
+    a_split_region_becomes_whole_again_and_gives_its_memory_back,
+    memory_that_cannot_be_registered_comes_back,
+    a_scoped_domain_does_what_a_named_one_does,
+    pairs_on_their_own_threads_share_nothing,
+    a_pair_may_be_destroyed_on_one_thread_while_another_polls,
+    a_busy_queue_lets_a_destroyed_pair_leave,
+];

@@ -1,14 +1,10 @@
 //! Kinds of memory and ways to register it; the same tests on every device.
 
-mod common;
-
-use common::{Link, PATIENCE, context, on_hardware};
 use interlock::soft::{Fabric, Fault, Verb};
 use interlock::{
-    Brand, Buffer, Context, DmaBuf, Foreign, ForeignMemory, HugePageSize, Limits, LocalRead, LocalWrite, NoSharedMap,
-    OnDemand, Pages, Poller, ProtectionDomain, RegisterFailure, RelaxedOrdering, RemoteAll, RemoteRead,
-    RemoteReadWrite, RemoteRegion, RemoteWrite, SharedMap, Status, Success, Work, ZeroBased, locked_memory_limit,
-    pinned_memory,
+    Buffer, Context, DmaBuf, Foreign, ForeignMemory, HugePageSize, Limits, LocalRead, LocalWrite, NoSharedMap,
+    OnDemand, Pages, ProtectionDomain, RegisterFailure, RelaxedOrdering, RemoteAll, RemoteRead, RemoteReadWrite,
+    RemoteRegion, RemoteWrite, SharedMap, Status, Work, ZeroBased, locked_memory_limit, pinned_memory,
 };
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::cell::Cell;
@@ -19,21 +15,7 @@ use std::os::unix::fs::FileExt;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-
-/// The next completion, a success.
-fn next<B: Brand>(poller: &mut Poller<B>) -> Success<B> {
-    poller.wait(PATIENCE).unwrap().check().unwrap()
-}
-
-/// A domain of a soft device that can be told to fail.
-macro_rules! soft {
-    () => {{
-        interlock::domain! { struct Test; }
-        let fabric = Fabric::new();
-        let domain: ProtectionDomain<Test> = Context::open_on(&fabric, "dev0").unwrap().named_domain(Test).unwrap();
-        (fabric, domain)
-    }};
-}
+use support::{Link, PATIENCE, context, next, on_hardware, own_device};
 
 // ---- Memory of the program's own kind --------------------------------------------------------------
 
@@ -138,7 +120,7 @@ fn peers_write_to_memory_of_another_kind() {
 /// C072, C073: what is refused comes back.
 #[test]
 fn memory_of_another_kind_that_is_refused_comes_back_whole() {
-    let (fabric, domain) = soft!();
+    let (fabric, domain) = own_device!();
     let freed = Arc::default();
     fabric.inject(Fault::VerbFails { verb: Verb::RegMr, after: 0, count: 1, errno: libc::EFAULT });
     let error = domain.register::<LocalWrite, _>(Foreign(Counted::new(32, &freed))).unwrap_err();
@@ -153,7 +135,7 @@ fn memory_of_another_kind_that_is_refused_comes_back_whole() {
 /// C078, C080, C145: whatever is forgotten, registered memory is not freed.
 #[test]
 fn forgotten_memory_of_another_kind_is_never_given_back() {
-    let (_fabric, domain) = soft!();
+    let (_fabric, domain) = own_device!();
     let freed = Arc::default();
     let region =
         |domain: &ProtectionDomain<_>| domain.register::<LocalWrite, _>(Foreign(Counted::new(64, &freed))).unwrap();
@@ -175,7 +157,7 @@ fn forgotten_memory_of_another_kind_is_never_given_back() {
 
 #[test]
 fn memory_of_another_kind_that_is_not_deregistered_is_never_given_back() {
-    let (fabric, domain) = soft!();
+    let (fabric, domain) = own_device!();
     let freed = Arc::default();
     let region = domain.register::<RemoteWrite, _>(Foreign(Counted::new(64, &freed))).unwrap();
     fabric.inject(Fault::VerbFails { verb: Verb::DeregMr, after: 0, count: 2, errno: libc::EBUSY });
@@ -187,7 +169,7 @@ fn memory_of_another_kind_that_is_not_deregistered_is_never_given_back() {
 
 #[test]
 fn memory_of_another_kind_is_given_back_on_whatever_thread_drops_it_last() {
-    let (_fabric, domain) = soft!();
+    let (_fabric, domain) = own_device!();
     let freed = Arc::default();
     let (rest, buffer) = domain.register::<LocalWrite, _>(Foreign(Counted::new(64, &freed))).unwrap().split();
     drop(rest);
@@ -202,7 +184,7 @@ fn memory_of_another_kind_is_given_back_on_whatever_thread_drops_it_last() {
 
 #[test]
 fn a_panic_of_the_owner_of_memory_stays_out_of_destructors() {
-    let (_fabric, domain) = soft!();
+    let (_fabric, domain) = own_device!();
     let freed: Arc<AtomicUsize> = Arc::default();
     // In its `Drop`.
     let mut owner = Counted::new(64, &freed);
@@ -394,7 +376,7 @@ fn what_is_not_inside_a_file_is_not_mapped() {
 #[test]
 #[cfg_attr(miri, ignore = "Miri knows no shared maps")]
 fn a_shared_map_that_is_not_deregistered_stays_mapped() {
-    let (fabric, domain) = soft!();
+    let (fabric, domain) = own_device!();
     let map = SharedMap::new("interlock-stays", 4096).unwrap();
     let region = domain.register_opaque::<RemoteAll, _>(map).unwrap();
     fabric.inject(Fault::VerbFails { verb: Verb::DeregMr, after: 0, count: 2, errno: libc::EBUSY });
@@ -524,7 +506,7 @@ fn a_shared_map_may_be_zero_based() {
 
 #[test]
 fn too_much_locked_memory_is_told_with_what_there_is() {
-    let (fabric, domain) = soft!();
+    let (fabric, domain) = own_device!();
     fabric.inject(Fault::LockedMemoryLimit { bytes: 4096 });
     let error = domain.register::<LocalWrite, _>(vec![7_u8; 8192]).unwrap_err();
     assert_eq!(error.memory, [7; 8192]);
@@ -686,7 +668,7 @@ fn a_word_is_checked_once_and_shared_by_threads() {
 /// C079: what is not inside is an error, not a panic, whatever the numbers.
 #[test]
 fn words_and_bytes_that_are_not_inside_are_refused() {
-    let (_fabric, domain) = soft!();
+    let (_fabric, domain) = own_device!();
     let region = domain.register::<RemoteAll, _>(vec![0_u64; 4]).unwrap();
     for offset in [1, 7, 12, 25, 32, 33, usize::MAX, usize::MAX - 7] {
         assert!(region.word(offset).is_err(), "{offset}");

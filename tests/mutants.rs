@@ -1,10 +1,10 @@
 //! Each type-level mechanism is what refuses its illegal programs: without it, they compile.
 //!
-//! A mutant is a copy of the library with one mechanism taken out. The cases of `ui-tests` that rest on the mechanism must
-//! compile against it; a case that does not is refused for some other reason than the one that it claims.
+//! A mutant is a copy of the library with one mechanism taken out. The cases of `ui-tests` that rest on the mechanism
+//! must compile against it; a case that does not is refused for some other reason than the one that it claims.
 //!
-//! What the run-time brand has in the place of types are comparisons: without one of them, the tests that rest on it fail, and no
-//! others.
+//! What the run-time brand has in the place of types are comparisons: without one of them, the tests that rest on it
+//! fail, and no others.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -560,7 +560,8 @@ impl Mutant {
         write(root, &folder.join("library"), self.without, self.changes);
         fs::create_dir_all(&cases).unwrap();
         let mut manifest = String::from(
-            "[package]\nname = 'cases'\nedition = '2024'\n\n[dependencies]\nzerocopy = { version = '0.8', features = ['derive'] }\n\
+            "[package]\nname = 'cases'\nedition = '2024'\n\n[dependencies]\n\
+             zerocopy = { version = '0.8', features = ['derive'] }\n\
              rdma-interlock = { path = '../library', default-features = false, features = ['soft'] }\n\n[workspace]\n",
         );
         for case in self.cases {

@@ -1,15 +1,11 @@
 //! `examples/perf` as a program: what it writes, and how it fails. It uses the device that the other tests use.
 
-mod common;
-#[path = "common/program.rs"]
-mod program;
-
-use common::{context, on_hardware};
-use program::{Ended, Program, example, free_port};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::{env, fs, process};
+use support::program::{Ended, Program, example, free_port};
+use support::{context, on_hardware};
 
 fn perf(arguments: &[&str]) -> Ended {
     Program::run(example("perf"), arguments)

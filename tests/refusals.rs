@@ -1,20 +1,15 @@
-//! What the library refuses before a device sees it, and what it gives back: devices take it, hang on it or blame something else.
+//! What the library refuses before a device sees it, and what it gives back: devices take it, hang on it or blame
+//! something else.
 
-mod common;
-
-use common::{Link, PATIENCE, Queues, context};
 use interlock::{
     AddressError, Buffer, ConnectAttributes, Context, CreateError, Endpoint, InitAttributes, Limits, Mtu, NoRoom,
-    NotUniqueReason, PeerPath, Poller, PostError, Psn, Qpn, QueuePair, ReadDepth, RemoteAll, RequestFlaw,
-    RtrAttributes, RtsAttributes, SqdAttributes, Success, TransitionFailure, UnreliableRtrAttributes, Work,
+    NotUniqueReason, PeerPath, PostError, Psn, Qpn, QueuePair, ReadDepth, RemoteAll, RequestFlaw, RtrAttributes,
+    RtsAttributes, SqdAttributes, TransitionFailure, UnreliableRtrAttributes, Work,
 };
 use std::error::Error;
+use support::{Link, PATIENCE, Queues, context, next};
 
 type Anything = Box<dyn Error + Send + Sync>;
-
-fn next<B: interlock::Brand>(poller: &mut Poller<B>) -> Success<B> {
-    poller.wait(PATIENCE).unwrap().check().unwrap()
-}
 
 #[test]
 fn a_queue_without_room_says_what_the_whole_pair_needs() {

@@ -1,7 +1,7 @@
 //! A program cannot implement the traits of this library, in none of their parameters.
 //!
-//! `impl Trait<Local> for Ours<Local>` is a program's right where `Local` is a type of its own, unless the trait has a private
-//! supertrait with the same parameters. So this finds the public traits in the source, and tries.
+//! `impl Trait<Local> for Ours<Local>` is a program's right where `Local` is a type of its own, unless the trait has a
+//! private supertrait with the same parameters. So this finds the public traits in the source, and tries.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -118,7 +118,8 @@ fn refused(attempts: &BTreeMap<String, Vec<String>>) -> BTreeMap<String, Vec<Str
     fs::create_dir_all(&folder).unwrap();
     for (name, implementations) in attempts {
         let program = format!(
-            "#![allow(unused_imports)]\nuse interlock::*;\nuse interlock::scope::*;\nstruct Local;\n\n{}\n\nfn main() {{}}\n",
+            "#![allow(unused_imports)]\nuse interlock::*;\nuse interlock::scope::*;\nstruct Local;\n\n{}\n\n\
+             fn main() {{}}\n",
             implementations.join("\n")
         );
         fs::write(folder.join(name).with_extension("rs"), program).unwrap();

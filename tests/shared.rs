@@ -1,17 +1,15 @@
 //! Shared receive queues: many pairs, one stock of receives.
 
-#[path = "common/mod.rs"]
-mod common;
-
-use common::{PATIENCE, Promise, Queues, context, deviates, lacks, on_hardware, see_off, unless_refused};
 use interlock::{
-    Brand, Buffer, Completion, CompletionQueue, ConnectAttributes, CreateError, Failure, Init, Limits, OnShared,
-    Operation, Poller, Port, PostError, ProtectionDomain, Qpn, QueuePair, ReadyToSend, ReliableConnection, RemoteWrite,
-    Reset, SharedLimits, SharedReceiveQueue, Status, Success, TransitionFailure, Work,
+    Brand, Buffer, CompletionQueue, ConnectAttributes, CreateError, Init, Limits, OnShared, Operation, Poller, Port,
+    PostError, ProtectionDomain, Qpn, QueuePair, ReadyToSend, ReliableConnection, RemoteWrite, Reset, SharedLimits,
+    SharedReceiveQueue, Status, Success, TransitionFailure, Work,
 };
 use std::collections::{HashMap, HashSet};
-use std::time::{Duration, Instant};
 use std::{mem, thread};
+use support::{
+    PATIENCE, Promise, Queues, all, context, deviates, eventually, failure, lacks, on_hardware, see_off, unless_refused,
+};
 
 type Server<B, S = ReadyToSend> = QueuePair<B, S, OnShared<ReliableConnection>>;
 
@@ -87,27 +85,6 @@ fn join<B: Brand>(client: QueuePair<B, Init>, server: Server<B, Init>) -> (Queue
     let attr = ConnectAttributes::default();
     let (to_client, to_server) = (client.endpoint(), server.endpoint());
     (client.connect_with(&to_server, &attr).unwrap(), server.connect_with(&to_client, &attr).unwrap())
-}
-
-/// All that the poller gives, until it gives nothing more.
-fn all<B: Brand>(poller: &mut Poller<B>) -> Vec<Completion<B>> {
-    std::iter::from_fn(|| poller.poll().unwrap()).collect()
-}
-
-fn failure<B: Brand>(poller: &mut Poller<B>) -> Failure<B> {
-    poller.wait(PATIENCE).unwrap().check().unwrap_err()
-}
-
-/// Until the device says so, at most a second.
-fn eventually(mut is_so: impl FnMut() -> bool) -> bool {
-    let deadline = Instant::now() + Duration::from_secs(1);
-    while !is_so() {
-        if Instant::now() > deadline {
-            return false;
-        }
-        thread::sleep(Duration::from_millis(1));
-    }
-    true
 }
 
 #[test]
@@ -212,7 +189,7 @@ fn the_limit_goes_off_once() {
     star.deliver(0, b"3 are left");
     assert_eq!(star.shared.query().unwrap().limit, 3);
     star.deliver(0, b"2 are left");
-    assert!(eventually(|| star.shared.query().unwrap().limit == 0), "it goes off");
+    assert!(eventually(|| star.shared.query().unwrap().limit == 0), "the limit event takes the limit away");
     star.shared.arm_limit(1).unwrap();
     assert_eq!(star.shared.query().unwrap().limit, 1, "armed again");
     star.shared.arm_limit(0).unwrap();
@@ -254,8 +231,8 @@ fn a_queue_is_resized_within_its_limits() {
     assert_eq!(back.len(), 20);
 }
 
-/// Soft-RoCE lets go of the old room before it has mapped the new, for which this leaves no addresses; then to post would be to write
-/// to none.
+/// Soft-RoCE unmaps the old queue before it maps the new one. Here the new one gets no address space, and a post would
+/// write to memory that is not mapped.
 #[test]
 fn a_queue_whose_resize_failed_in_the_middle_takes_no_more() {
     interlock::domain! { struct Test; }
@@ -273,7 +250,7 @@ fn a_queue_whose_resize_failed_in_the_middle_takes_no_more() {
     assert_eq!(shared.destroy().unwrap().len(), 1);
 }
 
-/// On some devices a limit goes off at once where too few are posted, and is armed no more.
+/// On some devices a limit goes off at once if there are fewer receives than that, and is then no longer armed.
 #[test]
 fn a_queue_is_not_made_smaller_than_the_armed_limit() {
     interlock::domain! { struct Test; }
@@ -287,16 +264,16 @@ fn a_queue_is_not_made_smaller_than_the_armed_limit() {
     shared.post_receive(domain.buffer(64).unwrap()).unwrap();
 }
 
-/// Runs `f` while the process can map nothing more.
+/// Runs `f` while the process can map no more memory.
 fn without_addresses<R>(f: impl FnOnce() -> R) -> R {
     let mut old = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: writes to `old`.
+    // SAFETY: `old` is valid for writes.
     assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_AS, &mut old) }, 0);
     let low = libc::rlimit { rlim_cur: 1, ..old };
-    // SAFETY: reads `low`.
+    // SAFETY: `low` is valid for reads.
     assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &low) }, 0);
     let result = f();
-    // SAFETY: reads `old`.
+    // SAFETY: `old` is valid for reads.
     assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &old) }, 0);
     result
 }
@@ -357,7 +334,7 @@ fn a_message_too_long_breaks_the_pair_that_took_it_alone() {
     assert_eq!(error.into_buffer().unwrap().capacity(), 4);
     let buffer = star.domain.buffer(8).unwrap();
     assert!(matches!(star.servers[0].post_send(buffer), Err(PostError::Broken { .. })));
-    // The others go on.
+    // The other pairs go on.
     assert_eq!(star.servers[1].first_failure(), None);
     assert!(failure(&mut star.sent.1).status != Status::Destroyed);
     star.stock(1);
@@ -434,7 +411,7 @@ fn a_destroy_gives_what_was_not_polled_and_the_poller_gives_it_not_again() {
     star.deliver(0, b"unseen");
     star.servers.clear();
     if lacks(Promise::EndAtOnce) {
-        // The poller has the pair. What came comes out first.
+        // The poller destroys the pair, after the completions that came before.
         let error = star.shared.destroy().unwrap_err();
         assert_eq!(error.source.errno(), libc::EBUSY);
         assert_eq!(see_off(&star.received.0, &mut star.received.1).len(), 1);
@@ -549,7 +526,7 @@ fn two_threads_poll_for_many_pairs_while_a_third_posts() {
     assert_eq!(shared.destroy().unwrap().len(), 8);
 }
 
-/// Completions that nobody polled are lost with their queue; what they were of is not.
+/// Completions that were not polled are lost with their queue. The memory of their requests is not lost.
 #[test]
 fn a_completion_queue_that_ends_unpolled_gives_its_shared_receives_back() {
     interlock::domain! { struct Test; }
@@ -569,3 +546,27 @@ fn a_completion_queue_that_ends_unpolled_gives_its_shared_receives_back() {
         star.add();
     }
 }
+
+support::also_extended![
+    each_message_comes_once_with_the_pair_that_took_it,
+    receives_are_posted_again_and_again,
+    a_full_queue_gives_the_buffer_back_until_a_message_came,
+    a_write_with_immediate_takes_a_shared_receive,
+    a_server_answers_on_the_pair_that_a_message_came_to,
+    the_limit_goes_off_once,
+    a_limit_above_the_size_is_refused,
+    a_queue_is_resized_within_its_limits,
+    a_queue_whose_resize_failed_in_the_middle_takes_no_more,
+    a_queue_is_not_made_smaller_than_the_armed_limit,
+    messages_arrive_after_a_resize,
+    the_receives_of_a_pair_in_error_go_to_the_others,
+    a_message_too_long_breaks_the_pair_that_took_it_alone,
+    a_queue_with_pairs_is_not_destroyed,
+    pairs_receive_after_the_queues_handle_is_dropped_or_forgotten,
+    messages_come_out_after_pair_and_queue_are_gone,
+    a_destroy_gives_what_was_not_polled_and_the_poller_gives_it_not_again,
+    a_completion_queue_leases_room_once_for_all_pairs_of_a_shared_queue,
+    a_pair_comes_up_again_after_a_reset,
+    two_threads_poll_for_many_pairs_while_a_third_posts,
+    a_completion_queue_that_ends_unpolled_gives_its_shared_receives_back,
+];

@@ -1,10 +1,6 @@
-//! Programs that try to break the promises of shared receive queues with safe calls alone. Each test is named as what never
-//! happens. All run on soft devices of their own, whose requests stay in flight for as long as the attack wants.
+//! Programs that try to break the promises of shared receive queues with safe calls alone. Each test is named as what
+//! never happens. All run on soft devices of their own, whose requests stay in flight for as long as the attack wants.
 
-#[path = "common/mod.rs"]
-mod common;
-
-use common::Queues;
 use interlock::soft::{Fabric, Fault, Verb};
 use interlock::{
     Brand, Buffer, Completion, CompletionQueue, ConnectAttributes, Context, Limits, OnShared, Poller, Port, PostError,
@@ -13,14 +9,15 @@ use interlock::{
 };
 use std::collections::HashSet;
 use std::{mem, thread};
+use support::Queues;
 
 type Server<B, S = ReadyToSend> = QueuePair<B, S, OnShared<ReliableConnection>>;
 
 const LIMITS: Limits =
     Limits { sends: 4, receives: 4, inline_bytes: 0, elements: 1, posting: interlock::Posting::List };
 
-/// Two servers on a shared queue of 4 receives, each with its client, on one completion queue of a manual fabric: nothing
-/// moves but by `run`.
+/// Two servers on a shared queue of 4 receives, each with its client, on one completion queue of a manual fabric, where
+/// nothing moves until `run` is called.
 struct Stage<B> {
     fabric: Fabric,
     domain: ProtectionDomain<B>,
@@ -61,7 +58,7 @@ impl<B: Brand> Stage<B> {
         (0..count).map(|_| self.shared.post_receive(self.domain.buffer(8).unwrap()).unwrap()).collect()
     }
 
-    /// A message from a client arrives; its send is polled only with what came.
+    /// Sends a message from a client, which arrives. Neither completion is polled.
     fn message(&mut self, client: usize) {
         let buffer = self.small();
         self.clients[client].post_send(buffer).unwrap();
@@ -69,11 +66,11 @@ impl<B: Brand> Stage<B> {
     }
 
     fn all(&mut self) -> Vec<Completion<B>> {
-        // A ledger out of joint would give for ever.
+        // A ledger that counts wrong might give completions without end.
         std::iter::from_fn(|| self.poller.poll().unwrap()).take(100).collect()
     }
 
-    /// The ids of the receives that the poller gives.
+    /// The ids of the receives that have completed.
     fn received(&mut self) -> Vec<WorkId> {
         self.all().into_iter().map(|c| c.check().unwrap()).filter(is_receive).map(|s| s.id()).collect()
     }
@@ -87,7 +84,7 @@ fn fails(verb: Verb, count: u32) -> Fault {
     Fault::VerbFails { verb, after: 0, count, errno: libc::EBUSY }
 }
 
-/// Starts a manual stage in a domain of its own name.
+/// A stage in a domain that is named by the calling test.
 macro_rules! stage {
     () => {{
         interlock::domain! { struct Test; }
@@ -104,7 +101,7 @@ fn a_forgotten_completion_of_a_shared_receive_is_never_lost() {
     stage.message(0);
     stage.message(1);
     for _ in 0..3 {
-        // Forgotten before anything was taken out: the first is there again each time.
+        // The completion is forgotten before anything was taken out of it, so it comes again each time.
         let mut seen = 0;
         let panicking = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             stage.poller.poll_retired(|retired| {
@@ -134,7 +131,7 @@ fn a_forgotten_completion_never_frees_the_slot_for_another() {
         })
     }));
     assert_eq!(retired, 1);
-    // The slot is free for the next request, whose completion is another.
+    // The slot is free for the next request, which has a completion of its own.
     let next = stage.stock(1)[0];
     stage.message(1);
     let received = stage.received();
@@ -161,7 +158,7 @@ fn a_number_that_is_used_again_never_mixes_two_pairs() {
     for _ in 0..20 {
         stage.stock(2);
         stage.message(0);
-        // Gone before its completion is polled; its number may be the next pair's.
+        // The server goes before its completion is polled, and the next server may get its number.
         drop(stage.servers.remove(0));
         drop(stage.clients.remove(0));
         stage.add();
@@ -209,7 +206,7 @@ fn a_queue_destroyed_while_another_thread_polls_never_loses_or_doubles_a_buffer(
         let polled = thread::scope(|scope| {
             let polling = scope.spawn(move || {
                 let mut out = Vec::new();
-                // Until all leases came back.
+                // Until the leases of all pairs came back.
                 while queue.room() != queue.capacity() {
                     while let Some(completion) = poller.poll().unwrap() {
                         out.extend(completion.check().ok().filter(is_receive).and_then(|s| s.into_buffer()));
@@ -238,7 +235,7 @@ fn a_queue_that_stays_never_gives_its_buffers() {
     let error = stage.shared.destroy().unwrap_err();
     assert_eq!((error.source.verb(), error.source.errno()), ("ibv_destroy_srq", libc::EBUSY));
     assert_eq!(error.shared.in_flight(), 2);
-    // Dropped, and refused again: everything stays allocated, the domain's name too.
+    // The drop is refused, too: everything stays allocated, and the name of the domain stays taken.
     stage.fabric.inject(fails(Verb::DestroySrq, 1));
     drop(error.shared);
     let Stage { fabric, domain, port, queue, poller, clients, .. } = stage;
@@ -286,12 +283,12 @@ fn a_resize_that_is_refused_never_changes_the_size() {
     for fits in [true, true, false] {
         assert_eq!(shared.post_receive(stage.domain.buffer(8).unwrap()).is_ok(), fits);
     }
-    // None in flight of what was never used.
+    // Only the receives that were posted are in flight.
     assert_eq!(shared.in_flight(), 2);
     stage.stock(1);
 }
 
-/// A provider may have let go of the old room by then.
+/// When a resize fails in the middle, the provider may have freed the old queue already.
 #[test]
 fn a_resize_that_failed_in_the_middle_never_lets_a_post_through() {
     for verb in [Verb::ModifySrq, Verb::QuerySrq] {
@@ -326,7 +323,7 @@ fn a_failed_creation_never_keeps_a_lease() {
         assert!(made.is_err());
         assert_eq!((queue.room(), stage.queue.room()), (8, room));
     }
-    // All the numbers are there still.
+    // No number of a queue was lost.
     for _ in 0..10 {
         stage.domain.shared_receive_queue(&SharedLimits::default()).unwrap();
     }
@@ -371,15 +368,33 @@ fn a_poller_that_was_dropped_never_drops_shared_receives() {
     let mut stage = stage!();
     let ids = stage.stock(2);
     stage.message(0);
-    // The next poller goes on where this one ended.
+    // The next poller goes on where the dropped one ended.
     drop(mem::replace(&mut stage.poller, stage.domain.queue(1).unwrap().1));
     stage.message(1);
     stage.poller = stage.queue.take_poller().unwrap();
     assert_eq!(stage.received().into_iter().collect::<HashSet<_>>(), ids.into_iter().collect());
-    // And if there is none, everything goes with the queue.
+    // If no poller follows, everything ends with the queue.
     stage.stock(2);
     stage.message(0);
     let Stage { queue, poller, shared, clients, servers, .. } = stage;
     drop((poller, servers, clients, queue));
     drop(shared);
 }
+
+support::also_extended![
+    a_forgotten_completion_of_a_shared_receive_is_never_lost,
+    a_forgotten_completion_never_frees_the_slot_for_another,
+    a_pair_that_goes_never_takes_the_receives_of_the_others_along,
+    a_number_that_is_used_again_never_mixes_two_pairs,
+    a_destroyed_queue_never_gives_a_buffer_twice,
+    a_queue_destroyed_while_another_thread_polls_never_loses_or_doubles_a_buffer,
+    a_queue_that_stays_never_gives_its_buffers,
+    a_pair_that_stays_never_lets_its_shared_queue_go,
+    a_refused_post_never_keeps_the_buffer_nor_the_slot,
+    a_resize_that_is_refused_never_changes_the_size,
+    a_resize_that_failed_in_the_middle_never_lets_a_post_through,
+    a_failed_creation_never_keeps_a_lease,
+    an_id_of_a_destroyed_queue_is_never_the_id_of_another,
+    a_removed_device_never_gives_memory_that_it_may_still_have,
+    a_poller_that_was_dropped_never_drops_shared_receives,
+];

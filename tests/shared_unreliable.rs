@@ -1,45 +1,32 @@
-//! Shared receive queues of unreliable connections and of datagrams, on the soft device or on the one that `INTERLOCK_DEVICE`
-//! names.
+//! Shared receive queues of unreliable connections and of datagrams, on the soft device or on the one that
+//! `INTERLOCK_DEVICE` names.
 
-#[path = "common/mod.rs"]
-mod common;
-
-use common::{PATIENCE, Promise, Queues, context, lacks, see_off, unless_refused};
 use interlock::soft::{Fabric, Fault};
 use interlock::{
-    Brand, Buffer, Completion, CompletionQueue, Context, Datagram, Datagrams, Inline, Limits, OnShared, Operation,
-    Poller, Port, PostError, ProtectionDomain, Qkey, QueuePair, ReadyToSend, Recipient, RemoteWrite, RequestFlaw,
-    SharedLimits, SharedReceiveQueue, Status, Success, TransitionFailure, UnreliableConnection, UnreliableDatagram,
-    Work,
+    Brand, Buffer, CompletionQueue, Context, Datagram, Datagrams, Inline, Limits, OnShared, Operation, Poller, Port,
+    PostError, ProtectionDomain, Qkey, QueuePair, ReadyToSend, Recipient, RemoteWrite, RequestFlaw, SharedLimits,
+    SharedReceiveQueue, Status, TransitionFailure, UnreliableConnection, UnreliableDatagram, Work,
 };
 use std::collections::HashSet;
 use std::time::Duration;
+use support::{PATIENCE, Promise, Queues, context, lacks, next, nothing_comes, see_off, unless_refused};
 
 const LIMITS: Limits =
     Limits { sends: 8, receives: 8, inline_bytes: 64, elements: 1, posting: interlock::Posting::List };
 const SHARED: SharedLimits = SharedLimits { receives: 8, grows_to: 0 };
-/// Long enough for what does not come.
+/// How long a test waits for a completion that must not come.
 const A_WHILE: Duration = Duration::from_millis(200);
 
 type Connection<B> = QueuePair<B, ReadyToSend, UnreliableConnection>;
 type Server<B> = QueuePair<B, ReadyToSend, OnShared<UnreliableConnection>>;
 type Mailbox<B> = QueuePair<B, ReadyToSend, OnShared<UnreliableDatagram>>;
 
-fn next<B>(poller: &mut Poller<B>) -> Success<B> {
-    poller.wait(PATIENCE).unwrap().check().unwrap()
-}
-
-fn nothing_comes<B>(poller: &mut Poller<B>) {
-    let came: Option<Completion<B>> = poller.wait(A_WHILE).ok();
-    assert!(came.is_none(), "{came:?}");
-}
-
-/// Unreliable connections from clients to servers that receive from one queue. All sends complete on `sent`, receives on
-/// `received`.
+/// Unreliable connections from clients to servers that receive from one queue. All sends complete on `sent`, receives
+/// on `received`.
 struct Star<B> {
     domain: ProtectionDomain<B>,
     sent: Poller<B>,
-    /// That of the receives.
+    /// The queue on which receives complete.
     queue: CompletionQueue<B>,
     received: Poller<B>,
     shared: SharedReceiveQueue<B>,
@@ -77,7 +64,7 @@ impl<B: Brand> Star<B> {
     }
 }
 
-/// C150, unreliably.
+/// C150, on unreliable connections.
 #[test]
 fn each_message_comes_once_with_the_pair_that_took_it() {
     interlock::domain! { struct Test; }
@@ -115,7 +102,7 @@ fn a_message_without_a_shared_receive_is_lost_and_the_next_arrives() {
     star.stock(2);
     star.send(0, b"kept");
     assert_eq!(&next(&mut star.received).received().unwrap()[..], b"kept");
-    // A write takes one to tell of itself.
+    // A write with immediate takes a receive.
     let exposed = star.domain.register::<RemoteWrite, _>(vec![0_u64; 8]).unwrap();
     star.clients[1].post_write_with_immediate(Inline(b"somewhere"), &exposed.remote(), 0xfeed).unwrap();
     let success = next(&mut star.received);
@@ -127,7 +114,7 @@ fn a_message_without_a_shared_receive_is_lost_and_the_next_arrives() {
     assert_eq!(exposed.to_vec(0..9).unwrap(), b"somewhere");
 }
 
-/// Rows 30 and 6 of what soft-RoCE does: it says so in its own words.
+/// Soft-RoCE reports another status for this.
 #[test]
 fn a_message_too_long_fails_the_pair_that_took_it_alone() {
     interlock::domain! { struct Test; }
@@ -161,7 +148,7 @@ fn a_pair_comes_up_again_after_a_reset_and_step_by_step() {
     let (client, server) = (star.clients.remove(0), star.servers.remove(0));
     let client = client.into_reset().unwrap().into_init(&port).unwrap();
     let Some(mut server) = unless_refused(server.into_error().unwrap().into_reset()) else { return };
-    // What its poller has to see first.
+    // The poller has to see these completions first.
     let server = loop {
         server = match server.into_init(&port) {
             Ok(server) => break server,
@@ -227,7 +214,7 @@ impl<B: Brand> Post<B> {
         self.pairs[from].post_send_to(Inline(text), to).unwrap();
     }
 
-    /// The datagrams among the next completions, with the numbers of who took them.
+    /// The datagrams among the next completions, each with the number of the pair that took it.
     fn arrived(&mut self, completions: usize) -> Vec<(interlock::Qpn, Datagram<B>)> {
         let arrived = (0..completions).filter_map(|_| {
             let success = next(&mut self.poller);
@@ -259,7 +246,7 @@ fn a_datagram_says_who_sent_it_and_who_took_it() {
     let expected: [(&[u8], _, _); 3] =
         [(b"to itself", second, second), (b"to the first", second, first), (b"to the second", first, second)];
     assert_eq!(seen, expected);
-    // It can be answered, and its buffer serves again.
+    // The datagram can be answered, and its buffer can be posted again.
     let (_, datagram) = arrived.remove(1);
     assert!(datagram.header().is_some());
     let sender = post.domain.sender(&post.port, &datagram, Qkey::USUAL).unwrap();
@@ -286,12 +273,12 @@ fn a_receive_without_room_for_the_header_comes_back() {
         other => panic!("{other:?}"),
     }
     assert_eq!(shared.in_flight(), 0);
-    // What connections send has no header.
+    // Messages of connections have no header.
     let mut connections = domain.shared_receive_queue(&SHARED).unwrap();
     connections.post_receive(domain.buffer(1).unwrap()).unwrap();
 }
 
-/// The least that can be posted takes a datagram of nothing.
+/// The smallest receive that can be posted takes a datagram without content.
 #[test]
 fn forty_bytes_take_an_empty_datagram() {
     interlock::domain! { struct Test; }
@@ -316,7 +303,7 @@ fn a_datagram_without_a_shared_receive_is_lost() {
     assert_eq!(post.arrived(2).iter().map(|(_, datagram)| datagram.message()).collect::<Vec<_>>(), [b"kept"]);
 }
 
-/// Row 32 of what soft-RoCE does. However the device takes it, the receive comes back once, and the other pair goes on.
+/// Whatever the device makes of such a datagram, the receive comes back once, and the other pair goes on.
 #[test]
 fn a_datagram_too_long_for_its_receive_is_no_message() {
     interlock::domain! { struct Test; }
@@ -379,7 +366,7 @@ fn a_pair_of_datagrams_comes_up_step_by_step_with_another_key() {
     }
 }
 
-/// The sends stop, the shared receives go on, and the pair resumes.
+/// The sends stop, the shared receives go on, and the pair can be resumed.
 #[test]
 fn a_failing_send_stops_the_sends_only() {
     let fabric = Fabric::new();
@@ -403,3 +390,18 @@ fn a_failing_send_stops_the_sends_only() {
     });
     done.unwrap();
 }
+
+support::also_extended![
+    each_message_comes_once_with_the_pair_that_took_it,
+    a_message_without_a_shared_receive_is_lost_and_the_next_arrives,
+    a_message_too_long_fails_the_pair_that_took_it_alone,
+    a_pair_comes_up_again_after_a_reset_and_step_by_step,
+    a_datagram_says_who_sent_it_and_who_took_it,
+    a_receive_without_room_for_the_header_comes_back,
+    forty_bytes_take_an_empty_datagram,
+    a_datagram_without_a_shared_receive_is_lost,
+    a_datagram_too_long_for_its_receive_is_no_message,
+    a_queue_of_datagrams_is_destroyed_after_its_pairs_and_gives_its_receives_back,
+    a_pair_of_datagrams_comes_up_step_by_step_with_another_key,
+    a_failing_send_stops_the_sends_only,
+];

@@ -1,12 +1,13 @@
 //! Illegal programs do not compile, for the right reason; their legal twins do.
 //!
-//! Each `ui-tests/<module>/<rule>.rs` breaks one rule, which its first line names as the documentation of the library does; its second line names the compiler's
-//! error: a code, or the text where there is no code. `ui-tests/pass/<module>/<rule>.rs` is its legal twin, the same
-//! but for the offending lines. The twins are modules of this program.
+//! Each `ui-tests/<module>/<rule>.rs` breaks one rule, which its first line names as the documentation of the library
+//! does; its second line names the compiler's error: a code, or the text where there is no code.
+//! `ui-tests/pass/<module>/<rule>.rs` is its legal twin, the same but for the offending lines. The twins are modules of
+//! this program.
 //!
-//! What the compiler says to a case is kept beside it, as `.stderr`, for one version of the compiler. After a change of the
-//! messages, `TRYBUILD=overwrite cargo test --test ui` writes them anew: read the difference as a user would. On other versions
-//! only the pinned error is compared.
+//! What the compiler says to a case is kept beside it, as `.stderr`, for one version of the compiler. After a change of
+//! the messages, `TRYBUILD=overwrite cargo test --test ui` writes them anew: read the difference as a user would. On
+//! other versions only the pinned error is compared.
 
 #[path = "../ui-tests/pass/mod.rs"]
 #[allow(dead_code, clippy::all, reason = "they need only compile")]

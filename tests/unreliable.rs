@@ -1,21 +1,15 @@
 //! Unreliable connections and datagrams, on the soft device or on the one that `INTERLOCK_DEVICE` names.
 
-#[path = "common/mod.rs"]
-mod common;
-
-use common::{PATIENCE, Queues};
 use interlock::soft::{Fabric, Fault};
 use interlock::{
-    AnyQueuePair, Brand, Completion, Context, Datagram, Inline, Limits, PeerPath, Poller, Port, PostError,
-    ProtectionDomain, Qkey, QueuePair, ReadyToSend, Recipient, RemoteWrite, RequestFlaw, Status, Success,
-    UnreliableConnection, UnreliableDatagram, Work, WorkRequest,
+    AnyQueuePair, Brand, Context, Datagram, Inline, Limits, PeerPath, Poller, Port, PostError, ProtectionDomain, Qkey,
+    QueuePair, ReadyToSend, Recipient, RemoteWrite, RequestFlaw, Status, UnreliableConnection, UnreliableDatagram,
+    Work, WorkRequest,
 };
-use std::time::Duration;
+use support::{PATIENCE, Queues, next, nothing_comes};
 
 const LIMITS: Limits =
     Limits { sends: 40, receives: 40, inline_bytes: 32, elements: 1, posting: interlock::Posting::List };
-/// Long enough for what does not come.
-const A_WHILE: Duration = Duration::from_millis(200);
 
 /// Two pairs of one transport on one completion queue.
 struct Two<B, T> {
@@ -50,10 +44,6 @@ impl<B: Brand> Two<B, UnreliableDatagram> {
     }
 }
 
-fn next<B>(poller: &mut Poller<B>) -> Success<B> {
-    poller.wait(PATIENCE).unwrap().check().unwrap()
-}
-
 /// The datagrams among the next `count` completions, all of which succeed.
 fn arrived<B>(poller: &mut Poller<B>, count: usize) -> Vec<Datagram<B>> {
     let works = (0..count).map(|_| next(poller).work());
@@ -66,16 +56,11 @@ fn arrived<B>(poller: &mut Poller<B>, count: usize) -> Vec<Datagram<B>> {
         .collect()
 }
 
-fn nothing_comes<B>(poller: &mut Poller<B>) {
-    let came: Option<Completion<B>> = poller.wait(A_WHILE).ok();
-    assert!(came.is_none(), "{came:?}");
-}
-
-/// C165: and the next message arrives.
+/// C165. The message after the lost one arrives.
 #[test]
 fn a_message_without_a_receive_is_lost_and_nobody_is_told() {
     interlock::domain! { struct Test; }
-    let mut two = connected(common::context().named_domain(Test).unwrap());
+    let mut two = connected(support::context().named_domain(Test).unwrap());
     let message = |bytes: &[u8]| {
         let mut buffer = two.domain.buffer(64).unwrap();
         buffer.write(bytes).unwrap();
@@ -101,7 +86,7 @@ fn a_message_without_a_receive_is_lost_and_nobody_is_told() {
 #[test]
 fn a_write_arrives_or_is_dropped_but_is_complete_at_once() {
     interlock::domain! { struct Test; }
-    let mut two = connected(common::context().named_domain(Test).unwrap());
+    let mut two = connected(support::context().named_domain(Test).unwrap());
     let exposed = two.domain.register::<RemoteWrite, _>(vec![0_u64; 512]).unwrap();
     let target = exposed.remote();
     let mut source = two.domain.buffer(4096).unwrap();
@@ -123,7 +108,7 @@ fn a_write_arrives_or_is_dropped_but_is_complete_at_once() {
     exposed.read_into(0, &mut seen).unwrap();
     assert!(seen.iter().all(|&byte| byte == 7));
 
-    // The key is of no region any more: dropped there, complete here.
+    // The key belongs to no region any more: the write is dropped there, and it is complete here.
     drop(exposed);
     two.left.post_write(two.domain.buffer(8).unwrap(), &target).unwrap();
     assert!(matches!(next(&mut two.poller).work(), Work::Written(_)));
@@ -135,7 +120,7 @@ fn a_write_arrives_or_is_dropped_but_is_complete_at_once() {
 #[test]
 fn a_datagram_says_who_sent_it() {
     interlock::domain! { struct Test; }
-    let mut two = datagrams(common::context().named_domain(Test).unwrap());
+    let mut two = datagrams(support::context().named_domain(Test).unwrap());
     let right = two.to_right(Qkey::USUAL);
     two.right.post_receive(two.domain.buffer(40 + 64).unwrap()).unwrap();
     two.right.post_receive(two.domain.buffer(40 + 64).unwrap()).unwrap();
@@ -150,7 +135,7 @@ fn a_datagram_says_who_sent_it() {
     assert_eq!((came[1].message(), came[1].immediate), (&b"short"[..], Some(5)));
     assert_eq!(came[0].sender_gid(), Some(two.port.gid().unwrap().gid), "{:?}", came[0].header());
 
-    // An answer needs no more than that.
+    // This is all that an answer needs.
     let back = PeerPath::to(came[0].sender_gid().unwrap());
     let back = two.domain.address_handle(&two.port, &back).unwrap();
     let back = Recipient::new(back, came[0].sender, Qkey::USUAL);
@@ -164,7 +149,7 @@ fn a_datagram_says_who_sent_it() {
 #[test]
 fn a_datagram_with_another_key_is_dropped() {
     interlock::domain! { struct Test; }
-    let mut two = datagrams(common::context().named_domain(Test).unwrap());
+    let mut two = datagrams(support::context().named_domain(Test).unwrap());
     let stranger = two.to_right(Qkey(0x2222_2222));
     two.right.post_receive(two.domain.buffer(64).unwrap()).unwrap();
     two.left.post_send_to(two.domain.buffer(8).unwrap(), &stranger).unwrap();
@@ -175,7 +160,7 @@ fn a_datagram_with_another_key_is_dropped() {
 #[test]
 fn a_datagram_has_one_mtu_and_a_receive_room_for_the_header() {
     interlock::domain! { struct Test; }
-    let mut two = datagrams(common::context().named_domain(Test).unwrap());
+    let mut two = datagrams(support::context().named_domain(Test).unwrap());
     let right = two.to_right(Qkey::USUAL);
     let mtu = two.port.active_mtu().bytes() as usize;
     match two.left.post_send_to(two.domain.buffer(mtu + 1).unwrap(), &right) {
@@ -196,11 +181,11 @@ fn a_datagram_has_one_mtu_and_a_receive_room_for_the_header() {
     assert_eq!(came[0].message().len(), mtu);
 }
 
-/// C164, as far as it is not a matter of types: the handle goes while the request is in flight.
+/// C164, as far as the types leave it open: the program drops the handle while the request is in flight.
 #[test]
 fn an_address_handle_lives_as_long_as_requests_that_go_by_it() {
     interlock::domain! { struct Test; }
-    let mut two = datagrams(common::context().named_domain(Test).unwrap());
+    let mut two = datagrams(support::context().named_domain(Test).unwrap());
     for round in 0..3 * LIMITS.sends {
         let right = two.to_right(Qkey::USUAL);
         two.right.post_receive(two.domain.buffer(64).unwrap()).unwrap();
@@ -216,7 +201,7 @@ fn an_address_handle_lives_as_long_as_requests_that_go_by_it() {
 #[test]
 fn a_full_queue_gives_the_datagram_back_with_its_recipient() {
     interlock::domain! { struct Test; }
-    let mut two = datagrams(common::context().named_domain(Test).unwrap());
+    let mut two = datagrams(support::context().named_domain(Test).unwrap());
     let right = two.to_right(Qkey::USUAL);
     for _ in 0..LIMITS.sends {
         two.left.post(WorkRequest::send_to(Inline(b"x"), &right).unsignalled()).unwrap();
@@ -232,25 +217,25 @@ fn a_full_queue_gives_the_datagram_back_with_its_recipient() {
     assert_eq!(next(&mut two.poller).into_buffer().unwrap().len(), 8);
 }
 
-/// C162, and C141: a member may be destroyed, which leaves the group.
+/// C162. C141: a member may be destroyed, and leaves the group by that.
 #[test]
 fn each_member_of_a_group_gets_a_datagram_to_it() {
     interlock::domain! { struct Test; }
     interlock::domain! { struct Elsewhere; struct Others; }
-    let mut two = datagrams(common::context().named_domain(Elsewhere).unwrap());
+    let mut two = datagrams(support::context().named_domain(Elsewhere).unwrap());
     // 239.7.7.7, as a GID.
     let group = interlock::Gid::from(std::net::IpAddr::from([239, 7, 7, 7]));
     // The network interface of each member must be a member, too.
     let interface = <[u8; 4]>::try_from(&two.port.gid().unwrap().gid.0[12..]).unwrap();
     let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
-    if common::on_hardware() {
+    if support::on_hardware() {
         socket.join_multicast_v4(&[239, 7, 7, 7].into(), &interface.into()).unwrap();
     }
     two.left.join_group(group, 0).unwrap();
     two.right.join_group(group, 0).unwrap();
     two.left.post_receive(two.domain.buffer(64).unwrap()).unwrap();
     two.right.post_receive(two.domain.buffer(64).unwrap()).unwrap();
-    let domain = common::context().named_domain(Test).unwrap();
+    let domain = support::context().named_domain(Test).unwrap();
     let port = domain.context().active_port().unwrap();
     let handle = domain.address_handle(&port, &PeerPath::to(group)).unwrap();
     let (queue, mut poller) = domain.queue(LIMITS.completions()).unwrap();
@@ -262,11 +247,11 @@ fn each_member_of_a_group_gets_a_datagram_to_it() {
     assert_eq!(came.len(), 2);
     assert!(came.iter().all(|datagram| datagram.message() == b"all" && datagram.sender == sender.number()));
     assert!(came.iter().all(|datagram| datagram.sender_gid() == port.gid().map(|row| row.gid)));
-    // And on another one.
-    if let Some(name) = common::another_device() {
+    // The members are on another device.
+    if let Some(name) = support::another_device() {
         let mut others = datagrams(Context::open(&name).unwrap().named_domain(Others).unwrap());
         let interface = <[u8; 4]>::try_from(&others.port.gid().unwrap().gid.0[12..]).unwrap();
-        if common::on_hardware() {
+        if support::on_hardware() {
             socket.join_multicast_v4(&[239, 7, 7, 7].into(), &interface.into()).unwrap();
         }
         others.left.join_group(group, 0).unwrap();
@@ -291,23 +276,23 @@ fn each_member_of_a_group_gets_a_datagram_to_it() {
 #[test]
 fn c158_a_key_with_the_top_bit_set_is_that_of_the_sender() {
     interlock::domain! { struct Test; }
-    let mut two = datagrams(common::context().named_domain(Test).unwrap());
+    let mut two = datagrams(support::context().named_domain(Test).unwrap());
     two.right.post_receive(two.domain.buffer(64).unwrap()).unwrap();
     two.left.post_send_to(Inline(b"own"), &two.to_right(Qkey(0x8000_0001))).unwrap();
-    if common::deviates("C158") {
+    if support::deviates("C158") {
         assert!(matches!(next(&mut two.poller).work(), Work::Sent(_)));
         nothing_comes(&mut two.poller);
     } else {
         assert_eq!(arrived(&mut two.poller, 2)[0].message(), b"own");
     }
-    // The pair is well, and takes what comes with its key.
+    // The pair still takes datagrams with its own key.
     two.left.post_send_to(Inline(b"usual"), &two.to_right(Qkey::USUAL)).unwrap();
-    if common::deviates("C158") {
+    if support::deviates("C158") {
         assert_eq!(arrived(&mut two.poller, 2)[0].message(), b"usual");
     }
 }
 
-/// A device with a fault at hand.
+/// A soft device that can be told to fail.
 fn soft<R>(f: impl for<'pd> FnOnce(&Fabric, ProtectionDomain<interlock::Scoped<'pd>>) -> R) -> R {
     let fabric = Fabric::new();
     Context::open_on(&fabric, "unreliable").unwrap().with_domain(|domain| f(&fabric, domain)).unwrap()
@@ -340,7 +325,7 @@ fn a_failing_send_stops_the_sends_only_until_the_pair_resumes() {
     });
 }
 
-/// A send that failed is no cause of what becomes of receives, nor forgotten for it.
+/// A failed send is not the cause of a receive that fails later, and the later failure does not replace it.
 #[test]
 fn a_receive_that_fails_after_a_send_has_its_own_cause() {
     soft(|fabric, domain| {
@@ -355,7 +340,7 @@ fn a_receive_that_fails_after_a_send_has_its_own_cause() {
         let failure = (0..2).find_map(|_| two.poller.wait(PATIENCE).unwrap().check().err()).expect("too long");
         assert_eq!((failure.status, failure.first_failure), (Status::LocalLength, None));
         assert_eq!(two.left.first_failure(), Some(Status::LocalProtection), "the first of the pair");
-        // What the device refuses leaves both known.
+        // After a transition that the device refuses, both causes are still known.
         let error = two.left.into_sqe().unwrap_err();
         assert!(error.queue_pair.is_broken());
         assert_eq!(error.queue_pair.first_failure(), Some(Status::LocalProtection));
@@ -380,7 +365,7 @@ fn sends_are_polled_out_before_the_pair_resumes() {
         fabric.inject(Fault::RequestsFail { count: 1 });
         two.left.post_send_to(Inline(b"fails"), &right).unwrap();
         let failed = two.poller.wait(PATIENCE).unwrap();
-        // Posted and flushed before the library has told.
+        // The failed send is out, so the pair can be resumed.
         drop(failed.check().unwrap_err());
         let pair = two.left.into_sqe().unwrap();
         let mut pair = pair.resume().unwrap();
@@ -393,7 +378,7 @@ fn sends_are_polled_out_before_the_pair_resumes() {
 #[test]
 fn drained_and_reset_datagram_pairs_come_up_again() {
     interlock::domain! { struct Test; }
-    let mut two = datagrams(common::context().named_domain(Test).unwrap());
+    let mut two = datagrams(support::context().named_domain(Test).unwrap());
     for _ in 0..4 {
         two.left.post_receive(two.domain.buffer(64).unwrap()).unwrap();
     }
@@ -415,7 +400,7 @@ fn drained_and_reset_datagram_pairs_come_up_again() {
 #[test]
 fn a_datagram_is_answered_by_what_it_says_of_its_sender() {
     interlock::domain! { struct Test; }
-    let mut two = datagrams(common::context().named_domain(Test).unwrap());
+    let mut two = datagrams(support::context().named_domain(Test).unwrap());
     for pair in [&mut two.left, &mut two.right] {
         pair.post_receive(two.domain.buffer(64).unwrap()).unwrap();
     }
@@ -433,7 +418,7 @@ fn a_datagram_is_answered_by_what_it_says_of_its_sender() {
 #[test]
 fn sends_and_receives_complete_on_queues_of_their_own() {
     interlock::domain! { struct Test; }
-    let domain = common::context().named_domain(Test).unwrap();
+    let domain = support::context().named_domain(Test).unwrap();
     let port = domain.context().active_port().unwrap();
     let (sends, mut sent) = domain.queue(4 * LIMITS.completions()).unwrap();
     let (receives, mut received) = domain.queue(4 * LIMITS.completions()).unwrap();
@@ -452,3 +437,22 @@ fn sends_and_receives_complete_on_queues_of_their_own() {
     assert!(matches!(next(&mut sent).work(), Work::Sent(_)));
     assert!(matches!(next(&mut received).work(), Work::Datagram(_)));
 }
+
+support::also_extended![
+    a_message_without_a_receive_is_lost_and_nobody_is_told,
+    a_write_arrives_or_is_dropped_but_is_complete_at_once,
+    a_datagram_says_who_sent_it,
+    a_datagram_with_another_key_is_dropped,
+    a_datagram_has_one_mtu_and_a_receive_room_for_the_header,
+    an_address_handle_lives_as_long_as_requests_that_go_by_it,
+    a_full_queue_gives_the_datagram_back_with_its_recipient,
+    each_member_of_a_group_gets_a_datagram_to_it,
+    c158_a_key_with_the_top_bit_set_is_that_of_the_sender,
+    a_failing_send_stops_the_sends_only_until_the_pair_resumes,
+    a_receive_that_fails_after_a_send_has_its_own_cause,
+    a_pair_that_is_well_does_not_go_to_send_queue_error,
+    sends_are_polled_out_before_the_pair_resumes,
+    drained_and_reset_datagram_pairs_come_up_again,
+    a_datagram_is_answered_by_what_it_says_of_its_sender,
+    sends_and_receives_complete_on_queues_of_their_own,
+];

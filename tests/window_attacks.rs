@@ -4,16 +4,13 @@
 
 use interlock::soft::Fabric;
 use interlock::{
-    Bindable, BoundWindow, Brand, Buffer, Context, Foreign, ForeignMemory, Limits, LocalWrite, Poller, PostedMemory,
-    ProtectionDomain, QueuePair, RemoteRegion, RemoteWrite, Revoked, SplitRegion, Status, Type1, Windowed, Work,
+    Bindable, BoundWindow, Brand, Context, Foreign, Limits, LocalWrite, Poller, PostedMemory, ProtectionDomain,
+    QueuePair, RemoteRegion, RemoteWrite, Revoked, SplitRegion, Status, Type1, Windowed, Work,
 };
 use std::mem;
-use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
-
-const PATIENCE: Duration = Duration::from_secs(60);
+use support::{Counted, PATIENCE, filled};
 
 /// Two connected pairs on one completion queue.
 struct Stage<B> {
@@ -48,7 +45,7 @@ impl<B: Brand> Stage<B> {
     }
 
     fn write(&mut self, byte: u8, to: &RemoteRegion<RemoteWrite>) {
-        self.left.post_write(filled(&self.domain, byte), to).unwrap();
+        self.left.post_write(filled(&self.domain, byte, 8), to).unwrap();
     }
 
     /// A window of the right pair over `memory`.
@@ -72,45 +69,12 @@ macro_rules! stage {
     }};
 }
 
-fn filled<B: Brand>(domain: &ProtectionDomain<B>, byte: u8) -> Buffer<B> {
-    let mut buffer = domain.buffer(8).unwrap();
-    buffer.fill(byte);
-    buffer
-}
-
-/// Words that count how often they are given back.
-#[derive(Debug)]
-struct Counted(Box<[u64]>, Arc<AtomicUsize>);
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.1.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-// SAFETY: a box of zeroed words, taken apart into a pointer and put together from it.
-unsafe impl ForeignMemory for Counted {
-    type Parts = (usize, Arc<AtomicUsize>);
-    fn into_parts(mut self) -> (NonNull<[u8]>, Self::Parts) {
-        let words = Box::into_raw(mem::take(&mut self.0));
-        let freed = Arc::clone(&self.1);
-        mem::forget(self);
-        let start = NonNull::new(words.cast::<u8>()).unwrap();
-        (NonNull::slice_from_raw_parts(start, words.len() * 8), (words.len(), freed))
-    }
-    unsafe fn from_parts(bytes: NonNull<[u8]>, (len, freed): Self::Parts) -> Self {
-        let words = std::ptr::slice_from_raw_parts_mut(bytes.as_ptr().cast::<u64>(), len);
-        // SAFETY: the box that was taken apart (caller).
-        Self(unsafe { Box::from_raw(words) }, freed)
-    }
-}
-
 type Rest<B> = SplitRegion<B, Windowed<LocalWrite>, Foreign<Counted>>;
 
 /// 64 bytes for windows, and how often they were freed.
 fn counted<B: Brand>(domain: &ProtectionDomain<B>) -> (Rest<B>, Bindable<B>, Arc<AtomicUsize>) {
     let freed = Arc::default();
-    let words = Counted(vec![0; 8].into_boxed_slice(), Arc::clone(&freed));
+    let words = Counted::new(8, &freed);
     let (rest, memory) = domain.register::<Windowed<LocalWrite>, _>(Foreign(words)).unwrap().split_bindable();
     (rest, memory, freed)
 }

@@ -1,38 +1,21 @@
-//! Memory windows; the same tests on every device, as far as it can do what they ask.
+//! Memory windows: the same tests on every device, as far as the device can do what they ask.
 
-#[path = "common/mod.rs"]
-mod common;
-
-use common::{Link, PATIENCE, Promise, Queues, context, deviates, lacks};
 use interlock::soft::{Fabric, Fault, Verb};
 use interlock::{
-    Bindable, BoundWindow, Brand, Buffer, Context, Exposed, Failure, Lapsed, Limits, LocalWrite, Pages, Poller,
-    PostError, PostedMemory, Posting, ProtectionDomain, QueuePair, RecordError, RemoteAll, RemoteAtomic, RemoteRead,
-    RemoteReadWrite, RemoteRegion, RemoteWindow, RemoteWrite, RequestFlaw, Revoked, SplitRegion, Status, Success,
-    Type1, Type2, UnsettledWindow, Window, WindowRights, WindowType, Windowed, Work,
+    Bindable, BoundWindow, Brand, Context, Failure, Lapsed, Limits, LocalWrite, Pages, PostError, PostedMemory,
+    Posting, ProtectionDomain, QueuePair, RecordError, RemoteAll, RemoteAtomic, RemoteRead, RemoteReadWrite,
+    RemoteRegion, RemoteWindow, RemoteWrite, RequestFlaw, Revoked, SplitRegion, Status, Type1, Type2, UnsettledWindow,
+    Window, WindowRights, WindowType, Windowed, Work,
 };
 use std::any::TypeId;
 use std::mem;
+use support::{Link, PATIENCE, Promise, Queues, context, deviates, failure, filled, lacks, moved, next};
 
 type Rest<B> = SplitRegion<B, Windowed<LocalWrite>, Pages>;
 
-/// A page for windows, of a region of its own.
+/// A page for windows, which is a region of its own.
 fn page<B: Brand>(domain: &ProtectionDomain<B>) -> (Rest<B>, Bindable<B>) {
     domain.register::<Windowed<LocalWrite>, _>(Pages::new(4096).unwrap()).unwrap().split_bindable()
-}
-
-fn filled<B: Brand>(domain: &ProtectionDomain<B>, byte: u8, len: usize) -> Buffer<B> {
-    let mut buffer = domain.buffer(len).unwrap();
-    buffer.fill(byte);
-    buffer
-}
-
-fn next<B: Brand>(poller: &mut Poller<B>) -> Success<B> {
-    poller.wait(PATIENCE).unwrap().check().unwrap()
-}
-
-fn failed<B: Brand>(poller: &mut Poller<B>) -> Failure<B> {
-    poller.wait(PATIENCE).unwrap().check().map(|success| format!("{success:?}")).unwrap_err()
 }
 
 fn unsettled<B: Brand>(failure: Failure<B>) -> UnsettledWindow<B> {
@@ -40,7 +23,7 @@ fn unsettled<B: Brand>(failure: Failure<B>) -> UnsettledWindow<B> {
     window
 }
 
-/// What both types of window do, each in its own way.
+/// What differs between the two types of window.
 trait Kind: WindowType + Sized {
     fn alloc<B: Brand>(domain: &ProtectionDomain<B>, pair: &mut QueuePair<B>) -> Window<B, Self>;
     fn bound<B: Brand>(work: Work<B>) -> BoundWindow<B, Self>;
@@ -73,7 +56,7 @@ impl Kind for Type2 {
     }
 }
 
-/// Binds a new window of the right pair.
+/// Binds a new window on the right pair.
 fn bind<W: WindowRights, K: Kind, B: Brand>(link: &mut Link<B>, memory: Bindable<B>) -> BoundWindow<B, K> {
     let window = K::alloc(&link.domain, &mut link.right);
     rebind::<W, K, B>(link, window, memory)
@@ -90,16 +73,9 @@ fn rebind<W: WindowRights, K: Kind, B: Brand>(
     K::bound(success.work())
 }
 
-/// Writes from the left.
+/// Writes from the left pair.
 fn write<B: Brand>(link: &mut Link<B>, byte: u8, len: usize, to: &RemoteRegion<RemoteWrite>) {
     link.left.post_write(filled(&link.domain, byte, len), to).unwrap();
-}
-
-/// A record as a peer reads it, of which the peer changes where it starts.
-fn moved<A: Exposed>(remote: &RemoteRegion<A>, by: i64) -> RemoteRegion<A> {
-    let mut record = remote.to_bytes();
-    record[8..16].copy_from_slice(&remote.address().wrapping_add_signed(by).to_be_bytes());
-    RemoteRegion::from_bytes(&record).unwrap()
 }
 
 macro_rules! link {
@@ -145,7 +121,7 @@ fn c083_a_peer_reaches_what_a_window_is_bound_over() {
         assert_eq!((remote.len(), remote.rkey()), (4096, bound.rkey()));
         write(&mut link, 7, 16, &remote.restrict().unwrap());
         next(&mut link.poller);
-        // The program copies and loads words meanwhile.
+        // The program can access the memory while it is bound.
         bound.store(16, 9).unwrap();
         bound.write_from(24, b"text").unwrap();
         let mut text = [0; 4];
@@ -155,11 +131,11 @@ fn c083_a_peer_reaches_what_a_window_is_bound_over() {
         link.left.post_read(link.domain.buffer(32).unwrap(), &remote.slice(0..32).unwrap()).unwrap();
         let Work::Read(read) = next(&mut link.poller).work() else { panic!("not a read") };
         assert_eq!((&read[..16], read[16], &read[24..28]), (&[7; 16][..], 9, &b"text"[..]));
-        // What ends the peer's access on any device: the window is freed, then the region ends.
+        // This ends the peer's access on any device: the window is freed, and then the region is deregistered.
         let lapsed = bound.dealloc().unwrap();
         let pages = rest.rejoin_lapsed(lapsed).unwrap().deregister().unwrap();
         write(&mut link, 1, 8, &remote.restrict().unwrap());
-        assert_eq!((failed(&mut link.poller).status, &pages[..16]), (Status::RemoteAccess, &[7; 16][..]));
+        assert_eq!((failure(&mut link.poller).status, &pages[..16]), (Status::RemoteAccess, &[7; 16][..]));
     }
     reaches::<Type1>();
     reaches::<Type2>();
@@ -174,10 +150,10 @@ fn a_freed_window_lets_nobody_in() {
         let remote = bound.remote().unwrap();
         write(&mut link, 7, 8, &remote);
         next(&mut link.poller);
-        // The region is there yet.
+        // The window is gone, and the region is still there.
         let lapsed = bound.dealloc().unwrap();
         write(&mut link, 8, 8, &remote);
-        assert_eq!(failed(&mut link.poller).status, Status::RemoteAccess);
+        assert_eq!(failure(&mut link.poller).status, Status::RemoteAccess);
         let pages = rest.rejoin_lapsed(lapsed).unwrap().deregister().unwrap();
         assert_eq!(pages[..16], [[7; 8], [0; 8]].concat());
     }
@@ -194,7 +170,7 @@ fn a_window_that_is_dropped_lets_nobody_in_and_its_region_ends() {
         let remote = bound.remote().unwrap();
         drop((bound, rest));
         write(&mut link, 8, 8, &remote);
-        assert_eq!(failed(&mut link.poller).status, Status::RemoteAccess);
+        assert_eq!(failure(&mut link.poller).status, Status::RemoteAccess);
     }
     dropped::<Type1>();
     dropped::<Type2>();
@@ -221,7 +197,7 @@ fn a_bind_and_the_message_that_tells_of_it_are_posted_together() {
     assert_eq!(bound.load(0).unwrap(), 0x0707_0707_0707_0707);
 }
 
-/// C087; at run time it is the device that refuses.
+/// C087: a right that the window does not have is refused by the device.
 #[test]
 fn m5_a_window_permits_what_it_was_bound_for() {
     let mut link = link!();
@@ -233,11 +209,11 @@ fn m5_a_window_permits_what_it_was_bound_for() {
     if lacks(Promise::Windows) {
         return;
     }
-    // A peer that says otherwise.
+    // A peer may change the record to claim more rights.
     let mut record = bound.remote::<RemoteRead>().unwrap().to_bytes();
     record[3] = 0b1110;
     write(&mut link, 7, 8, &RemoteRegion::from_bytes(&record).unwrap());
-    assert_eq!(failed(&mut link.poller).status, Status::RemoteAccess);
+    assert_eq!(failure(&mut link.poller).status, Status::RemoteAccess);
     assert_eq!(bound.load(0).unwrap(), 0);
 }
 
@@ -279,7 +255,8 @@ fn a_window_is_bound_on_an_unreliable_connection() {
     assert_eq!(bound.len(), 4096);
 }
 
-/// Quirk Q3 of soft-RoCE: there, destroying a pair with a bound window of type 2 takes 51 seconds.
+/// On soft-RoCE the destruction of a pair with a bound window of type 2 takes 51 seconds, unless the library frees the
+/// window first (quirk Q3).
 #[test]
 fn m12_a_pair_with_bound_windows_is_destroyed_at_once() {
     let started = std::time::Instant::now();
@@ -293,7 +270,7 @@ fn m12_a_pair_with_bound_windows_is_destroyed_at_once() {
     let Link { domain, right, .. } = link;
     right.destroy().unwrap();
     assert!(started.elapsed() < std::time::Duration::from_secs(30));
-    // The memory is in the handle. The window is freed, which is as good as being asked to.
+    // The handle still has the memory. The window was freed with the pair, and `dealloc` accepts that.
     let lapsed = bound.dealloc().unwrap();
     assert_eq!(rest.rejoin_lapsed(lapsed).unwrap().deregister().unwrap().len(), 4096);
     unbound.dealloc().unwrap();
@@ -342,13 +319,13 @@ fn the_end_of_a_window_gives_memory_back_where_it_is_a_barrier() {
         let (_rest, memory) = page(&link.domain);
         let bound: BoundWindow<_, K> = bind::<RemoteWrite, _, _>(&mut link, memory);
         let remote = bound.remote().unwrap();
-        // Of mlx5, nobody knows more of type 1 than that `ibv_dealloc_mw` ends it.
+        // For mlx5 it is not known that anything but `ibv_dealloc_mw` ends a window of type 1.
         let is_posted =
             TypeId::of::<K>() == TypeId::of::<Type2>() || link.domain.context().promises().provider() != "mlx5";
         if deviates("C088") || !is_posted {
             let error = link.right.post_revoke(bound).unwrap_err();
             assert!(matches!(error, PostError::Flawed { flaw: RequestFlaw::NoBarrier, .. }), "{error}");
-            // Nothing was posted, and nothing has ended.
+            // The request was refused before it was posted, so the window is still bound.
             write(&mut link, 7, 8, &remote);
             next(&mut link.poller);
             let lapsed = error.into_request().unwrap().dealloc().unwrap();
@@ -361,14 +338,14 @@ fn the_end_of_a_window_gives_memory_back_where_it_is_a_barrier() {
         let Revoked { window, mut memory, .. } = K::revoked(next(&mut link.poller).work());
         assert_eq!(memory[..8], [7; 8]);
         memory.fill(3);
-        // Bound again, it has another key.
+        // When the window is bound again, it gets another key.
         let bound = rebind::<RemoteWrite, K, _>(&mut link, window, memory);
         assert_ne!(bound.rkey(), remote.rkey());
         let again = bound.remote().unwrap();
         write(&mut link, 8, 8, &again);
         next(&mut link.poller);
         write(&mut link, 9, 8, &remote);
-        assert_eq!(failed(&mut link.poller).status, Status::RemoteAccess, "the old key");
+        assert_eq!(failure(&mut link.poller).status, Status::RemoteAccess, "the old key");
         let memory = bound.dealloc().unwrap().reclaim().unwrap();
         assert_eq!(memory[..9], [8, 8, 8, 8, 8, 8, 8, 8, 3]);
     }
@@ -383,7 +360,7 @@ fn a_peer_ends_a_window_with_its_message_where_that_does_no_harm() {
     let (_rest, memory) = page(&link.domain);
     let bound: BoundWindow<_, Type2> = bind::<RemoteWrite, _, _>(&mut link, memory);
     if deviates("C089") {
-        // No record says so, and with one from elsewhere nothing is posted.
+        // The library makes no record for such a peer, and refuses a record that was made elsewhere.
         assert_eq!(bound.remote_window::<RemoteWrite>().unwrap_err(), RecordError::NotInvalidated);
         let mut record = bound.remote::<RemoteWrite>().unwrap().to_bytes();
         record[1] = b'W';
@@ -412,10 +389,10 @@ fn a_peer_ends_a_window_with_its_message_where_that_does_no_harm() {
     let memory = bound.dealloc().unwrap().reclaim().unwrap();
     assert_eq!(memory[..8], [7; 8]);
     write(&mut link, 9, 8, &remote.region());
-    assert_eq!((failed(&mut link.poller).status, memory[0]), (Status::RemoteAccess, 7));
+    assert_eq!((failure(&mut link.poller).status, memory[0]), (Status::RemoteAccess, 7));
 }
 
-/// m7, quirk Q6: soft-RoCE does not look at bounds.
+/// m7: soft-RoCE does not check the bounds of a window (quirk Q6), so a window is over a whole region there.
 #[test]
 fn a_window_is_over_a_whole_region_where_bounds_are_not_kept() {
     let mut link = link!();
@@ -427,22 +404,22 @@ fn a_window_is_over_a_whole_region_where_bounds_are_not_kept() {
         let expected = RequestFlaw::WindowOverPart { len_bytes: 64, region_bytes: 4096 };
         assert!(matches!(&error, PostError::Flawed { flaw, .. } if *flaw == expected), "{error}");
         let (window, left) = error.into_request().unwrap();
-        // A registration of its own makes a whole region of it.
+        // A registration of this part alone makes it a whole region.
         let part = link.domain.register::<Windowed<LocalWrite>, _>(left.into_buffer()).unwrap();
         let (_part, memory) = part.split_bindable();
         let bound = rebind::<RemoteWrite, Type2, _>(&mut link, window, memory);
         write(&mut link, 7, 8, &moved(&bound.remote().unwrap(), 64));
-        assert_eq!(failed(&mut link.poller).status, Status::RemoteAccess);
+        assert_eq!(failure(&mut link.poller).status, Status::RemoteAccess);
         assert!(right.iter().all(|&byte| byte == 0));
         return;
     }
     let bound = rebind::<RemoteWrite, Type2, _>(&mut link, window, left);
     write(&mut link, 7, 8, &moved(&bound.remote().unwrap(), 56));
     next(&mut link.poller);
-    // What lies beside it is the program's all the while.
+    // The memory beside it stays the program's.
     assert!(right.iter().all(|&byte| byte == 0));
     write(&mut link, 8, 8, &moved(&bound.remote().unwrap(), 64));
-    assert_eq!(failed(&mut link.poller).status, Status::RemoteAccess);
+    assert_eq!(failure(&mut link.poller).status, Status::RemoteAccess);
     let left = bound.dealloc().unwrap().reclaim().unwrap();
     let whole = left.join(right).unwrap().into_buffer();
     let pages = rest.rejoin(whole).unwrap().deregister().unwrap();
@@ -464,7 +441,7 @@ fn what_cannot_be_bound_comes_back() {
         assert!(matches!(&error, PostError::Flawed { flaw, .. } if *flaw == expected), "{error}");
         assert_eq!(error.into_request().unwrap().1.capacity() as u64, len);
     }
-    // Another pair's, and one whose pair is gone.
+    // A window of another pair, and a window whose pair is gone.
     let (_rest, memory) = page(&link.domain);
     let window = link.left.window().unwrap();
     let error = link.right.post_bind::<RemoteRead, _>(window, memory).unwrap_err();
@@ -473,7 +450,7 @@ fn what_cannot_be_bound_comes_back() {
     link.left.destroy().unwrap();
     let error = link.right.post_bind::<RemoteRead, _>(window, memory).unwrap_err();
     assert!(matches!(error, PostError::Flawed { flaw: RequestFlaw::WindowEnded, .. }), "{error}");
-    // A buffer of a region that was not registered for it.
+    // A buffer of a region that was not registered for windows.
     let buffer = link.domain.buffer(64).unwrap();
     assert_eq!(buffer.into_bindable().unwrap_err().buffer.len(), 64);
     let buffer = error.into_request().unwrap().1.into_buffer();
@@ -512,7 +489,7 @@ fn a_refused_bind_gives_all_back_and_an_uncertain_one_breaks_the_pair() {
     let error = link.right.post_bind::<RemoteWrite, _>(window, memory).unwrap_err();
     assert!(matches!(error, PostError::Refused { .. }), "{error}");
     let (window, memory) = error.into_request().unwrap();
-    // It goes on as if nothing had been.
+    // The pair works as before.
     let bound = rebind::<RemoteWrite, Type2, _>(&mut link, window, memory);
     fabric.inject(Fault::VerbFails { verb: Verb::PostSend, after: 0, count: 1, errno: libc::ENOMEM });
     let error = link.right.post_revoke(bound).unwrap_err();
@@ -523,7 +500,7 @@ fn a_refused_bind_gives_all_back_and_an_uncertain_one_breaks_the_pair() {
     link.right.post_revoke(bound).unwrap();
     let Work::Revoked(Revoked { memory, .. }) = next(&mut link.poller).work() else { panic!("not revoked") };
     assert_eq!(memory[..8], [7; 8]);
-    // `ibv_bind_mw` names no request as the bad one.
+    // `ibv_bind_mw` has no `bad_wr`.
     fabric.inject(Fault::VerbFails { verb: Verb::BindMw, after: 0, count: 1, errno: libc::ENOMEM });
     let window = link.domain.window().unwrap();
     let error = link.right.post_bind::<RemoteWrite, _>(window, memory).unwrap_err();
@@ -532,7 +509,7 @@ fn a_refused_bind_gives_all_back_and_an_uncertain_one_breaks_the_pair() {
     let window = link.domain.window().unwrap();
     assert!(matches!(link.right.post_bind::<RemoteRead, _>(window, memory), Err(PostError::Broken { .. })));
     link.right.destroy().unwrap();
-    let failure = failed(&mut link.poller);
+    let failure = failure(&mut link.poller);
     assert_eq!((failure.id, failure.status), (id, Status::Destroyed));
     assert!(unsettled(failure).dealloc().unwrap().reclaim().is_ok());
 }
@@ -546,7 +523,7 @@ fn a_flushed_bind_comes_back_unsettled() {
         link.right.post_bind::<RemoteWrite, K>(window, memory).unwrap();
         let _right = link.right.into_error().unwrap();
         fabric.run();
-        let failure = failed(&mut link.poller);
+        let failure = failure(&mut link.poller);
         assert_eq!((failure.operation, failure.status), (interlock::Operation::Bind, Status::Flushed));
         let lapsed = unsettled(failure).dealloc().unwrap();
         rest.rejoin_lapsed(lapsed).unwrap().deregister().unwrap();
@@ -566,9 +543,9 @@ fn a_window_that_the_peer_ended_first_is_not_ended_again() {
     for _ in 0..2 {
         next(&mut link.poller);
     }
-    // Who does not look at what was received: the request fails, and no harm is done.
+    // A program may revoke a window that the peer has ended already: the request fails, and does no harm.
     link.right.post_revoke(bound).unwrap();
-    let failure = failed(&mut link.poller);
+    let failure = failure(&mut link.poller);
     assert_eq!((failure.operation, failure.status), (interlock::Operation::Revoke, Status::LocalQueuePairOperation));
     assert!(unsettled(failure).dealloc().unwrap().reclaim().is_ok());
 }
@@ -585,7 +562,7 @@ fn a_window_that_cannot_be_freed_keeps_its_memory() {
     assert_eq!((error.source.verb(), error.source.errno()), ("ibv_dealloc_mw", libc::EBUSY));
     write(&mut link, 7, 8, &remote);
     next(&mut link.poller);
-    // Dropped, it is leaked with its memory, which the peer still reaches.
+    // A dropped window leaks together with its memory, which the peer still reaches.
     fabric.inject(busy(1));
     drop((error.window, rest));
     write(&mut link, 8, 8, &remote);
@@ -600,7 +577,7 @@ fn a_pair_whose_windows_cannot_be_freed_is_not_destroyed() {
     fabric.inject(Fault::VerbFails { verb: Verb::DeallocMw, after: 0, count: 1, errno: libc::EBUSY });
     let error = link.right.destroy().unwrap_err();
     assert_eq!((error.source.verb(), error.source.errno()), ("ibv_dealloc_mw", libc::EBUSY));
-    // It is reset on the device already, so nothing is posted.
+    // The device has reset the pair already, so the library posts nothing.
     let mut pair = error.queue_pair;
     let error = pair.post_send(link.domain.buffer(8).unwrap()).unwrap_err();
     assert!(matches!(error, PostError::Broken { .. }), "{error}");
@@ -616,7 +593,7 @@ fn windows_are_not_posted_in_sessions() {
     let (queue, _poller) = domain.queue(limits.completions()).unwrap();
     let port = domain.context().active_port().unwrap();
     let Ok(pair) = domain.reliable(&queue, &limits) else {
-        assert!(!common::on_hardware(), "soft-RoCE has them");
+        assert!(!support::on_hardware(), "soft-RoCE has them");
         return;
     };
     let pair = pair.into_init(&port).unwrap();
@@ -631,7 +608,7 @@ fn windows_are_not_posted_in_sessions() {
     assert!(matches!(error, PostError::Flawed { flaw: RequestFlaw::NotInSession, .. }), "{error}");
 }
 
-/// What a window left of another region is not taken for the whole.
+/// The rest of one region and the memory of a window over another region are not joined.
 #[test]
 fn a_region_is_not_rejoined_with_what_another_ones_window_left() {
     let mut link = link!();
@@ -647,3 +624,29 @@ fn a_region_is_not_rejoined_with_what_another_ones_window_left() {
     one.deregister().unwrap();
     other.deregister().unwrap();
 }
+
+support::also_extended![
+    c082_windows_come_and_go,
+    c083_a_peer_reaches_what_a_window_is_bound_over,
+    a_freed_window_lets_nobody_in,
+    a_window_that_is_dropped_lets_nobody_in_and_its_region_ends,
+    a_bind_and_the_message_that_tells_of_it_are_posted_together,
+    m5_a_window_permits_what_it_was_bound_for,
+    m6_a_window_of_type_2_serves_one_pair_and_one_of_type_1_all,
+    a_window_is_bound_on_an_unreliable_connection,
+    m12_a_pair_with_bound_windows_is_destroyed_at_once,
+    a_pair_that_was_never_used_is_destroyed_with_its_windows,
+    a_window_goes_on_through_a_reset_of_its_pair,
+    the_end_of_a_window_gives_memory_back_where_it_is_a_barrier,
+    a_peer_ends_a_window_with_its_message_where_that_does_no_harm,
+    a_window_is_over_a_whole_region_where_bounds_are_not_kept,
+    what_cannot_be_bound_comes_back,
+    a_full_queue_gives_windows_back,
+    a_refused_bind_gives_all_back_and_an_uncertain_one_breaks_the_pair,
+    a_flushed_bind_comes_back_unsettled,
+    a_window_that_the_peer_ended_first_is_not_ended_again,
+    a_window_that_cannot_be_freed_keeps_its_memory,
+    a_pair_whose_windows_cannot_be_freed_is_not_destroyed,
+    windows_are_not_posted_in_sessions,
+    a_region_is_not_rejoined_with_what_another_ones_window_left,
+];

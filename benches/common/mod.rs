@@ -4,6 +4,6 @@
 pub(crate) mod fleet;
 pub(crate) mod heap;
 pub(crate) mod race;
-pub(crate) mod random;
+pub(crate) use support::random;
 pub(crate) mod shape;
 pub(crate) mod world;

@@ -1,6 +1,9 @@
-//! Programs on devices that do what providers do differently: each profile of the soft device, and adversaries.
+//! Programs on soft devices that behave like each provider, and on adversaries, which do at random whatever a provider
+//! may do.
 //!
-//! `ADVERSARY_SEEDS` says how many adversaries; 16 if it is not set. `ADVERSARY_ROUNDS` says how many random programs each meets.
+//! `ADVERSARY_SEEDS` is the number of adversaries, 16 if it is not set. `ADVERSARY_ROUNDS` is the number of random
+//! programs that each of them meets. A random program that fails is made smaller; the adversary stays the same, since
+//! its seed decides what it does.
 
 mod random;
 mod scopes;
@@ -14,9 +17,12 @@ use interlock::{
     SharedReceiveQueue, Work, WorkRequest,
 };
 use std::collections::HashSet;
+use std::fmt::Debug;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use std::{env, thread};
+use support::Random;
+use support::steps::{self, Program};
 
 const LIMITS: Limits =
     Limits { sends: 8, receives: 8, inline_bytes: 32, elements: 3, posting: interlock::Posting::List };
@@ -34,35 +40,25 @@ const NAMED: [Profile; 9] = [
     Profile::Efa,
 ];
 
-/// All profiles but the adversaries whose objects die.
+/// All profiles, except the adversaries on which polls and destroys fail.
 fn profiles() -> Vec<Profile> {
     if cfg!(miri) {
-        // Of each kind one, for the sake of time.
+        // One of each kind, because Miri is slow.
         return vec![Profile::Mlx5, Profile::Siw, Profile::BnxtRe, Profile::Adversary(0), Profile::Adversary(3)];
     }
     let seeds = env::var("ADVERSARY_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(16);
     NAMED.into_iter().chain((0..seeds).map(|seed| Profile::Adversary(seed & 3 | (seed & !3) << 1))).collect()
 }
 
-/// Whether posts fail that may be queued all the same. What the device may have of them keeps its pair from leaving, so there is
-/// no end to wait for.
+/// Whether a post may fail although the device has queued the request. The pair then stays for as long as the device
+/// may have the request, so a test does not wait until all pairs are gone.
 fn posts_fail(profile: Profile) -> bool {
     matches!(profile, Profile::Hns) || matches!(profile, Profile::Adversary(seed) if seed & 1 != 0)
 }
 
-/// Whether polls and destroys fail.
+/// Whether polls and destroys may fail.
 fn objects_die(profile: Profile) -> bool {
     matches!(profile, Profile::Adversary(seed) if seed & 4 != 0)
-}
-
-/// Numbers from a seed.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % end
-    }
 }
 
 macro_rules! stage {
@@ -73,6 +69,32 @@ macro_rules! stage {
         let port = context.active_port().unwrap();
         (fabric, context.named_domain(Test).unwrap(), port)
     }};
+}
+
+/// Tests random programs: one for each of these profiles and seeds.
+fn for_programs<C: Copy + Debug + 'static>(
+    test: &str,
+    devices: impl IntoIterator<Item = (Profile, u64)>,
+    calls: &[(u32, C)],
+    steps: usize,
+    run: impl Fn(Profile, &Program<C>),
+) {
+    let strategy = steps::programs(calls, 1, if cfg!(miri) { 60 } else { steps });
+    for (profile, seed) in devices {
+        steps::check(
+            &format!("{test}, {profile:?}, program {seed}"),
+            seed,
+            &strategy,
+            Duration::from_secs(60),
+            |program| run(profile, program),
+        );
+    }
+}
+
+/// How many random programs each device meets: `ADVERSARY_ROUNDS`, if that is set.
+fn rounds(usually: u64) -> u64 {
+    let asked = env::var("ADVERSARY_ROUNDS").ok().and_then(|rounds| rounds.parse().ok());
+    asked.unwrap_or(if cfg!(miri) { 1 } else { usually })
 }
 
 /// Two connected pairs on one completion queue.
@@ -109,7 +131,7 @@ fn poll_until<B: interlock::Brand>(
     }
 }
 
-/// Where buffers begin; each may be out once.
+/// The addresses of the buffers that the program has. A buffer must not come back while the program has it.
 #[derive(Default)]
 struct Out(HashSet<usize>);
 
@@ -127,7 +149,7 @@ fn messages_arrive_whole_and_buffers_come_back_once() {
     for profile in profiles() {
         let (fabric, domain, port) = stage!(profile);
         let (queue, mut poller) = domain.completion_queue(256).unwrap();
-        let mut dice = Dice(1);
+        let mut dice = Random::new(1);
         for round in 0..if cfg!(miri) { 1 } else { 6_u8 } {
             let (mut left, mut right) = connected(&domain, &queue, &port);
             let mut out = Out::default();
@@ -142,18 +164,18 @@ fn messages_arrive_whole_and_buffers_come_back_once() {
                 let mut buffer = spare.pop().unwrap();
                 out.goes(&buffer);
                 let text = [number ^ round; 48];
-                buffer.write(&text[..1 + dice.below(48) as usize]).unwrap();
+                buffer.write(&text[..1 + dice.below(48)]).unwrap();
                 let mut request = WorkRequest::send(buffer);
                 if dice.below(2) == 0 {
                     request = request.unsignalled();
                 }
                 match left.post(request) {
                     Ok(_) => posted += 1,
-                    // What the device may have comes when the pair is gone.
+                    // A request that the device may have comes back when the pair is gone.
                     Err(error) => posted += usize::from(error.into_request().is_none()),
                 }
             }
-            // Signalled, so that the unsignalled ones before it come out.
+            // A signalled request, so that the unsignalled ones before it come out.
             let _ = left.post_send(Inline(b"last"));
             let mut back = Vec::new();
             let mut kept: Vec<(Buffer<_>, Vec<u8>)> = Vec::new();
@@ -161,7 +183,7 @@ fn messages_arrive_whole_and_buffers_come_back_once() {
                 Ok(success) => back.extend(success.into_buffer()),
                 Err(failure) => back.extend(failure.into_buffer()),
             };
-            // Some while they are connected, the rest when they are gone.
+            // Some buffers come out while the pairs are connected, the rest when the pairs are gone.
             for _ in 0..dice.below(16) {
                 if let Some(completion) = poller.poll().unwrap() {
                     take(completion, &mut back);
@@ -213,7 +235,7 @@ fn a_write_of_a_small_message_is_there_when_its_completion_is() {
 
 type Server<B> = QueuePair<B, ReadyToSend, OnShared<ReliableConnection>>;
 
-/// A shared receive queue; `None` where the provider is one that has none, or whose shared queues nobody can vouch for.
+/// A shared receive queue; `None` where the library makes none on this provider.
 fn shared_queue<B: interlock::Brand>(
     profile: Profile,
     domain: &ProtectionDomain<B>,
@@ -257,11 +279,11 @@ fn connections_that_come_and_go_use_up_no_shared_receives() {
         let (queue, mut poller) = domain.completion_queue(128).unwrap();
         let limits = SharedLimits { receives: 8, ..SharedLimits::default() };
         let Some(mut shared) = shared_queue(profile, &domain, &limits) else { continue };
-        let mut dice = Dice(3);
+        let mut dice = Random::new(3);
         for _ in 0..if cfg!(miri) { 2 } else { 40 } {
             let spare = (8 - shared.in_flight()) as usize;
             for buffer in (0..spare).map(|_| domain.buffer(48).unwrap()) {
-                // A device that hides what it does with a post ends the queue; that is no matter of churn.
+                // On such a device a refused post ends the queue, so there is nothing left to test.
                 if let Err(error) = shared.post_receive(buffer) {
                     assert!(posts_fail(profile), "{profile:?}: {error}");
                     continue 'profiles;
@@ -285,14 +307,15 @@ fn connections_that_come_and_go_use_up_no_shared_receives() {
     }
 }
 
-/// A device that neither flushes nor lets go has what is in flight for good: also after the completion queue of it has ended.
+/// A device that neither flushes requests nor destroys their pair keeps the memory in flight for good, also after the
+/// completion queue is gone.
 #[test]
 fn a_pair_that_is_not_destroyed_keeps_what_it_has_in_flight() {
     for profile in profiles() {
         for is_on_shared in [false, true] {
             let fabric = Fabric::with_profile(profile);
             let context = Context::open_on(&fabric, "dev0").unwrap();
-            // Not of a name, which stays taken by what is leaked.
+            // A domain without a name: the leaked pairs would keep a name taken.
             let (port, domain) = (context.active_port().unwrap(), context.checked_domain().unwrap());
             let (queue, mut poller) = domain.completion_queue(64).unwrap();
             fabric.inject(Fault::RequestsLost { count: u32::MAX });
@@ -311,9 +334,10 @@ fn a_pair_that_is_not_destroyed_keeps_what_it_has_in_flight() {
                 let _ = right.post_receive(domain.buffer(16).unwrap());
                 refuses(Verb::ModifyQp);
             }
-            // From here on: a leaked pair of those that nobody waits for would keep the queue.
+            // Only now: a pair whose end nobody has to wait for is gone already. If it leaked, it would keep the
+            // completion queue, and this test is about the end of that.
             refuses(Verb::DestroyQp);
-            // Longer than a poller waits for receives that nobody has counted.
+            // Longer than a poller waits for shared receives that a pair may have taken.
             let since = Instant::now();
             while since.elapsed() < Duration::from_millis(40) {
                 drop(poller.poll());
@@ -337,7 +361,8 @@ fn a_number_that_is_given_out_again_is_no_other_pairs() {
         let (mut before, server) = serve(&domain, &shared, &queue, &port);
         let first = server.number();
         let _ = before.post_send(Inline(b"for the first"));
-        // In this order: where numbers are used again, the next server has this one's. Its completion may be in the queue.
+        // In this order, so that on a device that uses numbers again the next server gets the number of this one, whose
+        // completion may still be in the queue.
         drop((server, before));
         let (mut client, server) = serve(&domain, &shared, &queue, &port);
         assert_ne!(server.number(), first, "{profile:?}");
@@ -352,7 +377,7 @@ fn a_number_that_is_given_out_again_is_no_other_pairs() {
     }
 }
 
-/// Some providers read the first element of a list that is empty, and take one of no bytes for 2^31.
+/// Some providers read the first element of an empty list, and some take an element of 0 bytes for one of 2^31 bytes.
 #[test]
 fn messages_of_nothing_name_no_memory() {
     for profile in profiles() {
@@ -381,7 +406,7 @@ fn messages_of_nothing_name_no_memory() {
     }
 }
 
-/// Some providers add their flags to those that the caller's array held.
+/// Some providers add their flags to the flags that the caller's array already held.
 #[test]
 fn a_plain_message_brings_no_immediate_of_another() {
     for profile in profiles().into_iter().filter(|&profile| !posts_fail(profile)) {
@@ -408,7 +433,8 @@ fn a_plain_message_brings_no_immediate_of_another() {
     }
 }
 
-/// A failure belongs to the life in which it came, also where it comes out last and another life has begun in the program's own closure.
+/// A failure belongs to the life of the pair in which its request was posted, also if it comes out after the program's
+/// closure has begun another life.
 #[test]
 fn a_failure_that_comes_out_late_breaks_no_other_life() {
     for profile in [Profile::Siw, Profile::Efa, Profile::Adversary(0)] {
@@ -427,7 +453,7 @@ fn a_failure_that_comes_out_late_breaks_no_other_life() {
                 let look = poller.poll_retired(|retired| {
                     if let Some(drained) = pair.take_if(|pair| pair.receives_in_flight() == 0) {
                         next = Some(drained.into_reset().unwrap().into_init(&port).unwrap());
-                        // What is forgotten comes again, in the next life.
+                        // A forgotten completion comes again, in the next life.
                         if std::mem::take(&mut forgets) {
                             return std::mem::forget(retired);
                         }
@@ -436,7 +462,7 @@ fn a_failure_that_comes_out_late_breaks_no_other_life() {
                 });
                 look.unwrap();
             }
-            // What was forgotten comes out now.
+            // The forgotten completion comes out now.
             drop(poller.poll().unwrap());
             if let Some(next) = &next {
                 assert_eq!((next.is_broken(), next.first_failure()), (false, None), "{profile:?}, round {round}");
@@ -449,7 +475,7 @@ fn a_failure_that_comes_out_late_breaks_no_other_life() {
     }
 }
 
-/// Polls of a completion queue go on on another thread meanwhile.
+/// Another thread polls the completion queue at the same time.
 fn beside_polls<B: interlock::Brand>(poller: &mut Poller<B>, f: impl FnOnce()) {
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -463,7 +489,7 @@ fn beside_polls<B: interlock::Brand>(poller: &mut Poller<B>, f: impl FnOnce()) {
     });
 }
 
-/// Some providers change a pair in a poll without the lock that a reset of it takes.
+/// Some providers change a pair during a poll without the lock that a reset of the pair takes.
 #[test]
 fn a_drained_pair_is_not_reset_in_the_middle_of_a_poll() {
     for profile in [Profile::BnxtRe, Profile::Hns, Profile::Irdma, Profile::Efa, Profile::Adversary(0)] {
@@ -483,10 +509,11 @@ fn a_drained_pair_is_not_reset_in_the_middle_of_a_poll() {
     }
 }
 
-/// A pair that gets the number of one whose completions may still come is made again. The first one ends beside polls.
+/// If a new pair gets the number of a pair whose completions may still come, the library makes another one. It must not
+/// destroy the first one while a poll is running.
 #[test]
 fn a_pair_of_a_taken_number_is_not_destroyed_in_the_middle_of_a_poll() {
-    // It promises shared queues, lets its poller destroy pairs, and gives numbers out again.
+    // This adversary has shared queues, lets only the poller destroy pairs, and uses numbers again.
     let (fabric, domain, _) = stage!(Profile::Adversary(35));
     let (queue, mut poller) = domain.completion_queue(1024).unwrap();
     let shared = domain.shared_receive_queue(&SharedLimits { receives: 4, ..SharedLimits::default() }).unwrap();

@@ -1,9 +1,7 @@
-//! Programs at random on adversaries.
-//!
-//! Whatever is done and whatever the device does: a buffer comes back once, no memory that the program has changes by
-//! itself, and no provider is asked for what it need not bear.
+//! Random programs on every profile. Whatever the program and the device do: a buffer comes back at most once, memory
+//! that the program has does not change by itself, and the library makes no call that the provider need not support.
 
-use super::{Dice, connected, objects_die, posts_fail, profiles, shared_queue};
+use super::{connected, for_programs, objects_die, posts_fail, profiles, rounds, shared_queue};
 use interlock::soft::{Fabric, Profile};
 use interlock::{
     Brand, Buffer, BufferList, Completion, CompletionQueue, Context, Inline, Limits, MemoryRegion, Messages, OnShared,
@@ -11,8 +9,10 @@ use interlock::{
     SharedLimits, SharedReceiveQueue, UnreliableConnection, WorkRequest,
 };
 use std::collections::HashSet;
+use std::thread;
 use std::time::{Duration, Instant};
-use std::{env, thread};
+use support::Random;
+use support::steps::{Program, Step};
 
 const BYTES: usize = 48;
 const LIMITS: Limits =
@@ -30,7 +30,7 @@ enum Pair<B> {
     Served(QueuePair<B, ReadyToSend, OnShared<ReliableConnection>>),
 }
 
-/// Does the same to each kind of pair.
+/// The same expression for each kind of pair.
 macro_rules! each {
     ($pair:expr, $inner:ident => $do:expr) => {
         match $pair {
@@ -41,21 +41,52 @@ macro_rules! each {
     };
 }
 
+/// What a step of a program does. Where there is nothing to do it to, the step posts something.
+#[derive(Clone, Copy, Debug)]
+enum Call {
+    Post,
+    Poll,
+    AddPairs,
+    DropPair,
+    EndPairSlowly,
+    /// Drops a poller, and takes the poller of the same queue again.
+    TakePollerAgain,
+    AddQueue,
+    DropQueue,
+    Register,
+    Deregister,
+}
+
+/// Each call, with how often it comes. A failing program is made smaller by calls that come earlier here.
+const CALLS: [(u32, Call); 10] = [
+    (64, Call::Post),
+    (24, Call::Poll),
+    (12, Call::AddPairs),
+    (4, Call::DropPair),
+    (4, Call::EndPairSlowly),
+    (4, Call::TakePollerAgain),
+    (7, Call::AddQueue),
+    (1, Call::DropQueue),
+    (4, Call::Register),
+    (4, Call::Deregister),
+];
+
 struct World<'d, B> {
     profile: Profile,
     domain: &'d ProtectionDomain<B>,
     port: Port,
-    dice: Dice,
+    /// The numbers of the current step.
+    dice: Random,
     queues: Vec<(CompletionQueue<B>, Option<Poller<B>>)>,
     shared: Option<SharedReceiveQueue<B, Messages>>,
     pairs: Vec<Pair<B>>,
     regions: Vec<MemoryRegion<B, RemoteAll, Vec<u64>>>,
-    /// What peers were told, also of regions that are gone.
+    /// The regions that peers were granted, also those that are gone.
     granted: Vec<RemoteRegion<RemoteAll>>,
-    /// Memory that was a region's: nobody writes it any more.
+    /// Memory whose registration has ended, with a copy of what it held then. Nobody writes to it any more.
     retired: Vec<(Vec<u64>, Vec<u64>)>,
     mine: Vec<Mine<B>>,
-    /// Where the buffers begin that the program has.
+    /// The addresses of the buffers that the program has.
     here: HashSet<usize>,
     marks: u8,
 }
@@ -66,7 +97,7 @@ impl<B: Brand> World<'_, B> {
         assert!(self.here.insert(buffer.as_ptr().addr()), "{profile:?}: a buffer came back twice");
         self.marks = self.marks.wrapping_add(1);
         let mark = self.marks;
-        // All of it, not only what a message filled.
+        // Fills the whole buffer, not only the part that a message filled.
         buffer.write(&vec![mark; buffer.capacity()]).unwrap();
         self.mine.push(Mine { buffer, mark });
     }
@@ -80,16 +111,16 @@ impl<B: Brand> World<'_, B> {
         }
     }
 
-    /// A buffer to give away.
+    /// Takes one of the buffers of the program, to post it.
     fn give(&mut self) -> Option<Buffer<B>> {
-        let at = self.dice.below(self.mine.len().max(1) as u64) as usize;
+        let at = self.dice.below(self.mine.len());
         if self.mine.is_empty() {
             return None;
         }
         let Mine { mut buffer, mark } = self.mine.swap_remove(at);
         assert!(buffer.iter().all(|byte| *byte == mark), "{:?}: a buffer changed by itself", self.profile);
         self.here.remove(&buffer.as_ptr().addr());
-        let len = 1 + self.dice.below(BYTES as u64) as usize;
+        let len = 1 + self.dice.below(BYTES);
         buffer.set_len(len).unwrap();
         Some(buffer)
     }
@@ -115,7 +146,7 @@ impl<B: Brand> World<'_, B> {
         self.take_memory(memory);
     }
 
-    fn poll(&mut self, queue: usize, most: u64) {
+    fn poll(&mut self, queue: usize, most: usize) {
         for _ in 0..most {
             let Some((_, Some(poller))) = self.queues.get_mut(queue) else { return };
             match poller.poll() {
@@ -130,7 +161,7 @@ impl<B: Brand> World<'_, B> {
     }
 
     fn add_pairs(&mut self) {
-        let at = self.dice.below(self.queues.len() as u64) as usize;
+        let at = self.dice.below(self.queues.len());
         let queue = &self.queues[at].0;
         if queue.room() < 32 {
             return;
@@ -149,7 +180,7 @@ impl<B: Brand> World<'_, B> {
             }
             _ => {
                 let Some(shared) = &self.shared else { return };
-                // The room of a shared queue is leased once.
+                // The first pair leases room for the whole shared queue, which may not fit.
                 let Ok(server) = shared.reliable(queue, &LIMITS) else { return };
                 let Ok(client) = self.domain.reliable(queue, &LIMITS) else { return };
                 let (client, server) = (client.into_init(&self.port).unwrap(), server.into_init(&self.port).unwrap());
@@ -163,9 +194,9 @@ impl<B: Brand> World<'_, B> {
     fn post(&mut self, at: usize) {
         let kind = self.dice.below(9);
         let silent = self.dice.below(3) == 0;
-        let to = match self.granted.len() as u64 {
+        let to = match self.granted.len() {
             0 => return,
-            count => self.granted[self.dice.below(count) as usize],
+            count => self.granted[self.dice.below(count)],
         };
         if kind == 0 {
             let list = self.give_list();
@@ -218,7 +249,7 @@ impl<B: Brand> World<'_, B> {
         }
     }
 
-    /// Takes a pair through Error and Reset, as far as the device lets it, and ends it.
+    /// Takes a pair through Error and Reset, as far as the device allows, and destroys it.
     fn end_slowly(&mut self, at: usize) {
         fn end<B: Brand, T: interlock::Transport>(pair: QueuePair<B, ReadyToSend, T>) {
             if let Ok(pair) = pair.into_error()
@@ -234,48 +265,48 @@ impl<B: Brand> World<'_, B> {
         }
     }
 
-    fn step(&mut self) {
-        let pairs = self.pairs.len() as u64;
-        let queue = self.dice.below(self.queues.len() as u64) as usize;
-        match self.dice.below(32) {
-            0..=2 if pairs < 10 => self.add_pairs(),
-            3 if pairs > 0 => drop(self.pairs.swap_remove(self.dice.below(pairs) as usize)),
-            4 if pairs > 0 => {
-                let at = self.dice.below(pairs) as usize;
+    fn step(&mut self, step: &Step<Call>) {
+        self.dice = step.random();
+        let pairs = self.pairs.len();
+        let queue = self.dice.below(self.queues.len());
+        match step.call {
+            Call::AddPairs if pairs < 10 => self.add_pairs(),
+            Call::DropPair if pairs > 0 => drop(self.pairs.swap_remove(self.dice.below(pairs))),
+            Call::EndPairSlowly if pairs > 0 => {
+                let at = self.dice.below(pairs);
                 self.end_slowly(at);
             }
-            5 => {
-                // The poller goes, and is taken again.
+            Call::TakePollerAgain => {
                 self.queues[queue].1 = None;
                 self.queues[queue].1 = self.queues[queue].0.take_poller();
             }
-            6 if self.queues.len() > 1 && self.dice.below(4) == 0 => drop(self.queues.swap_remove(queue)),
-            6 | 7 if self.queues.len() < 3 => {
+            Call::DropQueue if self.queues.len() > 1 => drop(self.queues.swap_remove(queue)),
+            Call::AddQueue if self.queues.len() < 3 => {
                 let (made, poller) = self.domain.completion_queue(128).unwrap();
                 self.queues.push((made, Some(poller)));
             }
-            8 => {
+            Call::Register => {
                 let region = self.domain.register::<RemoteAll, _>(vec![0_u64; 8]).unwrap();
                 self.granted.push(region.remote());
                 self.regions.push(region);
             }
-            9 if !self.regions.is_empty() => {
-                let at = self.dice.below(self.regions.len() as u64) as usize;
+            Call::Deregister if !self.regions.is_empty() => {
+                let at = self.dice.below(self.regions.len());
                 let memory = self.regions.swap_remove(at).deregister().unwrap();
                 let before = memory.clone();
                 self.retired.push((memory, before));
             }
-            10..=15 => {
+            Call::Poll => {
                 let most = self.dice.below(8);
                 self.poll(queue, most);
             }
             _ if pairs > 0 => {
-                let at = self.dice.below(pairs) as usize;
+                let at = self.dice.below(pairs);
                 self.post(at);
             }
             _ => {}
         }
-        // So that new buffers are where old ones were.
+        // New buffers often get the addresses of old ones.
         if self.mine.len() < 4 {
             for buffer in self.domain.buffers(8, BYTES).unwrap() {
                 self.take_back(buffer);
@@ -312,11 +343,11 @@ impl<B: Brand> World<'_, B> {
     }
 }
 
-fn run(profile: Profile, seed: u64, steps: u32) {
+fn run(profile: Profile, program: &Program<Call>) {
     let fabric = Fabric::with_profile(profile);
     let context = Context::open_on(&fabric, "dev0").unwrap();
     let port = context.active_port().unwrap();
-    // Not a named one: where something is leaked, its name would stay taken.
+    // A domain without a name: an object that leaks would keep a name taken.
     let domain = context.checked_domain().unwrap();
     let (queue, poller) = domain.completion_queue(128).unwrap();
     let shared = shared_queue(profile, &domain, &SharedLimits { receives: 16, ..SharedLimits::default() });
@@ -325,7 +356,7 @@ fn run(profile: Profile, seed: u64, steps: u32) {
         profile,
         domain: &domain,
         port,
-        dice: Dice(seed),
+        dice: program.random_after(),
         queues: vec![(queue, Some(poller))],
         shared,
         pairs: Vec::new(),
@@ -336,9 +367,7 @@ fn run(profile: Profile, seed: u64, steps: u32) {
         here: HashSet::new(),
         marks: 0,
     };
-    for _ in 0..steps {
-        world.step();
-    }
+    program.steps().for_each(|step| world.step(step));
     world.settle();
     if let Some(shared) = world.shared.take() {
         match shared.destroy() {
@@ -348,26 +377,18 @@ fn run(profile: Profile, seed: u64, steps: u32) {
     }
     world.check();
     drop(world);
-    assert_eq!(fabric.violations(), <Vec<String>>::new(), "{profile:?}, seed {seed}");
+    assert_eq!(fabric.violations(), <Vec<String>>::new(), "{profile:?}");
 }
 
 #[test]
 fn random_programs_keep_their_memory() {
-    let rounds = env::var("ADVERSARY_ROUNDS").ok().and_then(|rounds| rounds.parse().ok());
-    let rounds: u64 = rounds.unwrap_or(if cfg!(miri) { 1 } else { 4 });
-    for profile in profiles() {
-        for seed in 0..rounds {
-            run(profile, seed, if cfg!(miri) { 60 } else { 2000 });
-        }
-    }
+    let devices = profiles().into_iter().flat_map(|profile| (0..rounds(4)).map(move |seed| (profile, seed)));
+    for_programs("random_programs_keep_their_memory", devices, &CALLS, 4000, run);
 }
 
-/// Polls and destroys fail, too: then memory may be kept for good, and is given back at most once.
+/// Polls and destroys may fail, too. Then memory may stay with the device for good, and still comes back at most once.
 #[test]
 fn random_programs_keep_their_memory_where_objects_die() {
-    let rounds = env::var("ADVERSARY_ROUNDS").ok().and_then(|rounds| rounds.parse().ok());
-    let rounds: u64 = rounds.unwrap_or(if cfg!(miri) { 1 } else { 8 });
-    for seed in 0..rounds {
-        run(Profile::Adversary(4 + seed % 4 + 8 * seed), seed, if cfg!(miri) { 60 } else { 2000 });
-    }
+    let devices = (0..rounds(8)).map(|seed| (Profile::Adversary(4 + seed % 4 + 8 * seed), seed));
+    for_programs("random_programs_keep_their_memory_where_objects_die", devices, &CALLS, 4000, run);
 }

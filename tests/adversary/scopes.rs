@@ -1,10 +1,11 @@
 //! Scopes on every profile: whatever the closure does, nothing changes borrowed memory once its scope is over.
-use super::{Dice, profiles};
+use super::profiles;
 use interlock::scope::{Exclusive, InScopeError};
 use interlock::soft::Fabric;
 use interlock::{ConnectAttributes, Context, Inline, Limits, Posting, RemoteAll};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
+use support::Random;
 
 const LIMITS: Limits = Limits { sends: 4, receives: 4, inline_bytes: 16, elements: 2, posting: Posting::List };
 
@@ -18,7 +19,7 @@ fn nothing_changes_what_was_lent_once_its_scope_is_over() {
         let region = domain.register::<RemoteAll, _>(vec![0x1111_u64; 8]).unwrap();
         let remote = region.remote();
         let mut old: Vec<(Vec<u8>, u8)> = Vec::new();
-        let mut dice = Dice(7);
+        let mut dice = Random::new(7);
         for round in 0..if cfg!(miri) { 3 } else { 24 } {
             let (queue, poller) = domain.completion_queue(32).unwrap();
             let (others, mut peers) = domain.completion_queue(32).unwrap();
@@ -40,7 +41,7 @@ fn nothing_changes_what_was_lent_once_its_scope_is_over() {
                 let result = catch_unwind(AssertUnwindSafe(|| {
                     let mut lent = memory.iter_mut();
                     let words = &mut words;
-                    exclusive.scope(Duration::from_millis(dice.below(20)), |scope| {
+                    exclusive.scope(Duration::from_millis(dice.below(20) as u64), |scope| {
                         let granted = scope.grant::<RemoteAll>(words).ok();
                         for _ in 0..5 {
                             let Some(bytes) = lent.next() else { break };

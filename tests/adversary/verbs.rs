@@ -1,5 +1,6 @@
-//! Random programs whose verbs fail at random, on every profile: memory comes back at most once, and nothing changes it then.
-use super::{Dice, profiles};
+//! Random programs whose verbs fail at random, on every profile. A buffer comes back at most once, and does not change
+//! after that.
+use super::{for_programs, profiles, rounds};
 use interlock::soft::{Fabric, Fault, Profile, Verb};
 use interlock::{
     Buffer, Checked, Completion, CompletionQueue, Context, Limits, OnShared, Poller, PostedMemory, Posting, QueuePair,
@@ -7,6 +8,7 @@ use interlock::{
 };
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
+use support::steps::Program;
 
 const LIMITS: Limits = Limits { sends: 4, receives: 4, inline_bytes: 16, elements: 2, posting: Posting::List };
 const BYTES: usize = 64;
@@ -21,10 +23,6 @@ fn memory(completion: Completion<Checked>) -> PostedMemory<Checked> {
         Ok(success) => success.into_memory(),
         Err(failure) => failure.memory,
     }
-}
-
-fn at(dice: &mut Dice, len: usize) -> usize {
-    dice.below(len as u64) as usize
 }
 
 const VERBS: [Verb; 14] = [
@@ -44,12 +42,42 @@ const VERBS: [Verb; 14] = [
     Verb::QueryQp,
 ];
 
-fn run_one(profile: Profile, seed: u64, steps: usize) {
+/// What a step of a program does. Where there is nothing to do it to, the step posts something.
+#[derive(Clone, Copy, Debug)]
+enum Call {
+    Post,
+    Poll,
+    Heal,
+    Fail,
+    AddQueue,
+    DropQueue,
+    AddPairs,
+    DropPair,
+    /// Moves the clock of the device forward.
+    Advance,
+    /// Waits, because the library does some things only after a time.
+    Sleep,
+}
+
+/// Each call, with how often it comes. A failing program is made smaller by calls that come earlier here.
+const CALLS: [(u32, Call); 10] = [
+    (1000, Call::Post),
+    (320, Call::Poll),
+    (160, Call::Heal),
+    (320, Call::Fail),
+    (160, Call::AddQueue),
+    (53, Call::DropQueue),
+    (320, Call::AddPairs),
+    (160, Call::DropPair),
+    (20, Call::Advance),
+    (8, Call::Sleep),
+];
+
+fn run_one(profile: Profile, program: &Program<Call>) {
     let fabric = Fabric::with_profile(profile);
     let context = Context::open_on(&fabric, "dev0").unwrap();
     let port = context.active_port().unwrap();
     let domain = context.checked_domain().unwrap();
-    let mut dice = Dice(seed);
     let source = domain.register::<RemoteAll, _>(vec![0x6666_6666_6666_6666_u64; BYTES / 8]).unwrap();
     let remote = source.remote();
     let mut shared = domain.shared_receive_queue(&SharedLimits { receives: 8, ..Default::default() }).ok();
@@ -59,19 +87,16 @@ fn run_one(profile: Profile, seed: u64, steps: usize) {
     let mut here: HashSet<usize> = HashSet::new();
     let check = |mine: &Vec<Buffer<Checked>>, what: &str| {
         for buffer in mine {
-            assert!(
-                buffer.iter().all(|byte| *byte == 0xaa),
-                "{profile:?}, seed {seed}: a buffer changed by itself: {what}"
-            );
+            assert!(buffer.iter().all(|byte| *byte == 0xaa), "{profile:?}: a buffer changed by itself: {what}");
         }
     };
-    for step in 0..steps {
-        let (mut back, kind) = (Vec::new(), dice.below(16));
-        match kind {
-            0 if queues.len() < 3 => queues.extend(domain.completion_queue(64).ok()),
-            1 if !queues.is_empty() && dice.below(3) == 0 => drop(queues.swap_remove(at(&mut dice, queues.len()))),
-            2 | 3 if !queues.is_empty() && pairs.len() < 8 => {
-                let (one, two) = (&queues[at(&mut dice, queues.len())].0, &queues[at(&mut dice, queues.len())].0);
+    for (number, step) in program.steps().enumerate() {
+        let (mut back, mut dice) = (Vec::new(), step.random());
+        match step.call {
+            Call::AddQueue if queues.len() < 3 => queues.extend(domain.completion_queue(64).ok()),
+            Call::DropQueue if !queues.is_empty() => drop(queues.swap_remove(dice.below(queues.len()))),
+            Call::AddPairs if !queues.is_empty() && pairs.len() < 8 => {
+                let (one, two) = (&queues[dice.below(queues.len())].0, &queues[dice.below(queues.len())].0);
                 let Ok(left) = domain.reliable(one, &LIMITS) else { continue };
                 let Ok(left) = left.into_init(&port) else { continue };
                 let to_left = left.endpoint();
@@ -89,7 +114,7 @@ fn run_one(profile: Profile, seed: u64, steps: usize) {
                     pairs.extend(right.connect(&to_left).ok().map(Pair::Own));
                 }
             }
-            4 if !pairs.is_empty() => match pairs.swap_remove(at(&mut dice, pairs.len())) {
+            Call::DropPair if !pairs.is_empty() => match pairs.swap_remove(dice.below(pairs.len())) {
                 Pair::Own(pair) if dice.below(2) == 0 => {
                     if let Ok(pair) = pair.into_error()
                         && let Ok(pair) = pair.into_reset()
@@ -99,14 +124,14 @@ fn run_one(profile: Profile, seed: u64, steps: usize) {
                 }
                 pair => drop(pair),
             },
-            5 | 6 => {
-                let verb = VERBS[at(&mut dice, VERBS.len())];
+            Call::Fail => {
+                let verb = VERBS[dice.below(VERBS.len())];
                 let count = if dice.below(4) == 0 { 20 } else { 1 };
                 fabric.inject(Fault::VerbFails {
                     verb,
                     after: dice.below(3) as u32,
                     count,
-                    errno: [libc::EIO, libc::ENOMEM, libc::EBUSY, libc::EINVAL][at(&mut dice, 4)],
+                    errno: [libc::EIO, libc::ENOMEM, libc::EBUSY, libc::EINVAL][dice.below(4)],
                 });
                 if dice.below(6) == 0 {
                     fabric.inject(Fault::FlushWithheld);
@@ -115,18 +140,18 @@ fn run_one(profile: Profile, seed: u64, steps: usize) {
                     fabric.inject(Fault::RequestsLost { count: 2 });
                 }
             }
-            7 => fabric.heal(),
-            8 | 9 => {
+            Call::Heal => fabric.heal(),
+            Call::Poll => {
                 for (_, poller) in &mut queues {
                     let _ = poller.poll_each(|completion| back.push(memory(completion)));
                 }
             }
-            10 if dice.below(8) == 0 => fabric.advance(Duration::from_millis(50)),
-            11 if dice.below(20) == 0 => std::thread::sleep(Duration::from_millis(22)),
+            Call::Advance => fabric.advance(Duration::from_millis(50)),
+            Call::Sleep => std::thread::sleep(Duration::from_millis(22)),
             _ if !pairs.is_empty() && !mine.is_empty() => {
-                let buffer = mine.swap_remove(at(&mut dice, mine.len()));
+                let buffer = mine.swap_remove(dice.below(mine.len()));
                 here.remove(&buffer.as_ptr().addr());
-                let at = at(&mut dice, pairs.len());
+                let at = dice.below(pairs.len());
                 let returned = match (dice.below(4), &mut pairs[at]) {
                     (0, Pair::Own(pair)) => pair.post_receive(buffer).err().and_then(|error| error.into_request()),
                     (0, Pair::Served(_)) => {
@@ -153,11 +178,11 @@ fn run_one(profile: Profile, seed: u64, steps: usize) {
         }
         for memory in back {
             let PostedMemory::Unique(mut buffer) = memory else { continue };
-            assert!(here.insert(buffer.as_ptr().addr()), "{profile:?}, seed {seed}: twice");
+            assert!(here.insert(buffer.as_ptr().addr()), "{profile:?}: a buffer came back twice");
             buffer.write(&[0xaa; BYTES]).unwrap();
             mine.push(buffer);
         }
-        check(&mine, &format!("step {step}, {kind}"));
+        check(&mine, &format!("step {number}, {:?}", step.call));
     }
     pairs.clear();
     let until = Instant::now() + Duration::from_millis(30);
@@ -166,7 +191,7 @@ fn run_one(profile: Profile, seed: u64, steps: usize) {
             let _ = poller.poll_each(drop);
         }
     }
-    if dice.below(2) == 0 {
+    if program.random_after().one_in(2) {
         queues.clear();
     }
     fabric.heal();
@@ -183,10 +208,6 @@ fn run_one(profile: Profile, seed: u64, steps: usize) {
 
 #[test]
 fn verbs_that_fail_give_no_memory_back_early() {
-    let rounds = if cfg!(miri) { 1 } else { 3 };
-    for profile in profiles() {
-        for seed in 0..rounds {
-            run_one(profile, seed, if cfg!(miri) { 60 } else { 600 });
-        }
-    }
+    let devices = profiles().into_iter().flat_map(|profile| (0..rounds(3)).map(move |seed| (profile, seed)));
+    for_programs("verbs_that_fail_give_no_memory_back_early", devices, &CALLS, 1200, run_one);
 }

@@ -1,11 +1,11 @@
-//! Objects that are dropped in any order, forgotten, made only half, or that the device does not let go of: what it may still
-//! use stays, and nothing else does.
+//! Objects that are dropped in any order, forgotten, made only half, or that the device does not let go of: what it may
+//! still use stays, and nothing else does.
 
-use super::common::Queues;
 use super::{DEPTH, LIMITS, Stage, all, fails, fails_for_ever, settle, small};
 use interlock::soft::{Fabric, Fault, Verb};
 use interlock::{Context, CreateError, LocalWrite, NamedDomainError, QueuePair, Reset, Work};
 use std::mem;
+use support::Queues;
 
 #[test]
 fn a_name_is_never_free_while_a_completion_queue_bears_it() {
@@ -262,3 +262,19 @@ fn an_address_handle_never_ends_before_its_requests_nor_outlives_their_queues() 
         assert!(format!("{fabric:?}").contains("regions: 0, completion_queues: 0, queue_pairs: 0"), "{fabric:?}");
     }
 }
+
+support::also_extended![
+    a_name_is_never_free_while_a_completion_queue_bears_it,
+    forgetting_a_completion_leaks_and_never_frees_in_flight_memory,
+    a_forgotten_pair_never_lets_its_memory_go,
+    a_forgotten_half_never_ends_the_pair_under_the_device,
+    a_pair_that_cannot_be_destroyed_never_lets_its_memory_go,
+    what_fails_half_way_never_leaves_anything_behind,
+    a_domain_that_cannot_be_deallocated_never_frees_its_name,
+    j_2_a_region_never_outlives_its_device,
+    j_4_a_queue_never_ends_under_a_forgotten_pair,
+    a_device_that_is_gone_never_gives_back_what_it_may_still_hold,
+    a_queue_that_cannot_be_destroyed_never_keeps_the_buffers,
+    a_drop_never_panics_for_want_of_standard_error,
+    an_address_handle_never_ends_before_its_requests_nor_outlives_their_queues,
+];

@@ -1,7 +1,6 @@
-//! A pair through its lives: in halves and swapped with others, in transitions that fail, and after a reset with requests of the
-//! life before.
+//! A pair through its lives: in halves and swapped with others, in transitions that fail, and after a reset with
+//! requests of the life before.
 
-use super::common::Queues;
 use super::{DEPTH, LIMITS, Stage, all, connect, fails, join, settle, small};
 use interlock::soft::{Fabric, Fault, Verb};
 use interlock::{
@@ -11,6 +10,7 @@ use interlock::{
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::{mem, thread};
+use support::Queues;
 use zerocopy::IntoBytes;
 
 #[test]
@@ -56,7 +56,8 @@ fn halves_dropped_on_two_threads_never_destroy_twice_nor_lose_a_buffer() {
     }
 }
 
-/// Each life ends in failures, which another thread polls while the pair is reset: before, between and after, as it comes.
+/// Each life ends in failures, which another thread polls while the pair is reset: before, between and after, as it
+/// comes.
 #[test]
 fn a_failure_that_another_thread_polls_never_breaks_the_next_life() {
     interlock::domain! { struct Test; }
@@ -176,7 +177,8 @@ fn a_pair_of_sessions_never_posts_another_way_in_a_later_life() {
     assert_eq!((region.load(0).unwrap(), left.sends_in_flight()), (10, 0));
 }
 
-/// A pair is a few words by value. Wherever those go, and even if they are gone, a request stays with the pair that posted it.
+/// A pair is a few words by value. Wherever those go, and even if they are gone, a request stays with the pair that
+/// posted it.
 #[test]
 fn a_pair_that_was_swapped_or_forgotten_never_gives_back_what_another_posted() {
     let stage = stage!();
@@ -286,8 +288,8 @@ fn a_pair_never_says_ready_when_its_transition_failed() {
     assert_eq!(pair.query_state().unwrap(), DeviceState::ReadyToReceive);
 }
 
-/// A datagram pair whose sends go on after a failure, while another thread polls that a receive of it has failed: nobody may take
-/// it for a pair that works, nor the failure of the send for the cause.
+/// A datagram pair whose sends go on after a failure, while another thread polls that a receive of it has failed:
+/// nobody may take it for a pair that works, nor the failure of the send for the cause.
 #[test]
 fn sends_that_go_on_never_hide_that_a_receive_has_failed() {
     interlock::domain! { struct Test; }
@@ -338,3 +340,18 @@ fn sends_that_go_on_never_hide_that_a_receive_has_failed() {
     }
     assert_eq!((queue.room(), poller.unknown_completions()), (queue.capacity(), 0));
 }
+
+support::also_extended![
+    an_advance_that_panics_never_leaves_half_a_pair,
+    halves_of_two_pairs_never_make_one,
+    halves_dropped_on_two_threads_never_destroy_twice_nor_lose_a_buffer,
+    a_failure_that_another_thread_polls_never_breaks_the_next_life,
+    completions_of_an_earlier_life_never_retire_requests_of_the_next,
+    a_reset_that_is_destroyed_unsettled_never_returns_its_lease_twice,
+    a_pair_of_sessions_never_posts_another_way_in_a_later_life,
+    a_pair_that_was_swapped_or_forgotten_never_gives_back_what_another_posted,
+    a_refused_reset_never_changes_anything,
+    a_work_queue_is_never_deeper_than_what_was_leased,
+    a_pair_never_says_ready_when_its_transition_failed,
+    sends_that_go_on_never_hide_that_a_receive_has_failed,
+];

@@ -1,12 +1,9 @@
 //! Programs that try to break the promises of this library with safe calls alone. Each test is named as what never
-//! happens. All of them run on soft devices of their own, whose requests stay in flight for as long as the attack wants.
-//!
-//! A file for each kind of promise. They say `super`, since `tests/extended.rs` has all this as a module.
+//! happens. All of them run on soft devices of their own, whose requests stay in flight for as long as the attack
+//! wants.
+//! Each file attacks one kind of promise.
 
-#[path = "../common/mod.rs"]
-mod common;
-
-/// Starts a manual stage in a domain of its own name.
+/// A stage in a domain that is named by the calling test.
 macro_rules! stage {
     () => {{
         interlock::domain! { struct Test; }
@@ -22,14 +19,15 @@ mod memory;
 mod polling;
 mod posting;
 
-use common::Queues;
 use interlock::soft::{Fabric, Fault, Verb};
 use interlock::{
     Brand, Buffer, Completion, CompletionQueue, ConnectAttributes, Init, Limits, Poller, Port, ProtectionDomain,
     QueuePair, RetryCount,
 };
+use support::Queues;
 
-/// Two connected pairs of depth 4 on one completion queue of a manual fabric: nothing moves but by `run`.
+/// Two connected pairs of depth 4 on one completion queue of a manual fabric, where nothing moves until `run` is
+/// called.
 struct Stage<B> {
     fabric: Fabric,
     domain: ProtectionDomain<B>,
@@ -57,7 +55,7 @@ fn small<B: Brand>(domain: &ProtectionDomain<B>) -> Buffer<B> {
     domain.buffer(8).unwrap()
 }
 
-/// Lets the devices do all that they can, and takes all that the poller gives.
+/// Lets the devices do all that they can, and takes out all completions.
 fn settle<B: Brand>(fabric: &Fabric, poller: &mut Poller<B>) -> Vec<Completion<B>> {
     fabric.run();
     all(poller)
@@ -80,7 +78,7 @@ fn join<B: Brand>(left: QueuePair<B, Init>, right: QueuePair<B, Init>) -> (Queue
 }
 
 fn all<B: Brand>(poller: &mut Poller<B>) -> Vec<Completion<B>> {
-    // A ledger out of joint would give for ever.
+    // A ledger that counts wrong might give completions without end.
     std::iter::from_fn(|| poller.poll().unwrap()).take(100).collect()
 }
 
@@ -92,7 +90,7 @@ fn fails_for_ever(verb: Verb) -> Fault {
     Fault::VerbFails { verb, after: 0, count: u32::MAX, errno: libc::EBUSY }
 }
 
-/// Where the bytes of each are; fails if two overlap.
+/// Panics if two of the buffers overlap.
 fn assert_disjoint<B: Brand>(buffers: &[Buffer<B>]) {
     let mut ranges: Vec<_> = buffers.iter().map(|buffer| buffer.as_ptr_range()).collect();
     ranges.sort_by_key(|range| range.start);

@@ -1,12 +1,12 @@
 //! Registered memory: who reaches which bytes, in parts and in shares too, and when it is dropped.
 
-use super::common::Queues;
 use super::{LIMITS, Stage, all, assert_disjoint, fails_for_ever, settle, small};
 use interlock::soft::{Fabric, Verb};
 use interlock::{Context, LocalRead, LocalWrite, RemoteAll, RemoteRead, RemoteRegion, RemoteWrite, Status};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
+use support::Queues;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 #[test]
@@ -243,3 +243,17 @@ fn more_memory_than_a_message_is_never_lost() {
     let whole = parts.into_iter().reduce(|left, right| left.join(right).unwrap()).unwrap();
     assert_eq!(rest.rejoin(whole).unwrap().deregister().unwrap().len(), 4 * GIB + 4096);
 }
+
+support::also_extended![
+    memory_that_cannot_be_deregistered_is_never_freed,
+    memory_with_drop_glue_is_never_dropped_in_flight_nor_twice,
+    drop_glue_that_calls_the_library_never_deadlocks,
+    r_1_spare_capacity_is_never_reached_by_a_peer,
+    r_2_memory_that_a_peer_is_writing_to_is_never_freed_before_it_is_deregistered,
+    r_3_memory_of_one_domain_is_never_reached_through_a_pair_of_another,
+    r_4_a_part_in_flight_is_never_covered_by_another_buffer,
+    memory_that_is_shared_in_flight_is_never_unique,
+    a_region_shared_as_a_whole_is_never_written_again,
+    j_3_bytes_that_the_program_borrows_are_never_written_by_a_peer,
+    more_memory_than_a_message_is_never_lost,
+];

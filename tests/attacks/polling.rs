@@ -1,6 +1,5 @@
 //! Pollers, waits and drains: each completion comes once, and no wait lasts longer than it was told.
 
-use super::common::Queues;
 use super::{DEPTH, LIMITS, Stage, all, assert_disjoint, connect, fails, join, settle, small};
 use interlock::soft::{Fabric, Fault, Verb};
 use interlock::{Completion, CompletionQueue, Context, PollError, RemoteWrite, Status};
@@ -8,6 +7,7 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use std::{mem, thread};
+use support::Queues;
 
 #[test]
 fn two_pollers_of_one_pair_on_two_threads_never_give_a_buffer_twice() {
@@ -206,3 +206,15 @@ fn completions_in_the_pollers_hands_never_come_twice() {
     assert_eq!(poller.unknown_completions(), 0);
     assert_eq!(stage.queue.room(), stage.queue.capacity());
 }
+
+support::also_extended![
+    two_pollers_of_one_pair_on_two_threads_never_give_a_buffer_twice,
+    r_6_a_failed_poll_is_not_a_completion,
+    r_7_a_drain_never_waits_longer_than_it_was_told,
+    a_drain_never_waits_longer_because_others_are_busy,
+    a_timeout_that_never_ends_never_panics,
+    a_wait_never_sleeps_through_the_end_of_a_pair,
+    s_3_a_completion_never_depends_on_what_it_came_from,
+    s_4_a_queue_never_has_two_pollers,
+    completions_in_the_pollers_hands_never_come_twice,
+];

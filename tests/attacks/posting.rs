@@ -1,7 +1,6 @@
-//! Posts and batches: whatever refuses them, breaks them off or leaves it open whether they are queued, each buffer is with the
-//! device or with the program.
+//! Posts and batches: whatever refuses them, breaks them off or leaves it open whether they are queued, each buffer is
+//! with the device or with the program.
 
-use super::common::Queues;
 use super::{DEPTH, LIMITS, all, assert_disjoint, fails, join, settle, small};
 use interlock::soft::{Fault, Verb};
 use interlock::{
@@ -9,6 +8,7 @@ use interlock::{
     WorkId, WorkRequest,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use support::Queues;
 
 #[test]
 fn what_a_panicking_batch_took_back_never_comes_out_of_the_poller() {
@@ -311,3 +311,17 @@ fn a_pair_that_broke_never_takes_a_request_by_any_way() {
         assert!(matches!(receives.post_receive(filled()), Err(PostError::QueueFull(_))));
     }
 }
+
+support::also_extended![
+    what_a_panicking_batch_took_back_never_comes_out_of_the_poller,
+    what_a_provider_refused_in_a_batch_never_comes_out_of_the_poller_too,
+    a_batch_that_panics_after_a_doorbell_never_takes_back_what_was_rung,
+    nested_batches_never_mix_their_requests,
+    a_batch_that_ends_early_never_loses_what_it_was_given,
+    s_1_an_empty_batch_never_reaches_the_provider,
+    a_refused_post_never_keeps_the_buffer,
+    an_uncertain_send_never_comes_back_before_the_device_is_done_with_it,
+    an_uncertain_receive_never_comes_back_before_the_device_is_done_with_it,
+    an_uncertain_batch_never_gives_its_buffers_back,
+    a_pair_that_broke_never_takes_a_request_by_any_way,
+];

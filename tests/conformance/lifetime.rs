@@ -1,7 +1,7 @@
 //! Lifetimes.
 
-use crate::common::{PATIENCE, eventually};
 use crate::{message, next};
+use support::{PATIENCE, eventually};
 
 /// A child that touches what its parent has changes nothing for the parent. What it gets itself nobody promises.
 #[test]

@@ -55,7 +55,7 @@ fn c169_more_than_the_device_has_is_refused() {
 /// A GID is found by its address and kind; where there is none, the error lists those that there are.
 #[test]
 fn c172_a_gid_is_found_by_what_it_is() {
-    let context = crate::common::context();
+    let context = support::context();
     let port = context.active_port().unwrap();
     let chosen = port.gid().unwrap();
     let IpAddr::V4(address) = chosen.gid.address() else { panic!("{chosen}: the usual one is of IPv4") };

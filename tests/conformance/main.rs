@@ -1,14 +1,11 @@
-//! What the specification says of verbs, case by case: those of docs/conformance.md that no other test shows. The number of the
-//! case is in front. On the soft device, or on the one that `INTERLOCK_DEVICE` names, by the same code.
-
-#[path = "../common/mod.rs"]
-mod common;
+//! What the specification says of verbs, case by case: those of docs/conformance.md that no other test shows. The
+//! number of the case is in front. On the soft device, or on the one that `INTERLOCK_DEVICE` names, by the same code.
 
 /// A domain on the device to test on.
 macro_rules! domain {
     () => {{
         interlock::domain! { struct Test; }
-        crate::common::context().named_domain(Test).unwrap()
+        support::context().named_domain(Test).unwrap()
     }};
 }
 /// Two connected pairs on the device to test on.
@@ -31,28 +28,11 @@ mod regions;
 mod shared;
 mod states;
 
-use common::{Link, PATIENCE};
-use interlock::{
-    Brand, Buffer, Endpoint, Failure, PeerPath, Poller, ProtectionDomain, Psn, RnrTimer, RtrAttributes, RtsAttributes,
-    Success,
-};
+use interlock::{Endpoint, PeerPath, Psn, RnrTimer, RtrAttributes, RtsAttributes};
+use support::{Link, failure, message, next};
 
 /// Long enough for what does not come.
 const WHILE: std::time::Duration = std::time::Duration::from_millis(100);
-
-fn next<B: Brand>(poller: &mut Poller<B>) -> Success<B> {
-    poller.wait(PATIENCE).unwrap().check().unwrap()
-}
-
-fn failure<B: Brand>(poller: &mut Poller<B>) -> Failure<B> {
-    poller.wait(PATIENCE).unwrap().check().unwrap_err()
-}
-
-fn message<B: Brand>(domain: &ProtectionDomain<B>, bytes: &[u8]) -> Buffer<B> {
-    let mut buffer = domain.buffer(bytes.len()).unwrap();
-    buffer.write(bytes).unwrap();
-    buffer
-}
 
 /// To Ready To Receive from `peer`.
 fn from(peer: &Endpoint) -> RtrAttributes {

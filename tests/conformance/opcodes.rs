@@ -1,11 +1,11 @@
 //! Operations.
 
-use crate::common::{Link, PATIENCE, deviates, unless_refused};
 use crate::{WHILE, message, next};
 use interlock::{
     BufferList, ConnectAttributes, Limits, PostError, RemoteAtomic, RemoteRead, RemoteWrite, RequestFlaw, Work,
     WorkRequest,
 };
+use support::{Link, PATIENCE, deviates, unless_refused};
 
 /// The result of an atomic takes 8 bytes, no more and no less.
 #[test]
@@ -62,8 +62,8 @@ fn c062_a_fenced_send_waits_for_the_read_before_it() {
     }
 }
 
-/// A fenced send waits for the reads before it, not for one after it. On soft-RoCE it does when it has to be sent again, and that
-/// read waits for it: Error is the way out.
+/// A fenced send waits for the reads before it, not for one after it. On soft-RoCE it does when it has to be sent
+/// again, and that read waits for it: Error is the way out.
 #[test]
 fn c062_a_fenced_send_does_not_wait_for_the_read_after_it() {
     let mut link = link!(4);

@@ -1,12 +1,12 @@
 //! What a peer may not do. Its records of granted memory are bytes, so they can say anything.
 
-use crate::common::{Link, PATIENCE, deviates, eventually};
 use crate::{failure, from, message, next, sending};
 use interlock::{
     Brand, ConnectAttributes, DeviceState, Exposed, InitAttributes, Limits, PeerRights, Psn, RemoteAll, RemoteAtomic,
     RemoteRead, RemoteReadWrite, RemoteRegion, RemoteWrite, Status,
 };
 use std::time::{Duration, Instant};
+use support::{Link, PATIENCE, deviates, eventually};
 
 /// The record of `region` with byte `at` changed.
 fn forged<A: Exposed, B: Exposed>(
@@ -26,7 +26,8 @@ const LENGTH: usize = 23;
 /// All rights, as a record says them.
 const ALL: u8 = 0b1110;
 
-/// The write to `target` fails as the peer's memory is not to be reached so; the peer's pair breaks, and its receive is flushed.
+/// The write to `target` fails as the peer's memory is not to be reached so; the peer's pair breaks, and its receive is
+/// flushed.
 fn is_refused<B: Brand>(link: &mut Link<B>, len: usize, target: &RemoteRegion<RemoteWrite>) {
     let receive = link.right.post_receive(link.domain.buffer(8).unwrap()).unwrap();
     let write = link.left.post_write(message(&link.domain, &vec![0xff; len]), target).unwrap();

@@ -1,11 +1,11 @@
 //! Asynchronous events of shared receive queues.
 
-use crate::common::{PATIENCE, Promise, deviates, lacks};
 use crate::{WHILE, message, next};
 use interlock::{
     AsyncEvent, Brand, Limits, OnShared, Poller, ProtectionDomain, QueuePair, QueuePairEvent, ReadyToSend,
     ReliableConnection, SharedLimits, SharedReceiveQueue, SharedReceiveQueueEvent,
 };
+use support::{PATIENCE, Promise, deviates, lacks};
 
 /// A client, and a server that receives from a shared queue.
 struct Served<B> {

@@ -1,8 +1,8 @@
 //! States of queue pairs.
 
-use crate::common::{Link, PATIENCE, deviates, eventually};
 use crate::{WHILE, failure, from, message, next, sending};
 use interlock::{DeviceState, InitAttributes, Limits, PeerRights, PostError, RemoteWrite, Status, TransitionFailure};
+use support::{Link, PATIENCE, deviates, eventually};
 
 /// Step by step, and each time the device says the same as the type.
 #[test]
@@ -38,7 +38,8 @@ fn c010_a_datagram_pair_goes_up_without_a_peer() {
     assert_eq!(pair.query_state().unwrap(), DeviceState::ReadyToSend);
 }
 
-/// A send queue of which each place was used drains as a new one does. On soft-RoCE it never does: Error is the way out.
+/// A send queue of which each place was used drains as a new one does. On soft-RoCE it never does: Error is the way
+/// out.
 #[test]
 fn c015_a_send_queue_that_went_round_drains() {
     let Link { domain, mut poller, mut left, right: _right, .. } = link!(4);

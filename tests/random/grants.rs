@@ -1,8 +1,7 @@
-//! Memory that comes and goes: parts of a page are cut and joined, registered again, leased, put behind windows and taken back,
-//! while a peer writes to what it was granted, and to what it was not.
+//! Parts of a page are cut and joined, registered again, leased, put behind windows and taken back. Meanwhile a peer
+//! writes to memory that it was granted, and to memory that it was not.
 
-use crate::common::Queues;
-use crate::{Device, Random, Stage, common, for_seeds, patient};
+use crate::{Device, Effort, Random, Stage, for_programs, patient};
 use interlock::soft::{Fault, Verb};
 use interlock::{
     AnyQueuePair, BoundWindow, Brand, Buffer, CompletionQueue, Failure, Lapsed, Lease, Limits, LocalWrite,
@@ -11,24 +10,28 @@ use interlock::{
 };
 use std::ops::Range;
 use std::time::Duration;
+use support::Queues;
+use support::steps::Step;
 
 const LIMITS: Limits =
     Limits { sends: 8, receives: 1, inline_bytes: 0, elements: 1, posting: interlock::Posting::List };
-/// Of memory, 8 bytes each.
+/// The size of the page in words of 8 bytes.
 const WORDS: usize = 64;
 const MOST_WORDS_WRITTEN: usize = 4;
 
-/// What lets a peer in.
+/// The ways to let a peer in.
 enum Grant<B> {
     Lease(Lease<B, RemoteAll>),
     ReadOnly(Lease<B, RemoteRead>),
     Region(MemoryRegion<B, RemoteAll, Buffer<B>>),
-    /// A lease in a registration of that part alone.
+    /// A lease inside a registration of that part alone.
     Nested(Lease<B, RemoteAll>, SplitRegion<B, LocalWrite, Buffer<B>>),
-    /// A window over a part of the page, where bounds are kept; and one over a registration of a part.
+    /// A window over a part of the page, on a device that checks the bounds of windows.
     Window(BoundWindow<B, Type2>),
+    /// A window over all of a registration of that part, which every device with windows can do.
     WholeWindow(BoundWindow<B, Type2>, SplitRegion<B, Windowed<LocalWrite>, Buffer<B>>),
-    /// A lease that was forgotten: it is the peer's for good. Whether a write that failed was done there, only the peer can see.
+    /// A lease that the program forgot, so that the memory is the peer's for good. If a write to it failed, only the
+    /// peer can see whether it was executed; `is_known` is false until it has looked.
     Forgotten {
         is_known: bool,
     },
@@ -42,7 +45,7 @@ struct Live<B> {
 }
 
 impl<B: Brand> Live<B> {
-    /// What is there now, if this side can see it.
+    /// The words that are there now, if this side can see them.
     fn load(&self) -> Option<Vec<u64>> {
         let words = (0..self.words).map(|word| match &self.grant {
             Grant::Lease(lease) | Grant::Nested(lease, _) => lease.load(8 * word).ok(),
@@ -63,16 +66,48 @@ fn word_at(bytes: &[u8], word: usize) -> u64 {
     u64::from_ne_bytes(bytes[8 * word..8 * word + 8].try_into().unwrap())
 }
 
-/// A write of the peer that has not come out yet.
+/// A write of the peer whose completion has not come out.
 #[derive(Debug)]
 struct Written {
     id: WorkId,
     at: usize,
     words: usize,
     value: u64,
-    /// Seen to have been done, or not to have been when the memory was taken back.
+    /// Whether it was executed, once that is known: it was seen in memory, or it was not there when the memory was
+    /// taken back.
     done: Option<bool>,
 }
+
+/// What a step of a program does.
+#[derive(Clone, Copy, Debug)]
+enum Call {
+    Poll,
+    Step,
+    Grant,
+    Revoke,
+    Write,
+    Look,
+    Shape,
+    Lose,
+    Trespass,
+    RenewLink,
+    CheckAll,
+}
+
+/// Each call, with how often it comes. A failing program is made smaller by calls that come earlier here.
+const CALLS: [(u32, Call); 11] = [
+    (15, Call::Poll),
+    (25, Call::Step),
+    (30, Call::Grant),
+    (20, Call::Revoke),
+    (60, Call::Write),
+    (10, Call::Look),
+    (30, Call::Shape),
+    (4, Call::Lose),
+    (3, Call::Trespass),
+    (1, Call::RenewLink),
+    (2, Call::CheckAll),
+];
 
 struct World<B> {
     device: Device,
@@ -83,17 +118,18 @@ struct World<B> {
     peer: AnyQueuePair<B>,
     own: AnyQueuePair<B>,
     base: usize,
-    /// What is in memory for sure, but for the writes that have not come out.
+    /// What is in memory, apart from the writes in `writes`.
     content: Vec<u64>,
     free: Vec<Buffer<B>>,
     live: Vec<Live<B>>,
-    /// Records of what was taken back.
+    /// Records of grants that were taken back.
     stale: Vec<RemoteRegion<RemoteAll>>,
     writes: Vec<Written>,
-    /// Those that failed while the window was ended that they go through: it may have come after them.
+    /// Writes that failed while their window was being revoked. They may have been executed before the revocation.
     lost: Vec<Written>,
     revoking: Option<Range<usize>>,
-    /// What else the peer posts, one at a time, and what came of it; likewise of windows here.
+    /// A request that is no write: one of the peer, or one of this side about a window. There is one at a time; `came`
+    /// is its outcome.
     other: Option<WorkId>,
     came: Option<Result<Work<B>, Failure<B>>>,
     last_value: u64,
@@ -153,12 +189,13 @@ impl<B: Brand> World<B> {
         self.peer.ready().unwrap()
     }
 
-    /// Which word of the page is first in a buffer.
+    /// The word of the page that a buffer begins with.
     fn first_of(&self, buffer: &Buffer<B>) -> usize {
         (buffer.as_ptr().addr() - self.base) / 8
     }
 
-    /// What this side owns holds what it wrote, and what was written while it was granted.
+    /// Checks that the memory of this side holds what this side wrote, and what the peer wrote while the memory was
+    /// granted.
     fn check(&self) {
         for buffer in &self.free {
             let first = self.first_of(buffer);
@@ -169,8 +206,8 @@ impl<B: Brand> World<B> {
         }
     }
 
-    /// Finds out how many of the writes that have not come out are in what was `found` from word `first` on. They come in order,
-    /// so no other ones are.
+    /// Finds out which of the open writes are in the words `found` from word `first` on. Writes are executed in order,
+    /// so these are the first ones.
     fn settle(&mut self, first: usize, found: &[u64], ended: bool) {
         let range = first..first + found.len();
         let mut content = self.content[range.clone()].to_vec();
@@ -183,7 +220,7 @@ impl<B: Brand> World<B> {
                 reached = Some(count + 1);
             }
         }
-        // A device that nobody steps writes while this is read word by word, until the memory is taken back.
+        // A device that is not stepped writes while this side reads word by word, until the memory is taken back.
         let (under_way, content) = (!ended && self.device.stepped.is_none(), &self.content);
         let is_possible = |(word, found): (usize, &u64)| {
             let covers = |write: &Written| (write.at..write.at + write.words).contains(&word) && write.value == *found;
@@ -204,7 +241,7 @@ impl<B: Brand> World<B> {
         self.content[range].copy_from_slice(found);
     }
 
-    /// A part of memory is the program's again.
+    /// Takes note that a part of memory is the program's again.
     fn take_back(&mut self, record: RemoteRegion<RemoteAll>, mut buffer: Buffer<B>) {
         buffer.set_len(buffer.capacity()).unwrap();
         let first = self.first_of(&buffer);
@@ -215,7 +252,7 @@ impl<B: Brand> World<B> {
         self.free.push(buffer);
     }
 
-    /// Grants a part of what is free, as much as one of its buffers.
+    /// Grants one of the free buffers to the peer.
     fn grant(&mut self, random: &mut Random) {
         if self.free.is_empty() || self.live.len() > 5 {
             return;
@@ -236,7 +273,7 @@ impl<B: Brand> World<B> {
             1 => {
                 let lease = self.domain.lease::<RemoteRead, _>(buffer, duration).unwrap();
                 let record = lease.remote();
-                // A peer that says that it may do more.
+                // A peer may change the record to claim more rights.
                 let record = RemoteRegion::of_peer(record.address(), record.len(), record.rkey().value()).unwrap();
                 (Grant::ReadOnly(lease), record)
             }
@@ -283,14 +320,14 @@ impl<B: Brand> World<B> {
         self.live.push(Live { grant, first, words, record });
     }
 
-    /// Takes a grant back, whatever the peer has under way.
+    /// Takes a grant back while the peer may have writes in flight.
     fn revoke(&mut self, random: &mut Random, at: usize) {
         let Live { grant, first, words, record } = self.live.swap_remove(at);
         let refused = random.one_in(8) && !self.device.fatal.get();
         macro_rules! end {
             ($lease:expr, $end:ident, $again:expr) => {{
                 if refused && self.device.inject(fails(Verb::DeregMr)) {
-                    // It comes back as it was, and peers still reach it.
+                    // The grant comes back as it was, and the peer still reaches the memory.
                     let grant = $again($lease.$end().unwrap_err().region);
                     return self.live.push(Live { grant, first, words, record });
                 }
@@ -339,9 +376,10 @@ impl<B: Brand> World<B> {
         self.take_back(record, buffer);
     }
 
-    /// The memory of a window of which nothing is known, since the connection failed meanwhile.
+    /// Ends a window whose bind or revocation was flushed because the connection failed, and returns its memory.
     fn unsettled(&mut self, result: Result<Work<B>, Failure<B>>) -> Lapsed<B> {
-        // What the peer writes to a window breaks the pair as soon as that has ended, before the end is known.
+        // A write of the peer to a window that has just ended breaks the pair, perhaps before this side knows of the
+        // end.
         let too_late = |write: &Written| write.done == Some(false) || self.is_revoking(write.at);
         let failing = self.failing || self.writes.iter().any(too_late);
         self.failing = true;
@@ -357,14 +395,14 @@ impl<B: Brand> World<B> {
         self.revoking.as_ref().is_some_and(|range| range.contains(&at))
     }
 
-    /// Polls until a request that is not one of the peer's writes comes out.
+    /// Polls until request `id`, which is not one of the peer's writes, comes out.
     fn outcome(&mut self, id: WorkId) -> Result<Work<B>, Failure<B>> {
         self.other = Some(id);
         self.until("what was posted", |world| world.came.is_some());
         self.came.take().unwrap()
     }
 
-    /// A write to one of the grants, which goes its way.
+    /// Posts a write of the peer to one of the grants, and does not wait for it.
     fn write(&mut self, random: &mut Random) {
         if self.live.is_empty() || self.failing {
             return;
@@ -388,7 +426,8 @@ impl<B: Brand> World<B> {
         }
     }
 
-    /// A read or an atomic on a grant, after all that was posted before, brings what is there.
+    /// Waits for all writes of the peer. Then lets it read one of the grants, or do an atomic there, and checks what
+    /// comes back.
     fn look(&mut self, random: &mut Random) {
         self.rest();
         if self.live.is_empty() || self.failing {
@@ -431,19 +470,19 @@ impl<B: Brand> World<B> {
         }
     }
 
-    /// The peer does what it may not: it is refused, nothing changes, and the connection is over.
+    /// Lets the peer do something that it may not do. It is refused, nothing changes, and the connection breaks.
     fn trespass(&mut self, random: &mut Random) {
         self.rest();
-        // So that its refusal is not lost.
+        // A lost refusal would look like a peer that does not answer.
         self.device.heal();
         let moved = |record: &RemoteRegion<RemoteAll>, by: i64| {
             RemoteRegion::of_peer(record.address().wrapping_add_signed(by), record.len(), record.rkey().value())
                 .unwrap()
         };
-        // Which word of it is surely not granted.
+        // Whether the last word of the target is certainly not granted; otherwise the first word is.
         let mut last = false;
         let target = match (self.live.get(random.below(self.live.len())), random.below(3)) {
-            // Beside what was granted, with one word of it or none.
+            // A target that begins before the grant or ends after it, and may overlap it.
             (Some(Live { words, record, .. }), 0) => {
                 let by = 8 * (1 + random.below(*words + 1)) as i64;
                 last = random.one_in(2);
@@ -453,7 +492,7 @@ impl<B: Brand> World<B> {
             _ if self.stale.is_empty() => return,
             _ => {
                 let record = self.stale[random.below(self.stale.len())];
-                // The device may have given the key to somebody else.
+                // The device may have given the key to another grant.
                 if self.live.iter().any(|live| live.record.rkey() == record.rkey()) {
                     return;
                 }
@@ -481,7 +520,7 @@ impl<B: Brand> World<B> {
         self.renew_link(random);
     }
 
-    /// Everything holds what it should.
+    /// Checks all memory, also that which is granted.
     fn check_all(&mut self) {
         self.check();
         for at in 0..self.live.len() {
@@ -492,7 +531,7 @@ impl<B: Brand> World<B> {
         }
     }
 
-    /// Waits for all writes.
+    /// Waits for all writes of the peer.
     fn rest(&mut self) {
         self.until("the peer's writes", |world| world.writes.is_empty());
         self.check_all();
@@ -501,7 +540,8 @@ impl<B: Brand> World<B> {
         }
     }
 
-    /// Both pairs end; what had been posted may have been done. Windows end with the pair that they were bound on.
+    /// Ends both pairs and connects new ones. Writes in flight may have been executed. A window ends with the pair on
+    /// which it was bound.
     fn renew_link(&mut self, random: &mut Random) {
         self.failing = true;
         let end_windows = |world: &mut Self, random: &mut Random, all: bool| {
@@ -511,7 +551,7 @@ impl<B: Brand> World<B> {
                 }
             }
         };
-        // A failed device does not end those that a pair still has.
+        // A failed device does not end windows of a pair that still exists.
         end_windows(self, random, self.device.fatal.get());
         let (peer, own) = (std::mem::take(&mut self.peer), std::mem::take(&mut self.own));
         if random.one_in(2) {
@@ -529,7 +569,7 @@ impl<B: Brand> World<B> {
         }
     }
 
-    /// Cuts, joins and changes what is free.
+    /// Cuts a free buffer in two, joins two, or fills one.
     fn shape(&mut self, random: &mut Random) {
         self.check();
         if self.free.is_empty() {
@@ -545,7 +585,7 @@ impl<B: Brand> World<B> {
             1 => {
                 let end = buffer.as_ptr().addr() + buffer.capacity();
                 let next = self.free.iter().position(|next| next.as_ptr().addr() == end);
-                // One of another registration, though it is next to it, is none of this one's.
+                // A free buffer that begins where this one ends is of the same page, so the two can be joined.
                 if let Some(next) = next.map(|next| self.free.swap_remove(next)) {
                     match buffer.join(next) {
                         Ok(both) => return self.free.push(both),
@@ -562,22 +602,24 @@ impl<B: Brand> World<B> {
         self.free.push(buffer);
     }
 
-    fn act(&mut self, random: &mut Random) {
-        match random.below(200) {
-            0..30 => self.grant(random),
-            30..50 if !self.live.is_empty() => {
+    fn act(&mut self, step: &Step<Call>) {
+        let random = &mut step.random();
+        match step.call {
+            Call::Poll => drop(self.poll(1 + random.below(4))),
+            Call::Step => self.device.step(random),
+            Call::Grant => self.grant(random),
+            Call::Revoke if self.live.is_empty() => (),
+            Call::Revoke => {
                 let at = random.below(self.live.len());
                 self.revoke(random, at);
             }
-            50..110 => self.write(random),
-            110..120 => self.look(random),
-            120..150 => self.shape(random),
-            150..165 => drop(self.poll(1 + random.below(4))),
-            165..190 => self.device.step(random),
-            190..194 => self.device.lose(random),
-            194..197 => self.trespass(random),
-            197 => self.renew_link(random),
-            _ => self.check_all(),
+            Call::Write => self.write(random),
+            Call::Look => self.look(random),
+            Call::Shape => self.shape(random),
+            Call::Lose => self.device.lose(random),
+            Call::Trespass => self.trespass(random),
+            Call::RenewLink => self.renew_link(random),
+            Call::CheckAll => self.check_all(),
         }
     }
 }
@@ -610,7 +652,7 @@ impl<B: Brand> Stage<B> for World<B> {
             match result {
                 Ok(_) => {
                     assert_ne!(done, Some(false), "a write succeeds after the memory was taken back without it");
-                    // What was seen to be done may have been written over since.
+                    // If the write was seen in memory before, later writes may have overwritten it.
                     if done.is_none() {
                         self.content[at..at + words].fill(value);
                     }
@@ -625,7 +667,7 @@ impl<B: Brand> Stage<B> for World<B> {
                     };
                     assert!(may, "a write at {at}, done: {done:?}, ends with {}", failure.status);
                     self.failing = true;
-                    // It may have been done all the same.
+                    // A write that failed may have been executed all the same.
                     if done.is_none() {
                         let holds = |live: &&mut Live<B>| (live.first..live.first + live.words).contains(&at);
                         let Some(live) = self.live.iter_mut().find(holds) else {
@@ -651,25 +693,24 @@ impl<B: Brand> Stage<B> for World<B> {
 
 #[test]
 fn a_peer_reaches_what_it_is_granted_and_nothing_else() {
-    let steps = if common::context().is_soft() { 1200 } else { 300 };
-    for_seeds(150, 6, |mut random| {
+    let effort = Effort { programs: [150, 6], most_steps: [1200, 300] };
+    for_programs("a_peer_reaches_what_it_is_granted_and_nothing_else", &effort, 1, &CALLS, |program| {
         let device = Device::open();
         let context = device.context.clone();
         let done = context.with_domain(|domain| {
             let mut world = World::new(device, domain);
-            for _ in 0..random.below(steps) {
-                world.act(&mut random);
-            }
+            program.steps().for_each(|step| world.act(step));
+            let random = &mut program.random_after();
             if random.one_in(3) {
                 world.device.fail();
             }
             if !world.device.fatal.get() {
                 world.rest();
             }
-            world.renew_link(&mut random);
+            world.renew_link(random);
             for at in (0..world.live.len()).rev() {
                 while world.live.get(at).is_some_and(|live| !matches!(live.grant, Grant::Forgotten { .. })) {
-                    world.revoke(&mut random, at);
+                    world.revoke(random, at);
                 }
             }
             world.check();

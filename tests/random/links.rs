@@ -1,7 +1,6 @@
-//! Several pairs of reliable connections, each with receives of its own; and drops in any order.
+//! Several reliable connections, each with receives of its own; and objects that are dropped in any order.
 
-use crate::common::{PATIENCE, Queues};
-use crate::{Device, Expected, Random, Stage, for_seeds, patient};
+use crate::{Device, Effort, Expected, Random, Stage, domain_named, for_programs, patient};
 use interlock::{
     AnyQueuePair, Buffer, Completion, CompletionQueue, DeviceState, Errored, Init, Limits, MemoryRegion, Operation,
     Poller, Port, PostError, PostedMemory, ProtectionDomain, QueuePair, RemoteAll, RemoteRegion, SharedLimits, Status,
@@ -10,17 +9,19 @@ use interlock::{
 use std::any::Any;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
+use support::steps::Step;
+use support::{PATIENCE, Queues};
 
 interlock::domain! {
     struct Test;
     struct Dropped;
 }
 
-/// Little, so that queues are often full.
+/// Short queues, so that they are often full.
 const LIMITS: Limits =
     Limits { sends: 4, receives: 3, inline_bytes: 0, elements: 1, posting: interlock::Posting::List };
 const LINKS: usize = 3;
-/// As many as can be in flight, and some.
+/// More than can be in flight.
 const BUFFERS: usize = 2 * LINKS * LIMITS.completions() as usize + 4;
 const BUFFER_BYTES: usize = 64;
 
@@ -28,13 +29,13 @@ const BUFFER_BYTES: usize = 64;
 enum What {
     Receive,
     Message,
-    /// Of a number to the peer's first word: numbers grow.
+    /// A write of this number to the peer's first word. The numbers grow.
     Write(u64),
-    /// Of that word, which was at least this when it was posted.
+    /// A read of that word, which held at least this number when the read was posted.
     Read(u64),
-    /// Of one to the peer's second word.
+    /// An atomic that adds one to the peer's second word.
     Add,
-    /// A write to where nothing is any more.
+    /// A write to a region that is gone.
     Bad,
 }
 
@@ -47,23 +48,24 @@ struct Posted {
     what: What,
 }
 
-/// A pair from one connect to the next.
+/// What the model knows of a pair, from one connect to the next.
 #[derive(Default, Debug)]
 struct Life {
     peer: usize,
-    /// Of sends and of receives: how many were posted, how many came out, and whether one has failed.
+    /// Of sends and of receives: how many were posted, how many came out, and whether one of them has failed.
     posted: [u64; 2],
     out: [u64; 2],
     failed: [bool; 2],
-    /// What was sent: immediate and length. The first eight bytes are the place in this list.
+    /// The messages that were sent, each as immediate and length. Its first eight bytes are its place in this list.
     messages: Vec<(Option<u32>, usize)>,
     received: usize,
-    /// The last number written, and the last one known to have arrived.
+    /// The last number that was written, and the last one that is known to have arrived.
     written: (u64, u64),
     added: Option<u64>,
-    /// The last send is unsignalled: what came of it the next one tells.
+    /// The last send is unsignalled, so only the next one tells what became of it.
     quiet: bool,
-    /// Why its requests may fail: it was taken down; the peer's bad request broke it, or its own; the peer is down.
+    /// Why requests may fail: the pair was taken down, a bad request of the peer broke it, a bad request of its own
+    /// did, or the peer does not answer.
     closing: bool,
     hit: bool,
     bad: bool,
@@ -95,6 +97,41 @@ struct End {
     life: usize,
 }
 
+/// What a step of a program does. The place of a step is one of the ends.
+#[derive(Clone, Copy, Debug)]
+enum Call {
+    Poll,
+    Step,
+    Receive,
+    Message,
+    Write,
+    Read,
+    Add,
+    Flawed,
+    Lose,
+    Settle,
+    Pause,
+    Bad,
+    Revive,
+}
+
+/// Each call, with how often it comes. A failing program is made smaller by calls that come earlier here.
+const CALLS: [(u32, Call); 13] = [
+    (90, Call::Poll),
+    (62, Call::Step),
+    (60, Call::Receive),
+    (60, Call::Message),
+    (30, Call::Write),
+    (30, Call::Read),
+    (20, Call::Add),
+    (10, Call::Flawed),
+    (8, Call::Lose),
+    (10, Call::Settle),
+    (10, Call::Pause),
+    (4, Call::Bad),
+    (6, Call::Revive),
+];
+
 struct World {
     device: Device,
     domain: ProtectionDomain<Test>,
@@ -102,7 +139,7 @@ struct World {
     queue: CompletionQueue<Test>,
     poller: Poller<Test>,
     free: Vec<Buffer<Test>>,
-    /// Two words for each end, which its peer writes and adds to.
+    /// Two words for each end. The peer writes the first one and adds to the second one.
     words: MemoryRegion<Test, RemoteAll, Vec<u64>>,
     nothing: RemoteRegion<RemoteAll>,
     links: Vec<[End; 2]>,
@@ -110,7 +147,7 @@ struct World {
     in_flight: HashMap<WorkId, Posted>,
     /// Every send is signalled.
     loud: bool,
-    /// Sends may be fenced, and send queues drained.
+    /// Whether sends are fenced, and whether send queues are drained, which not every device does right.
     fences: bool,
     drains: bool,
 }
@@ -118,7 +155,7 @@ struct World {
 impl World {
     fn new(fences: bool, drains: bool) -> Self {
         let device = Device::open();
-        let domain = device.context.named_domain(Test).unwrap();
+        let domain = domain_named(&device.context, Test);
         let port = device.context.active_port().unwrap();
         let (queue, poller) = domain.queue(2 * LINKS as u32 * LIMITS.completions()).unwrap();
         let free = domain.buffers(BUFFERS, BUFFER_BYTES).unwrap();
@@ -155,14 +192,14 @@ impl World {
         self.domain.reliable(&self.queue, &LIMITS).unwrap().into_init(&self.port).unwrap()
     }
 
-    /// Another life for two pairs.
+    /// Connects two pairs, which begins a life of each.
     fn connect(&mut self, pairs: [QueuePair<Test, Init>; 2]) -> [End; 2] {
         let life = self.lives.len();
         self.lives.push(Life { peer: life + 1, ..Life::default() });
         self.lives.push(Life { peer: life, ..Life::default() });
         let attr = patient();
         let [mut left, right] = pairs;
-        // A receive may be there before there is a peer.
+        // A receive may be posted before the pair is connected.
         let buffer = self.free.pop().unwrap();
         let address = buffer.as_ptr().addr();
         let id = left.post_receive(buffer).unwrap();
@@ -181,13 +218,13 @@ impl World {
         *posted += 1;
     }
 
-    /// The words of an end, for its peer.
+    /// One of the words of an end, for its peer.
     fn target(&self, link: usize, end: usize, word: u64) -> RemoteRegion<RemoteAll> {
         let at = 8 * (4 * link as u64 + 2 * end as u64 + word);
         self.words.remote().slice(at..at + 8).unwrap()
     }
 
-    /// Posts something, and holds the answer against the model.
+    /// Posts something, and checks the answer against the model.
     fn post(&mut self, random: &mut Random, link: usize, end: usize, what: What) {
         let [first, second] = [self.target(link, 1 - end, 0), self.target(link, 1 - end, 1)];
         let nothing = self.nothing.slice(0..8).unwrap();
@@ -267,7 +304,7 @@ impl World {
         self.free.push(back);
     }
 
-    /// A request that cannot be, however the pair is.
+    /// Posts a request that the library refuses whether the pair is full, broken or neither.
     fn post_flawed(&mut self, link: usize, end: usize) {
         let target = self.target(link, 1 - end, 0);
         let Some(pair) = self.links[link][end].pair.ready() else { return };
@@ -279,7 +316,7 @@ impl World {
         self.free.push(request);
     }
 
-    /// Holds a completion against the model.
+    /// Checks a completion against the model.
     fn complete(&mut self, completion: Completion<Test>) {
         let id = completion.id();
         let Some(posted) = self.in_flight.remove(&id) else { panic!("{id:?} came, which is not in flight") };
@@ -350,14 +387,14 @@ impl World {
         }
     }
 
-    /// Takes an end down, on one of several ways, to Init again.
+    /// Takes an end down in one of several ways, and returns a pair in Init.
     fn take_down_end(&mut self, random: &mut Random, link: usize, end: usize) -> QueuePair<Test, Init> {
         let life = self.links[link][end].life;
         let peer = self.lives[life].peer;
         (self.lives[life].closing, self.lives[peer].unanswered) = (true, true);
         let over = |world: &Self| (0..2).all(|queue| world.lives[life].in_flight(queue) == 0);
         let flush = |world: &mut Self, errored: &QueuePair<Test, Errored>| {
-            // An unsignalled send that succeeded last is not flushed, and nothing after it tells.
+            // If the last send is unsignalled and succeeded, it makes no completion, and no later send retires it.
             if !world.lives[life].quiet {
                 world.until("the flush", |world| over(world));
                 assert_eq!((errored.sends_in_flight(), errored.receives_in_flight()), (0, 0));
@@ -371,7 +408,7 @@ impl World {
     fn revive(&mut self, random: &mut Random, link: usize) {
         let first = random.below(2);
         let one = self.take_down_end(random, link, first);
-        // Meanwhile the other end may go on, and fail.
+        // Meanwhile the other end goes on, and may fail.
         for _ in 0..random.below(3) {
             self.post(random, link, 1 - first, What::Message);
             self.device.step(random);
@@ -380,7 +417,7 @@ impl World {
         let other = self.take_down_end(random, link, 1 - first);
         let life = self.lives.len();
         for end in 0..2 {
-            // The words of a new life begin anew.
+            // Each life begins with words of 0.
             self.words.store(8 * (4 * link + 2 * end), 0).unwrap();
             self.words.store(8 * (4 * link + 2 * end) + 8, 0).unwrap();
         }
@@ -388,7 +425,7 @@ impl World {
         assert_eq!(self.links[link].each_ref().map(|end| end.life), [life, life + 1]);
     }
 
-    /// Drains and resumes, if nothing is under way.
+    /// Drains a send queue and resumes it, if no send is in flight.
     fn pause(&mut self, link: usize, end: usize) {
         let life = self.links[link][end].life;
         if !self.drains || self.lives[life].in_flight(0) != 0 {
@@ -408,7 +445,7 @@ impl World {
                 });
                 match pair.resume() {
                     Ok(pair) => pair.into(),
-                    // The device has left the state behind the type.
+                    // The pair has gone to Error on the device, which the type does not show.
                     Err(error) => {
                         assert!(may_fail, "{error}");
                         error.queue_pair.into()
@@ -422,7 +459,7 @@ impl World {
         };
     }
 
-    /// What was sent arrives, and what was posted succeeds, on a link where nothing went wrong.
+    /// Waits until all sends of a link are complete and have arrived, unless something went wrong there.
     fn settle(&mut self, random: &mut Random, link: usize) {
         let ends = [0, 1].map(|end| self.links[link][end].life);
         if ends.iter().any(|&life| self.lives[life].may_fail()) {
@@ -465,25 +502,25 @@ impl World {
         ends.iter().all(|&life| self.lives[life].received == self.lives[self.lives[life].peer].messages.len())
     }
 
-    /// One call, or a few that belong together.
-    fn act(&mut self, random: &mut Random) {
-        let (link, end) = (random.below(LINKS), random.below(2));
+    /// Does a step.
+    fn act(&mut self, step: &Step<Call>) {
+        let (random, link, end) = (&mut step.random(), step.place / 2, step.place % 2);
         let life = self.links[link][end].life;
         let (last, least) = self.lives[life].written;
-        match random.below(400) {
-            0..60 => self.post(random, link, end, What::Receive),
-            60..120 => self.post(random, link, end, What::Message),
-            120..150 => self.post(random, link, end, What::Write(last + 1)),
-            150..180 => self.post(random, link, end, What::Read(least)),
-            180..200 => self.post(random, link, end, What::Add),
-            200..210 => self.post_flawed(link, end),
-            210..300 => drop(self.poll(1 + random.below(6))),
-            300..362 => self.device.step(random),
-            362..370 => self.device.lose(random),
-            370..380 => self.settle(random, link),
-            380..390 => self.pause(link, end),
-            390..394 => self.post(random, link, end, What::Bad),
-            _ => self.revive(random, link),
+        match step.call {
+            Call::Poll => drop(self.poll(1 + random.below(6))),
+            Call::Step => self.device.step(random),
+            Call::Receive => self.post(random, link, end, What::Receive),
+            Call::Message => self.post(random, link, end, What::Message),
+            Call::Write => self.post(random, link, end, What::Write(last + 1)),
+            Call::Read => self.post(random, link, end, What::Read(least)),
+            Call::Add => self.post(random, link, end, What::Add),
+            Call::Flawed => self.post_flawed(link, end),
+            Call::Lose => self.device.lose(random),
+            Call::Settle => self.settle(random, link),
+            Call::Pause => self.pause(link, end),
+            Call::Bad => self.post(random, link, end, What::Bad),
+            Call::Revive => self.revive(random, link),
         }
     }
 }
@@ -508,20 +545,19 @@ impl Stage<Test> for World {
 
 #[test]
 fn random_calls_end_as_the_model_says() {
-    let (fences, drains) = (!crate::common::deviates("C062"), !crate::common::deviates("C015"));
-    let steps = if crate::common::context().is_soft() { 2000 } else { 600 };
-    for_seeds(150, 12, |mut random| {
+    let (fences, drains) = (!support::deviates("C062"), !support::deviates("C015"));
+    let effort = Effort { programs: [150, 12], most_steps: [4000, 1200] };
+    for_programs("random_calls_end_as_the_model_says", &effort, 2 * LINKS, &CALLS, |program| {
         let mut world = World::new(fences, drains);
-        for _ in 0..steps {
-            world.act(&mut random);
-        }
+        program.steps().for_each(|step| world.act(step));
+        let random = &mut program.random_after();
         for link in 0..LINKS {
-            world.settle(&mut random, link);
+            world.settle(random, link);
         }
-        // Whatever is still under way comes back when its pair goes.
+        // What is still in flight comes back when its pair ends.
         for link in 0..LINKS {
             for end in 0..2 {
-                drop(world.take_down_end(&mut random, link, end));
+                drop(world.take_down_end(random, link, end));
             }
         }
         assert!(world.in_flight.is_empty());
@@ -529,12 +565,21 @@ fn random_calls_end_as_the_model_says() {
     });
 }
 
-/// Every kind of object, some of them in use, dropped in any order: nothing is left, so the domain's name is free again.
+/// Drops an object.
+#[derive(Clone, Copy, Debug)]
+struct Dropping;
+
+/// One object of each kind, some of them in use, are dropped in any order. Then nothing is left, so the name of the
+/// domain is free again.
 #[test]
 fn drops_in_any_order_leave_nothing() {
-    for_seeds(200, 30, |mut random| {
+    const OBJECTS: usize = 14;
+    let effort = Effort { programs: [200, 30], most_steps: [OBJECTS, OBJECTS] };
+    // A step drops one of the objects that are left. The objects that no step drops are dropped at the end.
+    for_programs("drops_in_any_order_leave_nothing", &effort, OBJECTS, &[(1, Dropping)], |program| {
+        let mut random = program.random_after();
         let device = Device::open();
-        let domain = device.context.named_domain(Dropped).unwrap();
+        let domain = domain_named(&device.context, Dropped);
         let port = device.context.active_port().unwrap();
         let channel = domain.completion_channel().unwrap();
         let (queue, poller) = channel.queue(64).unwrap();
@@ -573,10 +618,13 @@ fn drops_in_any_order_leave_nothing() {
             Box::new(readiness),
         ];
         let context = device.context.clone();
-        while !objects.is_empty() {
-            // The descriptors to wait on are of no domain.
+        assert_eq!(objects.len(), OBJECTS);
+        let mut order: Vec<usize> = program.steps().map(|step| step.place).collect();
+        order.resize(OBJECTS, 0);
+        for place in order {
+            // The last object may be the readiness, which belongs to no domain.
             assert!(objects.len() == 1 || context.named_domain(Dropped).is_err(), "freed too early");
-            objects.swap_remove(random.below(objects.len()));
+            objects.swap_remove(place % objects.len());
             device.step(&mut random);
         }
         context.named_domain(Dropped).expect("nothing is left");

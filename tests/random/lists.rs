@@ -1,25 +1,26 @@
-//! Messages from lists of buffers, from bytes of the program and from memory that is shared out, one by one and in batches that
-//! may be refused half way; into buffers and into lists; reads and atomics between them, and a completion queue that is resized.
+//! Messages from lists of buffers, from inline bytes and from shared buffers, one by one and in batches that may be
+//! refused half way. Reads and atomics go between them, and the completion queue is resized.
 
-use crate::common::Queues;
-use crate::{Device, Random, Stage, Stock, common, compose, for_seeds, patient, read};
+use crate::{Device, Effort, Random, Stage, Stock, compose, domain_named, for_programs, patient, read};
 use interlock::soft::{Fault, Verb};
 use interlock::{
     Buffer, BufferList, Completion, CompletionQueue, Inline, Limits, MemoryRegion, Poller, Port, PostError,
     PostedMemory, ProtectionDomain, QueuePair, RemoteAll, ResizeError, SharedBuffer, Work, WorkId, WorkRequest,
 };
 use std::collections::{HashMap, VecDeque};
+use support::Queues;
+use support::steps::Step;
 
 interlock::domain! { struct Test; }
 
-/// More sends than a batch hands over at once.
+/// The send queue takes more than a batch hands over at once.
 const LIMITS: Limits =
     Limits { sends: 40, receives: 6, inline_bytes: 32, elements: 3, posting: interlock::Posting::List };
 const LINKS: usize = 2;
 const ROOM: u32 = 2 * LINKS as u32 * LIMITS.completions();
 const BUFFER_BYTES: usize = 48;
 const BUFFERS: usize = LINKS * 3 * (LIMITS.sends + LIMITS.receives) as usize + 3;
-/// What is read.
+/// The words that are read.
 const SOURCE: [u64; 8] = [1, 2, 3, 5, 7, 11, 13, 17];
 
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -36,19 +37,52 @@ enum What {
 struct Posted {
     link: usize,
     what: What,
-    /// Where its buffers are.
+    /// The addresses of its buffers.
     addresses: Vec<usize>,
 }
 
 struct Link {
     from: QueuePair<Test>,
     to: QueuePair<Test>,
-    /// What was sent: number, immediate and length; what came of it, all in order.
+    /// The messages that were sent, each as number, immediate and length. They arrive in this order.
     log: Vec<(u64, Option<u32>, usize)>,
     received: usize,
-    /// What is in flight of sends and of receives, oldest first.
+    /// The sends and the receives in flight, the oldest first.
     order: [VecDeque<WorkId>; 2],
 }
+
+/// What a step of a program does. The place of a step is a link.
+#[derive(Clone, Copy, Debug)]
+enum Call {
+    Poll,
+    Step,
+    Receive,
+    Message,
+    Inline,
+    Read,
+    Add,
+    Broadcast,
+    Batch,
+    Lose,
+    Resize,
+    Settle,
+}
+
+/// Each call, with how often it comes. A failing program is made smaller by calls that come earlier here.
+const CALLS: [(u32, Call); 12] = [
+    (34, Call::Poll),
+    (38, Call::Step),
+    (40, Call::Receive),
+    (30, Call::Message),
+    (10, Call::Inline),
+    (10, Call::Read),
+    (10, Call::Add),
+    (10, Call::Broadcast),
+    (6, Call::Batch),
+    (5, Call::Lose),
+    (5, Call::Resize),
+    (2, Call::Settle),
+];
 
 struct World {
     device: Device,
@@ -59,12 +93,12 @@ struct World {
     stock: Stock<Test>,
     links: Vec<Link>,
     in_flight: HashMap<WorkId, Posted>,
-    /// Words to read, and one to which all add.
+    /// The words to read, and one to which atomics add.
     words: MemoryRegion<Test, RemoteAll, Vec<u64>>,
-    /// How often was added, and which numbers that brought.
+    /// How many atomics were posted, and the numbers that they brought back.
     adds: u64,
     brought: Vec<u64>,
-    /// What is shared out, and to how many requests.
+    /// The shared buffers by address, and how many requests have each of them.
     shares: HashMap<usize, (SharedBuffer<Test>, usize)>,
     last: u64,
 }
@@ -72,7 +106,7 @@ struct World {
 impl World {
     fn new() -> Self {
         let device = Device::open();
-        let domain = device.context.named_domain(Test).unwrap();
+        let domain = domain_named(&device.context, Test);
         let port = device.context.active_port().unwrap();
         let (queue, poller) = domain.queue(ROOM).unwrap();
         let stock = Stock::new(&domain, BUFFERS, BUFFER_BYTES);
@@ -96,7 +130,7 @@ impl World {
         assert!(known.is_none(), "{id:?} is in flight twice");
     }
 
-    /// Up to three buffers, one of which may be empty, that hold a message together; and its length.
+    /// One to three buffers, some of which may be empty, that hold a message together. Also returns its length.
     fn list(&mut self, random: &mut Random, number: u64) -> (BufferList<Test>, usize) {
         let lens: Vec<usize> = (0..1 + random.below(3)).map(|_| random.below(BUFFER_BYTES + 1)).collect();
         let mut whole = self.stock.take();
@@ -170,7 +204,7 @@ impl World {
                     *byte = crate::byte_of(number, place);
                 }
                 let posted = send!(Inline(&bytes[..])).map_err(|error| error.map(drop));
-                // They are the program's again at once.
+                // The program may overwrite the bytes as soon as they are posted.
                 bytes.fill(0xee);
                 match expected.check(&what, posted) {
                     Ok(id) => (id, Vec::new(), bytes.len()),
@@ -209,7 +243,7 @@ impl World {
         self.note(id, link, what, addresses);
     }
 
-    /// The same memory on every link, as often as they take it.
+    /// Sends the same memory on every link, up to two times each.
     fn broadcast(&mut self, random: &mut Random) {
         let mut buffer = self.stock.take();
         self.last += 1;
@@ -236,7 +270,8 @@ impl World {
         self.unshare(address, 0);
     }
 
-    /// So many requests gave a share back: the memory is one's own again with the last, and not before.
+    /// Notes that `back` requests gave their share back. With the last one the memory becomes unique again, and not
+    /// before.
     fn unshare(&mut self, address: usize, back: usize) {
         let (share, left) = self.shares.remove(&address).expect("nothing is shared out there");
         match (share.try_into_unique(), left - back) {
@@ -246,7 +281,7 @@ impl World {
         }
     }
 
-    /// Many messages at once, of which the device may take some, or those of the first doorbell only.
+    /// Posts many messages in one batch. The device may refuse it at the first doorbell or at a later one.
     fn batch(&mut self, random: &mut Random, link: usize) {
         let room = LIMITS.sends as usize - self.links[link].order[0].len();
         let count = 1 + random.below(LIMITS.sends as usize + 2);
@@ -298,7 +333,7 @@ impl World {
             self.links[link].log.push((number, None, len));
             self.note(id, link, What::Message, vec![address]);
         }
-        // What was to be refused and did not come.
+        // Takes back a refusal that did not happen.
         self.device.heal();
     }
 
@@ -352,10 +387,10 @@ impl World {
         buffers.into_iter().for_each(|buffer: Buffer<Test>| self.stock.give(buffer));
     }
 
-    /// Everything arrives and comes back, but for receives.
+    /// Waits until all messages have arrived and all memory is back, except that of receives.
     fn settle(&mut self, random: &mut Random) {
         for link in 0..LINKS {
-            // What is unsignalled comes with the next that is not.
+            // An unsignalled send comes out with the next signalled one.
             self.until("room", |world| {
                 world.links[link].order[0].len() < LIMITS.sends as usize || world.receive_some(random)
             });
@@ -373,7 +408,7 @@ impl World {
         assert!(self.shares.is_empty());
     }
 
-    /// Posts receives where messages wait for them. Never enough.
+    /// Posts receives for messages that wait for them. Returns false, as a condition of `until` that is not met.
     fn receive_some(&mut self, random: &mut Random) -> bool {
         for link in 0..LINKS {
             let missing = self.links[link].log.len() - self.links[link].received;
@@ -402,21 +437,21 @@ impl World {
         }
     }
 
-    fn act(&mut self, random: &mut Random) {
-        let link = random.below(LINKS);
-        match random.below(200) {
-            0..40 => self.receive(random, link),
-            40..70 => self.post(random, link, What::Message),
-            70..80 => self.post(random, link, What::Inline),
-            80..90 => self.post(random, link, What::Read),
-            90..100 => self.post(random, link, What::Add),
-            100..110 => self.broadcast(random),
-            110..116 => self.batch(random, link),
-            116..150 => drop(self.poll(1 + random.below(8))),
-            150..188 => self.device.step(random),
-            188..193 => self.device.lose(random),
-            193..198 => self.resize(random),
-            _ => self.settle(random),
+    fn act(&mut self, step: &Step<Call>) {
+        let (random, link) = (&mut step.random(), step.place);
+        match step.call {
+            Call::Poll => drop(self.poll(1 + random.below(8))),
+            Call::Step => self.device.step(random),
+            Call::Receive => self.receive(random, link),
+            Call::Message => self.post(random, link, What::Message),
+            Call::Inline => self.post(random, link, What::Inline),
+            Call::Read => self.post(random, link, What::Read),
+            Call::Add => self.post(random, link, What::Add),
+            Call::Broadcast => self.broadcast(random),
+            Call::Batch => self.batch(random, link),
+            Call::Lose => self.device.lose(random),
+            Call::Resize => self.resize(random),
+            Call::Settle => self.settle(random),
         }
     }
 }
@@ -445,13 +480,11 @@ impl Stage<Test> for World {
 
 #[test]
 fn lists_batches_and_shares_arrive_whole_and_come_back_once() {
-    let steps = if common::context().is_soft() { 600 } else { 200 };
-    for_seeds(60, 6, |mut random| {
+    let effort = Effort { programs: [60, 6], most_steps: [600, 200] };
+    for_programs("lists_batches_and_shares_arrive_whole_and_come_back_once", &effort, LINKS, &CALLS, |program| {
         let mut world = World::new();
-        for _ in 0..random.below(steps) {
-            world.act(&mut random);
-        }
-        world.settle(&mut random);
+        program.steps().for_each(|step| world.act(step));
+        world.settle(&mut program.random_after());
         let World { links, mut poller, mut stock, in_flight, .. } = world;
         links.into_iter().for_each(|link| drop((link.from, link.to)));
         while let Some(completion) = poller.poll().unwrap() {

@@ -1,13 +1,8 @@
-//! Long random sequences of calls, legal and not, against small models of what must come of them: a file for each model.
+//! Long random programs of calls, legal and not, against small models of what must come of them: a file for each model.
 //!
-//! `INTERLOCK_SEED=<number>` repeats one sequence; a failing one says its number. The soft device is stepped by hand, so that a
-//! seed is the same sequence each time; on another device the models take completions as they come.
-
-#[path = "../../benches/common/random.rs"]
-#[allow(dead_code, reason = "the benchmarks use more of it")]
-mod chance;
-#[path = "../common/mod.rs"]
-mod common;
+//! `INTERLOCK_SEED=<number>` repeats one program. A program that fails is made smaller, and printed with its seed. The
+//! soft device is stepped by hand, so that a seed is the same program with the same outcome each time. Other devices
+//! complete requests when they like, and the models take completions as they come.
 
 mod grants;
 mod links;
@@ -15,22 +10,23 @@ mod lists;
 mod shared;
 mod unreliable;
 
-use chance::Random;
-use common::PATIENCE;
 use interlock::soft::{Fabric, Fault, Verb};
 use interlock::{
-    AnyQueuePair, Brand, Buffer, ConnectAttributes, Context, DeviceState, Errored, Init, Polling, Port, PostError,
-    ProtectionDomain, QueuePair, Reset, TransitionFailure, Transport, WorkId,
+    AnyQueuePair, Brand, Buffer, ConnectAttributes, Context, DeviceState, Errored, Init, Named, NamedDomainError,
+    Polling, Port, PostError, ProtectionDomain, QueuePair, Reset, TransitionFailure, Transport, WorkId,
 };
 use std::cell::Cell;
 use std::collections::HashSet;
+use std::fmt::Debug;
 use std::time::{Duration, Instant};
+use support::steps::{self, Program, programs};
+use support::{PATIENCE, POLLING, Random};
 
 /// The device: a soft one that is stepped, or the one that `INTERLOCK_DEVICE` names.
 struct Device {
     context: Context,
     stepped: Option<Fabric>,
-    /// It has failed, and does no more than give back what it has.
+    /// Whether it has failed. A failed device only gives back the requests that it has.
     fatal: Cell<bool>,
 }
 
@@ -39,7 +35,7 @@ const NAME: &str = "random";
 
 impl Device {
     fn open() -> Self {
-        let (context, fatal) = (common::context(), Cell::new(false));
+        let (context, fatal) = (support::context(), Cell::new(false));
         if !context.is_soft() {
             return Self { context, stepped: None, fatal };
         }
@@ -47,7 +43,7 @@ impl Device {
         Self { context: Context::open_on(&fabric, NAME).unwrap(), stepped: Some(fabric), fatal }
     }
 
-    /// Lets a little happen.
+    /// Lets a stepped device take up to seven steps; gives another device a moment.
     fn step(&self, random: &mut Random) {
         match &self.stepped {
             Some(fabric) => {
@@ -59,18 +55,20 @@ impl Device {
         }
     }
 
-    /// Something goes wrong, where that can be told; whether it does.
+    /// Makes something go wrong if the device is a stepped one. Returns whether it is.
     fn inject(&self, fault: Fault) -> bool {
         self.stepped.as_ref().map(|fabric| fabric.inject(fault)).is_some()
     }
 
-    /// The network loses something: what was lost is sent again, and done once, unless it is unreliable.
+    /// Makes the network lose one request or one answer. A reliable pair sends it again, and the request is executed
+    /// once.
     fn lose(&self, random: &mut Random) {
         let one = random.one_in(2);
         self.inject(if one { Fault::RequestsLost { count: 1 } } else { Fault::AnswersLost { count: 1 } });
     }
 
-    /// What must come of a post to a queue that is so: now and then the device refuses it, and once it has failed always.
+    /// What the next post must return, for a queue that is `broken` or `full` or neither. A stepped device refuses some
+    /// of the posts that reach it, and all of them once it has failed.
     fn expect(&self, random: &mut Random, verb: Verb, broken: bool, full: bool) -> Expected {
         let reaches = !broken && !full;
         let fault = Fault::VerbFails { verb, after: 0, count: 1, errno: libc::ENOMEM };
@@ -78,19 +76,19 @@ impl Device {
         Expected { broken, full, refused }
     }
 
-    /// The device fails, where that can be told: from now on it only gives back.
+    /// Makes the device fail if it is a stepped one.
     fn fail(&self) {
         self.fatal.set(self.inject(Fault::DeviceFatal { device: NAME.to_owned() }));
     }
 
-    /// Nothing goes wrong any more that has not yet.
+    /// Takes back the faults that were injected and have not happened yet.
     fn heal(&self) {
         if let Some(fabric) = &self.stepped {
             fabric.heal();
         }
     }
 
-    /// Lets all happen that can, time included.
+    /// Lets the device do all that it can. If there is nothing, lets its clock go on to the next timer.
     fn run(&self) {
         let Some(fabric) = &self.stepped else { return std::thread::sleep(Duration::from_micros(200)) };
         if fabric.run() == 0
@@ -101,49 +99,86 @@ impl Device {
     }
 }
 
-/// So patient that a machine which is busy with other things is no reason to give up.
+/// A timeout that does not run out on a busy machine.
 fn patient() -> ConnectAttributes {
     ConnectAttributes { timeout: 18.try_into().unwrap(), ..ConnectAttributes::default() }
 }
 
-/// Says which sequence failed.
-struct Seed(u64);
+/// How long the search for a small program that fails may take.
+const SEARCH: Duration = Duration::from_secs(60);
 
-impl Drop for Seed {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            eprintln!("this was INTERLOCK_SEED={}", self.0);
-        }
-    }
+/// How many programs a test has, and how many steps they have at most: on the soft device, and on others, which are
+/// slower.
+struct Effort {
+    programs: [u64; 2],
+    most_steps: [usize; 2],
 }
 
-/// Runs `sequence` for the seed of the environment, or for several: many where they are cheap.
-fn for_seeds(on_soft: u64, on_others: u64, sequence: impl Fn(Random)) {
+/// Tests random programs of these calls at so many places, one for each seed. `INTERLOCK_SEED` chooses one seed.
+fn for_programs<C: Copy + Debug + 'static>(
+    name: &str,
+    effort: &Effort,
+    places: usize,
+    calls: &[(u32, C)],
+    test: impl Fn(&Program<C>),
+) {
+    let on = usize::from(support::on_hardware());
     let seeds = match std::env::var("INTERLOCK_SEED") {
         Ok(seed) => seed.parse().map(|seed| seed..seed + 1).expect("a number"),
-        Err(_) if common::context().is_soft() => 0..on_soft,
-        Err(_) => 0..on_others,
+        Err(_) => 0..effort.programs[on],
     };
+    let strategy = programs(calls, places, effort.most_steps[on]);
+    // Another device completes requests when it likes, so a smaller program that fails may fail for another reason.
+    let time = if support::on_hardware() { Duration::ZERO } else { SEARCH };
     for seed in seeds {
-        let _seed = Seed(seed);
-        // One seed as most programs poll, the next as some do.
-        common::POLLING.set(if seed % 2 == 0 { Polling::Array } else { Polling::Extended });
-        sequence(Random::new(seed));
+        // Every second program polls extended queues.
+        POLLING.set(if seed % 2 == 0 { Polling::Array } else { Polling::Extended });
+        steps::check(&format!("{name}: INTERLOCK_SEED={seed}"), seed, &strategy, time, &test);
     }
 }
 
-/// What must come of a post.
+/// Opens the domain of this name. Gives the program up if the name is taken, as a failed program before it may leave
+/// it.
+fn domain_named<N: Named + Brand>(context: &Context, name: N) -> ProtectionDomain<N> {
+    match context.named_domain(name) {
+        Err(NamedDomainError::Taken { .. }) => steps::give_up(),
+        domain => domain.unwrap(),
+    }
+}
+
+/// Shows what the other tests print when they fail: the steps that matter and no others.
+#[test]
+fn a_program_that_fails_is_made_small() {
+    let strategy = programs(&[(20, 'a'), (1, 'b'), (1, 'c')], 3, 400);
+    let test = |program: &Program<char>| {
+        let mut steps = program.steps().skip_while(|step| step.call != 'c');
+        assert!(!steps.any(|step| step.call == 'b' && step.place > 0), "b after c");
+    };
+    let failed = (0..20).filter_map(|seed| {
+        let checked = std::panic::catch_unwind(|| steps::check("a test of tests", seed, &strategy, SEARCH, test));
+        checked.err().map(|panic| *panic.downcast::<String>().unwrap())
+    });
+    let small = "a test of tests: a small program that fails:
+     0: 'c', place 0, chance 0
+     1: 'b', place 1, chance 0
+   end: chance 0
+It fails with: b after c";
+    let failed: Vec<String> = failed.collect();
+    assert!(failed.len() > 10 && failed.iter().all(|message| message == small), "{failed:#?}");
+}
+
+/// What a post must return.
 #[derive(Clone, Copy, Debug)]
 struct Expected {
     broken: bool,
     full: bool,
-    /// The verb fails, if it comes to that.
+    /// The verb fails if the library calls it.
     refused: bool,
 }
 
 impl Expected {
-    /// Holds the answer to a post against it: the id, or the memory that came back.
-    fn check<M>(self, what: &dyn std::fmt::Debug, answer: Result<WorkId, PostError<M>>) -> Result<WorkId, M> {
+    /// Checks what a post returned. Returns the id of the request, or the memory that came back.
+    fn check<M>(self, what: &dyn Debug, answer: Result<WorkId, PostError<M>>) -> Result<WorkId, M> {
         match answer {
             Ok(id) if !self.broken && !self.full && !self.refused => Ok(id),
             Ok(_) => panic!("{what:?} was posted, where {self:?} was to be expected"),
@@ -155,7 +190,7 @@ impl Expected {
     }
 }
 
-/// Buffers, each of which is here once, or once with somebody who gives it back.
+/// A stock of buffers that knows which of them are away, so that none is lost and none comes back twice.
 struct Stock<B> {
     here: Vec<Buffer<B>>,
     away: HashSet<usize>,
@@ -178,7 +213,7 @@ impl<B: Brand> Stock<B> {
     }
 }
 
-/// Fills a buffer with `len_bytes`, 8 at least, that say which message they are and follow from it.
+/// Fills a buffer with message `number`: at least 8 bytes, all of which follow from the number.
 fn compose<B>(buffer: &mut Buffer<B>, number: u64, len_bytes: usize) {
     buffer.set_len(len_bytes).unwrap();
     for (place, byte) in buffer.iter_mut().enumerate() {
@@ -186,7 +221,7 @@ fn compose<B>(buffer: &mut Buffer<B>, number: u64, len_bytes: usize) {
     }
 }
 
-/// Which message these bytes are, all of them.
+/// The number of the message that these bytes are. Panics if they are parts of several messages.
 fn read(bytes: &[u8]) -> u64 {
     let number = u64::from_ne_bytes(bytes[..8].try_into().unwrap());
     let torn = bytes.iter().enumerate().find(|&(place, &byte)| byte != byte_of(number, place));
@@ -201,14 +236,14 @@ fn byte_of(number: u64, place: usize) -> u8 {
     }
 }
 
-/// What a sequence goes through: a device, and what comes out of it.
+/// What all models do with their device: wait, and take pairs down.
 trait Stage<B: Brand> {
     fn device(&self) -> &Device;
     fn port(&self) -> &Port;
-    /// Takes out up to `most` completions; whether the queue was seen empty.
+    /// Takes out up to `most` completions, and returns whether the queue was seen empty.
     fn poll(&mut self, most: usize) -> bool;
 
-    /// Goes on until `done`, which must come.
+    /// Polls and lets the device go on until `done`. Panics if it takes too long.
     fn until(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> bool) {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -221,8 +256,9 @@ trait Stage<B: Brand> {
         }
     }
 
-    /// Ends a pair on one of several ways: what was in flight is `over` then. It comes back in Reset if it was not destroyed.
-    /// `flush` is asked in Error, where all may be flushed.
+    /// Takes a pair down in one of several ways, after which all that it had in flight is `over`. Returns the pair in
+    /// Reset, or `None` if the way was to destroy it. Some ways go through Error; some of these call `flush` there,
+    /// which may wait for the flushed requests.
     fn take_down<T: Transport>(
         &mut self,
         random: &mut Random,
@@ -267,7 +303,7 @@ trait Stage<B: Brand> {
         Some(reset)
     }
 
-    /// From Reset to Init, which has to wait if requests were in flight.
+    /// Moves a pair from Reset to Init. If requests were in flight, the library first refuses that until they are out.
     fn init<T: Transport>(
         &mut self,
         reset: QueuePair<B, Reset, T>,
@@ -276,7 +312,7 @@ trait Stage<B: Brand> {
     where
         for<'p> &'p Port: Into<T::InitAttributes>,
     {
-        // Of shared receives, nobody knows whether it took some.
+        // A pair without receives of its own may have taken shared ones; the library has to assume it.
         let in_flight = !over(self) || reset.limits().receives == 0;
         let port = self.port().clone();
         match reset.into_init(&port) {
@@ -292,7 +328,7 @@ trait Stage<B: Brand> {
         }
     }
 
-    /// Ends a pair, and gives one in Init: the same, or another that is made `anew`.
+    /// Takes a pair down, and returns a pair in Init: the same one, or one that `anew` makes.
     fn renew<T: Transport>(
         &mut self,
         random: &mut Random,

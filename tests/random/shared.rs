@@ -1,7 +1,6 @@
 //! Reliable connections that receive from one shared queue, on two completion queues.
 
-use crate::common::Queues;
-use crate::{Device, Random, Stage, Stock, common, compose, for_seeds, patient, read};
+use crate::{Device, Effort, Random, Stage, Stock, compose, domain_named, for_programs, patient, read};
 use interlock::soft::Verb;
 use interlock::{
     AnyQueuePair, AsyncEvent, AsyncEvents, Completion, CompletionQueue, Init, Limits, MemoryRegion, OnShared,
@@ -9,31 +8,33 @@ use interlock::{
     SharedLimits, SharedReceiveQueue, SharedReceiveQueueEvent, Status, Work, WorkId,
 };
 use std::collections::HashMap;
+use support::Queues;
+use support::steps::Step;
 
 interlock::domain! { struct Test; }
 
 const LIMITS: Limits =
     Limits { sends: 4, receives: 1, inline_bytes: 0, elements: 1, posting: interlock::Posting::List };
-/// More clients than there may be receives at times.
+/// At times more clients than receives.
 const LINKS: usize = 3;
 const SHARED: SharedLimits = SharedLimits { receives: 4, grows_to: 8 };
 const RECEIVE_BYTES: usize = 64;
-/// Long enough for no receive.
+/// Longer than a receive.
 const BUFFER_BYTES: usize = 96;
 
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum What {
-    /// From the client.
+    /// A message of the client.
     Message,
-    /// From the client, to its word; takes a receive to say so.
+    /// A write of the client to its word, with an immediate, so that it takes a receive.
     Write,
-    /// From the client, too long for the receive that takes it.
+    /// A message of the client that is too long for any receive.
     TooLong,
-    /// From the server, to a word of the client.
+    /// A write of the server to a word of the client.
     Answer,
 }
 
-/// A send, or write, that the device has.
+/// A send or a write that the device has.
 #[derive(Debug)]
 struct Posted {
     life: usize,
@@ -45,21 +46,22 @@ struct Posted {
 const CLIENT: usize = 0;
 const SERVER: usize = 1;
 
-/// A connection from one connect to the next. What has two values is of the client's sends and of the server's.
+/// What the model knows of a connection, from one connect to the next. Arrays of two hold a value of the client's sends
+/// and one of the server's.
 #[derive(Debug)]
 struct Life {
     server: Qpn,
-    /// What takes a receive, with its immediate and length.
+    /// The requests that take a receive, each with immediate and length.
     log: Vec<(What, Option<u32>, usize)>,
     received: usize,
     posted: [u64; 2],
     out: [u64; 2],
     failed: [bool; 2],
-    /// Which end was taken down.
+    /// Which ends were taken down.
     closing: [bool; 2],
-    /// Nothing of the server's can come any more.
+    /// No completion of the server can come any more.
     gone: bool,
-    /// A message too long was sent, and one that has failed a receive.
+    /// Whether a message that is too long was sent, and whether it has failed a receive.
     hit: bool,
     failed_receive: bool,
 }
@@ -80,6 +82,41 @@ struct Link {
     life: usize,
 }
 
+/// What a step of a program does. The place of a step is a link.
+#[derive(Clone, Copy, Debug)]
+enum Call {
+    Poll,
+    Step,
+    Receive,
+    Message,
+    Write,
+    Answer,
+    Lose,
+    Settle,
+    TooLong,
+    Arm,
+    Resize,
+    Destroy,
+    Revive,
+}
+
+/// Each call, with how often it comes. A failing program is made smaller by calls that come earlier here.
+const CALLS: [(u32, Call); 13] = [
+    (90, Call::Poll),
+    (60, Call::Step),
+    (80, Call::Receive),
+    (80, Call::Message),
+    (30, Call::Write),
+    (20, Call::Answer),
+    (6, Call::Lose),
+    (4, Call::Settle),
+    (4, Call::TooLong),
+    (8, Call::Arm),
+    (8, Call::Resize),
+    (4, Call::Destroy),
+    (6, Call::Revive),
+];
+
 struct World {
     device: Device,
     events: AsyncEvents,
@@ -88,17 +125,17 @@ struct World {
     queues: [(CompletionQueue<Test>, Poller<Test>); 2],
     /// `None` between a destroy and the next one.
     shared: Option<SharedReceiveQueue<Test>>,
-    /// What is sent from, and what is received into.
+    /// The buffers to send from, and those to receive into.
     senders: Stock<Test>,
     receivers: Stock<Test>,
-    /// A word for each link, which its client writes, and one which its server does.
+    /// Two words for each link: the client writes the first one, the server the second one.
     words: MemoryRegion<Test, RemoteAll, Vec<u64>>,
     links: Vec<Link>,
     lives: Vec<Life>,
-    /// By completion queue and id: two queues name their requests alike.
+    /// By completion queue and id, because requests of two queues may have the same id.
     sends: HashMap<(usize, WorkId), Posted>,
     receives: HashMap<WorkId, usize>,
-    /// Limits that were set: how many, and the fewest receives that the device may have had since.
+    /// The limits that were armed, each with the fewest receives that the device may have had since.
     armed: Vec<(i64, i64)>,
 }
 
@@ -106,7 +143,7 @@ impl World {
     fn new() -> Self {
         let device = Device::open();
         let events = device.context.events().unwrap();
-        let domain = device.context.named_domain(Test).unwrap();
+        let domain = domain_named(&device.context, Test);
         let port = device.context.active_port().unwrap();
         let queue = || domain.queue(2 * LINKS as u32 * LIMITS.completions() + SHARED.completions()).unwrap();
         let (queues, shared) = ([queue(), queue()], Some(domain.shared_receive_queue(&SHARED).unwrap()));
@@ -170,7 +207,7 @@ impl World {
         Link { client, server, life: self.lives.len() - 1 }
     }
 
-    /// The fewest receives that the device may have now.
+    /// Notes the fewest receives that the device may have now.
     fn note_low(&mut self) {
         let taken: usize = self.lives.iter().filter(|life| !life.gone).map(|life| life.log.len() - life.received).sum();
         let low = self.receives.len() as i64 - taken as i64;
@@ -291,10 +328,10 @@ impl World {
         let (pair, buffer) = match completion.check() {
             Ok(success) => (success.queue_pair(), self.received(success.queue_pair(), success.work())),
             Err(failure) => {
-                let deviation = common::deviates("C096");
+                let deviation = support::deviates("C096");
                 let expected = if deviation { Status::LocalQueuePairOperation } else { Status::LocalLength };
                 assert_eq!(failure.status, expected, "{failure}");
-                // Which life it was, only the pair's number says.
+                // Only the number of the pair tells which life it was.
                 let of = |life: &&mut Life| {
                     life.server == failure.queue_pair && !life.gone && life.hit && !life.failed_receive
                 };
@@ -308,7 +345,7 @@ impl World {
         self.receivers.give(buffer);
     }
 
-    /// A message: of which connection and which in its order, it says itself.
+    /// Checks a message. It says itself of which connection it is, and which message of that.
     fn received(&mut self, pair: Qpn, work: Work<Test>) -> interlock::Buffer<Test> {
         let (life, place, what, immediate, len, buffer) = match work {
             Work::Received(received) => {
@@ -334,16 +371,16 @@ impl World {
         buffer
     }
 
-    /// Takes an end down; what is in flight there comes back.
+    /// Whether all sends of an end are out.
     fn over(life: usize, end: usize) -> impl Fn(&Self) -> bool {
         move |world| world.lives[life].over(end)
     }
 
-    /// A connection begins another life, with another queue if there is one.
+    /// Takes both ends of a connection down, and connects them again or connects new ones.
     fn revive(&mut self, random: &mut Random, link: usize) {
         let life = self.links[link].life;
         for end in if random.one_in(2) { [CLIENT, SERVER] } else { [SERVER, CLIENT] } {
-            // Meanwhile the other end may go on, and fail.
+            // Meanwhile the other end goes on, and may fail.
             for _ in 0..random.below(3) {
                 let what = if end == CLIENT { What::Message } else { What::Answer };
                 self.post(random, link, what);
@@ -361,7 +398,7 @@ impl World {
                 let pair = std::mem::take(&mut self.links[link].server);
                 let pair = self.renew(random, pair, over, |world, _| flush(world), |world| world.server(link));
                 self.links[link].server = pair.into();
-                // What had come to it is out.
+                // After that, no message to this pair is in the queue.
                 self.until("an empty queue", |_| true);
                 self.lives[life].gone = true;
             }
@@ -376,7 +413,8 @@ impl World {
         self.links[link] = self.connect(client, server);
     }
 
-    /// A queue that serves is not destroyed; one that does not gives the buffers of all that did not come out.
+    /// Destroys the shared queue. It is refused while the queue has pairs; afterwards it returns the buffers that did
+    /// not come out.
     fn destroy(&mut self, random: &mut Random) {
         let Some(shared) = self.shared.take() else { return };
         if self.links.iter().any(|link| !matches!(link.server, AnyQueuePair::Vacant)) {
@@ -392,7 +430,7 @@ impl World {
         for link in 0..LINKS {
             let life = self.links[link].life;
             self.lives[life].closing = [true; 2];
-            // Not polled: messages may be in the completion queues.
+            // The completion queues are not polled first, so messages may be in them.
             drop((std::mem::take(&mut self.links[link].server), std::mem::take(&mut self.links[link].client)));
         }
         let back = self.shared.take().unwrap().destroy().unwrap();
@@ -404,7 +442,7 @@ impl World {
         }
         self.receives.clear();
         self.armed.clear();
-        // Whatever was not polled names nothing now.
+        // The completions that were not polled name requests that are gone.
         self.until("what was destroyed", |world| world.lives.iter().all(|life| life.over(CLIENT) && life.over(SERVER)));
         for life in &mut self.lives {
             life.gone = true;
@@ -413,7 +451,7 @@ impl World {
         assert!(self.receivers.away.is_empty() && self.senders.away.is_empty(), "something did not come back");
     }
 
-    /// Everything anew, after a destroy.
+    /// Makes a shared queue and all connections again, after `destroy`.
     fn begin(&mut self) {
         let shared = self.domain.shared_receive_queue(&SHARED).unwrap();
         self.shared = Some(shared);
@@ -444,7 +482,7 @@ impl World {
         if limit > most {
             return;
         }
-        // Where events come at once, one of an earlier limit is out.
+        // On a stepped device an event comes at once, so that of an earlier limit has been taken.
         if self.device.stepped.is_some() {
             self.armed.clear();
         }
@@ -470,9 +508,9 @@ impl World {
         assert_eq!(shared.limits(), SharedLimits { receives, ..before });
     }
 
-    /// What was sent arrives, on connections where nothing went wrong.
+    /// Waits until all messages have arrived on the connections where nothing went wrong.
     fn settle(&mut self, random: &mut Random) {
-        let deadline = std::time::Instant::now() + common::PATIENCE;
+        let deadline = std::time::Instant::now() + support::PATIENCE;
         loop {
             let empty = self.poll(usize::MAX);
             let alive =
@@ -489,30 +527,30 @@ impl World {
         }
     }
 
-    /// One call, or a few that belong together.
-    fn act(&mut self, random: &mut Random) {
-        let link = random.below(LINKS);
+    /// Does a step.
+    fn act(&mut self, step: &Step<Call>) {
+        let (random, link) = (&mut step.random(), step.place);
         if self.shared.is_none() {
             return self.begin();
         }
-        match random.below(400) {
-            0..80 => self.post_receive(random),
-            80..160 => self.post(random, link, What::Message),
-            160..190 => self.post(random, link, What::Write),
-            190..210 => self.post(random, link, What::Answer),
-            210..300 => drop(self.poll(1 + random.below(6))),
-            300..360 => self.device.step(random),
-            360..366 => self.device.lose(random),
-            366..370 => self.settle(random),
-            370..374 => self.post(random, link, What::TooLong),
-            374..382 => self.arm(random),
-            382..390 => self.resize(random),
-            390..394 => self.destroy(random),
-            _ => self.revive(random, link),
+        match step.call {
+            Call::Poll => drop(self.poll(1 + random.below(6))),
+            Call::Step => self.device.step(random),
+            Call::Receive => self.post_receive(random),
+            Call::Message => self.post(random, link, What::Message),
+            Call::Write => self.post(random, link, What::Write),
+            Call::Answer => self.post(random, link, What::Answer),
+            Call::Lose => self.device.lose(random),
+            Call::Settle => self.settle(random),
+            Call::TooLong => self.post(random, link, What::TooLong),
+            Call::Arm => self.arm(random),
+            Call::Resize => self.resize(random),
+            Call::Destroy => self.destroy(random),
+            Call::Revive => self.revive(random, link),
         }
     }
 
-    /// What is left to do when the device has failed.
+    /// Does one of the calls that make sense on a failed device.
     fn act_on_a_failed_device(&mut self, random: &mut Random) {
         let link = random.below(LINKS);
         match random.below(4) {
@@ -559,12 +597,11 @@ impl Stage<Test> for World {
 
 #[test]
 fn each_shared_receive_comes_back_once_with_its_message() {
-    let steps = if common::context().is_soft() { 1500 } else { 500 };
-    for_seeds(400, 10, |mut random| {
+    let effort = Effort { programs: [400, 10], most_steps: [1500, 500] };
+    for_programs("each_shared_receive_comes_back_once_with_its_message", &effort, LINKS, &CALLS, |program| {
         let mut world = World::new();
-        for _ in 0..random.below(steps) {
-            world.act(&mut random);
-        }
+        program.steps().for_each(|step| world.act(step));
+        let mut random = program.random_after();
         if random.one_in(3) {
             world.device.fail();
         }

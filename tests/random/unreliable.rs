@@ -1,7 +1,7 @@
-//! Unreliable connections and datagrams, with receives of their own and with shared ones: messages may be lost, and no more.
+//! Unreliable connections and datagrams, with receives of their own and with shared ones. A message may be lost; it
+//! does not come twice, nor in the wrong order.
 
-use crate::common::Queues;
-use crate::{Device, Random, Stage, Stock, common, compose, for_seeds, read};
+use crate::{Device, Effort, Random, Stage, Stock, compose, domain_named, for_programs, read};
 use interlock::soft::{Fault, Verb};
 use interlock::{
     AnyQueuePair, Brand, Buffer, Carries, Completion, CompletionQueue, Connectionless, Context, Datagrams, Init,
@@ -10,23 +10,25 @@ use interlock::{
     UnreliableConnection, UnreliableDatagram, Work, WorkId, WorkRequest, request,
 };
 use std::collections::HashMap;
+use support::Queues;
+use support::steps::Step;
 
 const LIMITS: Limits =
     Limits { sends: 4, receives: 3, inline_bytes: 0, elements: 1, posting: interlock::Posting::List };
-/// Two connections; or four who send datagrams to each other and to themselves.
+/// Two connections, or four pairs that send datagrams to each other and to themselves.
 const ENDS: usize = 4;
 const SHARED: SharedLimits = SharedLimits { receives: 6, grows_to: 0 };
 const MESSAGE_BYTES: usize = 64;
-/// With the header of a datagram.
+/// A message and the header of a datagram.
 const RECEIVE_BYTES: usize = 40 + MESSAGE_BYTES;
-/// Too long for a receive, with or without a header.
+/// Too long for a receive, with a header or without one.
 const TOO_LONG_BYTES: usize = RECEIVE_BYTES + 8;
 const RECEIVES: usize = ENDS * LIMITS.receives as usize + SHARED.receives as usize + 1;
 
 type Pair<K> = QueuePair<<K as Kind>::Brand, ReadyToSend, <K as Kind>::Transport>;
 type Posted<K> = Result<WorkId, PostError<Buffer<<K as Kind>::Brand>>>;
 
-/// What transports and kinds of receives do each in their own way.
+/// What differs between the transports, and between own and shared receives.
 trait Kind: Sized {
     type Brand: Brand;
     type Transport: Transport + Unreliable;
@@ -37,7 +39,7 @@ trait Kind: Sized {
     fn domain(context: &Context) -> ProtectionDomain<Self::Brand>;
     fn shared(domain: &ProtectionDomain<Self::Brand>) -> Self::Shared;
     fn pair(world: &World<Self>) -> QueuePair<Self::Brand, Reset, Self::Transport>;
-    /// Brings both up, connected to each other if they need a peer.
+    /// Brings both pairs to Ready To Send, connected to each other if the transport has connections.
     fn up(pairs: [QueuePair<Self::Brand, Init, Self::Transport>; 2]) -> [Pair<Self>; 2];
     fn receive(shared: &mut Self::Shared, pair: &mut Pair<Self>, buffer: Buffer<Self::Brand>) -> Posted<Self>;
     fn send(
@@ -46,7 +48,7 @@ trait Kind: Sized {
         with: Option<u32>,
         to: &Recipient<Self::Brand>,
     ) -> Posted<Self>;
-    /// What is left to give back when all pairs are gone.
+    /// The buffers that come back last, when all pairs are gone.
     fn end(shared: Self::Shared) -> Vec<Buffer<Self::Brand>>;
 }
 
@@ -58,7 +60,8 @@ macro_rules! kind {
     };
     ($name:ident, $transport:ty, $make:ident, $send:ident, $connects:literal, |$pairs:ident| $up:expr,
         $arrivals:ty, $queue:ident) => {
-        kind!($name, OnShared<$transport>, SharedReceiveQueue<Self::Brand, $arrivals>, true, $connects, $send, |$pairs| $up,
+        kind!($name, OnShared<$transport>, SharedReceiveQueue<Self::Brand, $arrivals>, true, $connects, $send,
+            |$pairs| $up,
             |domain| domain.$queue(&SHARED).unwrap(), |world| world.shared.$make(&world.queue, &LIMITS),
             |shared, _pair, buffer| shared.post_receive(buffer), |shared| shared.destroy().unwrap());
     };
@@ -74,7 +77,7 @@ macro_rules! kind {
             const SHARES: bool = $shares;
             const CONNECTS: bool = $connects;
             fn domain(context: &Context) -> ProtectionDomain<Self::Brand> {
-                context.named_domain(brands::$name).unwrap()
+                domain_named(context, brands::$name)
             }
             fn shared($domain: &ProtectionDomain<Self::Brand>) -> Self::Shared {
                 $made
@@ -186,11 +189,11 @@ enum What {
     Message,
     /// Longer than any receive.
     TooLong,
-    /// With a key that nobody has.
+    /// A datagram with a queue key that nobody has.
     Stray,
 }
 
-/// A request that the device has; of a shared receive, nobody's in particular.
+/// A request that the device has. A shared receive belongs to no life.
 #[derive(Debug)]
 struct InFlight {
     life: Option<usize>,
@@ -199,20 +202,21 @@ struct InFlight {
     what: What,
 }
 
-/// A pair from one time that it comes up to the next.
+/// What the model knows of a pair, from one time that it comes up to the next.
 #[derive(Debug, Default)]
 struct Life {
     number: Option<Qpn>,
-    /// Of sends and of receives of its own.
+    /// Of sends, and of receives of its own.
     posted: [u64; 2],
     out: [u64; 2],
     failed: [bool; 2],
-    /// What was sent: to whose number, with which immediate, how long.
+    /// What was sent: the number of the target, the immediate and the length.
     log: Vec<(What, Option<Qpn>, Option<u32>, usize)>,
-    /// The last message that came, by the life that sent it.
+    /// The last message that came from each life.
     last: HashMap<usize, usize>,
     received: usize,
-    /// It was taken down; nothing comes any more; it was sent what is too long; a send of it failed here.
+    /// It was taken down; no completion comes any more; it was sent a message that is too long; a send failed on the
+    /// sending side.
     closing: bool,
     gone: bool,
     hit: bool,
@@ -228,9 +232,40 @@ impl Life {
 struct End<K: Kind> {
     pair: AnyQueuePair<K::Brand, K::Transport>,
     life: usize,
-    /// For those who send to it: with its key, and with another.
+    /// Addresses of it for those who send to it: with its queue key, and with another one.
     to: [Recipient<K::Brand>; 2],
 }
+
+/// What a step of a program does. The place of a step is an end.
+#[derive(Clone, Copy, Debug)]
+enum Call {
+    Poll,
+    Step,
+    Receive,
+    Message,
+    Stray,
+    Lose,
+    Fail,
+    Resume,
+    Settle,
+    TooLong,
+    Revive,
+}
+
+/// Each call, with how often it comes. A failing program is made smaller by calls that come earlier here.
+const CALLS: [(u32, Call); 11] = [
+    (100, Call::Poll),
+    (70, Call::Step),
+    (80, Call::Receive),
+    (90, Call::Message),
+    (10, Call::Stray),
+    (10, Call::Lose),
+    (4, Call::Fail),
+    (20, Call::Resume),
+    (4, Call::Settle),
+    (3, Call::TooLong),
+    (9, Call::Revive),
+];
 
 struct World<K: Kind> {
     device: Device,
@@ -244,7 +279,7 @@ struct World<K: Kind> {
     ends: Vec<End<K>>,
     lives: Vec<Life>,
     in_flight: HashMap<WorkId, InFlight>,
-    /// How many requests may fail here, since the device was told so.
+    /// How many requests may fail on the sending side, because the device was told so.
     failing: usize,
 }
 
@@ -271,7 +306,7 @@ where
         world
     }
 
-    /// Two pairs come up.
+    /// Brings two pairs up, which begins a life of each.
     fn begin(&mut self, pairs: [QueuePair<K::Brand, Init, K::Transport>; 2]) -> [End<K>; 2] {
         let recipient =
             |pair: &QueuePair<_, _, _>, qkey| self.domain.recipient(&self.port, &pair.endpoint(), qkey).unwrap();
@@ -287,7 +322,8 @@ where
         self.lives[life].closing || self.is_hit(life) || self.device.fatal.get()
     }
 
-    /// Whether something too long was sent to a life; a datagram may come to a later one of the same number.
+    /// Whether a message that is too long was sent to this life, or to an earlier pair of the same number: a datagram
+    /// may arrive late.
     fn is_hit(&self, life: usize) -> bool {
         let number = self.lives[life].number;
         self.lives[life].hit || !K::CONNECTS && self.lives.iter().any(|life| life.number == number && life.hit)
@@ -313,7 +349,7 @@ where
         let Some(pair) = self.ends[end].pair.ready() else { return };
         assert_eq!(pair.is_broken(), model.failed.contains(&true), "{model:?}");
         assert!(!pair.is_broken() || may_fail || model.stopped, "broken for no reason: {model:?}");
-        // A send that failed stops the sends only.
+        // A failed send stops sends, and does not stop receives.
         let broken = !shared && (model.failed[1] || queue == 0 && model.failed[0]);
         let expected = self.device.expect(random, verb, broken, full);
         let mut buffer = if what == What::Receive { self.receivers.take() } else { self.senders.take() };
@@ -355,7 +391,7 @@ where
         if what == What::Receive { self.receivers.give(buffer) } else { self.senders.give(buffer) }
     }
 
-    /// Holds a completion against the model.
+    /// Checks a completion against the model.
     fn complete(&mut self, completion: Completion<K::Brand>) {
         let id = completion.id();
         let Some(posted) = self.in_flight.remove(&id) else { panic!("{id:?} came, which is not in flight") };
@@ -385,7 +421,7 @@ where
                     Status::Flushed => may_fail || queue == 0 && model.stopped,
                     Status::Destroyed => model.closing,
                     Status::LocalLength | Status::LocalQueuePairOperation => queue == 1 && is_hit,
-                    // What soft-RoCE calls it.
+                    // Soft-RoCE reports this status instead.
                     Status::RemoteInvalidRequest => K::SHARES && queue == 1 && is_hit,
                     Status::LocalProtection => queue == 0 && self.failing > 0,
                     _ => false,
@@ -401,7 +437,7 @@ where
         self.give(posted.what, buffer);
     }
 
-    /// A message: who sent it and which it was, it says itself.
+    /// Checks a message. It says itself who sent it, and which message of that life it is.
     fn received(&mut self, pair: Qpn, work: Work<K::Brand>, posted: Option<usize>) -> Buffer<K::Brand> {
         let (number, sender, immediate, len, buffer) = match work {
             Work::Received(received) => {
@@ -428,7 +464,7 @@ where
         buffer
     }
 
-    /// Both ends of a link begin another life.
+    /// Takes both ends of a link down, and brings them or new ones up.
     fn revive(&mut self, random: &mut Random, link: usize) {
         let pairs = [2 * link, 2 * link + 1].map(|end| {
             let life = self.ends[end].life;
@@ -437,7 +473,7 @@ where
             let over = |world: &Self| world.lives[life].over();
             let flush = |world: &mut Self| world.until("the flush", |world| world.lives[life].over());
             let pair = self.renew(random, pair, over, |world, _| flush(world), |world| K::pair(world));
-            // What had come to it is out.
+            // After that, no message to this pair is in the queue.
             self.until("an empty queue", |_| true);
             self.lives[life].gone = true;
             pair
@@ -446,7 +482,7 @@ where
         self.ends.splice(2 * link..2 * link + 2, ends);
     }
 
-    /// After a send that failed here, the pair goes on once all sends are out, and not before.
+    /// Resumes a pair after a send failed on its side. That works when all its sends are out, and not before.
     fn resume(&mut self, end: usize) {
         let life = self.ends[end].life;
         let (may_fail, sends) = (self.may_fail(life), self.lives[life].posted[0] - self.lives[life].out[0]);
@@ -479,7 +515,7 @@ where
         };
     }
 
-    /// Where nothing goes wrong and there is a receive, a message arrives.
+    /// Checks that a message arrives if there is a receive and nothing goes wrong.
     fn settle(&mut self, random: &mut Random) {
         self.device.heal();
         self.until("the end of all sends", |world| world.lives.iter().all(|life| life.posted[0] == life.out[0]));
@@ -495,7 +531,7 @@ where
             self.post(random, target, What::Receive);
             let model = &self.lives[lives[1]];
             let receives = if K::SHARES { self.shared_in_flight() as u64 } else { model.posted[1] - model.out[1] };
-            // Now and then the device refuses.
+            // The device may have refused the receive.
             if receives == 0 {
                 continue;
             }
@@ -508,7 +544,8 @@ where
                 let model = &world.lives[lives[1]];
                 let arrived = model.last.get(&lives[0]).copied() > before;
                 let receives = if K::SHARES { world.shared_in_flight() as u64 } else { model.posted[1] - model.out[1] };
-                // On another device a send ends when it has left: one from before was under way, and took the receive.
+                // On another device a send is complete when it has left. An earlier one was under way, and took the
+                // receive.
                 if !arrived && receives == 0 && world.device.stepped.is_none() {
                     world.post(random, target, What::Receive);
                     world.post_to(random, end, target, What::Message);
@@ -518,25 +555,25 @@ where
         }
     }
 
-    /// One call, or a few that belong together.
-    fn act(&mut self, random: &mut Random) {
-        let end = random.below(ENDS);
-        match random.below(400) {
-            0..80 => self.post(random, end, What::Receive),
-            80..170 => self.post(random, end, What::Message),
-            170..180 => self.post(random, end, if K::CONNECTS { What::Message } else { What::Stray }),
-            180..280 => drop(self.poll(1 + random.below(6))),
-            280..350 => self.device.step(random),
-            350..360 => self.device.lose(random),
-            360..364 => self.failing += usize::from(self.device.inject(Fault::RequestsFail { count: 1 })),
-            364..384 => self.resume(end),
-            384..388 => self.settle(random),
-            388..391 => self.post(random, end, What::TooLong),
-            _ => self.revive(random, end / 2),
+    /// Does a step.
+    fn act(&mut self, step: &Step<Call>) {
+        let (random, end) = (&mut step.random(), step.place);
+        match step.call {
+            Call::Poll => drop(self.poll(1 + random.below(6))),
+            Call::Step => self.device.step(random),
+            Call::Receive => self.post(random, end, What::Receive),
+            Call::Message => self.post(random, end, What::Message),
+            Call::Stray => self.post(random, end, if K::CONNECTS { What::Message } else { What::Stray }),
+            Call::Lose => self.device.lose(random),
+            Call::Fail => self.failing += usize::from(self.device.inject(Fault::RequestsFail { count: 1 })),
+            Call::Resume => self.resume(end),
+            Call::Settle => self.settle(random),
+            Call::TooLong => self.post(random, end, What::TooLong),
+            Call::Revive => self.revive(random, end / 2),
         }
     }
 
-    /// The end: everything comes back.
+    /// Takes everything down, and checks that all buffers come back.
     fn end(mut self, random: &mut Random) {
         for end in 0..ENDS {
             let life = self.ends[end].life;
@@ -580,12 +617,11 @@ fn messages_come_once_in_order_or_not_at_all<K: Kind>()
 where
     for<'p> &'p Port: Into<<K::Transport as Transport>::InitAttributes>,
 {
-    let steps = if common::context().is_soft() { 1500 } else { 400 };
-    for_seeds(150, 4, |mut random| {
+    let effort = Effort { programs: [150, 4], most_steps: [1500, 400] };
+    for_programs(std::any::type_name::<K>(), &effort, ENDS, &CALLS, |program| {
         let mut world = World::<K>::new();
-        for _ in 0..random.below(steps) {
-            world.act(&mut random);
-        }
+        program.steps().for_each(|step| world.act(step));
+        let mut random = program.random_after();
         if random.one_in(3) {
             world.device.fail();
             for _ in 0..random.below(100) {

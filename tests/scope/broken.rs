@@ -1,6 +1,5 @@
 //! What breaks the pair, and how it comes back: requests that fail or are cut off, on devices that stand still too.
 
-use crate::common::PATIENCE;
 use crate::{SHORT, Wire, always, broken};
 use interlock::scope::{Exclusive, InScopeError, ScopeError, WaitFailure};
 use interlock::soft::{Fabric, Fault, Verb};
@@ -9,6 +8,7 @@ use interlock::{
     WaitError,
 };
 use std::time::{Duration, Instant};
+use support::PATIENCE;
 
 #[test]
 fn a_receive_without_a_message_is_cut_off_and_its_memory_is_back() {
@@ -130,9 +130,9 @@ fn a_flush_that_comes_late_is_waited_for() {
     assert_eq!(broken(ended), ("Errored", 1, None));
 }
 
-/// Posts a send, a receive and a read, on a fabric that does not move by itself; then `faults`, then the end of the scope.
-/// Afterwards the memory is changed, and what the device then does must not be seen. Says the state of the pair, and whether
-/// the poller is still there.
+/// Posts a send, a receive and a read, on a fabric that does not move by itself; then `faults`, then the end of the
+/// scope. Afterwards the memory is changed, and what the device then does must not be seen. Says the state of the pair,
+/// and whether the poller is still there.
 fn cut_off_on_a_device_that_stands_still(faults: &[Fault]) -> (&'static str, bool) {
     let fabric = Fabric::manual();
     let context = Context::open_on(&fabric, "dev0").unwrap();

@@ -1,12 +1,12 @@
-//! Devices that refuse something, let go late, or fail with nothing to hold on to: the memory comes back, or is leaked with its
-//! domain.
+//! Devices that refuse something, let go late, or fail with nothing to hold on to: the memory comes back, or is leaked
+//! with its domain.
 
-use crate::common::{PATIENCE, context};
 use crate::{DEPTH, SHORT, Wire, always, broken};
 use interlock::scope::InScopeError;
 use interlock::soft::{Fabric, Fault, Verb};
 use interlock::{Context, NamedDomainError, PostError, RegisterFailure, RemoteWrite};
 use std::time::Duration;
+use support::{PATIENCE, context};
 
 fn fails(verb: Verb, errno: i32) -> Fault {
     Fault::VerbFails { verb, after: 0, count: 1, errno }

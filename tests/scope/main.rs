@@ -1,8 +1,5 @@
-//! Borrowed memory: what scopes do on whichever device there is, and that nothing breaks them. Each attack is named as what
-//! never happens, or as what happens instead.
-
-#[path = "../common/mod.rs"]
-mod common;
+//! Borrowed memory: what scopes do on whichever device there is, and that nothing breaks them. Each attack is named as
+//! what never happens, or as what happens instead.
 
 /// A fabric, and a wire between two pairs of its only device.
 macro_rules! wire {
@@ -16,7 +13,7 @@ macro_rules! wire {
     }};
     () => {{
         interlock::domain! { struct Test; }
-        crate::Wire::new(crate::common::context().named_domain(Test).unwrap())
+        crate::Wire::new(support::context().named_domain(Test).unwrap())
     }};
 }
 
@@ -27,11 +24,11 @@ mod messages;
 mod misuse;
 mod peers;
 
-use common::PATIENCE;
 use interlock::scope::{Exclusive, ScopeError};
 use interlock::soft::{Fault, Verb};
 use interlock::{Brand, ConnectAttributes, Limits, Poller, Port, ProtectionDomain, QueuePair, Status};
 use std::time::Duration;
+use support::PATIENCE;
 
 const SHORT: Duration = Duration::from_millis(50);
 const DEPTH: u32 = 4;

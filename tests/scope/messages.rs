@@ -1,12 +1,13 @@
-//! What scopes are for: memory of the caller in messages, whole and in parts, beside what is owned and in scopes of other pairs.
+//! What scopes are for: memory of the caller in messages, whole and in parts, beside what is owned and in scopes of
+//! other pairs.
 
 use crate::Wire;
-use crate::common::{PATIENCE, context, on_hardware};
 use interlock::scope::{InScopeError, Lent, LentMut, Scope, Ticket};
 use interlock::soft::Fabric;
 use interlock::{Brand, Operation, PostError, RemoteWrite, RequestFlaw};
 use std::thread;
 use std::time::Instant;
+use support::{PATIENCE, context, on_hardware};
 
 #[test]
 fn borrowed_messages_go_both_ways() {

@@ -1,12 +1,12 @@
 //! Attacks: closures that panic, handles that are forgotten or swapped, and pollers that serve others.
 
-use crate::common::{PATIENCE, context};
 use crate::{DEPTH, SHORT, Wire, broken};
 use interlock::scope::{Exclusive, InScopeError, SharedQueue};
 use interlock::{AnyQueuePair, Limits, PostError, QueuePair, RemoteWrite, WaitError};
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
+use support::{PATIENCE, context};
 
 #[test]
 fn a_panic_with_requests_in_flight_ends_the_scope_first() {

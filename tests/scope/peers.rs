@@ -1,12 +1,12 @@
-//! Memory of the caller and memory of peers: what is written, read and changed there, and what peers may reach here while a scope
-//! lasts.
+//! Memory of the caller and memory of peers: what is written, read and changed there, and what peers may reach here
+//! while a scope lasts.
 
-use crate::common::PATIENCE;
 use interlock::scope::InScopeError;
 use interlock::{
     PostError, RegisterFailure, RemoteAll, RemoteRead, RemoteReadWrite, RemoteRegion, RemoteWrite, RequestFlaw, Status,
     Work, ZeroBased,
 };
+use support::PATIENCE;
 
 #[test]
 fn writes_reads_atomics_and_immediates_work_on_borrowed_memory() {

@@ -1,17 +1,37 @@
-//! What the documents say of this project is so: the tests that they name exist, and nothing is left out.
+//! Holds the documents against the project: the tests that they name exist, and nothing is left out.
 //!
-//! A test is named in backticks, as `tests/faults.rs::name`; a program that must not compile by its file in `ui-tests`.
+//! A document names a test in backticks, as `tests/faults.rs::name`, and a program that must not compile by its file in
+//! `ui-tests`.
+
+mod rust;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::rc::Rc;
+
+use rust::Body;
 
 /// The ids of the hazard log.
 const HAZARDS: [(&str, usize); 2] = [("HZ", 25), ("AH", 5)];
 
-/// How many cases of conformance there are.
+/// How many cases docs/conformance.md has.
 const CASES: usize = 186;
+
+/// The test programs that run each of their tests on extended completion queues, too.
+const EXTENDED: [&str; 10] = [
+    "attacks",
+    "events",
+    "exchange",
+    "faults",
+    "lifecycle",
+    "shared",
+    "shared_attacks",
+    "shared_unreliable",
+    "unreliable",
+    "windows",
+];
 
 /// The soundness holes of earlier libraries.
 const HOLES: [&str; 28] = [
@@ -34,35 +54,34 @@ fn documents() -> Vec<String> {
     all
 }
 
-/// What stands in backticks, outside of blocks of code.
+/// The texts in backticks, except those in blocks of code.
 fn quoted(document: &str) -> Vec<&str> {
     let prose = document.split("\n```").step_by(2);
     prose.flat_map(|part| part.split('`').skip(1).step_by(2)).collect()
 }
 
-/// Those of `quoted` that name a test or a program that must not compile.
+/// The names in `quoted` that are those of tests, or of programs that must not compile.
 fn named_tests(document: &str) -> Vec<&str> {
     let is_test = |name: &&str| name.contains(".rs::") || (name.starts_with("ui-tests/") && name.ends_with(".rs"));
     quoted(document).into_iter().filter(is_test).collect()
 }
 
-/// Why `name` shows nothing, if so.
+/// What is wrong with the name of a test, if anything is.
 fn flaw(name: &str) -> Option<String> {
     let Some((file, function)) = name.split_once("::") else {
         let case = root().join(name);
         let kept = case.with_extension("stderr");
         return (!case.is_file() || !kept.is_file()).then(|| format!("{name}: no such case, or no message of it"));
     };
-    let Ok(source) = fs::read_to_string(root().join(file)) else { return Some(format!("{name}: no such file")) };
-    let lines: Vec<&str> = source.lines().map(str::trim).collect();
-    let Some(at) = lines.iter().position(|line| line.starts_with(&format!("fn {function}("))) else {
+    if !root().join(file).is_file() {
+        return Some(format!("{name}: no such file"));
+    }
+    let Some(test) = rust::tests(&rust::parse(file)).into_iter().find(|test| test.name == function) else {
         return Some(format!("{name}: no such test"));
     };
-    let attributes: Vec<&&str> = lines[..at].iter().rev().take_while(|line| line.starts_with("#[")).collect();
-    let says = |start: &str| attributes.iter().any(|attribute| attribute.starts_with(start));
-    // Those that need a real device are run on soft-RoCE by name.
-    let is_run = !says("#[ignore") || file.starts_with("src/provider/rdma_core/");
-    (!says("#[test]") || !is_run).then(|| format!("{name}: not a test, or an ignored one"))
+    // The tests that need a real device are ignored unless they are asked for; on soft-RoCE `./x` asks for them.
+    let is_run = !test.is_ignored || file.starts_with("src/provider/rdma_core/");
+    (!is_run).then(|| format!("{name}: an ignored test"))
 }
 
 /// The sections of the hazard log: id, status, text.
@@ -81,9 +100,9 @@ fn is_unit_test(file: &str) -> bool {
     file.ends_with("/tests.rs") || file.ends_with("/models.rs") || file.contains("/tests/")
 }
 
-/// All files of `src` with their text.
-fn sources() -> BTreeMap<String, String> {
-    let (mut folders, mut all) = (vec![PathBuf::from("src")], BTreeMap::new());
+/// The Rust files of a folder and of the folders in it, with their text.
+fn rust_files(folder: &str) -> BTreeMap<String, String> {
+    let (mut folders, mut all) = (vec![PathBuf::from(folder)], BTreeMap::new());
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(root().join(&folder)).unwrap() {
             let path = folder.join(entry.unwrap().file_name());
@@ -156,12 +175,11 @@ fn conformance(document: &str) -> (Vec<Vec<&str>>, Vec<Vec<&str>>) {
     (cases(differences, 4), cases(table, 4))
 }
 
-/// The source of a named test, from its name to its end.
-fn body(name: &str) -> String {
+/// The body of a named test.
+fn body(name: &str) -> Body {
     let (file, function) = name.split_once("::").unwrap();
-    let source = text(file);
-    let start = source.find(&format!("fn {function}(")).unwrap_or_else(|| panic!("{name}"));
-    source[start..].split("\n}\n").next().unwrap().to_owned()
+    let test = rust::tests(&rust::parse(file)).into_iter().find(|test| test.name == function);
+    test.unwrap_or_else(|| panic!("{name}: no such test")).body
 }
 
 #[test]
@@ -192,15 +210,16 @@ fn each_case_of_conformance_says_what_shows_it() {
             let Some(file) = test.strip_prefix("tests/") else { continue };
             let body = body(test);
             let program = file.split(['/', '.']).next().unwrap();
-            let own_device = ["Fabric", "own_device!", "soft!(", "soft(|"].iter().any(|device| body.contains(device));
-            let only_soft = own_device || !programs.contains(&program);
+            let has_own_device =
+                body.names.contains("Fabric") || body.macros.contains("own_device") || body.macros.contains("soft");
+            let only_soft = has_own_device || body.calls("soft") || !programs.contains(&program);
             assert_eq!(only_soft, on_soft(test), "{case}: {test} runs on which devices?");
-            // What is done instead on a device that differs is a test as well; `with_atomic_writes` holds both to having them, and
-            // only adversaries lack promises.
-            let may_end = ["return;", "{ return }"].iter().any(|end| body.contains(end));
-            let known = ["deviates(", "with_atomic_writes(", "lacks(", "unless_refused("];
-            let is_checked = known.iter().any(|known| body.contains(known));
-            assert!(!may_end || is_checked, "{case}: {test} may end before it has shown anything");
+            // A test may end early on a device that deviates or that lacks a promise: it has tested what that device
+            // does instead. `with_atomic_writes` makes sure that a device without atomic writes is one that is known to
+            // have none.
+            let known = ["deviates", "with_atomic_writes", "lacks", "unless_refused"];
+            let is_checked = known.iter().any(|known| body.calls(known));
+            assert!(!body.may_end_early || is_checked, "{case}: {test} may end before it has shown anything");
         }
         let real = |test: &&str| !test.starts_with("src/provider/soft/") && !on_soft(test);
         let soft = |test: &&str| !test.starts_with("src/provider/rdma_core/");
@@ -209,7 +228,7 @@ fn each_case_of_conformance_says_what_shows_it() {
     }
 }
 
-/// What cargo writes about tests, of which `outcome` says how they ended; nothing for none.
+/// What cargo writes about the tests of the cases. `outcome` says how a test ended; `None` if it did not run.
 fn written_log(outcome: impl Fn(&str) -> Option<&'static str>) -> String {
     let document = text("docs/conformance.md");
     let tests: BTreeSet<&str> = conformance(&document).1.iter().flat_map(|row| named_tests(row[3])).collect();
@@ -223,14 +242,14 @@ fn written_log(outcome: impl Fn(&str) -> Option<&'static str>) -> String {
         };
         let path = [path.split('/').collect(), vec![name]].concat().join("::");
         let path = path.trim_start_matches("::");
-        // A line of something else may come between a test and its result.
+        // The output of a test may come between its name and its result.
         log += &format!("     Running {file}.rs (target/debug/deps/{program}-0f)\ntest {path} ... said\n{outcome}\n");
     }
     log
 }
 
-/// The line of `device` in the counts of tests/conformance/report: covered, not applicable, not covered, failed; and whether it
-/// calls that a success.
+/// What tests/conformance/report counts for `device`: covered, not applicable, not covered, failed. Also returns
+/// whether the report succeeds.
 fn counted(logs: [&str; 2], device: &str) -> ([usize; 4], bool) {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let arguments = ["soft", "rxe"].into_iter().zip(logs).map(|(device, log)| {
@@ -266,7 +285,7 @@ fn the_table_of_conformance_counts_what_ran() {
     assert_eq!((nothing.0[0], nothing.1), (0, false));
 }
 
-/// A stage whose first command fails and whose last one does not.
+/// A stage of `x` fails if its first command fails, although its last one succeeds.
 #[test]
 fn a_stage_fails_with_any_of_its_commands() {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("stages");
@@ -288,14 +307,12 @@ fn a_stage_fails_with_any_of_its_commands() {
 #[test]
 fn each_difference_of_soft_roce_is_known_to_the_tests() {
     let document = text("docs/conformance.md");
-    let common = text("tests/common/mod.rs");
-    let known = common.split("RXE_DEVIATIONS").nth(1).unwrap().split(';').nth(1).unwrap().to_owned();
-    let known: BTreeSet<&str> = known.split('"').skip(1).step_by(2).collect();
+    let known = rust::strings_of_constant(&rust::parse("tests/support/src/device.rs"), "RXE_DEVIATIONS");
     let mut asked = BTreeSet::new();
     for row in conformance(&document).0 {
         for test in named_tests(row[3]).into_iter().filter(|test| test.starts_with("tests/")) {
-            assert!(body(test).contains(&format!("deviates(\"{}\")", row[0])), "{test} does not ask for {}", row[0]);
-            asked.insert(row[0]);
+            assert!(body(test).calls_with("deviates", row[0]), "{test} does not ask for {}", row[0]);
+            asked.insert(row[0].to_owned());
         }
     }
     assert_eq!(asked, known);
@@ -309,6 +326,33 @@ fn each_named_test_exists_and_is_not_ignored() {
         flaws.extend(named_tests(&text).into_iter().filter_map(flaw).map(|flaw| format!("{document}: {flaw}")));
     }
     assert_eq!(flaws, <Vec<String>>::new());
+}
+
+/// A program that runs tests a second time on extended queues does so with all of its tests.
+#[test]
+fn each_test_of_such_a_program_runs_on_extended_queues_too() {
+    let mut programs: BTreeMap<String, Vec<(String, Rc<syn::File>)>> = BTreeMap::new();
+    for file in rust_files("tests").into_keys().filter(|file| !file.starts_with("tests/support/")) {
+        let program = file.split(['/', '.']).nth(1).unwrap().to_owned();
+        programs.entry(program).or_default().push((file.clone(), rust::parse(&file)));
+    }
+    let mut again = BTreeSet::new();
+    // `extended` is about such queues, and only one of its tests is about both kinds.
+    for (program, files) in programs.into_iter().filter(|(program, _)| program != "extended") {
+        if files.iter().all(|(_, file)| rust::also_extended(file).is_none()) {
+            continue;
+        }
+        for (path, file) in files {
+            let tests: BTreeSet<String> = rust::tests(&file).into_iter().map(|test| test.name).collect();
+            assert_eq!(
+                rust::also_extended(&file).unwrap_or_default(),
+                tests,
+                "{path}: `also_extended!` must name each test"
+            );
+        }
+        again.insert(program);
+    }
+    assert_eq!(again, EXTENDED.map(str::to_owned).into());
 }
 
 #[test]
@@ -334,116 +378,21 @@ fn unsafe_code_is_where_the_architecture_says() {
     let section = document.split("## Where `unsafe` lives").nth(1).expect("a list");
     let listed: BTreeSet<String> =
         quoted(section).into_iter().filter(|name| name.starts_with("src/")).map(str::to_owned).collect();
-    let has_unsafe = |line: &str| {
-        let line = line.trim();
-        let starts = ["unsafe {", "unsafe fn", "unsafe impl", "unsafe extern", "unsafe trait", "allow(unsafe_code"];
-        !line.starts_with("//") && starts.iter().any(|start| line.contains(start))
-    };
-    let found: BTreeSet<String> = sources()
-        .into_iter()
-        .filter(|(file, source)| !is_unit_test(file) && source.lines().any(has_unsafe))
-        .map(|(file, _)| file)
-        .collect();
+    let files = rust_files("src").into_keys().filter(|file| !is_unit_test(file));
+    let found: BTreeSet<String> = files.filter(|file| rust::has_unsafe(&rust::parse(file))).collect();
     assert_eq!(listed, found);
 }
 
-/// What is between the brackets that `text` starts with, and what follows them.
-fn bracketed(text: &str) -> (&str, &str) {
-    let mut depth = 0;
-    let mut before = ' ';
-    for (at, letter) in text.char_indices() {
-        match letter {
-            '(' | '<' | '[' => depth += 1,
-            // Not that of an arrow.
-            ')' | ']' => depth -= 1,
-            '>' if before != '-' => depth -= 1,
-            _ => (),
-        }
-        if depth == 0 {
-            return (&text[1..at], &text[at + 1..]);
-        }
-        before = letter;
-    }
-    panic!("no end: {text}");
-}
-
-/// The items of a list, at its commas outside of brackets.
-fn items(mut list: &str) -> Vec<&str> {
-    let (mut found, mut from) = (Vec::new(), 0);
-    while let Some(at) = list[from..].find([',', '(', '<', '[']).map(|at| at + from) {
-        if list[at..].starts_with(',') {
-            found.push(list[..at].trim());
-            (list, from) = (&list[at + 1..], 0);
-        } else {
-            from = list.len() - bracketed(&list[at..]).1.len();
-        }
-    }
-    found.push(list.trim());
-    found
-}
-
-/// Whether `text` has `word` as a word.
-fn mentions(text: &str, word: &str) -> bool {
-    text.split(|letter: char| !letter.is_alphanumeric() && letter != '_').any(|found| found == word)
-}
-
-/// How many objects that bear the brand `B` a function is given, where the head of its `impl` is `of`.
-fn branded(signature: &str, of: &str) -> usize {
-    let at = signature.find(['<', '(']).expect("parameters");
-    let (types, rest) =
-        if signature[at..].starts_with('<') { bracketed(&signature[at..]) } else { ("", &signature[at..]) };
-    let bound =
-        items(types).into_iter().filter_map(|item| item.split_once(": ").filter(|(_, bound)| mentions(bound, "B")));
-    let mut brands: Vec<&str> = bound.map(|(name, _)| name).collect();
-    brands.push("B");
-    if mentions(of, "B") {
-        brands.extend(["Self", "self"]);
-    }
-    let given = items(bracketed(&rest[rest.find('(').unwrap()..]).0);
-    let count = |given: &&str| {
-        let kind = given.split_once(": ").map_or(*given, |(_, kind)| kind);
-        // What a closure is given or gives is not given here, but for requests that it makes.
-        let makes = kind.contains("-> WorkRequest<");
-        let bears = (!kind.contains("Fn") || makes) && brands.iter().any(|brand| mentions(kind, brand));
-        let several = ["Vec<", "[", "Iterator", "FnMut"].iter().any(|many| kind.contains(many));
-        usize::from(bears) + usize::from(bears && several)
-    };
-    given.iter().map(count).sum()
-}
-
-/// The public functions that are given two objects of a brand: file and name.
+/// The public functions that are given two objects of one brand, each as file and name.
 fn meetings() -> BTreeSet<(String, String)> {
-    let mut found = BTreeSet::new();
-    for (file, source) in sources() {
-        if is_unit_test(&file) || file.starts_with("src/provider/") {
-            continue;
-        }
-        let mut of = String::new();
-        let mut lines = source.lines();
-        while let Some(line) = lines.next() {
-            if line.starts_with('}') {
-                of.clear();
-            }
-            let function = line.trim_start().strip_prefix("pub fn ");
-            if !(line.starts_with("impl") || function.is_some()) {
-                continue;
-            }
-            let mut head = function.unwrap_or(line).to_owned();
-            while !head.ends_with(['{', ';', '}']) {
-                head = head + " " + lines.next().expect("the rest of it").trim();
-            }
-            if function.is_none() {
-                of = head;
-            } else if branded(&head, &of) > 1 {
-                let name = head.split(['<', '(']).next().unwrap();
-                found.insert((file.clone(), name.to_owned()));
-            }
-        }
-    }
-    found
+    let files = rust_files("src").into_keys();
+    let files = files.filter(|file| !is_unit_test(file) && !file.starts_with("src/provider/"));
+    let of_file = |file: String| rust::meetings(&rust::parse(&file)).into_iter().map(move |name| (file.clone(), name));
+    files.flat_map(of_file).collect()
 }
 
-/// The argument that domains do not mix where their brand does not tell them apart: each place is known, and says what it compares.
+/// With the run-time brand, objects of two domains are told apart when they meet. The trust model lists each function
+/// where they can meet, and what is compared there.
 #[test]
 fn where_objects_of_domains_meet_is_in_the_trust_model() {
     let model = text("docs/trust-model.md");
@@ -461,7 +410,7 @@ fn where_objects_of_domains_meet_is_in_the_trust_model() {
 #[test]
 fn each_assumption_in_the_code_is_in_the_trust_model() {
     let model = text("docs/trust-model.md");
-    for (file, source) in sources() {
+    for (file, source) in rust_files("src") {
         assert!(!source.contains("ASSUMPTION") || model.contains(&format!("`{file}`")), "{file} assumes something");
     }
 }

@@ -1,5 +1,4 @@
-//! Programs that tests start. None of them outlives its test or its time.
-#![allow(dead_code, reason = "each test file uses a part")]
+//! Programs that tests start. A program is killed when its test ends, or when it takes too long.
 
 use std::env;
 use std::fs;
@@ -11,11 +10,12 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// More than any program here takes, on the slowest machine.
+/// Longer than any of these programs takes on the slowest machine.
 const LIMIT: Duration = Duration::from_secs(180);
 
-/// An example that was built with the tests.
-pub(crate) fn example(name: &str) -> PathBuf {
+/// The path of an example that was built with the tests: they are neighbours in the target folder, also in a virtual
+/// machine.
+pub fn example(name: &str) -> PathBuf {
     let test = env::current_exe().unwrap();
     let path = test.parent().and_then(|deps| deps.parent()).unwrap().join("examples").join(name);
     assert!(path.exists(), "{} is not there: cargo build --examples", path.display());
@@ -23,14 +23,14 @@ pub(crate) fn example(name: &str) -> PathBuf {
 }
 
 /// A program that runs.
-pub(crate) struct Program {
+pub struct Program {
     child: Child,
     line: String,
     stdout: Pipe,
     stderr: Pipe,
 }
 
-/// What a program has said so far, and who listens to the rest.
+/// What a program has written to a pipe so far, and the thread that reads the rest.
 struct Pipe {
     said: Arc<Mutex<Vec<u8>>>,
     listener: Option<JoinHandle<()>>,
@@ -38,19 +38,19 @@ struct Pipe {
 
 /// A program that has ended.
 #[derive(Debug)]
-pub(crate) struct Ended {
-    pub(crate) line: String,
-    pub(crate) status: ExitStatus,
-    pub(crate) stdout: String,
-    pub(crate) stderr: String,
+pub struct Ended {
+    pub line: String,
+    pub status: ExitStatus,
+    pub stdout: String,
+    pub stderr: String,
 }
 
 impl Program {
-    pub(crate) fn start(program: impl Into<PathBuf>, arguments: &[&str]) -> Self {
+    pub fn start(program: impl Into<PathBuf>, arguments: &[&str]) -> Self {
         let program = program.into();
         let line = format!("{} {}", program.display(), arguments.join(" "));
         let mut command = Command::new(&program);
-        // The device of `context()`; unlike the tests the examples would rather take one of the machine.
+        // The same device as `context()` opens. Without the variable, an example prefers a real device.
         if env::var_os("INTERLOCK_DEVICE").is_none() {
             command.env("INTERLOCK_DEVICE", "soft0");
         }
@@ -61,13 +61,13 @@ impl Program {
         Self { child, line, stdout, stderr }
     }
 
-    /// Runs it to its end.
-    pub(crate) fn run(program: impl Into<PathBuf>, arguments: &[&str]) -> Ended {
+    /// Runs a program to its end.
+    pub fn run(program: impl Into<PathBuf>, arguments: &[&str]) -> Ended {
         Self::start(program, arguments).end()
     }
 
     /// Waits for its end.
-    pub(crate) fn end(mut self) -> Ended {
+    pub fn end(mut self) -> Ended {
         let deadline = Instant::now() + LIMIT;
         while self.child.try_wait().unwrap().is_none() && Instant::now() < deadline {
             thread::sleep(Duration::from_millis(5));
@@ -78,8 +78,8 @@ impl Program {
         ended
     }
 
-    /// Waits for its end and another's. If one of them fails, the other is not waited for.
-    pub(crate) fn end_with(mut self, mut other: Self) -> (Ended, Ended) {
+    /// Waits until both programs have ended. If one fails, the other one is killed.
+    pub fn end_with(mut self, mut other: Self) -> (Ended, Ended) {
         let deadline = Instant::now() + LIMIT;
         while Instant::now() < deadline {
             match [&mut self, &mut other].map(|program| program.child.try_wait().unwrap()) {
@@ -91,20 +91,20 @@ impl Program {
         (self.kill(), other.kill())
     }
 
-    /// Ends it, as if its machine had gone.
-    pub(crate) fn kill(mut self) -> Ended {
+    /// Kills the program, as if its machine had gone.
+    pub fn kill(mut self) -> Ended {
         _ = self.child.kill();
         let status = self.child.wait().unwrap();
         Ended { line: self.line.clone(), status, stdout: self.stdout.rest(), stderr: self.stderr.rest() }
     }
 
     /// Waits until it listens on a TCP port.
-    pub(crate) fn listens(self, port: u16) -> Self {
+    pub fn listens(self, port: u16) -> Self {
         self.until(&format!("listen on port {port}"), |_| is_listened_on(port))
     }
 
-    /// Waits until it has said something on stdout.
-    pub(crate) fn has_said(self, what: &str) -> Self {
+    /// Waits until the program has written `what` to stdout.
+    pub fn has_said(self, what: &str) -> Self {
         self.until(&format!("say {what:?}"), |this| this.stdout.so_far().contains(what))
     }
 
@@ -154,21 +154,21 @@ impl Drop for Program {
 
 impl Ended {
     #[track_caller]
-    pub(crate) fn succeeded(self) -> Self {
+    pub fn succeeded(self) -> Self {
         assert!(self.status.success() && self.stderr.is_empty(), "{self:#?}");
         self
     }
 
-    /// It failed as it should: with one line on stderr that says `why`.
+    /// Checks that the program failed with one line on stderr, which contains `why`.
     #[track_caller]
-    pub(crate) fn failed(self, why: &str) -> Self {
+    pub fn failed(self, why: &str) -> Self {
         self.failed_for_one_of(&[why])
     }
 
-    /// As [`failed`](Self::failed), for a peer that was killed. What is noticed first depends on the moment: the kernel takes
-    /// the dead program's memory and queue pair down one after the other, so a message may still meet one of them.
+    /// [`failed`](Self::failed), because the peer was killed. The reason depends on the moment: the kernel takes down
+    /// the memory and the queue pair of a dead program one after the other, and a message may arrive between the two.
     #[track_caller]
-    pub(crate) fn failed_for_a_dead_peer(self) -> Self {
+    pub fn failed_for_a_dead_peer(self) -> Self {
         self.failed_for_one_of(&[
             "closed the connection",
             "cannot talk to",
@@ -180,9 +180,9 @@ impl Ended {
         ])
     }
 
-    /// As [`failed`](Self::failed), where it depends on the moment or the device which of the reasons comes first.
+    /// [`failed`](Self::failed) for one of several reasons; which one depends on the moment or on the device.
     #[track_caller]
-    pub(crate) fn failed_for_one_of(self, reasons: &[&str]) -> Self {
+    pub fn failed_for_one_of(self, reasons: &[&str]) -> Self {
         let is_one_line = self.stderr.lines().count() == 1 && self.stderr.ends_with('\n');
         let is_error = self.status.code() == Some(1) && !self.stderr.contains("panicked");
         let has_reason = reasons.iter().any(|why| self.stderr.contains(why));
@@ -191,18 +191,18 @@ impl Ended {
     }
 
     #[track_caller]
-    pub(crate) fn says(self, what: &str) -> Self {
+    pub fn says(self, what: &str) -> Self {
         assert!(self.stdout.contains(what), "does not say {what:?}: {self:#?}");
         self
     }
 }
 
 /// A TCP port that nobody uses.
-pub(crate) fn free_port() -> u16 {
+pub fn free_port() -> u16 {
     TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port()
 }
 
-/// Looks without connecting: who listens would take that for its client.
+/// Whether a program listens on this port. Asks the kernel: the program would take a connection for its client.
 fn is_listened_on(port: u16) -> bool {
     let (suffix, listening) = (format!(":{port:04X}"), "0A");
     ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|table| {

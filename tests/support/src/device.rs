@@ -1,0 +1,122 @@
+//! The device to test on, and how devices differ.
+
+use interlock::{Context, TransitionError, TransitionFailure};
+use std::time::Duration;
+
+/// Longer than any exchange of the tests takes on the slowest machine.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Opens the device to test on: the soft one, or the one that `INTERLOCK_DEVICE` names.
+pub fn context() -> Context {
+    let opened = match std::env::var_os("INTERLOCK_DEVICE") {
+        Some(_) => Context::open_default(),
+        None => Context::open("soft0"),
+    };
+    opened.expect("a device to test on")
+}
+
+/// Whether the device to test on is not the soft one.
+pub fn on_hardware() -> bool {
+    !context().name().starts_with("soft")
+}
+
+/// The name of a second device of the same kind, if there is one: the other soft device, or the other end of the cable.
+pub fn another_device() -> Option<String> {
+    let name = context().name().to_owned();
+    let kind = name.trim_end_matches(|last: char| last.is_ascii_digit()).to_owned();
+    let names = interlock::devices().unwrap().into_iter().map(|device| device.name().to_owned());
+    names.into_iter().find(|other| *other != name && other.starts_with(&kind))
+}
+
+/// The cases of docs/conformance.md in which soft-RoCE does not do what the specification says. The document says what
+/// it does.
+const RXE_DEVIATIONS: [(&str, Kernels); 10] = [
+    ("C015", Kernels::Newer),
+    ("C062", Kernels::All),
+    ("C082", Kernels::All),
+    ("C088", Kernels::All),
+    ("C089", Kernels::All),
+    ("C096", Kernels::All),
+    ("C109", Kernels::Older),
+    ("C129", Kernels::All),
+    ("C153", Kernels::Older),
+    ("C158", Kernels::All),
+];
+
+/// The kernels whose soft-RoCE deviates. Linux 6.1 and 6.12 were tested; a kernel between the two counts as older.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kernels {
+    All,
+    /// Before 6.12.
+    Older,
+    /// 6.12 and newer.
+    Newer,
+}
+
+/// Whether the device to test on deviates from the specification in this case of docs/conformance.md.
+pub fn deviates(case: &str) -> bool {
+    let known = RXE_DEVIATIONS.iter().find(|(known, _)| *known == case);
+    let (_, kernels) = known.unwrap_or_else(|| panic!("{case} is not in the list of deviations"));
+    let does = match kernels {
+        Kernels::All => true,
+        Kernels::Older => !is_linux_6_12(),
+        Kernels::Newer => is_linux_6_12(),
+    };
+    let is_rxe = context().name().starts_with("rxe");
+    // In these cases a provider that promises no windows may do the same as soft-RoCE.
+    let is_of_windows = ["C082", "C088", "C089"].contains(&case) && lacks(Promise::Windows);
+    is_of_windows || does && is_rxe
+}
+
+/// Whether the kernel is Linux 6.12 or newer.
+pub fn is_linux_6_12() -> bool {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = release.split(['.', '-']).map_while(|number| number.parse::<u32>().ok());
+    (numbers.next(), numbers.next()) >= (Some(6), Some(12))
+}
+
+/// A promise that many tests rely on and that some providers do not make. Where a provider does not make it, the
+/// library refuses the call that would rely on it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Promise {
+    /// A reset ends all requests in flight.
+    Reset,
+    /// A pair on a shared receive queue can be destroyed at any time. Elsewhere the poller of the pair destroys it.
+    EndAtOnce,
+    /// A window permits what it was bound for, to the peer that it was bound for, and nothing else.
+    Windows,
+    /// An event comes only when there is a completion.
+    Events,
+}
+
+/// Whether the provider of the device to test on does not make this promise, according to the library.
+///
+/// The conformance tests check that the library is right about that for the specification's own profile and for
+/// soft-RoCE.
+pub fn lacks(promise: Promise) -> bool {
+    let context = context();
+    let promises = context.promises();
+    match promise {
+        Promise::Reset => !promises.reset_is_a_barrier(),
+        Promise::EndAtOnce => !promises.pairs_end_at_once(true),
+        // Soft-RoCE makes it, except for the bounds of a window and for accesses that are under way when it ends.
+        Promise::Windows => !on_hardware() && !context.windows_are_barriers(),
+        Promise::Events => promises.provider() == "adversary",
+    }
+}
+
+/// The pair that was reset, or `None` if the library refused the reset because the provider does not promise enough.
+pub fn unless_refused<P, Q>(reset: Result<P, TransitionError<Q>>) -> Option<P> {
+    match reset {
+        Ok(pair) => Some(pair),
+        Err(TransitionError { source, .. }) => {
+            let is_known = match source {
+                TransitionFailure::ResetInFlight { .. } => lacks(Promise::Reset),
+                TransitionFailure::ResetShared { .. } => lacks(Promise::Reset) || lacks(Promise::EndAtOnce),
+                _ => false,
+            };
+            assert!(is_known, "{source}");
+            None
+        }
+    }
+}

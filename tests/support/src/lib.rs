@@ -1,0 +1,43 @@
+//! What the test programs share: the device to test on, connected pairs, completions, memory, and programs that tests
+//! start.
+//!
+//! The environment chooses what is tested:
+//!
+//! | variable | value |
+//! |---|---|
+//! | `INTERLOCK_DEVICE` | the device to test on; the soft device if it is not set |
+//! | `INTERLOCK_SOFT_PROFILE` | which provider the soft device behaves like |
+//! | `INTERLOCK_POLLING` | `extended`: completion queues are extended ones |
+
+pub mod completions;
+pub mod device;
+pub mod link;
+pub mod memory;
+pub mod polling;
+pub mod program;
+pub mod random;
+pub mod steps;
+
+pub use completions::{all, eventually, failure, next, nothing_comes, see_off};
+pub use device::{
+    PATIENCE, Promise, another_device, context, deviates, is_linux_6_12, lacks, on_hardware, unless_refused,
+};
+pub use link::Link;
+pub use memory::{Counted, filled, message, moved};
+pub use polling::{POLLING, Queues, extended};
+pub use random::Random;
+
+/// Makes a soft device of the test's own, and a domain on it that is named by the calling test: `(fabric, domain)`.
+#[macro_export]
+macro_rules! own_device {
+    () => {
+        $crate::own_device!(interlock::soft::Fabric::new())
+    };
+    ($fabric:expr) => {{
+        interlock::domain! { struct Test; }
+        let fabric: interlock::soft::Fabric = $fabric;
+        let domain: interlock::ProtectionDomain<Test> =
+            interlock::Context::open_on(&fabric, "dev0").unwrap().named_domain(Test).unwrap();
+        (fabric, domain)
+    }};
+}
