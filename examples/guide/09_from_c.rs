@@ -85,7 +85,7 @@ fn main() -> anyhow::Result<()> {
             Work::Received(message) if id == receive_id => println!("{}", String::from_utf8_lossy(&message.buffer)),
             // wc.opcode == IBV_WC_SEND
             Work::Sent(_) if id == send_id => println!("the send has completed"),
-            other => bail!("nobody asked for this: {other:?}"),
+            other => bail!("unexpected completion: {other:?}"),
         }
     }
     // ibv_destroy_qp, ibv_destroy_cq, ibv_dereg_mr, ibv_dealloc_pd, ibv_close_device

@@ -59,7 +59,7 @@ impl Client {
         control.say_bye()?;
         match control.hear_bye(|| true)? {
             Farewell::Bye => Ok(counts),
-            Farewell::Died | Farewell::Told => Err(Fault::new("the server went without a bye")),
+            Farewell::Died | Farewell::Told => Err(Fault::new("the server closed the connection without a bye")),
         }
     }
 }

@@ -234,7 +234,7 @@ impl<B: Brand> Remote<B> {
                 self.idle.push(buffer);
                 answered(Word(original))
             }
-            other => Err(Fault::new(format!("nobody asked for this: {other:?}"))),
+            other => Err(Fault::new(format!("unexpected completion: {other:?}"))),
         }
     }
 

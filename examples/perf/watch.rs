@@ -56,7 +56,7 @@ impl<'round> Watch<'round> {
     /// The next completion.
     pub(crate) fn next(&mut self, poller: &mut Poller<Perf>) -> Result<Completion<Perf>, Fault> {
         let found = self.wait_for(poller, false)?;
-        found.ok_or_else(|| Fault::new("a wait without an end has ended"))
+        found.ok_or_else(|| Fault::new("unexpected end of a wait"))
     }
 
     /// The next completion; `None` when the other side is done and none is left.

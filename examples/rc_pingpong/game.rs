@@ -155,7 +155,7 @@ impl<T: Game> Player<T> {
                 self.check(datagram.message())?;
                 self.receive_another(datagram.into_buffer())?;
             }
-            other => return Err(Fault::new(format!("nobody asked for this: {other:?}"))),
+            other => return Err(Fault::new(format!("unexpected completion: {other:?}"))),
         }
         Ok(())
     }
