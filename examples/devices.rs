@@ -1,4 +1,4 @@
-//! Which RDMA devices there are, and what keeps each port from working. `-v` shows limits and GID tables.
+//! Lists the RDMA devices, and what keeps each port from working. `-v` adds limits and GID tables.
 #![forbid(unsafe_code)]
 
 use interlock::{Context, Device, GidEntry, GidKind, LinkLayer, Mtu, Port, PortState};
@@ -85,7 +85,7 @@ fn look(device: &Device) -> Result<(Context, Vec<Port>), Box<dyn Error>> {
     Ok((context, ports))
 }
 
-/// What opening answered is not always the cause: where the node may not be opened, libibverbs goes on to look for another.
+/// The error of opening is not always the cause: if a device node may not be opened, libibverbs looks for another one.
 fn why_not_opened(device: &Device, error: &dyn Error) -> String {
     let nodes = names_in("/sys/class/infiniband_verbs").into_iter().filter(|node| {
         let name = fs::read_to_string(format!("/sys/class/infiniband_verbs/{node}/ibdev")).unwrap_or_default();
@@ -164,7 +164,7 @@ fn layer(layer: LinkLayer) -> &'static str {
     }
 }
 
-/// What keeps the port from working, or from working well.
+/// Prints what keeps the port from working, or from working well.
 fn problems(port: &Port, device: &Device) -> Vec<String> {
     let mut problems = Vec::new();
     let ethernet = port.link_layer() == LinkLayer::Ethernet;
@@ -173,7 +173,8 @@ fn problems(port: &Port, device: &Device) -> Vec<String> {
     match port.state() {
         PortState::Active => {}
         PortState::Down if ethernet => problems.push(format!(
-            "the port is down, so nothing can be sent: is the cable in, and {interface} up (`ip link set {interface} up`)?"
+            "the port is down, so nothing can be sent: is the cable in, and is {interface} up \
+             (`ip link set {interface} up`)?"
         )),
         PortState::Down => problems.push("the port is down, so nothing can be sent: is the cable in?".to_owned()),
         PortState::Init | PortState::Armed => problems.push(
@@ -184,7 +185,8 @@ fn problems(port: &Port, device: &Device) -> Vec<String> {
     }
     match port.gid() {
         None if ethernet => problems.push(format!(
-            "there is no GID, so no peer can reach it: give {interface} an address (`ip addr add ADDRESS dev {interface}`)"
+            "there is no GID, so no peer can reach it: give {interface} an address \
+             (`ip addr add ADDRESS dev {interface}`)"
         )),
         Some(row) if ethernet && row.gid.is_link_local() => problems.push(format!(
             "only link-local GIDs, which work on this link only: give {interface} an address of a subnet"
@@ -196,7 +198,8 @@ fn problems(port: &Port, device: &Device) -> Vec<String> {
     }
     if ethernet && port.active_mtu() < Mtu::Bytes1024 {
         problems.push(format!(
-            "the MTU of {} is less than the 1024 that ibv_rc_pingpong and others take: raise that of {interface} to 1500",
+            "the MTU of {} is less than the 1024 that ibv_rc_pingpong and others take: \
+             raise that of {interface} to 1500",
             port.active_mtu()
         ));
     } else if ethernet && port.active_mtu() < Mtu::Bytes4096 && !interfaces.is_empty() {
@@ -208,7 +211,7 @@ fn problems(port: &Port, device: &Device) -> Vec<String> {
     problems
 }
 
-/// The network interfaces of a port: those of its GIDs, or else what sysfs says.
+/// The network interfaces of a port: those of its GIDs, or else those in sysfs.
 fn interfaces(port: &Port, device: &Device) -> Vec<String> {
     let mut names: Vec<String> = port.gids().iter().filter_map(GidEntry::interface_name).collect();
     if names.is_empty() && !device.is_soft() {
@@ -223,7 +226,7 @@ fn interfaces(port: &Port, device: &Device) -> Vec<String> {
     names
 }
 
-/// The names in a folder; none where there is no such folder.
+/// The names in a folder; empty if there is no such folder.
 fn names_in(folder: &str) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut names: Vec<String> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
@@ -247,7 +250,7 @@ fn limits(out: &mut impl Write, context: &Context) -> io::Result<()> {
     writeln!(out, "  atomics              {}", if attributes.has_atomics() { "yes" } else { "no" })
 }
 
-/// What a machine without RDMA can do about it.
+/// Prints what to do on a machine without RDMA.
 fn no_hardware(out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "No RDMA device.")?;
     let known = names_in("/sys/class/infiniband");
@@ -255,7 +258,8 @@ fn no_hardware(out: &mut impl Write) -> io::Result<()> {
         return problem(
             out,
             &format!(
-                "the kernel has {}, but not for programs: `modprobe ib_uverbs`, and in a container pass in /dev/infiniband",
+                "the kernel has {}, but not for programs: `modprobe ib_uverbs`, \
+                 and in a container pass in /dev/infiniband",
                 known.join(", ")
             ),
         );
@@ -265,7 +269,7 @@ fn no_hardware(out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "  The soft devices need nothing, but live in one process:")
 }
 
-/// Registered memory is locked memory, of which a process may have so much.
+/// Warns of a low limit of locked memory, which limits registered memory.
 fn locked_memory(out: &mut impl Write) -> io::Result<()> {
     const ENOUGH: u64 = 64 << 20;
     let limits = fs::read_to_string("/proc/self/limits").unwrap_or_default();
@@ -279,7 +283,7 @@ fn locked_memory(out: &mut impl Write) -> io::Result<()> {
     problem(out, "raise the limit: `ulimit -l unlimited`, memlock in limits.conf, or LimitMEMLOCK= of a systemd unit")
 }
 
-/// Whether the limit does not count, by CAP_IPC_LOCK.
+/// Whether the process has CAP_IPC_LOCK, so that the limit does not apply.
 fn may_lock_all() -> bool {
     const CAP_IPC_LOCK: u32 = 14;
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();

@@ -1,4 +1,4 @@
-//! `rc_pingpong` over unreliable connections: with another of this program, or with the `ibv_uc_pingpong` of rdma-core.
+//! `rc_pingpong` over unreliable connections. The peer is another `uc_pingpong`, or `ibv_uc_pingpong` of rdma-core.
 #![forbid(unsafe_code)]
 
 #[path = "rc_pingpong/program.rs"]

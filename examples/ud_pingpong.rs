@@ -1,4 +1,4 @@
-//! `rc_pingpong` with unreliable datagrams: with another of this program, or with the `ibv_ud_pingpong` of rdma-core.
+//! `rc_pingpong` with unreliable datagrams. The peer is another `ud_pingpong`, or `ibv_ud_pingpong` of rdma-core.
 #![forbid(unsafe_code)]
 
 #[path = "rc_pingpong/program.rs"]

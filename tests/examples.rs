@@ -1,13 +1,48 @@
 //! The examples as programs: what they do, and how they fail. They use the device that the other tests use.
 
 use interlock::Device;
+use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::path::Path;
 use support::program::{Ended, Program, example, free_port};
 use support::{context, on_hardware};
 
 fn pingpong(arguments: &[&str]) -> Ended {
     Program::run(example("rc_pingpong"), arguments)
+}
+
+/// The programs of the guide, and what each says at its end.
+const GUIDE: [(&str, &str); 9] = [
+    ("01_hello", "hello"),
+    ("02_two_machines", "heard: hello from the server"),
+    ("03_one_sided", "2 lines: \"first line\", \"second line\""),
+    ("04_rpc", "8 clients had 100 answers each"),
+    ("05_threads", "8 threads played 4 games of 500 rounds"),
+    ("06_event_loop", "a message: from the event loop"),
+    ("07_recovery", "receives of 64 bytes: it has arrived"),
+    ("08_memory", "scope: by scope"),
+    ("09_from_c", "from C to here"),
+];
+
+#[test]
+fn each_program_of_the_guide_runs_to_its_end() {
+    for (name, says) in GUIDE {
+        Program::run(example(&format!("guide_{name}")), &[]).succeeded().says(says);
+    }
+}
+
+#[test]
+fn each_program_of_the_guide_is_a_chapter_of_it() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let index = fs::read_to_string(root.join("docs/guide.md")).unwrap();
+    let programs = fs::read_dir(root.join("examples/guide")).unwrap();
+    let mut programs: Vec<_> = programs.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    programs.sort();
+    assert_eq!(programs, GUIDE.map(|(name, _)| format!("{name}.rs")));
+    for name in programs {
+        assert!(index.contains(&format!("](../examples/guide/{name})")), "{name}");
+    }
 }
 
 #[test]

@@ -1,7 +1,7 @@
-//! Many clients hammer a few keys, and each value that comes back is examined.
+//! Many clients update a few keys at the same time, and check each value that they read.
 //!
-//! Every value counts the updates of its key, and is made such that parts of two do not go together. So at the end: no value
-//! was torn, no client saw a key go back, and no update was lost.
+//! Every value counts the updates of its key, and has a seal that a mixture of two values does not have. So in the end
+//! it is known that no value was torn, that no client saw a key go back, and that no update was lost.
 
 use crate::Asking;
 use crate::client::{Address, Client};
@@ -18,7 +18,7 @@ pub(crate) struct Bench {
     pub(crate) until: Until,
 }
 
-/// How long each client goes on.
+/// When each client stops.
 #[derive(Clone, Copy)]
 pub(crate) enum Until {
     Operations(u64),
@@ -41,19 +41,19 @@ impl AddAssign for Tally {
     }
 }
 
-/// What a value of the bench says.
+/// The content of a value of the bench.
 #[derive(Clone, Copy)]
 struct Mark {
-    /// Updates of the key, this one included.
+    /// The number of updates of the key, including this one.
     count: u64,
-    /// Who made it.
+    /// The client that wrote it.
     client: u64,
 }
 
 impl Mark {
     const NONE: Self = Self { count: 0, client: 0 };
 
-    /// As text of 48 bytes, so that a value is as long as one can be. Each word of the seal depends on all of the mark.
+    /// As text of 48 bytes, the longest value. Each word of the seal depends on all of the mark.
     fn to_value(self) -> Value {
         let Self { count, client } = self;
         let seal = |part: u64| {
@@ -140,7 +140,7 @@ impl Bench {
                 let mut old = None;
                 let new = table.update(key, |value| {
                     old = value;
-                    // What is torn is reported below; nothing is made of it.
+                    // A torn value is reported below, and otherwise ignored.
                     Mark::of(key, value).map_or_else(
                         |_| Value::empty(),
                         |mark| Mark { count: mark.count + 1, client: number }.to_value(),
@@ -158,7 +158,7 @@ impl Bench {
     }
 }
 
-/// How many updates all the keys have had.
+/// The number of updates of all keys.
 fn count(place: &Place<Asking>, server: &Address, keys: &[Key]) -> Result<u64, Fault> {
     let mut client = Client::connect(place, server)?;
     let counts = client.with(|table| keys.iter().map(|key| Ok(Mark::of(key, table.get(key)?)?.count)).sum());

@@ -1,4 +1,4 @@
-//! A client: a session with a server, and its table.
+//! A client: a session with a server, and access to the server's table.
 
 use crate::Asking;
 use crate::control::{Control, Farewell, Welcome};
@@ -8,14 +8,14 @@ use crate::table::Owner;
 use crate::tcp;
 use interlock::PeerRights;
 
-/// Where a server listens.
+/// The address of a server.
 #[derive(Clone)]
 pub(crate) struct Address {
     pub(crate) host: String,
     pub(crate) port: u16,
 }
 
-/// Dropped without [`bye`](Self::bye), it looks dead to the server.
+/// A client that is dropped without [`bye`](Self::bye) looks dead to the server.
 pub(crate) struct Client {
     remote: Remote<Asking>,
     control: Control,
@@ -26,7 +26,7 @@ impl Client {
     pub(crate) fn connect(place: &Place<Asking>, server: &Address) -> Result<Self, Fault> {
         let stream = tcp::connect(&server.host, server.port, place.patience)?;
         let mut control = Control::new(stream, place.patience)?;
-        // The server has no business in this side's memory.
+        // The server gets no rights to this side's memory.
         let seat = Seat::new(place, PeerRights::NONE)?;
         control.say_endpoint(&seat.endpoint())?;
         let Welcome { endpoint, table, owner } = control.hear_welcome()?;
@@ -38,7 +38,7 @@ impl Client {
         self.owner
     }
 
-    /// Does something with the table. Where that fails because the server has gone, the fault says so.
+    /// Runs `f` on the table. If that fails because the server has gone, the fault says so.
     pub(crate) fn with<R>(&mut self, f: impl FnOnce(&mut Remote<Asking>) -> Result<R, Fault>) -> Result<R, Fault> {
         f(&mut self.remote).map_err(|fault| match self.control.is_closed() {
             true => Fault::new(format!("the server has ended the session: {fault}")),
@@ -46,12 +46,12 @@ impl Client {
         })
     }
 
-    /// Stays until the server goes.
+    /// Waits until the server goes.
     pub(crate) fn stay(&mut self) -> Result<(), Fault> {
         self.control.hear_bye(|| true).map(drop)
     }
 
-    /// Ends the session; the server has let go of it when this returns.
+    /// Ends the session. When this returns, the server has destroyed its queue pair.
     pub(crate) fn bye(self) -> Result<Counts, Fault> {
         let Self { remote, mut control, .. } = self;
         let counts = remote.counts();
@@ -59,7 +59,7 @@ impl Client {
         control.say_bye()?;
         match control.hear_bye(|| true)? {
             Farewell::Bye => Ok(counts),
-            Farewell::Died | Farewell::Told => Err(Fault::new("the server went without a bye")),
+            Farewell::Died | Farewell::Told => Err(Fault::new("the server closed the connection without a bye")),
         }
     }
 }

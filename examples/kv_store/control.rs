@@ -1,7 +1,8 @@
-//! The TCP connection of a session: who the two sides are, and when one of them goes.
+//! The TCP connection of a session. The two sides introduce themselves, and notice when the other goes.
 //!
-//! The client says its endpoint. The server connects and says its own, what it grants, and the number of the session. The
-//! client says bye when it goes; the server answers when its queue pair is gone. A side that closes without it has died.
+//! The client sends its endpoint. The server connects and sends its own, the grant, and the number of the session. The
+//! client says bye when it goes, and the server answers when its queue pair is gone. A side that closes without bye
+//! died.
 
 use crate::fault::{Doing, Fault};
 use crate::table::Owner;
@@ -13,7 +14,7 @@ use std::time::Duration;
 const MAGIC: [u8; 4] = *b"IKV1";
 const BYE: [u8; 4] = *b"bye\n";
 
-/// What a server answers.
+/// The answer of the server.
 pub(crate) struct Welcome {
     pub(crate) endpoint: Endpoint,
     pub(crate) table: RemoteRegion<RemoteAll>,
@@ -24,9 +25,9 @@ pub(crate) struct Welcome {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Farewell {
     Bye,
-    /// The connection is gone.
+    /// The connection was closed without a bye.
     Died,
-    /// This side was told to end it.
+    /// This side was told to end the session.
     Told,
 }
 
@@ -68,7 +69,7 @@ impl Control {
         self.say(&BYE)
     }
 
-    /// Waits until the other side goes, or until `stay` says otherwise.
+    /// Waits until the other side goes or `stay` returns false.
     pub(crate) fn hear_bye(&mut self, stay: impl Fn() -> bool) -> Result<Farewell, Fault> {
         self.0.set_read_timeout(Some(Duration::from_millis(100)))?;
         loop {

@@ -1,4 +1,4 @@
-//! The table as peers reach it. Nothing else exposes memory to them.
+//! The table, exposed to peers. Nothing else of the server is.
 
 use crate::Serving;
 use crate::fault::{Doing, Fault};
@@ -13,7 +13,7 @@ pub(crate) struct Exposure {
 
 /// What one session is granted.
 ///
-/// Its key is that of the whole table and ends with it. What ends with the session is its queue pair, the way in.
+/// The key covers the whole table and is valid as long as the table. A session ends with its queue pair.
 pub(crate) struct Grant(RemoteRegion<RemoteAll>);
 
 impl Grant {
@@ -41,12 +41,12 @@ impl Exposure {
         Ok(Word(self.lease.load((slot * SLOT_BYTES) as usize)?))
     }
 
-    /// Whether the clients' time is over. They go on until the end.
+    /// Whether the lease has expired. Clients can go on until [`end`](Self::end).
     pub(crate) fn has_expired(&self) -> bool {
         self.lease.has_expired()
     }
 
-    /// Ends it for everybody, and gives the table back.
+    /// Ends the access of all clients, and returns the table.
     pub(crate) fn end(self) -> Result<Box<[Slot]>, Fault> {
         self.lease.end().doing("the device keeps the table")
     }

@@ -1,7 +1,8 @@
-//! A key-value store whose clients read and write the server's table by RDMA. The server's processor takes no part in it.
+//! A key-value store whose clients read and write the server's table by RDMA. The server's processor takes no part in
+//! it.
 //!
-//! Each slot of the table has a version, by which readers notice that they were overtaken and writers keep each other out:
-//! `table.rs`. A client that dies with a lock held cannot keep it: `server.rs`. `kv_store -h` lists the commands.
+//! Each slot of the table has a version. By it, readers notice an update in between, and writers exclude each other:
+//! see `table.rs`. The server breaks the locks of clients that die: see `server.rs`. `kv_store -h` lists the commands.
 #![forbid(unsafe_code)]
 
 mod bench;
@@ -33,11 +34,11 @@ use std::thread;
 use table::{Key, Slot, Value};
 
 interlock::domain! {
-    /// What a server makes.
+    /// The protection domain of a server.
     pub(crate) struct Serving;
 }
 interlock::domain! {
-    /// What clients make.
+    /// The protection domain of clients.
     pub(crate) struct Asking;
 }
 
@@ -51,12 +52,12 @@ fn main() -> ExitCode {
     }
 }
 
-/// What is said may be nobody's business: a closed pipe stops no server.
+/// Prints a line of progress. A closed pipe must not stop a server, so errors are ignored.
 fn say(line: impl AsRef<str>) {
     _ = writeln!(io::stdout(), "{}", line.as_ref());
 }
 
-/// What was asked for.
+/// Prints the result of a command.
 fn answer(text: impl AsRef<str>) -> Result<(), Fault> {
     Ok(writeln!(io::stdout(), "{}", text.as_ref())?)
 }
@@ -113,9 +114,9 @@ fn place<B: Brand>(domain: ProtectionDomain<B>, port: &Port, options: &Options) 
     Place { domain, port: port.clone(), patience: options.patience }
 }
 
-/// Serves until standard input ends, or until as many sessions have ended as were asked for.
+/// Serves until standard input ends, or until `--clients` sessions have ended.
 fn serve_until_closed(place: &Place<Serving>, listener: &TcpListener, options: &Options) -> Result<(), Fault> {
-    // Shared with a thread that may sit in a read for ever.
+    // Shared with a thread that may block in a read for ever.
     let closing = Arc::new(Closing::after(options.clients.map(|count| count as u64)));
     if options.clients.is_none() {
         let closing = closing.clone();
@@ -128,7 +129,7 @@ fn serve_until_closed(place: &Place<Serving>, listener: &TcpListener, options: &
     Ok(())
 }
 
-/// Runs clients with a server of this process.
+/// Runs clients with a server in this process.
 fn with_server(
     context: &Context,
     port: &Port,
@@ -146,12 +147,12 @@ fn with_server(
         closing.close();
         (asked, house.join())
     });
-    // Where the server failed, that is why the clients did.
+    // If the server failed, its fault is the cause of those of the clients.
     show(&served.unwrap_or_else(|_| Err(Fault::new("the server's thread panicked")))?);
     asked
 }
 
-/// The server's memory is the program's again.
+/// Prints the table, which belongs to the program again.
 fn show(table: &[Slot]) {
     let entries = || table.iter().filter_map(|slot| slot.content().map(|entry| (slot.word, entry)));
     say(format!(

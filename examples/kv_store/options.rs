@@ -1,4 +1,4 @@
-//! What the command line asks for.
+//! The command line.
 
 use crate::bench::{Bench, Until};
 use crate::client::Address;
@@ -11,26 +11,26 @@ use std::str::FromStr;
 use std::time::Duration;
 
 pub(crate) const HELP: &str = "\
-A table of keys and values that clients read and write by RDMA: the server's processor takes no part.
+A table of keys and values. Clients read and write it by RDMA; the server's processor takes no part.
 
   kv_store                    a server and its clients in this process
-  kv_store serve              a server: until its standard input ends, --clients have gone, or --lease is over
+  kv_store serve              a server; ends with its standard input, after --clients, or with --lease
   kv_store get KEY            prints the value of a key
   kv_store put KEY VALUE      sets it; a key has up to 24 bytes, a value up to 48
-  kv_store hold KEY           locks it and stays, to be killed: the server then breaks the lock
-  kv_store bench              many clients get and put, and every value is examined; without --at the server is here, too
+  kv_store hold KEY           locks the key and waits; kill it, and the server breaks the lock
+  kv_store bench              many clients get and put, and check every value; with a server unless --at
 
   -d, --ib-dev DEVICE    the RDMA device (default: the first with an active port, or else soft0)
-  -a, --at HOST          where the server is (default 127.0.0.1)
-  -p, --port PORT        its TCP port (default 18520)
-      --slots COUNT      serve: how many keys there is room for (default 64)
-      --clients COUNT    serve: sessions to end after; bench: clients at once (default 4)
+  -a, --at HOST          the host of the server (default 127.0.0.1)
+  -p, --port PORT        the TCP port of the server (default 18520)
+      --slots COUNT      serve: the most keys (default 64)
+      --clients COUNT    serve: end after so many sessions; bench: clients (default 4)
       --lease SECONDS    serve: how long clients may use the table (default: as long as the server runs)
-      --keys COUNT       bench: different keys (default 4)
-      --seconds COUNT    bench: how long (default 2)
-      --operations COUNT bench: how much each client does, instead
-      --patience SECONDS give up when nothing happens for so long (default 10)
-  -h, --help             this
+      --keys COUNT       bench: number of keys (default 4)
+      --seconds COUNT    bench: length of the run (default 2)
+      --operations COUNT bench: operations of each client, instead of --seconds
+      --patience SECONDS give up after so long without progress (default 10)
+  -h, --help             print this help
 ";
 
 pub(crate) enum Command {
@@ -60,7 +60,7 @@ impl Options {
     }
 }
 
-/// Reads the command line; `None` if it asks for help.
+/// Parses the command line; `None` if it asks for help.
 pub(crate) fn parse() -> Result<Option<Options>, Fault> {
     let mut options = Options {
         command: Command::Demo,

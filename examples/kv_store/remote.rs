@@ -1,4 +1,4 @@
-//! The table from afar: reads, compare-and-swaps and writes. Nobody on its side takes part.
+//! A remote table: reads, compare-and-swaps and writes. The server takes no part.
 
 use crate::fault::{Doing, Fault};
 use crate::table::{Cell, Entry, Key, Owner, SLOT_BYTES, Slot, Value, Word, home};
@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use zerocopy::IntoBytes;
 
-/// The device, with a protection domain.
+/// A device with a protection domain.
 #[derive(Clone)]
 pub(crate) struct Place<B> {
     pub(crate) domain: ProtectionDomain<B>,
@@ -50,31 +50,31 @@ pub(crate) struct Link<B> {
 }
 
 impl<B: Brand> Link<B> {
-    /// Ends it: when this returns, no request of the peer has any effect any more.
+    /// Ends the link. When this returns, no request of the peer has an effect any more.
     pub(crate) fn end(self) -> Result<(), Fault> {
         self.pair.destroy().map_err(|error| Fault::from(error.source)).doing("the device keeps the queue pair")
     }
 }
 
-/// What happened on the way.
+/// Counts of what happened in between.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Counts {
-    /// Slots that changed while they were read, and so were read again.
+    /// Slots that changed while they were read, and were read again.
     pub(crate) overtaken: u64,
-    /// Updates that found the slot locked, or changed since they looked.
+    /// Updates that found the slot locked, or changed since they read it.
     pub(crate) waits: u64,
 }
 
-/// What is in a buffer before the peer's memory comes into it: a word that is nobody's.
+/// The content of a buffer before a read or atomic fills it: a word that nobody writes.
 ///
-/// Soft-RoCE may report a success that is none (docs/conformance.md). Then this is still there, where an older answer could pass for
-/// the one that was asked for.
+/// Soft-RoCE may report a false success (docs/conformance.md). The buffer then still holds this word, and no older
+/// answer that could be mistaken for the new one.
 const UNANSWERED: Word = Word(u64::MAX);
 
-/// The table of a peer.
+/// The table of a peer, and the way to it.
 pub(crate) struct Remote<B> {
     link: Link<B>,
-    /// Two buffers, of a slot each, but for those that the device has.
+    /// Two buffers of one slot each, except those that the device has.
     idle: Vec<Buffer<B>>,
     table: RemoteRegion<RemoteAll>,
     slots: u64,
@@ -83,14 +83,14 @@ pub(crate) struct Remote<B> {
     counts: Counts,
 }
 
-/// A slot that was looked at.
+/// A slot that was read.
 struct Look {
     slot: u64,
     word: Word,
     entry: Option<Entry>,
 }
 
-/// A slot that is locked. Whoever drops it leaves it so, for the server to free at the end of the session.
+/// A locked slot. If it is dropped, the slot stays locked until the server frees it at the end of the session.
 #[must_use = "the slot stays locked"]
 pub(crate) struct Lock {
     slot: u64,
@@ -134,14 +134,14 @@ impl<B: Brand> Remote<B> {
         Ok(value)
     }
 
-    /// Locks the slot of `key`, or the one where it belongs.
+    /// Locks the slot of `key`, or the empty slot where the key belongs.
     pub(crate) fn lock(&mut self, key: &Key) -> Result<Lock, Fault> {
         let deadline = Instant::now() + self.patience;
         loop {
             let Some(Look { slot, word, entry }) = self.find(key)? else {
                 return Err(Fault::new("the table is full"));
             };
-            // That the word is still this one says that the entry is, too.
+            // If the word is unchanged, the entry is unchanged too.
             let locked = word.locked_by(self.owner);
             if !word.is_locked() && self.swap(slot, word, locked)? == word {
                 return Ok(Lock { slot, word: locked, entry });
@@ -155,10 +155,10 @@ impl<B: Brand> Remote<B> {
         }
     }
 
-    /// Writes what comes next into the cell that does not count, then swaps the word by which it does.
+    /// Writes the new entry into the cell that is not current, then swaps the word, which makes it current.
     ///
-    /// That word changes by atomics alone. To a write an atomic owes nothing: soft-RoCE of Linux 6.1 puts back what it has read when
-    /// the comparison fails, and a write in between is lost.
+    /// The word is changed by atomics only, since atomics and writes are not atomic to each other. On soft-RoCE of
+    /// Linux 6.1 a failed comparison writes back what it read, and a write in between is lost.
     fn finish(&mut self, lock: Lock, entry: Entry) -> Result<(), Fault> {
         let Lock { slot, word, .. } = lock;
         let after = word.updated();
@@ -169,12 +169,12 @@ impl<B: Brand> Remote<B> {
         }
     }
 
-    /// Unlocks a slot whose owner is gone, unless somebody has done so.
+    /// Unlocks a slot whose owner is gone; false if it was unlocked before.
     pub(crate) fn free(&mut self, slot: u64, locked: Word) -> Result<bool, Fault> {
         Ok(self.swap(slot, locked, locked.unlocked())? == locked)
     }
 
-    /// The slot that has `key`, or else the empty one where it belongs; `None` if there is neither.
+    /// The slot that has `key`, or else the empty slot where it belongs; `None` if the table is full.
     fn find(&mut self, key: &Key) -> Result<Option<Look>, Fault> {
         let home = home(key, self.slots);
         for step in 0..self.slots {
@@ -186,7 +186,7 @@ impl<B: Brand> Remote<B> {
         Ok(None)
     }
 
-    /// Reads a slot until all of it is of one time.
+    /// Reads a slot until all of it is of one version.
     fn look(&mut self, slot: u64) -> Result<Look, Fault> {
         let deadline = Instant::now() + self.patience;
         loop {
@@ -203,13 +203,13 @@ impl<B: Brand> Remote<B> {
         }
     }
 
-    /// A slot, and its word after that.
+    /// Reads a slot, and then its word again.
     fn read(&mut self, slot: u64) -> Result<(Slot, Word), Fault> {
         for len_bytes in [SLOT_BYTES, size_of::<Word>() as u64] {
             let (buffer, source) = (self.unanswered()?, self.part(slot, 0, len_bytes)?);
             self.link.pair.post_read(buffer, &source).doing("cannot post a read")?;
         }
-        // Requests of one pair complete in their order.
+        // Requests of one pair are executed in order.
         let (slot, word) = (self.complete()?, self.complete()?);
         let seen = (*slot.view::<Slot>()?, *word.view::<Word>()?);
         self.idle.extend([slot, word]);
@@ -225,7 +225,7 @@ impl<B: Brand> Remote<B> {
         Ok(())
     }
 
-    /// Replaces the word of a slot if it is `from`; what it was.
+    /// Replaces the word of a slot if it is `from`. Returns the word that was there.
     fn swap(&mut self, slot: u64, from: Word, to: Word) -> Result<Word, Fault> {
         let (buffer, target) = (self.unanswered()?, self.part(slot, 0, size_of::<Word>() as u64)?);
         self.link.pair.post_compare_and_swap(buffer, &target, from.0, to.0).doing("cannot post a compare-and-swap")?;
@@ -234,7 +234,7 @@ impl<B: Brand> Remote<B> {
                 self.idle.push(buffer);
                 answered(Word(original))
             }
-            other => Err(Fault::new(format!("nobody asked for this: {other:?}"))),
+            other => Err(Fault::new(format!("unexpected completion: {other:?}"))),
         }
     }
 
@@ -247,7 +247,7 @@ impl<B: Brand> Remote<B> {
         self.idle.pop().ok_or_else(|| Fault::new("an earlier request has failed"))
     }
 
-    /// One to be filled from the table.
+    /// A buffer that the device will fill from the table.
     fn unanswered(&mut self) -> Result<Buffer<B>, Fault> {
         let mut buffer = self.buffer()?;
         buffer.write(UNANSWERED.as_bytes())?;
@@ -260,7 +260,8 @@ impl<B: Brand> Remote<B> {
     }
 }
 
-/// Whether the swap took place nobody knows. A lock that it got ends with the session.
+/// Checks that the device has filled the buffer. If not, nobody knows whether a swap took place; its lock ends with the
+/// session.
 fn answered(word: Word) -> Result<Word, Fault> {
     match word {
         UNANSWERED => Err(Fault::new("the device reports success, and has brought nothing (docs/conformance.md)")),

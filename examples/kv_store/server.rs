@@ -1,4 +1,4 @@
-//! The server: it lets clients in, and looks after those who are gone. With gets and puts it has nothing to do.
+//! The server. It accepts clients and cleans up after them. It takes no part in gets and puts.
 
 use crate::Serving;
 use crate::control::{Control, Farewell, Welcome};
@@ -23,12 +23,12 @@ pub(crate) struct Closing {
 }
 
 impl Closing {
-    /// After so many sessions.
+    /// The server ends after this many sessions.
     pub(crate) fn after(sessions: Option<u64>) -> Self {
         Self { after_sessions: sessions, ..Self::default() }
     }
 
-    /// At once; sessions that go on are ended.
+    /// Ends the server at once, with all sessions.
     pub(crate) fn close(&self) {
         self.now.store(true, Ordering::Relaxed);
     }
@@ -39,7 +39,7 @@ impl Closing {
     }
 }
 
-/// Serves a table until it is to close or its lease is over, and gives what is in it then. `say` gets a line for each session that begins or ends.
+/// Serves a table until `closing` or the end of the lease, and returns its content. `say` gets a line for each session.
 pub(crate) fn serve(
     place: &Place<Serving>,
     listener: &TcpListener,
@@ -67,7 +67,7 @@ impl House<'_> {
     fn let_clients_in(&self, listener: &TcpListener) -> Result<(), Fault> {
         listener.set_nonblocking(true)?;
         thread::scope(|scope| {
-            // One number is the janitor's. None is used again, so that a lock never passes to a stranger.
+            // The janitor has one number. No number is used again, so that a new client never inherits a lock.
             let mut owners = (1..Owner::MAX.get()).filter_map(Owner::new);
             while !self.closing.is_closed() {
                 if self.table.has_expired() {
@@ -86,7 +86,7 @@ impl House<'_> {
                     }
                     Err(error) => match error.kind() {
                         io::ErrorKind::WouldBlock => thread::sleep(Duration::from_millis(10)),
-                        // Somebody who went before he was let in.
+                        // A client that went before it was accepted.
                         io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted => {}
                         _ => {
                             self.closing.close();
@@ -99,7 +99,7 @@ impl House<'_> {
         })
     }
 
-    /// A client that cannot be served is its own trouble.
+    /// Serves one client. Its failure does not concern the others.
     fn look_after(&self, stream: TcpStream, owner: Owner) {
         match self.session(stream, owner) {
             Ok(line) => (self.say)(format!("session {owner} {line}")),
@@ -119,13 +119,13 @@ impl House<'_> {
             .say_welcome(&Welcome { endpoint, table: grant.remote(), owner })
             .and_then(|()| control.hear_bye(|| !self.closing.is_closed()));
 
-        // A client that seems dead may be slow. Without a queue pair on this side nothing of it arrives any more, so only
-        // then are its locks nobody's.
+        // A client that seems dead may only be slow. Once its queue pair on this side is gone, none of its requests can
+        // arrive any more. So its locks are freed after that.
         link.end()?;
         let freed = self.janitor.lock().unwrap_or_else(PoisonError::into_inner).free(self.table, owner)?;
         let how = match farewell? {
             Farewell::Bye => {
-                // It may not wait for that.
+                // The client may not wait for the answer.
                 _ = control.say_bye();
                 "said bye"
             }
@@ -139,10 +139,10 @@ impl House<'_> {
     }
 }
 
-/// Unlocks what dead clients have locked: a client itself, for only the device makes atomics exclude each other.
+/// Unlocks what dead clients have locked. It is a client itself, because only atomics of the device exclude each other.
 struct Janitor {
     remote: Remote<Serving>,
-    /// The end of the server.
+    /// The other end of the janitor's connection.
     anchor: Link<Serving>,
 }
 
@@ -155,7 +155,7 @@ impl Janitor {
         Ok(Self { remote, anchor })
     }
 
-    /// Unlocks all that `owner` has locked; how much that was.
+    /// Unlocks all slots that `owner` has locked. Returns their number.
     fn free(&mut self, table: &Exposure, owner: Owner) -> Result<u64, Fault> {
         let mut freed = 0;
         for slot in 0..table.slots() {

@@ -1,22 +1,22 @@
-//! The slots of the table, and how one that was read from afar is judged.
+//! The slots of the table, and how a reader tells whether a slot is whole.
 //!
-//! A slot has a word and two cells. The word is a version, or a version and the session that has locked it. An even version
-//! names the cell that counts; the other one is free, and an update goes there:
+//! A slot has a word and two cells. The word is a version, or a version and the session that locked it. An even version
+//! names the current cell. The other cell is free, and an update goes there:
 //!
 //! ```text
 //!   word:  version 6             version 7, session 3             version 8
 //!   cells: [ "red" ] [ old  ]    [ "red" ] [ being written ]     [ "red", old ] [ "blue" ]
 //! ```
 //!
-//! So a value stays whole while the next one is written, and a writer that dies on the way has destroyed nothing. A slow
-//! reader may still be overtaken by two updates: the checksum of a cell covers its version, so that it does not pass for
-//! what the reader looked for.
+//! So a value stays whole while the next one is written, and a writer that dies in between destroys nothing. Two
+//! updates may overtake a slow reader. It notices, because the checksum of a cell covers the version, which is then not
+//! the one that the reader expects.
 
 use std::fmt;
 use std::num::NonZeroU16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Who holds a lock: a session of the server, which gives each a number of its own.
+/// The owner of a lock: the number of a session. The server gives each session a number of its own.
 pub(crate) type Owner = NonZeroU16;
 
 pub(crate) type Key = Text<24>;
@@ -24,7 +24,8 @@ pub(crate) type Value = Text<48>;
 
 pub(crate) const SLOT_BYTES: u64 = size_of::<Slot>() as u64;
 
-/// What peers compare and swap. The lower 48 bits are the version, odd while it is locked; the upper 16 the owner.
+/// The word that peers compare and swap. The lower 48 bits are the version, odd while locked; the upper 16 are the
+/// owner.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(transparent)]
 pub(crate) struct Word(pub(crate) u64);
@@ -36,27 +37,27 @@ impl Word {
         self.0 & 1 == 1
     }
 
-    /// The last version that was finished, even.
+    /// The last finished version, which is even.
     pub(crate) fn version(self) -> u64 {
         self.0 & Self::VERSION & !1
     }
 
-    /// The session that has locked it.
+    /// The session that holds the lock.
     pub(crate) fn owner(self) -> Option<Owner> {
         Owner::new((self.0 >> 48) as u16).filter(|_| self.is_locked())
     }
 
-    /// The word of one who locks this version.
+    /// The word after `owner` locks this version.
     pub(crate) fn locked_by(self, owner: Owner) -> Self {
         Self(u64::from(owner.get()) << 48 | self.version() | 1)
     }
 
-    /// The word when nobody has begun an update, or the one who has is gone.
+    /// The word without a lock: before an update, or after its writer is gone.
     pub(crate) fn unlocked(self) -> Self {
         Self(self.version())
     }
 
-    /// The word after the update that locked this. After the last version comes 4: 0 is empty, and the other cell's turn is it.
+    /// The word after the update. The version wraps around to 4: 0 means empty, and 2 names the current cell.
     pub(crate) fn updated(self) -> Self {
         match (self.version() + 2) & Self::VERSION {
             0 => Self(4),
@@ -70,7 +71,7 @@ impl Word {
 #[repr(C)]
 pub(crate) struct Text<const MOST: usize> {
     len_bytes: [u8; 8],
-    /// Zero from the length on.
+    /// Zeros fill the rest.
     bytes: [u8; MOST],
 }
 
@@ -85,7 +86,7 @@ impl<const MOST: usize> Text<MOST> {
         Self { len_bytes: [0; 8], bytes: [0; MOST] }
     }
 
-    /// What it says.
+    /// The text.
     pub(crate) fn text(&self) -> &[u8] {
         let len = u64::from_le_bytes(self.len_bytes) as usize;
         self.bytes.get(..len).unwrap_or_default()
@@ -114,13 +115,13 @@ pub(crate) struct Cell {
 }
 
 impl Cell {
-    /// `entry` as of `version`.
+    /// The cell of `entry` at `version`.
     pub(crate) fn new(version: u64, entry: Entry) -> Self {
         Self { checksum: checksum(version, entry.as_bytes()), entry }
     }
 }
 
-/// 64 bits in which each word of `bytes` changes every bit.
+/// A checksum: each word of `bytes` can change each of its 64 bits.
 fn checksum(version: u64, bytes: &[u8]) -> u64 {
     bytes.chunks(8).fold(version ^ 0x6b76_5f73_746f_7265, |sum, word| {
         let mut padded = [0; 8];
@@ -130,7 +131,7 @@ fn checksum(version: u64, bytes: &[u8]) -> u64 {
     })
 }
 
-/// All zero: empty.
+/// A slot of zeros is empty.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(crate) struct Slot {
@@ -139,17 +140,17 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
-    /// Which cell is that of a version.
+    /// The cell that a version names.
     pub(crate) fn cell_of(version: u64) -> usize {
         (version / 2 % 2) as usize
     }
 
-    /// Where that cell starts, in bytes from the start of the slot.
+    /// The offset of that cell in the slot, in bytes.
     pub(crate) fn cell_offset(version: u64) -> u64 {
         (size_of::<Word>() + Self::cell_of(version) * size_of::<Cell>()) as u64
     }
 
-    /// What it holds: `Some(None)` if it is empty, `None` if its parts are of different times.
+    /// The entry: `Some(None)` if the slot is empty, `None` if its parts are of different versions.
     pub(crate) fn content(&self) -> Option<Option<Entry>> {
         let version = self.word.version();
         if version == 0 {
@@ -160,7 +161,7 @@ impl Slot {
     }
 }
 
-/// The slot where the search for `key` begins. It goes on until the key or an empty slot is found; a slot that has a key keeps it.
+/// The slot where the search for `key` begins. It ends at the key or an empty slot. A slot never loses its key.
 pub(crate) fn home(key: &Key, slots: u64) -> u64 {
     checksum(0, key.text()) % slots.max(1)
 }

@@ -8,9 +8,10 @@
 //! | zero | 2 bytes |
 //! | number | 8 bytes, network byte order: a count of messages, or of the bytes of a text |
 //!
-//! For each size the client says `Round`, the server answers `Ready`; then only the queue pairs talk, but for an `Alive`
-//! each second. The client ends with `Stop` and the number of messages, and the server says `Stopped` with the number
-//! that it counted. After the last round the client says `End`. Either may say `Failed`, with a text, at any time.
+//! For each size the client says `Round` and the server answers `Ready`. Then only the queue pairs talk, except for an
+//! `Alive` each second. The client ends with `Stop` and the number of messages, and the server says `Stopped` with the
+//! number that it counted. After the last round the client says `End`. Either may say `Failed`, with a text, at any
+//! time.
 
 use crate::fault::{Doing, Fault};
 use crate::options::{Action, MOST_BYTES, MOST_DEPTH, MOST_INLINE, Measure};
@@ -26,10 +27,10 @@ const MAGIC: [u8; 4] = *b"IPRF";
 const VERSION: u8 = 2;
 const MOST_TEXT_BYTES: u64 = 1024;
 
-/// How a fault begins that the other side reported.
+/// The beginning of a fault that the other side reported.
 pub(crate) const OTHER_SIDE: &str = "the other side failed: ";
 
-/// What one round measures.
+/// The settings of one round.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Task {
     pub(crate) measure: Measure,
@@ -40,7 +41,7 @@ pub(crate) struct Task {
     pub(crate) inline: u16,
 }
 
-/// How a side is reached: its queue pair, and the memory that the other side may use.
+/// The address of a side: its queue pair, and the memory that the other side may use.
 #[derive(Clone, Copy)]
 pub(crate) struct Card {
     pub(crate) endpoint: Endpoint,
@@ -82,7 +83,7 @@ impl Task {
         is_possible.then_some(Self { measure, action, size, depth, inline })
     }
 
-    /// How many bytes go inline in each request; 0: it points to them.
+    /// The bytes that go inline in each request; 0 if the request points to them.
     pub(crate) fn inline_bytes(self) -> u32 {
         if self.action != Action::Read && self.size <= u32::from(self.inline) { self.size } else { 0 }
     }
@@ -123,7 +124,7 @@ impl Line {
     /// The two ends of a connection inside this process.
     pub(crate) fn pair(patience: Duration) -> Result<(Self, Self), Fault> {
         let (one, other) = UnixStream::pair()?;
-        // Only read, written and timed, which any socket can do.
+        // It is only read, written and timed, which works with any socket.
         let line = |stream| Self::new(TcpStream::from(OwnedFd::from(stream)), patience);
         Ok((line(one)?, line(other)?))
     }
@@ -146,7 +147,7 @@ impl Line {
         self.record(kind, number, &body).doing("cannot talk to the other side")
     }
 
-    /// Tells the other side why this one stops; it may be gone.
+    /// Tells the other side why this side stops. The other side may be gone already.
     pub(crate) fn complain(&mut self, fault: &Fault) {
         let text = fault.to_string();
         let text = &text.as_bytes()[..text.len().min(MOST_TEXT_BYTES as usize)];
@@ -158,7 +159,7 @@ impl Line {
         self.0.write_all(&[&head, body].concat())
     }
 
-    /// Whether there is something to hear: a record, or the end of the connection.
+    /// Whether there is something to read: a record, or the end of the connection.
     pub(crate) fn is_talking(&mut self) -> Result<bool, Fault> {
         self.0.set_nonblocking(true)?;
         let peeked = self.0.peek(&mut [0]);
@@ -205,7 +206,7 @@ impl Line {
         Fault::new(format!("{OTHER_SIDE}{text}"))
     }
 
-    /// The next record that is more than a sign of life, of which any number may come.
+    /// The next record other than `Alive`. Any number of those may come before it.
     pub(crate) fn hear_news(&mut self, what: &str) -> Result<Said, Fault> {
         loop {
             match self.hear(what)? {

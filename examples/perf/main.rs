@@ -1,6 +1,6 @@
 //! Latency and bandwidth of sends, writes and reads over a reliable connection, measured as perftest does.
 //!
-//! Without arguments both ends are here. With them, the other end is another of this program: `perf -h`.
+//! Without arguments both ends are in this process. Otherwise the peer is another `perf`: see `perf -h`.
 //!
 //! | here | perftest, with `-c RC -I 0` |
 //! |---|---|
@@ -73,7 +73,7 @@ fn run(out: &mut impl Write) -> Result<(), Fault> {
             });
             let served = served.unwrap_or_else(|_| Err(Fault::new("the server's thread panicked")));
             match (asked, served) {
-                // Its cause is the other's.
+                // The fault of this side follows from that of the other.
                 (Err(fault), served @ Err(_)) if fault.to_string().starts_with(OTHER_SIDE) => served,
                 (asked, served) => asked.and(served),
             }
@@ -121,9 +121,9 @@ fn serve_one(place: &Place, line: &mut Line) -> Result<(), Fault> {
     round::serve(place, line).inspect_err(|fault| line.complain(fault))
 }
 
-/// The client: measures all that was asked for.
+/// Runs the client, which makes all the measurements.
 fn ask(out: &mut impl Write, place: &Place, line: &mut Line, options: &Options) -> Result<(), Fault> {
-    // Before measuring: it would be a pity to find out afterwards that a file cannot be written.
+    // Files are opened before measuring, so that a wrong path does not waste the measurement.
     let create = |path: &Option<PathBuf>| {
         let open = |path: &Path| File::create(path).doing(format_args!("cannot write {}", path.display()));
         path.as_deref().map(open).transpose()

@@ -1,4 +1,4 @@
-//! What the command line asks for.
+//! The command line.
 
 use crate::fault::Fault;
 use lexopt::prelude::*;
@@ -10,15 +10,15 @@ use std::str::FromStr;
 use std::time::Duration;
 
 pub(crate) const HELP: &str = "\
-Latency and bandwidth of sends, writes and reads over a reliable connection, measured as perftest does.
+Measures latency and bandwidth of sends, writes and reads over a reliable connection, as perftest does.
 
-  perf [OPTIONS]                                   both ends in this process, everything
-  perf server [-d DEVICE] [-g ROW] [-p PORT]       the other end for one client; it does what the client asks for
+  perf [OPTIONS]                                   both ends in this process, all measurements
+  perf server [-d DEVICE] [-g ROW] [-p PORT]       a server for one client, which chooses the measurements
   perf [lat|bw] [send|write|read] [OPTIONS] HOST   a client of the server on HOST
   perf [lat|bw] [send|write|read] [OPTIONS]        the same with both ends in this process
 
-lat: one message at a time. For send and write half of the round trip; for read the time until it has completed.
-bw:  a queue of requests kept full, in one direction. 1 MiB = 2^20 bytes.
+lat: one message at a time. Send and write: half of the round trip. Read: the time until it has completed.
+bw:  keeps a queue of requests full, in one direction. 1 MiB = 2^20 bytes.
 
   -d, --device DEVICE    the RDMA device (default: the first with an active port, or else soft0)
   -g, --gid ROW          the row of its GID table (default: the one that suits RoCE v2 best)
@@ -26,26 +26,26 @@ bw:  a queue of requests kept full, in one direction. 1 MiB = 2^20 bytes.
   -s, --size BYTES,...   message sizes in bytes, 1 to 1073741824 (default 64,4096,65536)
   -a, --all              message sizes 2, 4, 8, .. 8388608 bytes
   -n, --iterations COUNT messages of each size (default 1000), after 16 more that are not measured
-  -D, --duration SECONDS measure each size for so long instead of -n
-  -I, --inline BYTES     send and write: messages of up to so many bytes inline, 0 to 4096 (default 0)
+  -D, --duration SECONDS measure each size for this time, instead of -n
+  -I, --inline BYTES     send and write: messages up to this size go inline, 0 to 4096 (default 0)
   -t, --tx-depth COUNT   bw: requests in flight (default 128), fewer where their buffers would take over 64 MiB
       --event            sleep until a completion comes (default: poll)
-      --json FILE        results as JSON, too
-      --csv FILE         results as CSV, too
-      --svg FILE         results as a picture, too
+      --json FILE        also write the results as JSON
+      --csv FILE         also write the results as CSV
+      --svg FILE         also draw the results
       --quiet            no table, and no progress on a terminal
-      --patience SECONDS give up when nothing happens for so long (default 10)
-  -h, --help             this
+      --patience SECONDS give up after so long without progress (default 10)
+  -h, --help             print this help
 
-lat write polls the last byte of the memory that the peer writes, --event or not, as ib_write_lat does.
+lat write always polls the last byte of the memory that the peer writes, even with --event, as ib_write_lat does.
 ";
 
-/// The longest message: enough to see where a curve ends, and no more than a server wants to register for a stranger.
+/// The longest message: enough to see where a curve ends, and little enough for a server to register for any client.
 pub(crate) const MOST_BYTES: u32 = 1 << 30;
 pub(crate) const MOST_DEPTH: u32 = 1 << 15;
 pub(crate) const MOST_INLINE: u16 = 1 << 12;
 
-/// Who takes part.
+/// Which ends run in this process.
 pub(crate) enum Role {
     Both,
     Server,
@@ -92,7 +92,7 @@ impl fmt::Display for Action {
     }
 }
 
-/// How long each size is measured.
+/// The length of a measurement.
 #[derive(Clone, Copy)]
 pub(crate) enum Until {
     Count(u64),
@@ -118,7 +118,7 @@ pub(crate) struct Options {
     pub(crate) patience: Duration,
 }
 
-/// Reads the command line; `None` if it asks for help.
+/// Parses the command line; `None` if it asks for help.
 pub(crate) fn parse() -> Result<Option<Options>, Fault> {
     let mut options = Options {
         role: Role::Both,
@@ -169,7 +169,7 @@ pub(crate) fn parse() -> Result<Option<Options>, Fault> {
         return Err(Fault::new("a server does what its client asks for: give it neither lat, bw nor an operation"));
     }
     if let Role::Client(host) = &options.role {
-        // Now, so that a word that is spelt wrongly is not looked for on the network.
+        // The name is resolved now, so that a misspelt word is an error before anything is measured.
         (host.as_str(), 0).to_socket_addrs().map_err(|error| {
             Fault::new(format!(
                 "{host:?} is neither lat, bw, send, write, read nor server, and no host of that name is known: {error}"

@@ -1,4 +1,7 @@
 //! Results as a picture: a panel for each measure, message sizes from left to right, both axes logarithmic.
+//!
+//! Written by hand: a few lines on two logarithmic axes are less than a plotting library adds to every build of the
+//! tests.
 
 use crate::options::{Action, Measure};
 use crate::report::{Figures, MIB_PER_SECOND, P50, P99, Row, Setting};
@@ -6,18 +9,18 @@ use std::fmt::Write;
 
 const WIDTH: f64 = 860.0;
 const PANEL: f64 = 430.0;
-/// Around the area of a panel.
+/// The margins of a panel.
 const LEFT: f64 = 80.0;
 const RIGHT: f64 = 160.0;
 const TOP: f64 = 58.0;
 const BOTTOM: f64 = 62.0;
 
-/// A line of a panel.
+/// A curve of a panel.
 struct Curve {
     name: String,
     colour: &'static str,
     is_dashed: bool,
-    /// Size in bytes, and value.
+    /// Pairs of size in bytes and value.
     points: Vec<(f64, f64)>,
 }
 
@@ -26,8 +29,9 @@ pub(crate) fn svg(setting: &Setting, rows: &[Row]) -> String {
         Measure::ALL.into_iter().filter(|measure| rows.iter().any(|row| row.measure == *measure)).collect();
     let height = PANEL * panels.len() as f64;
     let mut text = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{height}\" viewBox=\"0 0 {WIDTH} {height}\" \
-         font-family=\"sans-serif\" font-size=\"12\" fill=\"#222\">\n<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n"
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{height}\" \
+         viewBox=\"0 0 {WIDTH} {height}\" font-family=\"sans-serif\" font-size=\"12\" fill=\"#222\">\n\
+         <rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n"
     );
     for (number, measure) in panels.into_iter().enumerate() {
         _ = writeln!(text, "<g transform=\"translate(0 {})\">", number as f64 * PANEL);
@@ -129,7 +133,7 @@ struct Axis {
 }
 
 impl Axis {
-    /// From power of two to power of two.
+    /// An axis from one power of two to another.
     fn of_sizes(sizes: impl Iterator<Item = f64> + Clone) -> Self {
         let least = sizes.clone().fold(f64::INFINITY, f64::min).log2().floor();
         let most = sizes.fold(0.0, f64::max).log2().ceil().max(least + 1.0);
@@ -138,11 +142,11 @@ impl Axis {
         Self { least: 2_f64.powf(least), most: 2_f64.powf(most), ticks }
     }
 
-    /// From 1, 2 or 5 times a power of ten to another.
+    /// An axis between values of 1, 2 or 5 times a power of ten.
     fn of_values(values: impl Iterator<Item = f64> + Clone) -> Self {
         let least = values.clone().fold(f64::INFINITY, f64::min).max(1e-3);
         let most = values.fold(0.0, f64::max).max(least);
-        // Spelt, so that 0.1 is shown as 0.1.
+        // Parsed from text, so that 0.1 prints as 0.1.
         let steps = || (-4..=9).flat_map(|power| [1, 2, 5].map(|digit| format!("{digit}e{power}")));
         let steps = || steps().filter_map(|step| step.parse::<f64>().ok());
         let first = steps().take_while(|step| *step <= least).last().unwrap_or(least);
@@ -151,7 +155,7 @@ impl Axis {
         Self { least: first, most: last, ticks }
     }
 
-    /// Where a value is, from 0 to 1.
+    /// The position of a value on the axis, from 0 to 1.
     fn place(&self, value: f64) -> f64 {
         ((value.max(self.least) / self.least).ln() / (self.most / self.least).ln()).clamp(0.0, 1.0)
     }

@@ -5,7 +5,7 @@ use hdrhistogram::Histogram;
 use std::fmt::Write;
 use std::time::Duration;
 
-/// What one round measured.
+/// The results of one round.
 pub(crate) struct Row {
     pub(crate) measure: Measure,
     pub(crate) action: Action,
@@ -16,18 +16,18 @@ pub(crate) struct Row {
 pub(crate) enum Figures {
     Latency {
         iterations: u64,
-        /// In µs, as [`LATENCIES`] names them.
+        /// In µs, named by [`LATENCIES`].
         micros: [f64; 9],
     },
     Bandwidth {
         iterations: u64,
         seconds: f64,
-        /// As [`BANDWIDTHS`] names them.
+        /// Named by [`BANDWIDTHS`].
         rates: [f64; 3],
     },
 }
 
-/// In µs. The name in a table, in CSV and in JSON.
+/// Names of latencies in a table, in CSV and in JSON. The unit is µs.
 pub(crate) const LATENCIES: [(&str, &str); 9] = [
     ("min", "min_us"),
     ("p50", "p50_us"),
@@ -47,7 +47,7 @@ const BANDWIDTHS: [(&str, &str); 3] =
 pub(crate) const MIB_PER_SECOND: usize = 0;
 
 impl Figures {
-    /// Of a histogram in ns.
+    /// The figures of a histogram in ns.
     pub(crate) fn latency(nanos: &Histogram<u64>) -> Self {
         let micros = |nanos: u64| nanos as f64 / 1000.0;
         let percentile = |percent: f64| micros(nanos.value_at_quantile(percent / 100.0));
@@ -89,7 +89,7 @@ impl Figures {
     }
 }
 
-/// What stands above the rows of a measure and an operation.
+/// The heading above the rows of a measure and an operation.
 pub(crate) fn heading(measure: Measure, action: Action) -> String {
     let (what, names) = match (measure, action) {
         (Measure::Latency, Action::Read) => ("time until a read has completed, in µs", &LATENCIES[..]),
@@ -118,7 +118,7 @@ impl Row {
     }
 }
 
-/// What the rows have in common.
+/// What all rows have in common.
 pub(crate) struct Setting {
     pub(crate) device: String,
     pub(crate) path_mtu: u32,
@@ -128,7 +128,7 @@ pub(crate) struct Setting {
     pub(crate) inline: u16,
 }
 
-/// One line for each row; a field that a measure does not have is empty.
+/// CSV: one line for each row. A field that a measure does not have is empty.
 pub(crate) fn csv(setting: &Setting, rows: &[Row]) -> String {
     let names =
         || LATENCIES.iter().map(|names| names.1).chain(["seconds"]).chain(BANDWIDTHS.iter().map(|names| names.1));
@@ -154,8 +154,9 @@ pub(crate) fn json(setting: &Setting, rows: &[Row]) -> String {
     let Setting { path_mtu, both_ends_here, event, depth, inline, .. } = setting;
     let device = quoted(&setting.device);
     let mut text = format!(
-        "{{\n  \"format\": 1,\n  \"device\": {device},\n  \"path_mtu_bytes\": {path_mtu},\n  \"both_ends_in_one_process\": \
-         {both_ends_here},\n  \"sleeps_for_completions\": {event},\n  \"tx_depth\": {depth},\n  \"inline_bytes\": {inline},\n  \"results\": ["
+        "{{\n  \"format\": 1,\n  \"device\": {device},\n  \"path_mtu_bytes\": {path_mtu},\n  \
+         \"both_ends_in_one_process\": {both_ends_here},\n  \
+         \"sleeps_for_completions\": {event},\n  \"tx_depth\": {depth},\n  \"inline_bytes\": {inline},\n  \"results\": ["
     );
     for (number, row) in rows.iter().enumerate() {
         text += if number == 0 { "\n" } else { ",\n" };
@@ -163,7 +164,8 @@ pub(crate) fn json(setting: &Setting, rows: &[Row]) -> String {
         let (size, iterations) = (row.size, row.figures.iterations());
         _ = write!(
             text,
-            "    {{\"measure\": \"{measure}\", \"operation\": \"{action}\", \"size_bytes\": {size}, \"iterations\": {iterations}"
+            "    {{\"measure\": \"{measure}\", \"operation\": \"{action}\", \"size_bytes\": {size}, \
+             \"iterations\": {iterations}"
         );
         for (name, value) in row.figures.numbers() {
             _ = write!(text, ", \"{name}\": {value:.6}");

@@ -1,7 +1,7 @@
 //! One round: one operation with messages of one size, between two queue pairs made for it.
 //!
-//! As perftest does it: a side that sends waits for its own completion, then for the peer; sends and receives complete on
-//! two queues; nothing is inline unless that is asked for; what is sent is the same memory each time.
+//! As in perftest, a side that sends waits for its own completion, and then for the peer. Sends and receives complete
+//! on two queues. Nothing is inline unless `-I` asks for it. The same memory is sent each time.
 
 use crate::Perf;
 use crate::fault::{Doing, Fault};
@@ -17,9 +17,9 @@ use interlock::{
 };
 use std::time::Instant;
 
-/// Exchanges that are made before those that are measured.
+/// Exchanges before the measurement begins.
 const WARM_UP: u64 = 16;
-/// What the buffers of a queue may take together.
+/// The most memory for all buffers of a queue, in bytes.
 const MOST_POOL_BYTES: u64 = 64 << 20;
 
 /// What the rounds of a side have in common.
@@ -29,7 +29,7 @@ pub(crate) struct Place {
     pub(crate) manner: Manner,
 }
 
-/// A side that is not connected yet.
+/// A side before it is connected.
 struct Seat {
     pair: QueuePair<Perf, Init>,
     sends: Poller<Perf>,
@@ -49,7 +49,7 @@ struct Player {
     is_inline: bool,
 }
 
-/// How many buffers of `size` a queue of `depth` gets.
+/// The number of buffers of `size` for a queue of `depth`.
 fn pool(depth: u32, size: u32) -> u32 {
     depth.min((MOST_POOL_BYTES / u64::from(size)) as u32).max(1)
 }
@@ -59,7 +59,7 @@ impl Seat {
         let domain = &place.domain;
         let receives = match (task.action, task.measure) {
             (Action::Send, Measure::Latency) => pool(16, task.size),
-            // As many as perftest has, and at least two, so that one is there while the other is looked at.
+            // As many as perftest has, and at least two, so that one is posted while the program reads the other.
             (Action::Send, Measure::Bandwidth) => pool(512, task.size).max(2),
             _ => 0,
         };
@@ -92,7 +92,7 @@ impl Seat {
         let attributes = ConnectAttributes {
             // A peer that is gone is given up after about two seconds.
             timeout: AckTimeout::new(16)?,
-            // As many reads at once as the device has, which perftest takes too.
+            // As many reads at the same time as the device allows, as in perftest.
             read_depth: ReadDepth::new(255)?,
             ..ConnectAttributes::default()
         };
@@ -142,7 +142,7 @@ pub(crate) fn ask(
     Ok(figures)
 }
 
-/// The fault that the other side has reported meanwhile, of which this one's may be a consequence.
+/// A fault that the other side has reported meanwhile. The fault of this side may follow from it.
 fn why(line: &mut Line, fault: Fault) -> Fault {
     while line.is_talking().unwrap_or(false) {
         match line.hear("") {
@@ -158,12 +158,12 @@ struct Client<'round> {
     watch: Watch<'round>,
     until: Until,
     progress: &'round mut Progress,
-    /// Messages, those of the warm-up included.
+    /// Messages, including the warm-up.
     done: u64,
 }
 
 impl Client<'_> {
-    /// Says something, if it is time to.
+    /// Prints progress, if it is time.
     fn tell(&mut self, now: Instant, measured: u64) -> Result<(), Fault> {
         let until = self.until;
         let of = || match until {
@@ -203,8 +203,8 @@ impl Client<'_> {
         }
     }
 
-    /// Times each call of `exchange`, which gets its number from 1 on and tells when it has posted; a latency is the time
-    /// from one post to the next divided by `legs`.
+    /// Times each call of `exchange`, which gets its number from 1 on and tells when it has posted; a latency is the
+    /// time from one post to the next divided by `legs`.
     fn time_each(
         &mut self,
         legs: u64,
@@ -242,7 +242,7 @@ impl Client<'_> {
                     self.stream(player, pool, |bytes| WorkRequest::write(bytes, &peer), again)
                 }
             }
-            // The device only reads it, so the same memory is in flight many times.
+            // The device only reads it, so the same memory can be in flight many times.
             Action::Send | Action::Write => {
                 let share = player.message(place)?.share();
                 let pool: Vec<_> = (0..task.depth).map(|_| share.clone()).collect();
@@ -272,7 +272,7 @@ impl Client<'_> {
     where
         ReliableConnection: Carries<K>,
     {
-        // One request of a group is signalled, and a group is posted together. perftest signals one of 100.
+        // The requests of a group are posted together, and the last is signalled. perftest signals one of 100.
         let group = (pool.len() as u64 / 8).clamp(1, 16);
         let mut start = Instant::now();
         let mut now = start;
@@ -321,14 +321,14 @@ impl Client<'_> {
     }
 }
 
-/// Takes the time from post to post. It is noted only, as perftest does, and looked at now and then.
+/// Measures from post to post. Like perftest it only stores the times, and evaluates them now and then.
 struct Stopwatch<'client, 'round> {
     client: &'client mut Client<'round>,
     histogram: Histogram<u64>,
     legs: u64,
-    /// Of the posts since the last look.
+    /// The times of the posts since the last evaluation.
     posts: Vec<Instant>,
-    /// When the next look is due, unless there is no more room before.
+    /// When the next evaluation is due, unless the room is used up before.
     due: Instant,
 }
 
@@ -341,12 +341,12 @@ impl<'client, 'round> Stopwatch<'client, 'round> {
         Ok(Self { client, histogram, legs, posts: Vec::with_capacity(Self::ROOM), due: Instant::now() })
     }
 
-    /// Right after a post, when the message is on its way already.
+    /// Called right after a post, when the message is already under way.
     #[inline]
     fn posted(&mut self) -> Result<(), Fault> {
         let now = Instant::now();
         self.posts.push(now);
-        // Two at least, so that some are measured where each takes so long that it is time for another look.
+        // At least two, so that something is measured even if one message takes longer than the interval.
         if self.posts.len() == Self::ROOM || (now >= self.due && self.posts.len() > 1) {
             self.look(now)
         } else {
@@ -354,7 +354,7 @@ impl<'client, 'round> Stopwatch<'client, 'round> {
         }
     }
 
-    /// Does not count the exchange that it takes its time from: the one whose post is the last.
+    /// Evaluates the times. The exchange that is under way meanwhile does not count.
     #[cold]
     fn look(&mut self, now: Instant) -> Result<(), Fault> {
         self.record();
@@ -468,7 +468,7 @@ impl Player {
         Ok(())
     }
 
-    /// Waits until what was posted has completed. What is inline was not given away.
+    /// Waits until the posted request has completed. Inline memory stayed with the program.
     fn get_back(&mut self, message: &mut Option<Buffer<Perf>>, watch: &mut Watch<'_>) -> Result<(), Fault> {
         if let Some(bytes) = watch.next(&mut self.sends)?.check()?.into_buffer() {
             *message = Some(bytes);
@@ -476,7 +476,7 @@ impl Player {
         Ok(())
     }
 
-    /// A message has come in; its buffer waits for the next one.
+    /// Posts the buffer of a received message again.
     fn take_message(&mut self, completion: interlock::Completion<Perf>) -> Result<(), Fault> {
         let Work::Received(Received { buffer, .. }) = completion.check()?.work() else { return Err(lost()) };
         if buffer.len() != self.size {
@@ -510,7 +510,7 @@ impl Player {
     fn receive_messages(&mut self, watch: &mut Watch<'_>) -> Result<u64, Fault> {
         let mut count = 0;
         while watch.stop != Some(count) {
-            // The other side may say that it is done before the last completions are here.
+            // The other side may finish before the last completions arrive here.
             let completion = match watch.stop {
                 None => watch.next_unless_stopped(&mut self.receives)?,
                 Some(_) => Some(watch.next(&mut self.receives)?),

@@ -8,31 +8,31 @@ use std::io::{self, IsTerminal, Write};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How a side waits.
+/// How a side waits for completions.
 #[derive(Clone, Copy)]
 pub(crate) struct Manner {
     pub(crate) event: bool,
-    /// Both ends are in this process, perhaps on one processor.
+    /// Whether both ends are in this process, perhaps on one processor.
     pub(crate) yields: bool,
     pub(crate) patience: Duration,
 }
 
-/// How often the other side is looked after.
+/// How often the connection to the other side is checked.
 const LOOK: Duration = Duration::from_millis(10);
-/// How often it gets a sign of life.
+/// How often the other side gets an `Alive`.
 const LIFE: Duration = Duration::from_secs(1);
 
-/// Looks after the other side, while this one waits or works.
+/// Watches the other side while this side waits or works.
 pub(crate) struct Watch<'round> {
     pub(crate) line: &'round mut Line,
     manner: Manner,
     gives_life: bool,
     gave_life: Instant,
-    /// The other side has said that it is done.
+    /// How many messages the other side counted, once it has said that it is done.
     pub(crate) stop: Option<u64>,
 }
 
-/// What one wait knows of its length.
+/// The deadlines of one wait.
 #[derive(Default)]
 struct Wait {
     since: Option<Instant>,
@@ -48,7 +48,7 @@ impl<'round> Watch<'round> {
         Self { gives_life: false, ..Self::of_client(line, manner) }
     }
 
-    /// How often to look for what is waited for, before looking after anything else.
+    /// How often to poll before checking anything else.
     fn looks(&self) -> u32 {
         if self.manner.yields { 50 } else { 1000 }
     }
@@ -56,10 +56,10 @@ impl<'round> Watch<'round> {
     /// The next completion.
     pub(crate) fn next(&mut self, poller: &mut Poller<Perf>) -> Result<Completion<Perf>, Fault> {
         let found = self.wait_for(poller, false)?;
-        found.ok_or_else(|| Fault::new("a wait without an end has ended"))
+        found.ok_or_else(|| Fault::new("unexpected end of a wait"))
     }
 
-    /// The next completion, or `None` once the other side is done and there is none.
+    /// The next completion; `None` when the other side is done and none is left.
     pub(crate) fn next_unless_stopped(&mut self, poller: &mut Poller<Perf>) -> Result<Option<Completion<Perf>>, Fault> {
         self.wait_for(poller, true)
     }
@@ -86,11 +86,11 @@ impl<'round> Watch<'round> {
         }
     }
 
-    /// Waits until the byte at `offset` is `wanted`; false once the other side is done instead.
+    /// Waits until the byte at `offset` is `wanted`; false if the other side is done before.
     ///
-    /// Only the one byte is looked at, so nothing is assumed but that a write of the device becomes visible to a relaxed
-    /// load in the end. That the rest of the message is there when its last byte is, no specification says; who needs
-    /// the rest waits for a completion instead.
+    /// This reads only one byte. It assumes only that a write of the device becomes visible to a relaxed
+    /// load in the end. No specification says that the rest of the message is there when its last byte is. A program
+    /// that needs the rest waits for a completion instead.
     pub(crate) fn until_byte(
         &mut self,
         region: &MemoryRegion<Perf, RemoteReadWrite>,
@@ -137,7 +137,7 @@ impl<'round> Watch<'round> {
         Ok(())
     }
 
-    /// If it is time to.
+    /// Prints if it is time.
     pub(crate) fn give_life(&mut self, now: Instant) -> Result<(), Fault> {
         if self.gives_life && now - self.gave_life >= LIFE {
             self.gave_life = now;
@@ -147,7 +147,7 @@ impl<'round> Watch<'round> {
     }
 }
 
-/// A line on a terminal that says how far a round is.
+/// A progress line on a terminal.
 pub(crate) struct Progress {
     shows: bool,
     name: String,
@@ -156,7 +156,7 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// No more than 10 a second.
+    /// Prints at most 10 times a second.
     pub(crate) const PAUSE: Duration = Duration::from_millis(100);
 
     pub(crate) fn new(name: String, quiet: bool) -> Self {

@@ -1,9 +1,9 @@
-//! What went wrong, in one line.
+//! An error of an example, as one line of text.
 
 use std::error::Error;
 use std::fmt;
 
-/// What was being done, then the causes, from the outer to the inner.
+/// What was being done, followed by the causes from the outermost to the innermost.
 #[derive(Debug)]
 pub(crate) struct Fault(String);
 
@@ -19,7 +19,7 @@ impl fmt::Display for Fault {
     }
 }
 
-/// Any error becomes a fault with `?`, its causes included.
+/// `?` turns any error into a fault that includes the error's causes.
 impl<E: Error> From<E> for Fault {
     fn from(error: E) -> Self {
         let mut text = error.to_string();
@@ -32,7 +32,7 @@ impl<E: Error> From<E> for Fault {
     }
 }
 
-/// Says what was being done when an error came.
+/// Adds what was being done to an error.
 pub(crate) trait Doing<T> {
     fn doing(self, what: impl fmt::Display) -> Result<T, Fault>;
 }

@@ -1,4 +1,4 @@
-//! The game: each side answers a message by its own next one, until both have sent all of theirs.
+//! The game: each side answers a message with its own next message, until both have sent all of theirs.
 
 use super::PingPong;
 use super::fault::{Doing, Fault};
@@ -27,7 +27,7 @@ impl Side {
     }
 }
 
-/// How many completions one player can cause at once.
+/// The most completions that one player can cause at the same time.
 pub(crate) fn completions(options: &Options) -> u32 {
     options.receives + 1
 }
@@ -91,12 +91,13 @@ impl<T: Game> Seat<T> {
     }
 }
 
-/// What the peer may be, as far as its messages tell: they are all that it says of itself.
+/// Which programs the peer may be. Its messages are all that tells.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Peer {
-    /// Another of this program: sends a pattern of its own.
+    /// Another instance of this program, which sends a pattern of its own.
     pub(crate) plays: bool,
-    /// The C program: sends from the buffer that it receives into, so what it got last; at first bytes of 0x7b.
+    /// The C program, which sends from the buffer that it receives into. So it sends what it received last, and at
+    /// first 0x7b.
     pub(crate) echoes: bool,
 }
 
@@ -104,9 +105,9 @@ pub(crate) struct Player<T: Game> {
     side: Side,
     pair: Ready<T>,
     to_peer: T::Peer,
-    /// The peer's queue pair, of which datagrams tell.
+    /// The queue pair that datagrams of the peer must come from.
     from: Qpn,
-    /// The buffer to send from, unless the device has it.
+    /// The buffer to send from; `None` while the device has it.
     idle: Option<Buffer<PingPong>>,
     iterations: u32,
     pattern: Pattern,
@@ -117,7 +118,7 @@ pub(crate) struct Player<T: Game> {
 }
 
 impl<T: Game> Player<T> {
-    /// What its peer turned out to be.
+    /// Which program the peer turned out to be.
     pub(crate) fn peer(&self) -> Peer {
         self.peer
     }
@@ -126,7 +127,7 @@ impl<T: Game> Player<T> {
         self.sent == self.iterations && self.received == self.iterations && self.idle.is_some()
     }
 
-    /// Sends the next message, if it is this side's turn and the last one is out.
+    /// Sends the next message if it is this side's turn and its last message has completed.
     fn send_if_due(&mut self) -> Result<(), Fault> {
         let due = self.received + u32::from(self.side == Side::Client);
         if self.sent == due.min(self.iterations) {
@@ -146,7 +147,7 @@ impl<T: Game> Player<T> {
                 self.check(&buffer)?;
                 self.receive_another(buffer)?;
             }
-            // Anybody may send one to anybody.
+            // Any queue pair on the network may send a datagram to this one.
             Work::Datagram(datagram) if datagram.sender != self.from => {
                 return Err(Fault::new(format!("a datagram of a stranger, queue pair {:#x}", datagram.sender)));
             }
@@ -154,7 +155,7 @@ impl<T: Game> Player<T> {
                 self.check(datagram.message())?;
                 self.receive_another(datagram.into_buffer())?;
             }
-            other => return Err(Fault::new(format!("nobody asked for this: {other:?}"))),
+            other => return Err(Fault::new(format!("unexpected completion: {other:?}"))),
         }
         Ok(())
     }
@@ -165,7 +166,7 @@ impl<T: Game> Player<T> {
         Ok(())
     }
 
-    /// Compares a message with what the peer may have sent, and notes what that says about the peer.
+    /// Compares a message with what each kind of peer would send, and notes which kinds remain possible.
     fn check(&mut self, message: &[u8]) -> Result<(), Fault> {
         let number = self.received;
         if message.len() != self.expected.len() {
@@ -186,7 +187,7 @@ impl<T: Game> Player<T> {
         if self.peer.plays || self.peer.echoes {
             return Ok(());
         }
-        // `expected` is what was compared last.
+        // `expected` still holds the pattern of the last comparison.
         let wrong = message.iter().zip(&self.expected).position(|(is, should)| is != should).unwrap_or(0);
         let (is, should) = (message[wrong], self.expected[wrong]);
         Err(Fault::new(format!(
@@ -194,7 +195,7 @@ impl<T: Game> Player<T> {
         )))
     }
 
-    /// What message `number` of a peer is that echoes.
+    /// Writes message `number` of a peer that echoes into `expected`.
     fn write_echo(&mut self, number: u32) {
         let echoed = match self.side {
             Side::Client => Some(number),
@@ -218,9 +219,10 @@ impl<T: Game> Player<T> {
     }
 }
 
-/// What messages are made of. No two of a game are the same, unless they are very short; nor are two parts of one.
+/// The content of messages. No two messages of a game are equal, unless they are very short, and no two parts of one
+/// are.
 struct Pattern {
-    /// Any bytes, of which each message takes those from another one on.
+    /// Random bytes. Each message starts at another place in them.
     bytes: Vec<u8>,
     zero_page_starts: bool,
 }
@@ -237,7 +239,7 @@ impl Pattern {
         Self { bytes: (0..size + Self::STARTS).map(|_| next()).collect(), zero_page_starts }
     }
 
-    /// Writes what `sender` sends as its message `number`, which is also stamped on each 256 bytes, the least packet.
+    /// Writes message `number` of `sender`. The number is stamped on every 256 bytes, which is the smallest packet.
     fn write(&self, message: &mut [u8], sender: Side, number: u32) {
         let number = 2 * u64::from(number) + u64::from(sender == Side::Server);
         let start = (number % Self::STARTS as u64) as usize;
@@ -250,7 +252,7 @@ impl Pattern {
         self.zero(message);
     }
 
-    /// What the C program looks at with `-c`.
+    /// Zeroes the bytes that the C program checks with `-c`.
     fn zero(&self, message: &mut [u8]) {
         if self.zero_page_starts {
             message.iter_mut().step_by(4096).for_each(|byte| *byte = 0);
@@ -258,7 +260,7 @@ impl Pattern {
     }
 }
 
-/// Plays to the end; how long it took.
+/// Plays to the end, and returns how long it took.
 pub(crate) fn play<T: Game>(
     players: &mut [Player<T>],
     poller: &mut Poller<PingPong>,
@@ -284,7 +286,7 @@ pub(crate) fn play<T: Game>(
     Ok(start.elapsed())
 }
 
-/// Devices differ in what they call a message that is too long for its buffer.
+/// Devices use different statuses for a message that is too long for its buffer.
 fn explain<T: Game>(failure: Failure<PingPong>, player: &Player<T>) -> Fault {
     match (failure.operation, failure.status) {
         (Operation::Receive, Status::LocalLength | Status::LocalQueuePairOperation) => {
@@ -295,7 +297,7 @@ fn explain<T: Game>(failure: Failure<PingPong>, player: &Player<T>) -> Fault {
     }
 }
 
-/// The next completion, by polling or by sleeping; `None` if there is none for a while.
+/// The next completion, by polling or by sleeping; `None` if none comes within `patience`.
 fn next(
     poller: &mut Poller<PingPong>,
     events: bool,
@@ -315,7 +317,7 @@ fn next(
         if Instant::now() >= deadline {
             return Ok(None);
         }
-        // A device in software needs a processor too.
+        // A device in software needs processor time too.
         thread::yield_now();
     }
 }

@@ -1,6 +1,7 @@
-//! The TCP connection over which two sides tell each other how to reach their queue pairs, as `ibv_rc_pingpong` does it.
+//! The TCP connection over which two sides tell each other how to reach their queue pairs, as `ibv_rc_pingpong` does
+//! it.
 //!
-//! The client says its address, the server connects and says its own, the client connects and says that it is done.
+//! The client sends its address. The server connects and sends its own. The client connects and sends "done".
 
 use super::fault::{Doing, Fault};
 use super::tcp;
@@ -34,14 +35,14 @@ impl Meeting {
         Ok(Self(stream))
     }
 
-    /// Says how this side's queue pair is reached.
+    /// Sends the address of this side's queue pair.
     pub(crate) fn say_address(&mut self, local: &Endpoint) -> Result<(), Fault> {
         let gid = u128::from_be_bytes(local.gid().unwrap_or_default().0);
         let text = format!("{:04x}:{:06x}:{:06x}:{gid:032x}\0", local.lid(), local.queue_pair(), local.psn());
         self.0.write_all(text.as_bytes()).doing("cannot tell the peer this side's address")
     }
 
-    /// Hears how the peer's is; of the MTU the peer says nothing.
+    /// Receives the address of the peer's queue pair. It does not include the MTU.
     pub(crate) fn hear_address(&mut self, mtu: Mtu) -> Result<Endpoint, Fault> {
         let bytes = self.hear::<ADDRESS_BYTES>("the peer's address")?;
         read_address(&bytes, mtu).ok_or_else(|| {

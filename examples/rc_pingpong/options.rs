@@ -1,4 +1,4 @@
-//! What the command line asks for.
+//! The command line.
 
 use super::fault::Fault;
 use super::transport::Game;
@@ -13,17 +13,17 @@ pub(crate) fn help<T: Game>() -> String {
     let mtu = match T::HAS_PATH_MTU {
         true => {
             "\
-  -m, --mtu BYTES        path MTU, the same on both sides (default 1024; both ends here: what the port has)
+  -m, --mtu BYTES        path MTU, the same on both sides (default 1024; in one process: that of the port)
 "
         }
         false => "",
     };
     format!(
         "\
-Two queue pairs send each other messages in turn, and every byte is checked.
+Sends messages back and forth between two queue pairs, and checks every byte.
 
   {letters}_pingpong                 both ends in this process
-  {letters}_pingpong -d DEVICE       a server: waits for one client, until it is interrupted
+  {letters}_pingpong -d DEVICE       a server for one client; Ctrl-C ends it
   {letters}_pingpong HOST            a client of the server on HOST
 The peer is another {letters}_pingpong or the ibv_{letters}_pingpong of rdma-core, which needs -g on RoCE.
 
@@ -33,18 +33,18 @@ The peer is another {letters}_pingpong or the ibv_{letters}_pingpong of rdma-cor
   -p, --port PORT        TCP port to meet at (default 18515); without HOST: a server
   -s, --size BYTES       length of a message (default {usual_size})
   -n, --iters COUNT      messages each way (default 1000)
-{mtu}  -r, --rx-depth COUNT   receives that are posted, each with a buffer of its own (default 32)
+{mtu}  -r, --rx-depth COUNT   posted receives, each with a buffer of its own (default 32)
   -l, --sl LEVEL         service level (default 0)
-  -e, --events           sleep until there is a completion (default: poll)
-  -c, --chk              for a peer with -c, which wants the first byte of each page to be 0
-  -b, --both             both ends in this process, with -d and -p too
-      --patience SECONDS give up when nothing happens for so long (default 10)
-  -h, --help             this
+  -e, --events           sleep until a completion comes (default: poll)
+  -c, --chk              for a peer with -c, which expects the first byte of each page to be 0
+  -b, --both             both ends in this process, even with -d or -p
+      --patience SECONDS give up after so long without progress (default 10)
+  -h, --help             print this help
 "
     )
 }
 
-/// Who takes part.
+/// Which ends run in this process.
 pub(crate) enum Mode {
     Both,
     Server,
@@ -67,7 +67,7 @@ pub(crate) struct Options {
     pub(crate) patience: Duration,
 }
 
-/// Reads the command line; `None` if it asks for help.
+/// Parses the command line; `None` if it asks for help.
 pub(crate) fn parse<T: Game>() -> Result<Option<Options>, Fault> {
     let mut options = Options {
         mode: Mode::Both,

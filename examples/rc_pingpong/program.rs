@@ -1,4 +1,4 @@
-//! The program, for whichever transport.
+//! The program, generic over the transport.
 
 mod device;
 mod fault;
@@ -39,7 +39,7 @@ fn run<T: Game>(out: &mut impl Write) -> Result<(), Fault> {
     let most = port.active_mtu();
     let mtu = match (&options.mode, options.mtu) {
         (_, Some(mtu)) => mtu,
-        // Both sides must have the same, and this is what the C program takes.
+        // Both sides must use the same MTU, and this is the default of the C program.
         (Mode::Server | Mode::Client(_), None) if T::HAS_PATH_MTU => Mtu::Bytes1024,
         (_, None) => most,
     };
@@ -93,7 +93,7 @@ fn describe(out: &mut impl Write, context: &Context, port: &Port, mtu: Mtu) -> R
     Ok(writeln!(out, ", path MTU {mtu}")?)
 }
 
-/// Both ends here: two queue pairs on one completion queue.
+/// Runs both ends in this process: two queue pairs on one completion queue.
 fn both<T: Game>(
     out: &mut impl Write,
     domain: &ProtectionDomain<PingPong>,
@@ -115,7 +115,7 @@ fn both<T: Game>(
     report(out, options, took, "both ends were here", &poller)
 }
 
-/// One end here, the other one where the TCP connection leads.
+/// Runs one end in this process. The TCP connection leads to the other.
 fn one<T: Game>(
     out: &mut impl Write,
     domain: &ProtectionDomain<PingPong>,

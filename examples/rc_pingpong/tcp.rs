@@ -1,17 +1,17 @@
-//! TCP connections by which the two sides of an example find each other.
+//! The TCP connections through which the two sides of an example find each other.
 
 use super::fault::{Doing, Fault};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
-/// A socket that waits for a client.
+/// Listens for a client.
 pub(crate) fn listen(port: u16) -> Result<TcpListener, Fault> {
-    // The first takes both kinds of client, where the machine has IPv6.
+    // The first address takes clients over IPv4 and IPv6, if the machine has IPv6.
     let addresses = [SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)), SocketAddr::from((Ipv4Addr::UNSPECIFIED, port))];
     TcpListener::bind(&addresses[..]).doing(format_args!("cannot listen on TCP port {port}"))
 }
 
-/// A connection to a server, by whichever of its addresses answers.
+/// Connects to a server, at the first of its addresses that answers.
 pub(crate) fn connect(host: &str, port: u16, patience: Duration) -> Result<TcpStream, Fault> {
     let name = format!("cannot reach {host} on TCP port {port}");
     let mut last = Fault::new(format!("{name}: the name has no address"));

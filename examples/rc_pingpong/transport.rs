@@ -1,4 +1,4 @@
-//! What is different on each transport.
+//! What differs between transports.
 
 use super::PingPong;
 use super::fault::{Doing, Fault};
@@ -9,7 +9,7 @@ use interlock::{
     UnreliableConnection, UnreliableDatagram, UnreliableRtrAttributes, WorkId,
 };
 
-/// A pair that is connected, if its transport connects.
+/// A pair in Ready To Send, connected if its transport connects.
 pub(crate) type Ready<T> = QueuePair<PingPong, ReadyToSend, T>;
 
 /// Where a pair is and where its peer is.
@@ -21,20 +21,20 @@ pub(crate) struct Route<'route> {
     pub(crate) mtu: Mtu,
 }
 
-/// A transport that messages go over in turn.
+/// A transport that the game can be played on.
 pub(crate) trait Game: Transport + OwnReceives + Sized {
-    /// The two letters of it.
+    /// Its two letters, as in `rc_pingpong`.
     const LETTERS: &'static str;
-    /// What the C program takes.
+    /// The default of the C program.
     const USUAL_SIZE: u32;
-    /// Whether the path MTU is something to agree on, or else the limit of a message.
+    /// Whether the two sides agree on a path MTU. If not, the MTU of the port limits a message.
     const HAS_PATH_MTU: bool;
-    /// How many bytes of a receive come before the message.
+    /// The length of the header before the message in a receive.
     const HEADER_BYTES: usize = 0;
-    /// Why a message may fail to come from a peer that is well.
+    /// Why a message may be missing although the peer works.
     const LOSS: &'static str = " (a lost message is not sent again, and one that is too long for \
                                 its receive is lost: give both sides the same -s)";
-    /// What a send must say of the peer.
+    /// What a send needs to address the peer.
     type Peer;
 
     fn create(
@@ -45,7 +45,7 @@ pub(crate) trait Game: Transport + OwnReceives + Sized {
 
     fn init(port: &Port) -> Self::InitAttributes;
 
-    /// Takes what the C program takes, but for the retries.
+    /// Uses the attributes of the C program, except for the retries.
     fn connect(pair: QueuePair<PingPong, Init, Self>, route: &Route<'_>) -> Result<(Ready<Self>, Self::Peer), Fault>;
 
     fn send(
@@ -55,7 +55,7 @@ pub(crate) trait Game: Transport + OwnReceives + Sized {
     ) -> Result<WorkId, PostError<Buffer<PingPong>>>;
 }
 
-/// The peer sends; it has no business in this side's memory.
+/// The peer only sends, so it gets no rights to this side's memory.
 fn sends_only(port: &Port) -> InitAttributes {
     InitAttributes { port: port.clone(), pkey_index: 0, peer_rights: PeerRights::NONE }
 }
@@ -153,7 +153,7 @@ impl Game for UnreliableDatagram {
         domain.datagram(queue, limits)
     }
 
-    /// With the Q_Key of the C program, which is the usual one.
+    /// Uses the Q_Key of the C program, which is the usual one.
     fn init(port: &Port) -> Self::InitAttributes {
         port.into()
     }

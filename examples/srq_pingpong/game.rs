@@ -1,4 +1,4 @@
-//! The game: on each queue pair the sides answer each other, and all receives of a side come from one shared queue.
+//! The game: the sides answer each other on each queue pair. All receives of a side come from one shared queue.
 
 use crate::PingPong;
 use crate::fault::{Doing, Fault};
@@ -12,7 +12,7 @@ use std::time::Instant;
 
 type Pair<S> = QueuePair<PingPong, S, OnShared<ReliableConnection>>;
 
-/// How many completions one side can cause at once.
+/// The most completions that one side can cause at the same time.
 pub(crate) fn completions(options: &Options) -> u32 {
     options.receives + options.pairs
 }
@@ -50,7 +50,7 @@ impl Seat {
         self.pairs.iter().map(|(pair, _)| pair.endpoint()).collect()
     }
 
-    /// Connects each pair to the peer's of the same place in the list.
+    /// Connects each pair to the peer's pair at the same place in the list.
     pub(crate) fn connect(
         self,
         peers: &[Endpoint],
@@ -74,9 +74,9 @@ impl Seat {
 /// A pair of the game.
 struct Line {
     pair: Pair<ReadyToSend>,
-    /// The buffer to send from, unless the device has it.
+    /// The buffer to send from; `None` while the device has it.
     idle: Option<Buffer<PingPong>>,
-    /// It is this side's turn.
+    /// Whether it is this side's turn.
     may_send: bool,
 }
 
@@ -85,7 +85,7 @@ pub(crate) struct Player {
     /// By number.
     lines: Vec<Line>,
     size: usize,
-    /// Of all pairs together.
+    /// The sum over all pairs.
     iterations: u32,
     sent: u32,
     received: u32,
@@ -101,12 +101,12 @@ impl Player {
         self.lines.get_mut(at)
     }
 
-    /// Sends on all pairs; what the side does that begins.
+    /// Sends on all pairs. The side that begins calls this.
     fn begin(&mut self) -> Result<(), Fault> {
         self.lines.iter_mut().filter(|line| line.may_send).try_for_each(Line::answer)
     }
 
-    /// Takes what completed on one of its pairs.
+    /// Handles a completion of one of its pairs.
     fn take(&mut self, success: Success<PingPong>) -> Result<(), Fault> {
         let (number, is_message) = (success.queue_pair(), success.operation() == Operation::Receive);
         let Some(buffer) = success.into_buffer() else { return Err(Fault::new("a request without a buffer")) };
@@ -125,7 +125,7 @@ impl Player {
         if goes_on { line.answer() } else { Ok(()) }
     }
 
-    /// A message is the pattern; or, from the C program, partly the zeros that its buffer has at first.
+    /// Checks a message. It is the pattern, or partly the zeros with which the buffer of the C program begins.
     fn check(&self, message: &[u8]) -> Result<(), Fault> {
         if message.len() != self.size {
             let (is, should) = (message.len(), self.size);
@@ -141,7 +141,7 @@ impl Player {
 }
 
 impl Line {
-    /// Sends, if it is this side's turn and its last message is out.
+    /// Sends if it is this side's turn and its last message has completed.
     fn answer(&mut self) -> Result<(), Fault> {
         if self.may_send
             && let Some(buffer) = self.idle.take()
@@ -153,12 +153,12 @@ impl Line {
     }
 }
 
-/// The byte that every message has at `at`: 0 at the start of a page, for a peer that looks there.
+/// The byte at `at` in every message: 0 at the start of a page, for a peer that checks it.
 fn pattern(at: usize) -> u8 {
     if at.is_multiple_of(4096) { 0 } else { (at % 251) as u8 }
 }
 
-/// Plays until all players have sent and received what they should; how many seconds it took.
+/// Plays until all players have sent and received all their messages. Returns the seconds that this took.
 pub(crate) fn play(players: &mut [Player], poller: &mut Poller<PingPong>, options: &Options) -> Result<f64, Fault> {
     let start = Instant::now();
     players.iter_mut().try_for_each(Player::begin)?;

@@ -1,7 +1,7 @@
 //! Many queue pairs play ping-pong at once, and each side receives all its messages from one shared receive queue.
 //!
-//! Without arguments both sides are here. With them, the other side is another of this program, or the `ibv_srq_pingpong`
-//! of rdma-core: `srq_pingpong -h`.
+//! Without arguments both sides are in this process. Otherwise the peer is another `srq_pingpong` or the C program
+//! `ibv_srq_pingpong` of rdma-core: see `srq_pingpong -h`.
 #![forbid(unsafe_code)]
 
 #[path = "../rc_pingpong/device.rs"]
@@ -58,7 +58,7 @@ fn run(out: &mut impl Write) -> Result<(), Fault> {
     Ok(writeln!(out, "every byte checked")?)
 }
 
-/// Both sides here, each with a shared receive queue of its own, on one completion queue.
+/// Runs both sides in this process, each with its own shared receive queue, on one completion queue.
 fn both(domain: &ProtectionDomain<PingPong>, port: &Port, options: &Options) -> Result<f64, Fault> {
     let (queue, mut poller) = domain.completion_queue(2 * completions(options)).doing("no completion queue")?;
     let left = Seat::new(domain, &queue, port, options)?;
@@ -69,7 +69,7 @@ fn both(domain: &ProtectionDomain<PingPong>, port: &Port, options: &Options) -> 
     play(&mut [left, right], &mut poller, options)
 }
 
-/// One side here, the other one where the TCP connection leads.
+/// Runs one side in this process. The TCP connection leads to the other.
 fn one(
     out: &mut impl Write,
     domain: &ProtectionDomain<PingPong>,
@@ -79,7 +79,7 @@ fn one(
     let (queue, mut poller) = domain.completion_queue(completions(options)).doing("no completion queue")?;
     let seat = Seat::new(domain, &queue, port, options)?;
     let own = seat.endpoints();
-    // As many as the C program tells, whatever there are: those after the last mean nothing.
+    // The C program always sends this many addresses. Those after the last pair mean nothing.
     let say = |meeting: &mut Meeting| {
         own.iter().cycle().take(MOST_PAIRS).try_for_each(|endpoint| meeting.say_address(endpoint))
     };

@@ -1,18 +1,18 @@
-//! What the command line asks for.
+//! The command line.
 
 use crate::fault::Fault;
 use interlock::Mtu;
 use lexopt::prelude::*;
 use std::time::Duration;
 
-/// As many addresses are told, of which those of the pairs come first.
+/// The two sides always exchange this many addresses. Those of the pairs come first.
 pub(crate) const MOST_PAIRS: usize = 256;
 
 pub(crate) const HELP: &str = "\
-Many queue pairs play ping-pong at once, and each side receives all its messages from one shared receive queue.
+Sends messages back and forth on many queue pairs. All receives of a side come from one shared receive queue.
 
   srq_pingpong                 both sides in this process
-  srq_pingpong -d DEVICE       a server: waits for one client
+  srq_pingpong -d DEVICE       a server for one client
   srq_pingpong HOST            a client of the server on HOST
 The peer is another srq_pingpong or the ibv_srq_pingpong of rdma-core, which needs -g on RoCE.
 
@@ -23,9 +23,9 @@ The peer is another srq_pingpong or the ibv_srq_pingpong of rdma-core, which nee
   -n, --iters COUNT      messages each way, on all pairs together, the same on both sides (default 1000)
   -m, --mtu BYTES        path MTU, the same on both sides (default 1024)
   -q, --num-qp COUNT     queue pairs, up to 256, the same on both sides (default 16)
-  -r, --rx-depth COUNT   receives that are posted, at least one for each pair (default 500)
-      --patience SECONDS give up when nothing happens for so long (default 10)
-  -h, --help             this
+  -r, --rx-depth COUNT   posted receives, at least one for each pair (default 500)
+      --patience SECONDS give up after so long without progress (default 10)
+  -h, --help             print this help
 ";
 
 pub(crate) struct Options {
@@ -42,7 +42,7 @@ pub(crate) struct Options {
     pub(crate) patience: Duration,
 }
 
-/// Reads the command line; `None` if it asks for help.
+/// Parses the command line; `None` if it asks for help.
 pub(crate) fn parse() -> Result<Option<Options>, Fault> {
     let mut options = Options {
         host: None,

@@ -1,0 +1,75 @@
+//! # 3. One-sided writes into granted memory
+//!
+//! A *write* goes straight into the memory of the peer. The peer's program takes no part in it: it posts no receive and
+//! sees no completion. It only has to *grant* the memory first.
+//!
+//! ```sh
+//! INTERLOCK_DEVICE=soft0 cargo run --example guide_03_one_sided
+//! ```
+//!
+//! The owner registers memory with the right that the peer gets. Rights are types: a region of `RemoteWrite` may be
+//! written by peers, and `remote` makes the record that grants it: address, length, rights, and the *rkey*. The peer
+//! parses the record as a `RemoteRegion<RemoteWrite>`. A read from it does not compile, and a slice of it cannot reach
+//! outside.
+//!
+//! From here on a peer may change the bytes at any moment. So the owner gets no `&[u8]` of them, which must never
+//! change behind the reference. It copies (`read_into`) or loads words. When the copy is made, the peer may already
+//! have written something else.
+//!
+//! How does the owner know that a write has arrived? Not by looking at the bytes: their order is not promised. Either
+//! the writer sends a message afterwards, or its last write carries an *immediate*, as here. Such a write takes one
+//! receive of the owner, and its completion says that this write and all earlier ones of the pair have arrived.
+//!
+//! `deregister` ends the grant. After it has returned, no peer reaches the memory, and it is an ordinary `Box` again.
+use anyhow::bail;
+use interlock::{Context, Limits, RemoteRegion, RemoteWrite, Work};
+use std::time::Duration;
+
+interlock::domain! { struct Board; }
+
+const WAIT: Duration = Duration::from_secs(5);
+
+fn main() -> anyhow::Result<()> {
+    let context = Context::open_default()?;
+    let (port, limits) = (context.active_port()?, Limits::default());
+    let domain = context.named_domain(Board)?;
+    let (owner_queue, mut owner_poller) = domain.completion_queue(limits.completions())?;
+    let (writer_queue, mut writer_poller) = domain.completion_queue(limits.completions())?;
+
+    let mut owner = domain.reliable(&owner_queue, &limits)?.into_init(&port)?;
+    let writer = domain.reliable(&writer_queue, &limits)?.into_init(&port)?;
+    owner.post_receive(domain.buffer(8)?)?; // for the immediate; a real owner posts one for each that may be under way
+    let (to_owner, to_writer) = (owner.endpoint(), writer.endpoint());
+    let (_owner, mut writer) = (owner.connect(&to_writer)?, writer.connect(&to_owner)?);
+
+    // The owner grants 4096 bytes. The record is 24 bytes, and crosses in a message or by a socket.
+    let board = domain.register::<RemoteWrite, _>(vec![0_u8; 4096].into_boxed_slice())?;
+    let record: [u8; 24] = board.remote().to_bytes();
+
+    // The writer puts two lines on the board.
+    let granted = RemoteRegion::<RemoteWrite>::from_bytes(&record)?;
+    let (mut first, mut second) = (domain.buffer(64)?, domain.buffer(64)?);
+    first.write(b"first line")?;
+    second.write(b"second line")?;
+    writer.post_write(first, &granted.slice(0..64)?)?;
+    writer.post_write_with_immediate(second, &granted.slice(64..128)?, 2)?;
+    for _ in 0..2 {
+        writer_poller.wait(WAIT)?.check()?;
+    }
+
+    // The owner hears of it, and copies the lines.
+    let Work::WrittenWithImmediate(news) = owner_poller.wait(WAIT)?.check()?.work() else {
+        bail!("another completion than the one that is due");
+    };
+    let mut copy = [0; 128];
+    board.read_into(0, &mut copy)?;
+    println!("{} lines: {:?}, {:?}", news.immediate, text(&copy[..64]), text(&copy[64..]));
+
+    let board = board.deregister()?; // no peer reaches it any more
+    assert_eq!(text(&board[..64]), "first line");
+    Ok(())
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap_or_default().trim_end_matches('\0')
+}

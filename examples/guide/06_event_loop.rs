@@ -1,0 +1,85 @@
+//! # 6. Waiting in an event loop
+//!
+//! `Poller::wait` is for a thread that has nothing else to wait for. A program with an event loop (mio, epoll, tokio)
+//! waits for sockets, timers and completions in one place.
+//!
+//! ```sh
+//! INTERLOCK_DEVICE=soft0 cargo run --example guide_06_event_loop
+//! ```
+//!
+//! A poller gives the loop a `Readiness`: a descriptor that becomes readable when there may be completions. Three
+//! steps, in this order, never lose one:
+//!
+//! 1. `arm` the poller. It answers `Ready` with a completion, or `Empty`: the queue was seen empty *after* it was
+//!    armed, so whatever comes from now on makes the descriptor readable.
+//! 2. Handle what was `Ready`, and arm again, until it says `Empty`.
+//! 3. Only then wait for the descriptor.
+//!
+//! A loop that waits after `Ready` can sleep for ever, since a completion that came before the arming raises no event.
+//!
+//! Some devices have to be looked at now and then although nothing is readable. `next_timer` says how long the loop may
+//! sleep at most.
+//!
+//! Here the loop also has a socket, as a stand-in for everything else that a server listens to. With several completion
+//! queues, use a `CompletionChannel`, which says which of them has something.
+use interlock::{Armed, Context, Limits, Poller, WakeFor};
+use mio::net::UnixStream;
+use mio::unix::SourceFd;
+use mio::{Events, Interest, Poll, Token};
+use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
+
+interlock::domain! { struct Loop; }
+
+const COMPLETIONS: Token = Token(0);
+const SOCKET: Token = Token(1);
+
+/// Handles all completions that there are; how many. The poller is armed afterwards.
+fn take_completions(poller: &mut Poller<Loop>) -> anyhow::Result<u32> {
+    let mut count = 0;
+    while let Armed::Ready(completion) = poller.arm(WakeFor::Any)? {
+        if let Ok(message) = completion.check()?.into_received() {
+            println!("a message: {}", String::from_utf8_lossy(&message));
+        }
+        count += 1;
+    }
+    Ok(count)
+}
+
+fn main() -> anyhow::Result<()> {
+    let context = Context::open_default()?;
+    let (port, limits) = (context.active_port()?, Limits::default());
+    let domain = context.named_domain(Loop)?;
+    let (queue, mut poller) = domain.completion_queue(limits.completions())?;
+    let mut pair = domain.reliable(&queue, &limits)?.into_init(&port)?;
+    pair.post_receive(domain.buffer(64)?)?;
+    let myself = pair.endpoint(); // a pair may be connected to itself
+    let mut pair = pair.connect(&myself)?;
+
+    let mut events = Poll::new()?;
+    let readiness = poller.readiness()?;
+    events.registry().register(&mut SourceFd(&readiness.as_raw_fd()), COMPLETIONS, Interest::READABLE)?;
+    let (mut socket, mut other_end) = UnixStream::pair()?;
+    events.registry().register(&mut socket, SOCKET, Interest::READABLE)?;
+    other_end.write_all(b"send it")?;
+
+    let mut ready = Events::with_capacity(8);
+    let mut left = 2; // the send and the receive
+    left -= take_completions(&mut poller)?;
+    while left > 0 {
+        events.poll(&mut ready, poller.next_timer())?;
+        for event in &ready {
+            if event.token() == SOCKET {
+                let mut command = [0; 7];
+                socket.read_exact(&mut command)?;
+                println!("the socket says: {}", String::from_utf8_lossy(&command));
+                let mut message = domain.buffer(64)?;
+                message.write(b"from the event loop")?;
+                pair.post_send(message)?;
+            }
+        }
+        // Whatever woke the loop: a post may complete at once, and a timer of the device may be due.
+        left -= take_completions(&mut poller)?;
+    }
+    Ok(())
+}
