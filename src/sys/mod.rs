@@ -24,6 +24,9 @@
 //! `tests/bindings.rs` holds the installed headers to this.
 #![allow(unsafe_code, reason = "foreign functions and the structs they take")]
 
+#[cfg(feature = "soft")]
+use std::os::fd::{FromRawFd, OwnedFd};
+
 pub(crate) mod inline;
 
 #[allow(
@@ -53,6 +56,26 @@ pub(crate) use bindings::*;
 
 /// What a list of no elements points to: some providers read the first one all the same.
 pub(crate) static NO_ELEMENT: ibv_sge = ibv_sge { addr: 0, length: 0, lkey: 0 };
+
+impl ibv_gid {
+    /// The bytes, in network order.
+    pub(crate) fn bytes(&self) -> [u8; 16] {
+        // SAFETY: every bit pattern is a value of each member.
+        unsafe { self.raw }
+    }
+}
+
+/// An `eventfd(2)` that does not block.
+#[cfg(feature = "soft")]
+pub(crate) fn eventfd() -> std::io::Result<OwnedFd> {
+    // SAFETY: takes two numbers.
+    let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+    if fd < 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    // SAFETY: created just now, owned by nobody else.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
 
 /// In `device_cap_flags_ex`: the device has atomic writes. Of `<rdma/ib_user_verbs.h>`.
 pub(crate) const HAS_ATOMIC_WRITE: u64 = 1 << 40;

@@ -1,9 +1,10 @@
 //! Completion queues, channels, and what a completion holds.
+#![forbid(unsafe_code)]
 
 use super::{
     events::{Signal, Subject},
     fabric::State,
-    latitude::Late,
+    memory::Late,
     objects::{Raw, Table},
     pair::Pair,
 };
@@ -117,13 +118,7 @@ impl State {
         Ok(taken.and_then(|cq| self.cqs.get(cq)).map(|cq| cq.raw.get()))
     }
 
-    pub(super) fn create_cq(
-        &mut self,
-        context: usize,
-        depth: u32,
-        channel: usize,
-        raw: Raw<ibv_cq>,
-    ) -> Result<usize, c_int> {
+    pub(super) fn create_cq(&mut self, context: usize, depth: u32, channel: usize) -> Result<usize, c_int> {
         let info = self.contexts.get_mut(context).ok_or(libc::EINVAL)?;
         let owner = self.channels.get_mut(channel).filter(|owner| owner.context == context).ok_or(libc::EINVAL)?;
         let depth = entries(depth)?;
@@ -133,7 +128,7 @@ impl State {
         let device = info.device;
         let cq = Cq {
             context,
-            raw,
+            raw: Raw::default(),
             device,
             channel,
             depth,

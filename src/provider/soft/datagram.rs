@@ -2,16 +2,11 @@
 //!
 //! A datagram goes to the pair that its request names, or to each that is attached to a group. It is dropped without a
 //! word where nobody expects it: another key, another transport, no receive, a port that is down.
+#![forbid(unsafe_code)]
 
 use super::{
-    completion::Origin,
-    device::{self, raw_gid},
-    engine::SUCCESS,
-    fabric::State,
-    memory::Span,
-    responder::Misfit,
-    transition::Transport,
-    work::SendWork,
+    completion::Origin, device, engine::SUCCESS, fabric::State, memory::Source, responder::Misfit,
+    transition::Transport, work::SendWork,
 };
 use crate::sys::{ibv_ah_attr, ibv_gid, ibv_wc_opcode, ibv_wc_status};
 use libc::c_int;
@@ -58,9 +53,8 @@ pub(super) struct Header {
 }
 
 impl Header {
-    /// To be used while the header stays where it is.
-    pub(super) fn span(&self) -> Span {
-        Span::of_bytes(&self.bytes)
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes
     }
 }
 
@@ -124,14 +118,15 @@ impl State {
         }
         let device = self.devices.get(device).ok_or(libc::EINVAL)?;
         let source = device.gid(attributes.grh.sgid_index).ok_or(libc::ENODATA)?;
-        let target = raw_gid(&attributes.grh.dgid);
+        let target = attributes.grh.dgid.bytes();
         self.last_address = self.last_address.checked_add(1).ok_or(libc::ENOMEM)?;
         self.adopt(pd)?;
         self.addresses.insert(self.last_address, Address { pd, attributes: *attributes, source, target });
         Ok(self.last_address)
     }
 
-    pub(super) fn destroy_ah(&mut self, number: u32) -> Result<(), c_int> {
+    pub(super) fn destroy_ah(&mut self, index: usize) -> Result<(), c_int> {
+        let number = u32::try_from(index).map_err(|_| libc::EINVAL)?;
         let address = self.addresses.remove(&number).ok_or(libc::EINVAL)?;
         self.release_pd(address.pd);
         Ok(())
@@ -150,7 +145,7 @@ impl State {
     }
 
     /// Lets all have a datagram that it is for. `message` begins with the header.
-    pub(super) fn distribute(&mut self, index: usize, work: &SendWork, header: &Header, message: &[Span]) {
+    pub(super) fn distribute(&mut self, index: usize, work: &SendWork, header: &Header, message: Source<'_>) {
         let own = self.pairs.get(index).and_then(|pair| self.devices.get(pair.device));
         if !own.is_some_and(device::Device::is_reachable) {
             return;
@@ -170,7 +165,7 @@ impl State {
         }
     }
 
-    fn receive_datagram(&mut self, peer: usize, work: &SendWork, header: &Header, message: &[Span]) {
+    fn receive_datagram(&mut self, peer: usize, work: &SendWork, header: &Header, message: Source<'_>) {
         let Some(pair) = self.pairs.get(peer) else { return };
         let reachable = self.devices.get(pair.device).is_some_and(device::Device::is_reachable);
         let expected = pair.transport == Transport::Datagram && pair.attributes.qkey == header.qkey;
@@ -193,7 +188,7 @@ impl State {
 
     /// A pair joins a group; again changes nothing.
     pub(super) fn attach(&mut self, index: usize, gid: &ibv_gid) -> Result<(), c_int> {
-        let gid = raw_gid(gid);
+        let gid = gid.bytes();
         let pair = self.pairs.get_mut(index).ok_or(libc::EINVAL)?;
         if pair.transport != Transport::Datagram || !is_group(&gid) {
             return Err(libc::EINVAL);
@@ -215,7 +210,7 @@ impl State {
 
     /// A pair leaves a group that it is in.
     pub(super) fn detach(&mut self, index: usize, gid: &ibv_gid) -> Result<(), c_int> {
-        let gid = raw_gid(gid);
+        let gid = gid.bytes();
         let members = self.groups.get_mut(&gid).ok_or(libc::EINVAL)?;
         let place = members.iter().position(|&member| member == index).ok_or(libc::EINVAL)?;
         members.remove(place);

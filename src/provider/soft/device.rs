@@ -1,5 +1,5 @@
 //! Addresses and limits of a soft device.
-#![allow(unsafe_code, reason = "unions of the C interface")]
+#![forbid(unsafe_code)]
 
 use super::{events::Events, fault::Verb, objects::Table};
 use crate::sys::{
@@ -237,12 +237,6 @@ impl Device {
         };
         (0..).zip(&self.gids).map(row).collect()
     }
-}
-
-/// The bytes of a GID.
-pub(super) fn raw_gid(gid: &ibv_gid) -> [u8; 16] {
-    // SAFETY: every bit pattern is a value of either member.
-    unsafe { gid.raw }
 }
 
 /// What is known of an open context.

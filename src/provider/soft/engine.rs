@@ -4,12 +4,14 @@
 //! by nature, and so are fences. A unit of work carries it to the responder, which executes it whole or not at all; the
 //! next unit brings the answer and completes it. Without acknowledgements the second unit says that it is on the wire.
 //! Packets exist as numbers only.
+#![forbid(unsafe_code)]
+
 use super::{
     completion::{self, Entry, Side},
     datagram::Header,
     device,
     fabric::State,
-    memory::Span,
+    memory::{Source, Span},
     pair::{Flight, PSN_MASK, Pair, Phase},
     transition::{PairState, Transport},
     work::{Operation, SendWork},
@@ -212,7 +214,7 @@ impl State {
             return Reply::Lost;
         }
         match self.peer(index) {
-            Some(peer) => self.arrive(index, peer, work, flight, local),
+            Some(peer) => self.arrive(index, peer, work, flight, source(&[], work, local)),
             None => Reply::Lost,
         }
     }
@@ -225,34 +227,27 @@ impl State {
         if !self.faults.loses_request()
             && let Some(peer) = self.peer(index)
         {
-            self.arrive_unreliably(index, peer, work, flight, local);
+            self.arrive_unreliably(index, peer, work, flight, source(&[], work, local));
         }
         Reply::Done(SUCCESS)
     }
 
     fn carry_datagram(&mut self, index: usize, work: &SendWork, header: &Header, local: &mut Vec<Span>) -> Reply {
-        local.push(header.span());
         if self.gather(index, work, local).is_none() {
             return Reply::Done(ibv_wc_status::IBV_WC_LOC_PROT_ERR);
         }
         if !self.faults.loses_request() {
-            self.distribute(index, work, header, local);
+            self.distribute(index, work, header, source(header.bytes(), work, local));
         }
         Reply::Done(SUCCESS)
     }
 
-    /// The memory that an outgoing message comes from. `None`: a local protection error.
+    /// The registered memory that an outgoing message comes from. `None`: a local protection error.
     fn gather(&self, index: usize, work: &SendWork, to: &mut Vec<Span>) -> Option<()> {
-        if !work.operation.is_outgoing() {
+        if !work.operation.is_outgoing() || work.inline.is_some() {
             return Some(());
         }
-        match &work.inline {
-            Some(data) => {
-                to.push(Span::of_bytes(data));
-                Some(())
-            }
-            None => self.regions.local(self.pairs.get(index)?.pd, work.sges.as_slice(), work.len, false, to),
-        }
+        self.regions.local(self.pairs.get(index)?.pd, work.sges.as_slice(), work.len, false, to)
     }
 
     /// The pair at the other end, if packets get there and it takes them: each must be connected to the other.
@@ -281,6 +276,11 @@ impl Pair {
             self.spare.push(data);
         }
     }
+}
+
+/// The message of a request: `registered` is what `gather` found.
+fn source<'a>(header: &'a [u8], work: &'a SendWork, registered: &'a [Span]) -> Source<'a> {
+    Source { header, inline: work.inline.as_deref().unwrap_or(&[]), registered }
 }
 
 /// Starts the request at the head of the send queue: numbers its packets. `Err`: it cannot be done.

@@ -1,14 +1,14 @@
 //! Asynchronous events: what happens to objects that no completion tells of.
-#![allow(unsafe_code, reason = "event file descriptors")]
+#![forbid(unsafe_code)]
 
 use super::fabric::State;
-use crate::sys::{ibv_async_event, ibv_async_event__bindgen_ty_1 as Element, ibv_event_type};
+use crate::sys::{self, ibv_async_event, ibv_async_event__bindgen_ty_1 as Element, ibv_event_type};
 use libc::c_int;
 use std::{
     collections::VecDeque,
     fs::File,
-    io::{self, Read, Write},
-    os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd},
+    io::{Read, Write},
+    os::fd::{AsRawFd, RawFd},
 };
 
 /// A descriptor that is readable or not.
@@ -20,13 +20,8 @@ pub(super) struct Signal {
 impl Signal {
     /// An eventfd that does not block.
     pub(super) fn new() -> Result<Self, c_int> {
-        // SAFETY: takes two numbers.
-        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error().raw_os_error().unwrap_or(libc::EMFILE));
-        }
-        // SAFETY: created just now, owned by nobody else.
-        Ok(Self { event: File::from(unsafe { OwnedFd::from_raw_fd(fd) }), raised: false })
+        let event = sys::eventfd().map_err(|error| error.raw_os_error().unwrap_or(libc::EMFILE))?;
+        Ok(Self { event: File::from(event), raised: false })
     }
 
     pub(super) fn fd(&self) -> RawFd {

@@ -1,4 +1,5 @@
 //! The fabric: the lock, the clock, the queue of runnable pairs, the timers.
+#![forbid(unsafe_code)]
 
 use super::{
     completion::{Channels, Cqs},
@@ -18,6 +19,7 @@ use super::{
 use crate::{
     error::VerbError,
     provider::Listed,
+    sync::lock_std,
     sys::{self, ibv_event_type},
 };
 use libc::c_int;
@@ -26,7 +28,7 @@ use std::{
     collections::{BTreeMap, BinaryHeap, HashMap, VecDeque},
     fmt,
     ptr::NonNull,
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, OnceLock},
     time::{Duration, Instant},
 };
 
@@ -218,9 +220,8 @@ impl Fabric {
         self.lock().devices.iter().map(list).collect()
     }
 
-    /// The lock. A panic of another holder cannot have been in the middle of a change: nothing here panics.
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = lock_std(&self.0);
         state.now = None;
         state
     }

@@ -1,4 +1,5 @@
 //! Failures on demand.
+#![forbid(unsafe_code)]
 
 use libc::c_int;
 

@@ -1,17 +1,21 @@
 //! Taking latitudes: what the [habits](super::profile::Habits) of a profile mean in the middle of the machine.
 //!
 //! What the provider does not support is a violation: it is noted, or ends the process.
+#![forbid(unsafe_code)]
 
 use super::{
     completion::{Entry, Side},
     fabric::{Fabric, State},
-    memory::{self, Span},
+    fault::Verb,
+    memory::{self, Late, Source, Span},
     post::Refused,
+    posted::{Linked, Request},
     profile::{Habits, Profile},
+    random::Random,
     work::Sges,
 };
 use crate::device::reviewed::{Promises, Sessions, Teardown, Walk, Windows};
-use crate::sys::{ibv_qp_cap, ibv_sge, ibv_wc, ibv_wc_opcode, ibv_wc_status};
+use crate::sys::{ibv_qp_cap, ibv_wc, ibv_wc_opcode, ibv_wc_status};
 use libc::c_int;
 use std::{ptr, sync::MutexGuard, thread};
 
@@ -21,20 +25,13 @@ pub(super) struct Latitudes {
     pub(super) habits: Habits,
     /// Takes no latitude.
     pub(super) is_strict: bool,
-    /// Never 0.
-    random: u64,
+    random: Random,
     /// What was done that the provider does not support.
     pub(super) violations: Vec<String>,
     /// A violation ends the process.
     aborts: bool,
     /// What the receive that is completed next gets when it is polled.
     late: Option<Box<Late>>,
-}
-
-/// Payload that is written when its completion is polled.
-pub(super) struct Late {
-    bytes: Vec<u8>,
-    to: Vec<Span>,
 }
 
 /// The longest message that a completion can carry.
@@ -55,7 +52,7 @@ impl Latitudes {
             row: profile.row(),
             habits: profile.habits(),
             is_strict: profile == Profile::Specification,
-            random: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
+            random: Random::new(seed),
             violations: Vec::new(),
             aborts,
             late: None,
@@ -72,11 +69,7 @@ impl Latitudes {
         if times < 2 {
             return times == 1;
         }
-        // xorshift64
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        (self.random >> 16).is_multiple_of(times)
+        self.random.below(times) == 0
     }
 
     /// No poll may meet a pair that was destroyed, nor run beside its destroy.
@@ -105,25 +98,8 @@ impl Latitudes {
         }
     }
 
-    /// The sizes that a pair gets.
-    pub(super) fn grant(&mut self, asked: &mut ibv_qp_cap, limits: &ibv_qp_cap) {
-        if self.habits.grants_more {
-            let more = |asked: &mut u32, limit: u32| {
-                *asked = asked.checked_next_power_of_two().unwrap_or(*asked).clamp(*asked, limit.max(*asked))
-            };
-            more(&mut asked.max_send_wr, limits.max_send_wr);
-            more(&mut asked.max_recv_wr, limits.max_recv_wr);
-            more(&mut asked.max_send_sge, limits.max_send_sge);
-            more(&mut asked.max_recv_sge, limits.max_recv_sge);
-            more(&mut asked.max_inline_data, limits.max_inline_data);
-        }
-        if self.habits.grants_less_inline {
-            asked.max_inline_data = asked.max_inline_data.min(LITTLE_INLINE);
-        }
-    }
-
-    /// The entries that a queue gets.
-    pub(super) fn entries(&mut self, asked: u32, limit: u32) -> u32 {
+    /// The size of a queue that was asked for `asked` entries: a power of two within the limit, on devices that grant more.
+    pub(super) fn round_up(&self, asked: u32, limit: u32) -> u32 {
         if self.habits.grants_more {
             asked.checked_next_power_of_two().unwrap_or(asked).clamp(asked, limit.max(asked))
         } else {
@@ -131,33 +107,31 @@ impl Latitudes {
         }
     }
 
-    /// Reads a list of elements as careless providers do, and says what none has to bear.
-    ///
-    /// # Safety
-    ///
-    /// As for `ibv_post_send(3)`; and a list of none is null, or has an element all the same.
-    #[allow(unsafe_code, reason = "reads a list of the C interface")]
-    pub(super) unsafe fn inspect(&mut self, list: *const ibv_sge, len: c_int, is_inline: bool) {
+    /// Makes of the sizes that a pair was asked for those that it gets.
+    pub(super) fn grant(&self, cap: &mut ibv_qp_cap, limits: &ibv_qp_cap) {
+        let ibv_qp_cap { max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data } = cap;
+        *max_send_wr = self.round_up(*max_send_wr, limits.max_send_wr);
+        *max_recv_wr = self.round_up(*max_recv_wr, limits.max_recv_wr);
+        *max_send_sge = self.round_up(*max_send_sge, limits.max_send_sge);
+        *max_recv_sge = self.round_up(*max_recv_sge, limits.max_recv_sge);
+        *max_inline_data = self.round_up(*max_inline_data, limits.max_inline_data);
+        if self.habits.grants_less_inline {
+            *max_inline_data = LITTLE_INLINE.min(*max_inline_data);
+        }
+    }
+
+    /// Looks at the elements of a request as careless providers do: they read the first one of an empty list, and take an
+    /// element of no bytes for one of 2^31.
+    pub(super) fn inspect<W: Linked>(&mut self, request: &Request<'_, W>, is_inline: bool) {
         if !self.habits.reads_lists {
             return;
         }
-        let len = usize::try_from(len).unwrap_or(0);
-        if len == 0 {
-            if list.is_null() {
-                self.violate("a list of elements is null".to_owned());
-            } else {
-                // SAFETY: there is one all the same (caller).
-                let _ = unsafe { list.read_volatile() };
-            }
-        }
-        for index in 0..len {
-            // SAFETY: less than its length (caller).
-            let element = unsafe { list.add(index) };
-            // SAFETY: as above.
-            let element = unsafe { element.read() };
-            if element.length == 0 && !is_inline {
+        match request.elements(u32::MAX) {
+            Ok([]) if !request.read_first_element() => self.violate("a list of elements is null".to_owned()),
+            Ok(elements) if !is_inline && elements.iter().any(|element| element.length == 0) => {
                 self.violate("an element of no bytes, which stands for 2^31, was posted".to_owned());
             }
+            _ => {}
         }
     }
 
@@ -210,18 +184,16 @@ impl Latitudes {
 
 impl State {
     /// The payload that was written to `to` now, or a part of it: perhaps it comes only when its completion is polled.
-    #[allow(unsafe_code, reason = "copies bytes")]
     fn hold_back(&mut self, to: &[Span]) -> Option<Box<Late>> {
         let len: usize = to.iter().map(Span::len).sum();
         if len == 0 || len > LATE_BYTES || !self.latitudes.takes(|habits| habits.late) {
             return None;
         }
         let mut bytes = vec![0; len];
-        // SAFETY: spans that were written just now, under this lock; the vector has room for their bytes.
-        unsafe { memory::copy(to, &[Span::of_bytes_mut(&mut bytes)]) };
-        // SAFETY: as above.
-        unsafe { memory::copy(&[Span::of_bytes(&vec![NOT_YET; len])], to) };
-        Some(Box::new(Late { bytes, to: to.to_vec() }))
+        memory::read(self.regions.era, Source { registered: to, ..Source::default() }, &mut bytes);
+        let not_yet = [NOT_YET; LATE_BYTES];
+        memory::copy(self.regions.era, Source { inline: &not_yet, ..Source::default() }, to);
+        Some(Box::new(Late::new(bytes, to.to_vec())))
     }
 
     /// The payload of a receive was written to `to`.
@@ -246,12 +218,11 @@ impl State {
     }
 
     /// A message is about to come to the oldest receive of a pair: perhaps all of its memory is overwritten first.
-    #[allow(unsafe_code, reason = "writes to registered memory")]
     pub(super) fn scribble(&mut self, peer: usize) {
         if self.latitudes.takes(|habits| habits.scribbles)
             && let Some(late) = self.waste_of(peer)
         {
-            Self::write_late(&late);
+            late.write();
         }
     }
 
@@ -267,15 +238,7 @@ impl State {
         let mut to = Vec::new();
         self.regions.local(pd, receive.sges.as_slice(), len, true, &mut to)?;
         let small = len != 0 && len <= SCRIBBLE_BYTES;
-        small.then(|| Box::new(Late { bytes: vec![SCRIBBLE; usize::try_from(len).unwrap_or(0)], to }))
-    }
-
-    /// A completion is polled: what was kept is written, wherever that memory belongs by now.
-    #[allow(unsafe_code, reason = "copies bytes")]
-    fn write_late(late: &Late) {
-        // SAFETY: none that the device could give. As providers do it, the bytes go where the request said when it was posted. It is
-        // the library's duty that this memory is still the device's; tests under Miri and AddressSanitizer see whether it is.
-        unsafe { memory::copy(&[Span::of_bytes(&late.bytes)], &late.to) };
+        small.then(|| Box::new(Late::new(vec![SCRIBBLE; usize::try_from(len).unwrap_or(0)], to)))
     }
 
     /// A pair ends, or one life of it: what becomes of its completions that nobody has polled.
@@ -313,7 +276,7 @@ impl State {
                 entry.is_dead = forbids && !is_reset;
                 // Nothing is written for a pair once it is gone; what stays of it is whole.
                 if let Some(late) = entry.late.take() {
-                    Self::write_late(&late);
+                    late.write();
                 }
             }
         }
@@ -336,8 +299,7 @@ impl State {
         let of_shared = self.srqs.iter().flat_map(|(_, srq)| srq.queue.iter());
         let of_shared = of_shared.filter(|receive| needs(&receive.sges)).map(|receive| receive.id);
         let entries = self.cqs.iter().flat_map(|(_, cq)| cq.entries.iter());
-        let late =
-            entries.filter(|entry| entry.late.as_ref().is_some_and(|late| late.to.iter().any(|to| ending.covers(to))));
+        let late = entries.filter(|entry| entry.late.as_ref().is_some_and(|late| late.is_within(&ending.memory)));
         let in_flight = of_pairs.chain(of_shared).chain(late.map(|entry| entry.wc.wr_id)).next();
         if let Some(id) = in_flight {
             self.latitudes.violate(format!("memory of request {id:#x} was deregistered while it was in flight"));
@@ -351,7 +313,7 @@ impl State {
             self.latitudes.violate(format!("a poll met request {id:#x} of pair {qpn:#x}, which was destroyed before"));
         }
         if let Some(late) = &entry.late {
-            Self::write_late(late);
+            late.write();
         }
     }
 
@@ -382,21 +344,15 @@ impl State {
         }
     }
 
-    /// A destroy of a pair failed.
-    pub(super) fn half_kill_pair(&mut self, index: usize) {
-        if !self.latitudes.row.destroy_may_be_retried
-            && let Some(pair) = self.pairs.get_mut(index)
-        {
-            pair.is_half_dead = true;
+    /// The destroy of an object failed. On some devices a queue pair or shared receive queue is half dead then.
+    pub(super) fn half_destroy(&mut self, verb: Verb, index: usize) {
+        if self.latitudes.row.destroy_may_be_retried {
+            return;
         }
-    }
-
-    /// A destroy of a shared receive queue failed.
-    pub(super) fn half_kill_srq(&mut self, index: usize) {
-        if !self.latitudes.row.destroy_may_be_retried
-            && let Some(srq) = self.srqs.get_mut(index)
-        {
-            srq.is_half_dead = true;
+        match verb {
+            Verb::DestroyQp => self.pairs.get_mut(index).into_iter().for_each(|pair| pair.is_half_dead = true),
+            Verb::DestroySrq => self.srqs.get_mut(index).into_iter().for_each(|srq| srq.is_half_dead = true),
+            _ => {}
         }
     }
 

@@ -1,7 +1,8 @@
 //! Changing a queue pair: everything is checked before anything is changed.
+#![forbid(unsafe_code)]
 
 use super::{
-    device::{self, raw_gid},
+    device,
     fabric::State,
     pair::{Attributes, PSN_MASK, Pair},
     transition::{PairState, masks},
@@ -104,7 +105,7 @@ impl State {
             ensure(ah.is_global != 0 && ah.port_num == a.port)?;
             let device = self.devices.get(pair.device).ok_or(libc::EINVAL)?;
             a.gid = device.gid(ah.grh.sgid_index).ok_or(libc::ENODATA)?;
-            a.peer_gid = raw_gid(&ah.grh.dgid);
+            a.peer_gid = ah.grh.dgid.bytes();
             a.ah = ah;
         }
         if has(Mask::IBV_QP_PATH_MTU) {

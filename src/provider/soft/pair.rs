@@ -1,11 +1,12 @@
 //! Queue pairs: what they have, and how they are made, changed and ended.
+#![forbid(unsafe_code)]
 
 use super::{
     completion::{Side, Slot},
     device,
     events::Subject,
     fabric::State,
-    latitude::Late,
+    memory::Late,
     objects::{Raw, Table},
     transition::{PairState, Transport},
     work::{Queue, ReceiveWork, SendWork},
@@ -188,7 +189,6 @@ impl Pair {
 
 /// What creates a pair.
 pub(super) struct Creation {
-    pub(super) raw: Raw<ibv_qp>,
     pub(super) transport: Transport,
     pub(super) srq: Option<usize>,
     pub(super) pd: usize,
@@ -201,7 +201,7 @@ pub(super) struct Creation {
 impl State {
     /// Creates a pair in Reset, with the sizes that were asked for: its index and number.
     pub(super) fn create_pair(&mut self, creation: Creation) -> Result<(usize, u32), c_int> {
-        let Creation { raw, transport, srq, pd, send_cq, receive_cq, cap, signal_all } = creation;
+        let Creation { transport, srq, pd, send_cq, receive_cq, cap, signal_all } = creation;
         let device = self.pds.get(pd).ok_or(libc::EINVAL)?.device;
         if self.cqs.get(send_cq).is_none() || self.cqs.get(receive_cq).is_none() {
             return Err(libc::EINVAL);
@@ -219,7 +219,7 @@ impl State {
         }
         let epoch = self.next_epoch();
         let index = self.pairs.insert(Pair {
-            raw,
+            raw: Raw::default(),
             transport,
             device,
             pd,

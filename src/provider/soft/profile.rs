@@ -3,9 +3,12 @@
 //! A profile comes with a row of the reviewed table, which is all that the library is told. Of what the row does not promise the device
 //! does the worst that its provider's source allows, at random where that is worse. An adversary does all of it. `docs/providers.md`
 //! names the sources.
+#![forbid(unsafe_code)]
 
+use super::random::Random;
 use crate::device::reviewed::{self, Promises, Sessions, Shared, Teardown, UNREVIEWED, Walk, Windows};
-use std::{collections::BTreeMap, sync::Mutex, sync::PoisonError};
+use crate::sync::lock_std;
+use std::{collections::BTreeMap, sync::Mutex};
 
 /// Whose latitudes the devices of a [`Fabric`](super::Fabric) take: what providers do differently, within the specification.
 ///
@@ -101,7 +104,7 @@ impl Profile {
             Self::Specification => NONE,
             Self::Rxe => Habits { hides_posts: 256, reuses: true, ..NONE },
             Self::Siw => {
-                Habits { overtakes: 2, halves_posts: 32, keeps_fields: true, reuses: true, odd_codes: true, ..NONE }
+                Habits { overtakes: 2, halves_posts: 32, leaves_fields: true, reuses: true, odd_codes: true, ..NONE }
             }
             Self::Mlx5 => {
                 // With this variable, all payload is written by the device.
@@ -109,12 +112,12 @@ impl Profile {
                 Habits { purges: ALWAYS, late, reuses: true, grants_more: true, ..NONE }
             }
             Self::Mlx4 => {
-                Habits { purges: ALWAYS, keeps_fields: true, reuses: true, odd_codes: true, grants_more: true, ..NONE }
+                Habits { purges: ALWAYS, leaves_fields: true, reuses: true, odd_codes: true, grants_more: true, ..NONE }
             }
             Self::Irdma => Habits {
                 shifts_blame: true,
                 empty_polls: 8,
-                keeps_fields: true,
+                leaves_fields: true,
                 reads_lists: true,
                 grants_more: true,
                 ..NONE
@@ -123,7 +126,7 @@ impl Profile {
                 shifts_blame: true,
                 quiet_flushes: true,
                 purges: ALWAYS,
-                keeps_fields: true,
+                leaves_fields: true,
                 grants_more: true,
                 ..NONE
             },
@@ -131,7 +134,7 @@ impl Profile {
                 late: ALWAYS,
                 purges: 2,
                 false_refusals: 64,
-                keeps_fields: true,
+                leaves_fields: true,
                 grants_more: true,
                 grants_less_inline: true,
                 ..NONE
@@ -188,7 +191,7 @@ pub(super) struct Habits {
     /// Each request of the send side completes as a send.
     pub(super) calls_all_sends: bool,
     /// A poll leaves fields as they were in the caller's array.
-    pub(super) keeps_fields: bool,
+    pub(super) leaves_fields: bool,
     /// Numbers of pairs and keys of memory that end are the next to be given out.
     pub(super) reuses: bool,
     /// A request without a completion of its own is refused.
@@ -223,7 +226,7 @@ impl Habits {
         quiet_flushes: false,
         shifts_blame: false,
         calls_all_sends: false,
-        keeps_fields: false,
+        leaves_fields: false,
         reuses: false,
         needs_signals: false,
         refuses_in_error: false,
@@ -255,7 +258,7 @@ impl Habits {
             quiet_flushes: row.quirks.flushes_quietly,
             shifts_blame: !row.retires_prefix,
             calls_all_sends: true,
-            keeps_fields: !row.polls_fresh,
+            leaves_fields: !row.polls_fresh,
             reuses: true,
             needs_signals: !row.retires_prefix,
             refuses_in_error: fails,
@@ -270,21 +273,14 @@ impl Habits {
 /// The row that a seed chooses. There are as many as seeds are used.
 fn row_of_seed(seed: u64) -> &'static Promises {
     static ROWS: Mutex<BTreeMap<u64, &'static Promises>> = Mutex::new(BTreeMap::new());
-    let mut rows = ROWS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut rows = lock_std(&ROWS);
     rows.entry(seed).or_insert_with(|| Box::leak(Box::new(promises(seed))))
 }
 
 /// Promises at random.
 fn promises(seed: u64) -> Promises {
-    let mut bits = seed;
-    let mut one_of = |choices: u64| {
-        // splitmix64
-        bits = bits.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = bits;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % choices
-    };
+    let mut random = Random::new(seed);
+    let mut one_of = |choices| random.below(choices);
     let mut coin = || one_of(2) == 0;
     let mut row = Promises {
         name: "adversary",

@@ -1,5 +1,5 @@
 //! The responder: what becomes of a request at the other end.
-#![allow(unsafe_code, reason = "moves data between registered regions")]
+#![forbid(unsafe_code)]
 
 use super::{
     completion::{self, Entry, Extra, Origin},
@@ -7,7 +7,7 @@ use super::{
     engine::{Reply, SUCCESS},
     events::Subject,
     fabric::State,
-    memory::{self, AtomicOp, Span},
+    memory::{self, AtomicOp, Source, Span},
     pair::{Flight, PSN_MASK, Pair},
     work::{Operation, Remote, SendWork},
 };
@@ -41,7 +41,7 @@ impl State {
         peer: usize,
         work: &SendWork,
         flight: Flight,
-        local: &[Span],
+        message: Source<'_>,
     ) -> Reply {
         let Some(responder) = self.pairs.get(peer) else { return Reply::Lost };
         let after = flight.psn.wrapping_add(flight.packets) & PSN_MASK;
@@ -60,9 +60,9 @@ impl State {
             (Operation::Atomic(_, _), Some(before)) => Ok(self.atomic_result(index, work, before, silent)),
             (_, Some(_)) => Ok(Reply::Done(SUCCESS)),
             (Operation::Atomic(remote, op), None) => self.atomic(index, peer, work, remote, op, silent),
-            (Operation::Send, None) => self.deliver(index, peer, work, local),
-            (Operation::Write(remote), None) => self.write(index, peer, work, remote, local),
-            (Operation::AtomicWrite(remote), None) => self.atomic_write(peer, remote, local),
+            (Operation::Send, None) => self.deliver(index, peer, work, message),
+            (Operation::Write(remote), None) => self.write(index, peer, work, remote, message),
+            (Operation::AtomicWrite(remote), None) => self.atomic_write(peer, remote, message),
             // Nothing of these is ever sent.
             (Operation::Invalidate(_) | Operation::Bind(_), None) => Ok(Reply::Lost),
         };
@@ -118,7 +118,7 @@ impl State {
         peer: usize,
         work: &SendWork,
         flight: Flight,
-        local: &[Span],
+        message: Source<'_>,
     ) {
         self.establish(peer);
         // Whatever the number is, a new message is a new beginning.
@@ -126,8 +126,8 @@ impl State {
             pair.expected_psn = flight.psn.wrapping_add(flight.packets) & PSN_MASK;
         }
         let result = match work.operation {
-            Operation::Send => self.deliver(index, peer, work, local),
-            Operation::Write(remote) => self.write(index, peer, work, remote, local),
+            Operation::Send => self.deliver(index, peer, work, message),
+            Operation::Write(remote) => self.write(index, peer, work, remote, message),
             _ => return,
         };
         let fault = [ibv_wc_status::IBV_WC_LOC_LEN_ERR, ibv_wc_status::IBV_WC_LOC_PROT_ERR];
@@ -155,14 +155,13 @@ impl State {
     }
 
     /// Copies `len` bytes to where the oldest receive of a pair wants them.
-    pub(super) fn scatter(&mut self, peer: usize, message: &[Span], len: u64) -> Result<(), Misfit> {
+    pub(super) fn scatter(&mut self, peer: usize, message: Source<'_>, len: u64) -> Result<(), Misfit> {
         let mut target = mem::take(&mut self.target_scratch);
         target.clear();
         let found = self.place(peer, len, &mut target);
         if found.is_ok() {
             self.scribble(peer);
-            // SAFETY: spans of regions that are registered now, and under this lock stay so; the receive may be written.
-            unsafe { memory::copy(message, &target) };
+            memory::copy(self.regions.era, message, &target);
             self.delay(&target);
         }
         self.target_scratch = target;
@@ -170,7 +169,7 @@ impl State {
     }
 
     /// A send arrives.
-    fn deliver(&mut self, index: usize, peer: usize, work: &SendWork, local: &[Span]) -> Result<Reply, Refusal> {
+    fn deliver(&mut self, index: usize, peer: usize, work: &SendWork, message: Source<'_>) -> Result<Reply, Refusal> {
         let same_packets = self.same_packets(index, peer, work.len);
         let Some(pair) = self.pairs.get(peer) else { return Ok(Reply::Lost) };
         let (who, not_ready) = (pair.who(peer), Reply::NotReady(pair.attributes.min_rnr_timer));
@@ -186,7 +185,7 @@ impl State {
             let ready = self.next_receive(peer).is_some();
             return if ready { Err(Refusal { status: invalid, receive: fault }) } else { Ok(not_ready) };
         }
-        match self.scatter(peer, local, work.len) {
+        match self.scatter(peer, message, work.len) {
             Ok(()) => {}
             Err(Misfit::NoReceive) => return Ok(not_ready),
             Err(Misfit::TooSmall) => {
@@ -234,7 +233,7 @@ impl State {
         peer: usize,
         work: &SendWork,
         remote: Remote,
-        local: &[Span],
+        message: Source<'_>,
     ) -> Result<Reply, Refusal> {
         let same_packets = self.same_packets(index, peer, work.len);
         let Some(pair) = self.pairs.get(peer) else { return Ok(Reply::Lost) };
@@ -255,8 +254,7 @@ impl State {
                 status: ibv_wc_status::IBV_WC_REM_ACCESS_ERR,
                 receive: with_receive.then_some(ibv_wc_status::IBV_WC_LOC_ACCESS_ERR),
             })?;
-            // SAFETY: as in `scatter`; peers may write this region.
-            unsafe { memory::copy(local, &[target]) };
+            memory::copy(self.regions.era, message, &[target]);
         }
         if with_receive {
             self.take_receive(peer, ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM, work, None);
@@ -296,8 +294,7 @@ impl State {
         target.clear();
         let found = self.regions.local(requester.pd, work.sges.as_slice(), work.len, true, &mut target);
         if found.is_some() && !silent {
-            // SAFETY: as in `scatter`; peers may read the one, and the other is where the requester wants it.
-            unsafe { memory::copy(&[source], &target) };
+            memory::copy(self.regions.era, Source { registered: &[source], ..Source::default() }, &target);
             self.delay_answer(index, &target, work.signaled);
         }
         self.target_scratch = target;
@@ -324,8 +321,7 @@ impl State {
             .regions
             .remote(pair.who(peer), remote.rkey, remote.addr, 8, right)
             .ok_or(Refusal { status: ibv_wc_status::IBV_WC_REM_ACCESS_ERR, receive: None })?;
-        // SAFETY: eight bytes of a region that is registered now; one with a remote right is exposed.
-        let before = unsafe { memory::atomic(target, op) }.ok_or(INVALID_REQUEST)?;
+        let before = memory::atomic(self.regions.era, target, op).ok_or(INVALID_REQUEST)?;
         if silent && let Some(flight) = self.pairs.get_mut(index).and_then(|pair| pair.flight.as_mut()) {
             flight.executed = Some(before);
         }
@@ -333,7 +329,7 @@ impl State {
     }
 
     /// An atomic write arrives: eight bytes, all at once.
-    fn atomic_write(&mut self, peer: usize, remote: Remote, local: &[Span]) -> Result<Reply, Refusal> {
+    fn atomic_write(&mut self, peer: usize, remote: Remote, message: Source<'_>) -> Result<Reply, Refusal> {
         let Some(pair) = self.pairs.get(peer) else { return Ok(Reply::Lost) };
         let right = ibv_access_flags::IBV_ACCESS_REMOTE_WRITE;
         permit(pair, right)?;
@@ -345,10 +341,9 @@ impl State {
             .remote(pair.who(peer), remote.rkey, remote.addr, 8, right)
             .ok_or(Refusal { status: ibv_wc_status::IBV_WC_REM_ACCESS_ERR, receive: None })?;
         let mut value = [0; 8];
-        // SAFETY: as in `scatter`; the array has room for the eight bytes of the message.
-        unsafe { memory::copy(local, &[Span::of_bytes_mut(&mut value)]) };
-        // SAFETY: eight bytes of a region that is registered now; one with a remote right is exposed.
-        unsafe { memory::atomic(target, AtomicOp::Write(u64::from_ne_bytes(value))) }.ok_or(INVALID_REQUEST)?;
+        memory::read(self.regions.era, message, &mut value);
+        let write = AtomicOp::Write(u64::from_ne_bytes(value));
+        memory::atomic(self.regions.era, target, write).ok_or(INVALID_REQUEST)?;
         Ok(Reply::Done(SUCCESS))
     }
 
@@ -359,8 +354,8 @@ impl State {
         target.clear();
         let found = self.regions.local(requester.pd, work.sges.as_slice(), 8, true, &mut target);
         if found.is_some() && !silent {
-            // SAFETY: as in `scatter`.
-            unsafe { memory::copy(&[Span::of_bytes(&before.to_ne_bytes())], &target) };
+            let answer = Source { inline: &before.to_ne_bytes(), ..Source::default() };
+            memory::copy(self.regions.era, answer, &target);
             self.delay_answer(index, &target, work.signaled);
         }
         self.target_scratch = target;

@@ -1,4 +1,5 @@
 //! Shared receive queues: receives that go to whichever queue pair a message comes to.
+#![forbid(unsafe_code)]
 
 use super::{
     completion::{Side, Slot},
@@ -34,21 +35,16 @@ pub(super) struct Srq {
 
 impl State {
     /// Makes a queue with the sizes that were asked for.
-    pub(super) fn create_srq(
-        &mut self,
-        pd: usize,
-        attributes: &ibv_srq_attr,
-        raw: Raw<ibv_srq>,
-    ) -> Result<usize, c_int> {
+    pub(super) fn create_srq(&mut self, pd: usize, attributes: &ibv_srq_attr) -> Result<usize, c_int> {
         let ibv_srq_attr { max_wr, max_sge, .. } = *attributes;
         if max_wr == 0 || max_wr > device::MAX_SRQ_WR || max_sge > device::MAX_SGE {
             return Err(libc::EINVAL);
         }
-        let max_wr = self.latitudes.entries(max_wr, device::MAX_SRQ_WR);
+        let max_wr = self.latitudes.round_up(max_wr, device::MAX_SRQ_WR);
         let device = self.adopt(pd)?;
         let epoch = self.next_epoch();
         Ok(self.srqs.insert(Srq {
-            raw,
+            raw: Raw::default(),
             pd,
             device,
             queue: Queue::new(max_wr),

@@ -1,4 +1,5 @@
 //! States and transitions: which there are, and which attributes each takes.
+#![forbid(unsafe_code)]
 
 use crate::sys::{ibv_qp_attr_mask as Mask, ibv_qp_state, ibv_qp_type};
 

@@ -6,6 +6,7 @@
 //! Keys of one window differ in their lowest byte only, and no other object has keys with those upper bits.
 //!
 //! A window over private memory must consist of whole aligned words, as an exposed region must: see `memory`.
+#![forbid(unsafe_code)]
 
 use super::{
     fabric::State,

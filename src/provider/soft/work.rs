@@ -1,4 +1,5 @@
 //! Work queues, and the requests in them.
+#![forbid(unsafe_code)]
 
 use super::{completion::Extra, datagram::Destination, memory::AtomicOp, window::Bind};
 use crate::sys::{ibv_sge, ibv_wc_opcode};

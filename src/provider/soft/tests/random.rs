@@ -1,20 +1,10 @@
 //! Random sequences of legal and illegal verbs, with faults.
 
 use super::*;
-use crate::provider::soft::{Fault, Verb};
+use crate::provider::soft::{Fault, Verb, random::Random};
 use std::collections::HashMap;
 
-/// A xorshift generator.
-struct Random(u64);
-
 impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 16) % end
-    }
-
     fn pick<T: Copy>(&mut self, all: &[T]) -> T {
         all[self.below(all.len() as u64) as usize]
     }
@@ -39,7 +29,7 @@ fn requests_complete_in_order_and_once() {
     let mut statuses: HashMap<u32, u32> = HashMap::new();
     let (seeds, steps) = if cfg!(miri) { (1, 300) } else { (30, 3000) };
     for seed in 1..=seeds {
-        let mut random = Random(seed * 0x9e37_79b9);
+        let mut random = Random::new(seed);
         let fabric = if seed % 2 == 0 { Fabric::new() } else { Fabric::manual() };
         let nodes = [Node::with_depth(&fabric, "left", 256), Node::with_depth(&fabric, "right", 256)];
         let mut pairs: Vec<(usize, Pair)> = (0..4).map(|number| (number % 2, nodes[number % 2].pair())).collect();
@@ -126,7 +116,7 @@ fn requests_of_all_transports_complete_in_order_and_once() {
     let mut events: HashMap<u32, u32> = HashMap::new();
     let (seeds, steps) = if cfg!(miri) { (1, 300) } else { (30, 3000) };
     for seed in 1..=seeds {
-        let mut random = Random(seed * 0x9e37_79b9);
+        let mut random = Random::new(seed);
         let fabric = if seed % 2 == 0 { Fabric::new() } else { Fabric::manual() };
         let nodes = [Node::with_depth(&fabric, "left", 512), Node::with_depth(&fabric, "right", 512)];
         let shared = [nodes[0].shared(16), nodes[1].shared(16)];
