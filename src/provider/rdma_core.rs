@@ -3,7 +3,10 @@
 
 use super::{Listed, Provider};
 use crate::error::VerbError;
-use crate::sys;
+use crate::sys::{
+    self, ibv_close_device, ibv_dealloc_pd, ibv_dereg_mr, ibv_destroy_ah, ibv_destroy_comp_channel, ibv_destroy_cq,
+    ibv_destroy_qp, ibv_destroy_srq, inline::ibv_dealloc_mw,
+};
 use std::{ffi::CStr, io, mem, os::fd::RawFd, ptr::NonNull, time::Duration};
 
 #[cfg(test)]
@@ -96,7 +99,7 @@ pub(crate) fn open(wanted: &str) -> Result<Option<NonNull<sys::ibv_context>>, Ve
     if let Some(context) = context {
         // SAFETY: opened just now.
         let fd = unsafe { (*context.as_ptr()).async_fd };
-        if let Err(error) = unblock(fd, "fcntl on the asynchronous events") {
+        if let Err(error) = unblock(fd, "ioctl on the asynchronous events") {
             // SAFETY: opened just now and not used.
             unsafe { RdmaCore.close_device(context) }.ok();
             return Err(error);
@@ -105,39 +108,42 @@ pub(crate) fn open(wanted: &str) -> Result<Option<NonNull<sys::ibv_context>>, Ve
     Ok(context)
 }
 
-/// Lets reads of `fd` return at once.
+/// Makes reads of `fd` return at once.
 fn unblock(fd: RawFd, what: &'static str) -> Result<(), VerbError> {
-    // SAFETY: takes numbers; a descriptor that is ours.
-    let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
-    // SAFETY: as above.
-    if flags < 0 || unsafe { libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK) } < 0 {
-        return Err(last_errno(what));
+    let mut on = 1_i32;
+    // SAFETY: sets O_NONBLOCK of a descriptor that is ours; reads one `int`.
+    match unsafe { libc::ioctl(fd, libc::FIONBIO, &mut on) } {
+        0 => Ok(()),
+        _ => Err(last_errno(what)),
     }
-    Ok(())
 }
 
-/// What the macros `ibv_reg_mr` and `ibv_reg_mr_iova` call when the rights are not a constant.
-///
-/// # Safety
-///
-/// As [`Provider::reg_mr`].
-unsafe fn register(
-    verb: &'static str,
-    pd: NonNull<sys::ibv_pd>,
-    addr: *mut u8,
-    len: usize,
-    iova: u64,
-    access: sys::ibv_access_flags,
-) -> Result<NonNull<sys::ibv_mr>, VerbError> {
-    _ = addr.expose_provenance();
-    // SAFETY: the protection domain is alive, and the caller gives the device the memory.
-    non_null(verb, unsafe { sys::ibv_reg_mr_iova2(pd.as_ptr(), addr.cast(), len, iova, access.0) })
+/// Verbs that end an object and answer 0 or an errno.
+macro_rules! ending_verbs {
+    ($(fn $method:ident(sys::$object:ident) = $verb:ident;)*) => {$(
+        unsafe fn $method(&self, object: NonNull<sys::$object>) -> Result<(), VerbError> {
+            // SAFETY: alive, and not used any more if this succeeds (caller).
+            zero_or_errno(stringify!($verb), unsafe { $verb(object.as_ptr()) })
+        }
+    )*};
+}
+
+/// An answer of a verb that some devices do not have.
+fn supported<T>(verb: &'static str, answer: Option<T>) -> Result<T, VerbError> {
+    answer.ok_or(VerbError::new(verb, libc::EOPNOTSUPP))
 }
 
 impl Provider for RdmaCore {
-    unsafe fn close_device(&self, context: NonNull<sys::ibv_context>) -> Result<(), VerbError> {
-        // SAFETY: open (caller).
-        zero_or_errno("ibv_close_device", unsafe { sys::ibv_close_device(context.as_ptr()) })
+    ending_verbs! {
+        fn close_device(sys::ibv_context) = ibv_close_device;
+        fn dealloc_pd(sys::ibv_pd) = ibv_dealloc_pd;
+        fn dereg_mr(sys::ibv_mr) = ibv_dereg_mr;
+        fn dealloc_mw(sys::ibv_mw) = ibv_dealloc_mw;
+        fn destroy_ah(sys::ibv_ah) = ibv_destroy_ah;
+        fn destroy_comp_channel(sys::ibv_comp_channel) = ibv_destroy_comp_channel;
+        fn destroy_cq(sys::ibv_cq) = ibv_destroy_cq;
+        fn destroy_srq(sys::ibv_srq) = ibv_destroy_srq;
+        fn destroy_qp(sys::ibv_qp) = ibv_destroy_qp;
     }
 
     unsafe fn query_device(&self, context: NonNull<sys::ibv_context>) -> Result<sys::ibv_device_attr, VerbError> {
@@ -148,18 +154,16 @@ impl Provider for RdmaCore {
     }
 
     unsafe fn query_device_ex(&self, context: NonNull<sys::ibv_context>) -> Result<sys::ibv_device_attr_ex, VerbError> {
-        // SAFETY: a C struct of integers, for which zero is a value.
-        let mut attributes: sys::ibv_device_attr_ex = unsafe { mem::zeroed() };
-        // SAFETY: open (caller); zeroed and writable.
+        let mut attributes = sys::ibv_device_attr_ex::default();
+        // SAFETY: open (caller).
         let result = unsafe { sys::inline::ibv_query_device_ex(context.as_ptr(), &mut attributes) };
         zero_or_errno("ibv_query_device_ex", result)?;
         Ok(attributes)
     }
 
     unsafe fn query_port(&self, context: NonNull<sys::ibv_context>, port: u8) -> Result<sys::ibv_port_attr, VerbError> {
-        // SAFETY: a C struct of integers, for which zero is a value.
-        let mut attributes: sys::ibv_port_attr = unsafe { mem::zeroed() };
-        // SAFETY: open (caller); zeroed and writable.
+        let mut attributes = sys::ibv_port_attr::default();
+        // SAFETY: open (caller).
         let result = unsafe { sys::inline::ibv_query_port(context.as_ptr(), port, &mut attributes) };
         zero_or_errno("ibv_query_port", result)?;
         Ok(attributes)
@@ -174,8 +178,7 @@ impl Provider for RdmaCore {
             let attributes = unsafe { self.query_port(context, port) }?;
             rows += usize::try_from(attributes.gid_tbl_len).unwrap_or(0);
         }
-        // SAFETY: a C struct of integers and bytes, for which zero is a value.
-        let mut table = vec![unsafe { mem::zeroed::<sys::ibv_gid_entry>() }; rows];
+        let mut table = vec![sys::ibv_gid_entry::default(); rows];
         // SAFETY: open (caller); the table has `rows` entries of the size that is named.
         let filled = unsafe {
             sys::_ibv_query_gid_table(
@@ -225,11 +228,7 @@ impl Provider for RdmaCore {
         non_null("ibv_alloc_pd", unsafe { sys::ibv_alloc_pd(context.as_ptr()) })
     }
 
-    unsafe fn dealloc_pd(&self, pd: NonNull<sys::ibv_pd>) -> Result<(), VerbError> {
-        // SAFETY: alive (caller).
-        zero_or_errno("ibv_dealloc_pd", unsafe { sys::ibv_dealloc_pd(pd.as_ptr()) })
-    }
-
+    /// The macros `ibv_reg_mr` and `ibv_reg_mr_iova` call this function when the rights are not a constant.
     unsafe fn reg_mr(
         &self,
         pd: NonNull<sys::ibv_pd>,
@@ -237,8 +236,9 @@ impl Provider for RdmaCore {
         len: usize,
         access: sys::ibv_access_flags,
     ) -> Result<NonNull<sys::ibv_mr>, VerbError> {
-        // SAFETY: the caller's promise.
-        unsafe { register("ibv_reg_mr", pd, addr, len, addr.expose_provenance() as u64, access) }
+        let iova = addr.expose_provenance() as u64;
+        // SAFETY: the protection domain is alive, and the caller gives the device the memory.
+        non_null("ibv_reg_mr", unsafe { sys::ibv_reg_mr_iova2(pd.as_ptr(), addr.cast(), len, iova, access.0) })
     }
 
     unsafe fn reg_mr_iova(
@@ -249,8 +249,9 @@ impl Provider for RdmaCore {
         iova: u64,
         access: sys::ibv_access_flags,
     ) -> Result<NonNull<sys::ibv_mr>, VerbError> {
-        // SAFETY: the caller's promise.
-        unsafe { register("ibv_reg_mr_iova", pd, addr, len, iova, access) }
+        _ = addr.expose_provenance();
+        // SAFETY: the protection domain is alive, and the caller gives the device the memory.
+        non_null("ibv_reg_mr_iova", unsafe { sys::ibv_reg_mr_iova2(pd.as_ptr(), addr.cast(), len, iova, access.0) })
     }
 
     unsafe fn reg_dmabuf_mr(
@@ -267,23 +268,14 @@ impl Provider for RdmaCore {
         non_null("ibv_reg_dmabuf_mr", region)
     }
 
-    unsafe fn dereg_mr(&self, mr: NonNull<sys::ibv_mr>) -> Result<(), VerbError> {
-        // SAFETY: alive (caller).
-        zero_or_errno("ibv_dereg_mr", unsafe { sys::ibv_dereg_mr(mr.as_ptr()) })
-    }
-
     unsafe fn alloc_mw(
         &self,
         pd: NonNull<sys::ibv_pd>,
         kind: sys::ibv_mw_type,
     ) -> Result<NonNull<sys::ibv_mw>, VerbError> {
         // SAFETY: alive (caller).
-        non_null("ibv_alloc_mw", unsafe { sys::inline::ibv_alloc_mw(pd.as_ptr(), kind) })
-    }
-
-    unsafe fn dealloc_mw(&self, mw: NonNull<sys::ibv_mw>) -> Result<(), VerbError> {
-        // SAFETY: alive (caller).
-        zero_or_errno("ibv_dealloc_mw", unsafe { sys::inline::ibv_dealloc_mw(mw.as_ptr()) })
+        let window = unsafe { sys::inline::ibv_alloc_mw(pd.as_ptr(), kind) };
+        non_null("ibv_alloc_mw", supported("ibv_alloc_mw", window)?)
     }
 
     unsafe fn create_ah(
@@ -295,11 +287,6 @@ impl Provider for RdmaCore {
         non_null("ibv_create_ah", unsafe { sys::ibv_create_ah(pd.as_ptr(), attributes) })
     }
 
-    unsafe fn destroy_ah(&self, ah: NonNull<sys::ibv_ah>) -> Result<(), VerbError> {
-        // SAFETY: alive (caller).
-        zero_or_errno("ibv_destroy_ah", unsafe { sys::ibv_destroy_ah(ah.as_ptr()) })
-    }
-
     unsafe fn create_comp_channel(
         &self,
         context: NonNull<sys::ibv_context>,
@@ -308,17 +295,12 @@ impl Provider for RdmaCore {
         let channel = non_null("ibv_create_comp_channel", unsafe { sys::ibv_create_comp_channel(context.as_ptr()) })?;
         // SAFETY: created just now.
         let fd = unsafe { (*channel.as_ptr()).fd };
-        if let Err(error) = unblock(fd, "fcntl on a completion channel") {
+        if let Err(error) = unblock(fd, "ioctl on a completion channel") {
             // SAFETY: created just now and not used.
             unsafe { self.destroy_comp_channel(channel) }.ok();
             return Err(error);
         }
         Ok(channel)
-    }
-
-    unsafe fn destroy_comp_channel(&self, channel: NonNull<sys::ibv_comp_channel>) -> Result<(), VerbError> {
-        // SAFETY: alive (caller).
-        zero_or_errno("ibv_destroy_comp_channel", unsafe { sys::ibv_destroy_comp_channel(channel.as_ptr()) })
     }
 
     unsafe fn take_cq_event_of(
@@ -362,18 +344,14 @@ impl Provider for RdmaCore {
             return Err(VerbError::new("ibv_create_cq_ex", libc::EINVAL));
         }
         // SAFETY: open, and the channel is of this context (caller).
-        non_null("ibv_create_cq_ex", unsafe { sys::inline::ibv_create_cq_ex(context.as_ptr(), attributes) })
+        let cq = unsafe { sys::inline::ibv_create_cq_ex(context.as_ptr(), attributes) };
+        non_null("ibv_create_cq_ex", supported("ibv_create_cq_ex", cq)?)
     }
 
     unsafe fn resize_cq(&self, cq: NonNull<sys::ibv_cq>, cqe: u32) -> Result<(), VerbError> {
         let Ok(cqe) = i32::try_from(cqe) else { return Err(VerbError::new("ibv_resize_cq", libc::EINVAL)) };
         // SAFETY: alive (caller).
         zero_or_errno("ibv_resize_cq", unsafe { sys::ibv_resize_cq(cq.as_ptr(), cqe) })
-    }
-
-    unsafe fn destroy_cq(&self, cq: NonNull<sys::ibv_cq>) -> Result<(), VerbError> {
-        // SAFETY: alive (caller).
-        zero_or_errno("ibv_destroy_cq", unsafe { sys::ibv_destroy_cq(cq.as_ptr()) })
     }
 
     unsafe fn create_srq(
@@ -403,11 +381,6 @@ impl Provider for RdmaCore {
         Ok(attributes)
     }
 
-    unsafe fn destroy_srq(&self, srq: NonNull<sys::ibv_srq>) -> Result<(), VerbError> {
-        // SAFETY: alive (caller).
-        zero_or_errno("ibv_destroy_srq", unsafe { sys::ibv_destroy_srq(srq.as_ptr()) })
-    }
-
     unsafe fn create_qp(
         &self,
         pd: NonNull<sys::ibv_pd>,
@@ -424,7 +397,7 @@ impl Provider for RdmaCore {
     ) -> Result<(NonNull<sys::ibv_qp>, Option<NonNull<sys::ibv_qp_ex>>), VerbError> {
         // SAFETY: open, and so are domain and queues in the attributes, which have more (caller).
         let raw = unsafe { sys::inline::ibv_create_qp_ex(context.as_ptr(), attributes) };
-        let raw = non_null("ibv_create_qp_ex", raw)?;
+        let raw = non_null("ibv_create_qp_ex", supported("ibv_create_qp_ex", raw)?)?;
         // SAFETY: created just now.
         let extended = unsafe { sys::ibv_qp_to_qp_ex(raw.as_ptr()) };
         Ok((raw, NonNull::new(extended)))
@@ -451,11 +424,6 @@ impl Provider for RdmaCore {
         let result = unsafe { sys::ibv_query_qp(qp.as_ptr(), &mut attributes, mask.0 as i32, &mut creation) };
         zero_or_errno("ibv_query_qp", result)?;
         Ok(attributes)
-    }
-
-    unsafe fn destroy_qp(&self, qp: NonNull<sys::ibv_qp>) -> Result<(), VerbError> {
-        // SAFETY: alive (caller).
-        zero_or_errno("ibv_destroy_qp", unsafe { sys::ibv_destroy_qp(qp.as_ptr()) })
     }
 
     unsafe fn attach_mcast(&self, qp: NonNull<sys::ibv_qp>, gid: &sys::ibv_gid, lid: u16) -> Result<(), VerbError> {

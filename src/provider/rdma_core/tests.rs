@@ -53,10 +53,14 @@ impl Device {
         attributes
     }
 
+    fn ops(&self) -> ibv_context_ops {
+        // SAFETY: open.
+        unsafe { (*self.context.as_ptr()).ops }
+    }
+
     /// Polls for `count` completions.
     fn wait(&self, count: usize) -> Vec<ibv_wc> {
-        // SAFETY: open.
-        let poll = unsafe { (*self.context.as_ptr()).ops }.poll_cq.unwrap();
+        let poll = self.ops().poll_cq.unwrap();
         let (start, mut all) = (Instant::now(), Vec::new());
         while all.len() < count && start.elapsed() < Duration::from_secs(10) {
             let mut wc = ibv_wc::default();
@@ -218,8 +222,9 @@ fn shared_queues_tell_of_their_limit_and_their_last_receive() {
     bring_up(&device, pair);
     for wr_id in [1, 2] {
         let mut wr = ibv_recv_wr { wr_id, ..ibv_recv_wr::default() };
+        let post = device.ops().post_srq_recv.unwrap();
         // SAFETY: as above; one request.
-        assert_eq!(unsafe { inline::ibv_post_srq_recv(srq.as_ptr(), &mut wr, &mut ptr::null_mut()) }, 0);
+        assert_eq!(unsafe { post(srq.as_ptr(), &mut wr, &mut ptr::null_mut()) }, 0);
     }
     let mut limit = ibv_srq_attr { srq_limit: 2, ..ibv_srq_attr::default() };
     // SAFETY: as above.

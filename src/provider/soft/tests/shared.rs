@@ -273,8 +273,9 @@ fn a_list_stops_at_its_first_bad_receive() {
         first = wr;
     }
     let mut bad = ptr::null_mut::<ibv_recv_wr>();
+    let post = star.right.ops().post_srq_recv.unwrap();
     // SAFETY: alive; a list.
-    let errno = unsafe { inline::ibv_post_srq_recv(star.srq.as_ptr(), first, &mut bad) };
+    let errno = unsafe { post(star.srq.as_ptr(), first, &mut bad) };
     // SAFETY: one of the list.
     assert_eq!((errno, unsafe { (*bad).wr_id }), (libc::ENOMEM, 3));
     for (id, turn) in [(10, 0), (11, 1), (12, 0)] {

@@ -119,8 +119,9 @@ impl Node {
         let mut sges = sges.to_vec();
         let mut wr = receive_wr(id, &mut sges);
         let mut bad = ptr::null_mut();
+        let post = self.ops().post_srq_recv.unwrap();
         // SAFETY: alive; one request; the memory that it names is the device's until the node ends.
-        let errno = unsafe { inline::ibv_post_srq_recv(srq.as_ptr(), &mut wr, &mut bad) };
+        let errno = unsafe { post(srq.as_ptr(), &mut wr, &mut bad) };
         assert_eq!(errno != 0, ptr::eq(bad, &wr));
         errno
     }
