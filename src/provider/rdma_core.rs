@@ -130,7 +130,7 @@ macro_rules! ending_verbs {
 
 /// An answer of a verb that some devices do not have.
 fn supported<T>(verb: &'static str, answer: Option<T>) -> Result<T, VerbError> {
-    answer.ok_or(VerbError::new(verb, libc::EOPNOTSUPP))
+    answer.ok_or(VerbError::unsupported(verb))
 }
 
 impl Provider for RdmaCore {
