@@ -1,4 +1,4 @@
-//! Atomics, locks and cells: the standard library's, or loom's where the models run.
+//! Atomics, locks and cells: those of the standard library, or those of loom where its models run.
 
 use std::sync::PoisonError;
 
@@ -17,7 +17,7 @@ pub(crate) use std::sync::{
     atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
 };
 
-/// `core::cell::UnsafeCell` with the interface of loom's, which watches each access.
+/// `core::cell::UnsafeCell` with the interface of loom's, which checks each access.
 #[cfg(not(loom))]
 #[derive(Debug)]
 #[repr(transparent)]

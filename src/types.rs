@@ -253,8 +253,8 @@ impl Qkey {
     pub const USUAL: Self = Self(0x1111_1111);
 }
 
-/// A partition key. Two ports can communicate if the lower 15 bits of their keys are the same and at least one port is a
-/// full member.
+/// A partition key. Two ports can communicate if the lower 15 bits of their keys are the same and at least one port is
+/// a full member.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[doc(alias = "pkey")]
 pub struct Pkey(pub u16);

@@ -16,7 +16,7 @@ mod tests;
 #[derive(Debug)]
 pub(crate) struct RdmaCore;
 
-/// A verb that returns 0 or an errno. (Some old providers return -1 and set `errno`.)
+/// The result of a verb that returns 0 or an errno. Some old providers return -1 and set `errno` instead.
 fn zero_or_errno(verb: &'static str, result: i32) -> Result<(), VerbError> {
     match result {
         0 => Ok(()),
@@ -25,13 +25,13 @@ fn zero_or_errno(verb: &'static str, result: i32) -> Result<(), VerbError> {
     }
 }
 
-/// A verb that returns NULL and sets `errno`.
+/// The result of a verb that returns NULL and sets `errno` on failure.
 fn non_null<T>(verb: &'static str, pointer: *mut T) -> Result<NonNull<T>, VerbError> {
     NonNull::new(pointer).ok_or_else(|| last_errno(verb))
 }
 
 fn last_errno(verb: &'static str) -> VerbError {
-    // Never 0: a failure without a reason is still a failure.
+    // A failure without an errno is still a failure.
     let errno = io::Error::last_os_error().raw_os_error().filter(|&errno| errno > 0);
     VerbError::new(verb, errno.unwrap_or(libc::EIO))
 }
@@ -41,7 +41,7 @@ fn find<R>(mut f: impl FnMut(*mut sys::ibv_device) -> Option<R>) -> Result<Optio
     let mut count = 0;
     // SAFETY: `count` may be written.
     let list = match non_null("ibv_get_device_list", unsafe { sys::ibv_get_device_list(&mut count) }) {
-        // This kernel has no RDMA at all.
+        // This kernel has no RDMA subsystem.
         Err(error) if error.errno() == libc::ENOSYS => return Ok(None),
         list => list?,
     };
@@ -68,13 +68,13 @@ fn name(device: *mut sys::ibv_device) -> String {
 
 /// `ibv_is_fork_initialized`.
 pub(crate) fn fork_status() -> sys::ibv_fork_status {
-    // SAFETY: asks the kernel.
+    // SAFETY: takes nothing.
     unsafe { sys::ibv_is_fork_initialized() }
 }
 
 /// `ibv_fork_init`.
 pub(crate) fn fork_init() -> Result<(), VerbError> {
-    // SAFETY: refuses where it is too late.
+    // SAFETY: takes nothing; it refuses where it is too late.
     zero_or_errno("ibv_fork_init", unsafe { sys::ibv_fork_init() })
 }
 
@@ -89,7 +89,7 @@ pub(crate) fn devices() -> Result<Vec<Listed>, VerbError> {
     Ok(all)
 }
 
-/// Opens the device of that name; `None` if there is none. Its asynchronous events do not block.
+/// Opens the device of that name; `None` if there is none. Its descriptor for asynchronous events is non-blocking.
 pub(crate) fn open(wanted: &str) -> Result<Option<NonNull<sys::ibv_context>>, VerbError> {
     let context = find(|device| {
         // SAFETY: a device of the list, which is freed only after this.
@@ -170,11 +170,11 @@ impl Provider for RdmaCore {
     }
 
     unsafe fn query_gid_table(&self, context: NonNull<sys::ibv_context>) -> Result<Vec<sys::ibv_gid_entry>, VerbError> {
-        // SAFETY: the caller's promise.
+        // SAFETY: open (caller).
         let ports = unsafe { self.query_device(context) }?.phys_port_cnt;
         let mut rows = 0_usize;
         for port in 1..=ports {
-            // SAFETY: the caller's promise.
+            // SAFETY: open (caller).
             let attributes = unsafe { self.query_port(context, port) }?;
             rows += usize::try_from(attributes.gid_tbl_len).unwrap_or(0);
         }
@@ -194,7 +194,7 @@ impl Provider for RdmaCore {
                 table.truncate(filled);
                 Ok(table)
             }
-            // The errno itself, negative.
+            // A negative errno.
             Err(_) => Err(VerbError::new("ibv_query_gid_table", i32::try_from(-filled).unwrap_or(libc::EIO))),
         }
     }
@@ -217,7 +217,7 @@ impl Provider for RdmaCore {
             let error = last_errno("ibv_get_async_event");
             return if error.errno() == libc::EAGAIN { Ok(None) } else { Err(error) };
         }
-        // At once, so that destroying the object never waits for it.
+        // Acknowledged at once, so that destroying the object never waits for it.
         // SAFETY: taken just now; its object is alive until the event is acknowledged.
         unsafe { sys::ibv_ack_async_event(&mut event) };
         Ok(Some(event))
@@ -313,7 +313,7 @@ impl Provider for RdmaCore {
             let error = last_errno("ibv_get_cq_event");
             return if error.errno() == libc::EAGAIN { Ok(None) } else { Err(error) };
         }
-        // At once, so that destroying the queue never waits for it.
+        // Acknowledged at once, so that destroying the queue never waits for it.
         // SAFETY: the event names a completion queue of this channel, alive until its events are acknowledged.
         unsafe { sys::ibv_ack_cq_events(cq, 1) };
         Ok(NonNull::new(cq))
@@ -339,7 +339,7 @@ impl Provider for RdmaCore {
         context: NonNull<sys::ibv_context>,
         attributes: &mut sys::ibv_cq_init_attr_ex,
     ) -> Result<NonNull<sys::ibv_cq_ex>, VerbError> {
-        // Where others have them, they are of type `int`.
+        // Other structs have these numbers as `int`.
         if i32::try_from(attributes.cqe.max(attributes.comp_vector)).is_err() {
             return Err(VerbError::new("ibv_create_cq_ex", libc::EINVAL));
         }
@@ -395,7 +395,7 @@ impl Provider for RdmaCore {
         context: NonNull<sys::ibv_context>,
         attributes: &mut sys::ibv_qp_init_attr_ex,
     ) -> Result<(NonNull<sys::ibv_qp>, Option<NonNull<sys::ibv_qp_ex>>), VerbError> {
-        // SAFETY: open, and so are domain and queues in the attributes, which have more (caller).
+        // SAFETY: open; domain and queues in the attributes are alive, and they ask for operations (caller).
         let raw = unsafe { sys::inline::ibv_create_qp_ex(context.as_ptr(), attributes) };
         let raw = non_null("ibv_create_qp_ex", supported("ibv_create_qp_ex", raw)?)?;
         // SAFETY: created just now.

@@ -113,7 +113,8 @@ mod extended {
             return None;
         }
         let whole = context.wrapping_byte_sub(offset_of!(verbs_context, context)).cast::<verbs_context>();
-        // SAFETY: the mark says that this context is the last member of a `verbs_context`, whose end every version shares.
+        // SAFETY: the mark says that this context is the last member of a `verbs_context`, whose end every version
+        // shares.
         let present = unsafe { (*whole).sz };
         if present < size_of::<verbs_context>() - offset {
             return None;

@@ -128,8 +128,8 @@ unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: *mut ibv_mw
 ///
 /// # Safety
 ///
-/// `ibv_poll_cq(3)`, on a live completion queue of this provider. A program that uses a device whose polls leave fields as
-/// they were has initialized the array.
+/// `ibv_poll_cq(3)`, on a live completion queue of this provider. A program that uses a device whose polls leave fields
+/// as they were has initialized the array.
 unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, entries: c_int, to: *mut ibv_wc) -> c_int {
     // SAFETY: alive (caller).
     let queue = unsafe { find(cq) };
@@ -173,8 +173,8 @@ unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, entries: c_int, to: *mut ibv_wc) -
     found
 }
 
-/// Leaves fields of a completion as they were in the array: of a success the flag bits and the sender's address, of a failure
-/// all but its request, its status and its pair.
+/// Leaves fields of a completion as they were in the array: of a success the flag bits and the sender's address, of a
+/// failure all but its request, its status and its pair.
 fn leave_fields(wc: &mut ibv_wc, before: &ibv_wc) {
     if wc.status != ibv_wc_status::IBV_WC_SUCCESS {
         let ibv_wc { wr_id, status, vendor_err, qp_num, .. } = *wc;

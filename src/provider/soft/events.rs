@@ -1,4 +1,4 @@
-//! Asynchronous events: what happens to objects that no completion tells of.
+//! Asynchronous events: what happens to an object that no completion reports.
 #![forbid(unsafe_code)]
 
 use super::fabric::State;
@@ -11,7 +11,7 @@ use std::{
     os::fd::{AsRawFd, RawFd},
 };
 
-/// A descriptor that is readable or not.
+/// A descriptor that can be made readable.
 pub(super) struct Signal {
     event: File,
     raised: bool,
@@ -53,7 +53,7 @@ pub(super) enum Subject {
     Device,
 }
 
-/// The events of a context that nobody has taken.
+/// The events of a context that have not been taken.
 pub(super) struct Events {
     pub(super) signal: Signal,
     waiting: VecDeque<(ibv_event_type, Subject)>,
@@ -88,7 +88,7 @@ impl State {
         }
     }
 
-    /// Tells the context of an object what happened to it.
+    /// Adds an event of an object to the events of its context.
     pub(super) fn raise(&mut self, kind: ibv_event_type, subject: Subject) {
         if let Some(context) = self.context_of(subject)
             && let Some(context) = self.contexts.get_mut(context)
@@ -97,14 +97,14 @@ impl State {
         }
     }
 
-    /// Tells all contexts of a device.
+    /// Adds an event to each context of a device.
     pub(super) fn raise_all(&mut self, device: usize, kind: ibv_event_type, subject: Subject) {
         for context in self.contexts.iter_mut().filter(|context| context.device == device) {
             context.events.push(kind, subject);
         }
     }
 
-    /// An object ends, and with it the events of it that nobody took. It is still in its table.
+    /// Drops the events of an object that is about to end. It is still in its table.
     pub(super) fn forget(&mut self, subject: Subject) {
         if let Some(context) = self.context_of(subject)
             && let Some(context) = self.contexts.get_mut(context)

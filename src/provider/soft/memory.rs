@@ -4,14 +4,14 @@
 //! the fabric's lock orders the device's plain copies against the owner's accesses.
 //!
 //! Memory of a region with any remote right, or behind a window, is *exposed*: the program may access it at any time
-//! through relaxed `AtomicU64` of aligned words. Plain accesses, or atomics of another size, would be data races, so the
-//! device uses the same atomics, even for single bytes. That works because exposed regions and windows begin and end on
-//! 8-byte boundaries.
+//! through relaxed `AtomicU64` of aligned words. Plain accesses, or atomics of another size, would be data races, so
+//! the device uses the same atomics, even for single bytes. That works because exposed regions and windows begin and
+//! end on 8-byte boundaries.
 //!
 //! Addresses are numbers, as they are in `ibv_sge`; whoever registers memory exposes its provenance.
 //!
-//! A [`Span`] is a part of a region. It holds the [`Era`] in which it was found; a region that ends begins a new era, and
-//! spans of an earlier era are refused. So safe code cannot reach memory that is not registered any more.
+//! A [`Span`] is a part of a region. It holds the [`Era`] in which it was found; a region that ends begins a new era,
+//! and spans of an earlier era are refused. So safe code cannot reach memory that is not registered any more.
 #![allow(unsafe_code, reason = "the device reads and writes memory by address")]
 
 use crate::sys::ibv_access_flags;
@@ -33,8 +33,8 @@ pub(super) struct Registration {
     /// # Invariants
     ///
     /// 0. From registration to deregistration, `len` bytes at `addr` are memory that the device may access as `access`
-    ///    permits: with remote rights, the program uses only relaxed atomics of whole aligned words there; without, what
-    ///    is posted is the device's alone until it completes.
+    ///    permits: with remote rights, the program uses only relaxed atomics of whole aligned words there; without,
+    ///    what is posted is the device's alone until it completes.
     addr: *mut u8,
     len: usize,
     /// What the keys call the first byte, if that is not its address.
@@ -109,8 +109,8 @@ pub(super) struct Era(u64);
 pub(super) struct Span {
     /// # Invariants
     ///
-    /// 0. While the era lasts, `len` bytes at `addr` are registered memory: if `exposed`, they lie in whole aligned words
-    ///    that everybody accesses by atomics of such words; if not, nobody else accesses them.
+    /// 0. While the era lasts, `len` bytes at `addr` are registered memory: if `exposed`, they lie in whole aligned
+    ///    words that everybody accesses by atomics of such words; if not, nobody else accesses them.
     addr: usize,
     len: usize,
     exposed: bool,
@@ -152,8 +152,8 @@ pub(super) struct Source<'a> {
 struct Piece<'a> {
     /// # Invariants
     ///
-    /// 0. For `'a`, `len` bytes at `addr` can be read: if `exposed`, by atomics of the aligned words that hold them, which
-    ///    is how everybody accesses them; if not, plainly, since nobody else writes them.
+    /// 0. For `'a`, `len` bytes at `addr` can be read: if `exposed`, by atomics of the aligned words that hold them,
+    ///    which is how everybody accesses them; if not, plainly, since nobody else writes them.
     addr: usize,
     len: usize,
     exposed: bool,
@@ -183,8 +183,8 @@ impl<'a> Piece<'a> {
         self.len -= len;
     }
 
-    /// For each aligned word that holds bytes of an exposed piece: the word, which byte of it is the first, and how many
-    /// belong to the piece. Nothing if the piece is private.
+    /// For each aligned word that holds bytes of an exposed piece: the word, which byte of it is the first, and how
+    /// many belong to the piece. Nothing if the piece is private.
     fn words(self) -> impl Iterator<Item = (&'a AtomicU64, usize, usize)> {
         let mut done = if self.exposed { 0 } else { self.len };
         std::iter::from_fn(move || {
@@ -325,7 +325,8 @@ fn store(from: Piece<'_>, Target(to): Target<'_>) {
     fence(Ordering::Release);
     for (word, offset, part) in to.first(from.len).words() {
         let mut bytes = [0_u8; WORD];
-        // SAFETY: the piece is as long as the target, and nobody writes it; `part` bytes from `offset` end with the array.
+        // SAFETY: the piece is as long as the target, and nobody writes it; `part` bytes from `offset` end with the
+        // array.
         unsafe { ptr::copy_nonoverlapping(source, bytes.as_mut_ptr().wrapping_add(offset), part) };
         let value = u64::from_ne_bytes(bytes);
         if part == WORD {
@@ -360,8 +361,8 @@ pub(super) enum AtomicOp {
     Write(u64),
 }
 
-/// Does `op` on the word at the beginning of `span`, and gives the value before. `None` if that is not an aligned word of
-/// exposed memory that may be written.
+/// Does `op` on the word at the beginning of `span`, and gives the value before. `None` if that is not an aligned word
+/// of exposed memory that may be written.
 pub(super) fn atomic(era: Era, span: Span, op: AtomicOp) -> Option<u64> {
     if !(span.exposed && span.writable && span.era == era) {
         return None;

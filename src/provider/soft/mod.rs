@@ -1,12 +1,12 @@
 //! The soft device: an RDMA device inside the process, for tests, doctests and the first run without hardware.
 //!
-//! All devices of one [`Fabric`] share one lock and one machine. What `rdma-core` does in a kernel and on a wire
-//! happens here in small units of work: one attempt to carry a request to the peer, one answer coming back, one flushed
-//! request, one timer. An automatic fabric runs all of them before a verb returns; a manual one waits for
+//! All devices of one [`Fabric`] share one lock and one clock. Real devices work in a kernel and on a wire; here the
+//! work is done in small units: one attempt to carry a request to the peer, one answer coming back, one flushed
+//! request, one timer. An automatic fabric does all of them before a verb returns. A manual fabric waits for
 //! [`Fabric::step`].
 //!
-//! It does what the specification says. Where Linux soft-RoCE differs, this device follows the specification. What the
-//! specification leaves open it does by its [`Profile`].
+//! The device follows the specification, also where Linux soft-RoCE differs. Where the specification leaves a choice,
+//! the [`Profile`] decides.
 
 // | module | what |
 // |---|---|

@@ -8,7 +8,7 @@ use std::{
     sync::atomic::{AtomicPtr, Ordering},
 };
 
-/// Objects by a small number that is used again when the object is gone.
+/// Objects by a small number, which is used again when the object is gone.
 pub(super) struct Table<T> {
     slots: Vec<Option<T>>,
     free: Vec<usize>,
@@ -119,7 +119,7 @@ impl State {
         }
     }
 
-    /// The device of a protection domain, which has one more child now.
+    /// Adds a child to a protection domain, and gives its device.
     pub(super) fn adopt(&mut self, pd: usize) -> Result<usize, c_int> {
         let pd = self.pds.get_mut(pd).ok_or(libc::EINVAL)?;
         pd.children += 1;

@@ -1,4 +1,4 @@
-//! Extended completion queues: completions one at a time, their fields by functions.
+//! Extended completion queues: they give one completion at a time, whose fields are read by functions.
 #![allow(unsafe_code, reason = "C functions on raw objects")]
 
 use super::{
@@ -12,7 +12,7 @@ use crate::sys::{
 };
 use libc::{c_int, c_uint};
 
-/// A completion queue as the C interface knows it, followed by what its poller has come to.
+/// A completion queue as the C interface knows it, followed by the progress of its poller.
 #[repr(C)]
 pub(super) struct SoftQueue {
     pub(super) base: ibv_cq_ex,
@@ -35,7 +35,7 @@ enum PollLock {
     Broken,
 }
 
-/// The fields that there are.
+/// The fields that this device has.
 const FIELDS: with = with(
     with::IBV_WC_EX_WITH_BYTE_LEN.0
         | with::IBV_WC_EX_WITH_IMM.0
@@ -47,7 +47,7 @@ const FIELDS: with = with(
 );
 
 impl SoftQueue {
-    /// A queue with the functions that were asked for: the others are not there, as with any provider.
+    /// A queue with the functions that were asked for. The others are null, as with any provider.
     pub(super) fn new(cq: ibv_cq, asked: Option<u64>) -> Result<Self, c_int> {
         let ibv_cq { context, channel, cq_context, cqe, .. } = cq;
         let mut base = ibv_cq_ex { context, channel, cq_context, cqe, ..ibv_cq_ex::default() };
@@ -60,14 +60,14 @@ impl SoftQueue {
         Ok(Self { base, progress: Progress { lock: PollLock::Free, current: completion::undefined() } })
     }
 
-    /// Notes the number and the size that the queue got.
+    /// Sets the number and the size that the queue got.
     pub(super) fn name(&mut self, handle: u32, cqe: c_int) {
         self.base.handle = handle;
         self.base.cqe = cqe;
     }
 }
 
-/// Puts the functions of the fields for which `has` holds into a queue.
+/// Sets the functions of a queue: those of fields only where `has` says so.
 fn fill(cq: &mut ibv_cq_ex, has: impl Fn(with) -> bool) {
     cq.start_poll = Some(start_poll);
     cq.next_poll = Some(next_poll);

@@ -1,4 +1,4 @@
-//! What a program posts, as the C interface has it: lists, pointers and unions. They are read here and nowhere else.
+//! Posts of a program as the C interface has them: lists, pointers and unions. No other file reads them.
 #![allow(unsafe_code, reason = "lists, pointers and unions of the C interface")]
 
 use super::{
@@ -42,15 +42,16 @@ impl Linked for ibv_recv_wr {
     }
 }
 
-/// The arguments of a post: an object, a list of requests, and where the program wants to know the one that was refused.
+/// The arguments of a post: an object, a list of requests, and where the program wants to know the one that was
+/// refused.
 pub(super) struct Post<'a, T, W> {
     /// The queue pair or shared receive queue.
     pub(super) object: Object<'a, T>,
     /// # Invariants
     ///
     /// 0. Null, or the first request of a list that stays unchanged for `'a`. Each is as `ibv_post_send(3)` and
-    ///    `ibv_post_recv(3)` want it: its elements, its inline data and the objects that it names can be read. A list of
-    ///    no elements is null, or points to memory for one.
+    ///    `ibv_post_recv(3)` want it: its elements, its inline data and the objects that it names can be read. A list
+    ///    of no elements is null, or points to memory for one.
     first: *mut W,
     /// 1. Null, or may be written for `'a`.
     bad: *mut *mut W,
@@ -154,7 +155,8 @@ impl Request<'_, ibv_send_wr> {
         unsafe { bind_of_type_2(bind.mw, bind.rkey, bind.bind_info) }
     }
 
-    /// What the request asks for, and what it brings beside its bytes. Only the members that the operation has are read.
+    /// What the request asks for, and what it carries beside its bytes. Only the members that the operation has are
+    /// read.
     pub(super) fn operation(&self) -> Result<(Operation, Extra), c_int> {
         Ok(match self.opcode {
             ibv_wr_opcode::IBV_WR_SEND => (Operation::Send, Extra::Nothing),
@@ -246,7 +248,8 @@ pub(super) struct BindRequest<'a> {
 impl<'a> BindRequest<'a> {
     /// # Safety
     ///
-    /// As for `ibv_bind_mw(3)`: the window is alive, and nobody else's during the call; the region is alive, or null (0).
+    /// As for `ibv_bind_mw(3)`: the window is alive, and nobody else's during the call; the region is alive, or null
+    /// (0).
     pub(super) unsafe fn new(mw: *mut ibv_mw, request: *const ibv_mw_bind) -> Self {
         // SAFETY: alive, and nobody else's (caller).
         let window = unsafe { &mut *mw };

@@ -15,32 +15,32 @@ use std::collections::HashMap;
 /// A memory region.
 pub(super) struct Mr {
     pub(super) pd: usize,
-    /// What the keys call the first byte.
+    /// The address by which the keys name the first byte.
     base: u64,
     pub(super) memory: Extent,
     pub(super) access: u32,
     pub(super) lkey: u32,
     pub(super) rkey: u32,
-    /// Windows that are bound to it.
+    /// How many windows are bound to it.
     pub(super) windows: u32,
 }
 
-/// Rights that make memory exposed.
+/// The rights that make memory exposed.
 pub(super) const REMOTE: u32 = ibv_access_flags::IBV_ACCESS_REMOTE_READ.0
     | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0
     | ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0;
 pub(super) const LOCAL_WRITE: u32 = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0;
-/// Rights that say nothing without local write.
+/// The rights that require local write.
 pub(super) const NEEDS_LOCAL_WRITE: u32 =
     ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0 | ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0;
 pub(super) const ZERO_BASED: u32 = ibv_access_flags::IBV_ACCESS_ZERO_BASED.0;
-/// Flags that this device knows but does not serve.
+/// Flags that this device knows but does not support.
 const UNSERVED: u32 = ibv_access_flags::IBV_ACCESS_ON_DEMAND.0 | ibv_access_flags::IBV_ACCESS_HUGETLB.0;
 /// `IBV_ACCESS_OPTIONAL_RANGE`: flags that a device may ignore. Relaxed ordering is one.
 const OPTIONAL: u32 = 0x3ff0_0000;
-/// What the address and its name must agree in.
+/// The address and the address that the keys use must have the same offset in a page.
 const PAGE: u64 = 4096;
-/// Exposed memory consists of such words.
+/// Exposed memory consists of whole words of this size.
 const WORD: u64 = 8;
 
 /// What a remote key names.
@@ -57,21 +57,21 @@ pub(super) struct Regions {
     pub(super) windows: Table<Window>,
     lkeys: HashMap<u32, usize, Numbers>,
     pub(super) rkeys: HashMap<u32, Keyed, Numbers>,
-    /// Keys handed out so far to regions, and families of keys to windows.
+    /// How many keys regions have got so far, and how many families of keys windows have got.
     keys: u32,
     pub(super) families: u32,
-    /// Bytes registered now.
+    /// How many bytes are registered now.
     locked: u64,
-    /// Keys of what has ended, where they are used again at once.
+    /// Keys of regions that have ended, where keys are used again at once.
     spare_keys: Vec<u32>,
     pub(super) reuses_keys: bool,
-    /// Windows give access to all of their region.
+    /// Windows give access to their whole region.
     pub(super) has_lax_windows: bool,
-    /// Spans of this era are of regions that still are.
+    /// Regions with spans of this era are still registered.
     pub(super) era: Era,
 }
 
-/// A bijection of numbers of `bits` bits, so that neighbours differ widely; 0 stays 0.
+/// Maps the numbers of `bits` bits to each other so that neighbours differ widely. 0 stays 0.
 pub(super) fn spread(number: u32, bits: u32) -> u32 {
     let mask = u32::MAX >> (32 - bits);
     let mut key = number.wrapping_mul(0x9e37_79b1) & mask;
@@ -88,7 +88,8 @@ impl Regions {
         self.table.len()
     }
 
-    /// A key that nothing in this fabric has, or has had before, by its profile. Never 0; the highest bit is for windows.
+    /// A key that no region has; by most profiles, none has had it before either. Never 0. The highest bit is for
+    /// windows.
     fn key(&mut self) -> Option<u32> {
         if let Some(key) = self.spare_keys.pop() {
             return Some(key);
@@ -97,7 +98,7 @@ impl Regions {
         Some(spread(self.keys, 31))
     }
 
-    /// Registers memory; `limit`: of all the bytes that are registered then.
+    /// Registers memory, if no more than `limit` bytes are registered then in all.
     pub(super) fn insert(&mut self, pd: usize, memory: Registration, limit: u64) -> Result<usize, c_int> {
         let (addr, len) = (memory.pointer().addr(), memory.len());
         let Registration { iova, access, .. } = memory;
@@ -133,7 +134,7 @@ impl Regions {
         Ok(index)
     }
 
-    /// Ends a region that has no window; its protection domain.
+    /// Ends a region that has no window. Gives its protection domain.
     fn remove(&mut self, index: usize) -> Result<usize, c_int> {
         if self.table.get(index).ok_or(libc::EINVAL)?.windows > 0 {
             return Err(libc::EBUSY);
@@ -149,9 +150,10 @@ impl Regions {
         Ok(region.pd)
     }
 
-    /// The first `len` bytes of a scatter or gather list, which must be of regions of `pd`, and writable if `write`.
+    /// Appends the first `len` bytes of a scatter or gather list. They must be of regions of `pd`, and writable if
+    /// `write`.
     ///
-    /// Entries beyond what the message needs are not looked at. `None`: a local protection error.
+    /// Entries beyond the message are not looked at. `None`: a local protection error.
     pub(super) fn local(&self, pd: usize, list: &[ibv_sge], len: u64, write: bool, to: &mut Vec<Span>) -> Option<()> {
         let mut left = len;
         for entry in list {
@@ -164,7 +166,7 @@ impl Regions {
                     return None;
                 }
                 let addr = region.find(entry.addr, part)?;
-                // What lies behind a window is the peer's as well. Windows have whole words; what is around them need not.
+                // Memory behind a window is exposed. A window consists of whole words, the memory around it need not.
                 let exposed = region.is_exposed() || region.windows > 0 && self.in_window(index, addr, part);
                 to.push(region.memory.span(addr, part, exposed, write, self.era)?);
                 left -= part;
@@ -173,7 +175,7 @@ impl Regions {
         (left == 0).then_some(())
     }
 
-    /// `len` bytes that the peer of `pair` named by `rkey`. `None`: a remote access error.
+    /// The `len` bytes that the peer of `pair` names by `rkey`. `None`: a remote access error.
     pub(super) fn remote(
         &self,
         (pd, pair): (usize, usize),
@@ -214,7 +216,7 @@ impl Mr {
         self.access & REMOTE != 0
     }
 
-    /// Where the `len` bytes are that the keys call `addr`.
+    /// Where the `len` bytes are that the keys name by `addr`.
     pub(super) fn find(&self, addr: u64, len: u64) -> Option<u64> {
         let offset = addr.checked_sub(self.base)?;
         (offset.checked_add(len)? <= self.memory.len()).then(|| self.memory.start() + offset)

@@ -1,4 +1,4 @@
-//! The responder: what becomes of a request at the other end.
+//! The responder: what happens to a request at the other end.
 #![forbid(unsafe_code)]
 
 use super::{
@@ -14,20 +14,20 @@ use super::{
 use crate::sys::{ibv_access_flags, ibv_event_type, ibv_wc_opcode, ibv_wc_status};
 use std::mem;
 
-/// A refusal: the responder's pair is in Error after it.
+/// A refusal. It puts the pair of the responder into Error.
 struct Refusal {
-    /// What the requester gets.
+    /// The status that the requester gets.
     status: ibv_wc_status,
-    /// What the receive gets that the request would have used.
+    /// The status of the receive that the request would have used.
     receive: Option<ibv_wc_status>,
 }
 
 /// Why a receive cannot take a message.
 pub(super) enum Misfit {
-    /// There is none.
+    /// There is no receive.
     NoReceive,
     TooSmall,
-    /// Its memory is not what it says.
+    /// Its memory is not registered, or may not be written.
     Protected,
 }
 
@@ -47,7 +47,7 @@ impl State {
         let after = flight.psn.wrapping_add(flight.packets) & PSN_MASK;
         let again = match flight.executed {
             None if responder.expected_psn == flight.psn => None,
-            // The responder knows what it has executed and repeats only the answer.
+            // The responder has executed this request, and only repeats the answer.
             Some(before) if responder.expected_psn == after => Some(before),
             _ => return Reply::Lost,
         };
@@ -63,7 +63,7 @@ impl State {
             (Operation::Send, None) => self.deliver(index, peer, work, message),
             (Operation::Write(remote), None) => self.write(index, peer, work, remote, message),
             (Operation::AtomicWrite(remote), None) => self.atomic_write(peer, remote, message),
-            // Nothing of these is ever sent.
+            // Local operations are never sent.
             (Operation::Invalidate(_) | Operation::Bind(_), None) => Ok(Reply::Lost),
         };
         let executed = matches!(result, Ok(Reply::Done(_)));
@@ -89,7 +89,7 @@ impl State {
         Reply::Lost
     }
 
-    /// The responder refuses a request and breaks. If no completion of its own tells why, an event does.
+    /// The responder refuses a request and enters Error. If it has no completion that shows why, it raises an event.
     fn refuse(&mut self, peer: usize, refusal: &Refusal) -> Reply {
         match refusal.receive {
             Some(status) => self.fail_receive(peer, status),
@@ -110,8 +110,8 @@ impl State {
         }
     }
 
-    /// A message without acknowledgement arrives: what does not fit is dropped without a word, but for a receive that
-    /// is at fault itself.
+    /// A message without acknowledgement arrives. A message that does not fit is dropped silently, unless the receive
+    /// itself is at fault.
     pub(super) fn arrive_unreliably(
         &mut self,
         index: usize,
@@ -121,7 +121,7 @@ impl State {
         message: Source<'_>,
     ) {
         self.establish(peer);
-        // Whatever the number is, a new message is a new beginning.
+        // A new message is accepted whatever its number is.
         if let Some(pair) = self.pairs.get_mut(peer) {
             pair.expected_psn = flight.psn.wrapping_add(flight.packets) & PSN_MASK;
         }
@@ -138,14 +138,14 @@ impl State {
         }
     }
 
-    /// Whether both ends cut a message of `len` bytes into the same packets.
+    /// Whether both ends divide a message of `len` bytes into the same packets.
     fn same_packets(&self, index: usize, peer: usize, len: u64) -> bool {
         let mtu = |index| self.pairs.get(index).map_or(0, |pair| pair.attributes.mtu_bytes());
         let (ours, theirs) = (mtu(index), mtu(peer));
         ours == theirs || len <= ours.min(theirs)
     }
 
-    /// Where the oldest receive of a pair wants `len` bytes.
+    /// Appends the memory of the oldest receive of a pair for `len` bytes.
     fn place(&self, peer: usize, len: u64, to: &mut Vec<Span>) -> Result<(), Misfit> {
         let (receive, pd) = self.next_receive(peer).ok_or(Misfit::NoReceive)?;
         if receive.sges.bytes() < len {
@@ -154,7 +154,7 @@ impl State {
         self.regions.local(pd, receive.sges.as_slice(), len, true, to).ok_or(Misfit::Protected)
     }
 
-    /// Copies `len` bytes to where the oldest receive of a pair wants them.
+    /// Copies `len` bytes into the oldest receive of a pair.
     pub(super) fn scatter(&mut self, peer: usize, message: Source<'_>, len: u64) -> Result<(), Misfit> {
         let mut target = mem::take(&mut self.target_scratch);
         target.clear();
@@ -203,7 +203,7 @@ impl State {
         Ok(Reply::Done(SUCCESS))
     }
 
-    /// Completes the oldest receive of the responder with what `work` brought; `origin` of a datagram.
+    /// Completes the oldest receive of the responder with the message of `work`. A datagram has an `origin`.
     pub(super) fn take_receive(&mut self, peer: usize, opcode: ibv_wc_opcode, work: &SendWork, origin: Option<Origin>) {
         let Some((id, slot)) = self.pop_receive(peer) else { return };
         let Some(pair) = self.pairs.get(peer) else { return };
@@ -216,7 +216,7 @@ impl State {
         self.complete(cq, Entry { wc, slot, solicited: work.solicited, late, is_dead: false });
     }
 
-    /// Completes the oldest receive of a pair, which cannot take what came.
+    /// Fails the oldest receive of a pair, which cannot take the message.
     pub(super) fn fail_receive(&mut self, peer: usize, status: ibv_wc_status) {
         let late = self.waste(peer);
         let Some((id, slot)) = self.pop_receive(peer) else { return };
@@ -247,7 +247,7 @@ impl State {
             let receive = with_receive.then_some(ibv_wc_status::IBV_WC_REM_INV_REQ_ERR);
             return Err(Refusal { receive, ..INVALID_REQUEST });
         }
-        // Without data there is nothing to check.
+        // A write of no bytes is not checked.
         if work.len > 0 {
             let right = ibv_access_flags::IBV_ACCESS_REMOTE_WRITE;
             let target = self.regions.remote(who, remote.rkey, remote.addr, work.len, right).ok_or(Refusal {
@@ -262,7 +262,7 @@ impl State {
         Ok(Reply::Done(SUCCESS))
     }
 
-    /// A read arrives; the data goes to the requester at once, unless the answer is to be lost.
+    /// A read arrives. The data goes to the requester at once, unless the answer is to be lost.
     fn read(
         &mut self,
         index: usize,
@@ -328,7 +328,7 @@ impl State {
         Ok(self.atomic_result(index, work, before, silent))
     }
 
-    /// An atomic write arrives: eight bytes, all at once.
+    /// An atomic write of eight bytes arrives.
     fn atomic_write(&mut self, peer: usize, remote: Remote, message: Source<'_>) -> Result<Reply, Refusal> {
         let Some(pair) = self.pairs.get(peer) else { return Ok(Reply::Lost) };
         let right = ibv_access_flags::IBV_ACCESS_REMOTE_WRITE;
@@ -347,7 +347,7 @@ impl State {
         Ok(Reply::Done(SUCCESS))
     }
 
-    /// The answer to an atomic: what was there before goes to the requester's memory.
+    /// The answer to an atomic: the value before goes to the memory of the requester.
     fn atomic_result(&mut self, index: usize, work: &SendWork, before: u64, silent: bool) -> Reply {
         let Some(requester) = self.pairs.get(index) else { return Reply::Lost };
         let mut target = mem::take(&mut self.target_scratch);
@@ -363,7 +363,7 @@ impl State {
     }
 }
 
-/// Whether a pair lets its peer do that at all.
+/// Refuses what a pair does not let its peer do.
 fn permit(pair: &Pair, right: ibv_access_flags) -> Result<(), Refusal> {
     if pair.attributes.access & right.0 == 0 { Err(INVALID_REQUEST) } else { Ok(()) }
 }

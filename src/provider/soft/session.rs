@@ -35,12 +35,12 @@ pub(super) struct Draft {
     id: u64,
     flags: u32,
     opcode: ibv_wr_opcode,
-    /// With the errno of objects that the request cannot name. The session answers it when it is completed.
+    /// `Err` if the request names an object that it cannot. `complete` answers that errno.
     operation: Result<Operation, c_int>,
     extra: Extra,
     to: Result<Destination, c_int>,
     elements: Vec<ibv_sge>,
-    /// In place of elements.
+    /// Inline data, in place of elements.
     inline: Option<Vec<u8>>,
 }
 
@@ -64,7 +64,7 @@ impl Draft {
             Transport::Datagram => Some(self.to?),
             Transport::Reliable | Transport::Unreliable => None,
         };
-        // Whether the data is inline is what the data says.
+        // The flag follows from how the data was set.
         let inline = ibv_send_flags::IBV_SEND_INLINE.0;
         let flags = if self.inline.is_some() { self.flags | inline } else { self.flags & !inline };
         let asked = Asked { id: self.id, flags, operation, extra: self.extra, to, elements, len };
@@ -75,7 +75,7 @@ impl Draft {
     }
 }
 
-/// What a transport can be asked for.
+/// The operations of a transport.
 fn operations(transport: Transport) -> with {
     let sends = with::IBV_QP_EX_WITH_SEND | with::IBV_QP_EX_WITH_SEND_WITH_IMM;
     let connected = with::IBV_QP_EX_WITH_RDMA_WRITE
@@ -95,7 +95,7 @@ fn operations(transport: Transport) -> with {
 }
 
 impl SoftPair {
-    /// A pair with the functions that were asked for: the others are not there, as with any provider.
+    /// A pair with the functions that were asked for. The others are null, as with any provider.
     pub(super) fn new(qp_base: ibv_qp, transport: Transport, asked: Option<u64>) -> Result<Self, c_int> {
         let mut base = ibv_qp_ex { qp_base, ..ibv_qp_ex::default() };
         if let Some(asked) = asked {
@@ -110,14 +110,14 @@ impl SoftPair {
         Ok(Self { base, drafts: Vec::new() })
     }
 
-    /// Notes the numbers that the pair got.
+    /// Sets the numbers that the pair got.
     pub(super) fn name(&mut self, handle: u32, qpn: u32) {
         self.base.qp_base.handle = handle;
         self.base.qp_base.qp_num = qpn;
     }
 }
 
-/// Puts the functions of the operations for which `has` holds into a pair.
+/// Sets the functions of a pair: those of operations only where `has` says so.
 fn fill(qp: &mut ibv_qp_ex, has: impl Fn(with) -> bool) {
     qp.wr_start = Some(start);
     qp.wr_complete = Some(complete);
@@ -142,7 +142,7 @@ fn fill(qp: &mut ibv_qp_ex, has: impl Fn(with) -> bool) {
 /// The session that is open on a pair.
 struct Session<'a> {
     drafts: &'a mut Vec<Draft>,
-    /// Of the next request.
+    /// The id of the next request.
     id: u64,
     flags: u32,
 }

@@ -35,7 +35,7 @@ fn a_verb_that_fails_does_nothing() {
     assert_eq!(link.a.enter(ERR), Err(libc::ENOMEM));
     assert_eq!(link.a.state(), RTS);
     assert!(link.works());
-    // The key is still good as well.
+    // The key still works, too.
     link.right.receive(link.b, 1, &[link.right.memory(1, LOCAL).sge(0, 8)]);
     assert_eq!(link.status(Request::send(2, &[region.sge(0, 8)])), SUCCESS);
 }
@@ -66,7 +66,7 @@ fn verbs_of_all_objects_fail() {
     let fail = |verb| fabric.inject(fails(verb, 0));
     let expect = |result, verb| assert_eq!(errno(result), Err((verb, libc::ENOMEM)));
     fail(Verb::AllocMw);
-    // SAFETY: here and below, all objects are alive, and what is refused has done nothing.
+    // SAFETY: here and below, all objects are alive, and a refused verb has done nothing.
     expect(unsafe { Soft.alloc_mw(node.domain, ibv_mw_type::IBV_MW_TYPE_2) }.map(|_| ()), "ibv_alloc_mw");
     fail(Verb::DeallocMw);
     // SAFETY: as above.
@@ -209,7 +209,7 @@ fn a_lost_answer_is_repeated_and_nothing_is_done_twice() {
     link.right.receive(link.b, 4, &[]);
     assert_eq!(link.status(Request::send(5, &[])), SUCCESS);
     assert_eq!(link.right.completed(), [(3, SUCCESS)]);
-    // Numbers still match.
+    // The packet numbers still match.
     link.left.send(link.a, Request::send(6, &[]));
     assert_eq!((link.left.completed(), link.right.completed()), (vec![(6, SUCCESS)], vec![(4, SUCCESS)]));
 }

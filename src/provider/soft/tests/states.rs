@@ -84,7 +84,7 @@ fn each_required_attribute_is_required_and_each_other_refused() {
                 let needed = mask & bit != 0;
                 let allowed = optional(from, to).0 & bit != 0;
                 if allowed && !needed {
-                    // Alternate paths are what this device does not have.
+                    // This device has no alternate paths.
                     let missing = (M::IBV_QP_ALT_PATH | M::IBV_QP_PATH_MIG_STATE).0 & bit != 0;
                     let expected = if missing { Err(libc::EOPNOTSUPP) } else { Ok(()) };
                     let fresh = in_state(&node, from);
@@ -274,7 +274,7 @@ fn reset_drops_what_is_posted_and_keeps_old_completions() {
     link.fabric.run();
     assert_eq!(link.left.completed(), [(2, SUCCESS)]);
     assert_eq!((link.a.query().dest_qp_num, link.a.query().qp_access_flags), (0, 0));
-    // Both ends anew, and the pair works again.
+    // After both ends are connected again, the pair works.
     link.b.enter(ERR).unwrap();
     link.b.enter(RESET).unwrap();
     link.a.connect(link.b);
@@ -303,7 +303,7 @@ fn draining_finishes_what_was_begun_and_holds_the_rest() {
     let link = Link::manual();
     link.left.send(link.a, Request::send(1, &[]));
     link.left.send(link.a, Request::send(2, &[]));
-    // Begun: the peer has no receive yet.
+    // The request has begun: the peer has no receive yet.
     assert!(link.fabric.step());
     link.a.enter(SQD).unwrap();
     assert_eq!((link.a.state(), link.a.query().sq_draining), (SQD, 1));
@@ -316,7 +316,7 @@ fn draining_finishes_what_was_begun_and_holds_the_rest() {
     link.fabric.run();
     assert_eq!(link.left.completed(), [(1, SUCCESS)]);
     assert_eq!((link.a.state(), link.a.query().sq_draining), (SQD, 0));
-    // Its receiving side works meanwhile.
+    // The pair still receives.
     link.left.receive(link.a, 20, &[]);
     link.right.send(link.b, Request::send(21, &[]));
     link.fabric.run();

@@ -13,7 +13,7 @@ pub(super) struct Request {
     pub(super) remote: (u64, u32),
     pub(super) compare_add: u64,
     pub(super) swap: u64,
-    /// Of a datagram: address handle, queue pair number, key.
+    /// Address handle, queue pair number and key of a datagram.
     pub(super) to: Option<(NonNull<ibv_ah>, u32, u32)>,
     pub(super) bind: Option<ibv_send_wr__bindgen_ty_4__bindgen_ty_1>,
 }
@@ -137,7 +137,7 @@ impl Node {
         window
     }
 
-    /// An address handle for a GID, from row `row` of the own ones.
+    /// An address handle for a GID. Row `row` of the GID table is the source.
     pub(super) fn try_address(&self, gid: [u8; 16], row: u8) -> Result<NonNull<ibv_ah>, Errno> {
         self.address_with(&mut address_of(gid, row))
     }
@@ -153,7 +153,7 @@ impl Node {
         self.try_address(gid, 1).unwrap()
     }
 
-    /// What has happened, in words that can be compared: kind and, for a pair, its number.
+    /// The events, as numbers that can be compared: the kind, and which object of its kind (for a pair, its number).
     pub(super) fn events(&self) -> Vec<(ibv_event_type, u32)> {
         let mut all = Vec::new();
         while let Some(event) = self.take_async() {
@@ -203,7 +203,7 @@ pub(super) fn rkey_of(window: NonNull<ibv_mw>) -> u32 {
     unsafe { (*window.as_ptr()).rkey }
 }
 
-/// What a window is to be bound to.
+/// The memory and the rights of a bind.
 pub(super) fn bind_info(region: &Region, offset: u64, length: u64, access: u32) -> ibv_mw_bind_info {
     let addr = region.addr().wrapping_add(offset);
     ibv_mw_bind_info { mr: region.mr.as_ptr(), addr, length, mw_access_flags: access }
@@ -214,7 +214,7 @@ impl Request {
         Self { to: Some((address, qpn, qkey)), ..self }
     }
 
-    /// A bind of a window of type 2 with the next key, which the window has afterwards, as C programs note it.
+    /// A bind of a window of type 2 with its next key. The window holds the new key afterwards, as in C programs.
     pub(super) fn bind(id: u64, window: NonNull<ibv_mw>, bind_info: ibv_mw_bind_info) -> Self {
         let rkey = inline::ibv_inc_rkey(rkey_of(window));
         // SAFETY: alive.

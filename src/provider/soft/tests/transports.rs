@@ -48,7 +48,7 @@ fn to_state(pair: Pair, from: ibv_qp_state, to: ibv_qp_state) -> (ibv_qp_attr, u
     }
 }
 
-/// The optional ones, as the table of the specification has them.
+/// The optional attributes, from the table of the specification.
 fn optional(transport: ibv_qp_type, from: ibv_qp_state, to: ibv_qp_state) -> M {
     let datagram = transport == UD;
     let moving = M::IBV_QP_ALT_PATH | M::IBV_QP_PATH_MIG_STATE;
@@ -99,7 +99,7 @@ fn each_required_attribute_is_required_and_each_other_refused() {
                 for bit in (0..26).map(|bit| 1_u32 << bit).filter(|&bit| bit != M::IBV_QP_STATE.0) {
                     let what = format!("{transport:?}, {from:?} to {to:?}, {bit:#x}");
                     if mask & bit == 0 && optional(transport, from, to).0 & bit != 0 {
-                        // Alternate paths are what this device does not have.
+                        // This device has no alternate paths.
                         let missing = (M::IBV_QP_ALT_PATH | M::IBV_QP_PATH_MIG_STATE).0 & bit != 0;
                         let expected = if missing { Err(libc::EOPNOTSUPP) } else { Ok(()) };
                         let fresh = in_state(&node, transport, from);
@@ -118,7 +118,7 @@ fn each_required_attribute_is_required_and_each_other_refused() {
 
 #[test]
 fn a_reliable_pair_leaves_no_send_error() {
-    // It is never in it, so naming it as the current state is wrong too.
+    // The pair is never in that state, so it is refused as the current state, too.
     let node = Node::new(&Fabric::new(), "one");
     let pair = in_state(&node, RC, RTS);
     let named = ibv_qp_attr { qp_state: RTS, cur_qp_state: SQE, ..ibv_qp_attr::default() };
