@@ -192,9 +192,9 @@ impl State {
             return None;
         }
         let mut bytes = vec![0; len];
-        memory::read(self.regions.era, Source { registered: to, ..Source::default() }, &mut bytes);
+        memory::read(&self.regions.era, Source { registered: to, ..Source::default() }, &mut bytes);
         let not_yet = [NOT_YET; LATE_BYTES];
-        memory::copy(self.regions.era, Source { inline: &not_yet, ..Source::default() }, to);
+        memory::copy(&self.regions.era, Source { inline: &not_yet, ..Source::default() }, to);
         Some(Box::new(Late::new(bytes, to.to_vec())))
     }
 

@@ -88,10 +88,10 @@ impl Extent {
 
     /// `len` bytes at `addr`; `None` if they are not all in it. The region, or the window over them, says whether they
     /// are exposed, and whether they may be written.
-    pub(super) fn span(&self, addr: u64, len: u64, exposed: bool, writable: bool, era: Era) -> Option<Span> {
+    pub(super) fn span(&self, addr: u64, len: u64, exposed: bool, writable: bool, era: &Era) -> Option<Span> {
         let (addr, len) = (usize::try_from(addr).ok()?, usize::try_from(len).ok()?);
         let inside = addr >= self.addr && addr.checked_add(len)? <= self.addr + self.len;
-        inside.then_some(Span { addr, len, exposed, writable, era })
+        inside.then_some(Span { addr, len, exposed, writable, era: era.0 })
     }
 
     /// The region ends, and with it an era.
@@ -100,8 +100,8 @@ impl Extent {
     }
 }
 
-/// Counts the regions that have ended.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// Counts the regions of a fabric that have ended. Each fabric has one. While it is borrowed, no region ends.
+#[derive(Debug, Default)]
 pub(super) struct Era(u64);
 
 /// A piece of registered memory.
@@ -115,7 +115,7 @@ pub(super) struct Span {
     len: usize,
     exposed: bool,
     writable: bool,
-    era: Era,
+    era: u64,
 }
 
 impl Span {
@@ -219,24 +219,24 @@ impl<'a> Source<'a> {
 
 /// Copies bytes until `from` or `to` ends. Does nothing if a span is of an earlier era, or one of `to` is not writable:
 /// the caller has found them under this lock, so neither happens.
-pub(super) fn copy(era: Era, from: Source<'_>, to: &[Span]) {
-    let current = from.registered.iter().chain(to).all(|span| span.era == era);
+pub(super) fn copy(era: &Era, from: Source<'_>, to: &[Span]) {
+    let current = from.registered.iter().chain(to).all(|span| span.era == era.0);
     let permitted = current && to.iter().all(|span| span.writable);
     debug_assert!(permitted, "memory was found under another lock, or to be read");
     if permitted {
-        // SAFETY: this era lasts: no region ends meanwhile.
+        // SAFETY: this era lasts while it is borrowed.
         let from = unsafe { from.pieces() };
-        // SAFETY: this era lasts, and the span is writable.
+        // SAFETY: this era lasts while it is borrowed, and the span is writable.
         carry(from, to.iter().map(|span| unsafe { span.target() }));
     }
 }
 
 /// As [`copy`], into bytes of the device's own.
-pub(super) fn read(era: Era, from: Source<'_>, to: &mut [u8]) {
-    let current = from.registered.iter().all(|span| span.era == era);
+pub(super) fn read(era: &Era, from: Source<'_>, to: &mut [u8]) {
+    let current = from.registered.iter().all(|span| span.era == era.0);
     debug_assert!(current, "memory was found under another lock");
     if current {
-        // SAFETY: this era lasts: no region ends meanwhile.
+        // SAFETY: this era lasts while it is borrowed.
         carry(unsafe { from.pieces() }, iter::once(Target::of_bytes(to)));
     }
 }
@@ -363,11 +363,11 @@ pub(super) enum AtomicOp {
 
 /// Does `op` on the word at the beginning of `span`, and gives the value before. `None` if that is not an aligned word
 /// of exposed memory that may be written.
-pub(super) fn atomic(era: Era, span: Span, op: AtomicOp) -> Option<u64> {
-    if !(span.exposed && span.writable && span.era == era) {
+pub(super) fn atomic(era: &Era, span: Span, op: AtomicOp) -> Option<u64> {
+    if !(span.exposed && span.writable && span.era == era.0) {
         return None;
     }
-    // SAFETY: this era lasts: no region ends meanwhile.
+    // SAFETY: this era lasts while it is borrowed.
     let (word, _, _) = unsafe { span.piece() }.words().next().filter(|(_, _, bytes)| *bytes == WORD)?;
     Some(match op {
         AtomicOp::Add(value) => word.fetch_add(value, Ordering::SeqCst),

@@ -168,7 +168,7 @@ impl Regions {
                 let addr = region.find(entry.addr, part)?;
                 // Memory behind a window is exposed. A window consists of whole words, the memory around it need not.
                 let exposed = region.is_exposed() || region.windows > 0 && self.in_window(index, addr, part);
-                to.push(region.memory.span(addr, part, exposed, write, self.era)?);
+                to.push(region.memory.span(addr, part, exposed, write, &self.era)?);
                 left -= part;
             }
         }
@@ -202,7 +202,7 @@ impl Regions {
         };
         let writes = right.0 & NEEDS_LOCAL_WRITE != 0;
         let writable = region.access & LOCAL_WRITE != 0;
-        if writes && !writable { None } else { region.memory.span(addr, len, true, writes, self.era) }
+        if writes && !writable { None } else { region.memory.span(addr, len, true, writes, &self.era) }
     }
 }
 

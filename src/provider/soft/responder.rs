@@ -161,7 +161,7 @@ impl State {
         let found = self.place(peer, len, &mut target);
         if found.is_ok() {
             self.scribble(peer);
-            memory::copy(self.regions.era, message, &target);
+            memory::copy(&self.regions.era, message, &target);
             self.delay(&target);
         }
         self.target_scratch = target;
@@ -254,7 +254,7 @@ impl State {
                 status: ibv_wc_status::IBV_WC_REM_ACCESS_ERR,
                 receive: with_receive.then_some(ibv_wc_status::IBV_WC_LOC_ACCESS_ERR),
             })?;
-            memory::copy(self.regions.era, message, &[target]);
+            memory::copy(&self.regions.era, message, &[target]);
         }
         if with_receive {
             self.take_receive(peer, ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM, work, None);
@@ -294,11 +294,21 @@ impl State {
         target.clear();
         let found = self.regions.local(requester.pd, work.sges.as_slice(), work.len, true, &mut target);
         if found.is_some() && !silent {
-            memory::copy(self.regions.era, Source { registered: &[source], ..Source::default() }, &target);
+            memory::copy(&self.regions.era, Source { registered: &[source], ..Source::default() }, &target);
             self.delay_answer(index, &target, work.signaled);
         }
         self.target_scratch = target;
         Ok(Reply::Done(if found.is_some() { SUCCESS } else { ibv_wc_status::IBV_WC_LOC_PROT_ERR }))
+    }
+
+    /// The eight bytes that an atomic names.
+    fn word(&self, peer: usize, pair: &Pair, remote: Remote, right: ibv_access_flags) -> Result<Span, Refusal> {
+        permit(pair, right)?;
+        if pair.attributes.max_dest_rd_atomic == 0 {
+            return Err(INVALID_REQUEST);
+        }
+        let found = self.regions.remote(pair.who(peer), remote.rkey, remote.addr, 8, right);
+        found.ok_or(Refusal { status: ibv_wc_status::IBV_WC_REM_ACCESS_ERR, receive: None })
     }
 
     /// An atomic arrives.
@@ -312,16 +322,8 @@ impl State {
         silent: bool,
     ) -> Result<Reply, Refusal> {
         let Some(pair) = self.pairs.get(peer) else { return Ok(Reply::Lost) };
-        let right = ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC;
-        permit(pair, right)?;
-        if pair.attributes.max_dest_rd_atomic == 0 {
-            return Err(INVALID_REQUEST);
-        }
-        let target = self
-            .regions
-            .remote(pair.who(peer), remote.rkey, remote.addr, 8, right)
-            .ok_or(Refusal { status: ibv_wc_status::IBV_WC_REM_ACCESS_ERR, receive: None })?;
-        let before = memory::atomic(self.regions.era, target, op).ok_or(INVALID_REQUEST)?;
+        let target = self.word(peer, pair, remote, ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC)?;
+        let before = memory::atomic(&self.regions.era, target, op).ok_or(INVALID_REQUEST)?;
         if silent && let Some(flight) = self.pairs.get_mut(index).and_then(|pair| pair.flight.as_mut()) {
             flight.executed = Some(before);
         }
@@ -331,19 +333,11 @@ impl State {
     /// An atomic write of eight bytes arrives.
     fn atomic_write(&mut self, peer: usize, remote: Remote, message: Source<'_>) -> Result<Reply, Refusal> {
         let Some(pair) = self.pairs.get(peer) else { return Ok(Reply::Lost) };
-        let right = ibv_access_flags::IBV_ACCESS_REMOTE_WRITE;
-        permit(pair, right)?;
-        if pair.attributes.max_dest_rd_atomic == 0 {
-            return Err(INVALID_REQUEST);
-        }
-        let target = self
-            .regions
-            .remote(pair.who(peer), remote.rkey, remote.addr, 8, right)
-            .ok_or(Refusal { status: ibv_wc_status::IBV_WC_REM_ACCESS_ERR, receive: None })?;
+        let target = self.word(peer, pair, remote, ibv_access_flags::IBV_ACCESS_REMOTE_WRITE)?;
         let mut value = [0; 8];
-        memory::read(self.regions.era, message, &mut value);
+        memory::read(&self.regions.era, message, &mut value);
         let write = AtomicOp::Write(u64::from_ne_bytes(value));
-        memory::atomic(self.regions.era, target, write).ok_or(INVALID_REQUEST)?;
+        memory::atomic(&self.regions.era, target, write).ok_or(INVALID_REQUEST)?;
         Ok(Reply::Done(SUCCESS))
     }
 
@@ -355,7 +349,7 @@ impl State {
         let found = self.regions.local(requester.pd, work.sges.as_slice(), 8, true, &mut target);
         if found.is_some() && !silent {
             let answer = Source { inline: &before.to_ne_bytes(), ..Source::default() };
-            memory::copy(self.regions.era, answer, &target);
+            memory::copy(&self.regions.era, answer, &target);
             self.delay_answer(index, &target, work.signaled);
         }
         self.target_scratch = target;

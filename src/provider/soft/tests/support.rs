@@ -242,3 +242,38 @@ impl Pair {
         unsafe { inline::ibv_bind_mw(self.qp.as_ptr(), window.as_ptr(), &mut bind) }
     }
 }
+
+/// A pair that has gone through the transitions to a state, as its own peer.
+pub(super) fn in_state(node: &Node, transport: ibv_qp_type, state: ibv_qp_state) -> Pair {
+    let pair = node.pair_with(Settings { transport, ..SETTINGS });
+    if state != RESET {
+        pair.init().unwrap();
+    }
+    if [RTR, RTS, SQD, SQE].contains(&state) {
+        pair.rtr(pair).unwrap();
+    }
+    if [RTS, SQD, SQE].contains(&state) {
+        pair.rts().unwrap();
+    }
+    if state == SQE {
+        let bad = Request::send(1, &[ibv_sge { addr: 8, length: 8, lkey: 1 }]);
+        let bad = if transport == UD { bad.to(node.address(pair.gid), pair.qpn(), 0) } else { bad };
+        node.send(pair, bad);
+        node.poll();
+    }
+    if [SQD, ERR].contains(&state) {
+        pair.enter(state).unwrap();
+    }
+    assert_eq!(pair.state(), state);
+    pair
+}
+
+/// The required attributes of a transition.
+pub(super) fn to_state(pair: Pair, from: ibv_qp_state, to: ibv_qp_state) -> (ibv_qp_attr, u32) {
+    match (from, to) {
+        (RESET, INIT) => pair.init_with(),
+        (_, RTR) => pair.rtr_with(pair),
+        (RTR | INIT | RESET, RTS) => pair.rts_with(),
+        _ => (ibv_qp_attr { qp_state: to, ..ibv_qp_attr::default() }, ibv_qp_attr_mask::IBV_QP_STATE.0),
+    }
+}

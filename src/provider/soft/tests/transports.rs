@@ -1,5 +1,6 @@
 //! Transitions and attributes of the transports without acknowledgements.
 
+use super::support::{in_state, to_state};
 use super::*;
 use ibv_qp_attr_mask as M;
 
@@ -12,41 +13,6 @@ const TRANSITIONS: [(ibv_qp_state, &[ibv_qp_state]); 7] = [
     (SQE, &[RESET, RTS, ERR]),
     (ERR, &[RESET, ERR]),
 ];
-
-/// A pair in that state.
-fn in_state(node: &Node, transport: ibv_qp_type, state: ibv_qp_state) -> Pair {
-    let pair = node.pair_with(Settings { transport, ..SETTINGS });
-    if state != RESET {
-        pair.init().unwrap();
-    }
-    if [RTR, RTS, SQD, SQE].contains(&state) {
-        pair.rtr(pair).unwrap();
-    }
-    if [RTS, SQD, SQE].contains(&state) {
-        pair.rts().unwrap();
-    }
-    if state == SQE {
-        let bad = Request::send(1, &[ibv_sge { addr: 8, length: 8, lkey: 1 }]);
-        let bad = if transport == UD { bad.to(node.address(pair.gid), pair.qpn(), 0) } else { bad };
-        node.send(pair, bad);
-        node.poll();
-    }
-    if [SQD, ERR].contains(&state) {
-        pair.enter(state).unwrap();
-    }
-    assert_eq!(pair.state(), state);
-    pair
-}
-
-/// The required attributes of a transition.
-fn to_state(pair: Pair, from: ibv_qp_state, to: ibv_qp_state) -> (ibv_qp_attr, u32) {
-    match (from, to) {
-        (RESET, INIT) => pair.init_with(),
-        (_, RTR) => pair.rtr_with(pair),
-        (RTR | INIT | RESET, RTS) => pair.rts_with(),
-        _ => (ibv_qp_attr { qp_state: to, ..ibv_qp_attr::default() }, M::IBV_QP_STATE.0),
-    }
-}
 
 /// The optional attributes, from the table of the specification.
 fn optional(transport: ibv_qp_type, from: ibv_qp_state, to: ibv_qp_state) -> M {
