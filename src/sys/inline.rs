@@ -40,7 +40,7 @@ pub(crate) unsafe fn ibv_bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: *mut ib
     }
     // SAFETY: the context of a live object is open.
     match unsafe { (*context).ops.bind_mw } {
-        // SAFETY: the provider's own function; the rest is the caller's promise.
+        // SAFETY: the provider's own function, called as its manual page requires (caller).
         Some(post) => unsafe { post(qp, mw, bind) },
         None => libc::EOPNOTSUPP,
     }
@@ -78,7 +78,7 @@ pub(crate) unsafe fn ibv_dealloc_mw(mw: *mut ibv_mw) -> c_int {
     let context = unsafe { (*mw).context };
     // SAFETY: the context of a live object is open.
     match unsafe { (*context).ops.dealloc_mw } {
-        // SAFETY: the provider's own function; the rest is the caller's promise.
+        // SAFETY: the provider's own function, called as its manual page requires (caller).
         Some(dealloc) => unsafe { dealloc(mw) },
         None => libc::EOPNOTSUPP,
     }
@@ -170,7 +170,7 @@ mod extended {
         // SAFETY: open (caller), and the member at its offset.
         let create =
             unsafe { function(context, offset_of!(verbs_context, create_qp_ex), |table| &table.create_qp_ex) }?;
-        // SAFETY: the provider's own function; the rest is the caller's promise.
+        // SAFETY: the provider's own function, called as its manual page requires (caller).
         Some(unsafe { create(context, attributes) })
     }
 
@@ -186,7 +186,7 @@ mod extended {
         // SAFETY: open (caller), and the member at its offset.
         let create =
             unsafe { function(context, offset_of!(verbs_context, create_cq_ex), |table| &table.create_cq_ex) }?;
-        // SAFETY: libibverbs' own function, which calls the provider's; the rest is the caller's promise.
+        // SAFETY: libibverbs' own function, which calls the provider's, called as its manual page requires (caller).
         Some(unsafe { create(context, attributes) })
     }
 }
@@ -206,7 +206,7 @@ macro_rules! functions_of {
             let function = unsafe { (*object).$member };
             // SAFETY: the object was made with it (caller).
             let function = unsafe { function.unwrap_unchecked() };
-            // SAFETY: the provider's own function; the rest is the caller's promise.
+            // SAFETY: the provider's own function, called as its manual page requires (caller).
             unsafe { function(object, $($argument),*) }
         }
     )*};

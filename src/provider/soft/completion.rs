@@ -1,4 +1,4 @@
-//! Completion queues, channels, and what a completion holds.
+//! Completion queues, channels, and the fields of completions.
 #![forbid(unsafe_code)]
 
 use super::{
@@ -315,7 +315,7 @@ pub(super) type Cqs = Table<Cq>;
 /// Completion channels.
 pub(super) type Channels = Table<Channel>;
 
-/// What stands for no completion.
+/// Stands for a completion where there is none: all its fields are undefined.
 pub(super) fn undefined() -> ibv_wc {
     wc(u64::from(JUNK), ibv_wc_status(JUNK), JUNK)
 }

@@ -25,7 +25,8 @@ pub(super) fn fill(ops: &mut ibv_context_ops) {
     ops.req_notify_cq = Some(req_notify_cq);
 }
 
-/// What a data-path verb is to answer instead of doing its work.
+/// The errno of a data-path verb that must not do its work: because of a fault, or because its device or object is
+/// gone.
 pub(super) fn failure(state: &mut State, device: Option<usize>, verb: Verb) -> Option<c_int> {
     if let Some(errno) = state.faults.verb(verb) {
         return Some(errno);

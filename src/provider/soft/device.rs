@@ -56,7 +56,7 @@ const PHYS_DISABLED: u8 = 3;
 const WIDTH_1X: u8 = 1;
 const SPEED_SDR: u8 = 1;
 
-/// What `device_cap_flags` says.
+/// The `device_cap_flags`.
 const CAPABILITIES: Cap = Cap(Cap::IBV_DEVICE_CURR_QP_STATE_MOD.0
     | Cap::IBV_DEVICE_PORT_ACTIVE_EVENT.0
     | Cap::IBV_DEVICE_SYS_IMAGE_GUID.0

@@ -19,7 +19,7 @@ use super::{
 use crate::sys::ibv_wc_status;
 use std::{mem, time::Duration};
 
-/// What became of a request that was sent.
+/// The outcome of sending a request once.
 pub(super) enum Reply {
     /// No answer came back.
     Lost,
@@ -219,7 +219,7 @@ impl State {
         }
     }
 
-    /// Nobody learns what happens to the message on its way.
+    /// The requester does not learn whether the message arrives.
     fn carry_unreliably(&mut self, index: usize, work: &SendWork, flight: Flight, local: &mut Vec<Span>) -> Reply {
         if self.gather(index, work, local).is_none() {
             return Reply::Done(ibv_wc_status::IBV_WC_LOC_PROT_ERR);

@@ -43,7 +43,7 @@ impl Signal {
     }
 }
 
-/// What an event is about.
+/// The object of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Subject {
     Cq(usize),

@@ -73,7 +73,7 @@ handles! {
 /// An open context.
 #[derive(Clone, Copy)]
 pub(super) struct OpenContext<'a> {
-    /// What the C structs of its objects hold.
+    /// The address of the C struct, which the C structs of its objects hold.
     pub(super) raw: *mut ibv_context,
     pub(super) fabric: &'a Fabric,
     index: usize,
@@ -81,7 +81,7 @@ pub(super) struct OpenContext<'a> {
 
 /// A live object of an open context.
 pub(super) struct Object<'a, T> {
-    /// What the C structs of other objects hold.
+    /// The address of the C struct, which the C structs of other objects hold.
     pub(super) raw: *mut T,
     pub(super) context: OpenContext<'a>,
     /// The object's place in the table of its kind.
@@ -89,7 +89,7 @@ pub(super) struct Object<'a, T> {
     marker: PhantomData<&'a T>,
 }
 
-/// Makes an open context, entry `index` of the fabric's table.
+/// Makes the C struct of an open context, which is entry `index` of the fabric's table.
 pub(super) fn new_context(fabric: Fabric, index: usize, name: &str, async_fd: RawFd) -> NonNull<ibv_context> {
     let mut device = ibv_device {
         node_type: ibv_node_type::IBV_NODE_CA,
@@ -122,7 +122,7 @@ pub(super) unsafe fn open_context<'a>(raw: *mut ibv_context) -> OpenContext<'a> 
     let context = raw.cast::<SoftContext>();
     // SAFETY: every context of this provider is the beginning of a `SoftContext`, and this one is open (caller).
     let fabric = unsafe { &(*context).fabric };
-    // SAFETY: a `SoftContext` that is open, for the same reason.
+    // SAFETY: the same `SoftContext`, which is open (caller).
     let index = unsafe { (*context).index };
     OpenContext { raw, fabric, index }
 }

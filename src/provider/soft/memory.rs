@@ -8,7 +8,7 @@
 //! the device uses the same atomics, even for single bytes. That works because exposed regions and windows begin and
 //! end on 8-byte boundaries.
 //!
-//! Addresses are numbers, as they are in `ibv_sge`; whoever registers memory exposes its provenance.
+//! Addresses are numbers, as they are in `ibv_sge`. Registration exposes the provenance of the memory.
 //!
 //! A [`Span`] is a part of a region. It holds the [`Era`] in which it was found; a region that ends begins a new era,
 //! and spans of an earlier era are refused. So safe code cannot reach memory that is not registered any more.
@@ -32,12 +32,12 @@ const BOUNCE: usize = 512;
 pub(super) struct Registration {
     /// # Invariants
     ///
-    /// 0. From registration to deregistration, `len` bytes at `addr` are memory that the device may access as `access`
-    ///    permits: with remote rights, the program uses only relaxed atomics of whole aligned words there; without,
-    ///    what is posted is the device's alone until it completes.
+    /// 0. From registration to deregistration, the device may access `len` bytes at `addr` as `access` permits. If the
+    ///    rights are remote, the program accesses them only by relaxed atomics of whole aligned words. If not, memory
+    ///    that is posted belongs to the device alone until it completes.
     addr: *mut u8,
     len: usize,
-    /// What the keys call the first byte, if that is not its address.
+    /// The address by which the keys name the first byte, if that is not its own address.
     pub(super) iova: Option<u64>,
     pub(super) access: u32,
 }
@@ -58,7 +58,7 @@ impl Registration {
         self.len
     }
 
-    /// The memory, by its number.
+    /// The memory, with its provenance exposed.
     pub(super) fn extent(&self) -> Extent {
         Extent { addr: self.addr.expose_provenance(), len: self.len }
     }
@@ -147,7 +147,7 @@ pub(super) struct Source<'a> {
     pub(super) registered: &'a [Span],
 }
 
-/// Memory that a copy reads, whoever vouches for it.
+/// Memory that a copy reads: a span, or bytes of the device's own.
 #[derive(Clone, Copy)]
 struct Piece<'a> {
     /// # Invariants
@@ -256,11 +256,11 @@ impl Late {
         self.to.iter().any(|to| memory.covers(to))
     }
 
-    /// Writes the payload to where the request wanted it, whoever owns that memory by now.
+    /// Writes the payload to the memory that the request named, even if that belongs to somebody else by now.
     pub(super) fn write(&self) {
-        // SAFETY: nothing here shows that the memory is still registered. Some providers write it regardless, and this
-        // device does as they do. The library must not give the memory back before this completion is polled; tests
-        // under Miri and AddressSanitizer see whether it does.
+        // SAFETY: nothing here shows that the memory is still registered. Some providers write it all the same, and
+        // this device does as they do. The library must not give the memory back before this completion is polled;
+        // tests under Miri and AddressSanitizer see whether it does.
         let to = self.to.iter().map(|span| unsafe { span.target() });
         carry(iter::once(Piece::of_bytes(&self.bytes)), to);
     }
@@ -349,7 +349,7 @@ fn mask(offset: usize, len: usize) -> u64 {
     u64::from_ne_bytes(bytes)
 }
 
-/// What an atomic request does to the word it names.
+/// The operation of an atomic request.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum AtomicOp {
     Add(u64),

@@ -1,4 +1,4 @@
-//! The verbs that make what a protection domain gives access by: regions, windows, address handles.
+//! The verbs that make regions, windows and address handles of a protection domain.
 #![forbid(unsafe_code)]
 
 use super::{

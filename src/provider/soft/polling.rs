@@ -31,7 +31,7 @@ struct Progress {
 enum PollLock {
     Free,
     Held,
-    /// Released by somebody who did not hold it: nobody can take it any more.
+    /// It was released while nobody held it. Nobody can take it any more.
     Broken,
 }
 

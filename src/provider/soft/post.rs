@@ -22,7 +22,7 @@ pub(super) struct Refused<W> {
     pub(super) at: *mut W,
 }
 
-/// What a post answers that queued only a part, and says 0.
+/// The answer of a post that queued only the beginning of its list.
 const HALF: c_int = 0;
 
 impl State {

@@ -70,8 +70,8 @@ pub(super) struct Request<'a, W> {
 impl<'a, T: Handle, W: Linked> Post<'a, T, W> {
     /// # Safety
     ///
-    /// The object is alive, and of this provider; the other arguments keep what `ibv_post_send(3)` and
-    /// `ibv_post_recv(3)` ask for (0, 1). The memory that the requests name belongs to the device until they complete.
+    /// The object is alive and of this provider. The other arguments are as `ibv_post_send(3)` and `ibv_post_recv(3)`
+    /// require (0, 1). The memory that the requests name belongs to the device until they complete.
     pub(super) unsafe fn new(object: *mut T, first: *mut W, bad: *mut *mut W) -> Self {
         // SAFETY: alive (caller).
         Self { object: unsafe { find(object) }, first, bad }

@@ -1,4 +1,4 @@
-//! What a soft device does where the specification leaves a choice: the profiles, and the habits of each.
+//! Profiles: how a soft device behaves where the specification leaves a choice.
 //!
 //! A profile has a row of the reviewed table, which is all that the library knows of the device. Where the row promises
 //! nothing, the device does the worst that the source of its provider allows, at random where that is worse. An

@@ -72,7 +72,7 @@ fn entries(granted: u32) -> c_int {
     c_int::try_from(granted).unwrap_or(c_int::MAX)
 }
 
-/// `ibv_resize_cq`: what is in the queue's `cqe` afterwards.
+/// `ibv_resize_cq`. Gives the new value for the `cqe` of the queue.
 pub(super) fn resize_cq(cq: &Object<'_, ibv_cq>, cqe: u32) -> Result<c_int, VerbError> {
     cq.control(Verb::ResizeCq, |state, index| {
         state.latitudes.resizes();

@@ -43,7 +43,7 @@ const PAGE: u64 = 4096;
 /// Exposed memory consists of whole words of this size.
 const WORD: u64 = 8;
 
-/// What a remote key names.
+/// The object that a remote key names.
 #[derive(Clone, Copy)]
 pub(super) enum Keyed {
     Region(usize),

@@ -56,7 +56,7 @@ pub(super) fn send_work(pair: &mut Pair, request: &Request<'_, ibv_send_wr>) -> 
     checked(pair, asked, |data| request.copy_inline(elements, data))
 }
 
-/// A request whose inline data, if it has any, `copy_inline` appends to a list.
+/// Checks a request against its pair. If it has inline data, `copy_inline` appends the bytes to a vector.
 pub(super) fn checked(
     pair: &mut Pair,
     asked: Asked<'_>,
@@ -92,7 +92,7 @@ pub(super) fn checked(
     })
 }
 
-/// What the completion of an operation calls it.
+/// The opcode of the completion of an operation.
 fn completes_as(operation: Operation) -> ibv_wc_opcode {
     match operation {
         Operation::Send => ibv_wc_opcode::IBV_WC_SEND,

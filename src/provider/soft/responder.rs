@@ -357,7 +357,7 @@ impl State {
     }
 }
 
-/// Refuses what a pair does not let its peer do.
+/// Refuses a request if the pair does not give its peer this right.
 fn permit(pair: &Pair, right: ibv_access_flags) -> Result<(), Refusal> {
     if pair.attributes.access & right.0 == 0 { Err(INVALID_REQUEST) } else { Ok(()) }
 }

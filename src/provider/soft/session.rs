@@ -153,7 +153,7 @@ struct Session<'a> {
 ///
 /// A live queue pair of this provider, on which nobody else posts sends while the result is used.
 unsafe fn session<'a>(qp: *mut ibv_qp_ex) -> Session<'a> {
-    // SAFETY: every pair of this provider is the beginning of a `SoftPair`; this member belongs to who posts (caller).
+    // SAFETY: every pair of this provider is the beginning of a `SoftPair`; nobody else posts (caller).
     let drafts = unsafe { &mut (*qp.cast::<SoftPair>()).drafts };
     // SAFETY: alive (caller).
     let id = unsafe { (*qp).wr_id };

@@ -145,7 +145,7 @@ impl Region {
     fn get(&self, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         assert!(len <= self.words.len() * 8);
-        // SAFETY: as above.
+        // SAFETY: inside the memory, and the device does not access it now.
         unsafe { ptr::copy(self.words.cast(), bytes.as_mut_ptr(), len) };
         bytes
     }
@@ -322,9 +322,9 @@ impl Node {
         }
         let mut bad = ptr::null_mut::<ibv_recv_wr>();
         let post = self.ops().post_recv.unwrap();
-        // SAFETY: as above.
+        // SAFETY: alive; a list; the memory that it names is the device's until the node ends.
         let errno = unsafe { post(pair.qp.as_ptr(), next, &mut bad) };
-        // SAFETY: as above.
+        // SAFETY: null or one of the list.
         (errno, unsafe { bad.as_ref() }.map(|bad| bad.wr_id))
     }
 
@@ -381,11 +381,11 @@ impl Drop for Node {
         }
         // SAFETY: alive, nobody uses it.
         unsafe { Soft.destroy_cq(self.cq) }.unwrap();
-        // SAFETY: as above.
+        // SAFETY: alive, nobody uses it.
         unsafe { Soft.destroy_comp_channel(self.channel) }.unwrap();
-        // SAFETY: as above.
+        // SAFETY: alive, nobody uses it.
         unsafe { Soft.dealloc_pd(self.domain) }.unwrap();
-        // SAFETY: as above.
+        // SAFETY: open, nobody uses it.
         unsafe { Soft.close_device(self.context) }.unwrap();
     }
 }

@@ -1,4 +1,4 @@
-//! The verbs of the control path: each finds what stands behind its pointers, and safe code does the work.
+//! The verbs of the control path. Each finds the objects behind its pointers; safe code does the work.
 #![allow(unsafe_code, reason = "verbs on raw objects")]
 
 use super::{

@@ -30,7 +30,7 @@ pub(super) struct Window {
     bound: Option<Bound>,
 }
 
-/// What a window is bound to.
+/// The memory that a window is bound to.
 #[derive(Clone, Copy)]
 struct Bound {
     region: usize,

@@ -45,7 +45,7 @@ pub(super) fn total(list: &[ibv_sge]) -> u64 {
     list.iter().map(|entry| u64::from(entry.length)).sum()
 }
 
-/// What a send-side request asks for.
+/// The operation of a send-side request.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Operation {
     Send,

@@ -183,7 +183,7 @@ fn row_33_an_address_must_be_of_the_pairs_domain_and_alive() {
     assert_eq!(unsafe { Soft.dealloc_pd(domain) }.unwrap_err().errno(), libc::EBUSY);
     // SAFETY: nobody uses it.
     unsafe { Soft.destroy_ah(foreign) }.unwrap();
-    // SAFETY: as above.
+    // SAFETY: nobody uses it.
     unsafe { Soft.dealloc_pd(domain) }.unwrap();
 
     let post = Post::on(Fabric::manual());

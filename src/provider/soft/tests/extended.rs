@@ -90,11 +90,11 @@ fn functions_are_there_for_the_fields_that_were_asked_for() {
     }
     for (wc_flags, comp_mask) in [(0x80, 0), (1 << 40, 0), (0, 1)] {
         let mut attributes = ibv_cq_init_attr_ex { comp_mask, ..attributes(&node, 4, wc_flags) };
-        // SAFETY: as above.
+        // SAFETY: open; the channel is alive.
         let error = unsafe { Soft.create_cq_ex(node.context, &mut attributes) }.unwrap_err();
         assert_eq!((error.verb(), error.errno()), ("ibv_create_cq_ex", libc::EOPNOTSUPP));
     }
-    // SAFETY: as above.
+    // SAFETY: open; the channel is alive.
     let error = unsafe { Soft.create_cq_ex(node.context, &mut attributes(&node, 0, 0)) }.unwrap_err();
     assert_eq!(error.errno(), libc::EINVAL);
 }

@@ -156,14 +156,14 @@ fn objects_in_use_are_not_destroyed() {
     let errno = |result: Result<(), crate::error::VerbError>| result.map_err(|error| error.errno());
     // SAFETY: alive, and refused.
     assert_eq!(errno(unsafe { Soft.dealloc_pd(node.domain) }), Err(libc::EBUSY));
-    // SAFETY: as above.
+    // SAFETY: alive, and refused.
     assert_eq!(errno(unsafe { Soft.destroy_cq(node.cq) }), Err(libc::EBUSY));
-    // SAFETY: as above.
+    // SAFETY: alive, and refused.
     assert_eq!(errno(unsafe { Soft.destroy_comp_channel(node.channel) }), Err(libc::EBUSY));
-    // SAFETY: as above.
+    // SAFETY: alive, and refused.
     assert_eq!(errno(unsafe { Soft.close_device(node.context) }), Err(libc::EBUSY));
     node.destroy(pair).unwrap();
-    // SAFETY: as above.
+    // SAFETY: alive, and refused.
     assert_eq!(errno(unsafe { Soft.dealloc_pd(node.domain) }), Err(libc::EBUSY));
     node.deregister(&region).unwrap();
 }

@@ -101,7 +101,7 @@ fn data_goes_to_memory_of_the_queues_domain() {
     // SAFETY: nobody uses it.
     unsafe { Soft.destroy_qp(qp) }.unwrap();
     node.deregister(&own).unwrap();
-    // SAFETY: as above.
+    // SAFETY: nobody uses it.
     unsafe { Soft.dealloc_pd(domain) }.unwrap();
 }
 

@@ -161,17 +161,17 @@ impl Node {
                 // SAFETY: the member that such an event has.
                 ibv_event_type::IBV_EVENT_CQ_ERR => u32::from(unsafe { event.element.cq } == self.cq.as_ptr()),
                 ibv_event_type::IBV_EVENT_SRQ_LIMIT_REACHED => {
-                    // SAFETY: as above.
+                    // SAFETY: the member that such an event has.
                     let srq = unsafe { event.element.srq };
                     self.queues.borrow().iter().position(|known| known.as_ptr() == srq).unwrap() as u32
                 }
                 ibv_event_type::IBV_EVENT_PORT_ERR | ibv_event_type::IBV_EVENT_PORT_ACTIVE => {
-                    // SAFETY: as above.
+                    // SAFETY: the member that such an event has.
                     unsafe { event.element.port_num as u32 }
                 }
                 ibv_event_type::IBV_EVENT_DEVICE_FATAL => 0,
                 _ => {
-                    // SAFETY: as above.
+                    // SAFETY: the member that such an event has.
                     let qp = unsafe { event.element.qp };
                     // SAFETY: the pairs of a test live as long as their events wait.
                     unsafe { (*qp).qp_num }

@@ -212,7 +212,7 @@ fn m3_windows_regions_and_pairs_are_of_one_domain() {
             } else {
                 link.right.deregister(&region).unwrap();
             }
-            // SAFETY: as above.
+            // SAFETY: nobody uses it.
             unsafe { Soft.dealloc_pd(domain) }.unwrap();
         }
     }
