@@ -18,6 +18,16 @@ impl VerbError {
         Self { verb, errno }
     }
 
+    /// A failure of `verb` because the device does not have it.
+    pub(crate) fn unsupported(verb: &'static str) -> Self {
+        Self::new(verb, libc::EOPNOTSUPP)
+    }
+
+    /// Whether the device does not have the verb.
+    pub(crate) fn is_unsupported(&self) -> bool {
+        matches!(self.errno, libc::EOPNOTSUPP | libc::ENOSYS)
+    }
+
     /// The C name of the verb, such as `ibv_modify_qp`.
     pub fn verb(&self) -> &'static str {
         self.verb
@@ -35,7 +45,7 @@ impl From<VerbError> for io::Error {
     }
 }
 
-/// What it usually is, where the number alone does not say it.
+/// The usual cause, where the number alone does not say it.
 fn hint(verb: &str, errno: i32) -> &'static str {
     match (verb, errno) {
         ("ibv_create_qp" | "ibv_create_qp_ex", libc::EINVAL | libc::ENOMEM) => {
@@ -56,11 +66,11 @@ fn describe(errno: i32) -> io::Error {
     io::Error::from_raw_os_error(errno)
 }
 
-/// Says on standard error that an object stays alive because the device would not let go of it.
+/// Reports on standard error that an object leaks because the device refused to destroy it.
 ///
-/// Leaking is the only sound answer then, but a silent leak would be a riddle.
+/// Leaking is the only sound answer: the device may still use the object. But nobody would find a silent leak.
 pub(crate) fn note_leak(what: &'static str, error: VerbError) {
     use io::Write;
-    // Not `eprintln!`, which panics where it cannot write; this runs in drops.
+    // `eprintln!` panics if it cannot write. This runs in drops, which must not panic.
     let _ = writeln!(io::stderr(), "interlock: {what} stays allocated for the life of the process: {error}");
 }

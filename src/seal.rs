@@ -1,7 +1,7 @@
 //! The key to methods of sealed traits.
 //!
-//! A bound on a sealed trait makes the methods of its supertraits callable by anybody. So those take a [`Key`], which
-//! only this crate can make.
+//! Anybody with a bound on a sealed trait can call the methods of its supertraits. So those methods take a [`Key`],
+//! which only this crate can make.
 
 /// Shows that the caller is inside this crate.
 #[derive(Clone, Copy, Debug)]

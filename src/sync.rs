@@ -1,4 +1,6 @@
-//! Atomics, locks and cells: the standard library's, or loom's where the models run.
+//! Atomics, locks and cells: those of the standard library, or those of loom where its models run.
+
+use std::sync::PoisonError;
 
 #[cfg(loom)]
 pub(crate) use loom::{
@@ -15,7 +17,7 @@ pub(crate) use std::sync::{
     atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
 };
 
-/// `core::cell::UnsafeCell` with the interface of loom's, which watches each access.
+/// `core::cell::UnsafeCell` with the interface of loom's, which checks each access.
 #[cfg(not(loom))]
 #[derive(Debug)]
 #[repr(transparent)]
@@ -33,7 +35,13 @@ impl<T> UnsafeCell<T> {
     }
 }
 
-/// Locks; a panic of another holder changes nothing, since no critical section here leaves a half-done state.
+/// Locks, even if a holder has panicked: no critical section of this library leaves a half-done state.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// As [`lock`], for mutexes that are the standard library's even under loom, such as statics.
+#[allow(dead_code, reason = "not in every build")]
+pub(crate) fn lock_std<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

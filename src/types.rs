@@ -7,25 +7,53 @@ use std::str::FromStr;
 use std::time::Duration;
 
 /// A number outside the range of its type.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{value} is no {what}: the range is {least}..={most}")]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the {what} must be {} to {}, not {}", base.of(*least), base.of(*most), base.of(*value))]
 pub struct OutOfRange {
     what: &'static str,
+    base: Base,
     value: u64,
     least: u64,
     most: u64,
 }
 
+/// The text, so that numbers have the same base in both.
+impl fmt::Debug for OutOfRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "OutOfRange({self})")
+    }
+}
+
+/// How a number prints.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Base {
+    Decimal,
+    Hexadecimal,
+}
+
+impl Base {
+    fn of(self, number: u64) -> String {
+        match self {
+            Self::Decimal => number.to_string(),
+            Self::Hexadecimal => format!("{number:#x}"),
+        }
+    }
+}
+
 impl OutOfRange {
     /// Checks the range of a number that has no type of its own.
     pub(crate) fn check(what: &'static str, value: u64, least: u64, most: u64) -> Result<(), Self> {
-        if (least..=most).contains(&value) { Ok(()) } else { Err(Self { what, value, least, most }) }
+        if (least..=most).contains(&value) {
+            Ok(())
+        } else {
+            Err(Self { what, base: Base::Decimal, value, least, most })
+        }
     }
 }
 
 /// Declares a newtype over an integer with a range.
 macro_rules! number {
-    ($(#[$doc:meta])* $name:ident($int:ty), $what:literal, $least:literal..=$most:literal) => {
+    ($(#[$doc:meta])* $name:ident($int:ty), $base:ident $what:literal, $least:literal..=$most:literal) => {
         $(#[$doc])*
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub struct $name($int);
@@ -41,7 +69,8 @@ macro_rules! number {
                 if value >= $least && value <= $most {
                     Ok(Self(value))
                 } else {
-                    Err(OutOfRange { what: $what, value: value as u64, least: $least as u64, most: $most as u64 })
+                    let (base, least, most) = (Base::$base, $least as u64, $most as u64);
+                    Err(OutOfRange { what: $what, base, value: value as u64, least, most })
                 }
             }
 
@@ -72,7 +101,7 @@ macro_rules! number {
     };
 }
 
-/// Lets numbers print in the decimal base.
+/// Numbers that print in decimal.
 macro_rules! decimal {
     ($($name:ident),+) => {$(
         impl fmt::Display for $name {
@@ -90,7 +119,7 @@ macro_rules! decimal {
 }
 decimal!(Psn, PortNumber, AckTimeout, RetryCount, RnrRetry, RnrTimer, ReadDepth);
 
-/// In hexadecimal, as the tools of rdma-core print it, everywhere: `0x38`.
+/// Hexadecimal, as the tools of rdma-core print it: `0x38`.
 impl fmt::Display for Qpn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:#x}", self.0)
@@ -106,51 +135,51 @@ impl fmt::Debug for Qpn {
 number! {
     /// A queue pair number: 24 bits, unique on one device only. It prints in hexadecimal.
     #[doc(alias = "qp_num")]
-    Qpn(u32), "queue pair number", 0..=0xff_ffff
+    Qpn(u32), Hexadecimal "queue pair number", 0..=0xff_ffff
 }
 number! {
     /// A packet sequence number: 24 bits. The first that one side sends is the first that the other expects.
     #[doc(alias = "sq_psn")]
     #[doc(alias = "rq_psn")]
-    Psn(u32), "packet sequence number", 0..=0xff_ffff
+    Psn(u32), Decimal "packet sequence number", 0..=0xff_ffff
 }
 number! {
     /// A port of a device; they count from 1.
     #[doc(alias = "port_num")]
-    PortNumber(u8), "port number", 1..=254
+    PortNumber(u8), Decimal "port number", 1..=254
 }
 number! {
     /// How long a requester waits for an acknowledgement: `4.096 µs * 2^n`; 0 waits for ever.
     ///
-    /// 14 is 67 ms, 18 is 1.07 s. Devices may wait up to four times as long. It is given up after
+    /// 14 is 67 ms, 18 is 1.07 s. Devices may wait up to four times as long. The request fails after
     /// `retry_count + 1` such waits.
     #[doc(alias = "timeout")]
-    AckTimeout(u8), "acknowledgement timeout exponent", 0..=31
+    AckTimeout(u8), Decimal "acknowledgement timeout exponent", 0..=31
 }
 number! {
     /// How often a request is sent again after an acknowledgement timeout.
     ///
     /// Soft-RoCE takes 7 as "for ever".
     #[doc(alias = "retry_cnt")]
-    RetryCount(u8), "retry count", 0..=7
+    RetryCount(u8), Decimal "retry count", 0..=7
 }
 number! {
     /// How often a request is sent again after the peer said that it is not ready to receive; 7 is for ever.
     #[doc(alias = "rnr_retry")]
-    RnrRetry(u8), "receiver-not-ready retry count", 0..=7
+    RnrRetry(u8), Decimal "receiver-not-ready retry count", 0..=7
 }
 number! {
-    /// How long this side asks a peer to wait when no receive is posted: a code.
+    /// A code for how long this side asks a peer to wait when no receive is posted.
     ///
-    /// 1 is 10 µs, 12 is 0.64 ms, 20 is 10.24 ms, 31 is 491.52 ms; 0 is not the least but the greatest, 655.36 ms.
+    /// 1 is 10 µs, 12 is 0.64 ms, 20 is 10.24 ms, 31 is 491.52 ms. 0 is the longest time, 655.36 ms.
     #[doc(alias = "min_rnr_timer")]
-    RnrTimer(u8), "receiver-not-ready timer code", 0..=31
+    RnrTimer(u8), Decimal "receiver-not-ready timer code", 0..=31
 }
 number! {
     /// How many RDMA reads and atomics may be outstanding at once, as requester or as responder.
     #[doc(alias = "max_rd_atomic")]
     #[doc(alias = "max_dest_rd_atomic")]
-    ReadDepth(u8), "read depth", 0..=255
+    ReadDepth(u8), Decimal "read depth", 0..=255
 }
 
 impl Psn {
@@ -161,9 +190,11 @@ impl Psn {
         Self(RandomState::new().hash_one(()) as u32 & 0xff_ffff)
     }
 
-    /// One to begin the next life of a pair with that would have sent this next: packets of before that are still under way,
-    /// and their answers, are behind it. Numbers are compared round a circle, so every other random one is not ahead: there
-    /// soft-RoCE takes a late acknowledgement for one of what it sends now, which it says then has arrived.
+    /// A start for the next life of a pair whose next packet would have had this number. It is so far ahead that late
+    /// packets of the last life, and their acknowledgements, fall outside the window.
+    ///
+    /// Sequence numbers wrap around, so half of all random starts are behind. From such a start, soft-RoCE takes a late
+    /// acknowledgement for one of a new packet, and reports that packet as arrived.
     pub(crate) fn of_next_life(self) -> Self {
         const AHEAD: u32 = 1 << 21;
         Self((self.0 + AHEAD + Self::random().0 % AHEAD) & 0xff_ffff)
@@ -174,7 +205,7 @@ impl Qpn {
     /// The members of a multicast group.
     pub const MULTICAST: Self = Self(0xff_ffff);
 
-    /// What a device says, of which 24 bits count.
+    /// From what a device says: the lower 24 bits.
     #[inline(always)]
     pub(crate) fn from_device(number: u32) -> Self {
         Self(number & 0xff_ffff)
@@ -182,7 +213,7 @@ impl Qpn {
 }
 
 impl ReadDepth {
-    /// The nearest to a limit of a device.
+    /// The depth nearest to a limit of a device.
     pub(crate) fn saturating(limit: i32) -> Self {
         Self(limit.clamp(0, 255) as u8)
     }
@@ -203,16 +234,16 @@ impl RnrRetry {
     pub const FOREVER: Self = Self(7);
 }
 
-/// The local key of registered memory: goes into the requests of its own program.
+/// The local key of registered memory. Requests of its own program name the memory by it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Lkey(pub(crate) u32);
 
-/// The remote key of registered memory: what a peer must name to reach it.
+/// The remote key of registered memory. Requests of a peer name the memory by it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Rkey(pub(crate) u32);
 
-/// The key that a datagram must bring along to be taken: the same on both sides. Keys with the top bit set are for the
-/// privileged.
+/// The key of a datagram queue pair: it takes only datagrams that carry the same key. Only privileged programs may use
+/// keys with the top bit set.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[doc(alias = "qkey")]
 pub struct Qkey(pub u32);
@@ -222,7 +253,8 @@ impl Qkey {
     pub const USUAL: Self = Self(0x1111_1111);
 }
 
-/// A partition key: two ports speak with each other if the lower 15 bits are the same and at least one of them is a full member.
+/// A partition key. Two ports can communicate if the lower 15 bits of their keys are the same and at least one port is
+/// a full member.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[doc(alias = "pkey")]
 pub struct Pkey(pub u16);
@@ -284,7 +316,9 @@ impl Mtu {
     pub fn from_bytes(bytes: u32) -> Result<Self, OutOfRange> {
         let all = [Self::Bytes256, Self::Bytes512, Self::Bytes1024, Self::Bytes2048, Self::Bytes4096];
         let found = all.into_iter().find(|mtu| mtu.bytes() == bytes);
-        found.ok_or(OutOfRange { what: "MTU in bytes (a power of two)", value: bytes.into(), least: 256, most: 4096 })
+        let base = Base::Decimal;
+        let (what, value) = ("MTU in bytes, a power of two,", bytes.into());
+        found.ok_or(OutOfRange { what, base, value, least: 256, most: 4096 })
     }
 
     /// The MTU with this code of the specification, 1 to 5.
@@ -299,7 +333,10 @@ impl Mtu {
             3 => Self::Bytes1024,
             4 => Self::Bytes2048,
             5 => Self::Bytes4096,
-            _ => return Err(OutOfRange { what: "MTU code", value: code.into(), least: 1, most: 5 }),
+            _ => {
+                let (what, base) = ("MTU code", Base::Decimal);
+                return Err(OutOfRange { what, base, value: code.into(), least: 1, most: 5 });
+            }
         })
     }
 
@@ -413,7 +450,7 @@ mod tests {
         assert!(PortNumber::new(0).is_err());
         assert_eq!(
             Psn::new(0x100_0000).unwrap_err().to_string(),
-            "16777216 is no packet sequence number: the range is 0..=16777215"
+            "the packet sequence number must be 0 to 16777215, not 16777216"
         );
     }
 
@@ -424,6 +461,9 @@ mod tests {
             (format!("{number:?}"), number.to_string(), format!("{number:#x}")),
             ("Qpn(0x38)".into(), "0x38".into(), "0x38".into())
         );
+        let error = Qpn::new(0x100_0000).unwrap_err();
+        assert_eq!(error.to_string(), "the queue pair number must be 0x0 to 0xffffff, not 0x1000000");
+        assert_eq!(format!("{error:?}"), format!("OutOfRange({error})"));
         assert_eq!(format!("{:?} {0}", Psn::new(56).unwrap()), "Psn(56) 56");
     }
 

@@ -148,9 +148,9 @@ interlock::domain! { struct Elsewhere; }
 /// Paths with one number each that is out of range, and what the error calls it.
 fn bad_paths(good: PeerPath) -> [(PeerPath, &'static str); 3] {
     [
-        (PeerPath { flow_label: 1 << 20, ..good }, "1048576 is no flow label: the range is 0..=1048575"),
-        (PeerPath { hop_limit: 0, ..good }, "0 is no hop limit: the range is 1..=255"),
-        (PeerPath { service_level: 200, ..good }, "200 is no service level: the range is 0..=15"),
+        (PeerPath { flow_label: 1 << 20, ..good }, "the flow label must be 0 to 1048575, not 1048576"),
+        (PeerPath { hop_limit: 0, ..good }, "the hop limit must be 1 to 255, not 0"),
+        (PeerPath { service_level: 200, ..good }, "the service level must be 0 to 15, not 200"),
     ]
 }
 

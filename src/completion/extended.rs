@@ -95,15 +95,12 @@ pub(super) fn poll_of(walk: Walk) -> Result<PollCq, CompletionQueueError> {
 
 /// What a device without it answers.
 pub(super) fn none() -> CompletionQueueError {
-    CompletionQueueError::NotExtended(VerbError::new("ibv_create_cq_ex", libc::EOPNOTSUPP))
+    CompletionQueueError::NotExtended(VerbError::unsupported("ibv_create_cq_ex"))
 }
 
 /// Why there is no extended queue.
 pub(super) fn explain(error: VerbError) -> CompletionQueueError {
-    match error.errno() {
-        libc::EOPNOTSUPP | libc::ENOSYS => CompletionQueueError::NotExtended(error),
-        _ => error.into(),
-    }
+    if error.is_unsupported() { CompletionQueueError::NotExtended(error) } else { error.into() }
 }
 
 /// Whether the context is `served`, and all functions are there that are called.

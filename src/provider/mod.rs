@@ -1,13 +1,13 @@
 //! The control path: one table of verbs with two implementations, rdma-core and the soft device.
 //!
-//! The data path does not come through here: it calls the function table of the `ibv_context` that both
-//! implementations fill (see `sys::inline`). Public types know neither implementation.
+//! The data path does not use this table. It calls the function table of the `ibv_context`, which both implementations
+//! fill (see `sys::inline`). Public types know neither implementation.
 //!
-//! ASSUMPTION: `ibv_dereg_mr`, `ibv_destroy_qp` and a move to Reset that return 0 have ended every access of the device
-//! through the region or the pair.
+//! ASSUMPTION: when `ibv_dereg_mr`, `ibv_destroy_qp` or a move to Reset returns 0, every access of the device through
+//! the region or the pair has ended.
 //!
-//! Each verb of C reports failure in its own way (NULL and `errno`, a positive number, -1 and `errno`); here all say
-//! [`VerbError`].
+//! The verbs of C report failure in several ways (NULL and `errno`, a positive number, -1 and `errno`). Here all of
+//! them answer [`VerbError`].
 
 pub(crate) mod handles;
 #[cfg(feature = "rdma-core")]
@@ -21,18 +21,18 @@ use crate::sys;
 use reviewed::Promises;
 use std::{fmt, os::fd::RawFd, ptr::NonNull, time::Duration};
 
-/// What a device list says of one device.
+/// An entry of a device list.
 #[derive(Clone, Debug)]
 pub(crate) struct Listed {
     pub(crate) name: String,
-    /// Network byte order, as `ibv_get_device_guid` has it.
+    /// In network byte order, as `ibv_get_device_guid` gives it.
     pub(crate) guid_be: u64,
 }
 
-/// A context, and whose it is.
+/// A context, and the implementation that it belongs to.
 #[derive(Debug)]
 pub(crate) struct Opened {
-    /// Open, and not opened by anybody else.
+    /// Open. Nobody else has this one.
     pub(crate) context: NonNull<sys::ibv_context>,
     pub(crate) provider: &'static dyn Provider,
     /// The address of the fabric that a soft device belongs to.
@@ -46,7 +46,7 @@ impl Opened {
     }
 }
 
-/// Opens the device of that name, a real one if both have it; `None` if there is none.
+/// Opens the device of that name; `None` if there is none. A real device comes before a soft one of the same name.
 #[cfg_attr(not(feature = "rdma-core"), allow(clippy::unnecessary_wraps, reason = "libibverbs can fail"))]
 pub(crate) fn open(name: &str) -> Result<Option<Opened>, VerbError> {
     #[cfg(feature = "rdma-core")]
@@ -68,7 +68,7 @@ pub(crate) fn hardware() -> Result<Vec<Listed>, VerbError> {
     Ok(Vec::new())
 }
 
-/// The soft devices that this process has without asking.
+/// The soft devices that every process has.
 pub(crate) fn simulated() -> Vec<Listed> {
     #[cfg(feature = "soft")]
     return soft::devices();
@@ -80,24 +80,24 @@ pub(crate) fn simulated() -> Vec<Listed> {
 ///
 /// # Safety
 ///
-/// Of each method: the objects passed in came from the same implementation and are alive, and nobody else destroys
-/// them meanwhile. A destroying verb that returns `Ok` ends the object (and, for a queue pair or memory region, every
-/// access of the device through it); on `Err` it lives on.
+/// For each method: the objects passed in came from the same implementation and are alive, and nobody else destroys
+/// them meanwhile. After a destroying verb that returns `Ok`, the object is gone, and the device no longer uses memory
+/// through it. After `Err`, the object is still alive.
 #[allow(unsafe_code, reason = "verbs on raw objects")]
-#[allow(dead_code, reason = "the whole table is one contract, used up or not")]
+#[allow(dead_code, reason = "one table for all builds; some use fewer verbs")]
 pub(crate) trait Provider: fmt::Debug + Send + Sync {
     /// `ibv_close_device`.
     unsafe fn close_device(&self, context: NonNull<sys::ibv_context>) -> Result<(), VerbError>;
     /// `ibv_query_device`.
     unsafe fn query_device(&self, context: NonNull<sys::ibv_context>) -> Result<sys::ibv_device_attr, VerbError>;
-    /// What may be believed of the device, where it says so itself: the soft device does. Others are looked up by what
-    /// `query_device` answers.
+    /// What may be believed of the device, if its provider says so itself, as the soft device does. Other devices are
+    /// looked up in the reviewed table by the answer of `query_device`.
     unsafe fn promises(&self, context: NonNull<sys::ibv_context>) -> Option<&'static Promises> {
         let _ = context;
         None
     }
-    /// `ibv_query_device_ex`: what it adds to `query_device`, such as which transports page on demand. Zero where the device does
-    /// not say.
+    /// `ibv_query_device_ex`: more than `query_device`, such as which transports page on demand. Members that the
+    /// device does not fill are zero.
     unsafe fn query_device_ex(&self, context: NonNull<sys::ibv_context>) -> Result<sys::ibv_device_attr_ex, VerbError>;
     /// `ibv_query_port`. Ports count from 1.
     unsafe fn query_port(&self, context: NonNull<sys::ibv_context>, port: u8) -> Result<sys::ibv_port_attr, VerbError>;
@@ -106,7 +106,8 @@ pub(crate) trait Provider: fmt::Debug + Send + Sync {
     /// `ibv_query_pkey`: row `index` of the table of partition keys, in host byte order.
     unsafe fn query_pkey(&self, context: NonNull<sys::ibv_context>, port: u8, index: u16) -> Result<u16, VerbError>;
 
-    /// The descriptor that is readable while asynchronous events wait. It does not block and lives as long as the context.
+    /// The descriptor that is readable while asynchronous events wait. It is non-blocking, and lives as long as the
+    /// context.
     ///
     /// # Safety
     ///
@@ -117,7 +118,7 @@ pub(crate) trait Provider: fmt::Debug + Send + Sync {
     }
     /// `ibv_get_async_event` and `ibv_ack_async_event`: takes and acknowledges one event, if there is one.
     ///
-    /// Of the element only the address may be used, unless the caller knows that the object is still alive.
+    /// The object of the event may be gone: unless the caller knows better, only its address may be used.
     unsafe fn take_async_event(
         &self,
         context: NonNull<sys::ibv_context>,
@@ -128,7 +129,7 @@ pub(crate) trait Provider: fmt::Debug + Send + Sync {
     /// `ibv_dealloc_pd`.
     unsafe fn dealloc_pd(&self, pd: NonNull<sys::ibv_pd>) -> Result<(), VerbError>;
 
-    /// `ibv_reg_mr`, with `access` of `ibv_access_flags`. From here on the device may touch `len` bytes at `addr`.
+    /// `ibv_reg_mr`. From now on the device may access `len` bytes at `addr`.
     unsafe fn reg_mr(
         &self,
         pd: NonNull<sys::ibv_pd>,
@@ -164,7 +165,7 @@ pub(crate) trait Provider: fmt::Debug + Send + Sync {
         pd: NonNull<sys::ibv_pd>,
         kind: sys::ibv_mw_type,
     ) -> Result<NonNull<sys::ibv_mw>, VerbError>;
-    /// `ibv_dealloc_mw`; ends a binding too.
+    /// `ibv_dealloc_mw`. A window that is bound is unbound.
     unsafe fn dealloc_mw(&self, mw: NonNull<sys::ibv_mw>) -> Result<(), VerbError>;
 
     /// `ibv_create_ah`.
@@ -173,24 +174,25 @@ pub(crate) trait Provider: fmt::Debug + Send + Sync {
         pd: NonNull<sys::ibv_pd>,
         attributes: &mut sys::ibv_ah_attr,
     ) -> Result<NonNull<sys::ibv_ah>, VerbError>;
-    /// `ibv_destroy_ah`. No request that names it is outstanding (caller).
+    /// `ibv_destroy_ah`. The caller knows that no request in flight names it.
     unsafe fn destroy_ah(&self, ah: NonNull<sys::ibv_ah>) -> Result<(), VerbError>;
 
-    /// `ibv_create_comp_channel`; its `fd` does not block.
+    /// `ibv_create_comp_channel`. Its `fd` is non-blocking.
     unsafe fn create_comp_channel(
         &self,
         context: NonNull<sys::ibv_context>,
     ) -> Result<NonNull<sys::ibv_comp_channel>, VerbError>;
     /// `ibv_destroy_comp_channel`.
     unsafe fn destroy_comp_channel(&self, channel: NonNull<sys::ibv_comp_channel>) -> Result<(), VerbError>;
-    /// `ibv_get_cq_event` and `ibv_ack_cq_events`: takes and acknowledges one event, if there is one: its queue.
+    /// `ibv_get_cq_event` and `ibv_ack_cq_events`: takes and acknowledges one event, if there is one, and gives its
+    /// queue.
     ///
-    /// Of the queue only the address may be used, unless the caller knows that it is still alive.
+    /// The queue may be gone: unless the caller knows better, only its address may be used.
     unsafe fn take_cq_event_of(
         &self,
         channel: NonNull<sys::ibv_comp_channel>,
     ) -> Result<Option<NonNull<sys::ibv_cq>>, VerbError>;
-    /// As `take_cq_event_of`, on a channel of one queue: whether there was an event.
+    /// As `take_cq_event_of`, for a channel of one queue. Returns whether there was an event.
     ///
     /// # Safety
     ///
@@ -218,13 +220,13 @@ pub(crate) trait Provider: fmt::Debug + Send + Sync {
         context: NonNull<sys::ibv_context>,
         attributes: &mut sys::ibv_cq_init_attr_ex,
     ) -> Result<NonNull<sys::ibv_cq_ex>, VerbError>;
-    /// `ibv_resize_cq` to at least `cqe` entries; what was granted is in the queue's `cqe`, which nobody else may read
-    /// meanwhile.
+    /// `ibv_resize_cq` to at least `cqe` entries. The verb writes the granted size to the `cqe` of the queue, which
+    /// nobody else may read meanwhile.
     unsafe fn resize_cq(&self, cq: NonNull<sys::ibv_cq>, cqe: u32) -> Result<(), VerbError>;
     /// `ibv_destroy_cq`.
     unsafe fn destroy_cq(&self, cq: NonNull<sys::ibv_cq>) -> Result<(), VerbError>;
 
-    /// `ibv_create_srq`; writes what was granted into `attributes.attr`. The limit is not set here.
+    /// `ibv_create_srq`. Writes the granted sizes to `attributes.attr`. It does not set the limit.
     unsafe fn create_srq(
         &self,
         pd: NonNull<sys::ibv_pd>,
@@ -237,19 +239,19 @@ pub(crate) trait Provider: fmt::Debug + Send + Sync {
         attributes: &mut sys::ibv_srq_attr,
         mask: sys::ibv_srq_attr_mask,
     ) -> Result<(), VerbError>;
-    /// `ibv_query_srq`. A limit of 0: not armed, or gone off.
+    /// `ibv_query_srq`. A limit of 0 means that none is armed, or that its event was raised.
     unsafe fn query_srq(&self, srq: NonNull<sys::ibv_srq>) -> Result<sys::ibv_srq_attr, VerbError>;
-    /// `ibv_destroy_srq`. Ends every access of the device through its receives.
+    /// `ibv_destroy_srq`. The device no longer writes memory through its receives.
     unsafe fn destroy_srq(&self, srq: NonNull<sys::ibv_srq>) -> Result<(), VerbError>;
 
-    /// `ibv_create_qp`; writes what was granted into `attributes.cap`.
+    /// `ibv_create_qp`. Writes the granted sizes to `attributes.cap`.
     unsafe fn create_qp(
         &self,
         pd: NonNull<sys::ibv_pd>,
         attributes: &mut sys::ibv_qp_init_attr,
     ) -> Result<NonNull<sys::ibv_qp>, VerbError>;
-    /// `ibv_create_qp_ex`, and `ibv_qp_to_qp_ex` of the result: `None` where the provider made a pair without `ibv_wr_*`
-    /// all the same. `EOPNOTSUPP`: the device has no such pairs.
+    /// `ibv_create_qp_ex`, and `ibv_qp_to_qp_ex` of the result: `None` if the provider made a pair without `ibv_wr_*`
+    /// although it was asked for one. `EOPNOTSUPP`: the device has no such pairs.
     ///
     /// # Safety
     ///
@@ -259,7 +261,7 @@ pub(crate) trait Provider: fmt::Debug + Send + Sync {
         context: NonNull<sys::ibv_context>,
         attributes: &mut sys::ibv_qp_init_attr_ex,
     ) -> Result<(NonNull<sys::ibv_qp>, Option<NonNull<sys::ibv_qp_ex>>), VerbError>;
-    /// `ibv_modify_qp`. On `Err` neither state nor attributes changed.
+    /// `ibv_modify_qp`. After `Err`, neither state nor attributes have changed.
     unsafe fn modify_qp(
         &self,
         qp: NonNull<sys::ibv_qp>,
@@ -279,6 +281,6 @@ pub(crate) trait Provider: fmt::Debug + Send + Sync {
     /// `ibv_detach_mcast`.
     unsafe fn detach_mcast(&self, qp: NonNull<sys::ibv_qp>, gid: &sys::ibv_gid, lid: u16) -> Result<(), VerbError>;
 
-    /// How long until the device wants to be polled although nothing has happened; `None` if it runs by itself.
+    /// How long until the device must be polled even if nothing happens; `None` if it runs by itself.
     fn next_timer(&self, context: NonNull<sys::ibv_context>) -> Option<Duration>;
 }

@@ -3,7 +3,10 @@
 
 use super::{Listed, Provider};
 use crate::error::VerbError;
-use crate::sys;
+use crate::sys::{
+    self, ibv_close_device, ibv_dealloc_pd, ibv_dereg_mr, ibv_destroy_ah, ibv_destroy_comp_channel, ibv_destroy_cq,
+    ibv_destroy_qp, ibv_destroy_srq, inline::ibv_dealloc_mw,
+};
 use std::{ffi::CStr, io, mem, os::fd::RawFd, ptr::NonNull, time::Duration};
 
 #[cfg(test)]
@@ -13,7 +16,7 @@ mod tests;
 #[derive(Debug)]
 pub(crate) struct RdmaCore;
 
-/// A verb that returns 0 or an errno. (Some old providers return -1 and set `errno`.)
+/// The result of a verb that returns 0 or an errno. Some old providers return -1 and set `errno` instead.
 fn zero_or_errno(verb: &'static str, result: i32) -> Result<(), VerbError> {
     match result {
         0 => Ok(()),
@@ -22,13 +25,13 @@ fn zero_or_errno(verb: &'static str, result: i32) -> Result<(), VerbError> {
     }
 }
 
-/// A verb that returns NULL and sets `errno`.
+/// The result of a verb that returns NULL and sets `errno` on failure.
 fn non_null<T>(verb: &'static str, pointer: *mut T) -> Result<NonNull<T>, VerbError> {
     NonNull::new(pointer).ok_or_else(|| last_errno(verb))
 }
 
 fn last_errno(verb: &'static str) -> VerbError {
-    // Never 0: a failure without a reason is still a failure.
+    // A failure without an errno is still a failure.
     let errno = io::Error::last_os_error().raw_os_error().filter(|&errno| errno > 0);
     VerbError::new(verb, errno.unwrap_or(libc::EIO))
 }
@@ -38,7 +41,7 @@ fn find<R>(mut f: impl FnMut(*mut sys::ibv_device) -> Option<R>) -> Result<Optio
     let mut count = 0;
     // SAFETY: `count` may be written.
     let list = match non_null("ibv_get_device_list", unsafe { sys::ibv_get_device_list(&mut count) }) {
-        // This kernel has no RDMA at all.
+        // This kernel has no RDMA subsystem.
         Err(error) if error.errno() == libc::ENOSYS => return Ok(None),
         list => list?,
     };
@@ -65,13 +68,13 @@ fn name(device: *mut sys::ibv_device) -> String {
 
 /// `ibv_is_fork_initialized`.
 pub(crate) fn fork_status() -> sys::ibv_fork_status {
-    // SAFETY: asks the kernel.
+    // SAFETY: takes nothing.
     unsafe { sys::ibv_is_fork_initialized() }
 }
 
 /// `ibv_fork_init`.
 pub(crate) fn fork_init() -> Result<(), VerbError> {
-    // SAFETY: refuses where it is too late.
+    // SAFETY: takes nothing; it refuses where it is too late.
     zero_or_errno("ibv_fork_init", unsafe { sys::ibv_fork_init() })
 }
 
@@ -86,7 +89,7 @@ pub(crate) fn devices() -> Result<Vec<Listed>, VerbError> {
     Ok(all)
 }
 
-/// Opens the device of that name; `None` if there is none. Its asynchronous events do not block.
+/// Opens the device of that name; `None` if there is none. Its descriptor for asynchronous events is non-blocking.
 pub(crate) fn open(wanted: &str) -> Result<Option<NonNull<sys::ibv_context>>, VerbError> {
     let context = find(|device| {
         // SAFETY: a device of the list, which is freed only after this.
@@ -96,7 +99,7 @@ pub(crate) fn open(wanted: &str) -> Result<Option<NonNull<sys::ibv_context>>, Ve
     if let Some(context) = context {
         // SAFETY: opened just now.
         let fd = unsafe { (*context.as_ptr()).async_fd };
-        if let Err(error) = unblock(fd, "fcntl on the asynchronous events") {
+        if let Err(error) = unblock(fd, "ioctl on the asynchronous events") {
             // SAFETY: opened just now and not used.
             unsafe { RdmaCore.close_device(context) }.ok();
             return Err(error);
@@ -105,39 +108,42 @@ pub(crate) fn open(wanted: &str) -> Result<Option<NonNull<sys::ibv_context>>, Ve
     Ok(context)
 }
 
-/// Lets reads of `fd` return at once.
+/// Makes reads of `fd` return at once.
 fn unblock(fd: RawFd, what: &'static str) -> Result<(), VerbError> {
-    // SAFETY: takes numbers; a descriptor that is ours.
-    let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
-    // SAFETY: as above.
-    if flags < 0 || unsafe { libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK) } < 0 {
-        return Err(last_errno(what));
+    let mut on = 1_i32;
+    // SAFETY: sets O_NONBLOCK of a descriptor that is ours; reads one `int`.
+    match unsafe { libc::ioctl(fd, libc::FIONBIO, &mut on) } {
+        0 => Ok(()),
+        _ => Err(last_errno(what)),
     }
-    Ok(())
 }
 
-/// What the macros `ibv_reg_mr` and `ibv_reg_mr_iova` call when the rights are not a constant.
-///
-/// # Safety
-///
-/// As [`Provider::reg_mr`].
-unsafe fn register(
-    verb: &'static str,
-    pd: NonNull<sys::ibv_pd>,
-    addr: *mut u8,
-    len: usize,
-    iova: u64,
-    access: sys::ibv_access_flags,
-) -> Result<NonNull<sys::ibv_mr>, VerbError> {
-    _ = addr.expose_provenance();
-    // SAFETY: the protection domain is alive, and the caller gives the device the memory.
-    non_null(verb, unsafe { sys::ibv_reg_mr_iova2(pd.as_ptr(), addr.cast(), len, iova, access.0) })
+/// Verbs that end an object and answer 0 or an errno.
+macro_rules! ending_verbs {
+    ($(fn $method:ident(sys::$object:ident) = $verb:ident;)*) => {$(
+        unsafe fn $method(&self, object: NonNull<sys::$object>) -> Result<(), VerbError> {
+            // SAFETY: alive, and not used any more if this succeeds (caller).
+            zero_or_errno(stringify!($verb), unsafe { $verb(object.as_ptr()) })
+        }
+    )*};
+}
+
+/// An answer of a verb that some devices do not have.
+fn supported<T>(verb: &'static str, answer: Option<T>) -> Result<T, VerbError> {
+    answer.ok_or(VerbError::unsupported(verb))
 }
 
 impl Provider for RdmaCore {
-    unsafe fn close_device(&self, context: NonNull<sys::ibv_context>) -> Result<(), VerbError> {
-        // SAFETY: open (caller).
-        zero_or_errno("ibv_close_device", unsafe { sys::ibv_close_device(context.as_ptr()) })
+    ending_verbs! {
+        fn close_device(sys::ibv_context) = ibv_close_device;
+        fn dealloc_pd(sys::ibv_pd) = ibv_dealloc_pd;
+        fn dereg_mr(sys::ibv_mr) = ibv_dereg_mr;
+        fn dealloc_mw(sys::ibv_mw) = ibv_dealloc_mw;
+        fn destroy_ah(sys::ibv_ah) = ibv_destroy_ah;
+        fn destroy_comp_channel(sys::ibv_comp_channel) = ibv_destroy_comp_channel;
+        fn destroy_cq(sys::ibv_cq) = ibv_destroy_cq;
+        fn destroy_srq(sys::ibv_srq) = ibv_destroy_srq;
+        fn destroy_qp(sys::ibv_qp) = ibv_destroy_qp;
     }
 
     unsafe fn query_device(&self, context: NonNull<sys::ibv_context>) -> Result<sys::ibv_device_attr, VerbError> {
@@ -148,34 +154,31 @@ impl Provider for RdmaCore {
     }
 
     unsafe fn query_device_ex(&self, context: NonNull<sys::ibv_context>) -> Result<sys::ibv_device_attr_ex, VerbError> {
-        // SAFETY: a C struct of integers, for which zero is a value.
-        let mut attributes: sys::ibv_device_attr_ex = unsafe { mem::zeroed() };
-        // SAFETY: open (caller); zeroed and writable.
+        let mut attributes = sys::ibv_device_attr_ex::default();
+        // SAFETY: open (caller).
         let result = unsafe { sys::inline::ibv_query_device_ex(context.as_ptr(), &mut attributes) };
         zero_or_errno("ibv_query_device_ex", result)?;
         Ok(attributes)
     }
 
     unsafe fn query_port(&self, context: NonNull<sys::ibv_context>, port: u8) -> Result<sys::ibv_port_attr, VerbError> {
-        // SAFETY: a C struct of integers, for which zero is a value.
-        let mut attributes: sys::ibv_port_attr = unsafe { mem::zeroed() };
-        // SAFETY: open (caller); zeroed and writable.
+        let mut attributes = sys::ibv_port_attr::default();
+        // SAFETY: open (caller).
         let result = unsafe { sys::inline::ibv_query_port(context.as_ptr(), port, &mut attributes) };
         zero_or_errno("ibv_query_port", result)?;
         Ok(attributes)
     }
 
     unsafe fn query_gid_table(&self, context: NonNull<sys::ibv_context>) -> Result<Vec<sys::ibv_gid_entry>, VerbError> {
-        // SAFETY: the caller's promise.
+        // SAFETY: open (caller).
         let ports = unsafe { self.query_device(context) }?.phys_port_cnt;
         let mut rows = 0_usize;
         for port in 1..=ports {
-            // SAFETY: the caller's promise.
+            // SAFETY: open (caller).
             let attributes = unsafe { self.query_port(context, port) }?;
             rows += usize::try_from(attributes.gid_tbl_len).unwrap_or(0);
         }
-        // SAFETY: a C struct of integers and bytes, for which zero is a value.
-        let mut table = vec![unsafe { mem::zeroed::<sys::ibv_gid_entry>() }; rows];
+        let mut table = vec![sys::ibv_gid_entry::default(); rows];
         // SAFETY: open (caller); the table has `rows` entries of the size that is named.
         let filled = unsafe {
             sys::_ibv_query_gid_table(
@@ -191,7 +194,7 @@ impl Provider for RdmaCore {
                 table.truncate(filled);
                 Ok(table)
             }
-            // The errno itself, negative.
+            // A negative errno.
             Err(_) => Err(VerbError::new("ibv_query_gid_table", i32::try_from(-filled).unwrap_or(libc::EIO))),
         }
     }
@@ -214,7 +217,7 @@ impl Provider for RdmaCore {
             let error = last_errno("ibv_get_async_event");
             return if error.errno() == libc::EAGAIN { Ok(None) } else { Err(error) };
         }
-        // At once, so that destroying the object never waits for it.
+        // Acknowledged at once, so that destroying the object never waits for it.
         // SAFETY: taken just now; its object is alive until the event is acknowledged.
         unsafe { sys::ibv_ack_async_event(&mut event) };
         Ok(Some(event))
@@ -225,11 +228,7 @@ impl Provider for RdmaCore {
         non_null("ibv_alloc_pd", unsafe { sys::ibv_alloc_pd(context.as_ptr()) })
     }
 
-    unsafe fn dealloc_pd(&self, pd: NonNull<sys::ibv_pd>) -> Result<(), VerbError> {
-        // SAFETY: alive (caller).
-        zero_or_errno("ibv_dealloc_pd", unsafe { sys::ibv_dealloc_pd(pd.as_ptr()) })
-    }
-
+    /// The macros `ibv_reg_mr` and `ibv_reg_mr_iova` call this function when the rights are not a constant.
     unsafe fn reg_mr(
         &self,
         pd: NonNull<sys::ibv_pd>,
@@ -237,8 +236,9 @@ impl Provider for RdmaCore {
         len: usize,
         access: sys::ibv_access_flags,
     ) -> Result<NonNull<sys::ibv_mr>, VerbError> {
-        // SAFETY: the caller's promise.
-        unsafe { register("ibv_reg_mr", pd, addr, len, addr.expose_provenance() as u64, access) }
+        let iova = addr.expose_provenance() as u64;
+        // SAFETY: the protection domain is alive, and the caller gives the device the memory.
+        non_null("ibv_reg_mr", unsafe { sys::ibv_reg_mr_iova2(pd.as_ptr(), addr.cast(), len, iova, access.0) })
     }
 
     unsafe fn reg_mr_iova(
@@ -249,8 +249,9 @@ impl Provider for RdmaCore {
         iova: u64,
         access: sys::ibv_access_flags,
     ) -> Result<NonNull<sys::ibv_mr>, VerbError> {
-        // SAFETY: the caller's promise.
-        unsafe { register("ibv_reg_mr_iova", pd, addr, len, iova, access) }
+        _ = addr.expose_provenance();
+        // SAFETY: the protection domain is alive, and the caller gives the device the memory.
+        non_null("ibv_reg_mr_iova", unsafe { sys::ibv_reg_mr_iova2(pd.as_ptr(), addr.cast(), len, iova, access.0) })
     }
 
     unsafe fn reg_dmabuf_mr(
@@ -267,23 +268,14 @@ impl Provider for RdmaCore {
         non_null("ibv_reg_dmabuf_mr", region)
     }
 
-    unsafe fn dereg_mr(&self, mr: NonNull<sys::ibv_mr>) -> Result<(), VerbError> {
-        // SAFETY: alive (caller).
-        zero_or_errno("ibv_dereg_mr", unsafe { sys::ibv_dereg_mr(mr.as_ptr()) })
-    }
-
     unsafe fn alloc_mw(
         &self,
         pd: NonNull<sys::ibv_pd>,
         kind: sys::ibv_mw_type,
     ) -> Result<NonNull<sys::ibv_mw>, VerbError> {
         // SAFETY: alive (caller).
-        non_null("ibv_alloc_mw", unsafe { sys::inline::ibv_alloc_mw(pd.as_ptr(), kind) })
-    }
-
-    unsafe fn dealloc_mw(&self, mw: NonNull<sys::ibv_mw>) -> Result<(), VerbError> {
-        // SAFETY: alive (caller).
-        zero_or_errno("ibv_dealloc_mw", unsafe { sys::inline::ibv_dealloc_mw(mw.as_ptr()) })
+        let window = unsafe { sys::inline::ibv_alloc_mw(pd.as_ptr(), kind) };
+        non_null("ibv_alloc_mw", supported("ibv_alloc_mw", window)?)
     }
 
     unsafe fn create_ah(
@@ -295,11 +287,6 @@ impl Provider for RdmaCore {
         non_null("ibv_create_ah", unsafe { sys::ibv_create_ah(pd.as_ptr(), attributes) })
     }
 
-    unsafe fn destroy_ah(&self, ah: NonNull<sys::ibv_ah>) -> Result<(), VerbError> {
-        // SAFETY: alive (caller).
-        zero_or_errno("ibv_destroy_ah", unsafe { sys::ibv_destroy_ah(ah.as_ptr()) })
-    }
-
     unsafe fn create_comp_channel(
         &self,
         context: NonNull<sys::ibv_context>,
@@ -308,17 +295,12 @@ impl Provider for RdmaCore {
         let channel = non_null("ibv_create_comp_channel", unsafe { sys::ibv_create_comp_channel(context.as_ptr()) })?;
         // SAFETY: created just now.
         let fd = unsafe { (*channel.as_ptr()).fd };
-        if let Err(error) = unblock(fd, "fcntl on a completion channel") {
+        if let Err(error) = unblock(fd, "ioctl on a completion channel") {
             // SAFETY: created just now and not used.
             unsafe { self.destroy_comp_channel(channel) }.ok();
             return Err(error);
         }
         Ok(channel)
-    }
-
-    unsafe fn destroy_comp_channel(&self, channel: NonNull<sys::ibv_comp_channel>) -> Result<(), VerbError> {
-        // SAFETY: alive (caller).
-        zero_or_errno("ibv_destroy_comp_channel", unsafe { sys::ibv_destroy_comp_channel(channel.as_ptr()) })
     }
 
     unsafe fn take_cq_event_of(
@@ -331,7 +313,7 @@ impl Provider for RdmaCore {
             let error = last_errno("ibv_get_cq_event");
             return if error.errno() == libc::EAGAIN { Ok(None) } else { Err(error) };
         }
-        // At once, so that destroying the queue never waits for it.
+        // Acknowledged at once, so that destroying the queue never waits for it.
         // SAFETY: the event names a completion queue of this channel, alive until its events are acknowledged.
         unsafe { sys::ibv_ack_cq_events(cq, 1) };
         Ok(NonNull::new(cq))
@@ -357,23 +339,19 @@ impl Provider for RdmaCore {
         context: NonNull<sys::ibv_context>,
         attributes: &mut sys::ibv_cq_init_attr_ex,
     ) -> Result<NonNull<sys::ibv_cq_ex>, VerbError> {
-        // Where others have them, they are of type `int`.
+        // Other structs have these numbers as `int`.
         if i32::try_from(attributes.cqe.max(attributes.comp_vector)).is_err() {
             return Err(VerbError::new("ibv_create_cq_ex", libc::EINVAL));
         }
         // SAFETY: open, and the channel is of this context (caller).
-        non_null("ibv_create_cq_ex", unsafe { sys::inline::ibv_create_cq_ex(context.as_ptr(), attributes) })
+        let cq = unsafe { sys::inline::ibv_create_cq_ex(context.as_ptr(), attributes) };
+        non_null("ibv_create_cq_ex", supported("ibv_create_cq_ex", cq)?)
     }
 
     unsafe fn resize_cq(&self, cq: NonNull<sys::ibv_cq>, cqe: u32) -> Result<(), VerbError> {
         let Ok(cqe) = i32::try_from(cqe) else { return Err(VerbError::new("ibv_resize_cq", libc::EINVAL)) };
         // SAFETY: alive (caller).
         zero_or_errno("ibv_resize_cq", unsafe { sys::ibv_resize_cq(cq.as_ptr(), cqe) })
-    }
-
-    unsafe fn destroy_cq(&self, cq: NonNull<sys::ibv_cq>) -> Result<(), VerbError> {
-        // SAFETY: alive (caller).
-        zero_or_errno("ibv_destroy_cq", unsafe { sys::ibv_destroy_cq(cq.as_ptr()) })
     }
 
     unsafe fn create_srq(
@@ -403,11 +381,6 @@ impl Provider for RdmaCore {
         Ok(attributes)
     }
 
-    unsafe fn destroy_srq(&self, srq: NonNull<sys::ibv_srq>) -> Result<(), VerbError> {
-        // SAFETY: alive (caller).
-        zero_or_errno("ibv_destroy_srq", unsafe { sys::ibv_destroy_srq(srq.as_ptr()) })
-    }
-
     unsafe fn create_qp(
         &self,
         pd: NonNull<sys::ibv_pd>,
@@ -422,9 +395,9 @@ impl Provider for RdmaCore {
         context: NonNull<sys::ibv_context>,
         attributes: &mut sys::ibv_qp_init_attr_ex,
     ) -> Result<(NonNull<sys::ibv_qp>, Option<NonNull<sys::ibv_qp_ex>>), VerbError> {
-        // SAFETY: open, and so are domain and queues in the attributes, which have more (caller).
+        // SAFETY: open; domain and queues in the attributes are alive, and they ask for operations (caller).
         let raw = unsafe { sys::inline::ibv_create_qp_ex(context.as_ptr(), attributes) };
-        let raw = non_null("ibv_create_qp_ex", raw)?;
+        let raw = non_null("ibv_create_qp_ex", supported("ibv_create_qp_ex", raw)?)?;
         // SAFETY: created just now.
         let extended = unsafe { sys::ibv_qp_to_qp_ex(raw.as_ptr()) };
         Ok((raw, NonNull::new(extended)))
@@ -451,11 +424,6 @@ impl Provider for RdmaCore {
         let result = unsafe { sys::ibv_query_qp(qp.as_ptr(), &mut attributes, mask.0 as i32, &mut creation) };
         zero_or_errno("ibv_query_qp", result)?;
         Ok(attributes)
-    }
-
-    unsafe fn destroy_qp(&self, qp: NonNull<sys::ibv_qp>) -> Result<(), VerbError> {
-        // SAFETY: alive (caller).
-        zero_or_errno("ibv_destroy_qp", unsafe { sys::ibv_destroy_qp(qp.as_ptr()) })
     }
 
     unsafe fn attach_mcast(&self, qp: NonNull<sys::ibv_qp>, gid: &sys::ibv_gid, lid: u16) -> Result<(), VerbError> {

@@ -129,7 +129,7 @@ pub(super) fn check_device(context: &ContextInner, limits: &Limits) -> Result<()
         let device = unsafe { context.provider.query_device_ex(context.raw) }?;
         if device.device_cap_flags_ex & sys::HAS_ATOMIC_WRITE == 0 {
             // Soft-RoCE's library posts them to any kernel.
-            return Err(CreateError::NoAtomicWrites(VerbError::new("ibv_create_qp_ex", libc::EOPNOTSUPP)));
+            return Err(CreateError::NoAtomicWrites(VerbError::unsupported("ibv_create_qp_ex")));
         }
     }
     Ok(())
@@ -137,15 +137,15 @@ pub(super) fn check_device(context: &ContextInner, limits: &Limits) -> Result<()
 
 /// What a device without it answers.
 pub(super) fn none() -> CreateError {
-    CreateError::NoWorkRequestApi(VerbError::new("ibv_create_qp_ex", libc::EOPNOTSUPP))
+    CreateError::NoWorkRequestApi(VerbError::unsupported("ibv_create_qp_ex"))
 }
 
 /// Why there is no pair for `ibv_wr_*`.
 pub(super) fn explain(error: VerbError, posting: Posting) -> CreateError {
-    match error.errno() {
-        libc::EOPNOTSUPP | libc::ENOSYS if posting == Posting::AtomicWrites => CreateError::NoAtomicWrites(error),
-        libc::EOPNOTSUPP | libc::ENOSYS => CreateError::NoWorkRequestApi(error),
-        _ => error.into(),
+    match posting {
+        _ if !error.is_unsupported() => error.into(),
+        Posting::AtomicWrites => CreateError::NoAtomicWrites(error),
+        _ => CreateError::NoWorkRequestApi(error),
     }
 }
 

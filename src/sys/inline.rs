@@ -1,7 +1,6 @@
 //! The `static inline` functions of `<infiniband/verbs.h>` that the library calls, written by hand.
 //!
-//! Those of the data path go through the function table of the context, as the C ones do; so they serve every device,
-//! the soft one included.
+//! Those of the data path call the function table of the context, as the C ones do, so they serve the soft device too.
 
 #[cfg(feature = "rdma-core")]
 use super::ibv_pd;
@@ -9,7 +8,7 @@ use super::{ibv_ah, ibv_cq_ex, ibv_poll_cq_attr, ibv_qp_ex, ibv_sge, ibv_wc_opco
 use super::{ibv_cq, ibv_mw, ibv_mw_bind, ibv_mw_type, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_srq, ibv_wc};
 use core::ffi::{c_int, c_uint, c_void};
 #[cfg(feature = "rdma-core")]
-pub(crate) use query::{ibv_create_cq_ex, ibv_create_qp_ex, ibv_query_device_ex, ibv_query_port};
+pub(crate) use extended::{ibv_create_cq_ex, ibv_create_qp_ex, ibv_query_device_ex, ibv_query_port};
 
 /// The type of `ibv_context_ops::post_send`.
 pub(crate) type PostSend = unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> c_int;
@@ -22,29 +21,11 @@ pub(crate) type PollCq = unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -
 /// The type of `ibv_context_ops::req_notify_cq`.
 pub(crate) type RequestNotify = unsafe extern "C" fn(*mut ibv_cq, c_int) -> c_int;
 
-/// `ibv_post_srq_recv`; `EOPNOTSUPP` where the device has no such function.
-///
-/// # Safety
-///
-/// `ibv_post_srq_recv(3)`.
-#[allow(dead_code, reason = "for shared receive queues")]
-pub(crate) unsafe fn ibv_post_srq_recv(srq: *mut ibv_srq, wr: *mut ibv_recv_wr, bad: *mut *mut ibv_recv_wr) -> c_int {
-    // SAFETY: alive (caller).
-    let context = unsafe { (*srq).context };
-    // SAFETY: the context of a live object is open.
-    match unsafe { (*context).ops.post_srq_recv } {
-        // SAFETY: the provider's own function; the rest is the caller's promise.
-        Some(post) => unsafe { post(srq, wr, bad) },
-        None => libc::EOPNOTSUPP,
-    }
-}
-
 /// `ibv_bind_mw`: posts a bind of a window of type 1; its new key is in `mw` afterwards.
 ///
 /// # Safety
 ///
 /// `ibv_bind_mw(3)`; the region, if there is one, is alive.
-#[allow(dead_code, reason = "for memory windows")]
 pub(crate) unsafe fn ibv_bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: *mut ibv_mw_bind) -> c_int {
     // SAFETY: alive (caller).
     let ibv_mw { context, pd, type_, .. } = unsafe { mw.read() };
@@ -59,44 +40,31 @@ pub(crate) unsafe fn ibv_bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: *mut ib
     }
     // SAFETY: the context of a live object is open.
     match unsafe { (*context).ops.bind_mw } {
-        // SAFETY: the provider's own function; the rest is the caller's promise.
+        // SAFETY: the provider's own function, called as its manual page requires (caller).
         Some(post) => unsafe { post(qp, mw, bind) },
         None => libc::EOPNOTSUPP,
     }
 }
 
 /// `ibv_inc_rkey`: the key with the next tag, for the next bind of a window of type 2.
-#[allow(dead_code, reason = "for memory windows")]
 pub(crate) fn ibv_inc_rkey(rkey: u32) -> u32 {
     const TAG: u32 = 0xff;
     rkey & !TAG | rkey.wrapping_add(1) & TAG
 }
 
-/// `ibv_alloc_mw`: null and `errno` on failure.
+/// `ibv_alloc_mw`: null and `errno` on failure. `None` where the device has no such function.
 ///
 /// # Safety
 ///
 /// `pd` is alive.
 #[cfg(feature = "rdma-core")]
-pub(crate) unsafe fn ibv_alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> *mut ibv_mw {
+pub(crate) unsafe fn ibv_alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> Option<*mut ibv_mw> {
     // SAFETY: alive (caller).
     let context = unsafe { (*pd).context };
     // SAFETY: the context of a live object is open.
-    match unsafe { (*context).ops.alloc_mw } {
-        // SAFETY: the provider's own function.
-        Some(alloc) => unsafe { alloc(pd, kind) },
-        None => unsupported(),
-    }
-}
-
-/// What a verb that gives a pointer answers where the device does not have it: null, and `errno` is `EOPNOTSUPP`.
-#[cfg(feature = "rdma-core")]
-fn unsupported<T>() -> *mut T {
-    // SAFETY: takes nothing.
-    let errno = unsafe { libc::__errno_location() };
-    // SAFETY: the place of this thread's `errno`.
-    unsafe { errno.write(libc::EOPNOTSUPP) };
-    core::ptr::null_mut()
+    let alloc = unsafe { (*context).ops.alloc_mw }?;
+    // SAFETY: the provider's own function.
+    Some(unsafe { alloc(pd, kind) })
 }
 
 /// `ibv_dealloc_mw`.
@@ -110,15 +78,15 @@ pub(crate) unsafe fn ibv_dealloc_mw(mw: *mut ibv_mw) -> c_int {
     let context = unsafe { (*mw).context };
     // SAFETY: the context of a live object is open.
     match unsafe { (*context).ops.dealloc_mw } {
-        // SAFETY: the provider's own function; the rest is the caller's promise.
+        // SAFETY: the provider's own function, called as its manual page requires (caller).
         Some(dealloc) => unsafe { dealloc(mw) },
         None => libc::EOPNOTSUPP,
     }
 }
 
+/// The verbs that go through `verbs_context`, the extended table of a device.
 #[cfg(feature = "rdma-core")]
-mod query {
-    use super::unsupported;
+mod extended {
     use crate::sys::{
         self, ibv_context, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_device_attr_ex, ibv_port_attr, ibv_qp,
         ibv_qp_init_attr_ex, verbs_context,
@@ -126,120 +94,119 @@ mod query {
     use core::ffi::{c_int, c_void};
     use core::mem::{offset_of, size_of};
 
-    /// The extended part of `context`, if it has one that reaches back to `offset`.
+    /// A function of the extended table, if `context` has such a table, and if it is long enough.
     ///
     /// # Safety
     ///
-    /// `context` came from `ibv_open_device` and is open.
-    unsafe fn extended(context: *mut ibv_context, offset: usize) -> Option<*mut verbs_context> {
+    /// `context` came from `ibv_open_device` and is open; `member` gives the member at `offset`.
+    unsafe fn function<F: Copy>(
+        context: *mut ibv_context,
+        offset: usize,
+        member: fn(&verbs_context) -> &Option<F>,
+    ) -> Option<F> {
         // `__VERBS_ABI_IS_EXTENDED` is `((void *) UINTPTR_MAX)`.
         const EXTENDED: *mut c_void = core::ptr::without_provenance_mut(usize::MAX);
+        // Only its type is of use: a reference to the whole table would claim memory before the start of a short one.
+        _ = member;
         // SAFETY: the context is open (caller).
         if unsafe { (*context).abi_compat } != EXTENDED {
             return None;
         }
         let whole = context.wrapping_byte_sub(offset_of!(verbs_context, context)).cast::<verbs_context>();
-        // SAFETY: the mark says that this context is the last member of a `verbs_context`, whose end every version shares.
+        // SAFETY: the mark says that this context is the last member of a `verbs_context`, whose end every version
+        // shares.
         let present = unsafe { (*whole).sz };
-        (present >= size_of::<verbs_context>() - offset).then_some(whole)
+        if present < size_of::<verbs_context>() - offset {
+            return None;
+        }
+        // SAFETY: the table is long enough to have this member, which is of this type (caller).
+        unsafe { whole.wrapping_byte_add(offset).cast::<Option<F>>().read() }
     }
 
     /// `ibv_query_device_ex` without an input. Where the device has no such function, only `orig_attr` is filled.
     ///
     /// # Safety
     ///
-    /// `context` came from `ibv_open_device` and is open; `attributes` is zeroed and may be written.
-    pub(crate) unsafe fn ibv_query_device_ex(context: *mut ibv_context, attributes: *mut ibv_device_attr_ex) -> c_int {
-        // SAFETY: the caller's promise.
-        let whole = unsafe { extended(context, offset_of!(verbs_context, query_device_ex)) };
-        // SAFETY: `extended` saw that the table is long enough to have this member.
-        if let Some(query) = whole.and_then(|whole| unsafe { (*whole).query_device_ex }) {
+    /// `context` came from `ibv_open_device` and is open.
+    pub(crate) unsafe fn ibv_query_device_ex(context: *mut ibv_context, attributes: &mut ibv_device_attr_ex) -> c_int {
+        let offset = offset_of!(verbs_context, query_device_ex);
+        // SAFETY: open (caller), and the member at its offset.
+        if let Some(query) = unsafe { function(context, offset, |table| &table.query_device_ex) } {
             // SAFETY: the provider's own function, with the size of the struct that it may fill; it needs no input.
             let result = unsafe { query(context, core::ptr::null(), attributes, size_of::<ibv_device_attr_ex>()) };
             if result != libc::EOPNOTSUPP && result != libc::ENOSYS {
                 return result;
             }
-            // SAFETY: may be written (caller); a C struct of integers, for which zero is a value.
-            unsafe { attributes.write_bytes(0, 1) };
+            *attributes = ibv_device_attr_ex::default();
         }
-        const _: () = assert!(offset_of!(ibv_device_attr_ex, orig_attr) == 0);
-        // SAFETY: may be written (caller); the old struct is the first member of the new one.
-        unsafe { sys::ibv_query_device(context, attributes.cast()) }
+        // SAFETY: open (caller); the struct may be written.
+        unsafe { sys::ibv_query_device(context, &mut attributes.orig_attr) }
     }
 
     /// `ibv_query_port`: a macro over the extended table; the symbol of that name fills an older, shorter struct.
     ///
     /// # Safety
     ///
-    /// `context` came from `ibv_open_device` and is open; `attributes` is zeroed and may be written.
-    pub(crate) unsafe fn ibv_query_port(context: *mut ibv_context, port: u8, attributes: *mut ibv_port_attr) -> c_int {
-        // SAFETY: the caller's promise.
-        let whole = unsafe { extended(context, offset_of!(verbs_context, query_port)) };
-        // SAFETY: `extended` saw that the table is long enough to have this member.
-        let query = whole.and_then(|whole| unsafe { (*whole).query_port });
-        match query {
+    /// `context` came from `ibv_open_device` and is open.
+    pub(crate) unsafe fn ibv_query_port(context: *mut ibv_context, port: u8, attributes: &mut ibv_port_attr) -> c_int {
+        // SAFETY: open (caller), and the member at its offset.
+        match unsafe { function(context, offset_of!(verbs_context, query_port), |table| &table.query_port) } {
             // SAFETY: the provider's own function, with the size of the struct that it may fill.
             Some(query) => unsafe { query(context, port, attributes, size_of::<ibv_port_attr>()) },
-            // SAFETY: the old struct is a prefix of the new one, which the caller zeroed.
-            None => unsafe { sys::ibv_query_port(context, port, attributes.cast()) },
+            // SAFETY: the old struct is a prefix of the new one.
+            None => unsafe { sys::ibv_query_port(context, port, core::ptr::from_mut(attributes).cast()) },
         }
     }
 
-    /// `ibv_create_qp_ex`: null and `errno` on failure, `EOPNOTSUPP` where the device has no such function.
+    /// `ibv_create_qp_ex`: null and `errno` on failure. `None` where the device has no such function.
     ///
     /// # Safety
     ///
     /// `ibv_create_qp_ex(3)`; the attributes have more than a protection domain.
     pub(crate) unsafe fn ibv_create_qp_ex(
         context: *mut ibv_context,
-        attributes: *mut ibv_qp_init_attr_ex,
-    ) -> *mut ibv_qp {
-        // SAFETY: the caller's promise.
-        let whole = unsafe { extended(context, offset_of!(verbs_context, create_qp_ex)) };
-        // SAFETY: `extended` saw that the table is long enough to have this member.
-        match whole.and_then(|whole| unsafe { (*whole).create_qp_ex }) {
-            // SAFETY: the provider's own function; the rest is the caller's promise.
-            Some(create) => unsafe { create(context, attributes) },
-            None => unsupported(),
-        }
+        attributes: &mut ibv_qp_init_attr_ex,
+    ) -> Option<*mut ibv_qp> {
+        // SAFETY: open (caller), and the member at its offset.
+        let create =
+            unsafe { function(context, offset_of!(verbs_context, create_qp_ex), |table| &table.create_qp_ex) }?;
+        // SAFETY: the provider's own function, called as its manual page requires (caller).
+        Some(unsafe { create(context, attributes) })
     }
 
-    /// `ibv_create_cq_ex`, likewise.
+    /// `ibv_create_cq_ex`: null and `errno` on failure. `None` where the device has no such function.
     ///
     /// # Safety
     ///
     /// `ibv_create_cq_ex(3)`.
     pub(crate) unsafe fn ibv_create_cq_ex(
         context: *mut ibv_context,
-        attributes: *mut ibv_cq_init_attr_ex,
-    ) -> *mut ibv_cq_ex {
-        // SAFETY: the caller's promise.
-        let whole = unsafe { extended(context, offset_of!(verbs_context, create_cq_ex)) };
-        // SAFETY: `extended` saw that the table is long enough to have this member.
-        match whole.and_then(|whole| unsafe { (*whole).create_cq_ex }) {
-            // SAFETY: libibverbs' own function, which calls the provider's; the rest is the caller's promise.
-            Some(create) => unsafe { create(context, attributes) },
-            None => unsupported(),
-        }
+        attributes: &mut ibv_cq_init_attr_ex,
+    ) -> Option<*mut ibv_cq_ex> {
+        // SAFETY: open (caller), and the member at its offset.
+        let create =
+            unsafe { function(context, offset_of!(verbs_context, create_cq_ex), |table| &table.create_cq_ex) }?;
+        // SAFETY: libibverbs' own function, which calls the provider's, called as its manual page requires (caller).
+        Some(unsafe { create(context, attributes) })
     }
 }
 
-/// Functions of an object, which the provider put there when it made it: of an `ibv_qp_ex`, `ibv_wr_post(3)`; of an
-/// `ibv_cq_ex`, `ibv_create_cq_ex(3)`.
+/// Calls of the functions that a provider put into an object when it made the object: `ibv_wr_post(3)` has those of an
+/// `ibv_qp_ex`, `ibv_create_cq_ex(3)` those of an `ibv_cq_ex`.
 macro_rules! functions_of {
     ($object:ident: $(fn $name:ident = $member:ident($($argument:ident: $type:ty),*) $(-> $result:ty)?;)*) => {$(
         #[doc = concat!("`", stringify!($name), "`.")]
         ///
         /// # Safety
         ///
-        /// The man page; the function is there, since the object was made with it.
+        /// That manual page. The object was made with this function.
         #[inline(always)]
         pub(crate) unsafe fn $name(object: *mut $object, $($argument: $type),*) $(-> $result)? {
             // SAFETY: alive (caller).
             let function = unsafe { (*object).$member };
-            // SAFETY: there (caller).
+            // SAFETY: the object was made with it (caller).
             let function = unsafe { function.unwrap_unchecked() };
-            // SAFETY: the provider's own function; the rest is the caller's promise.
+            // SAFETY: the provider's own function, called as its manual page requires (caller).
             unsafe { function(object, $($argument),*) }
         }
     )*};

@@ -1,28 +1,34 @@
-//! The C interface: bindgen's output over `<infiniband/verbs.h>`, and by hand the `static inline` functions of that header.
+//! The C interface: bindgen's output over `<infiniband/verbs.h>`, and by hand the `static inline` functions of that
+//! header.
 //!
-//! With the feature `bindgen` the bindings are made from the installed headers at build time; without it the output
-//! that is checked in for the architecture serves. The feature `rdma-core` links libibverbs; without it nothing is
-//! linked, and the soft device uses the structs alone. Nothing here is safe to call, and no name of it appears in a public
-//! signature of the library.
+//! With the feature `bindgen`, the bindings are made from the installed headers at build time. Without it, the bindings
+//! that are checked in for the architecture are used. The feature `rdma-core` links libibverbs. Without it nothing is
+//! linked, and the soft device uses only the structs. No name of this module appears in a public signature of the
+//! library.
 //!
 //! # Headers and library of different releases
 //!
-//! The library that a program runs with may be another release than the headers that the bindings were made from. Whose
-//! memory a struct is decides how it may grow:
+//! A program may run with another release of libibverbs than the one whose headers the bindings were made from. How a
+//! struct may grow depends on who allocates it:
 //!
-//! - The program's, without its size (such as `ibv_wc`, `ibv_device_attr`, `ibv_qp_attr`): it may not grow at all,
-//!   because a newer library would write behind the end of ours. Upstream keeps these as they are.
-//! - The program's, with its size or with a mask of the members that count (`ibv_port_attr`, `ibv_device_attr_ex`,
-//!   `ibv_gid_entry`; `ibv_qp_init_attr_ex`, `ibv_cq_init_attr_ex`): it may grow at the end. The library fills the size
-//!   that it was told, and looks at the members of the mask only. `ibv_query_port` belongs here as the C macro of that name:
-//!   it calls the member `query_port` of the `verbs_context` with a size, and so does [`inline`]; `__lib_query_port` fills
-//!   a copy of its own where ours is shorter, and copies our size of it.
-//! - The library's (`ibv_qp_ex`): it may grow at the end. We read members through a pointer, only those that we know.
-//! - `verbs_context`, also the library's, grows at the *start*, and has its size in it: [`inline`] counts from the end and
-//!   compares before it reads a member.
+//! - The program allocates it, and does not pass its size (such as `ibv_wc`, `ibv_device_attr`, `ibv_qp_attr`). Such a
+//!   struct may not grow at all, because a newer library would write behind its end. Upstream keeps these structs as
+//!   they are.
+//! - The program allocates it, and passes its size or a mask of members (`ibv_port_attr`, `ibv_device_attr_ex`,
+//!   `ibv_gid_entry`; `ibv_qp_init_attr_ex`, `ibv_cq_init_attr_ex`). Such a struct may grow at the end. The library
+//!   fills as many bytes as it was told, and reads only the members of the mask. The C macro `ibv_query_port` calls the
+//!   member `query_port` of `verbs_context` with a size, and so does [`inline`]. If that size is less than what
+//!   libibverbs knows, its `__lib_query_port` fills a copy and copies back only as many bytes.
+//! - The library allocates it (`ibv_qp_ex`). Such a struct may grow at the end. We read only members that we know,
+//!   through a pointer.
+//! - The library allocates `verbs_context`, which grows at the *start* and holds its size. [`inline`] counts from the
+//!   end, and compares with the size before it reads a member.
 //!
 //! `tests/bindings.rs` holds the installed headers to this.
 #![allow(unsafe_code, reason = "foreign functions and the structs they take")]
+
+#[cfg(feature = "soft")]
+use std::os::fd::{FromRawFd, OwnedFd};
 
 pub(crate) mod inline;
 
@@ -51,8 +57,28 @@ mod bindings {
 }
 pub(crate) use bindings::*;
 
-/// What a list of no elements points to: some providers read the first one all the same.
+/// An empty list of elements points here, because some providers read the first element all the same.
 pub(crate) static NO_ELEMENT: ibv_sge = ibv_sge { addr: 0, length: 0, lkey: 0 };
 
-/// In `device_cap_flags_ex`: the device has atomic writes. Of `<rdma/ib_user_verbs.h>`.
+impl ibv_gid {
+    /// The bytes, in network order.
+    pub(crate) fn bytes(&self) -> [u8; 16] {
+        // SAFETY: every bit pattern is a value of each member.
+        unsafe { self.raw }
+    }
+}
+
+/// An `eventfd(2)` that does not block.
+#[cfg(feature = "soft")]
+pub(crate) fn eventfd() -> std::io::Result<OwnedFd> {
+    // SAFETY: takes two numbers.
+    let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+    if fd < 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    // SAFETY: created just now, owned by nobody else.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// A flag in `device_cap_flags_ex`, from `<rdma/ib_user_verbs.h>`: the device has atomic writes.
 pub(crate) const HAS_ATOMIC_WRITE: u64 = 1 << 40;

@@ -53,10 +53,14 @@ impl Device {
         attributes
     }
 
+    fn ops(&self) -> ibv_context_ops {
+        // SAFETY: open.
+        unsafe { (*self.context.as_ptr()).ops }
+    }
+
     /// Polls for `count` completions.
     fn wait(&self, count: usize) -> Vec<ibv_wc> {
-        // SAFETY: open.
-        let poll = unsafe { (*self.context.as_ptr()).ops }.poll_cq.unwrap();
+        let poll = self.ops().poll_cq.unwrap();
         let (start, mut all) = (Instant::now(), Vec::new());
         while all.len() < count && start.elapsed() < Duration::from_secs(10) {
             let mut wc = ibv_wc::default();
@@ -85,11 +89,11 @@ impl Device {
     fn close(self) {
         // SAFETY: nobody uses it, and so with the others.
         unsafe { RdmaCore.destroy_cq(self.cq) }.unwrap();
-        // SAFETY: as above.
+        // SAFETY: alive, and nobody else uses it.
         unsafe { RdmaCore.destroy_comp_channel(self.channel) }.unwrap();
-        // SAFETY: as above.
+        // SAFETY: alive, and nobody else uses it.
         unsafe { RdmaCore.dealloc_pd(self.domain) }.unwrap();
-        // SAFETY: as above.
+        // SAFETY: alive, and nobody else uses it.
         unsafe { RdmaCore.close_device(self.context) }.unwrap();
     }
 }
@@ -160,40 +164,40 @@ fn objects_come_and_go() {
     let device = Device::open();
     // SAFETY: here and below, the objects are alive and not used after their end.
     assert_eq!(unsafe { RdmaCore.query_pkey(device.context, 1, 0) }.unwrap(), 0xffff);
-    // SAFETY: as above.
+    // SAFETY: alive, and nobody else uses it.
     assert!(unsafe { RdmaCore.query_pkey(device.context, 99, 0) }.is_err());
-    // SAFETY: as above.
+    // SAFETY: alive, and nobody else uses it.
     assert!(unsafe { RdmaCore.async_fd(device.context) } >= 0);
-    // SAFETY: as above.
+    // SAFETY: alive, and nobody else uses it.
     assert!(unsafe { RdmaCore.take_async_event(device.context) }.unwrap().is_none());
-    // SAFETY: as above.
+    // SAFETY: alive, and nobody else uses it.
     assert!(unsafe { RdmaCore.take_cq_event_of(device.channel) }.unwrap().is_none());
-    // SAFETY: as above.
+    // SAFETY: alive, and nobody else uses it.
     unsafe { RdmaCore.resize_cq(device.cq, 100) }.unwrap();
-    // SAFETY: as above.
+    // SAFETY: alive, and nobody else uses it.
     assert!(unsafe { (*device.cq.as_ptr()).cqe } >= 100);
     let mut memory = vec![0_u64; 1024];
     let (start, access) = (memory.as_mut_ptr().cast::<u8>(), ibv_access_flags(1));
     let iova = 0x7000_0000_0000 + (start.addr() % 4096) as u64;
-    // SAFETY: as above; the memory outlives the region.
+    // SAFETY: alive; the memory outlives the region.
     let region = unsafe { RdmaCore.reg_mr_iova(device.domain, start, 8192, iova, access) }.unwrap();
-    // SAFETY: as above.
+    // SAFETY: alive, and nobody else uses it.
     unsafe { RdmaCore.dereg_mr(region) }.unwrap();
-    // SAFETY: as above; there is no such descriptor.
+    // SAFETY: alive; there is no such descriptor.
     assert!(unsafe { RdmaCore.reg_dmabuf_mr(device.domain, 0, 4096, 0, -1, access) }.is_err());
-    // SAFETY: as above.
+    // SAFETY: alive, and nobody else uses it.
     let ah = unsafe { RdmaCore.create_ah(device.domain, &mut device.address()) }.unwrap();
-    // SAFETY: as above.
+    // SAFETY: alive, and nobody else uses it.
     unsafe { RdmaCore.destroy_ah(ah) }.unwrap();
     let group = ibv_gid { raw: [0xff, 0x0e, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1] };
     let pair = device.pair(ibv_qp_type::IBV_QPT_UD, ptr::null_mut());
-    // SAFETY: as above.
+    // SAFETY: alive, and nobody else uses it.
     unsafe { RdmaCore.attach_mcast(pair, &group, 0) }.unwrap();
-    // SAFETY: as above; refused while it is in a group.
+    // SAFETY: alive; refused while it is in a group.
     assert_eq!(unsafe { RdmaCore.destroy_qp(pair) }.unwrap_err().errno(), libc::EBUSY);
-    // SAFETY: as above.
+    // SAFETY: alive, and nobody else uses it.
     unsafe { RdmaCore.detach_mcast(pair, &group, 0) }.unwrap();
-    // SAFETY: as above.
+    // SAFETY: alive, and nobody else uses it.
     unsafe { RdmaCore.destroy_qp(pair) }.unwrap();
     device.close();
 }
@@ -218,13 +222,14 @@ fn shared_queues_tell_of_their_limit_and_their_last_receive() {
     bring_up(&device, pair);
     for wr_id in [1, 2] {
         let mut wr = ibv_recv_wr { wr_id, ..ibv_recv_wr::default() };
-        // SAFETY: as above; one request.
-        assert_eq!(unsafe { inline::ibv_post_srq_recv(srq.as_ptr(), &mut wr, &mut ptr::null_mut()) }, 0);
+        let post = device.ops().post_srq_recv.unwrap();
+        // SAFETY: alive; one request.
+        assert_eq!(unsafe { post(srq.as_ptr(), &mut wr, &mut ptr::null_mut()) }, 0);
     }
     let mut limit = ibv_srq_attr { srq_limit: 2, ..ibv_srq_attr::default() };
-    // SAFETY: as above.
+    // SAFETY: alive, and nobody else uses it.
     unsafe { RdmaCore.modify_srq(srq, &mut limit, ibv_srq_attr_mask::IBV_SRQ_LIMIT) }.unwrap();
-    // SAFETY: as above.
+    // SAFETY: alive, and nobody else uses it.
     assert_eq!(unsafe { RdmaCore.query_srq(srq) }.unwrap().srq_limit, 2);
     let opcode = ibv_wr_opcode::IBV_WR_SEND;
     let mut wr = ibv_send_wr { wr_id: 3, opcode, send_flags: 2, ..ibv_send_wr::default() };
@@ -239,12 +244,12 @@ fn shared_queues_tell_of_their_limit_and_their_last_receive() {
     if is_linux_6_12() {
         let event = device.event();
         assert_eq!(event.event_type, ibv_event_type::IBV_EVENT_QP_LAST_WQE_REACHED);
-        // SAFETY: as above.
+        // SAFETY: the member that such an event has.
         assert_eq!(unsafe { event.element.qp }, pair.as_ptr());
     }
-    // SAFETY: as above.
+    // SAFETY: alive, and nobody else uses it.
     unsafe { RdmaCore.destroy_qp(pair) }.unwrap();
-    // SAFETY: as above.
+    // SAFETY: alive, and nobody else uses it.
     unsafe { RdmaCore.destroy_srq(srq) }.unwrap();
     device.close();
 }
@@ -259,37 +264,37 @@ fn datagrams_arrive_and_the_channel_names_the_queue() {
     let start = memory.as_mut_ptr().cast::<u8>();
     // SAFETY: here and below, the objects are alive and not used after their end; the memory outlives the region.
     let region = unsafe { RdmaCore.reg_mr(device.domain, start, 4096, ibv_access_flags(1)) }.unwrap();
-    // SAFETY: as above.
+    // SAFETY: alive, and nobody else uses it.
     let ah = unsafe { RdmaCore.create_ah(device.domain, &mut device.address()) }.unwrap();
-    // SAFETY: as above.
+    // SAFETY: alive, and nobody else uses it.
     let lkey = unsafe { (*region.as_ptr()).lkey };
-    // SAFETY: as above.
+    // SAFETY: alive, and nobody else uses it.
     let ops = unsafe { (*device.context.as_ptr()).ops };
     let mut sge = ibv_sge { addr: start.expose_provenance() as u64, length: 104, lkey };
     let mut receive = ibv_recv_wr { wr_id: 1, sg_list: &mut sge, num_sge: 1, ..ibv_recv_wr::default() };
-    // SAFETY: as above; one request.
+    // SAFETY: alive; one request.
     assert_eq!(unsafe { ops.post_recv.unwrap()(pair.as_ptr(), &mut receive, &mut ptr::null_mut()) }, 0);
-    // SAFETY: as above.
+    // SAFETY: alive, and nobody else uses it.
     assert_eq!(unsafe { ops.req_notify_cq.unwrap()(device.cq.as_ptr(), 0) }, 0);
     let mut data = ibv_sge { addr: sge.addr + 1024, length: 64, lkey };
     let opcode = ibv_wr_opcode::IBV_WR_SEND;
     let mut wr =
         ibv_send_wr { wr_id: 2, sg_list: &mut data, num_sge: 1, opcode, send_flags: 2, ..ibv_send_wr::default() };
-    // SAFETY: as above.
+    // SAFETY: alive, and nobody else uses it.
     let remote_qpn = unsafe { (*pair.as_ptr()).qp_num };
     wr.wr.ud = ibv_send_wr__bindgen_ty_2__bindgen_ty_3 { ah: ah.as_ptr(), remote_qpn, remote_qkey: QKEY };
     assert_eq!(post_send(pair, &mut wr), 0);
     let received = device.wait(2).into_iter().find(|wc| wc.wr_id == 1).unwrap();
     assert_eq!((received.status, received.byte_len), (ibv_wc_status::IBV_WC_SUCCESS, 104));
     assert_eq!((received.src_qp, received.wc_flags & 1), (remote_qpn, 1));
-    // SAFETY: as above.
+    // SAFETY: alive, and nobody else uses it.
     let named = unsafe { RdmaCore.take_cq_event_of(device.channel) }.unwrap();
     assert_eq!(named, Some(device.cq));
-    // SAFETY: as above.
+    // SAFETY: alive, and nobody else uses it.
     unsafe { RdmaCore.destroy_ah(ah) }.unwrap();
-    // SAFETY: as above.
+    // SAFETY: alive, and nobody else uses it.
     unsafe { RdmaCore.destroy_qp(pair) }.unwrap();
-    // SAFETY: as above.
+    // SAFETY: alive, and nobody else uses it.
     unsafe { RdmaCore.dereg_mr(region) }.unwrap();
     device.close();
 }
@@ -307,16 +312,16 @@ fn windows_of_both_types_are_bound() {
     let addr = start.expose_provenance() as u64;
     let bind_info = ibv_mw_bind_info { mr: region.as_ptr(), addr, length: 4096, mw_access_flags: 2 };
     for kind in [ibv_mw_type::IBV_MW_TYPE_1, ibv_mw_type::IBV_MW_TYPE_2] {
-        // SAFETY: as above.
+        // SAFETY: alive, and nobody else uses it.
         let window = unsafe { RdmaCore.alloc_mw(device.domain, kind) }.unwrap();
-        // SAFETY: as above.
+        // SAFETY: alive, and nobody else uses it.
         let before = unsafe { (*window.as_ptr()).rkey };
         let rkey = inline::ibv_inc_rkey(before);
         if kind == ibv_mw_type::IBV_MW_TYPE_1 {
             let mut bind = ibv_mw_bind { wr_id: 1, send_flags: 2, bind_info };
-            // SAFETY: as above.
+            // SAFETY: alive, and nobody else uses it.
             assert_eq!(unsafe { inline::ibv_bind_mw(pair.as_ptr(), window.as_ptr(), &mut bind) }, 0);
-            // SAFETY: as above.
+            // SAFETY: alive, and nobody else uses it.
             assert_eq!(unsafe { (*window.as_ptr()).rkey }, rkey);
         } else {
             let opcode = ibv_wr_opcode::IBV_WR_BIND_MW;
@@ -326,12 +331,12 @@ fn windows_of_both_types_are_bound() {
             assert_eq!(post_send(pair, &mut wr), 0);
         }
         assert_eq!(device.wait(1)[0].status, ibv_wc_status::IBV_WC_SUCCESS, "{kind:?}");
-        // SAFETY: as above; before the pair, as rxe wants it.
+        // SAFETY: alive; before the pair, as rxe wants it.
         unsafe { RdmaCore.dealloc_mw(window) }.unwrap();
     }
-    // SAFETY: as above.
+    // SAFETY: alive, and nobody else uses it.
     unsafe { RdmaCore.destroy_qp(pair) }.unwrap();
-    // SAFETY: as above.
+    // SAFETY: alive, and nobody else uses it.
     unsafe { RdmaCore.dereg_mr(region) }.unwrap();
     device.close();
 }

@@ -1,9 +1,10 @@
-//! Completion queues, channels, and what a completion holds.
+//! Completion queues, channels, and the fields of completions.
+#![forbid(unsafe_code)]
 
 use super::{
     events::{Signal, Subject},
     fabric::State,
-    latitude::Late,
+    memory::Late,
     objects::{Raw, Table},
     pair::Pair,
 };
@@ -11,33 +12,34 @@ use crate::sys::{ibv_cq, ibv_event_type, ibv_wc, ibv_wc__bindgen_ty_1, ibv_wc_fl
 use libc::c_int;
 use std::{collections::VecDeque, os::fd::RawFd};
 
-/// What fields hold that a completion leaves undefined: conspicuous, and wrong in every use.
+/// Fields that a completion leaves undefined hold this: it is easy to see, and wrong wherever it is used.
 const JUNK: u32 = 0xbad0_bad0;
 const JUNK_SHORT: u16 = 0xbad0;
 const JUNK_BYTE: u8 = 0xba;
-/// Entries for which a new queue has room at once.
+/// A new queue allocates room for at most this many entries.
 const RESERVED: usize = 4096;
 
-/// Which queue a completion is of.
+/// Which work queue a completion belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
-    /// Of a pair.
+    /// The send queue of a pair.
     Send,
-    /// Of a pair.
+    /// The receive queue of a pair.
     Receive,
     /// A shared receive queue.
     Shared,
 }
 
-/// The slot of a work queue that a completion frees, once it is polled.
+/// The slot of a work queue that is free again once its completion is polled.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Slot {
     pub(super) side: Side,
-    /// The pair or shared receive queue, and the life of it (creation or reset) in which the request was posted.
+    /// The pair or shared receive queue.
     pub(super) owner: usize,
+    /// The life of the owner, since its creation or its last reset, in which the request was posted.
     pub(super) epoch: u64,
-    /// Requests posted in that life up to and with this one: polling this completion frees their slots. In a shared
-    /// queue, where requests complete in any order, it frees its own alone.
+    /// How many requests were posted in that life, up to this one. Polling the completion frees the slots of all of
+    /// them. In a shared queue, where requests complete in any order, it frees only one slot.
     pub(super) end: u64,
 }
 
@@ -46,13 +48,13 @@ pub(super) struct Entry {
     pub(super) wc: ibv_wc,
     pub(super) slot: Slot,
     pub(super) solicited: bool,
-    /// Payload that is written when this is polled.
+    /// Payload that is written when this completion is polled.
     pub(super) late: Option<Box<Late>>,
-    /// Of a pair that was destroyed, which no poll may meet.
+    /// Its pair was destroyed, and its provider does not allow a poll to find such a completion.
     pub(super) is_dead: bool,
 }
 
-/// What the next completion must be to make an event.
+/// Which kind of completion makes an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Arm {
     No,
@@ -69,11 +71,11 @@ pub(super) struct Cq {
     depth: usize,
     pub(super) entries: VecDeque<Entry>,
     arm: Arm,
-    /// Overrun.
+    /// It has overrun.
     pub(super) failed: bool,
-    /// Queue pairs' queues that complete here.
+    /// How many work queues complete here.
     pub(super) users: u32,
-    /// Somebody is in the middle of a poll.
+    /// A thread is in the middle of a poll.
     pub(super) is_polled: bool,
 }
 
@@ -81,7 +83,7 @@ pub(super) struct Cq {
 pub(super) struct Channel {
     context: usize,
     signal: Signal,
-    /// The queues whose events have not been taken.
+    /// The queues with events that have not been taken.
     waiting: VecDeque<usize>,
     users: u32,
 }
@@ -107,7 +109,7 @@ impl State {
         Ok(())
     }
 
-    /// Takes one event: its queue.
+    /// Takes one event, and gives the queue that it is of.
     pub(super) fn take_event(&mut self, index: usize) -> Result<Option<*mut ibv_cq>, c_int> {
         let channel = self.channels.get_mut(index).ok_or(libc::EINVAL)?;
         let taken = channel.waiting.pop_front();
@@ -117,13 +119,7 @@ impl State {
         Ok(taken.and_then(|cq| self.cqs.get(cq)).map(|cq| cq.raw.get()))
     }
 
-    pub(super) fn create_cq(
-        &mut self,
-        context: usize,
-        depth: u32,
-        channel: usize,
-        raw: Raw<ibv_cq>,
-    ) -> Result<usize, c_int> {
+    pub(super) fn create_cq(&mut self, context: usize, depth: u32, channel: usize) -> Result<usize, c_int> {
         let info = self.contexts.get_mut(context).ok_or(libc::EINVAL)?;
         let owner = self.channels.get_mut(channel).filter(|owner| owner.context == context).ok_or(libc::EINVAL)?;
         let depth = entries(depth)?;
@@ -133,7 +129,7 @@ impl State {
         let device = info.device;
         let cq = Cq {
             context,
-            raw,
+            raw: Raw::default(),
             device,
             channel,
             depth,
@@ -146,7 +142,7 @@ impl State {
         Ok(self.cqs.insert(cq))
     }
 
-    /// Gives a queue room for exactly `depth` entries, which must hold those that wait.
+    /// Gives a queue room for exactly `depth` entries. The entries that wait must fit.
     pub(super) fn resize_cq(&mut self, index: usize, depth: u32) -> Result<(), c_int> {
         let depth = entries(depth)?;
         let cq = self.cqs.get_mut(index).ok_or(libc::EINVAL)?;
@@ -176,7 +172,7 @@ impl State {
         Ok(())
     }
 
-    /// Arms a queue; "any" after "solicited" widens, the reverse changes nothing.
+    /// Arms a queue. A queue that is armed for any completion stays so if it is armed for solicited ones.
     pub(super) fn arm(&mut self, index: usize, solicited_only: bool) -> Result<(), c_int> {
         let cq = self.cqs.get_mut(index).ok_or(libc::EINVAL)?;
         if !(solicited_only && cq.arm == Arm::Any) {
@@ -188,7 +184,8 @@ impl State {
         Ok(())
     }
 
-    /// Takes the oldest completion and frees the slots that it proves done. `Err` after an overrun.
+    /// Takes the oldest completion, and frees the slots of the requests that it shows to be done. `Err` after an
+    /// overrun.
     pub(super) fn poll(&mut self, index: usize) -> Result<Option<ibv_wc>, c_int> {
         let cq = self.cqs.get_mut(index).ok_or(libc::EINVAL)?;
         let Some(entry) = cq.entries.pop_front() else { return if cq.failed { Err(libc::EIO) } else { Ok(None) } };
@@ -259,7 +256,7 @@ impl State {
         }
     }
 
-    /// Makes an event for each armed queue of a device: what they wait for does not come any more.
+    /// Makes an event for each armed queue of a device, since no completion will come any more.
     pub(super) fn notify_all(&mut self, device: usize) {
         for index in self.queues_of(device) {
             self.notify(index, true);
@@ -281,7 +278,7 @@ impl State {
         self.cqs.iter().filter(|(_, cq)| cq.device == device).map(|(index, _)| index).collect()
     }
 
-    /// A completion queue that lost a completion is of no use any more, and neither are its queue pairs.
+    /// A completion queue has lost a completion: it fails, and its queue pairs enter Error.
     fn overrun(&mut self, index: usize) {
         let attached = |pair: &Pair| pair.send_cq == index || pair.receive_cq == index;
         let pairs: Vec<usize> =
@@ -295,7 +292,7 @@ impl State {
         }
     }
 
-    /// Wakes those who wait for an event, so that they learn of a new timer. No event is there for them.
+    /// Wakes the threads that wait for an event, so that they see a new timer. They find no event.
     pub(super) fn wake_waiting(&mut self) {
         for (_, cq) in self.cqs.iter().filter(|(_, cq)| cq.arm != Arm::No) {
             if let Some(channel) = self.channels.get_mut(cq.channel) {
@@ -305,7 +302,7 @@ impl State {
     }
 }
 
-/// The number of entries of a queue, if it can have as many.
+/// Checks the number of entries of a queue.
 fn entries(depth: u32) -> Result<usize, c_int> {
     if depth == 0 || depth > super::device::MAX_CQE {
         return Err(libc::EINVAL);
@@ -318,12 +315,12 @@ pub(super) type Cqs = Table<Cq>;
 /// Completion channels.
 pub(super) type Channels = Table<Channel>;
 
-/// No completion.
+/// Stands for a completion where there is none: all its fields are undefined.
 pub(super) fn undefined() -> ibv_wc {
     wc(u64::from(JUNK), ibv_wc_status(JUNK), JUNK)
 }
 
-/// A completion with junk in all that its status leaves undefined.
+/// A completion with junk in all fields that its status leaves undefined.
 fn wc(id: u64, status: ibv_wc_status, qpn: u32) -> ibv_wc {
     ibv_wc {
         wr_id: id,
@@ -342,14 +339,14 @@ fn wc(id: u64, status: ibv_wc_status, qpn: u32) -> ibv_wc {
     }
 }
 
-/// A request that failed. The vendor's number repeats the status.
+/// The completion of a request that failed. The vendor's error code repeats the status.
 pub(super) fn failed(id: u64, status: ibv_wc_status, qpn: u32) -> ibv_wc {
     let mut wc = wc(id, status, qpn);
     wc.vendor_err = 0x5000 | status.0;
     wc
 }
 
-/// A send-side request that succeeded; `len` where it is defined (reads and atomics).
+/// The completion of a send-side request that succeeded. `len` is defined for reads and atomics.
 pub(super) fn sent(id: u64, opcode: ibv_wc_opcode, qpn: u32, len: Option<u32>) -> ibv_wc {
     let mut wc = wc(id, ibv_wc_status::IBV_WC_SUCCESS, qpn);
     wc.opcode = opcode;
@@ -360,13 +357,13 @@ pub(super) fn sent(id: u64, opcode: ibv_wc_opcode, qpn: u32, len: Option<u32>) -
     wc
 }
 
-/// What a message brings beside its bytes.
+/// What a message carries beside its bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Extra {
     Nothing,
-    /// In network byte order, as it was in the request.
+    /// Immediate data, in network byte order as in the request.
     Immediate(u32),
-    /// The key that ended with it.
+    /// The key that the message invalidates.
     Invalidated(u32),
 }
 
@@ -377,7 +374,7 @@ pub(super) struct Origin {
     pub(super) service_level: u8,
 }
 
-/// A receive that a message filled; `origin` where it was a datagram, whose `len` includes the header.
+/// The completion of a receive that a message filled. A datagram has an `origin`, and its `len` includes the header.
 pub(super) fn received(
     id: u64,
     opcode: ibv_wc_opcode,

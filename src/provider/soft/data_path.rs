@@ -1,18 +1,19 @@
 //! The verbs of the data path: the C functions of the context. They never unwind, since nothing here panics.
-#![allow(unsafe_code, reason = "verbs on raw objects")]
+#![allow(unsafe_code, reason = "C functions on raw objects")]
 
 use super::{
     fabric::State,
     fault::Verb,
-    handles::{cq_parts, fabric_of, qp_parts, srq_parts},
+    handles::{Handle, find},
     latitude::pause_in_poll,
     post::Refused,
+    posted::{BindRequest, Linked, Post},
 };
 use crate::sys::{
     ibv_context_ops, ibv_cq, ibv_mw, ibv_mw_bind, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_srq, ibv_wc, ibv_wc_status,
 };
 use libc::c_int;
-use std::ptr;
+use std::{mem::MaybeUninit, slice};
 
 /// Puts the functions into the table of a context.
 pub(super) fn fill(ops: &mut ibv_context_ops) {
@@ -24,7 +25,8 @@ pub(super) fn fill(ops: &mut ibv_context_ops) {
     ops.req_notify_cq = Some(req_notify_cq);
 }
 
-/// What a data-path verb is to answer instead of doing its work.
+/// The errno of a data-path verb that must not do its work: because of a fault, or because its device or object is
+/// gone.
 pub(super) fn failure(state: &mut State, device: Option<usize>, verb: Verb) -> Option<c_int> {
     if let Some(errno) = state.faults.verb(verb) {
         return Some(errno);
@@ -36,22 +38,31 @@ pub(super) fn failure(state: &mut State, device: Option<usize>, verb: Verb) -> O
     }
 }
 
-/// Reports a refused post in the way of C.
-///
-/// # Safety
-///
-/// `bad` is null or may be written.
-unsafe fn answer<W>(state: &mut State, result: Result<(), Refused<W>>, bad: *mut *mut W) -> c_int {
+/// Posts a list by `enqueue`, and answers as C does.
+fn post<T: Handle, W: Linked>(
+    post: Post<'_, T, W>,
+    verb: Verb,
+    device_of: impl FnOnce(&State, usize) -> Option<usize>,
+    enqueue: impl FnOnce(&mut State, &Post<'_, T, W>) -> Result<(), Refused<W>>,
+) -> c_int {
+    let mut state = post.object.context.fabric.lock();
+    let device = device_of(&state, post.object.index);
+    let result = match failure(&mut state, device, verb) {
+        Some(errno) => Err(Refused { errno, at: post.first() }),
+        None => {
+            let enqueued = enqueue(&mut state, &post);
+            state.belie(enqueued, post.first())
+        }
+    };
+    state.settle();
     let Err(Refused { errno, at }) = result else { return 0 };
-    if !at.is_null() && !bad.is_null() {
-        // SAFETY: the caller's promise.
-        unsafe { bad.write(at) };
-    }
+    post.refuse(at);
     state.latitudes.code(errno)
 }
 
-/// What a post answers that queued only a part, and says 0.
-pub(super) const HALF: c_int = 0;
+fn device_of_pair(state: &State, index: usize) -> Option<usize> {
+    state.pairs.get(index).map(|pair| pair.device)
+}
 
 /// `ibv_post_send`.
 ///
@@ -59,23 +70,12 @@ pub(super) const HALF: c_int = 0;
 ///
 /// `ibv_post_send(3)`, on a live queue pair of this provider.
 unsafe extern "C" fn post_send(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *mut *mut ibv_send_wr) -> c_int {
-    // SAFETY: alive (caller).
-    let (context, index) = unsafe { qp_parts(qp) };
-    // SAFETY: its context is open.
-    let mut state = unsafe { fabric_of(context) }.lock();
-    let device = state.pairs.get(index).map(|pair| pair.device);
-    let result = match failure(&mut state, device, Verb::PostSend) {
-        Some(errno) => Err(Refused { errno, at: wr }),
-        None => {
-            let kept = state.faults.send_kept();
-            // SAFETY: the caller's promise.
-            let posted = unsafe { state.post_send(index, wr, kept) };
-            state.belie(posted, wr)
-        }
-    };
-    state.settle();
-    // SAFETY: the caller's promise.
-    unsafe { answer(&mut state, result, bad) }
+    // SAFETY: alive, with the arguments of a post (caller).
+    let list = unsafe { Post::new(qp, wr, bad) };
+    post(list, Verb::PostSend, device_of_pair, |state, list| {
+        let kept = state.faults.send_kept();
+        state.post_send(list, kept)
+    })
 }
 
 /// `ibv_post_recv`.
@@ -84,23 +84,12 @@ unsafe extern "C" fn post_send(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *mut 
 ///
 /// `ibv_post_recv(3)`, on a live queue pair of this provider.
 unsafe extern "C" fn post_recv(qp: *mut ibv_qp, wr: *mut ibv_recv_wr, bad: *mut *mut ibv_recv_wr) -> c_int {
-    // SAFETY: alive (caller).
-    let (context, index) = unsafe { qp_parts(qp) };
-    // SAFETY: its context is open.
-    let mut state = unsafe { fabric_of(context) }.lock();
-    let device = state.pairs.get(index).map(|pair| pair.device);
-    let result = match failure(&mut state, device, Verb::PostRecv) {
-        Some(errno) => Err(Refused { errno, at: wr }),
-        None => {
-            let kept = state.faults.receive_kept();
-            // SAFETY: the caller's promise.
-            let posted = unsafe { state.post_receive(index, wr, kept) };
-            state.belie(posted, wr)
-        }
-    };
-    state.settle();
-    // SAFETY: the caller's promise.
-    unsafe { answer(&mut state, result, bad) }
+    // SAFETY: alive, with the arguments of a post (caller).
+    let list = unsafe { Post::new(qp, wr, bad) };
+    post(list, Verb::PostRecv, device_of_pair, |state, list| {
+        let kept = state.faults.receive_kept();
+        state.post_receive(list, kept)
+    })
 }
 
 /// `ibv_post_srq_recv`.
@@ -109,41 +98,27 @@ unsafe extern "C" fn post_recv(qp: *mut ibv_qp, wr: *mut ibv_recv_wr, bad: *mut 
 ///
 /// `ibv_post_srq_recv(3)`, on a live queue of this provider.
 unsafe extern "C" fn post_srq_recv(srq: *mut ibv_srq, wr: *mut ibv_recv_wr, bad: *mut *mut ibv_recv_wr) -> c_int {
-    // SAFETY: alive (caller).
-    let (context, index) = unsafe { srq_parts(srq) };
-    // SAFETY: its context is open.
-    let mut state = unsafe { fabric_of(context) }.lock();
-    let device = state.srqs.get(index).map(|srq| srq.device);
-    let result = match failure(&mut state, device, Verb::PostSrqRecv) {
-        Some(errno) => Err(Refused { errno, at: wr }),
-        None => {
-            // SAFETY: the caller's promise.
-            let posted = unsafe { state.post_shared(index, wr) };
-            state.belie(posted, wr)
-        }
-    };
-    state.settle();
-    // SAFETY: the caller's promise.
-    unsafe { answer(&mut state, result, bad) }
+    // SAFETY: alive, with the arguments of a post (caller).
+    let list = unsafe { Post::new(srq, wr, bad) };
+    let device_of_queue = |state: &State, index| state.srqs.get(index).map(|srq| srq.device);
+    post(list, Verb::PostSrqRecv, device_of_queue, State::post_shared)
 }
 
-/// `ibv_bind_mw`, what is left of it behind the inline function.
+/// The member `bind_mw` of the context, which the inline function `ibv_bind_mw` calls.
 ///
 /// # Safety
 ///
 /// `ibv_bind_mw(3)`, on live objects of this provider.
 unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: *mut ibv_mw_bind) -> c_int {
     // SAFETY: alive (caller).
-    let (context, index) = unsafe { qp_parts(qp) };
-    // SAFETY: its context is open.
-    let mut state = unsafe { fabric_of(context) }.lock();
-    let device = state.pairs.get(index).map(|pair| pair.device);
-    // SAFETY: may be read (caller).
-    let bind = unsafe { &*bind };
-    let result = match failure(&mut state, device, Verb::BindMw) {
+    let pair = unsafe { find(qp) };
+    // SAFETY: the arguments of a bind (caller).
+    let mut request = unsafe { BindRequest::new(mw, bind) };
+    let state = &mut *pair.context.fabric.lock();
+    let device = device_of_pair(state, pair.index);
+    let result = match failure(state, device, Verb::BindMw) {
         Some(errno) => Err(errno),
-        // SAFETY: the caller's promise.
-        None => unsafe { state.post_bind(index, mw, bind) },
+        None => state.post_bind(pair.index, &mut request),
     };
     state.settle();
     let code = result.err().unwrap_or(0);
@@ -154,53 +129,53 @@ unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: *mut ibv_mw
 ///
 /// # Safety
 ///
-/// `ibv_poll_cq(3)`, on a live completion queue of this provider.
+/// `ibv_poll_cq(3)`, on a live completion queue of this provider. A program that uses a device whose polls leave fields
+/// as they were has initialized the array.
 unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, entries: c_int, to: *mut ibv_wc) -> c_int {
     // SAFETY: alive (caller).
-    let (context, index) = unsafe { cq_parts(cq) };
-    // SAFETY: its context is open.
-    let mut state = unsafe { fabric_of(context) }.lock();
+    let queue = unsafe { find(cq) };
+    let (fabric, index) = (queue.context.fabric, queue.index);
+    let mut state = fabric.lock();
     let device = state.cqs.get(index).map(|cq| cq.device);
     if let Some(errno) = failure(&mut state, device, Verb::PollCq) {
         return -errno;
     }
     let Ok(room) = usize::try_from(entries) else { return -libc::EINVAL };
-    // SAFETY: its context is open.
-    let mut state = pause_in_poll(state, unsafe { fabric_of(context) }, index);
+    let mut state = pause_in_poll(state, fabric, index);
     state.settle();
-    let mut found = 0;
     let room = state.latitudes.filled(room);
     let latitudes = &state.latitudes;
-    let [of_failures, of_all] = [!latitudes.is_strict, latitudes.habits.keeps_fields];
-    while found < room {
-        match state.poll(index) {
-            Ok(Some(mut wc)) => {
-                // SAFETY: `found` is less than `entries`.
-                let place = unsafe { to.add(found) };
-                let is_failure = wc.status != ibv_wc_status::IBV_WC_SUCCESS;
-                if of_all || is_failure && of_failures {
-                    // SAFETY: an element of the caller's array, of numbers.
-                    leave_fields(&mut wc, unsafe { &*place });
+    let [of_failures, of_all] = [!latitudes.is_strict, latitudes.habits.leaves_fields];
+    let mut found = 0;
+    if room > 0 {
+        // SAFETY: `room` is at most `entries`, for which the caller's array has room.
+        let array = unsafe { slice::from_raw_parts_mut(to.cast::<MaybeUninit<ibv_wc>>(), room) };
+        for place in array {
+            match state.poll(index) {
+                Ok(Some(mut wc)) => {
+                    let is_failure = wc.status != ibv_wc_status::IBV_WC_SUCCESS;
+                    if of_all || is_failure && of_failures {
+                        // SAFETY: initialized (caller).
+                        leave_fields(&mut wc, unsafe { place.assume_init_ref() });
+                    }
+                    place.write(wc);
+                    found += 1;
                 }
-                // SAFETY: an element of the caller's array.
-                unsafe { ptr::write(place, wc) };
-                found += 1;
+                Ok(None) => break,
+                Err(errno) if found == 0 => return -errno,
+                Err(_) => break,
             }
-            Ok(None) => break,
-            Err(errno) if found == 0 => return -errno,
-            Err(_) => break,
         }
     }
     if found > 0 && state.latitudes.takes(|habits| habits.lossy_polls) {
         state.fail_queue(index);
         return -libc::EIO;
     }
-    // At most `entries`, which fits.
-    c_int::try_from(found).unwrap_or(c_int::MAX)
+    found
 }
 
-/// Fields of a completion that stay as they were: bits of the flags, the sender's place in the fabric; and of a failure all but
-/// its request, its status and its pair.
+/// Leaves fields of a completion as they were in the array: of a success the flag bits and the sender's address, of a
+/// failure all but its request, its status and its pair.
 fn leave_fields(wc: &mut ibv_wc, before: &ibv_wc) {
     if wc.status != ibv_wc_status::IBV_WC_SUCCESS {
         let ibv_wc { wr_id, status, vendor_err, qp_num, .. } = *wc;
@@ -219,14 +194,13 @@ fn leave_fields(wc: &mut ibv_wc, before: &ibv_wc) {
 /// `ibv_req_notify_cq(3)`, on a live completion queue of this provider.
 unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
     // SAFETY: alive (caller).
-    let (context, index) = unsafe { cq_parts(cq) };
-    // SAFETY: its context is open.
-    let mut state = unsafe { fabric_of(context) }.lock();
-    let device = state.cqs.get(index).map(|cq| cq.device);
-    if let Some(errno) = failure(&mut state, device, Verb::ReqNotifyCq) {
+    let queue = unsafe { find(cq) };
+    let state = &mut *queue.context.fabric.lock();
+    let device = state.cqs.get(queue.index).map(|cq| cq.device);
+    if let Some(errno) = failure(state, device, Verb::ReqNotifyCq) {
         return errno;
     }
-    let armed = state.arm(index, solicited_only != 0);
+    let armed = state.arm(queue.index, solicited_only != 0);
     state.settle();
     armed.err().unwrap_or(0)
 }

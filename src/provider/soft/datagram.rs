@@ -1,17 +1,12 @@
 //! Datagrams: address handles, the header that comes before the data, multicast groups.
 //!
-//! A datagram goes to the pair that its request names, or to each that is attached to a group. It is dropped without a
-//! word where nobody expects it: another key, another transport, no receive, a port that is down.
+//! A datagram goes to the pair that its request names, or to each pair that is attached to a group. It is dropped
+//! silently where the key or the transport is another, there is no receive, or the port is down.
+#![forbid(unsafe_code)]
 
 use super::{
-    completion::Origin,
-    device::{self, raw_gid},
-    engine::SUCCESS,
-    fabric::State,
-    memory::Span,
-    responder::Misfit,
-    transition::Transport,
-    work::SendWork,
+    completion::Origin, device, engine::SUCCESS, fabric::State, memory::Source, responder::Misfit,
+    transition::Transport, work::SendWork,
 };
 use crate::sys::{ibv_ah_attr, ibv_gid, ibv_wc_opcode, ibv_wc_status};
 use libc::c_int;
@@ -20,7 +15,7 @@ use libc::c_int;
 pub(super) const HEADER: usize = 40;
 /// The queue pair number that stands for a group.
 const GROUP_QPN: u32 = 0xff_ffff;
-/// With this bit in a request's key, the pair's own key goes with the datagram.
+/// If this bit is set in the key of a request, the datagram carries the key of the sending pair instead.
 const OWN_QKEY: u32 = 1 << 31;
 /// An IPv6 address that stands for an IPv4 one.
 const MAPPED: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
@@ -28,7 +23,7 @@ const MAPPED: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
 const OVERHEAD: u64 = 8 + 12 + 8 + 4;
 /// The protocol number of UDP.
 const UDP: u8 = 17;
-/// What the first half of the header holds where IPv4 has the second: nothing in particular.
+/// Fills the first 20 bytes of the header, which are undefined if an IPv4 header takes the last 20.
 const JUNK: u8 = 0xba;
 
 /// An address handle.
@@ -42,13 +37,13 @@ pub(super) struct Address {
 /// Where a request wants its datagram to go.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Destination {
-    /// The number of the address handle, which no other one ever has.
+    /// The number of the address handle. Numbers are not used again.
     pub(super) address: u32,
     pub(super) qpn: u32,
     pub(super) qkey: u32,
 }
 
-/// What comes before the data.
+/// The header before the data, and where the datagram goes.
 pub(super) struct Header {
     bytes: [u8; HEADER],
     target: [u8; 16],
@@ -58,13 +53,12 @@ pub(super) struct Header {
 }
 
 impl Header {
-    /// To be used while the header stays where it is.
-    pub(super) fn span(&self) -> Span {
-        Span::of_bytes(&self.bytes)
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes
     }
 }
 
-/// Whether an address is that of a group.
+/// Whether this is the address of a multicast group.
 fn is_group(gid: &[u8; 16]) -> bool {
     match gid.strip_prefix(&MAPPED) {
         Some(ipv4) => ipv4.first().is_some_and(|first| first >> 4 == 0xe),
@@ -72,7 +66,7 @@ fn is_group(gid: &[u8; 16]) -> bool {
     }
 }
 
-/// The header of `len` bytes of data: that of IPv6, or in the second half that of IPv4.
+/// The header of `len` bytes of data: an IPv6 header, or an IPv4 header in the last 20 bytes.
 fn header(address: &Address, len: u64) -> [u8; HEADER] {
     let route = address.attributes.grh;
     let len = u16::try_from(len.next_multiple_of(4) + OVERHEAD).unwrap_or(u16::MAX);
@@ -116,7 +110,7 @@ fn checksum(header: &[u8; 20]) -> u16 {
 }
 
 impl State {
-    /// Makes an address handle: its number.
+    /// Makes an address handle, and gives its number.
     pub(super) fn create_ah(&mut self, pd: usize, attributes: &ibv_ah_attr) -> Result<u32, c_int> {
         let device = self.pds.get(pd).ok_or(libc::EINVAL)?.device;
         if attributes.is_global == 0 || attributes.port_num != device::PORT {
@@ -124,20 +118,21 @@ impl State {
         }
         let device = self.devices.get(device).ok_or(libc::EINVAL)?;
         let source = device.gid(attributes.grh.sgid_index).ok_or(libc::ENODATA)?;
-        let target = raw_gid(&attributes.grh.dgid);
+        let target = attributes.grh.dgid.bytes();
         self.last_address = self.last_address.checked_add(1).ok_or(libc::ENOMEM)?;
         self.adopt(pd)?;
         self.addresses.insert(self.last_address, Address { pd, attributes: *attributes, source, target });
         Ok(self.last_address)
     }
 
-    pub(super) fn destroy_ah(&mut self, number: u32) -> Result<(), c_int> {
+    pub(super) fn destroy_ah(&mut self, index: usize) -> Result<(), c_int> {
+        let number = u32::try_from(index).map_err(|_| libc::EINVAL)?;
         let address = self.addresses.remove(&number).ok_or(libc::EINVAL)?;
         self.release_pd(address.pd);
         Ok(())
     }
 
-    /// The header of a request's datagram. `Err`: its address handle is not one of its domain, or gone.
+    /// The header of a request's datagram. `Err` if its address handle is of another domain, or gone.
     pub(super) fn header(&self, index: usize, work: &SendWork) -> Result<Header, ibv_wc_status> {
         let found = || {
             let (pair, to) = (self.pairs.get(index)?, work.to?);
@@ -149,8 +144,8 @@ impl State {
         found().ok_or(ibv_wc_status::IBV_WC_LOC_QP_OP_ERR)
     }
 
-    /// Lets all have a datagram that it is for. `message` begins with the header.
-    pub(super) fn distribute(&mut self, index: usize, work: &SendWork, header: &Header, message: &[Span]) {
+    /// Delivers a datagram to all pairs that it is for. `message` begins with the header.
+    pub(super) fn distribute(&mut self, index: usize, work: &SendWork, header: &Header, message: Source<'_>) {
         let own = self.pairs.get(index).and_then(|pair| self.devices.get(pair.device));
         if !own.is_some_and(device::Device::is_reachable) {
             return;
@@ -162,7 +157,7 @@ impl State {
             }
         } else if header.qpn == GROUP_QPN {
             let mut turn = 0;
-            // Nobody leaves or joins meanwhile.
+            // Delivery changes no group.
             while let Some(&peer) = self.groups.get(&header.target).and_then(|members| members.get(turn)) {
                 self.receive_datagram(peer, work, header, message);
                 turn += 1;
@@ -170,7 +165,7 @@ impl State {
         }
     }
 
-    fn receive_datagram(&mut self, peer: usize, work: &SendWork, header: &Header, message: &[Span]) {
+    fn receive_datagram(&mut self, peer: usize, work: &SendWork, header: &Header, message: Source<'_>) {
         let Some(pair) = self.pairs.get(peer) else { return };
         let reachable = self.devices.get(pair.device).is_some_and(device::Device::is_reachable);
         let expected = pair.transport == Transport::Datagram && pair.attributes.qkey == header.qkey;
@@ -191,9 +186,9 @@ impl State {
         }
     }
 
-    /// A pair joins a group; again changes nothing.
+    /// A pair joins a group. Joining it again changes nothing.
     pub(super) fn attach(&mut self, index: usize, gid: &ibv_gid) -> Result<(), c_int> {
-        let gid = raw_gid(gid);
+        let gid = gid.bytes();
         let pair = self.pairs.get_mut(index).ok_or(libc::EINVAL)?;
         if pair.transport != Transport::Datagram || !is_group(&gid) {
             return Err(libc::EINVAL);
@@ -215,7 +210,7 @@ impl State {
 
     /// A pair leaves a group that it is in.
     pub(super) fn detach(&mut self, index: usize, gid: &ibv_gid) -> Result<(), c_int> {
-        let gid = raw_gid(gid);
+        let gid = gid.bytes();
         let members = self.groups.get_mut(&gid).ok_or(libc::EINVAL)?;
         let place = members.iter().position(|&member| member == index).ok_or(libc::EINVAL)?;
         members.remove(place);

@@ -1,5 +1,5 @@
 //! Addresses and limits of a soft device.
-#![allow(unsafe_code, reason = "unions of the C interface")]
+#![forbid(unsafe_code)]
 
 use super::{events::Events, fault::Verb, objects::Table};
 use crate::sys::{
@@ -13,35 +13,35 @@ use std::sync::OnceLock;
 
 /// The one port.
 pub(super) const PORT: u8 = 1;
-/// Payload of a packet: 4096 bytes.
+/// The largest packet payload: 4096 bytes.
 pub(super) const ACTIVE_MTU: ibv_mtu = ibv_mtu::IBV_MTU_4096;
-/// The same as a number; the longest datagram.
+/// The same as a number of bytes. No datagram is longer.
 pub(super) const ACTIVE_MTU_BYTES: u64 = 4096;
 /// The longest message.
 pub(super) const MAX_MESSAGE: u32 = 1 << 31;
-/// Requests in one queue.
+/// The most requests in one queue.
 pub(super) const MAX_QP_WR: u32 = 1 << 20;
-/// Scatter or gather entries of one request.
+/// The most scatter or gather entries of one request.
 pub(super) const MAX_SGE: u32 = 32;
-/// Bytes of inline data in one request.
+/// The most bytes of inline data in one request.
 pub(super) const MAX_INLINE: u32 = 512;
-/// Entries of one completion queue.
+/// The most entries of one completion queue.
 pub(super) const MAX_CQE: u32 = (1 << 22) - 1;
-/// Reads and atomics at a time, in either direction.
+/// The most reads and atomics at a time, in either direction.
 pub(super) const MAX_RD_ATOMIC: u8 = 128;
 pub(super) const COMPLETION_VECTORS: u32 = 1;
-/// Requests in one shared receive queue.
+/// The most requests in one shared receive queue.
 pub(super) const MAX_SRQ_WR: u32 = 1 << 20;
-/// Multicast groups, and queue pairs in one of them.
+/// The most multicast groups, and the most queue pairs in one group.
 pub(super) const MAX_GROUPS: usize = 8192;
 pub(super) const MAX_GROUP_MEMBERS: usize = 56;
 /// The only row of the table of partition keys: full member of the default partition.
 const DEFAULT_PKEY: u16 = 0xffff;
-/// Objects of a kind.
+/// The most objects of one kind.
 const MAX_OBJECTS: c_int = 1 << 20;
 /// Rows of the GID table, of which two are filled.
 const GID_ROWS: c_int = 1024;
-/// Devices of a fabric; the last two bytes of each address count them.
+/// The most devices of a fabric: the last two bytes of each address count them.
 pub(super) const MAX_DEVICES: usize = 0xfffe;
 
 /// `IBV_PORT_CM_SUP` and `IBV_PORT_IP_BASED_GIDS`.
@@ -52,11 +52,11 @@ const ETHERNET: u8 = 2;
 const PHYS_LINK_UP: u8 = 5;
 /// "Disabled".
 const PHYS_DISABLED: u8 = 3;
-/// One lane; 2.5 Gb/s. As Linux soft-RoCE says of itself.
+/// One lane of 2.5 Gb/s, as Linux soft-RoCE reports.
 const WIDTH_1X: u8 = 1;
 const SPEED_SDR: u8 = 1;
 
-/// What `device_cap_flags` says.
+/// The `device_cap_flags`.
 const CAPABILITIES: Cap = Cap(Cap::IBV_DEVICE_CURR_QP_STATE_MOD.0
     | Cap::IBV_DEVICE_PORT_ACTIVE_EVENT.0
     | Cap::IBV_DEVICE_SYS_IMAGE_GUID.0
@@ -66,8 +66,8 @@ const CAPABILITIES: Cap = Cap(Cap::IBV_DEVICE_CURR_QP_STATE_MOD.0
     | Cap::IBV_DEVICE_MEM_MGT_EXTENSIONS.0
     | Cap::IBV_DEVICE_MEM_WINDOW_TYPE_2B.0);
 
-/// What is in the addresses of all devices of this process, and by chance in those of one process of 65536 others: a peer of
-/// another process, which no packet gets to, is not taken for a device of this one.
+/// Two bytes of every address of this process, at random. No packet reaches the devices of another process, and these
+/// bytes tell their addresses from ours, unless they are the same by chance (1 in 65536).
 fn process() -> [u8; 2] {
     static PROCESS: OnceLock<[u8; 2]> = OnceLock::new();
     *PROCESS.get_or_init(|| {
@@ -90,7 +90,7 @@ pub(super) struct Device {
     pub(super) qpns: HashMap<u32, usize, Numbers>,
     next_qpn: u32,
     pub(super) removed: bool,
-    /// Failed, but its driver lives.
+    /// It failed, but its driver works.
     pub(super) fatal: bool,
     pub(super) port_down: bool,
 }
@@ -104,7 +104,7 @@ impl Device {
         let guid = [0x00, 0x49, first, 0xff, 0xfe, second, high, low];
         let link_local = u128::from_be_bytes([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0])
             | u128::from(u64::from_be_bytes(guid));
-        // Few fabrics have more devices than one byte counts: those beyond are of another network.
+        // One byte counts 255 devices. Those beyond are of another network, with two bytes for the count.
         let ipv4 = u32::from_be_bytes(if high == 0 { [10, first, second, low] } else { [11, first, high, low] });
         let mapped = 0xffff_0000_0000 | u128::from(ipv4);
         Self {
@@ -119,7 +119,7 @@ impl Device {
         }
     }
 
-    /// Whether packets come and go.
+    /// Whether it sends and receives packets.
     pub(super) fn is_reachable(&self) -> bool {
         !self.removed && !self.fatal && !self.port_down
     }
@@ -148,7 +148,7 @@ impl Device {
         self.gids.contains(gid)
     }
 
-    /// A number for a new queue pair: 24 bits, the special ones left out, as long as possible not one used before.
+    /// A number for a new queue pair: 24 bits, and not a special one. Numbers are used again as late as possible.
     pub(super) fn take_qpn(&mut self, index: usize) -> Option<u32> {
         const FIRST: u32 = 17;
         const LAST: u32 = 0xff_fffe;
@@ -163,7 +163,7 @@ impl Device {
         None
     }
 
-    /// Lets the next queue pair have this number, if it is free then.
+    /// The next queue pair gets this number, if it is free then.
     pub(super) fn take_next(&mut self, qpn: u32) {
         self.next_qpn = qpn;
     }
@@ -239,13 +239,7 @@ impl Device {
     }
 }
 
-/// The bytes of a GID.
-pub(super) fn raw_gid(gid: &ibv_gid) -> [u8; 16] {
-    // SAFETY: every bit pattern is a value of either member.
-    unsafe { gid.raw }
-}
-
-/// What is known of an open context.
+/// The table entry of an open context.
 pub(super) struct ContextInfo {
     pub(super) device: usize,
     /// Protection domains, channels and completion queues.
@@ -256,7 +250,7 @@ pub(super) struct ContextInfo {
 /// Open contexts.
 pub(super) type Contexts = Table<ContextInfo>;
 
-/// Hashes numbers that are well spread already.
+/// A cheap hash for the numbers of objects.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Numbers;
 
@@ -279,7 +273,7 @@ impl std::hash::Hasher for NumberHasher {
         }
     }
     fn write_u32(&mut self, number: u32) {
-        // Fibonacci hashing: the table looks at the highest bits and at the lowest.
+        // Fibonacci hashing. The table uses the highest bits and the lowest.
         let spread = (self.0 ^ u64::from(number)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         self.0 = spread ^ spread >> 32;
     }

@@ -1,15 +1,17 @@
 //! The requester.
 //!
-//! One request of a pair is under way at a time, so the numbers of reads in flight that both sides agreed on are kept
-//! by nature, and so are fences. A unit of work carries it to the responder, which executes it whole or not at all; the
-//! next unit brings the answer and completes it. Without acknowledgements the second unit says that it is on the wire.
-//! Packets exist as numbers only.
+//! Each pair has at most one request in flight. So a pair never exceeds the reads that both sides agreed on, and every
+//! request is fenced. One unit of work carries a request to the responder, which executes all of it or nothing; the
+//! next unit brings the answer and completes the request. On transports without acknowledgements, the second unit only
+//! completes it. Packets are not simulated, only their sequence numbers.
+#![forbid(unsafe_code)]
+
 use super::{
     completion::{self, Entry, Side},
     datagram::Header,
     device,
     fabric::State,
-    memory::Span,
+    memory::{Source, Span},
     pair::{Flight, PSN_MASK, Pair, Phase},
     transition::{PairState, Transport},
     work::{Operation, SendWork},
@@ -17,13 +19,13 @@ use super::{
 use crate::sys::ibv_wc_status;
 use std::{mem, time::Duration};
 
-/// What became of a request that was sent.
+/// The outcome of sending a request once.
 pub(super) enum Reply {
-    /// Nothing came back.
+    /// No answer came back.
     Lost,
-    /// Done, refused by the responder, or spoilt by the requester's own memory.
+    /// The request has this status: it succeeded, the responder refused it, or the requester's own memory is at fault.
     Done(ibv_wc_status),
-    /// The responder had no receive; its timer code.
+    /// The responder had no receive. With its timer code.
     NotReady(u8),
 }
 
@@ -59,13 +61,13 @@ impl State {
         let reply = self.carry(index, &work, flight);
         let Some(pair) = self.pairs.get_mut(index) else { return };
         pair.send.put_back(work);
-        // A pair connected to itself may have been broken by its own request.
+        // A pair that is connected to itself may be in Error because of its own request.
         if pair.state != PairState::Error {
             self.await_reply(index, reply);
         }
     }
 
-    /// Notes what came of sending, and how long to wait.
+    /// Notes the answer to a request, or how long to wait for it.
     fn await_reply(&mut self, index: usize, reply: Reply) {
         let Some(pair) = self.pairs.get_mut(index) else { return };
         let attributes = pair.attributes;
@@ -78,7 +80,7 @@ impl State {
                     self.start_timer(index, delay);
                 }
             }
-            // 7 is for ever.
+            // A limit of 7 means for ever.
             Reply::NotReady(_) if attributes.rnr_retry < 7 && flight.not_ready >= attributes.rnr_retry => {
                 flight.phase = Phase::Answered(ibv_wc_status::IBV_WC_RNR_RETRY_EXC_ERR);
             }
@@ -120,7 +122,7 @@ impl State {
         if status == SUCCESS {
             if work.signaled {
                 let len = match work.operation {
-                    // As long as a message at most, so it fits.
+                    // No message is longer than 2^31, so it fits.
                     Operation::Read(_) => u32::try_from(work.len).ok(),
                     Operation::Atomic(..) => Some(8),
                     _ => None,
@@ -173,7 +175,7 @@ impl State {
         true
     }
 
-    /// Sends a request: reads what it carries, and lets the responder have it.
+    /// Sends a request: gathers what it carries, and passes it to the responder.
     fn carry(&mut self, index: usize, work: &SendWork, flight: Flight) -> Reply {
         let Some((transport, who)) = self.pairs.get(index).map(|pair| (pair.transport, pair.who(index))) else {
             return Reply::Lost;
@@ -212,12 +214,12 @@ impl State {
             return Reply::Lost;
         }
         match self.peer(index) {
-            Some(peer) => self.arrive(index, peer, work, flight, local),
+            Some(peer) => self.arrive(index, peer, work, flight, source(&[], work, local)),
             None => Reply::Lost,
         }
     }
 
-    /// What becomes of the message on its way, nobody learns.
+    /// The requester does not learn whether the message arrives.
     fn carry_unreliably(&mut self, index: usize, work: &SendWork, flight: Flight, local: &mut Vec<Span>) -> Reply {
         if self.gather(index, work, local).is_none() {
             return Reply::Done(ibv_wc_status::IBV_WC_LOC_PROT_ERR);
@@ -225,37 +227,30 @@ impl State {
         if !self.faults.loses_request()
             && let Some(peer) = self.peer(index)
         {
-            self.arrive_unreliably(index, peer, work, flight, local);
+            self.arrive_unreliably(index, peer, work, flight, source(&[], work, local));
         }
         Reply::Done(SUCCESS)
     }
 
     fn carry_datagram(&mut self, index: usize, work: &SendWork, header: &Header, local: &mut Vec<Span>) -> Reply {
-        local.push(header.span());
         if self.gather(index, work, local).is_none() {
             return Reply::Done(ibv_wc_status::IBV_WC_LOC_PROT_ERR);
         }
         if !self.faults.loses_request() {
-            self.distribute(index, work, header, local);
+            self.distribute(index, work, header, source(header.bytes(), work, local));
         }
         Reply::Done(SUCCESS)
     }
 
-    /// The memory that an outgoing message comes from. `None`: a local protection error.
+    /// The registered memory that an outgoing message comes from. `None`: a local protection error.
     fn gather(&self, index: usize, work: &SendWork, to: &mut Vec<Span>) -> Option<()> {
-        if !work.operation.is_outgoing() {
+        if !work.operation.is_outgoing() || work.inline.is_some() {
             return Some(());
         }
-        match &work.inline {
-            Some(data) => {
-                to.push(Span::of_bytes(data));
-                Some(())
-            }
-            None => self.regions.local(self.pairs.get(index)?.pd, work.sges.as_slice(), work.len, false, to),
-        }
+        self.regions.local(self.pairs.get(index)?.pd, work.sges.as_slice(), work.len, false, to)
     }
 
-    /// The pair at the other end, if packets get there and it takes them: each must be connected to the other.
+    /// The pair at the other end, if packets get there and it takes them. Each must be connected to the other.
     fn peer(&self, index: usize) -> Option<usize> {
         let pair = self.pairs.get(index)?;
         if !self.devices.get(pair.device)?.is_reachable() {
@@ -274,7 +269,7 @@ impl State {
 }
 
 impl Pair {
-    /// Keeps what a finished request had allocated for the next one.
+    /// Keeps the allocations of a finished request for the next one.
     fn recycle(&mut self, work: SendWork) {
         self.send.recycle(work.sges);
         if let Some(data) = work.inline {
@@ -283,7 +278,12 @@ impl Pair {
     }
 }
 
-/// Starts the request at the head of the send queue: numbers its packets. `Err`: it cannot be done.
+/// The message of a request: `registered` is what `gather` found.
+fn source<'a>(header: &'a [u8], work: &'a SendWork, registered: &'a [Span]) -> Source<'a> {
+    Source { header, inline: work.inline.as_deref().unwrap_or(&[]), registered }
+}
+
+/// Starts the request at the head of the send queue, and numbers its packets. `Err` if it cannot be done.
 fn begin(pair: &mut Pair, work: &SendWork) -> Result<Flight, ibv_wc_status> {
     let fits = match work.operation {
         Operation::Atomic(..) => work.len >= 8,
@@ -311,12 +311,12 @@ fn begin(pair: &mut Pair, work: &SendWork) -> Result<Flight, ibv_wc_status> {
     Ok(Flight { phase: Phase::Ready, psn, packets, timeouts: 0, not_ready: 0, executed: None })
 }
 
-/// 4.096 us * 2^code; for ever if 0.
+/// 4.096 us * 2^code. A code of 0 means for ever.
 fn answer_timeout(code: u8) -> Option<Duration> {
     (code != 0).then(|| Duration::from_nanos(4096 << code.min(31)))
 }
 
-/// What `min_rnr_timer` means.
+/// The time that a code of `min_rnr_timer` stands for.
 fn not_ready_delay(code: u8) -> Duration {
     const HUNDREDTHS_OF_MS: [u64; 32] = [
         65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072,

@@ -1,17 +1,17 @@
-//! Asynchronous events: what happens to objects that no completion tells of.
-#![allow(unsafe_code, reason = "event file descriptors")]
+//! Asynchronous events: what happens to an object that no completion reports.
+#![forbid(unsafe_code)]
 
 use super::fabric::State;
-use crate::sys::{ibv_async_event, ibv_async_event__bindgen_ty_1 as Element, ibv_event_type};
+use crate::sys::{self, ibv_async_event, ibv_async_event__bindgen_ty_1 as Element, ibv_event_type};
 use libc::c_int;
 use std::{
     collections::VecDeque,
     fs::File,
-    io::{self, Read, Write},
-    os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd},
+    io::{Read, Write},
+    os::fd::{AsRawFd, RawFd},
 };
 
-/// A descriptor that is readable or not.
+/// A descriptor that can be made readable.
 pub(super) struct Signal {
     event: File,
     raised: bool,
@@ -20,13 +20,8 @@ pub(super) struct Signal {
 impl Signal {
     /// An eventfd that does not block.
     pub(super) fn new() -> Result<Self, c_int> {
-        // SAFETY: takes two numbers.
-        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error().raw_os_error().unwrap_or(libc::EMFILE));
-        }
-        // SAFETY: created just now, owned by nobody else.
-        Ok(Self { event: File::from(unsafe { OwnedFd::from_raw_fd(fd) }), raised: false })
+        let event = sys::eventfd().map_err(|error| error.raw_os_error().unwrap_or(libc::EMFILE))?;
+        Ok(Self { event: File::from(event), raised: false })
     }
 
     pub(super) fn fd(&self) -> RawFd {
@@ -48,7 +43,7 @@ impl Signal {
     }
 }
 
-/// What an event is about.
+/// The object of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Subject {
     Cq(usize),
@@ -58,7 +53,7 @@ pub(super) enum Subject {
     Device,
 }
 
-/// The events of a context that nobody has taken.
+/// The events of a context that have not been taken.
 pub(super) struct Events {
     pub(super) signal: Signal,
     waiting: VecDeque<(ibv_event_type, Subject)>,
@@ -93,7 +88,7 @@ impl State {
         }
     }
 
-    /// Tells the context of an object what happened to it.
+    /// Adds an event of an object to the events of its context.
     pub(super) fn raise(&mut self, kind: ibv_event_type, subject: Subject) {
         if let Some(context) = self.context_of(subject)
             && let Some(context) = self.contexts.get_mut(context)
@@ -102,14 +97,14 @@ impl State {
         }
     }
 
-    /// Tells all contexts of a device.
+    /// Adds an event to each context of a device.
     pub(super) fn raise_all(&mut self, device: usize, kind: ibv_event_type, subject: Subject) {
         for context in self.contexts.iter_mut().filter(|context| context.device == device) {
             context.events.push(kind, subject);
         }
     }
 
-    /// An object ends, and with it the events of it that nobody took. It is still in its table.
+    /// Drops the events of an object that is about to end. It is still in its table.
     pub(super) fn forget(&mut self, subject: Subject) {
         if let Some(context) = self.context_of(subject)
             && let Some(context) = self.contexts.get_mut(context)

@@ -1,4 +1,5 @@
 //! The fabric: the lock, the clock, the queue of runnable pairs, the timers.
+#![forbid(unsafe_code)]
 
 use super::{
     completion::{Channels, Cqs},
@@ -18,6 +19,7 @@ use super::{
 use crate::{
     error::VerbError,
     provider::Listed,
+    sync::lock_std,
     sys::{self, ibv_event_type},
 };
 use libc::c_int;
@@ -26,14 +28,14 @@ use std::{
     collections::{BTreeMap, BinaryHeap, HashMap, VecDeque},
     fmt,
     ptr::NonNull,
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, OnceLock},
     time::{Duration, Instant},
 };
 
 /// A network of soft devices.
 ///
-/// Devices come to be when they are opened by name. All contexts of one fabric reach each other; two fabrics are two
-/// worlds. A clone is the same fabric. It lives as long as a clone or an open context of it does.
+/// A device is made when it is first opened by name. All devices of one fabric reach each other, and none of another
+/// fabric. A clone is the same fabric, which lives as long as a clone or an open context of it does.
 #[derive(Clone)]
 pub struct Fabric(Arc<Mutex<State>>);
 
@@ -47,23 +49,24 @@ impl Fabric {
     /// An automatic fabric: each post, poll and transition does all work that can be done, before it returns and in the
     /// thread that calls.
     ///
-    /// Timers (retries, receiver not ready) follow the real clock and are looked at in each call. There is no thread
-    /// behind the scenes; who waits for an event without polling should do so no longer than until the next timer.
+    /// Timers (retries, receiver not ready) follow the real clock and are looked at in each call. There is no
+    /// background thread, so a program that waits for an event without polling must not wait longer than until the next
+    /// timer.
     pub fn new() -> Self {
         Self::with_clock(Clock::Automatic { start: Instant::now(), ahead: Duration::ZERO })
     }
 
-    /// A manual fabric: nothing moves but by [`step`](Self::step) and [`run`](Self::run), and the clock stands still but
-    /// for [`advance`](Self::advance).
+    /// A manual fabric: only [`step`](Self::step) and [`run`](Self::run) do any work, and only
+    /// [`advance`](Self::advance) moves the clock.
     ///
     /// The same calls give the same results each time, and a request stays in flight for as long as a test wants.
     pub fn manual() -> Self {
         Self::with_clock(Clock::Manual(Duration::ZERO))
     }
 
-    /// The automatic fabric that the process has for everybody, with the devices `soft0` and `soft1`.
+    /// The automatic fabric that the whole process shares, with the devices `soft0` and `soft1`.
     ///
-    /// It is common property: inject faults into fabrics of your own.
+    /// Inject faults into a fabric of your own, not into this one.
     pub fn process() -> &'static Self {
         static PROCESS: OnceLock<Fabric> = OnceLock::new();
         PROCESS.get_or_init(|| {
@@ -84,7 +87,7 @@ impl Fabric {
         })
     }
 
-    /// Tells it from others.
+    /// The same for all clones, and different for each other fabric that lives now.
     pub(crate) fn address(&self) -> usize {
         Arc::as_ptr(&self.0).addr()
     }
@@ -103,7 +106,8 @@ impl Fabric {
         fabric
     }
 
-    /// What was done to the devices that a provider like theirs does not support; nothing, if the library is right.
+    /// What the library did that a provider like that of the profile does not support. Empty, unless the library has a
+    /// bug.
     pub fn violations(&self) -> Vec<String> {
         self.lock().latitudes.violations.clone()
     }
@@ -135,20 +139,20 @@ impl Fabric {
     }
 
     /// Does one unit of work, if there is any: carries one request to its peer, brings one answer back, flushes one
-    /// request, or lets one timer that is due go off. Whether it did.
+    /// request, or fires one timer that is due. Returns whether there was any.
     pub fn step(&self) -> bool {
         let mut state = self.lock();
         state.run_one() || state.fire_due(u64::MAX)
     }
 
-    /// Does all work that can be done now; how many units it was.
+    /// Does all work that can be done now, and returns how many units that was.
     ///
-    /// Timers that are set meanwhile wait for the next call, so that this ends even if they are set again and again.
+    /// Timers that are set meanwhile wait for the next call, so that this returns even if they are set again and again.
     pub fn run(&self) -> usize {
         self.lock().run_all()
     }
 
-    /// Moves the clock of a manual fabric; that of an automatic one, which then runs ahead of the real one by as much.
+    /// Moves the clock forward. The clock of an automatic fabric then runs ahead of the real one.
     ///
     /// On a manual fabric the timers that become due wait for [`step`](Self::step).
     pub fn advance(&self, time: Duration) {
@@ -160,12 +164,12 @@ impl Fabric {
         state.settle();
     }
 
-    /// How long until the next timer goes off; `None` if there is none.
+    /// How long until the next timer fires; `None` if there is none.
     pub fn next_timer(&self) -> Option<Duration> {
         self.lock().next_timer()
     }
 
-    /// Lets something go wrong.
+    /// Makes something go wrong.
     pub fn inject(&self, fault: Fault) {
         let mut state = self.lock();
         state.faults.add(&fault);
@@ -185,16 +189,16 @@ impl Fabric {
         state.settle();
     }
 
-    /// Ends all faults, those that have not happened yet included.
+    /// Ends all faults, also those that have not happened yet.
     ///
-    /// What was withheld comes now; what was lost stays lost until it is retried.
+    /// Flushes that were withheld come now. Packets that were lost stay lost until they are sent again.
     pub fn heal(&self) {
         let mut state = self.lock();
         state.heal();
         state.settle();
     }
 
-    /// Opens the device of that name, which is made if there is none.
+    /// Opens the device of that name, and makes it if there is none.
     pub(crate) fn open(&self, device: &str) -> Result<NonNull<sys::ibv_context>, VerbError> {
         let failed = |errno| VerbError::new(Verb::OpenDevice.name(), errno);
         let mut state = self.lock();
@@ -212,15 +216,14 @@ impl Fabric {
         Ok(handles::new_context(self.clone(), index, device, async_fd))
     }
 
-    /// The devices so far.
+    /// The devices that have been made so far.
     pub(crate) fn devices(&self) -> Vec<Listed> {
         let list = |device: &Device| Listed { name: device.name.clone(), guid_be: device.guid_be() };
         self.lock().devices.iter().map(list).collect()
     }
 
-    /// The lock. A panic of another holder cannot have been in the middle of a change: nothing here panics.
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = lock_std(&self.0);
         state.now = None;
         state
     }
@@ -229,7 +232,7 @@ impl Fabric {
 impl fmt::Debug for Fabric {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut out = f.debug_struct("Fabric");
-        // Not to wait for a lock that this very thread may hold.
+        // This thread may hold the lock, so it must not wait for it.
         match self.0.try_lock() {
             Ok(state) => {
                 let names: Vec<&str> = state.devices.iter().map(|device| device.name.as_str()).collect();
@@ -257,16 +260,16 @@ enum Clock {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Timer {
     due: Duration,
-    /// Counts timers, so that those due at the same time go off in the order in which they were set.
+    /// Counts timers, so that timers due at the same time fire in the order in which they were set.
     number: u64,
     pair: usize,
 }
 
-/// All that the lock guards.
+/// Everything that the lock guards.
 pub(super) struct State {
     clock: Clock,
     pub(super) latitudes: Latitudes,
-    /// The time, once it was looked at since the lock was taken.
+    /// The time, if it was read since the lock was taken.
     now: Option<Duration>,
     pub(super) devices: Vec<Device>,
     pub(super) contexts: Contexts,
@@ -276,18 +279,18 @@ pub(super) struct State {
     pub(super) cqs: Cqs,
     pub(super) srqs: Srqs,
     pub(super) pairs: Pairs,
-    /// By numbers that are not used again.
+    /// Address handles by number. Numbers are not used again.
     pub(super) addresses: HashMap<u32, Address, Numbers>,
     pub(super) last_address: u32,
-    /// Who is attached to a multicast group, in the order of attaching.
+    /// The members of each multicast group, in the order in which they joined.
     pub(super) groups: BTreeMap<[u8; 16], Vec<usize>>,
-    /// Pairs that may be runnable, in turn.
+    /// Pairs that may be runnable, in the order in which they take turns.
     ready: VecDeque<usize>,
     timers: BinaryHeap<Reverse<Timer>>,
     last_timer: u64,
     last_epoch: u64,
     pub(super) faults: Faults,
-    /// For lists of spans, so that no message allocates.
+    /// Lists of spans that are used again, so that no message allocates.
     pub(super) local_scratch: Vec<Span>,
     pub(super) target_scratch: Vec<Span>,
 }
@@ -329,7 +332,7 @@ impl State {
         Ok(number)
     }
 
-    /// The device is gone, or else has failed: all its pairs are in Error, and flush what they have in the second case.
+    /// Removes a device (`gone`), or makes it fail. All its pairs enter Error. Only those of a failed device flush.
     fn break_device(&mut self, number: usize, gone: bool) {
         if let Some(device) = self.devices.get_mut(number) {
             device.removed |= gone;
@@ -374,7 +377,7 @@ impl State {
         self.pairs.iter().filter(|(_, pair)| f(pair)).map(|(index, _)| index).collect()
     }
 
-    /// Puts a pair in the queue of runnable ones, if it is one.
+    /// Puts a pair into the queue of runnable pairs, if it is runnable.
     pub(super) fn schedule(&mut self, index: usize) {
         if let Some(pair) = self.pairs.get_mut(index)
             && !pair.scheduled
@@ -399,7 +402,7 @@ impl State {
         false
     }
 
-    /// Lets one timer go off that is due, and was set no later than the one of that number.
+    /// Fires one timer that is due and has at most the number `newest`.
     fn fire_due(&mut self, newest: u64) -> bool {
         while let Some(&Reverse(timer)) = self.timers.peek() {
             if self.is_stale(timer) {
@@ -424,7 +427,7 @@ impl State {
         units
     }
 
-    /// At the end of each verb, and before polling: an automatic fabric does what can be done.
+    /// Called at the end of each verb and before polling: an automatic fabric does all work that can be done.
     pub(super) fn settle(&mut self) {
         if !self.is_manual() {
             self.run_all();
@@ -435,7 +438,7 @@ impl State {
         self.pairs.get(timer.pair).is_none_or(|pair| pair.timer != timer.number)
     }
 
-    /// Starts the timer of a pair; an earlier one of it counts no more.
+    /// Starts the timer of a pair, and cancels an earlier one.
     pub(super) fn start_timer(&mut self, index: usize, delay: Duration) {
         let first = self.next_timer().is_none_or(|left| delay < left);
         let due = self.now().saturating_add(delay);
@@ -444,7 +447,7 @@ impl State {
         let Some(pair) = self.pairs.get_mut(index) else { return };
         pair.timer = number;
         self.timers.push(Reverse(Timer { due, number, pair: index }));
-        // Who waits without a timeout would not come to fire it.
+        // A thread that waits without a timeout would not return to fire it.
         if first && !self.is_manual() {
             self.wake_waiting();
         }
@@ -460,7 +463,7 @@ impl State {
         None
     }
 
-    /// As a waiter needs it: a manual fabric has no time of its own to wait for.
+    /// How long a thread should wait at most. `None` on a manual fabric, whose clock stands still.
     pub(super) fn next_wakeup(&mut self) -> Option<Duration> {
         if self.is_manual() { None } else { self.next_timer() }
     }

@@ -1,4 +1,5 @@
 //! Failures on demand.
+#![forbid(unsafe_code)]
 
 use libc::c_int;
 
@@ -132,7 +133,7 @@ impl Verb {
         }
     }
 
-    /// Whether a device in its fatal state still does it: what gives objects back, and what tells of the past.
+    /// Whether a device in its fatal state still does it: it destroys objects, and reports what happened before.
     pub(super) fn outlives_device(self) -> bool {
         matches!(
             self,
@@ -159,21 +160,22 @@ impl Verb {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Fault {
-    /// Of the calls of `verb` from now on, `after` pass, then `count` fail with the positive `errno` and do nothing.
+    /// From now on, `after` calls of `verb` work as usual, then `count` calls fail with the positive `errno` and do
+    /// nothing.
     ///
-    /// Models a kernel that is out of memory, a driver that cannot let go of an object, a broken device. `after: 0,
+    /// Models a kernel that is out of memory, a driver that cannot destroy an object, a broken device. `after: 0,
     /// count: 1` is the next call alone; a count of 0 does nothing.
     VerbFails {
         /// Which verb.
         verb: Verb,
-        /// How many calls pass first.
+        /// How many calls work as usual first.
         after: u32,
         /// How many calls fail then.
         count: u32,
-        /// With what; 0 and negative numbers become `EIO`.
+        /// The error; 0 and negative numbers become `EIO`.
         errno: i32,
     },
-    /// The next `ibv_post_send` answers `errno` and leaves `bad_wr` alone, but its requests are in the queue.
+    /// The next `ibv_post_send` answers `errno` and does not write `bad_wr`, but its requests are in the queue.
     ///
     /// They run with the next post, transition or timer of that queue pair, in any state from Ready To Send on. Models
     /// Linux soft-RoCE below Ready To Send.
@@ -181,7 +183,7 @@ pub enum Fault {
         /// What the post answers.
         errno: i32,
     },
-    /// The next `ibv_post_recv` answers `errno` and leaves `bad_wr` alone, but its requests are in the queue.
+    /// The next `ibv_post_recv` answers `errno` and does not write `bad_wr`, but its requests are in the queue.
     ///
     /// Models Linux soft-RoCE in Reset.
     ReceiveKept {
@@ -197,15 +199,15 @@ pub enum Fault {
     },
     /// The next `count` answers (acknowledgements, refusals, data read) never come back.
     ///
-    /// The responder has done its part, each request once: a retransmission is recognized. Models the half of link
-    /// failures in which a request that failed has nevertheless been executed.
+    /// The responder has executed the request, and recognizes its retransmission. Models link failures in which a
+    /// request fails although it was executed.
     AnswersLost {
         /// How many.
         count: u32,
     },
     /// The next `count` requests that are carried out end with a local protection error.
     ///
-    /// Models memory that the device cannot reach any more: what no safe program can bring about.
+    /// Models memory that the device cannot reach any more. No safe program can cause that.
     RequestsFail {
         /// How many.
         count: u32,
@@ -213,18 +215,19 @@ pub enum Fault {
     /// Queue pairs that enter Error from now on, and requests posted to them there, are not flushed until `heal` or a
     /// further modify to Error.
     ///
-    /// Models a device that flushes late, and Linux soft-RoCE, which flushes receives posted in Error only when kicked.
+    /// Models a device that flushes late, and Linux soft-RoCE, which flushes receives that were posted in Error only
+    /// after another modify to Error.
     FlushWithheld,
-    /// The device is gone: its verbs answer `EIO` (only closing a context without objects and taking asynchronous
-    /// events work), its queue pairs are in Error and make no completions. `IBV_EVENT_DEVICE_FATAL` is raised.
+    /// The device is gone. Its verbs answer `EIO`; only taking asynchronous events works, and closing a context without
+    /// objects. Its queue pairs are in Error and make no completions. `IBV_EVENT_DEVICE_FATAL` is raised.
     ///
     /// Models surprise removal, as libibverbs shows it. `heal` brings the device back, its pairs stay in Error.
     DeviceRemoved {
         /// Its name.
         device: String,
     },
-    /// The device fails, but its driver lives: its queue pairs are in Error and flush what they have,
-    /// `IBV_EVENT_DEVICE_FATAL` is raised, and verbs answer `EIO`, save those that destroy, take events and poll.
+    /// The device fails, but its driver works. Its queue pairs are in Error and flush what they have, and
+    /// `IBV_EVENT_DEVICE_FATAL` is raised. Verbs answer `EIO`, except those that destroy, take events and poll.
     ///
     /// Models the internal error state of a driver. `heal` brings the device back, its pairs stay in Error.
     DeviceFatal {
@@ -237,15 +240,15 @@ pub enum Fault {
         /// The name of the device.
         device: String,
     },
-    /// Each completion queue of the device loses a completion, as if it had overrun: it is of no use any
-    /// more, and its queue pairs are in Error. `IBV_EVENT_CQ_ERR` is raised, and `IBV_EVENT_QP_FATAL` for the pairs.
+    /// Each completion queue of the device loses a completion, as if it had overrun. It fails, and its queue pairs are
+    /// in Error. `IBV_EVENT_CQ_ERR` is raised, and `IBV_EVENT_QP_FATAL` for the pairs.
     ///
-    /// This library never lets a queue overrun; models what the device may do by itself. `heal` does not undo it.
+    /// Models what a device may do by itself: this library never lets a queue overrun. `heal` does not undo it.
     Overrun {
         /// Its name.
         device: String,
     },
-    /// Registrations that would make more than `bytes` registered bytes in all fail with `ENOMEM`.
+    /// A registration fails with `ENOMEM` if more than `bytes` bytes would then be registered in all.
     ///
     /// Models `RLIMIT_MEMLOCK`.
     LockedMemoryLimit {
@@ -254,7 +257,7 @@ pub enum Fault {
     },
 }
 
-/// The faults that are waiting or lasting.
+/// The faults that have not ended.
 #[derive(Debug, Default)]
 pub(super) struct Faults {
     verbs: Vec<VerbFault>,
@@ -276,7 +279,7 @@ struct VerbFault {
 }
 
 impl Faults {
-    /// Takes note of `fault`; one that names a device is for the fabric.
+    /// Notes `fault`. The fabric itself handles one that names a device.
     pub(super) fn add(&mut self, fault: &Fault) {
         let positive = |errno: i32| if errno > 0 { errno } else { libc::EIO };
         match *fault {
@@ -297,7 +300,7 @@ impl Faults {
         }
     }
 
-    /// Counts a call of `verb`: the errno if it is to fail.
+    /// Counts a call of `verb`, and gives the errno if it is to fail.
     pub(super) fn verb(&mut self, verb: Verb) -> Option<c_int> {
         if self.verbs.is_empty() {
             return None;
@@ -315,7 +318,7 @@ impl Faults {
         errno
     }
 
-    /// How many bytes can be registered at a time.
+    /// How many bytes can be registered in all.
     pub(super) fn locked_limit(&self) -> u64 {
         self.locked_limit.unwrap_or(u64::MAX)
     }
@@ -328,23 +331,23 @@ impl Faults {
         self.receive_kept.take()
     }
 
-    /// Whether the request that is under way gets lost.
+    /// Whether the request that is sent now gets lost.
     pub(super) fn loses_request(&mut self) -> bool {
         spend(&mut self.requests_lost)
     }
 
-    /// Whether the request that is under way fails here.
+    /// Whether the request that is sent now fails at its requester.
     pub(super) fn fails_request(&mut self) -> bool {
         spend(&mut self.requests_fail)
     }
 
-    /// Whether the answer that is to come gets lost.
+    /// Whether the answer to the request that is sent now gets lost.
     pub(super) fn loses_answer(&mut self) -> bool {
         spend(&mut self.answers_lost)
     }
 }
 
-/// Takes one of `count`, if there is one; `u32::MAX` never ends.
+/// Takes one of `count`, if there is one. `u32::MAX` stands for no end.
 fn spend(count: &mut u32) -> bool {
     match *count {
         0 => false,

@@ -1,23 +1,27 @@
-//! What stands behind the pointers of the C interface.
+//! The C objects of this provider, and the way from a pointer to what stands behind it.
 //!
-//! The structs of the C interface hold numbers; everything else is in tables under the fabric's lock. Only contexts and
-//! channels are longer than their C structs.
-#![allow(unsafe_code, reason = "raw objects")]
+//! A C struct holds the address of its context and the number of its object; everything else is in tables under the
+//! fabric's lock. [`find`] reads these two once, and gives an [`Object`], with which safe code goes on.
+#![allow(unsafe_code, reason = "raw objects of the C interface")]
 
 use super::{
     data_path, device,
-    device::Device,
     fabric::{Fabric, State},
     fault::Verb,
+    polling::SoftQueue,
+    session::SoftPair,
 };
 use crate::{
     error::VerbError,
-    sys::{ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_node_type, ibv_qp, ibv_srq, ibv_transport_type},
+    sys::{
+        ibv_ah, ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_mr, ibv_mw, ibv_node_type, ibv_pd, ibv_qp,
+        ibv_srq, ibv_transport_type,
+    },
 };
 use libc::{c_char, c_int};
-use std::{os::fd::RawFd, ptr::NonNull};
+use std::{marker::PhantomData, mem::offset_of, os::fd::RawFd, ptr::NonNull};
 
-/// A context, and what the C struct has no room for.
+/// A context as C knows it, followed by what the C struct has no room for.
 #[repr(C)]
 pub(super) struct SoftContext {
     base: ibv_context,
@@ -26,14 +30,66 @@ pub(super) struct SoftContext {
     device: ibv_device,
 }
 
-/// A channel, and its number.
+/// A completion channel as C knows it, followed by its number.
 #[repr(C)]
 pub(super) struct SoftChannel {
     pub(super) base: ibv_comp_channel,
-    pub(super) index: usize,
+    pub(super) handle: u32,
 }
 
-/// Makes an open context, entry `index` of the fabric's table.
+/// A C struct that names its context, and its object by a number.
+///
+/// # Safety
+///
+/// At the offset `CONTEXT` is a member of type `*mut ibv_context`, at `HANDLE` one of type `u32`.
+pub(super) unsafe trait Handle {
+    const CONTEXT: usize;
+    const HANDLE: usize;
+}
+
+macro_rules! handles {
+    ($($name:ident: $($context:ident).+, $($handle:ident).+;)*) => {$(
+        const _: fn(&$name) -> (&*mut ibv_context, &u32) = |object| (&object.$($context).+, &object.$($handle).+);
+        // SAFETY: the line above compiles only if both members have these types.
+        unsafe impl Handle for $name {
+            const CONTEXT: usize = offset_of!($name, $($context).+);
+            const HANDLE: usize = offset_of!($name, $($handle).+);
+        }
+    )*};
+}
+handles! {
+    ibv_pd: context, handle;
+    ibv_mr: context, handle;
+    ibv_mw: context, handle;
+    ibv_ah: context, handle;
+    ibv_cq: context, handle;
+    ibv_srq: context, handle;
+    ibv_qp: context, handle;
+    SoftChannel: base.context, handle;
+    SoftQueue: base.context, base.handle;
+    SoftPair: base.qp_base.context, base.qp_base.handle;
+}
+
+/// An open context.
+#[derive(Clone, Copy)]
+pub(super) struct OpenContext<'a> {
+    /// The address of the C struct, which the C structs of its objects hold.
+    pub(super) raw: *mut ibv_context,
+    pub(super) fabric: &'a Fabric,
+    index: usize,
+}
+
+/// A live object of an open context.
+pub(super) struct Object<'a, T> {
+    /// The address of the C struct, which the C structs of other objects hold.
+    pub(super) raw: *mut T,
+    pub(super) context: OpenContext<'a>,
+    /// The object's place in the table of its kind.
+    pub(super) index: usize,
+    marker: PhantomData<&'a T>,
+}
+
+/// Makes the C struct of an open context, which is entry `index` of the fabric's table.
 pub(super) fn new_context(fabric: Fabric, index: usize, name: &str, async_fd: RawFd) -> NonNull<ibv_context> {
     let mut device = ibv_device {
         node_type: ibv_node_type::IBV_NODE_CA,
@@ -50,61 +106,85 @@ pub(super) fn new_context(fabric: Fabric, index: usize, name: &str, async_fd: Ra
     base.cmd_fd = -1;
     base.async_fd = async_fd;
     base.num_comp_vectors = device::COMPLETION_VECTORS as c_int;
-    let context = Box::into_raw(Box::new(SoftContext { base, fabric, index, device }));
-    // SAFETY: allocated just now; the address of a member.
-    let device = unsafe { &raw mut (*context).device };
+    let context = give(SoftContext { base, fabric, index, device });
+    let device = context.as_ptr().wrapping_byte_add(offset_of!(SoftContext, device)).cast();
     // SAFETY: allocated just now, known to nobody else.
-    unsafe { (*context).base.device = device };
-    // SAFETY: a box is never null.
-    unsafe { NonNull::new_unchecked(context) }.cast()
+    unsafe { (*context.as_ptr()).base.device = device };
+    context.cast()
 }
 
-/// The fabric of a context.
+/// The context behind its C struct.
 ///
 /// # Safety
 ///
-/// `context` came from [`Fabric::open`] and is open for as long as the result is used.
-pub(super) unsafe fn fabric_of<'a>(context: *mut ibv_context) -> &'a Fabric {
-    // SAFETY: every context of this provider is the beginning of a `SoftContext` (caller).
-    unsafe { &(*context.cast::<SoftContext>()).fabric }
+/// `raw` came from [`Fabric::open`] and stays open for as long as the result is used.
+pub(super) unsafe fn open_context<'a>(raw: *mut ibv_context) -> OpenContext<'a> {
+    let context = raw.cast::<SoftContext>();
+    // SAFETY: every context of this provider is the beginning of a `SoftContext`, and this one is open (caller).
+    let fabric = unsafe { &(*context).fabric };
+    // SAFETY: the same `SoftContext`, which is open (caller).
+    let index = unsafe { (*context).index };
+    OpenContext { raw, fabric, index }
 }
 
-/// The number of a context.
+/// The object behind its C struct.
 ///
 /// # Safety
 ///
-/// As [`fabric_of`].
-unsafe fn index_of(context: *mut ibv_context) -> usize {
-    // SAFETY: as in `fabric_of`.
-    unsafe { (*context.cast::<SoftContext>()).index }
+/// `raw` is an object of this provider, and alive for as long as the result is used.
+pub(super) unsafe fn find<'a, T: Handle>(raw: *mut T) -> Object<'a, T> {
+    // SAFETY: alive (caller), and the member is there (`Handle`).
+    let context = unsafe { raw.wrapping_byte_add(T::CONTEXT).cast::<*mut ibv_context>().read() };
+    // SAFETY: alive (caller), and the member is there (`Handle`).
+    let handle = unsafe { raw.wrapping_byte_add(T::HANDLE).cast::<u32>().read() };
+    // SAFETY: the context of a live object is open.
+    let context = unsafe { open_context(context) };
+    Object { raw, context, index: handle as usize, marker: PhantomData }
 }
 
+/// As [`find`], where C allows a null pointer.
+///
+/// # Safety
+///
+/// `raw` is null, or as in [`find`].
+pub(super) unsafe fn find_unless_null<'a, T: Handle>(raw: *mut T) -> Option<Object<'a, T>> {
+    // SAFETY: not null, so alive (caller).
+    (!raw.is_null()).then(|| unsafe { find(raw) })
+}
+
+impl OpenContext<'_> {
+    /// Does the work of a verb under the lock; `f` gets the number of the context. A verb that is to fail, or whose
+    /// device is gone, does not run `f`. Afterwards the fabric settles.
+    pub(super) fn control<R>(
+        self,
+        verb: Verb,
+        f: impl FnOnce(&mut State, usize) -> Result<R, c_int>,
+    ) -> Result<R, VerbError> {
+        let mut state = self.fabric.lock();
+        let result = match state.faults.verb(verb) {
+            Some(errno) => Err(errno),
+            None if state.device_of(self.index).is_ok_and(|device| device.refuses(verb)) => Err(libc::EIO),
+            None => f(&mut state, self.index),
+        };
+        state.settle();
+        result.map_err(|errno| VerbError::new(verb.name(), errno))
+    }
+}
+
+impl<T> Object<'_, T> {
+    /// As [`OpenContext::control`]; `f` gets the number of the object.
+    pub(super) fn control<R>(
+        &self,
+        verb: Verb,
+        f: impl FnOnce(&mut State, usize) -> Result<R, c_int>,
+    ) -> Result<R, VerbError> {
+        self.context.control(verb, |state, _| f(state, self.index))
+    }
+}
+
+/// The number of an object as its C struct holds it.
 pub(super) fn handle(index: usize) -> Result<u32, c_int> {
     u32::try_from(index).map_err(|_| libc::ENOMEM)
-}
-
-/// Does `f` under the lock, unless the verb is to fail or the device is gone; then the fabric settles.
-///
-/// # Safety
-///
-/// As [`fabric_of`].
-pub(super) unsafe fn control<R>(
-    context: *mut ibv_context,
-    verb: Verb,
-    f: impl FnOnce(&mut State, usize) -> Result<R, c_int>,
-) -> Result<R, VerbError> {
-    // SAFETY: the caller's promise.
-    let fabric = unsafe { fabric_of(context) };
-    // SAFETY: the caller's promise.
-    let index = unsafe { index_of(context) };
-    let mut state = fabric.lock();
-    let result = match state.faults.verb(verb) {
-        Some(errno) => Err(errno),
-        None if state.device_of(index).is_ok_and(|device| device.refuses(verb)) => Err(libc::EIO),
-        None => f(&mut state, index),
-    };
-    state.settle();
-    result.map_err(|errno| VerbError::new(verb.name(), errno))
 }
 
 /// Moves `object` to the heap, for the C interface.
@@ -112,86 +192,33 @@ pub(super) fn give<T>(object: T) -> NonNull<T> {
     NonNull::from(Box::leak(Box::new(object)))
 }
 
-/// As [`give`], but `f`, which may note the address, has to make something of the object first.
-pub(super) fn give_if<T>(
-    object: T,
-    f: impl FnOnce(NonNull<T>) -> Result<(), VerbError>,
-) -> Result<NonNull<T>, VerbError> {
-    let object = give(object);
-    let result = f(object);
-    if result.is_err() {
-        // SAFETY: from `give`; whoever refused an object has not kept its address.
-        drop(unsafe { Box::from_raw(object.as_ptr()) });
-    }
-    result.map(|()| object)
-}
-
-/// Ends an object that `give` gave.
+/// Frees an object that `give` gave.
 ///
 /// # Safety
 ///
 /// Nobody uses it any more.
-pub(super) unsafe fn take_back<T>(object: NonNull<T>) {
-    // SAFETY: given by `give` (caller).
+pub(super) unsafe fn free<T>(object: NonNull<T>) {
+    // SAFETY: given by `give`, and used by nobody (caller).
     drop(unsafe { Box::from_raw(object.as_ptr()) });
 }
 
-impl State {
-    pub(super) fn device_of(&self, context: usize) -> Result<&Device, c_int> {
-        let device = self.contexts.get(context).and_then(|context| self.devices.get(context.device));
-        device.ok_or(libc::EINVAL)
+/// Destroys an object: `f` takes it out of its table, and if that succeeds the C struct is freed.
+///
+/// # Safety
+///
+/// As [`find`]; `T` is the type with which it was given; if this succeeds, the caller does not use it any more.
+pub(super) unsafe fn destroy<T: Handle>(
+    raw: NonNull<T>,
+    verb: Verb,
+    f: impl FnOnce(&mut State, usize) -> Result<(), c_int>,
+) -> Result<(), VerbError> {
+    // SAFETY: alive (caller).
+    let object = unsafe { find(raw.as_ptr()) };
+    let destroyed = object.control(verb, f);
+    match destroyed {
+        // SAFETY: not used any more (caller).
+        Ok(()) => unsafe { free(raw) },
+        Err(_) => object.context.fabric.lock().half_destroy(verb, object.index),
     }
-}
-
-/// Context and number of a queue pair.
-///
-/// # Safety
-///
-/// A live queue pair of this provider.
-pub(super) unsafe fn qp_parts(qp: *mut ibv_qp) -> (*mut ibv_context, usize) {
-    // SAFETY: alive (caller).
-    let context = unsafe { (*qp).context };
-    // SAFETY: alive (caller).
-    let handle = unsafe { (*qp).handle };
-    (context, handle as usize)
-}
-
-/// Context and number of a completion queue.
-///
-/// # Safety
-///
-/// A live completion queue of this provider.
-pub(super) unsafe fn cq_parts(cq: *mut ibv_cq) -> (*mut ibv_context, usize) {
-    // SAFETY: alive (caller).
-    let context = unsafe { (*cq).context };
-    // SAFETY: alive (caller).
-    let handle = unsafe { (*cq).handle };
-    (context, handle as usize)
-}
-
-/// The number of a completion queue, if it is one of `context`.
-///
-/// # Safety
-///
-/// Null, or a live completion queue of this provider.
-pub(super) unsafe fn cq_in(cq: *mut ibv_cq, context: *mut ibv_context) -> Option<usize> {
-    if cq.is_null() {
-        return None;
-    }
-    // SAFETY: not null, so alive (caller).
-    let (owner, index) = unsafe { cq_parts(cq) };
-    (owner == context).then_some(index)
-}
-
-/// Context and number of a shared receive queue.
-///
-/// # Safety
-///
-/// A live queue of this provider.
-pub(super) unsafe fn srq_parts(srq: *mut ibv_srq) -> (*mut ibv_context, usize) {
-    // SAFETY: alive (caller).
-    let context = unsafe { (*srq).context };
-    // SAFETY: alive (caller).
-    let handle = unsafe { (*srq).handle };
-    (context, handle as usize)
+    destroyed
 }

@@ -1,51 +1,48 @@
-//! Taking latitudes: what the [habits](super::profile::Habits) of a profile mean in the middle of the machine.
+//! Where a device makes use of a latitude: the code behind the [habits](super::profile::Habits) of a profile.
 //!
-//! What the provider does not support is a violation: it is noted, or ends the process.
+//! A use of the device that its provider does not support is a violation. It is noted, or it aborts the process.
+#![forbid(unsafe_code)]
 
 use super::{
     completion::{Entry, Side},
     fabric::{Fabric, State},
-    memory::{self, Span},
+    fault::Verb,
+    memory::{self, Late, Source, Span},
     post::Refused,
+    posted::{Linked, Request},
     profile::{Habits, Profile},
+    random::Random,
     work::Sges,
 };
 use crate::provider::reviewed::{Promises, Sessions, Teardown, Walk, Windows};
-use crate::sys::{ibv_qp_cap, ibv_sge, ibv_wc, ibv_wc_opcode, ibv_wc_status};
+use crate::sys::{ibv_qp_cap, ibv_wc, ibv_wc_opcode, ibv_wc_status};
 use libc::c_int;
 use std::{ptr, sync::MutexGuard, thread};
 
-/// What a device may do differently, decided each time anew.
+/// The latitudes of the devices of a fabric. Each use is decided anew.
 pub(super) struct Latitudes {
     pub(super) row: &'static Promises,
     pub(super) habits: Habits,
-    /// Takes no latitude.
+    /// It takes no latitude.
     pub(super) is_strict: bool,
-    /// Never 0.
-    random: u64,
-    /// What was done that the provider does not support.
+    random: Random,
+    /// What the library did that the provider does not support.
     pub(super) violations: Vec<String>,
-    /// A violation ends the process.
+    /// A violation aborts the process.
     aborts: bool,
-    /// What the receive that is completed next gets when it is polled.
+    /// Payload for the receive that is completed next. It is written when that completion is polled.
     late: Option<Box<Late>>,
 }
 
-/// Payload that is written when its completion is polled.
-pub(super) struct Late {
-    bytes: Vec<u8>,
-    to: Vec<Span>,
-}
-
-/// The longest message that a completion can carry.
+/// The most payload that is held back until a completion is polled.
 const LATE_BYTES: usize = 64;
-/// The most that is overwritten without need.
+/// The most bytes of a receive that are overwritten without need.
 const SCRIBBLE_BYTES: u64 = 1 << 16;
-/// What a device leaves in memory that it has not written yet.
+/// Stands in memory for payload that is held back.
 const NOT_YET: u8 = 0xee;
-/// What it leaves where it need not write.
+/// Overwrites memory that the device need not write.
 const SCRIBBLE: u8 = 0xdb;
-/// The most inline data that a device has that has less than was asked for.
+/// The most inline data on devices that grant less than was asked for.
 const LITTLE_INLINE: u32 = 32;
 
 impl Latitudes {
@@ -55,7 +52,7 @@ impl Latitudes {
             row: profile.row(),
             habits: profile.habits(),
             is_strict: profile == Profile::Specification,
-            random: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
+            random: Random::new(seed),
             violations: Vec::new(),
             aborts,
             late: None,
@@ -67,24 +64,20 @@ impl Latitudes {
         self.once_in(habit(&self.habits))
     }
 
-    /// True once in so many times; never if 0.
+    /// True once in `times`; never if `times` is 0.
     pub(super) fn once_in(&mut self, times: u64) -> bool {
         if times < 2 {
             return times == 1;
         }
-        // xorshift64
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        (self.random >> 16).is_multiple_of(times)
+        self.random.below(times) == 0
     }
 
-    /// No poll may meet a pair that was destroyed, nor run beside its destroy.
+    /// Whether no poll may find a completion of a pair that was destroyed, or run while a pair is destroyed.
     pub(super) fn forbids_late_polls(&self) -> bool {
         self.row.teardown == Teardown::Polled
     }
 
-    /// How much of `room` a poll fills.
+    /// How many completions a poll gives at most, if there is `room`.
     pub(super) fn filled(&mut self, room: usize) -> usize {
         if self.takes(|habits| habits.empty_polls) {
             0
@@ -95,7 +88,7 @@ impl Latitudes {
         }
     }
 
-    /// What a post answers in place of an error number.
+    /// What a post answers for an error.
     pub(super) fn code(&mut self, errno: c_int) -> c_int {
         match errno {
             0 => 0,
@@ -105,25 +98,9 @@ impl Latitudes {
         }
     }
 
-    /// The sizes that a pair gets.
-    pub(super) fn grant(&mut self, asked: &mut ibv_qp_cap, limits: &ibv_qp_cap) {
-        if self.habits.grants_more {
-            let more = |asked: &mut u32, limit: u32| {
-                *asked = asked.checked_next_power_of_two().unwrap_or(*asked).clamp(*asked, limit.max(*asked))
-            };
-            more(&mut asked.max_send_wr, limits.max_send_wr);
-            more(&mut asked.max_recv_wr, limits.max_recv_wr);
-            more(&mut asked.max_send_sge, limits.max_send_sge);
-            more(&mut asked.max_recv_sge, limits.max_recv_sge);
-            more(&mut asked.max_inline_data, limits.max_inline_data);
-        }
-        if self.habits.grants_less_inline {
-            asked.max_inline_data = asked.max_inline_data.min(LITTLE_INLINE);
-        }
-    }
-
-    /// The entries that a queue gets.
-    pub(super) fn entries(&mut self, asked: u32, limit: u32) -> u32 {
+    /// The size of a queue that was asked for `asked` entries: a power of two within the limit, on devices that grant
+    /// more.
+    pub(super) fn round_up(&self, asked: u32, limit: u32) -> u32 {
         if self.habits.grants_more {
             asked.checked_next_power_of_two().unwrap_or(asked).clamp(asked, limit.max(asked))
         } else {
@@ -131,33 +108,31 @@ impl Latitudes {
         }
     }
 
-    /// Reads a list of elements as careless providers do, and says what none has to bear.
-    ///
-    /// # Safety
-    ///
-    /// As for `ibv_post_send(3)`; and a list of none is null, or has an element all the same.
-    #[allow(unsafe_code, reason = "reads a list of the C interface")]
-    pub(super) unsafe fn inspect(&mut self, list: *const ibv_sge, len: c_int, is_inline: bool) {
+    /// Makes of the sizes that a pair was asked for those that it gets.
+    pub(super) fn grant(&self, cap: &mut ibv_qp_cap, limits: &ibv_qp_cap) {
+        let ibv_qp_cap { max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data } = cap;
+        *max_send_wr = self.round_up(*max_send_wr, limits.max_send_wr);
+        *max_recv_wr = self.round_up(*max_recv_wr, limits.max_recv_wr);
+        *max_send_sge = self.round_up(*max_send_sge, limits.max_send_sge);
+        *max_recv_sge = self.round_up(*max_recv_sge, limits.max_recv_sge);
+        *max_inline_data = self.round_up(*max_inline_data, limits.max_inline_data);
+        if self.habits.grants_less_inline {
+            *max_inline_data = LITTLE_INLINE.min(*max_inline_data);
+        }
+    }
+
+    /// Looks at the elements of a request as careless providers do: they read the first one of an empty list, and take
+    /// an element of no bytes for one of 2^31.
+    pub(super) fn inspect<W: Linked>(&mut self, request: &Request<'_, W>, is_inline: bool) {
         if !self.habits.reads_lists {
             return;
         }
-        let len = usize::try_from(len).unwrap_or(0);
-        if len == 0 {
-            if list.is_null() {
-                self.violate("a list of elements is null".to_owned());
-            } else {
-                // SAFETY: there is one all the same (caller).
-                let _ = unsafe { list.read_volatile() };
-            }
-        }
-        for index in 0..len {
-            // SAFETY: less than its length (caller).
-            let element = unsafe { list.add(index) };
-            // SAFETY: as above.
-            let element = unsafe { element.read() };
-            if element.length == 0 && !is_inline {
+        match request.elements(u32::MAX) {
+            Ok([]) if !request.read_first_element() => self.violate("a list of elements is null".to_owned()),
+            Ok(elements) if !is_inline && elements.iter().any(|element| element.length == 0) => {
                 self.violate("an element of no bytes, which stands for 2^31, was posted".to_owned());
             }
+            _ => {}
         }
     }
 
@@ -179,7 +154,8 @@ impl Latitudes {
         }
     }
 
-    /// A completion goes into its queue, behind `last` of the same work queue: the blame of a failure may be on either.
+    /// `new` comes into its queue after `last` of the same work queue. If `last` failed and `new` was flushed, the
+    /// failure may be reported of either.
     pub(super) fn shift_blame(&mut self, last: &mut ibv_wc, new: &mut ibv_wc) {
         let flush = ibv_wc_status::IBV_WC_WR_FLUSH_ERR;
         let may = new.status == flush && last.status != flush && last.status != ibv_wc_status::IBV_WC_SUCCESS;
@@ -189,12 +165,12 @@ impl Latitudes {
         }
     }
 
-    /// What a request of the send side completes as.
+    /// The opcode of the completion of a send-side request.
     pub(super) fn name_of(&self, opcode: ibv_wc_opcode) -> ibv_wc_opcode {
         if self.habits.calls_all_sends { ibv_wc_opcode::IBV_WC_SEND } else { opcode }
     }
 
-    /// Through a window, a peer reaches all of its region.
+    /// Whether a peer reaches the whole region through a window.
     pub(super) fn has_lax_windows(&self) -> bool {
         !self.is_strict && self.row.windows == Windows::NoBarrier
     }
@@ -209,34 +185,32 @@ impl Latitudes {
 }
 
 impl State {
-    /// The payload that was written to `to` now, or a part of it: perhaps it comes only when its completion is polled.
-    #[allow(unsafe_code, reason = "copies bytes")]
+    /// Perhaps takes back the payload that was just written to `to`, to be written when its completion is polled.
     fn hold_back(&mut self, to: &[Span]) -> Option<Box<Late>> {
         let len: usize = to.iter().map(Span::len).sum();
         if len == 0 || len > LATE_BYTES || !self.latitudes.takes(|habits| habits.late) {
             return None;
         }
         let mut bytes = vec![0; len];
-        // SAFETY: spans that were written just now, under this lock; the vector has room for their bytes.
-        unsafe { memory::copy(to, &[Span::of_bytes_mut(&mut bytes)]) };
-        // SAFETY: as above.
-        unsafe { memory::copy(&[Span::of_bytes(&vec![NOT_YET; len])], to) };
-        Some(Box::new(Late { bytes, to: to.to_vec() }))
+        memory::read(&self.regions.era, Source { registered: to, ..Source::default() }, &mut bytes);
+        let not_yet = [NOT_YET; LATE_BYTES];
+        memory::copy(&self.regions.era, Source { inline: &not_yet, ..Source::default() }, to);
+        Some(Box::new(Late::new(bytes, to.to_vec())))
     }
 
-    /// The payload of a receive was written to `to`.
+    /// The payload of a receive was written to `to`. Perhaps holds it back.
     pub(super) fn delay(&mut self, to: &[Span]) {
         self.latitudes.late = self.hold_back(to);
     }
 
-    /// What [`delay`](Self::delay) kept of the receive that is completed now.
+    /// The payload that [`delay`](Self::delay) holds back for the receive that is completed now.
     pub(super) fn take_late(&mut self) -> Option<Box<Late>> {
         self.latitudes.late.take()
     }
 
-    /// The answer to a read or an atomic was written to `to`.
+    /// The answer to a read or an atomic was written to `to`. Perhaps holds it back.
     pub(super) fn delay_answer(&mut self, index: usize, to: &[Span], has_completion: bool) {
-        // No other completion brings it.
+        // Without a completion, nothing would ever write it.
         if has_completion {
             let late = self.hold_back(to);
             if let Some(pair) = self.pairs.get_mut(index) {
@@ -245,17 +219,17 @@ impl State {
         }
     }
 
-    /// A message is about to come to the oldest receive of a pair: perhaps all of its memory is overwritten first.
-    #[allow(unsafe_code, reason = "writes to registered memory")]
+    /// A message is about to fill the oldest receive of a pair. Perhaps overwrites all memory of the receive first.
     pub(super) fn scribble(&mut self, peer: usize) {
         if self.latitudes.takes(|habits| habits.scribbles)
             && let Some(late) = self.waste_of(peer)
         {
-            Self::write_late(&late);
+            late.write();
         }
     }
 
-    /// The oldest receive of a pair fails or is flushed: perhaps its memory is overwritten when that is polled.
+    /// The oldest receive of a pair fails or is flushed. Perhaps its memory is overwritten when that completion is
+    /// polled.
     pub(super) fn waste(&mut self, peer: usize) -> Option<Box<Late>> {
         let does = self.latitudes.takes(|habits| habits.scribbles);
         if does { self.waste_of(peer) } else { None }
@@ -267,18 +241,10 @@ impl State {
         let mut to = Vec::new();
         self.regions.local(pd, receive.sges.as_slice(), len, true, &mut to)?;
         let small = len != 0 && len <= SCRIBBLE_BYTES;
-        small.then(|| Box::new(Late { bytes: vec![SCRIBBLE; usize::try_from(len).unwrap_or(0)], to }))
+        small.then(|| Box::new(Late::new(vec![SCRIBBLE; usize::try_from(len).unwrap_or(0)], to)))
     }
 
-    /// A completion is polled: what was kept is written, wherever that memory belongs by now.
-    #[allow(unsafe_code, reason = "copies bytes")]
-    fn write_late(late: &Late) {
-        // SAFETY: none that the device could give. As providers do it, the bytes go where the request said when it was posted. It is
-        // the library's duty that this memory is still the device's; tests under Miri and AddressSanitizer see whether it is.
-        unsafe { memory::copy(&[Span::of_bytes(&late.bytes)], &late.to) };
-    }
-
-    /// A pair ends, or one life of it: what becomes of its completions that nobody has polled.
+    /// A pair is destroyed or reset: perhaps purges its completions that nobody has polled.
     pub(super) fn leave_completions(&mut self, index: usize, is_reset: bool) {
         if self.latitudes.is_strict {
             return;
@@ -311,13 +277,13 @@ impl State {
             }
             for entry in cq.entries.iter_mut().filter(|entry| is_of_pair(entry)) {
                 entry.is_dead = forbids && !is_reset;
-                // Nothing is written for a pair once it is gone; what stays of it is whole.
+                // Nothing is written after the pair is gone, so payload that is held back is written now.
                 if let Some(late) = entry.late.take() {
-                    Self::write_late(&late);
+                    late.write();
                 }
             }
         }
-        // The entries of a shared queue are free again; their requests never complete.
+        // The slots of a shared queue are free again. Their requests never complete.
         for slot in freed.iter().filter(|slot| slot.side == Side::Shared) {
             if let Some(srq) = self.srqs.get_mut(slot.owner).filter(|srq| srq.epoch == slot.epoch) {
                 srq.queue.free_one();
@@ -325,7 +291,8 @@ impl State {
         }
     }
 
-    /// A region ends. No request may need it then that the device still has, or whose payload comes with a later poll.
+    /// A region is deregistered. It is a violation if a request in flight still names it, or if payload for it is held
+    /// back.
     pub(super) fn watch_memory(&mut self, region: usize) {
         let Some(ending) = self.regions.get(region).filter(|_| !self.latitudes.is_strict) else { return };
         let needs = |sges: &Sges| sges.as_slice().iter().any(|element| element.lkey == ending.lkey);
@@ -336,26 +303,25 @@ impl State {
         let of_shared = self.srqs.iter().flat_map(|(_, srq)| srq.queue.iter());
         let of_shared = of_shared.filter(|receive| needs(&receive.sges)).map(|receive| receive.id);
         let entries = self.cqs.iter().flat_map(|(_, cq)| cq.entries.iter());
-        let late =
-            entries.filter(|entry| entry.late.as_ref().is_some_and(|late| late.to.iter().any(|to| ending.covers(to))));
+        let late = entries.filter(|entry| entry.late.as_ref().is_some_and(|late| late.is_within(&ending.memory)));
         let in_flight = of_pairs.chain(of_shared).chain(late.map(|entry| entry.wc.wr_id)).next();
         if let Some(id) = in_flight {
             self.latitudes.violate(format!("memory of request {id:#x} was deregistered while it was in flight"));
         }
     }
 
-    /// A completion is polled.
+    /// Does what comes with the poll of a completion.
     pub(super) fn meet(&mut self, entry: &Entry) {
         if entry.is_dead {
             let (id, qpn) = (entry.wc.wr_id, entry.wc.qp_num);
             self.latitudes.violate(format!("a poll met request {id:#x} of pair {qpn:#x}, which was destroyed before"));
         }
         if let Some(late) = &entry.late {
-            Self::write_late(late);
+            late.write();
         }
     }
 
-    /// What a post answers that has gone well: perhaps an error, and perhaps it names the first request.
+    /// Perhaps makes a post that succeeded answer an error, or name the first request.
     pub(super) fn belie<W>(&mut self, posted: Result<(), Refused<W>>, first: *mut W) -> Result<(), Refused<W>> {
         posted?;
         if self.latitudes.takes(|habits| habits.hides_posts) {
@@ -367,7 +333,7 @@ impl State {
         }
     }
 
-    /// A queue that has lost completions gives no more.
+    /// A queue that has lost completions fails.
     pub(super) fn fail_queue(&mut self, index: usize) {
         if let Some(cq) = self.cqs.get_mut(index) {
             cq.entries.clear();
@@ -375,32 +341,26 @@ impl State {
         }
     }
 
-    /// A verb is called on a pair.
+    /// A verb is called on a pair, which is a violation if the pair is half dead.
     pub(super) fn touch_pair(&mut self, index: usize) {
         if let Some(qpn) = self.pairs.get(index).filter(|pair| pair.is_half_dead).map(|pair| pair.qpn) {
             self.latitudes.violate(format!("pair {qpn:#x} was used after a destroy that failed"));
         }
     }
 
-    /// A destroy of a pair failed.
-    pub(super) fn half_kill_pair(&mut self, index: usize) {
-        if !self.latitudes.row.destroy_may_be_retried
-            && let Some(pair) = self.pairs.get_mut(index)
-        {
-            pair.is_half_dead = true;
+    /// The destroy of an object failed. On some devices a queue pair or shared receive queue is half dead then.
+    pub(super) fn half_destroy(&mut self, verb: Verb, index: usize) {
+        if self.latitudes.row.destroy_may_be_retried {
+            return;
+        }
+        match verb {
+            Verb::DestroyQp => self.pairs.get_mut(index).into_iter().for_each(|pair| pair.is_half_dead = true),
+            Verb::DestroySrq => self.srqs.get_mut(index).into_iter().for_each(|srq| srq.is_half_dead = true),
+            _ => {}
         }
     }
 
-    /// A destroy of a shared receive queue failed.
-    pub(super) fn half_kill_srq(&mut self, index: usize) {
-        if !self.latitudes.row.destroy_may_be_retried
-            && let Some(srq) = self.srqs.get_mut(index)
-        {
-            srq.is_half_dead = true;
-        }
-    }
-
-    /// A verb is called on a shared receive queue.
+    /// A verb is called on a shared receive queue, which is a violation if the queue is half dead.
     pub(super) fn touch_srq(&mut self, index: usize) {
         if self.srqs.get(index).is_some_and(|srq| srq.is_half_dead) {
             self.latitudes.violate("a shared receive queue was used after a destroy that failed".to_owned());
@@ -408,7 +368,8 @@ impl State {
     }
 }
 
-/// Lets others in, in the middle of a poll, where no provider has to bear them: two polls at once, or a destroy.
+/// Lets other threads run in the middle of a poll, to find out if they poll the same queue or destroy a pair meanwhile.
+/// Providers need not bear either.
 pub(super) fn pause_in_poll<'f>(
     mut state: MutexGuard<'f, State>,
     fabric: &'f Fabric,

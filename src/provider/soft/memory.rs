@@ -1,17 +1,23 @@
-//! How the device touches memory.
+//! The device's access to the memory of programs. All of it is here.
 //!
-//! Memory of a region without remote rights is *private*: its owner has given up access until the completion is polled,
-//! and the fabric's lock orders the device's plain copies against the owner's accesses.
+//! Memory of a region without remote rights is *private*: its owner gives up access until the completion is polled, and
+//! the fabric's lock orders the device's plain copies against the owner's accesses.
 //!
-//! Memory of a region with any remote right, or behind a window, is *exposed*: the program may access it at any time through relaxed
-//! `AtomicU64` of aligned words. Accesses of another size, or plain ones, would be data races, so the device does the
-//! same, also for single bytes. That works because exposed regions and windows begin and end on 8-byte boundaries.
+//! Memory of a region with any remote right, or behind a window, is *exposed*: the program may access it at any time
+//! through relaxed `AtomicU64` of aligned words. Plain accesses, or atomics of another size, would be data races, so
+//! the device uses the same atomics, even for single bytes. That works because exposed regions and windows begin and
+//! end on 8-byte boundaries.
 //!
-//! Addresses are numbers, as they are in `ibv_sge`; their provenance has been exposed by whoever registered or posted
-//! them.
+//! Addresses are numbers, as they are in `ibv_sge`. Registration exposes the provenance of the memory.
+//!
+//! A [`Span`] is a part of a region. It holds the [`Era`] in which it was found; a region that ends begins a new era,
+//! and spans of an earlier era are refused. So safe code cannot reach memory that is not registered any more.
 #![allow(unsafe_code, reason = "the device reads and writes memory by address")]
 
+use crate::sys::ibv_access_flags;
 use std::{
+    iter,
+    marker::PhantomData,
     ptr,
     sync::atomic::{AtomicU64, Ordering, fence},
 };
@@ -21,157 +27,307 @@ const WORD: usize = size_of::<u64>();
 /// Bytes on the stack between two exposed places.
 const BOUNCE: usize = 512;
 
-/// A piece of registered memory, already checked against its region.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Span {
-    addr: usize,
+/// Memory to be registered.
+#[derive(Clone, Copy)]
+pub(super) struct Registration {
+    /// # Invariants
+    ///
+    /// 0. From registration to deregistration, the device may access `len` bytes at `addr` as `access` permits. If the
+    ///    rights are remote, the program accesses them only by relaxed atomics of whole aligned words. If not, memory
+    ///    that is posted belongs to the device alone until it completes.
+    addr: *mut u8,
     len: usize,
-    exposed: bool,
+    /// The address by which the keys name the first byte, if that is not its own address.
+    pub(super) iova: Option<u64>,
+    pub(super) access: u32,
 }
 
-impl Span {
+impl Registration {
     /// # Safety
     ///
-    /// While the span is in use, `len` bytes at `addr` are memory with exposed provenance that the device may access:
-    /// if `exposed`, they lie in whole aligned words that nobody accesses but by atomics of such words; if not, nobody
-    /// else accesses them.
-    pub(super) unsafe fn new(addr: usize, len: usize, exposed: bool) -> Self {
-        Self { addr, len, exposed }
+    /// As for [`Provider::reg_mr`](crate::provider::Provider::reg_mr): the caller gives the device the memory (0).
+    pub(super) unsafe fn new(addr: *mut u8, len: usize, iova: Option<u64>, access: ibv_access_flags) -> Self {
+        Self { addr, len, iova, access: access.0 }
     }
 
-    /// Bytes of the device's own, to be read only.
-    pub(super) fn of_bytes(bytes: &[u8]) -> Self {
-        Self { addr: bytes.as_ptr().expose_provenance(), len: bytes.len(), exposed: false }
-    }
-
-    /// Bytes of the device's own, to be written. They are borrowed for as long as the span is in use.
-    pub(super) fn of_bytes_mut(bytes: &mut [u8]) -> Self {
-        Self { addr: bytes.as_mut_ptr().expose_provenance(), len: bytes.len(), exposed: false }
+    pub(super) fn pointer(&self) -> *mut u8 {
+        self.addr
     }
 
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
+    /// The memory, with its provenance exposed.
+    pub(super) fn extent(&self) -> Extent {
+        Extent { addr: self.addr.expose_provenance(), len: self.len }
+    }
+}
+
+/// The memory of a region.
+pub(super) struct Extent {
+    /// # Invariants
+    ///
+    /// 0. Of a [`Registration`], whose first invariant holds until [`end`](Self::end).
+    addr: usize,
+    len: usize,
+}
+
+impl Extent {
     pub(super) fn start(&self) -> u64 {
         self.addr as u64
+    }
+
+    pub(super) fn len(&self) -> u64 {
+        self.len as u64
+    }
+
+    pub(super) fn covers(&self, memory: &Span) -> bool {
+        (self.addr..self.addr + self.len).contains(&memory.addr)
+    }
+
+    /// `len` bytes at `addr`; `None` if they are not all in it. The region, or the window over them, says whether they
+    /// are exposed, and whether they may be written.
+    pub(super) fn span(&self, addr: u64, len: u64, exposed: bool, writable: bool, era: &Era) -> Option<Span> {
+        let (addr, len) = (usize::try_from(addr).ok()?, usize::try_from(len).ok()?);
+        let inside = addr >= self.addr && addr.checked_add(len)? <= self.addr + self.len;
+        inside.then_some(Span { addr, len, exposed, writable, era: era.0 })
+    }
+
+    /// The region ends, and with it an era.
+    pub(super) fn end(self, era: &mut Era) {
+        era.0 += 1;
+    }
+}
+
+/// Counts the regions of a fabric that have ended. Each fabric has one. While it is borrowed, no region ends.
+#[derive(Debug, Default)]
+pub(super) struct Era(u64);
+
+/// A piece of registered memory.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Span {
+    /// # Invariants
+    ///
+    /// 0. While the era lasts, `len` bytes at `addr` are registered memory: if `exposed`, they lie in whole aligned
+    ///    words that everybody accesses by atomics of such words; if not, nobody else accesses them.
+    addr: usize,
+    len: usize,
+    exposed: bool,
+    writable: bool,
+    era: u64,
+}
+
+impl Span {
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// # Safety
+    ///
+    /// The era of the span lasts for as long as the result is used.
+    unsafe fn piece<'a>(&self) -> Piece<'a> {
+        Piece { addr: self.addr, len: self.len, exposed: self.exposed, marker: PhantomData }
+    }
+
+    /// # Safety
+    ///
+    /// As [`piece`](Self::piece), and the span is writable.
+    unsafe fn target<'a>(&self) -> Target<'a> {
+        // SAFETY: the era lasts (caller).
+        Target(unsafe { self.piece() })
+    }
+}
+
+/// Where a message comes from: bytes of the device's own, then registered memory.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Source<'a> {
+    pub(super) header: &'a [u8],
+    pub(super) inline: &'a [u8],
+    pub(super) registered: &'a [Span],
+}
+
+/// Memory that a copy reads: a span, or bytes of the device's own.
+#[derive(Clone, Copy)]
+struct Piece<'a> {
+    /// # Invariants
+    ///
+    /// 0. For `'a`, `len` bytes at `addr` can be read: if `exposed`, by atomics of the aligned words that hold them,
+    ///    which is how everybody accesses them; if not, plainly, since nobody else writes them.
+    addr: usize,
+    len: usize,
+    exposed: bool,
+    marker: PhantomData<&'a [u8]>,
+}
+
+/// Memory that a copy writes.
+struct Target<'a>(
+    /// # Invariants
+    ///
+    /// 0. May be written for `'a`, and nobody else accesses it plainly.
+    Piece<'a>,
+);
+
+impl<'a> Piece<'a> {
+    fn of_bytes(bytes: &'a [u8]) -> Self {
+        Self { addr: bytes.as_ptr().expose_provenance(), len: bytes.len(), exposed: false, marker: PhantomData }
+    }
+
+    /// The first `len` bytes of at least as many.
+    fn first(&self, len: usize) -> Self {
+        Self { len: len.min(self.len), ..*self }
     }
 
     fn cut(&mut self, len: usize) {
         self.addr = self.addr.wrapping_add(len);
         self.len -= len;
     }
+
+    /// For each aligned word that holds bytes of an exposed piece: the word, which byte of it is the first, and how
+    /// many belong to the piece. Nothing if the piece is private.
+    fn words(self) -> impl Iterator<Item = (&'a AtomicU64, usize, usize)> {
+        let mut done = if self.exposed { 0 } else { self.len };
+        std::iter::from_fn(move || {
+            let addr = self.addr + done;
+            let offset = addr % WORD;
+            let part = (WORD - offset).min(self.len - done);
+            done += part;
+            let word = ptr::with_exposed_provenance_mut::<u64>(addr - offset);
+            // SAFETY: aligned by construction, and accessed by such atomics (0).
+            (part > 0).then(|| (unsafe { AtomicU64::from_ptr(word) }, offset, part))
+        })
+    }
 }
 
-/// Copies bytes from the spans of `from` to those of `to` until either ends.
-///
-/// # Safety
-///
-/// The promise of [`Span::new`] holds for all of them, and those of `to` may be written.
-pub(super) unsafe fn copy(from: &[Span], to: &[Span]) {
-    let (mut sources, mut targets) = (from.iter().copied(), to.iter().copied());
-    let (mut source, mut target) = (sources.next(), targets.next());
-    while let (Some(s), Some(t)) = (&mut source, &mut target) {
+impl<'a> Target<'a> {
+    fn of_bytes(bytes: &'a mut [u8]) -> Self {
+        let (addr, len) = (bytes.as_mut_ptr().expose_provenance(), bytes.len());
+        Self(Piece { addr, len, exposed: false, marker: PhantomData })
+    }
+}
+
+impl<'a> Source<'a> {
+    /// # Safety
+    ///
+    /// The era of the spans lasts for as long as the result is used.
+    unsafe fn pieces(self) -> impl Iterator<Item = Piece<'a>> {
+        let own = [self.header, self.inline].into_iter().filter(|bytes| !bytes.is_empty());
+        // SAFETY: the era lasts (caller).
+        own.map(Piece::of_bytes).chain(self.registered.iter().map(|span| unsafe { span.piece() }))
+    }
+}
+
+/// Copies bytes until `from` or `to` ends. Does nothing if a span is of an earlier era, or one of `to` is not writable:
+/// the caller has found them under this lock, so neither happens.
+pub(super) fn copy(era: &Era, from: Source<'_>, to: &[Span]) {
+    let current = from.registered.iter().chain(to).all(|span| span.era == era.0);
+    let permitted = current && to.iter().all(|span| span.writable);
+    debug_assert!(permitted, "memory was found under another lock, or to be read");
+    if permitted {
+        // SAFETY: this era lasts while it is borrowed.
+        let from = unsafe { from.pieces() };
+        // SAFETY: this era lasts while it is borrowed, and the span is writable.
+        carry(from, to.iter().map(|span| unsafe { span.target() }));
+    }
+}
+
+/// As [`copy`], into bytes of the device's own.
+pub(super) fn read(era: &Era, from: Source<'_>, to: &mut [u8]) {
+    let current = from.registered.iter().all(|span| span.era == era.0);
+    debug_assert!(current, "memory was found under another lock");
+    if current {
+        // SAFETY: this era lasts while it is borrowed.
+        carry(unsafe { from.pieces() }, iter::once(Target::of_bytes(to)));
+    }
+}
+
+/// Payload that is written when its completion is polled.
+pub(super) struct Late {
+    bytes: Vec<u8>,
+    to: Vec<Span>,
+}
+
+impl Late {
+    pub(super) fn new(bytes: Vec<u8>, to: Vec<Span>) -> Self {
+        Self { bytes, to }
+    }
+
+    pub(super) fn is_within(&self, memory: &Extent) -> bool {
+        self.to.iter().any(|to| memory.covers(to))
+    }
+
+    /// Writes the payload to the memory that the request named, even if that belongs to somebody else by now.
+    pub(super) fn write(&self) {
+        // SAFETY: nothing here shows that the memory is still registered. Some providers write it all the same, and
+        // this device does as they do. The library must not give the memory back before this completion is polled;
+        // tests under Miri and AddressSanitizer see whether it does.
+        let to = self.to.iter().map(|span| unsafe { span.target() });
+        carry(iter::once(Piece::of_bytes(&self.bytes)), to);
+    }
+}
+
+/// Copies bytes until `from` or `to` ends.
+fn carry<'a>(mut from: impl Iterator<Item = Piece<'a>>, mut to: impl Iterator<Item = Target<'a>>) {
+    let (mut source, mut target) = (from.next(), to.next());
+    while let (Some(s), Some(Target(t))) = (&mut source, &mut target) {
         let len = s.len.min(t.len);
-        // SAFETY: `len` bytes lie in both (caller).
-        unsafe { transfer(*s, *t, len) };
+        transfer(s.first(len), Target(t.first(len)));
         s.cut(len);
         t.cut(len);
         if s.len == 0 {
-            source = sources.next();
+            source = from.next();
         }
         if t.len == 0 {
-            target = targets.next();
+            target = to.next();
         }
     }
 }
 
-/// Copies `len` bytes.
-///
-/// # Safety
-///
-/// As [`copy`], and neither span is shorter than `len`.
-unsafe fn transfer(from: Span, to: Span, len: usize) {
-    let source = ptr::with_exposed_provenance::<u8>(from.addr);
-    let target = ptr::with_exposed_provenance_mut::<u8>(to.addr);
+/// Copies a piece to a target of the same length.
+fn transfer(mut from: Piece<'_>, Target(mut to): Target<'_>) {
     match (from.exposed, to.exposed) {
-        // SAFETY: both are ours alone (caller); they may overlap, when a queue pair sends to itself.
-        (false, false) => unsafe { ptr::copy(source, target, len) },
-        // SAFETY: the caller's promise.
-        (true, false) => unsafe { load(from.addr, target, len) },
-        // SAFETY: the caller's promise.
-        (false, true) => unsafe { store(source, to.addr, len) },
+        (false, false) => {
+            let source = ptr::with_exposed_provenance::<u8>(from.addr);
+            let target = ptr::with_exposed_provenance_mut::<u8>(to.addr);
+            // SAFETY: both are ours alone; they may overlap, when a queue pair sends to itself.
+            unsafe { ptr::copy(source, target, from.len.min(to.len)) }
+        }
+        (true, false) => load(from, Target(to)),
+        (false, true) => store(from, Target(to)),
         (true, true) => {
             let mut bounce = [0_u8; BOUNCE];
-            let mut done = 0;
-            while done < len {
-                let part = (len - done).min(BOUNCE);
-                // SAFETY: `part` bytes of the source; the array has room for them.
-                unsafe { load(from.addr + done, bounce.as_mut_ptr(), part) };
-                // SAFETY: `part` bytes of the array and of the target.
-                unsafe { store(bounce.as_ptr(), to.addr + done, part) };
-                done += part;
+            while from.len > 0 {
+                let part = from.len.min(BOUNCE);
+                load(from.first(part), Target::of_bytes(&mut bounce));
+                store(Piece::of_bytes(&bounce).first(part), Target(to.first(part)));
+                from.cut(part);
+                to.cut(part);
             }
         }
     }
 }
 
-/// The aligned word that holds the byte at `addr`.
-///
-/// # Safety
-///
-/// The word is memory that nobody accesses but by such atomics.
-unsafe fn word<'a>(addr: usize) -> &'a AtomicU64 {
-    let word = ptr::with_exposed_provenance_mut::<u64>(addr - addr % WORD);
-    // SAFETY: aligned by construction; the rest is the caller's promise.
-    unsafe { AtomicU64::from_ptr(word) }
-}
-
-/// Reads exposed memory into plain memory.
-///
-/// # Safety
-///
-/// `len` bytes at `from` are exposed; `len` bytes at `to` may be written and are nobody else's.
-unsafe fn load(from: usize, to: *mut u8, len: usize) {
-    let mut done = 0;
-    while done < len {
-        let addr = from + done;
-        let offset = addr % WORD;
-        let part = (WORD - offset).min(len - done);
-        // SAFETY: a word of exposed memory (caller).
-        let bytes = unsafe { word(addr) }.load(Ordering::Relaxed).to_ne_bytes();
-        // SAFETY: `offset` is in the array.
-        let source = unsafe { bytes.as_ptr().add(offset) };
-        // SAFETY: `done` is less than `len`.
-        let target = unsafe { to.add(done) };
-        // SAFETY: `part` bytes from `offset` end with the array, and from `done` within `len`.
-        unsafe { ptr::copy_nonoverlapping(source, target, part) };
-        done += part;
+/// Reads an exposed piece into private memory of at least its length.
+fn load(from: Piece<'_>, Target(to): Target<'_>) {
+    let mut target = ptr::with_exposed_provenance_mut::<u8>(to.addr);
+    for (word, offset, part) in from.first(to.len).words() {
+        let bytes = word.load(Ordering::Relaxed).to_ne_bytes();
+        // SAFETY: `part` bytes from `offset` end with the array; the target is ours alone and as long as the piece.
+        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr().wrapping_add(offset), target, part) };
+        target = target.wrapping_add(part);
     }
 }
 
-/// Writes plain memory into exposed memory.
-///
-/// # Safety
-///
-/// `len` bytes at `from` may be read and are nobody else's to write; `len` bytes at `to` are exposed and may be written.
-unsafe fn store(from: *const u8, to: usize, len: usize) {
-    // A message becomes visible after the messages before it, to who reads it relaxed and then fences.
+/// Writes a private piece into exposed memory of its length.
+fn store(from: Piece<'_>, Target(to): Target<'_>) {
+    let mut source = ptr::with_exposed_provenance::<u8>(from.addr);
+    // A reader that loads relaxed and then fences sees the messages before this one, too.
     fence(Ordering::Release);
-    let mut done = 0;
-    while done < len {
-        let addr = to + done;
-        let offset = addr % WORD;
-        let part = (WORD - offset).min(len - done);
+    for (word, offset, part) in to.first(from.len).words() {
         let mut bytes = [0_u8; WORD];
-        // SAFETY: `done` is less than `len`.
-        let source = unsafe { from.add(done) };
-        // SAFETY: `offset` is in the array.
-        let target = unsafe { bytes.as_mut_ptr().add(offset) };
-        // SAFETY: `part` bytes from `done` lie within `len`, and from `offset` end with the array.
-        unsafe { ptr::copy_nonoverlapping(source, target, part) };
-        // SAFETY: a word of exposed memory (caller).
-        let word = unsafe { word(addr) };
+        // SAFETY: the piece is as long as the target, and nobody writes it; `part` bytes from `offset` end with the
+        // array.
+        unsafe { ptr::copy_nonoverlapping(source, bytes.as_mut_ptr().wrapping_add(offset), part) };
         let value = u64::from_ne_bytes(bytes);
         if part == WORD {
             word.store(value, Ordering::Relaxed);
@@ -180,7 +336,7 @@ unsafe fn store(from: *const u8, to: usize, len: usize) {
             // Always succeeds: the closure always gives a value.
             _ = word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |old| Some(old & !mask | value));
         }
-        done += part;
+        source = source.wrapping_add(part);
     }
 }
 
@@ -193,7 +349,7 @@ fn mask(offset: usize, len: usize) -> u64 {
     u64::from_ne_bytes(bytes)
 }
 
-/// What an atomic request does to the word it names.
+/// The operation of an atomic request.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum AtomicOp {
     Add(u64),
@@ -201,21 +357,18 @@ pub(super) enum AtomicOp {
         compare: u64,
         swap: u64,
     },
-    /// Of an atomic write; what was there before is of no interest.
+    /// An atomic write. Its requester does not learn the value before.
     Write(u64),
 }
 
-/// Does `op` on the word at the beginning of `span`; what was there before. `None` if it is not aligned.
-///
-/// # Safety
-///
-/// `span` is exposed, has 8 bytes and may be written.
-pub(super) unsafe fn atomic(span: Span, op: AtomicOp) -> Option<u64> {
-    if !span.addr.is_multiple_of(WORD) {
+/// Does `op` on the word at the beginning of `span`, and gives the value before. `None` if that is not an aligned word
+/// of exposed memory that may be written.
+pub(super) fn atomic(era: &Era, span: Span, op: AtomicOp) -> Option<u64> {
+    if !(span.exposed && span.writable && span.era == era.0) {
         return None;
     }
-    // SAFETY: exposed memory (caller).
-    let word = unsafe { word(span.addr) };
+    // SAFETY: this era lasts while it is borrowed.
+    let (word, _, _) = unsafe { span.piece() }.words().next().filter(|(_, _, bytes)| *bytes == WORD)?;
     Some(match op {
         AtomicOp::Add(value) => word.fetch_add(value, Ordering::SeqCst),
         AtomicOp::CompareAndSwap { compare, swap } => {

@@ -1,12 +1,12 @@
 //! The soft device: an RDMA device inside the process, for tests, doctests and the first run without hardware.
 //!
-//! All devices of one [`Fabric`] share one lock and one machine. What `rdma-core` does in a kernel and on a wire
-//! happens here in small units of work: one attempt to carry a request to the peer, one answer coming back, one flushed
-//! request, one timer. An automatic fabric runs all of them before a verb returns; a manual one waits for
+//! All devices of one [`Fabric`] share one lock and one clock. Real devices work in a kernel and on a wire; here the
+//! work is done in small units: one attempt to carry a request to the peer, one answer coming back, one flushed
+//! request, one timer. An automatic fabric does all of them before a verb returns. A manual fabric waits for
 //! [`Fabric::step`].
 //!
-//! It does what the specification says. Where Linux soft-RoCE differs, this device follows the specification. What the
-//! specification leaves open it does by its [`Profile`].
+//! The device follows the specification, also where Linux soft-RoCE differs. Where the specification leaves a choice,
+//! the [`Profile`] decides.
 
 // | module | what |
 // |---|---|
@@ -22,15 +22,18 @@
 // | `transition`, `modify` | their states, and the ways between them |
 // | `srq` | shared receive queues |
 // | `work` | work queues and the requests in them |
-// | `request`, `post` | the way from the lists of the C interface into them |
+// | `posted`, `request`, `post` | from the lists of the C interface to requests, and into the work queues |
 // | `engine` | the requester |
 // | `responder` | the responder |
 // | `datagram` | address handles, datagrams, multicast groups |
 // | `fault` | failures on demand |
-// | `profile`, `latitude` | what providers do differently: the habits of each, and what they mean |
+// | `profile`, `latitude`, `random` | the habits of each provider, what they mean, and when a device follows them |
 // | `handles` | what stands behind the pointers of the C interface |
 // | `verbs`, `memory_verbs`, `queue_verbs` | the control path, as `Provider` |
 // | `data_path`, `session`, `polling` | the data path, as C functions; `ibv_wr_*`; `ibv_start_poll` |
+//
+// `handles`, `verbs`, `posted`, `memory` and the three of the data path have all unsafe code. They turn pointers into
+// checked values; the other modules are safe code over tables.
 
 mod completion;
 mod data_path;
@@ -49,8 +52,10 @@ mod objects;
 mod pair;
 mod polling;
 mod post;
+mod posted;
 mod profile;
 mod queue_verbs;
+mod random;
 mod regions;
 mod request;
 mod responder;

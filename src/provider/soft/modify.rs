@@ -1,7 +1,8 @@
 //! Changing a queue pair: everything is checked before anything is changed.
+#![forbid(unsafe_code)]
 
 use super::{
-    device::{self, raw_gid},
+    device,
     fabric::State,
     pair::{Attributes, PSN_MASK, Pair},
     transition::{PairState, masks},
@@ -11,11 +12,11 @@ use libc::c_int;
 
 /// Queue pair numbers have 24 bits.
 const QPN_MASK: u32 = 0xff_ffff;
-/// `ibv_access_flags` that mean something, or at least nothing wrong, in a queue pair.
+/// The `ibv_access_flags` that a queue pair may have.
 const KNOWN_ACCESS: u32 = 0x1f;
 
 impl State {
-    /// Checks everything, then changes attributes and state; the state that the pair is in then.
+    /// Checks everything, then changes attributes and state. Gives the new state.
     pub(super) fn modify_pair(&mut self, index: usize, new: &ibv_qp_attr, mask: Mask) -> Result<ibv_qp_state, c_int> {
         self.touch_pair(index);
         let pair = self.pairs.get(index).ok_or(libc::EINVAL)?;
@@ -35,7 +36,7 @@ impl State {
         }
         let attributes = self.checked(pair, new, mask)?;
 
-        // What was posted before is flushed, and runs not after all.
+        // Requests that were posted before are flushed and do not run.
         if from == PairState::SendError && to == PairState::ReadyToSend {
             while self.flush_send(index) {}
         }
@@ -72,7 +73,7 @@ impl State {
                 pair.notify_drained = false;
                 pair.established = false;
             }
-            // Entered again, it flushes what a fault kept back.
+            // A second modify to Error ends a withheld flush.
             PairState::Error if from == PairState::Error => pair.flush_withheld = false,
             PairState::Error => self.enter_error(index),
             _ => pair.state = to,
@@ -104,7 +105,7 @@ impl State {
             ensure(ah.is_global != 0 && ah.port_num == a.port)?;
             let device = self.devices.get(pair.device).ok_or(libc::EINVAL)?;
             a.gid = device.gid(ah.grh.sgid_index).ok_or(libc::ENODATA)?;
-            a.peer_gid = raw_gid(&ah.grh.dgid);
+            a.peer_gid = ah.grh.dgid.bytes();
             a.ah = ah;
         }
         if has(Mask::IBV_QP_PATH_MTU) {

@@ -1,10 +1,14 @@
 //! Tables of objects, addresses of objects, protection domains.
+#![forbid(unsafe_code)]
 
-use super::fabric::State;
+use super::{device::Device, fabric::State};
 use libc::c_int;
-use std::ptr::NonNull;
+use std::{
+    ptr::{self, NonNull},
+    sync::atomic::{AtomicPtr, Ordering},
+};
 
-/// Objects by a small number that is used again when the object is gone.
+/// Objects by a small number, which is used again when the object is gone.
 pub(super) struct Table<T> {
     slots: Vec<Option<T>>,
     free: Vec<usize>,
@@ -63,24 +67,34 @@ pub(super) struct Pd {
     pub(super) children: u32,
 }
 
-/// The address of an object of the C interface: to be given back, never followed.
-pub(super) struct Raw<T>(*mut T);
+/// The address of the C struct of an object. Events name objects by it; this device never follows it.
+///
+/// Atomic only so that the tables can be shared between threads: a plain pointer is not `Send`.
+pub(super) struct Raw<T>(AtomicPtr<T>);
 
-#[allow(unsafe_code, reason = "an address is a number")]
-// SAFETY: nothing is reached through it here; who gets it back promised to use it as C allows.
-unsafe impl<T> Send for Raw<T> {}
+impl<T> Default for Raw<T> {
+    /// Of an object that has no C struct yet.
+    fn default() -> Self {
+        Self(AtomicPtr::new(ptr::null_mut()))
+    }
+}
 
 impl<T> Raw<T> {
     pub(super) fn new(object: NonNull<T>) -> Self {
-        Self(object.as_ptr())
+        Self(AtomicPtr::new(object.as_ptr()))
     }
 
     pub(super) fn get(&self) -> *mut T {
-        self.0
+        self.0.load(Ordering::Relaxed)
     }
 }
 
 impl State {
+    pub(super) fn device_of(&self, context: usize) -> Result<&Device, c_int> {
+        let device = self.contexts.get(context).and_then(|context| self.devices.get(context.device));
+        device.ok_or(libc::EINVAL)
+    }
+
     pub(super) fn alloc_pd(&mut self, context: usize) -> Result<usize, c_int> {
         let info = self.contexts.get_mut(context).ok_or(libc::EINVAL)?;
         info.children += 1;
@@ -105,7 +119,7 @@ impl State {
         }
     }
 
-    /// The device of a protection domain, which has one more child now.
+    /// Adds a child to a protection domain, and gives its device.
     pub(super) fn adopt(&mut self, pd: usize) -> Result<usize, c_int> {
         let pd = self.pds.get_mut(pd).ok_or(libc::EINVAL)?;
         pd.children += 1;

@@ -1,11 +1,12 @@
-//! Queue pairs: what they have, and how they are made, changed and ended.
+//! Queue pairs: their parts, and how they are made, changed and destroyed.
+#![forbid(unsafe_code)]
 
 use super::{
     completion::{Side, Slot},
     device,
     events::Subject,
     fabric::State,
-    latitude::Late,
+    memory::Late,
     objects::{Raw, Table},
     transition::{PairState, Transport},
     work::{Queue, ReceiveWork, SendWork},
@@ -16,7 +17,7 @@ use libc::c_int;
 /// Queue pairs.
 pub(super) type Pairs = Table<Pair>;
 
-/// What modify sets.
+/// The attributes that modify sets.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Attributes {
     pub(super) port: u8,
@@ -45,32 +46,32 @@ type ibv_mtu_code = u32;
 impl Attributes {
     /// Payload bytes of a packet.
     pub(super) fn mtu_bytes(&self) -> u64 {
-        // 1 is 256 bytes, 5 is 4096.
+        // Code 1 is 256 bytes, code 5 is 4096.
         128 << self.mtu.min(ibv_mtu::IBV_MTU_4096.0)
     }
 }
 
-/// The request at the head of the send queue, once it has been begun.
+/// The progress of the request at the head of the send queue.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Flight {
     pub(super) phase: Phase,
-    /// Of its first packet.
+    /// The number of its first packet.
     pub(super) psn: u32,
     pub(super) packets: u32,
     pub(super) timeouts: u8,
     pub(super) not_ready: u8,
-    /// The responder has executed it, though the answer was lost; for an atomic, what was there before.
+    /// Set if the responder has executed the request although the answer was lost. For an atomic, the value before.
     pub(super) executed: Option<u64>,
 }
 
 /// Where a request in flight is.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Phase {
-    /// To be sent, for the first time or again.
+    /// It is to be sent, for the first time or again.
     Ready,
-    /// Sent; nothing has come back.
+    /// It was sent, and no answer has come back.
     AwaitingAnswer,
-    /// Told to come again later.
+    /// The responder was not ready, so it is to be sent again later.
     AwaitingReceiver,
     /// The answer is on its way.
     Answered(crate::sys::ibv_wc_status),
@@ -85,43 +86,43 @@ pub(super) struct Pair {
     pub(super) send_cq: usize,
     pub(super) receive_cq: usize,
     pub(super) qpn: u32,
-    /// Unique in the fabric to this life: a new one at each reset.
+    /// Names this life of the pair in the whole fabric. A reset begins a new life.
     pub(super) epoch: u64,
     pub(super) state: PairState,
     pub(super) attributes: Attributes,
     pub(super) cap: ibv_qp_cap,
     pub(super) signal_all: bool,
     pub(super) send: Queue<SendWork>,
-    /// Empty for good where there is a shared one.
+    /// Always empty if the pair has a shared receive queue.
     pub(super) receive: Queue<ReceiveWork>,
     pub(super) srq: Option<usize>,
     pub(super) flight: Option<Flight>,
-    /// Of the next packet to send.
+    /// The number of the next packet to send.
     pub(super) next_psn: u32,
-    /// Of the next packet to arrive.
+    /// The number of the next packet to arrive.
     pub(super) expected_psn: u32,
-    /// The timer that counts; an older one that fires is ignored. 0: none.
+    /// The number of its timer; an older timer that fires is ignored. 0 if it has none.
     pub(super) timer: u64,
-    /// An event is to tell when it is drained.
+    /// An event is to be raised when it is drained.
     pub(super) notify_drained: bool,
-    /// A message has come since it was made ready to receive.
+    /// A message has come since it entered Ready To Receive.
     pub(super) established: bool,
     /// Multicast groups that it is attached to.
     pub(super) groups: u32,
-    /// In the queue of runnable pairs.
+    /// It is in the queue of runnable pairs.
     pub(super) scheduled: bool,
-    /// A fault keeps the flush back.
+    /// A fault withholds its flush.
     pub(super) flush_withheld: bool,
-    /// What the answer to the request in flight brings when its completion is polled.
+    /// Payload of the answer to the request in flight. It is written when the completion of the request is polled.
     pub(super) late: Option<Box<Late>>,
-    /// A destroy of it failed, on a device where it is of no use then.
+    /// A destroy of it failed, on a device where no verb may use it after that.
     pub(super) is_half_dead: bool,
     /// Buffers for inline data, used again.
     pub(super) spare: Vec<Vec<u8>>,
 }
 
 impl Pair {
-    /// Whether there is something to do for it now.
+    /// Whether it has work that can be done now.
     pub(super) fn runnable(&self) -> bool {
         let begun = matches!(self.flight, Some(Flight { phase: Phase::Ready | Phase::Answered(_), .. }));
         match self.state {
@@ -133,22 +134,22 @@ impl Pair {
         }
     }
 
-    /// Whether the next message is the first of a connection, and news.
+    /// Whether the next message is the first of a connection, which raises an event.
     pub(super) fn is_fresh(&self) -> bool {
         self.state == PairState::ReadyToReceive && !self.established
     }
 
-    /// Whether what is posted to the send queue is flushed.
+    /// Whether requests in the send queue are flushed.
     pub(super) fn flushes_sends(&self) -> bool {
         matches!(self.state, PairState::SendError | PairState::Error)
     }
 
-    /// Whether Error can be entered from here.
+    /// Whether it can enter Error.
     pub(super) fn can_break(&self) -> bool {
         !matches!(self.state, PairState::Reset | PairState::Error)
     }
 
-    /// The slot of a request of its own.
+    /// The slot of a request in its own queues.
     pub(super) fn slot(&self, index: usize, side: Side, end: u64) -> Slot {
         Slot { side, owner: index, epoch: self.epoch, end }
     }
@@ -186,9 +187,8 @@ impl Pair {
     }
 }
 
-/// What creates a pair.
+/// What a pair is created with.
 pub(super) struct Creation {
-    pub(super) raw: Raw<ibv_qp>,
     pub(super) transport: Transport,
     pub(super) srq: Option<usize>,
     pub(super) pd: usize,
@@ -199,9 +199,9 @@ pub(super) struct Creation {
 }
 
 impl State {
-    /// Creates a pair in Reset, with the sizes that were asked for: its index and number.
+    /// Creates a pair in Reset. Gives its index and its number.
     pub(super) fn create_pair(&mut self, creation: Creation) -> Result<(usize, u32), c_int> {
-        let Creation { raw, transport, srq, pd, send_cq, receive_cq, cap, signal_all } = creation;
+        let Creation { transport, srq, pd, send_cq, receive_cq, cap, signal_all } = creation;
         let device = self.pds.get(pd).ok_or(libc::EINVAL)?.device;
         if self.cqs.get(send_cq).is_none() || self.cqs.get(receive_cq).is_none() {
             return Err(libc::EINVAL);
@@ -219,7 +219,7 @@ impl State {
         }
         let epoch = self.next_epoch();
         let index = self.pairs.insert(Pair {
-            raw,
+            raw: Raw::default(),
             transport,
             device,
             pd,
@@ -266,8 +266,8 @@ impl State {
         Ok((index, qpn))
     }
 
-    /// Ends a pair; what it had in its queues is dropped without a word, its old completions stay. Windows that it alone
-    /// serves end with it.
+    /// Destroys a pair. Requests in its queues are dropped silently, and its completions stay. Windows that are bound
+    /// for it alone are unbound.
     pub(super) fn destroy_pair(&mut self, index: usize) -> Result<(), c_int> {
         if self.pairs.get(index).ok_or(libc::EINVAL)?.groups > 0 {
             return Err(libc::EBUSY);
@@ -306,7 +306,7 @@ impl State {
         Ok(self.pairs.get(index).ok_or(libc::EINVAL)?.query())
     }
 
-    /// Tells once that nothing is under way any more, if that was asked for.
+    /// Raises the event of a drained pair, once, if the program asked for it.
     pub(super) fn tell_drained(&mut self, index: usize) {
         let Some(pair) = self.pairs.get_mut(index) else { return };
         if pair.notify_drained && pair.state == PairState::Drain && pair.flight.is_none() {
@@ -315,23 +315,23 @@ impl State {
         }
     }
 
-    /// The pair is broken, or told to be: what it has begun ends here, the rest is flushed.
+    /// The pair enters Error. The request in flight ends here, and the others are flushed.
     pub(super) fn enter_error(&mut self, index: usize) {
         let withheld = self.faults.flush_withheld;
-        // From Reset there is no way to Error.
+        // There is no transition from Reset to Error.
         let Some(pair) = self.pairs.get_mut(index).filter(|pair| pair.can_break()) else { return };
         pair.state = PairState::Error;
         pair.flight = None;
         pair.timer = 0;
         pair.flush_withheld = withheld || self.devices.get(pair.device).is_none_or(|device| device.removed);
         if pair.srq.is_some() {
-            // It holds no receive between two messages.
+            // It holds no shared receive between two messages, so it has already reached its last one.
             self.raise(ibv_event_type::IBV_EVENT_QP_LAST_WQE_REACHED, Subject::Pair(index));
         }
         self.schedule(index);
     }
 
-    /// A request has failed here: what was posted after it is flushed, and a pair that can still receives.
+    /// A request has failed at its requester, so the requests after it are flushed. An unreliable pair still receives.
     pub(super) fn break_sending(&mut self, index: usize) {
         let withheld = self.faults.flush_withheld;
         let Some(pair) = self.pairs.get_mut(index) else { return };

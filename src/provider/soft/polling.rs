@@ -1,33 +1,41 @@
-//! Extended completion queues: completions one at a time, their fields by functions.
-#![allow(unsafe_code, reason = "functions on raw objects")]
+//! Extended completion queues: they give one completion at a time, whose fields are read by functions.
+#![allow(unsafe_code, reason = "C functions on raw objects")]
 
 use super::{
     completion,
     data_path::failure,
     fault::Verb,
-    handles::{cq_parts, fabric_of},
+    handles::{Object, find},
 };
-use crate::sys::{ibv_cq, ibv_cq_ex, ibv_create_cq_wc_flags as with, ibv_poll_cq_attr, ibv_wc, ibv_wc_opcode};
+use crate::sys::{
+    ibv_cq, ibv_cq_ex, ibv_create_cq_wc_flags as with, ibv_poll_cq_attr, ibv_wc, ibv_wc_opcode, ibv_wc_status,
+};
 use libc::{c_int, c_uint};
 
-/// A completion queue as the C interface knows it, and how far who polls it has come.
+/// A completion queue as the C interface knows it, followed by the progress of its poller.
 #[repr(C)]
 pub(super) struct SoftQueue {
-    base: ibv_cq_ex,
-    walk: Walk,
+    pub(super) base: ibv_cq_ex,
+    progress: Progress,
+}
+
+/// How far a poller has come.
+struct Progress {
+    lock: PollLock,
+    /// The completion whose fields can be read; one of undefined fields if there is none.
     current: ibv_wc,
 }
 
-/// Between `ibv_start_poll` and `ibv_end_poll` a provider holds a lock; here is what would become of that.
+/// The lock that a provider holds from `ibv_start_poll` to `ibv_end_poll`.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Walk {
-    Closed,
-    Open,
-    /// Ended without a beginning: nobody gets the lock any more.
-    Lost,
+enum PollLock {
+    Free,
+    Held,
+    /// It was released while nobody held it. Nobody can take it any more.
+    Broken,
 }
 
-/// The fields that there are.
+/// The fields that this device has.
 const FIELDS: with = with(
     with::IBV_WC_EX_WITH_BYTE_LEN.0
         | with::IBV_WC_EX_WITH_IMM.0
@@ -39,7 +47,7 @@ const FIELDS: with = with(
 );
 
 impl SoftQueue {
-    /// A queue with the functions that were asked for: the others are not there, as with any provider.
+    /// A queue with the functions that were asked for. The others are null, as with any provider.
     pub(super) fn new(cq: ibv_cq, asked: Option<u64>) -> Result<Self, c_int> {
         let ibv_cq { context, channel, cq_context, cqe, .. } = cq;
         let mut base = ibv_cq_ex { context, channel, cq_context, cqe, ..ibv_cq_ex::default() };
@@ -49,11 +57,17 @@ impl SoftQueue {
             }
             fill(&mut base, |bit| asked & u64::from(bit.0) != 0);
         }
-        Ok(Self { base, walk: Walk::Closed, current: completion::undefined() })
+        Ok(Self { base, progress: Progress { lock: PollLock::Free, current: completion::undefined() } })
+    }
+
+    /// Sets the number and the size that the queue got.
+    pub(super) fn name(&mut self, handle: u32, cqe: c_int) {
+        self.base.handle = handle;
+        self.base.cqe = cqe;
     }
 }
 
-/// Puts the functions of the fields for which `has` holds into a queue.
+/// Sets the functions of a queue: those of fields only where `has` says so.
 fn fill(cq: &mut ibv_cq_ex, has: impl Fn(with) -> bool) {
     cq.start_poll = Some(start_poll);
     cq.next_poll = Some(next_poll);
@@ -70,66 +84,62 @@ fn fill(cq: &mut ibv_cq_ex, has: impl Fn(with) -> bool) {
     cq.read_dlid_path_bits = has(with::IBV_WC_EX_WITH_DLID_PATH_BITS).then_some(read_dlid_path_bits as _);
 }
 
-/// How far who polls has come.
-///
-/// # Safety
-///
-/// A live completion queue of this provider, which nobody else polls.
-unsafe fn walk<'a>(cq: *mut ibv_cq_ex) -> &'a mut Walk {
-    // SAFETY: every queue of this provider is the beginning of a `SoftQueue`, and this part of it belongs to who polls (caller).
-    unsafe { &mut (*cq.cast::<SoftQueue>()).walk }
+/// The parts of a queue that belong to its poller.
+struct Polled<'a> {
+    object: Object<'a, SoftQueue>,
+    wr_id: &'a mut u64,
+    status: &'a mut ibv_wc_status,
+    progress: &'a mut Progress,
 }
 
-/// The current completion; one of undefined fields if there is none.
+/// The parts of a queue that belong to its poller.
 ///
 /// # Safety
 ///
-/// As [`walk`].
-unsafe fn current<'a>(cq: *mut ibv_cq_ex) -> &'a mut ibv_wc {
-    // SAFETY: as in `walk`.
-    unsafe { &mut (*cq.cast::<SoftQueue>()).current }
-}
-
-/// Makes a completion the current one, of which two fields are in the queue itself.
-///
-/// # Safety
-///
-/// As [`walk`].
-unsafe fn set_current(cq: *mut ibv_cq_ex, wc: ibv_wc) {
-    // SAFETY: alive, and this member belongs to who polls (caller).
-    unsafe { (*cq).wr_id = wc.wr_id };
-    // SAFETY: as above.
-    unsafe { (*cq).status = wc.status };
-    // SAFETY: the caller's promise.
-    *unsafe { current(cq) } = wc;
-}
-
-/// Takes the next completion.
-///
-/// # Safety
-///
-/// As [`walk`].
-unsafe fn advance(cq: *mut ibv_cq_ex, starts: bool) -> c_int {
-    // SAFETY: alive (caller).
-    let (context, index) = unsafe { cq_parts(cq.cast()) };
-    // SAFETY: its context is open.
-    let mut state = unsafe { fabric_of(context) }.lock();
-    state.latitudes.walks(!starts);
-    if starts {
-        let device = state.cqs.get(index).map(|cq| cq.device);
-        if let Some(errno) = failure(&mut state, device, Verb::PollCq) {
-            return errno;
-        }
-        state.settle();
+/// A live completion queue of this provider, which nobody else polls while the result is used.
+unsafe fn polled<'a>(cq: *mut ibv_cq_ex) -> Polled<'a> {
+    // Every queue of this provider is the beginning of a `SoftQueue`.
+    let queue = cq.cast::<SoftQueue>();
+    Polled {
+        // SAFETY: alive (caller).
+        object: unsafe { find(queue) },
+        // SAFETY: alive, and the poller's (caller).
+        wr_id: unsafe { &mut (*queue).base.wr_id },
+        // SAFETY: alive, and the poller's (caller).
+        status: unsafe { &mut (*queue).base.status },
+        // SAFETY: alive, and the poller's (caller).
+        progress: unsafe { &mut (*queue).progress },
     }
-    let (wc, answer) = match state.poll(index) {
-        Ok(Some(wc)) => (wc, 0),
-        Ok(None) => (completion::undefined(), libc::ENOENT),
-        Err(errno) => (completion::undefined(), errno),
-    };
-    // SAFETY: the caller's promise.
-    unsafe { set_current(cq, wc) };
-    answer
+}
+
+impl Polled<'_> {
+    /// Makes a completion the current one. Two of its fields are members of the C struct.
+    fn set_current(&mut self, wc: ibv_wc) {
+        *self.wr_id = wc.wr_id;
+        *self.status = wc.status;
+        self.progress.current = wc;
+    }
+
+    /// Takes the next completion; `starts` for the first of a poll.
+    fn advance(&mut self, starts: bool) -> c_int {
+        let (fabric, index) = (self.object.context.fabric, self.object.index);
+        let mut state = fabric.lock();
+        state.latitudes.walks(!starts);
+        if starts {
+            let device = state.cqs.get(index).map(|cq| cq.device);
+            if let Some(errno) = failure(&mut state, device, Verb::PollCq) {
+                return errno;
+            }
+            state.settle();
+        }
+        let (wc, answer) = match state.poll(index) {
+            Ok(Some(wc)) => (wc, 0),
+            Ok(None) => (completion::undefined(), libc::ENOENT),
+            Err(errno) => (completion::undefined(), errno),
+        };
+        self.set_current(wc);
+        answer
+    }
 }
 
 /// # Safety
@@ -140,85 +150,61 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attributes: *mut ibv_poll_cq
     if unsafe { (*attributes).comp_mask } != 0 {
         return libc::EINVAL;
     }
-    // SAFETY: the caller's promise.
-    if *unsafe { walk(cq) } != Walk::Closed {
+    // SAFETY: alive, and polled by the caller alone.
+    let mut queue = unsafe { polled(cq) };
+    if queue.progress.lock != PollLock::Free {
         return libc::EDEADLK;
     }
-    // SAFETY: the caller's promise.
-    let answer = unsafe { advance(cq, true) };
+    let answer = queue.advance(true);
     if answer == 0 {
-        // SAFETY: the caller's promise.
-        *unsafe { walk(cq) } = Walk::Open;
+        queue.progress.lock = PollLock::Held;
     }
     answer
 }
 
-unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
-    // SAFETY: the caller's promise.
-    if *unsafe { walk(cq) } != Walk::Open {
-        return libc::EINVAL;
+/// Members of `ibv_cq_ex`, each with the parts of its queue that belong to the poller.
+macro_rules! functions {
+    ($(fn $name:ident($queue:ident) $(-> $type:ty)? $body:block)*) => {$(
+        unsafe extern "C" fn $name(cq: *mut ibv_cq_ex) $(-> $type)? {
+            // SAFETY: alive, and polled by the caller alone.
+            #[allow(unused_mut, reason = "some only read")]
+            let mut $queue = unsafe { polled(cq) };
+            $body
+        }
+    )*};
+}
+functions! {
+    fn next_poll(queue) -> c_int {
+        if queue.progress.lock == PollLock::Held { queue.advance(false) } else { libc::EINVAL }
     }
-    // SAFETY: the caller's promise.
-    unsafe { advance(cq, false) }
-}
 
-unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
-    // SAFETY: the caller's promise.
-    let walk = unsafe { walk(cq) };
-    *walk = if *walk == Walk::Open { Walk::Closed } else { Walk::Lost };
-    // What was read of a completion is gone with it.
-    // SAFETY: the caller's promise.
-    unsafe { set_current(cq, completion::undefined()) };
-}
+    fn end_poll(queue) {
+        let was_held = queue.progress.lock == PollLock::Held;
+        queue.progress.lock = if was_held { PollLock::Free } else { PollLock::Broken };
+        // The fields of a completion end with its poll.
+        queue.set_current(completion::undefined());
+    }
 
-unsafe extern "C" fn read_opcode(cq: *mut ibv_cq_ex) -> ibv_wc_opcode {
-    // SAFETY: the caller's promise.
-    unsafe { current(cq) }.opcode
-}
+    fn read_opcode(queue) -> ibv_wc_opcode { queue.progress.current.opcode }
 
-unsafe extern "C" fn read_vendor_err(cq: *mut ibv_cq_ex) -> u32 {
-    // SAFETY: the caller's promise.
-    unsafe { current(cq) }.vendor_err
-}
+    fn read_vendor_err(queue) -> u32 { queue.progress.current.vendor_err }
 
-unsafe extern "C" fn read_byte_len(cq: *mut ibv_cq_ex) -> u32 {
-    // SAFETY: the caller's promise.
-    unsafe { current(cq) }.byte_len
-}
+    fn read_byte_len(queue) -> u32 { queue.progress.current.byte_len }
 
-unsafe extern "C" fn read_imm_data(cq: *mut ibv_cq_ex) -> u32 {
-    // SAFETY: the caller's promise.
-    let extra = unsafe { current(cq) }.__bindgen_anon_1;
-    // SAFETY: the members of the union are numbers of 4 bytes.
-    unsafe { extra.imm_data }
-}
+    fn read_imm_data(queue) -> u32 {
+        // SAFETY: all members of the union are numbers of 4 bytes.
+        unsafe { queue.progress.current.__bindgen_anon_1.imm_data }
+    }
 
-unsafe extern "C" fn read_qp_num(cq: *mut ibv_cq_ex) -> u32 {
-    // SAFETY: the caller's promise.
-    unsafe { current(cq) }.qp_num
-}
+    fn read_qp_num(queue) -> u32 { queue.progress.current.qp_num }
 
-unsafe extern "C" fn read_src_qp(cq: *mut ibv_cq_ex) -> u32 {
-    // SAFETY: the caller's promise.
-    unsafe { current(cq) }.src_qp
-}
+    fn read_src_qp(queue) -> u32 { queue.progress.current.src_qp }
 
-unsafe extern "C" fn read_wc_flags(cq: *mut ibv_cq_ex) -> c_uint {
-    // SAFETY: the caller's promise.
-    unsafe { current(cq) }.wc_flags
-}
+    fn read_wc_flags(queue) -> c_uint { queue.progress.current.wc_flags }
 
-unsafe extern "C" fn read_slid(cq: *mut ibv_cq_ex) -> u32 {
-    // SAFETY: the caller's promise.
-    u32::from(unsafe { current(cq) }.slid)
-}
+    fn read_slid(queue) -> u32 { u32::from(queue.progress.current.slid) }
 
-unsafe extern "C" fn read_sl(cq: *mut ibv_cq_ex) -> u8 {
-    // SAFETY: the caller's promise.
-    unsafe { current(cq) }.sl
-}
+    fn read_sl(queue) -> u8 { queue.progress.current.sl }
 
-unsafe extern "C" fn read_dlid_path_bits(cq: *mut ibv_cq_ex) -> u8 {
-    // SAFETY: the caller's promise.
-    unsafe { current(cq) }.dlid_path_bits
+    fn read_dlid_path_bits(queue) -> u8 { queue.progress.current.dlid_path_bits }
 }

@@ -1,21 +1,24 @@
-//! What a soft device does where the specification leaves it open: which profiles there are, and the habits of each.
+//! Profiles: how a soft device behaves where the specification leaves a choice.
 //!
-//! A profile comes with a row of the reviewed table, which is all that the library is told. Of what the row does not promise the device
-//! does the worst that its provider's source allows, at random where that is worse. An adversary does all of it. `docs/providers.md`
-//! names the sources.
+//! A profile has a row of the reviewed table, which is all that the library knows of the device. Where the row promises
+//! nothing, the device does the worst that the source of its provider allows, at random where that is worse. An
+//! adversary does all of these things. `docs/providers.md` names the sources.
+#![forbid(unsafe_code)]
 
+use super::random::Random;
 use crate::provider::reviewed::{self, Promises, Sessions, Shared, Teardown, UNREVIEWED, Walk, Windows};
-use std::{collections::BTreeMap, sync::Mutex, sync::PoisonError};
+use crate::sync::lock_std;
+use std::{collections::BTreeMap, sync::Mutex};
 
-/// Whose latitudes the devices of a [`Fabric`](super::Fabric) take: what providers do differently, within the specification.
+/// Which provider the devices of a [`Fabric`](super::Fabric) resemble, where the specification leaves a choice.
 ///
-/// A program that works on [`Specification`](Self::Specification) may lean on what its device happens to do. On the others it
-/// is found out. What the library believes of a device changes with the profile, as it does with a provider:
-/// where a provider's devices complete requests in any order, say, each request is signalled.
+/// A program that works on [`Specification`](Self::Specification) may depend on what its device happens to do; the
+/// other profiles show that. The library trusts a device as its profile says, as it does with a real provider: where
+/// requests complete in any order, for example, each request is signalled.
 ///
-/// The devices `soft0` and `soft1` take the profile that the environment variable `INTERLOCK_SOFT_PROFILE` names when they
-/// are first used: `specification`, `rxe`, `siw`, `mlx5`, `mlx4`, `irdma`, `bnxt_re`, `hns`, `efa`, or `adversary:SEED`. On these
-/// two a violation ends the process.
+/// The devices `soft0` and `soft1` take the profile that the environment variable `INTERLOCK_SOFT_PROFILE` names when
+/// they are first used: `specification`, `rxe`, `siw`, `mlx5`, `mlx4`, `irdma`, `bnxt_re`, `hns`, `efa`, or
+/// `adversary:SEED`. On these two devices a violation aborts the process.
 ///
 /// # Examples
 ///
@@ -33,36 +36,38 @@ pub enum Profile {
     /// Each step in order, each field written, nothing lost.
     #[default]
     Specification,
-    /// As `librxe`: a post may answer an error though all is queued; numbers are used again at once.
+    /// As `librxe`: a post may answer an error although all its requests are queued; numbers are used again at once.
     Rxe,
-    /// As `libsiw`: requests complete in any order; a post of a list may answer 0 though only its beginning is queued; polls leave
-    /// fields as they were; what a destroy has failed on is half dead.
+    /// As `libsiw`: requests complete in any order; a post of a list may answer 0 although only its beginning is
+    /// queued; polls do not write all fields; an object is half dead after a failed destroy.
     Siw,
-    /// As `libmlx5`: short messages reach memory when their completion is polled; a destroy or reset removes completions that
-    /// nobody has polled, and the shared receives that they were of; numbers are used again at once.
+    /// As `libmlx5`: short messages reach memory when their completion is polled; a destroy or reset removes
+    /// completions that nobody has polled, and frees their shared receives; numbers are used again at once.
     Mlx5,
-    /// As `libmlx4`: a destroy or reset removes completions; polls add to the flags that were there.
+    /// As `libmlx4`: a destroy or reset removes completions; polls add to the flag bits that the array held.
     Mlx4,
-    /// As `libirdma`: a poll may say nothing though there is something; no poll may meet a destroyed pair; failures are told of
-    /// another request; the first element of an empty list is read; what a destroy has failed on is half dead.
+    /// As `libirdma`: a poll may find nothing although there are completions; no poll may find a completion of a
+    /// destroyed pair; failures are reported of another request; the first element of an empty list is read; an object
+    /// is half dead after a failed destroy.
     Irdma,
-    /// As `libbnxt_re`: failures are told of another request, flushes come without an event.
+    /// As `libbnxt_re`: failures are reported of another request; flushes make no event.
     BnxtRe,
-    /// As `libhns`: short messages reach memory when their completion is polled; no poll may meet a destroyed pair; there is less
-    /// room for inline data than was asked for.
+    /// As `libhns`: short messages reach memory when their completion is polled; no poll may find a completion of a
+    /// destroyed pair; there is less room for inline data than was asked for.
     Hns,
-    /// As `libefa`: requests complete in any order, and unsignalled ones are refused; no poll may meet a destroyed pair; reads
-    /// complete as sends.
+    /// As `libefa`: requests complete in any order, and unsignalled ones are refused; no poll may find a completion of
+    /// a destroyed pair; reads complete as sends.
     Efa,
     /// Almost all of these, at random from a seed.
     ///
-    /// With an odd seed posts fail now and then. With a seed that has the bit 2 some things are promised, which the seed
-    /// chooses; without it, nothing is. With the bit 4 polls and destroys fail now and then, and leave half-dead objects behind.
+    /// Bits of the seed choose more: with bit 1, posts fail now and then; with bit 2, the device makes some promises,
+    /// which the seed chooses, and without it none; with bit 4, polls and destroys fail now and then and leave
+    /// half-dead objects.
     Adversary(u64),
 }
 
 impl Profile {
-    /// What the library is told.
+    /// What the library knows of the device.
     pub(super) fn row(self) -> &'static Promises {
         match self {
             Self::Specification => &reviewed::SOFT,
@@ -79,7 +84,7 @@ impl Profile {
         }
     }
 
-    /// Of that name.
+    /// The profile of that name.
     pub(super) fn named(name: &str) -> Option<Self> {
         Some(match name {
             "specification" => Self::Specification,
@@ -101,20 +106,20 @@ impl Profile {
             Self::Specification => NONE,
             Self::Rxe => Habits { hides_posts: 256, reuses: true, ..NONE },
             Self::Siw => {
-                Habits { overtakes: 2, halves_posts: 32, keeps_fields: true, reuses: true, odd_codes: true, ..NONE }
+                Habits { overtakes: 2, halves_posts: 32, leaves_fields: true, reuses: true, odd_codes: true, ..NONE }
             }
             Self::Mlx5 => {
-                // With this variable, all payload is written by the device.
+                // If the environment rules out payload in completions, the device itself writes all payload.
                 let late = if reviewed::MLX5.shared.check().is_ok() { 0 } else { ALWAYS };
                 Habits { purges: ALWAYS, late, reuses: true, grants_more: true, ..NONE }
             }
             Self::Mlx4 => {
-                Habits { purges: ALWAYS, keeps_fields: true, reuses: true, odd_codes: true, grants_more: true, ..NONE }
+                Habits { purges: ALWAYS, leaves_fields: true, reuses: true, odd_codes: true, grants_more: true, ..NONE }
             }
             Self::Irdma => Habits {
                 shifts_blame: true,
                 empty_polls: 8,
-                keeps_fields: true,
+                leaves_fields: true,
                 reads_lists: true,
                 grants_more: true,
                 ..NONE
@@ -123,7 +128,7 @@ impl Profile {
                 shifts_blame: true,
                 quiet_flushes: true,
                 purges: ALWAYS,
-                keeps_fields: true,
+                leaves_fields: true,
                 grants_more: true,
                 ..NONE
             },
@@ -131,7 +136,7 @@ impl Profile {
                 late: ALWAYS,
                 purges: 2,
                 false_refusals: 64,
-                keeps_fields: true,
+                leaves_fields: true,
                 grants_more: true,
                 grants_less_inline: true,
                 ..NONE
@@ -144,58 +149,58 @@ impl Profile {
     }
 }
 
-/// An adversary's seed with these bits: posts fail; some things are promised; polls and destroys fail.
+/// Bits of an adversary's seed: posts fail; the device makes some promises; polls and destroys fail.
 const POSTS_FAIL: u64 = 1;
 const SOME_PROMISES: u64 = 2;
 const OBJECTS_DIE: u64 = 4;
 
-/// A latitude that is taken each time.
+/// A latitude that is taken every time.
 pub(super) const ALWAYS: u64 = 1;
 
-/// How often a device takes a latitude: once in so many times, 0 is never; or whether it does.
+/// How often a device takes each latitude: once in so many times (0 is never), or whether it always does.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Habits {
-    /// A completion goes before the last one of its work queue.
+    /// A completion overtakes the last one of its work queue.
     pub(super) overtakes: u64,
-    /// What a pair leaves unpolled is removed when it ends.
+    /// Completions that nobody has polled are removed when their pair is destroyed or reset.
     pub(super) purges: u64,
-    /// Payload of short messages, and what is read, comes when the completion is polled.
+    /// Payload of short messages and short reads is written when the completion is polled.
     pub(super) late: u64,
-    /// The memory of a receive is overwritten beyond the message, or though it failed.
+    /// The memory of a receive is overwritten beyond the message, or although the receive failed.
     pub(super) scribbles: u64,
-    /// A poll gives one completion though there are more.
+    /// A poll gives one completion although there are more.
     pub(super) short_polls: u64,
-    /// A poll gives none though there are some.
+    /// A poll gives no completion although there are some.
     pub(super) empty_polls: u64,
-    /// A poll takes completions away and fails.
+    /// A poll removes completions and fails.
     pub(super) lossy_polls: u64,
     /// A destroy of a pair fails.
     pub(super) lame_destroys: u64,
-    /// A post answers an error, names no request, and all of it is queued.
+    /// A post answers an error and names no request, but all its requests are queued.
     pub(super) hides_posts: u64,
-    /// A post names its first request as refused, and all of it is queued.
+    /// A post names its first request as refused, but all its requests are queued.
     pub(super) false_refusals: u64,
     /// A post is refused, as if the queue were full.
     pub(super) refuses_posts: u64,
-    /// A post of a list answers 0, and only its beginning is queued.
+    /// A post of a list answers 0, but only its beginning is queued.
     pub(super) halves_posts: u64,
-    /// Arming makes an event though there is nothing.
+    /// Arming makes an event although there is no completion.
     pub(super) spurious_events: u64,
     /// Flushes make no event.
     pub(super) quiet_flushes: bool,
-    /// The failure of a send is told of another one of the same queue.
+    /// The failure of a send is reported of another send of the same queue.
     pub(super) shifts_blame: bool,
     /// Each request of the send side completes as a send.
     pub(super) calls_all_sends: bool,
-    /// A poll leaves fields as they were in the caller's array.
-    pub(super) keeps_fields: bool,
-    /// Numbers of pairs and keys of memory that end are the next to be given out.
+    /// A poll leaves fields as they were in the array of the caller.
+    pub(super) leaves_fields: bool,
+    /// The numbers of pairs and the keys of memory that end are the next to be given out.
     pub(super) reuses: bool,
     /// A request without a completion of its own is refused.
     pub(super) needs_signals: bool,
-    /// What is posted to a failed pair is refused.
+    /// A post to a pair in Error is refused.
     pub(super) refuses_in_error: bool,
-    /// Errors are negative, or -1.
+    /// Posts answer negative errnos, or -1.
     pub(super) odd_codes: bool,
     /// Queues are larger than was asked for.
     pub(super) grants_more: bool,
@@ -223,7 +228,7 @@ impl Habits {
         quiet_flushes: false,
         shifts_blame: false,
         calls_all_sends: false,
-        keeps_fields: false,
+        leaves_fields: false,
         reuses: false,
         needs_signals: false,
         refuses_in_error: false,
@@ -233,7 +238,7 @@ impl Habits {
         reads_lists: false,
     };
 
-    /// All that the row does not rule out.
+    /// All habits that the row does not rule out.
     fn of_adversary(seed: u64, row: &Promises) -> Self {
         let unless = |ruled_out: bool, often: u64| if ruled_out { 0 } else { often };
         let fails = seed & POSTS_FAIL != 0;
@@ -255,7 +260,7 @@ impl Habits {
             quiet_flushes: row.quirks.flushes_quietly,
             shifts_blame: !row.retires_prefix,
             calls_all_sends: true,
-            keeps_fields: !row.polls_fresh,
+            leaves_fields: !row.polls_fresh,
             reuses: true,
             needs_signals: !row.retires_prefix,
             refuses_in_error: fails,
@@ -267,24 +272,17 @@ impl Habits {
     }
 }
 
-/// The row that a seed chooses. There are as many as seeds are used.
+/// The row that a seed chooses. Rows live for ever, so there is one for each seed that is used.
 fn row_of_seed(seed: u64) -> &'static Promises {
     static ROWS: Mutex<BTreeMap<u64, &'static Promises>> = Mutex::new(BTreeMap::new());
-    let mut rows = ROWS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut rows = lock_std(&ROWS);
     rows.entry(seed).or_insert_with(|| Box::leak(Box::new(promises(seed))))
 }
 
-/// Promises at random.
+/// Random promises.
 fn promises(seed: u64) -> Promises {
-    let mut bits = seed;
-    let mut one_of = |choices: u64| {
-        // splitmix64
-        bits = bits.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = bits;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % choices
-    };
+    let mut random = Random::new(seed);
+    let mut one_of = |choices| random.below(choices);
     let mut coin = || one_of(2) == 0;
     let mut row = Promises {
         name: "adversary",

@@ -1,6 +1,13 @@
 //! Memory regions and their keys.
+#![forbid(unsafe_code)]
 
-use super::{device::Numbers, fabric::State, memory::Span, objects::Table, window::Window};
+use super::{
+    device::Numbers,
+    fabric::State,
+    memory::{Era, Extent, Registration, Span},
+    objects::Table,
+    window::Window,
+};
 use crate::sys::{ibv_access_flags, ibv_sge};
 use libc::c_int;
 use std::collections::HashMap;
@@ -8,47 +15,35 @@ use std::collections::HashMap;
 /// A memory region.
 pub(super) struct Mr {
     pub(super) pd: usize,
-    /// What the keys call the first byte.
+    /// The address by which the keys name the first byte.
     base: u64,
-    /// Where the first byte is.
-    addr: u64,
-    len: u64,
+    pub(super) memory: Extent,
     pub(super) access: u32,
     pub(super) lkey: u32,
     pub(super) rkey: u32,
-    /// Windows that are bound to it.
+    /// How many windows are bound to it.
     pub(super) windows: u32,
 }
 
-/// Rights that make memory exposed.
+/// The rights that make memory exposed.
 pub(super) const REMOTE: u32 = ibv_access_flags::IBV_ACCESS_REMOTE_READ.0
     | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0
     | ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0;
 pub(super) const LOCAL_WRITE: u32 = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0;
-/// Rights that say nothing without local write.
+/// The rights that require local write.
 pub(super) const NEEDS_LOCAL_WRITE: u32 =
     ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0 | ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0;
 pub(super) const ZERO_BASED: u32 = ibv_access_flags::IBV_ACCESS_ZERO_BASED.0;
-/// Flags that this device knows but does not serve.
+/// Flags that this device knows but does not support.
 const UNSERVED: u32 = ibv_access_flags::IBV_ACCESS_ON_DEMAND.0 | ibv_access_flags::IBV_ACCESS_HUGETLB.0;
 /// `IBV_ACCESS_OPTIONAL_RANGE`: flags that a device may ignore. Relaxed ordering is one.
 const OPTIONAL: u32 = 0x3ff0_0000;
-/// What the address and its name must agree in.
+/// The address and the address that the keys use must have the same offset in a page.
 const PAGE: u64 = 4096;
-/// Exposed memory consists of such words.
+/// Exposed memory consists of whole words of this size.
 const WORD: u64 = 8;
 
-/// Memory to be registered.
-#[derive(Clone, Copy)]
-pub(super) struct Registration {
-    pub(super) addr: usize,
-    pub(super) len: usize,
-    /// What the keys call the first byte, if that is not its address.
-    pub(super) iova: Option<u64>,
-    pub(super) access: u32,
-}
-
-/// What a remote key names.
+/// The object that a remote key names.
 #[derive(Clone, Copy)]
 pub(super) enum Keyed {
     Region(usize),
@@ -62,19 +57,21 @@ pub(super) struct Regions {
     pub(super) windows: Table<Window>,
     lkeys: HashMap<u32, usize, Numbers>,
     pub(super) rkeys: HashMap<u32, Keyed, Numbers>,
-    /// Keys handed out so far to regions, and families of keys to windows.
+    /// How many keys regions have got so far, and how many families of keys windows have got.
     keys: u32,
     pub(super) families: u32,
-    /// Bytes registered now.
+    /// How many bytes are registered now.
     locked: u64,
-    /// Keys of what has ended, where they are used again at once.
+    /// Keys of regions that have ended, where keys are used again at once.
     spare_keys: Vec<u32>,
     pub(super) reuses_keys: bool,
-    /// Windows give access to all of their region.
+    /// Windows give access to their whole region.
     pub(super) has_lax_windows: bool,
+    /// Regions with spans of this era are still registered.
+    pub(super) era: Era,
 }
 
-/// A bijection of numbers of `bits` bits, so that neighbours differ widely; 0 stays 0.
+/// Maps the numbers of `bits` bits to each other so that neighbours differ widely. 0 stays 0.
 pub(super) fn spread(number: u32, bits: u32) -> u32 {
     let mask = u32::MAX >> (32 - bits);
     let mut key = number.wrapping_mul(0x9e37_79b1) & mask;
@@ -91,7 +88,8 @@ impl Regions {
         self.table.len()
     }
 
-    /// A key that nothing in this fabric has, or has had before, by its profile. Never 0; the highest bit is for windows.
+    /// A key that no region has; by most profiles, none has had it before either. Never 0. The highest bit is for
+    /// windows.
     fn key(&mut self) -> Option<u32> {
         if let Some(key) = self.spare_keys.pop() {
             return Some(key);
@@ -100,9 +98,10 @@ impl Regions {
         Some(spread(self.keys, 31))
     }
 
-    /// Registers memory; `limit`: of all the bytes that are registered then.
+    /// Registers memory, if no more than `limit` bytes are registered then in all.
     pub(super) fn insert(&mut self, pd: usize, memory: Registration, limit: u64) -> Result<usize, c_int> {
-        let Registration { addr, len, iova, access } = memory;
+        let (addr, len) = (memory.pointer().addr(), memory.len());
+        let Registration { iova, access, .. } = memory;
         if access & UNSERVED != 0 {
             return Err(libc::EOPNOTSUPP);
         }
@@ -127,7 +126,7 @@ impl Regions {
         };
         let locked = self.locked.checked_add(len).filter(|&locked| locked <= limit).ok_or(libc::ENOMEM)?;
         let (Some(lkey), Some(rkey)) = (self.key(), self.key()) else { return Err(libc::ENOMEM) };
-        let region = Mr { pd, base, addr, len, access, lkey, rkey, windows: 0 };
+        let region = Mr { pd, base, memory: memory.extent(), access, lkey, rkey, windows: 0 };
         let index = self.table.insert(region);
         self.lkeys.insert(lkey, index);
         self.rkeys.insert(rkey, Keyed::Region(index));
@@ -135,8 +134,8 @@ impl Regions {
         Ok(index)
     }
 
-    /// Ends a region that has no window.
-    fn remove(&mut self, index: usize) -> Result<Mr, c_int> {
+    /// Ends a region that has no window. Gives its protection domain.
+    fn remove(&mut self, index: usize) -> Result<usize, c_int> {
         if self.table.get(index).ok_or(libc::EINVAL)?.windows > 0 {
             return Err(libc::EBUSY);
         }
@@ -146,13 +145,15 @@ impl Regions {
         if self.reuses_keys {
             self.spare_keys.extend([region.lkey, region.rkey]);
         }
-        self.locked = self.locked.saturating_sub(region.len);
-        Ok(region)
+        self.locked = self.locked.saturating_sub(region.memory.len());
+        region.memory.end(&mut self.era);
+        Ok(region.pd)
     }
 
-    /// The first `len` bytes of a scatter or gather list, which must be of regions of `pd`, and writable if `write`.
+    /// Appends the first `len` bytes of a scatter or gather list. They must be of regions of `pd`, and writable if
+    /// `write`.
     ///
-    /// Entries beyond what the message needs are not looked at. `None`: a local protection error.
+    /// Entries beyond the message are not looked at. `None`: a local protection error.
     pub(super) fn local(&self, pd: usize, list: &[ibv_sge], len: u64, write: bool, to: &mut Vec<Span>) -> Option<()> {
         let mut left = len;
         for entry in list {
@@ -165,16 +166,16 @@ impl Regions {
                     return None;
                 }
                 let addr = region.find(entry.addr, part)?;
-                // What lies behind a window is the peer's as well. Windows have whole words; what is around them need not.
+                // Memory behind a window is exposed. A window consists of whole words, the memory around it need not.
                 let exposed = region.is_exposed() || region.windows > 0 && self.in_window(index, addr, part);
-                to.push(region.span(addr, part, exposed)?);
+                to.push(region.memory.span(addr, part, exposed, write, &self.era)?);
                 left -= part;
             }
         }
         (left == 0).then_some(())
     }
 
-    /// `len` bytes that the peer of `pair` named by `rkey`. `None`: a remote access error.
+    /// The `len` bytes that the peer of `pair` names by `rkey`. `None`: a remote access error.
     pub(super) fn remote(
         &self,
         (pd, pair): (usize, usize),
@@ -183,55 +184,42 @@ impl Regions {
         len: u64,
         right: ibv_access_flags,
     ) -> Option<Span> {
-        match *self.rkeys.get(&rkey)? {
+        let (region, addr) = match *self.rkeys.get(&rkey)? {
             Keyed::Region(index) => {
-                let region = self.table.get(index)?;
-                let addr = region.find(addr, len)?;
-                let permitted = region.pd == pd && region.access & right.0 == right.0;
-                if permitted { region.span(addr, len, true) } else { None }
+                let region = self.table.get(index).filter(|region| region.pd == pd && region.permits(right))?;
+                (region, region.find(addr, len)?)
             }
             Keyed::Window(index) => {
                 let window = self.windows.get(index).filter(|window| window.pd == pd)?;
                 if self.has_lax_windows {
                     let region = self.table.get(window.region()?)?;
-                    return region.span(region.find(addr, len)?, len, true);
+                    (region, region.find(addr, len)?)
+                } else {
+                    let (region, addr) = window.find(pair, addr, len, right)?;
+                    (self.table.get(region)?, addr)
                 }
-                let (region, addr) = window.find(pair, addr, len, right)?;
-                self.table.get(region)?.span(addr, len, true)
             }
-        }
+        };
+        let writes = right.0 & NEEDS_LOCAL_WRITE != 0;
+        let writable = region.access & LOCAL_WRITE != 0;
+        if writes && !writable { None } else { region.memory.span(addr, len, true, writes, &self.era) }
     }
 }
 
 impl Mr {
-    #![allow(unsafe_code, reason = "vouches for registered memory")]
+    fn permits(&self, right: ibv_access_flags) -> bool {
+        self.access & right.0 == right.0
+    }
 
     /// Whether all of it is exposed.
     pub(super) fn is_exposed(&self) -> bool {
         self.access & REMOTE != 0
     }
 
-    /// Where the `len` bytes are that the keys call `addr`.
+    /// Where the `len` bytes are that the keys name by `addr`.
     pub(super) fn find(&self, addr: u64, len: u64) -> Option<u64> {
         let offset = addr.checked_sub(self.base)?;
-        (offset.checked_add(len)? <= self.len).then(|| self.addr + offset)
-    }
-
-    pub(super) fn covers(&self, memory: &Span) -> bool {
-        (self.addr..self.addr + self.len).contains(&memory.start())
-    }
-
-    /// `len` bytes at `addr`, which [`find`](Self::find) gave.
-    fn span(&self, addr: u64, len: u64, exposed: bool) -> Option<Span> {
-        let end = addr.checked_add(len)?;
-        if addr < self.addr || end > self.addr + self.len {
-            return None;
-        }
-        let (addr, len) = (usize::try_from(addr).ok()?, usize::try_from(len).ok()?);
-        // SAFETY: within the registered memory, which `reg_mr` was given (its caller's promise) until `dereg_mr` ends the
-        // region; spans are used under the lock in which they were made, so the region lives as long. Exposed regions
-        // and windows consist of whole words.
-        Some(unsafe { Span::new(addr, len, exposed) })
+        (offset.checked_add(len)? <= self.memory.len()).then(|| self.memory.start() + offset)
     }
 }
 
@@ -248,8 +236,8 @@ impl State {
 
     pub(super) fn dereg_mr(&mut self, index: usize) -> Result<(), c_int> {
         self.watch_memory(index);
-        let region = self.regions.remove(index)?;
-        self.release_pd(region.pd);
+        let pd = self.regions.remove(index)?;
+        self.release_pd(pd);
         Ok(())
     }
 }

@@ -1,38 +1,20 @@
-//! From the lists of the C interface to requests of this device.
-#![allow(unsafe_code, reason = "lists, pointers and unions of the C interface")]
+//! From what a program posts to a request of this device.
+#![forbid(unsafe_code)]
 
 use super::{
     completion::Extra,
     datagram::Destination,
     memory::AtomicOp,
     pair::Pair,
+    posted::{BindRequest, Request},
     transition::Transport,
-    window::{self, Bind},
-    work::{Operation, Remote, SendWork, Sges, total},
+    work::{Operation, SendWork, Sges, total},
 };
-use crate::sys::{
-    ibv_mw, ibv_mw_bind, ibv_mw_bind_info, ibv_mw_type, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wc_opcode,
-    ibv_wr_opcode,
-};
+use crate::sys::{ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wc_opcode, ibv_wr_opcode};
 use libc::c_int;
-use std::{ptr, slice};
-
-/// The entries of a list of at most `max`.
-///
-/// # Safety
-///
-/// As for `ibv_post_send(3)`: `len` entries at `list`, unless `len` is not positive.
-pub(super) unsafe fn entries<'a>(list: *const ibv_sge, len: c_int, max: u32) -> Result<&'a [ibv_sge], c_int> {
-    match u32::try_from(len) {
-        Ok(0) => Ok(&[]),
-        // SAFETY: the caller's promise.
-        Ok(len) if len <= max && !list.is_null() => Ok(unsafe { slice::from_raw_parts(list, len as usize) }),
-        _ => Err(libc::EINVAL),
-    }
-}
 
 /// Whether a transport has an operation.
-fn serves(transport: Transport, opcode: ibv_wr_opcode) -> bool {
+pub(super) fn serves(transport: Transport, opcode: ibv_wr_opcode) -> bool {
     match opcode {
         ibv_wr_opcode::IBV_WR_SEND | ibv_wr_opcode::IBV_WR_SEND_WITH_IMM => true,
         ibv_wr_opcode::IBV_WR_RDMA_WRITE
@@ -44,163 +26,44 @@ fn serves(transport: Transport, opcode: ibv_wr_opcode) -> bool {
     }
 }
 
-/// # Safety
-///
-/// The operation has immediate data.
-unsafe fn immediate(wr: &ibv_send_wr) -> Extra {
-    // SAFETY: the member that the caller filled.
-    Extra::Immediate(unsafe { wr.__bindgen_anon_1.imm_data })
+/// A request of the send side, before it is checked against its pair.
+pub(super) struct Asked<'a> {
+    pub(super) id: u64,
+    pub(super) flags: u32,
+    pub(super) operation: Operation,
+    pub(super) extra: Extra,
+    /// Where a datagram goes.
+    pub(super) to: Option<Destination>,
+    pub(super) elements: &'a [ibv_sge],
+    /// Bytes to carry.
+    pub(super) len: u64,
 }
 
-/// # Safety
-///
-/// The operation invalidates a key.
-unsafe fn invalidated(wr: &ibv_send_wr) -> u32 {
-    // SAFETY: the member that the caller filled.
-    unsafe { wr.__bindgen_anon_1.invalidate_rkey }
-}
-
-/// # Safety
-///
-/// The operation is a read or a write.
-unsafe fn remote(wr: &ibv_send_wr) -> Remote {
-    // SAFETY: the member that the caller filled.
-    let rdma = unsafe { wr.wr.rdma };
-    Remote { addr: rdma.remote_addr, rkey: rdma.rkey }
-}
-
-/// # Safety
-///
-/// The operation is an atomic.
-unsafe fn atomic(wr: &ibv_send_wr) -> (Remote, u64, u64) {
-    // SAFETY: the member that the caller filled.
-    let atomic = unsafe { wr.wr.atomic };
-    (Remote { addr: atomic.remote_addr, rkey: atomic.rkey }, atomic.compare_add, atomic.swap)
-}
-
-/// # Safety
-///
-/// The request is a datagram, and its address handle is alive or null.
-unsafe fn destination(wr: &ibv_send_wr) -> Result<Destination, c_int> {
-    // SAFETY: the member that the caller filled.
-    let ud = unsafe { wr.wr.ud };
-    if ud.ah.is_null() {
+/// The request of `ibv_post_send`, if this device can do it at all.
+pub(super) fn send_work(pair: &mut Pair, request: &Request<'_, ibv_send_wr>) -> Result<SendWork, c_int> {
+    if !serves(pair.transport, request.opcode) {
         return Err(libc::EINVAL);
     }
-    // SAFETY: alive (caller).
-    let handle = unsafe { (*ud.ah).handle };
-    Ok(Destination { address: handle, qpn: ud.remote_qpn, qkey: ud.remote_qkey })
-}
-
-/// A bind of a window of that kind.
-///
-/// # Safety
-///
-/// The window is alive; so is the region, unless it is null.
-unsafe fn bind(mw: *mut ibv_mw, rkey: u32, info: ibv_mw_bind_info, kind: ibv_mw_type) -> Result<Bind, c_int> {
-    if mw.is_null() || !window::rights_known(info.mw_access_flags) {
-        return Err(libc::EINVAL);
-    }
-    // SAFETY: alive (caller).
-    let window = unsafe { mw.read() };
-    if window.type_ != kind {
-        return Err(libc::EINVAL);
-    }
-    let (region, lkey) = if info.mr.is_null() {
-        (0, 0)
-    } else {
-        // SAFETY: alive (caller).
-        let region = unsafe { info.mr.read() };
-        (region.handle, region.lkey)
-    };
-    let (addr, len, access) = (info.addr, info.length, info.mw_access_flags);
-    let one = kind == ibv_mw_type::IBV_MW_TYPE_1;
-    Ok(Bind { window: window.handle, rkey, region, lkey, addr, len, access, one })
-}
-
-/// What a request asks for, what its completion calls that, and what it brings beside its bytes.
-///
-/// # Safety
-///
-/// As for `ibv_post_send(3)`.
-unsafe fn operation(wr: &ibv_send_wr) -> Result<(Operation, ibv_wc_opcode, Extra), c_int> {
-    // Only the members that the operation has are read.
-    Ok(match wr.opcode {
-        ibv_wr_opcode::IBV_WR_SEND => (Operation::Send, ibv_wc_opcode::IBV_WC_SEND, Extra::Nothing),
-        ibv_wr_opcode::IBV_WR_SEND_WITH_IMM => {
-            // SAFETY: an operation with immediate data.
-            (Operation::Send, ibv_wc_opcode::IBV_WC_SEND, unsafe { immediate(wr) })
-        }
-        ibv_wr_opcode::IBV_WR_SEND_WITH_INV => {
-            // SAFETY: an operation that invalidates a key.
-            let extra = Extra::Invalidated(unsafe { invalidated(wr) });
-            (Operation::Send, ibv_wc_opcode::IBV_WC_SEND, extra)
-        }
-        ibv_wr_opcode::IBV_WR_RDMA_WRITE => {
-            // SAFETY: an operation on the peer's memory.
-            (Operation::Write(unsafe { remote(wr) }), ibv_wc_opcode::IBV_WC_RDMA_WRITE, Extra::Nothing)
-        }
-        ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM => {
-            // SAFETY: an operation with immediate data.
-            let immediate = unsafe { immediate(wr) };
-            // SAFETY: an operation on the peer's memory.
-            (Operation::Write(unsafe { remote(wr) }), ibv_wc_opcode::IBV_WC_RDMA_WRITE, immediate)
-        }
-        ibv_wr_opcode::IBV_WR_RDMA_READ => {
-            // SAFETY: an operation on the peer's memory.
-            (Operation::Read(unsafe { remote(wr) }), ibv_wc_opcode::IBV_WC_RDMA_READ, Extra::Nothing)
-        }
-        ibv_wr_opcode::IBV_WR_ATOMIC_WRITE => {
-            // SAFETY: an operation on the peer's memory.
-            (Operation::AtomicWrite(unsafe { remote(wr) }), ibv_wc_opcode::IBV_WC_ATOMIC_WRITE, Extra::Nothing)
-        }
-        ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD => {
-            // SAFETY: an atomic.
-            let (remote, add, _) = unsafe { atomic(wr) };
-            (Operation::Atomic(remote, AtomicOp::Add(add)), ibv_wc_opcode::IBV_WC_FETCH_ADD, Extra::Nothing)
-        }
-        ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP => {
-            // SAFETY: an atomic.
-            let (remote, compare, swap) = unsafe { atomic(wr) };
-            let operation = Operation::Atomic(remote, AtomicOp::CompareAndSwap { compare, swap });
-            (operation, ibv_wc_opcode::IBV_WC_COMP_SWAP, Extra::Nothing)
-        }
-        ibv_wr_opcode::IBV_WR_LOCAL_INV => {
-            // SAFETY: an operation that invalidates a key.
-            (Operation::Invalidate(unsafe { invalidated(wr) }), ibv_wc_opcode::IBV_WC_LOCAL_INV, Extra::Nothing)
-        }
-        ibv_wr_opcode::IBV_WR_BIND_MW => {
-            // SAFETY: the member that the caller filled.
-            let given = unsafe { wr.__bindgen_anon_2.bind_mw };
-            // SAFETY: the objects are alive (caller).
-            let bind = unsafe { bind(given.mw, given.rkey, given.bind_info, ibv_mw_type::IBV_MW_TYPE_2) }?;
-            (Operation::Bind(bind), ibv_wc_opcode::IBV_WC_BIND_MW, Extra::Nothing)
-        }
-        _ => return Err(libc::EINVAL),
-    })
-}
-
-/// The request of `wr`, if this device can do it at all.
-///
-/// # Safety
-///
-/// As for `ibv_post_send(3)`; inline data can be read.
-pub(super) unsafe fn send_work(pair: &mut Pair, wr: &ibv_send_wr) -> Result<SendWork, c_int> {
-    if !serves(pair.transport, wr.opcode) {
-        return Err(libc::EINVAL);
-    }
-    let has = |flag: ibv_send_flags| wr.send_flags & flag.0 != 0;
-    // SAFETY: the caller's promise.
-    let list = unsafe { entries(wr.sg_list, wr.num_sge, pair.cap.max_send_sge) }?;
-    // SAFETY: the caller's promise.
-    let (operation, opcode, extra) = unsafe { operation(wr) }?;
-    let list = if operation.is_local() { &[] } else { list };
+    let elements = request.elements(pair.cap.max_send_sge)?;
+    let (operation, extra) = request.operation()?;
+    let elements = if operation.is_local() { &[] } else { elements };
     let to = match pair.transport {
-        // SAFETY: a datagram; its address handle is alive (caller).
-        Transport::Datagram => Some(unsafe { destination(wr) }?),
+        Transport::Datagram => Some(request.destination()?),
         Transport::Reliable | Transport::Unreliable => None,
     };
-    let len = total(list);
+    let (id, flags, len) = (request.wr_id, request.send_flags, total(elements));
+    let asked = Asked { id, flags, operation, extra, to, elements, len };
+    checked(pair, asked, |data| request.copy_inline(elements, data))
+}
+
+/// Checks a request against its pair. If it has inline data, `copy_inline` appends the bytes to a vector.
+pub(super) fn checked(
+    pair: &mut Pair,
+    asked: Asked<'_>,
+    copy_inline: impl FnOnce(&mut Vec<u8>) -> Result<(), c_int>,
+) -> Result<SendWork, c_int> {
+    let Asked { id, flags, operation, extra, to, elements, len } = asked;
+    let has = |flag: ibv_send_flags| flags & flag.0 != 0;
     let inline = if has(ibv_send_flags::IBV_SEND_INLINE) && !operation.is_local() {
         // The value of an atomic write is part of the request.
         let most = if matches!(operation, Operation::AtomicWrite(_)) { 8 } else { pair.cap.max_inline_data };
@@ -209,21 +72,16 @@ pub(super) unsafe fn send_work(pair: &mut Pair, wr: &ibv_send_wr) -> Result<Send
         }
         let mut data = pair.spare.pop().unwrap_or_default();
         data.clear();
-        for entry in list.iter().filter(|entry| entry.length > 0) {
-            let addr = usize::try_from(entry.addr).ok().filter(|&addr| addr != 0).ok_or(libc::EFAULT)?;
-            let from = ptr::with_exposed_provenance::<u8>(addr);
-            // SAFETY: inline data, which the caller lends for this call.
-            data.extend_from_slice(unsafe { slice::from_raw_parts(from, entry.length as usize) });
-        }
+        copy_inline(&mut data)?;
         Some(data)
     } else {
         None
     };
-    let named: &[ibv_sge] = if inline.is_some() { &[] } else { list };
+    let named = if inline.is_some() { &[] } else { elements };
     Ok(SendWork {
-        id: wr.wr_id,
+        id,
         operation,
-        opcode,
+        opcode: completes_as(operation),
         extra,
         to,
         signaled: pair.signal_all || has(ibv_send_flags::IBV_SEND_SIGNALED),
@@ -234,29 +92,27 @@ pub(super) unsafe fn send_work(pair: &mut Pair, wr: &ibv_send_wr) -> Result<Send
     })
 }
 
-/// The request of `ibv_bind_mw` for a window of type 1, with its next key.
-///
-/// # Safety
-///
-/// As for `ibv_bind_mw(3)`.
-pub(super) unsafe fn bind_work(pair: &Pair, mw: *mut ibv_mw, request: &ibv_mw_bind) -> Result<SendWork, c_int> {
+/// The opcode of the completion of an operation.
+fn completes_as(operation: Operation) -> ibv_wc_opcode {
+    match operation {
+        Operation::Send => ibv_wc_opcode::IBV_WC_SEND,
+        Operation::Write(_) => ibv_wc_opcode::IBV_WC_RDMA_WRITE,
+        Operation::Read(_) => ibv_wc_opcode::IBV_WC_RDMA_READ,
+        Operation::AtomicWrite(_) => ibv_wc_opcode::IBV_WC_ATOMIC_WRITE,
+        Operation::Atomic(_, AtomicOp::CompareAndSwap { .. }) => ibv_wc_opcode::IBV_WC_COMP_SWAP,
+        Operation::Atomic(..) => ibv_wc_opcode::IBV_WC_FETCH_ADD,
+        Operation::Invalidate(_) => ibv_wc_opcode::IBV_WC_LOCAL_INV,
+        Operation::Bind(_) => ibv_wc_opcode::IBV_WC_BIND_MW,
+    }
+}
+
+/// The request of `ibv_bind_mw`.
+pub(super) fn bind_work(pair: &mut Pair, request: &BindRequest<'_>) -> Result<SendWork, c_int> {
     if pair.transport == Transport::Datagram {
         return Err(libc::EINVAL);
     }
-    // SAFETY: alive (caller).
-    let rkey = crate::sys::inline::ibv_inc_rkey(unsafe { (*mw).rkey });
-    // SAFETY: the objects are alive (caller).
-    let bind = unsafe { bind(mw, rkey, request.bind_info, ibv_mw_type::IBV_MW_TYPE_1) }?;
-    Ok(SendWork {
-        id: request.wr_id,
-        operation: Operation::Bind(bind),
-        opcode: ibv_wc_opcode::IBV_WC_BIND_MW,
-        extra: Extra::Nothing,
-        to: None,
-        signaled: pair.signal_all || request.send_flags & ibv_send_flags::IBV_SEND_SIGNALED.0 != 0,
-        solicited: false,
-        sges: Sges::new(&[], Vec::new),
-        inline: None,
-        len: 0,
-    })
+    let operation = Operation::Bind(request.bind()?);
+    let flags = request.flags() & ibv_send_flags::IBV_SEND_SIGNALED.0;
+    let asked = Asked { id: request.id(), flags, operation, extra: Extra::Nothing, to: None, elements: &[], len: 0 };
+    checked(pair, asked, |_| Ok(()))
 }

@@ -1,5 +1,5 @@
-//! The responder: what becomes of a request at the other end.
-#![allow(unsafe_code, reason = "moves data between registered regions")]
+//! The responder: what happens to a request at the other end.
+#![forbid(unsafe_code)]
 
 use super::{
     completion::{self, Entry, Extra, Origin},
@@ -7,27 +7,27 @@ use super::{
     engine::{Reply, SUCCESS},
     events::Subject,
     fabric::State,
-    memory::{self, AtomicOp, Span},
+    memory::{self, AtomicOp, Source, Span},
     pair::{Flight, PSN_MASK, Pair},
     work::{Operation, Remote, SendWork},
 };
 use crate::sys::{ibv_access_flags, ibv_event_type, ibv_wc_opcode, ibv_wc_status};
 use std::mem;
 
-/// A refusal: the responder's pair is in Error after it.
+/// A refusal. It puts the pair of the responder into Error.
 struct Refusal {
-    /// What the requester gets.
+    /// The status that the requester gets.
     status: ibv_wc_status,
-    /// What the receive gets that the request would have used.
+    /// The status of the receive that the request would have used.
     receive: Option<ibv_wc_status>,
 }
 
 /// Why a receive cannot take a message.
 pub(super) enum Misfit {
-    /// There is none.
+    /// There is no receive.
     NoReceive,
     TooSmall,
-    /// Its memory is not what it says.
+    /// Its memory is not registered, or may not be written.
     Protected,
 }
 
@@ -41,13 +41,13 @@ impl State {
         peer: usize,
         work: &SendWork,
         flight: Flight,
-        local: &[Span],
+        message: Source<'_>,
     ) -> Reply {
         let Some(responder) = self.pairs.get(peer) else { return Reply::Lost };
         let after = flight.psn.wrapping_add(flight.packets) & PSN_MASK;
         let again = match flight.executed {
             None if responder.expected_psn == flight.psn => None,
-            // The responder knows what it has executed and repeats only the answer.
+            // The responder has executed this request, and only repeats the answer.
             Some(before) if responder.expected_psn == after => Some(before),
             _ => return Reply::Lost,
         };
@@ -60,10 +60,10 @@ impl State {
             (Operation::Atomic(_, _), Some(before)) => Ok(self.atomic_result(index, work, before, silent)),
             (_, Some(_)) => Ok(Reply::Done(SUCCESS)),
             (Operation::Atomic(remote, op), None) => self.atomic(index, peer, work, remote, op, silent),
-            (Operation::Send, None) => self.deliver(index, peer, work, local),
-            (Operation::Write(remote), None) => self.write(index, peer, work, remote, local),
-            (Operation::AtomicWrite(remote), None) => self.atomic_write(peer, remote, local),
-            // Nothing of these is ever sent.
+            (Operation::Send, None) => self.deliver(index, peer, work, message),
+            (Operation::Write(remote), None) => self.write(index, peer, work, remote, message),
+            (Operation::AtomicWrite(remote), None) => self.atomic_write(peer, remote, message),
+            // Local operations are never sent.
             (Operation::Invalidate(_) | Operation::Bind(_), None) => Ok(Reply::Lost),
         };
         let executed = matches!(result, Ok(Reply::Done(_)));
@@ -89,7 +89,7 @@ impl State {
         Reply::Lost
     }
 
-    /// The responder refuses a request and breaks. If no completion of its own tells why, an event does.
+    /// The responder refuses a request and enters Error. If it has no completion that shows why, it raises an event.
     fn refuse(&mut self, peer: usize, refusal: &Refusal) -> Reply {
         match refusal.receive {
             Some(status) => self.fail_receive(peer, status),
@@ -110,24 +110,24 @@ impl State {
         }
     }
 
-    /// A message without acknowledgement arrives: what does not fit is dropped without a word, but for a receive that
-    /// is at fault itself.
+    /// A message without acknowledgement arrives. A message that does not fit is dropped silently, unless the receive
+    /// itself is at fault.
     pub(super) fn arrive_unreliably(
         &mut self,
         index: usize,
         peer: usize,
         work: &SendWork,
         flight: Flight,
-        local: &[Span],
+        message: Source<'_>,
     ) {
         self.establish(peer);
-        // Whatever the number is, a new message is a new beginning.
+        // A new message is accepted whatever its number is.
         if let Some(pair) = self.pairs.get_mut(peer) {
             pair.expected_psn = flight.psn.wrapping_add(flight.packets) & PSN_MASK;
         }
         let result = match work.operation {
-            Operation::Send => self.deliver(index, peer, work, local),
-            Operation::Write(remote) => self.write(index, peer, work, remote, local),
+            Operation::Send => self.deliver(index, peer, work, message),
+            Operation::Write(remote) => self.write(index, peer, work, remote, message),
             _ => return,
         };
         let fault = [ibv_wc_status::IBV_WC_LOC_LEN_ERR, ibv_wc_status::IBV_WC_LOC_PROT_ERR];
@@ -138,14 +138,14 @@ impl State {
         }
     }
 
-    /// Whether both ends cut a message of `len` bytes into the same packets.
+    /// Whether both ends divide a message of `len` bytes into the same packets.
     fn same_packets(&self, index: usize, peer: usize, len: u64) -> bool {
         let mtu = |index| self.pairs.get(index).map_or(0, |pair| pair.attributes.mtu_bytes());
         let (ours, theirs) = (mtu(index), mtu(peer));
         ours == theirs || len <= ours.min(theirs)
     }
 
-    /// Where the oldest receive of a pair wants `len` bytes.
+    /// Appends the memory of the oldest receive of a pair for `len` bytes.
     fn place(&self, peer: usize, len: u64, to: &mut Vec<Span>) -> Result<(), Misfit> {
         let (receive, pd) = self.next_receive(peer).ok_or(Misfit::NoReceive)?;
         if receive.sges.bytes() < len {
@@ -154,15 +154,14 @@ impl State {
         self.regions.local(pd, receive.sges.as_slice(), len, true, to).ok_or(Misfit::Protected)
     }
 
-    /// Copies `len` bytes to where the oldest receive of a pair wants them.
-    pub(super) fn scatter(&mut self, peer: usize, message: &[Span], len: u64) -> Result<(), Misfit> {
+    /// Copies `len` bytes into the oldest receive of a pair.
+    pub(super) fn scatter(&mut self, peer: usize, message: Source<'_>, len: u64) -> Result<(), Misfit> {
         let mut target = mem::take(&mut self.target_scratch);
         target.clear();
         let found = self.place(peer, len, &mut target);
         if found.is_ok() {
             self.scribble(peer);
-            // SAFETY: spans of regions that are registered now, and under this lock stay so; the receive may be written.
-            unsafe { memory::copy(message, &target) };
+            memory::copy(&self.regions.era, message, &target);
             self.delay(&target);
         }
         self.target_scratch = target;
@@ -170,7 +169,7 @@ impl State {
     }
 
     /// A send arrives.
-    fn deliver(&mut self, index: usize, peer: usize, work: &SendWork, local: &[Span]) -> Result<Reply, Refusal> {
+    fn deliver(&mut self, index: usize, peer: usize, work: &SendWork, message: Source<'_>) -> Result<Reply, Refusal> {
         let same_packets = self.same_packets(index, peer, work.len);
         let Some(pair) = self.pairs.get(peer) else { return Ok(Reply::Lost) };
         let (who, not_ready) = (pair.who(peer), Reply::NotReady(pair.attributes.min_rnr_timer));
@@ -186,7 +185,7 @@ impl State {
             let ready = self.next_receive(peer).is_some();
             return if ready { Err(Refusal { status: invalid, receive: fault }) } else { Ok(not_ready) };
         }
-        match self.scatter(peer, local, work.len) {
+        match self.scatter(peer, message, work.len) {
             Ok(()) => {}
             Err(Misfit::NoReceive) => return Ok(not_ready),
             Err(Misfit::TooSmall) => {
@@ -204,7 +203,7 @@ impl State {
         Ok(Reply::Done(SUCCESS))
     }
 
-    /// Completes the oldest receive of the responder with what `work` brought; `origin` of a datagram.
+    /// Completes the oldest receive of the responder with the message of `work`. A datagram has an `origin`.
     pub(super) fn take_receive(&mut self, peer: usize, opcode: ibv_wc_opcode, work: &SendWork, origin: Option<Origin>) {
         let Some((id, slot)) = self.pop_receive(peer) else { return };
         let Some(pair) = self.pairs.get(peer) else { return };
@@ -217,7 +216,7 @@ impl State {
         self.complete(cq, Entry { wc, slot, solicited: work.solicited, late, is_dead: false });
     }
 
-    /// Completes the oldest receive of a pair, which cannot take what came.
+    /// Fails the oldest receive of a pair, which cannot take the message.
     pub(super) fn fail_receive(&mut self, peer: usize, status: ibv_wc_status) {
         let late = self.waste(peer);
         let Some((id, slot)) = self.pop_receive(peer) else { return };
@@ -234,7 +233,7 @@ impl State {
         peer: usize,
         work: &SendWork,
         remote: Remote,
-        local: &[Span],
+        message: Source<'_>,
     ) -> Result<Reply, Refusal> {
         let same_packets = self.same_packets(index, peer, work.len);
         let Some(pair) = self.pairs.get(peer) else { return Ok(Reply::Lost) };
@@ -248,15 +247,14 @@ impl State {
             let receive = with_receive.then_some(ibv_wc_status::IBV_WC_REM_INV_REQ_ERR);
             return Err(Refusal { receive, ..INVALID_REQUEST });
         }
-        // Without data there is nothing to check.
+        // A write of no bytes is not checked.
         if work.len > 0 {
             let right = ibv_access_flags::IBV_ACCESS_REMOTE_WRITE;
             let target = self.regions.remote(who, remote.rkey, remote.addr, work.len, right).ok_or(Refusal {
                 status: ibv_wc_status::IBV_WC_REM_ACCESS_ERR,
                 receive: with_receive.then_some(ibv_wc_status::IBV_WC_LOC_ACCESS_ERR),
             })?;
-            // SAFETY: as in `scatter`; peers may write this region.
-            unsafe { memory::copy(local, &[target]) };
+            memory::copy(&self.regions.era, message, &[target]);
         }
         if with_receive {
             self.take_receive(peer, ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM, work, None);
@@ -264,7 +262,7 @@ impl State {
         Ok(Reply::Done(SUCCESS))
     }
 
-    /// A read arrives; the data goes to the requester at once, unless the answer is to be lost.
+    /// A read arrives. The data goes to the requester at once, unless the answer is to be lost.
     fn read(
         &mut self,
         index: usize,
@@ -296,12 +294,21 @@ impl State {
         target.clear();
         let found = self.regions.local(requester.pd, work.sges.as_slice(), work.len, true, &mut target);
         if found.is_some() && !silent {
-            // SAFETY: as in `scatter`; peers may read the one, and the other is where the requester wants it.
-            unsafe { memory::copy(&[source], &target) };
+            memory::copy(&self.regions.era, Source { registered: &[source], ..Source::default() }, &target);
             self.delay_answer(index, &target, work.signaled);
         }
         self.target_scratch = target;
         Ok(Reply::Done(if found.is_some() { SUCCESS } else { ibv_wc_status::IBV_WC_LOC_PROT_ERR }))
+    }
+
+    /// The eight bytes that an atomic names.
+    fn word(&self, peer: usize, pair: &Pair, remote: Remote, right: ibv_access_flags) -> Result<Span, Refusal> {
+        permit(pair, right)?;
+        if pair.attributes.max_dest_rd_atomic == 0 {
+            return Err(INVALID_REQUEST);
+        }
+        let found = self.regions.remote(pair.who(peer), remote.rkey, remote.addr, 8, right);
+        found.ok_or(Refusal { status: ibv_wc_status::IBV_WC_REM_ACCESS_ERR, receive: None })
     }
 
     /// An atomic arrives.
@@ -315,52 +322,34 @@ impl State {
         silent: bool,
     ) -> Result<Reply, Refusal> {
         let Some(pair) = self.pairs.get(peer) else { return Ok(Reply::Lost) };
-        let right = ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC;
-        permit(pair, right)?;
-        if pair.attributes.max_dest_rd_atomic == 0 {
-            return Err(INVALID_REQUEST);
-        }
-        let target = self
-            .regions
-            .remote(pair.who(peer), remote.rkey, remote.addr, 8, right)
-            .ok_or(Refusal { status: ibv_wc_status::IBV_WC_REM_ACCESS_ERR, receive: None })?;
-        // SAFETY: eight bytes of a region that is registered now; one with a remote right is exposed.
-        let before = unsafe { memory::atomic(target, op) }.ok_or(INVALID_REQUEST)?;
+        let target = self.word(peer, pair, remote, ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC)?;
+        let before = memory::atomic(&self.regions.era, target, op).ok_or(INVALID_REQUEST)?;
         if silent && let Some(flight) = self.pairs.get_mut(index).and_then(|pair| pair.flight.as_mut()) {
             flight.executed = Some(before);
         }
         Ok(self.atomic_result(index, work, before, silent))
     }
 
-    /// An atomic write arrives: eight bytes, all at once.
-    fn atomic_write(&mut self, peer: usize, remote: Remote, local: &[Span]) -> Result<Reply, Refusal> {
+    /// An atomic write of eight bytes arrives.
+    fn atomic_write(&mut self, peer: usize, remote: Remote, message: Source<'_>) -> Result<Reply, Refusal> {
         let Some(pair) = self.pairs.get(peer) else { return Ok(Reply::Lost) };
-        let right = ibv_access_flags::IBV_ACCESS_REMOTE_WRITE;
-        permit(pair, right)?;
-        if pair.attributes.max_dest_rd_atomic == 0 {
-            return Err(INVALID_REQUEST);
-        }
-        let target = self
-            .regions
-            .remote(pair.who(peer), remote.rkey, remote.addr, 8, right)
-            .ok_or(Refusal { status: ibv_wc_status::IBV_WC_REM_ACCESS_ERR, receive: None })?;
+        let target = self.word(peer, pair, remote, ibv_access_flags::IBV_ACCESS_REMOTE_WRITE)?;
         let mut value = [0; 8];
-        // SAFETY: as in `scatter`; the array has room for the eight bytes of the message.
-        unsafe { memory::copy(local, &[Span::of_bytes_mut(&mut value)]) };
-        // SAFETY: eight bytes of a region that is registered now; one with a remote right is exposed.
-        unsafe { memory::atomic(target, AtomicOp::Write(u64::from_ne_bytes(value))) }.ok_or(INVALID_REQUEST)?;
+        memory::read(&self.regions.era, message, &mut value);
+        let write = AtomicOp::Write(u64::from_ne_bytes(value));
+        memory::atomic(&self.regions.era, target, write).ok_or(INVALID_REQUEST)?;
         Ok(Reply::Done(SUCCESS))
     }
 
-    /// The answer to an atomic: what was there before goes to the requester's memory.
+    /// The answer to an atomic: the value before goes to the memory of the requester.
     fn atomic_result(&mut self, index: usize, work: &SendWork, before: u64, silent: bool) -> Reply {
         let Some(requester) = self.pairs.get(index) else { return Reply::Lost };
         let mut target = mem::take(&mut self.target_scratch);
         target.clear();
         let found = self.regions.local(requester.pd, work.sges.as_slice(), 8, true, &mut target);
         if found.is_some() && !silent {
-            // SAFETY: as in `scatter`.
-            unsafe { memory::copy(&[Span::of_bytes(&before.to_ne_bytes())], &target) };
+            let answer = Source { inline: &before.to_ne_bytes(), ..Source::default() };
+            memory::copy(&self.regions.era, answer, &target);
             self.delay_answer(index, &target, work.signaled);
         }
         self.target_scratch = target;
@@ -368,7 +357,7 @@ impl State {
     }
 }
 
-/// Whether a pair lets its peer do that at all.
+/// Refuses a request if the pair does not give its peer this right.
 fn permit(pair: &Pair, right: ibv_access_flags) -> Result<(), Refusal> {
     if pair.attributes.access & right.0 == 0 { Err(INVALID_REQUEST) } else { Ok(()) }
 }

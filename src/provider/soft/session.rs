@@ -1,56 +1,81 @@
 //! The work request API, `ibv_wr_*`: requests that are drafted call by call and posted together.
 //!
 //! A session is posted as a whole or not at all.
-#![allow(unsafe_code, reason = "functions on raw objects")]
+#![allow(unsafe_code, reason = "C functions on raw objects")]
 
 use super::{
+    completion::Extra,
     data_path::failure,
+    datagram::Destination,
     fault::Verb,
-    handles::{fabric_of, qp_parts},
+    handles::find,
+    memory::AtomicOp,
+    pair::Pair,
+    posted::{bind_of_type_2, destination},
+    request::{Asked, checked, serves},
     transition::Transport,
+    work::{Operation, Remote, SendWork, total},
 };
 use crate::sys::{
-    ibv_ah, ibv_mw, ibv_mw_bind_info, ibv_qp, ibv_qp_create_send_ops_flags as with, ibv_qp_ex, ibv_send_flags,
-    ibv_send_wr, ibv_sge, ibv_wr_opcode,
+    ibv_ah, ibv_mw, ibv_mw_bind_info, ibv_qp, ibv_qp_create_send_ops_flags as with, ibv_qp_ex, ibv_send_flags, ibv_sge,
+    ibv_wr_opcode,
 };
 use libc::{c_int, c_void};
-use std::{mem, ptr, slice};
+use std::{mem, slice};
 
 /// A queue pair as the C interface knows it, with the session that is open on it.
 #[repr(C)]
 pub(super) struct SoftPair {
-    base: ibv_qp_ex,
+    pub(super) base: ibv_qp_ex,
     drafts: Vec<Draft>,
 }
 
 /// A request of a session.
 pub(super) struct Draft {
-    /// Points nowhere until the session is complete.
-    wr: ibv_send_wr,
+    id: u64,
+    flags: u32,
+    opcode: ibv_wr_opcode,
+    /// `Err` if the request names an object that it cannot. `complete` answers that errno.
+    operation: Result<Operation, c_int>,
+    extra: Extra,
+    to: Result<Destination, c_int>,
     elements: Vec<ibv_sge>,
-    /// In place of elements.
+    /// Inline data, in place of elements.
     inline: Option<Vec<u8>>,
 }
 
 impl Draft {
-    /// The request, which points into the draft.
-    pub(super) fn request(&mut self) -> &mut ibv_send_wr {
-        let Self { wr, elements, inline } = self;
-        if let Some(data) = inline {
-            let addr = data.as_ptr().expose_provenance() as u64;
-            // Data that is longer than an element can say is longer than any pair takes.
-            let length = u32::try_from(data.len()).unwrap_or(u32::MAX);
-            *elements = vec![ibv_sge { addr, length, lkey: 0 }];
-            wr.send_flags |= ibv_send_flags::IBV_SEND_INLINE.0;
+    /// The request, if this device can do it at all.
+    pub(super) fn work(&self, pair: &mut Pair) -> Result<SendWork, c_int> {
+        if !serves(pair.transport, self.opcode) {
+            return Err(libc::EINVAL);
         }
-        wr.sg_list = elements.as_mut_ptr();
-        wr.num_sge = c_int::try_from(elements.len()).unwrap_or(c_int::MAX);
-        wr.next = ptr::null_mut();
-        wr
+        // Inline data takes the place of one element.
+        let (count, len) = match &self.inline {
+            Some(data) => (1, data.len() as u64),
+            None => (self.elements.len(), total(&self.elements)),
+        };
+        if count > pair.cap.max_send_sge as usize {
+            return Err(libc::EINVAL);
+        }
+        let operation = self.operation?;
+        let (elements, len) = if operation.is_local() { (&[][..], 0) } else { (&*self.elements, len) };
+        let to = match pair.transport {
+            Transport::Datagram => Some(self.to?),
+            Transport::Reliable | Transport::Unreliable => None,
+        };
+        // The flag follows from how the data was set.
+        let inline = ibv_send_flags::IBV_SEND_INLINE.0;
+        let flags = if self.inline.is_some() { self.flags | inline } else { self.flags & !inline };
+        let asked = Asked { id: self.id, flags, operation, extra: self.extra, to, elements, len };
+        checked(pair, asked, |data| {
+            data.extend_from_slice(self.inline.as_deref().unwrap_or(&[]));
+            Ok(())
+        })
     }
 }
 
-/// What a transport can be asked for.
+/// The operations of a transport.
 fn operations(transport: Transport) -> with {
     let sends = with::IBV_QP_EX_WITH_SEND | with::IBV_QP_EX_WITH_SEND_WITH_IMM;
     let connected = with::IBV_QP_EX_WITH_RDMA_WRITE
@@ -70,7 +95,7 @@ fn operations(transport: Transport) -> with {
 }
 
 impl SoftPair {
-    /// A pair with the functions that were asked for: the others are not there, as with any provider.
+    /// A pair with the functions that were asked for. The others are null, as with any provider.
     pub(super) fn new(qp_base: ibv_qp, transport: Transport, asked: Option<u64>) -> Result<Self, c_int> {
         let mut base = ibv_qp_ex { qp_base, ..ibv_qp_ex::default() };
         if let Some(asked) = asked {
@@ -84,9 +109,15 @@ impl SoftPair {
         }
         Ok(Self { base, drafts: Vec::new() })
     }
+
+    /// Sets the numbers that the pair got.
+    pub(super) fn name(&mut self, handle: u32, qpn: u32) {
+        self.base.qp_base.handle = handle;
+        self.base.qp_base.qp_num = qpn;
+    }
 }
 
-/// Puts the functions of the operations for which `has` holds into a pair.
+/// Sets the functions of a pair: those of operations only where `has` says so.
 fn fill(qp: &mut ibv_qp_ex, has: impl Fn(with) -> bool) {
     qp.wr_start = Some(start);
     qp.wr_complete = Some(complete);
@@ -108,73 +139,160 @@ fn fill(qp: &mut ibv_qp_ex, has: impl Fn(with) -> bool) {
     qp.wr_bind_mw = has(with::IBV_QP_EX_WITH_BIND_MW).then_some(bind_mw as _);
 }
 
-/// The drafts of the open session.
-///
-/// # Safety
-///
-/// A live queue pair of this provider, on which nobody else posts sends.
-unsafe fn drafts<'a>(qp: *mut ibv_qp_ex) -> &'a mut Vec<Draft> {
-    // SAFETY: every pair of this provider is the beginning of a `SoftPair`, and this part of it belongs to who posts (caller).
-    unsafe { &mut (*qp.cast::<SoftPair>()).drafts }
+/// The session that is open on a pair.
+struct Session<'a> {
+    drafts: &'a mut Vec<Draft>,
+    /// The id of the next request.
+    id: u64,
+    flags: u32,
 }
 
-/// Drafts a request.
+/// The session that is open on a pair.
 ///
 /// # Safety
 ///
-/// As [`drafts`].
-unsafe fn draft(qp: *mut ibv_qp_ex, opcode: ibv_wr_opcode, fill: impl FnOnce(&mut ibv_send_wr)) {
+/// A live queue pair of this provider, on which nobody else posts sends while the result is used.
+unsafe fn session<'a>(qp: *mut ibv_qp_ex) -> Session<'a> {
+    // SAFETY: every pair of this provider is the beginning of a `SoftPair`; nobody else posts (caller).
+    let drafts = unsafe { &mut (*qp.cast::<SoftPair>()).drafts };
     // SAFETY: alive (caller).
-    let wr_id = unsafe { (*qp).wr_id };
+    let id = unsafe { (*qp).wr_id };
     // SAFETY: alive (caller).
-    let send_flags = unsafe { (*qp).wr_flags };
-    // Whether the data is inline is what the data says.
-    let send_flags = send_flags & !ibv_send_flags::IBV_SEND_INLINE.0;
-    let mut wr = ibv_send_wr { wr_id, send_flags, opcode, ..ibv_send_wr::default() };
-    fill(&mut wr);
-    // SAFETY: the caller's promise.
-    unsafe { drafts(qp) }.push(Draft { wr, elements: Vec::new(), inline: None });
+    let flags = unsafe { (*qp).wr_flags };
+    Session { drafts, id, flags }
 }
 
-/// Changes the last request.
-///
-/// # Safety
-///
-/// As [`drafts`].
-unsafe fn last(qp: *mut ibv_qp_ex, change: impl FnOnce(&mut Draft)) {
-    // SAFETY: the caller's promise.
-    if let Some(draft) = unsafe { drafts(qp) }.last_mut() {
-        change(draft);
+impl Session<'_> {
+    /// Drafts a request.
+    fn draft(&mut self, opcode: ibv_wr_opcode, operation: Operation, extra: Extra) {
+        self.try_draft(opcode, Ok(operation), extra);
+    }
+
+    fn try_draft(&mut self, opcode: ibv_wr_opcode, operation: Result<Operation, c_int>, extra: Extra) {
+        let (id, flags) = (self.id, self.flags);
+        let (to, elements, inline) = (Err(libc::EINVAL), Vec::new(), None);
+        self.drafts.push(Draft { id, flags, opcode, operation, extra, to, elements, inline });
+    }
+
+    /// Changes the last request.
+    fn last(&mut self, change: impl FnOnce(&mut Draft)) {
+        if let Some(draft) = self.drafts.last_mut() {
+            change(draft);
+        }
+    }
+}
+
+/// Members of `ibv_qp_ex`, each with the session of its pair.
+macro_rules! functions {
+    ($(fn $name:ident($session:ident $(, $argument:ident: $type:ty)*) $body:block)*) => {$(
+        /// # Safety
+        ///
+        /// `ibv_wr_post(3)`, on a live queue pair of this provider.
+        unsafe extern "C" fn $name(qp: *mut ibv_qp_ex $(, $argument: $type)*) {
+            // SAFETY: alive, and nobody else posts (caller).
+            #[allow(unused_mut, reason = "some only read")]
+            let mut $session = unsafe { session(qp) };
+            $body
+        }
+    )*};
+}
+functions! {
+    fn start(session) { session.drafts.clear() }
+
+    fn abort(session) { session.drafts.clear() }
+
+    fn send(session) { session.draft(ibv_wr_opcode::IBV_WR_SEND, Operation::Send, Extra::Nothing) }
+
+    fn send_imm(session, immediate_be: u32) {
+        session.draft(ibv_wr_opcode::IBV_WR_SEND_WITH_IMM, Operation::Send, Extra::Immediate(immediate_be))
+    }
+
+    fn send_inv(session, rkey: u32) {
+        session.draft(ibv_wr_opcode::IBV_WR_SEND_WITH_INV, Operation::Send, Extra::Invalidated(rkey))
+    }
+
+    fn rdma_write(session, rkey: u32, addr: u64) {
+        let write = Operation::Write(Remote { addr, rkey });
+        session.draft(ibv_wr_opcode::IBV_WR_RDMA_WRITE, write, Extra::Nothing)
+    }
+
+    fn rdma_write_imm(session, rkey: u32, addr: u64, immediate_be: u32) {
+        let write = Operation::Write(Remote { addr, rkey });
+        session.draft(ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM, write, Extra::Immediate(immediate_be))
+    }
+
+    fn rdma_read(session, rkey: u32, addr: u64) {
+        session.draft(ibv_wr_opcode::IBV_WR_RDMA_READ, Operation::Read(Remote { addr, rkey }), Extra::Nothing)
+    }
+
+    fn atomic_cmp_swp(session, rkey: u32, addr: u64, compare: u64, swap: u64) {
+        let operation = Operation::Atomic(Remote { addr, rkey }, AtomicOp::CompareAndSwap { compare, swap });
+        session.draft(ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP, operation, Extra::Nothing)
+    }
+
+    fn atomic_fetch_add(session, rkey: u32, addr: u64, add: u64) {
+        let operation = Operation::Atomic(Remote { addr, rkey }, AtomicOp::Add(add));
+        session.draft(ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD, operation, Extra::Nothing)
+    }
+
+    fn atomic_write(session, rkey: u32, addr: u64, value: *const c_void) {
+        // SAFETY: eight bytes at any address (caller).
+        let value = unsafe { value.cast::<[u8; 8]>().read() };
+        let write = Operation::AtomicWrite(Remote { addr, rkey });
+        session.draft(ibv_wr_opcode::IBV_WR_ATOMIC_WRITE, write, Extra::Nothing);
+        session.last(|draft| draft.inline = Some(value.to_vec()))
+    }
+
+    fn local_inv(session, rkey: u32) {
+        session.draft(ibv_wr_opcode::IBV_WR_LOCAL_INV, Operation::Invalidate(rkey), Extra::Nothing)
+    }
+
+    fn bind_mw(session, mw: *mut ibv_mw, rkey: u32, info: *const ibv_mw_bind_info) {
+        // SAFETY: may be read (caller).
+        let info = unsafe { info.read() };
+        // SAFETY: the window is alive, and the region is alive or null (caller).
+        let bind = unsafe { bind_of_type_2(mw, rkey, info) };
+        session.try_draft(ibv_wr_opcode::IBV_WR_BIND_MW, bind.map(Operation::Bind), Extra::Nothing)
+    }
+
+    fn set_ud_addr(session, ah: *mut ibv_ah, number: u32, qkey: u32) {
+        // SAFETY: alive (caller).
+        let to = unsafe { destination(ah, number, qkey) };
+        session.last(|draft| draft.to = to)
+    }
+
+    fn set_sge(session, lkey: u32, addr: u64, length: u32) {
+        session.last(|draft| draft.elements = vec![ibv_sge { addr, length, lkey }])
+    }
+
+    fn set_sge_list(session, count: usize, list: *const ibv_sge) {
+        // SAFETY: so many elements (caller).
+        let elements = if count == 0 { &[] } else { unsafe { slice::from_raw_parts(list, count) } };
+        session.last(|draft| draft.elements = elements.to_vec())
+    }
+
+    fn set_inline_data(session, data: *mut c_void, len: usize) {
+        // SAFETY: so many bytes that may be read (caller).
+        let bytes = if len == 0 { &[] } else { unsafe { slice::from_raw_parts(data.cast::<u8>(), len) } };
+        session.last(|draft| draft.inline = Some(bytes.to_vec()))
     }
 }
 
 /// # Safety
 ///
-/// As for all functions from here on: `ibv_wr_post(3)`, on a live queue pair of this provider.
-unsafe extern "C" fn start(qp: *mut ibv_qp_ex) {
-    // SAFETY: the caller's promise.
-    unsafe { drafts(qp) }.clear();
-}
-
-unsafe extern "C" fn abort(qp: *mut ibv_qp_ex) {
-    // SAFETY: the caller's promise.
-    unsafe { drafts(qp) }.clear();
-}
-
+/// `ibv_wr_post(3)`, on a live queue pair of this provider.
 unsafe extern "C" fn complete(qp: *mut ibv_qp_ex) -> c_int {
-    // SAFETY: the caller's promise.
-    let mut drafts = mem::take(unsafe { drafts(qp) });
+    // SAFETY: alive, and nobody else posts (caller).
+    let drafts = mem::take(unsafe { session(qp) }.drafts);
     // SAFETY: alive (caller).
-    let (context, index) = unsafe { qp_parts(qp.cast()) };
-    // SAFETY: its context is open.
-    let mut state = unsafe { fabric_of(context) }.lock();
-    let device = state.pairs.get(index).map(|pair| pair.device);
+    let pair = unsafe { find(qp.cast::<SoftPair>()) };
+    let mut state = pair.context.fabric.lock();
+    let device = state.pairs.get(pair.index).map(|pair| pair.device);
     let result = match failure(&mut state, device, Verb::PostSend) {
         Some(errno) => Err(errno),
         None => {
             let kept = state.faults.send_kept();
-            // SAFETY: the caller's promise, for each request.
-            let posted = unsafe { state.post_session(index, &mut drafts, kept) };
+            let posted = state.post_session(pair.index, &drafts, kept);
             if posted.is_ok() && state.latitudes.takes(|habits| habits.hides_posts) {
                 Err(libc::ENOMEM)
             } else {
@@ -185,122 +303,4 @@ unsafe extern "C" fn complete(qp: *mut ibv_qp_ex) -> c_int {
     state.settle();
     let code = result.err().unwrap_or(0);
     state.latitudes.code(code)
-}
-
-unsafe extern "C" fn send(qp: *mut ibv_qp_ex) {
-    // SAFETY: the caller's promise.
-    unsafe { draft(qp, ibv_wr_opcode::IBV_WR_SEND, |_| ()) };
-}
-
-unsafe extern "C" fn send_imm(qp: *mut ibv_qp_ex, immediate_be: u32) {
-    let fill = |wr: &mut ibv_send_wr| wr.__bindgen_anon_1.imm_data = immediate_be;
-    // SAFETY: the caller's promise.
-    unsafe { draft(qp, ibv_wr_opcode::IBV_WR_SEND_WITH_IMM, fill) };
-}
-
-unsafe extern "C" fn send_inv(qp: *mut ibv_qp_ex, rkey: u32) {
-    let fill = |wr: &mut ibv_send_wr| wr.__bindgen_anon_1.invalidate_rkey = rkey;
-    // SAFETY: the caller's promise.
-    unsafe { draft(qp, ibv_wr_opcode::IBV_WR_SEND_WITH_INV, fill) };
-}
-
-/// Fills in what a request reaches of the peer's memory.
-fn remote(wr: &mut ibv_send_wr, rkey: u32, remote_addr: u64) {
-    wr.wr.rdma.remote_addr = remote_addr;
-    wr.wr.rdma.rkey = rkey;
-}
-
-unsafe extern "C" fn rdma_write(qp: *mut ibv_qp_ex, rkey: u32, addr: u64) {
-    // SAFETY: the caller's promise.
-    unsafe { draft(qp, ibv_wr_opcode::IBV_WR_RDMA_WRITE, |wr| remote(wr, rkey, addr)) };
-}
-
-unsafe extern "C" fn rdma_write_imm(qp: *mut ibv_qp_ex, rkey: u32, addr: u64, immediate_be: u32) {
-    let fill = |wr: &mut ibv_send_wr| {
-        remote(wr, rkey, addr);
-        wr.__bindgen_anon_1.imm_data = immediate_be;
-    };
-    // SAFETY: the caller's promise.
-    unsafe { draft(qp, ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM, fill) };
-}
-
-unsafe extern "C" fn rdma_read(qp: *mut ibv_qp_ex, rkey: u32, addr: u64) {
-    // SAFETY: the caller's promise.
-    unsafe { draft(qp, ibv_wr_opcode::IBV_WR_RDMA_READ, |wr| remote(wr, rkey, addr)) };
-}
-
-/// Fills in an atomic.
-fn atomic(wr: &mut ibv_send_wr, rkey: u32, remote_addr: u64, compare_add: u64, swap: u64) {
-    wr.wr.atomic.remote_addr = remote_addr;
-    wr.wr.atomic.rkey = rkey;
-    wr.wr.atomic.compare_add = compare_add;
-    wr.wr.atomic.swap = swap;
-}
-
-unsafe extern "C" fn atomic_cmp_swp(qp: *mut ibv_qp_ex, rkey: u32, addr: u64, compare: u64, swap: u64) {
-    let fill = |wr: &mut ibv_send_wr| atomic(wr, rkey, addr, compare, swap);
-    // SAFETY: the caller's promise.
-    unsafe { draft(qp, ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP, fill) };
-}
-
-unsafe extern "C" fn atomic_fetch_add(qp: *mut ibv_qp_ex, rkey: u32, addr: u64, add: u64) {
-    let fill = |wr: &mut ibv_send_wr| atomic(wr, rkey, addr, add, 0);
-    // SAFETY: the caller's promise.
-    unsafe { draft(qp, ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD, fill) };
-}
-
-unsafe extern "C" fn atomic_write(qp: *mut ibv_qp_ex, rkey: u32, addr: u64, value: *const c_void) {
-    // SAFETY: eight bytes at any address (caller).
-    let value: [u8; 8] = unsafe { value.cast::<[u8; 8]>().read() };
-    // SAFETY: the caller's promise.
-    unsafe { draft(qp, ibv_wr_opcode::IBV_WR_ATOMIC_WRITE, |wr| remote(wr, rkey, addr)) };
-    // SAFETY: the caller's promise.
-    unsafe { last(qp, |draft| draft.inline = Some(value.to_vec())) };
-}
-
-unsafe extern "C" fn local_inv(qp: *mut ibv_qp_ex, rkey: u32) {
-    let fill = |wr: &mut ibv_send_wr| wr.__bindgen_anon_1.invalidate_rkey = rkey;
-    // SAFETY: the caller's promise.
-    unsafe { draft(qp, ibv_wr_opcode::IBV_WR_LOCAL_INV, fill) };
-}
-
-unsafe extern "C" fn bind_mw(qp: *mut ibv_qp_ex, mw: *mut ibv_mw, rkey: u32, info: *const ibv_mw_bind_info) {
-    // SAFETY: may be read (caller).
-    let info = unsafe { info.read() };
-    let fill = |wr: &mut ibv_send_wr| {
-        wr.__bindgen_anon_2.bind_mw.mw = mw;
-        wr.__bindgen_anon_2.bind_mw.rkey = rkey;
-        wr.__bindgen_anon_2.bind_mw.bind_info = info;
-    };
-    // SAFETY: the caller's promise.
-    unsafe { draft(qp, ibv_wr_opcode::IBV_WR_BIND_MW, fill) };
-}
-
-unsafe extern "C" fn set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, number: u32, qkey: u32) {
-    let change = |draft: &mut Draft| {
-        draft.wr.wr.ud.ah = ah;
-        draft.wr.wr.ud.remote_qpn = number;
-        draft.wr.wr.ud.remote_qkey = qkey;
-    };
-    // SAFETY: the caller's promise.
-    unsafe { last(qp, change) };
-}
-
-unsafe extern "C" fn set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
-    // SAFETY: the caller's promise.
-    unsafe { last(qp, |draft| draft.elements = vec![ibv_sge { addr, length, lkey }]) };
-}
-
-unsafe extern "C" fn set_sge_list(qp: *mut ibv_qp_ex, count: usize, list: *const ibv_sge) {
-    // SAFETY: so many elements (caller).
-    let elements = if count == 0 { &[] } else { unsafe { slice::from_raw_parts(list, count) } };
-    // SAFETY: the caller's promise.
-    unsafe { last(qp, |draft| draft.elements = elements.to_vec()) };
-}
-
-unsafe extern "C" fn set_inline_data(qp: *mut ibv_qp_ex, data: *mut c_void, len: usize) {
-    // SAFETY: so many bytes that may be read (caller).
-    let bytes = if len == 0 { &[] } else { unsafe { slice::from_raw_parts(data.cast::<u8>(), len) } };
-    // SAFETY: the caller's promise.
-    unsafe { last(qp, |draft| draft.inline = Some(bytes.to_vec())) };
 }

@@ -1,4 +1,5 @@
-//! Shared receive queues: receives that go to whichever queue pair a message comes to.
+//! Shared receive queues: several queue pairs take their receives from one queue.
+#![forbid(unsafe_code)]
 
 use super::{
     completion::{Side, Slot},
@@ -17,38 +18,33 @@ pub(super) type Srqs = Table<Srq>;
 /// A shared receive queue.
 pub(super) struct Srq {
     pub(super) raw: Raw<ibv_srq>,
-    /// Whose regions its receives name, whatever the pair's are.
+    /// The protection domain of the memory of its receives. That of the pair does not matter.
     pub(super) pd: usize,
     pub(super) device: usize,
     pub(super) queue: Queue<ReceiveWork>,
     /// Unique in the fabric.
     pub(super) epoch: u64,
     pub(super) max_sge: u32,
-    /// Fewer receives than that make an event, once. 0: none.
+    /// If there are fewer receives, an event is raised once. 0 if none is to be raised.
     limit: u32,
-    /// Queue pairs.
+    /// How many queue pairs use it.
     pub(super) users: u32,
-    /// A destroy of it failed, on a device where it is of no use then.
+    /// A destroy of it failed, on a device where no verb may use it after that.
     pub(super) is_half_dead: bool,
 }
 
 impl State {
-    /// Makes a queue with the sizes that were asked for.
-    pub(super) fn create_srq(
-        &mut self,
-        pd: usize,
-        attributes: &ibv_srq_attr,
-        raw: Raw<ibv_srq>,
-    ) -> Result<usize, c_int> {
+    /// Makes a queue.
+    pub(super) fn create_srq(&mut self, pd: usize, attributes: &ibv_srq_attr) -> Result<usize, c_int> {
         let ibv_srq_attr { max_wr, max_sge, .. } = *attributes;
         if max_wr == 0 || max_wr > device::MAX_SRQ_WR || max_sge > device::MAX_SGE {
             return Err(libc::EINVAL);
         }
-        let max_wr = self.latitudes.entries(max_wr, device::MAX_SRQ_WR);
+        let max_wr = self.latitudes.round_up(max_wr, device::MAX_SRQ_WR);
         let device = self.adopt(pd)?;
         let epoch = self.next_epoch();
         Ok(self.srqs.insert(Srq {
-            raw,
+            raw: Raw::default(),
             pd,
             device,
             queue: Queue::new(max_wr),
@@ -60,7 +56,8 @@ impl State {
         }))
     }
 
-    /// Checks everything, then changes size and limit. A limit that is not met already makes its event at once.
+    /// Checks everything, then changes size and limit. If there are already fewer receives than the limit, the event is
+    /// raised at once.
     pub(super) fn modify_srq(&mut self, index: usize, new: &ibv_srq_attr, mask: Mask) -> Result<(), c_int> {
         let has = |bit: Mask| (mask & bit).0 != 0;
         let srq = self.srqs.get_mut(index).ok_or(libc::EINVAL)?;
@@ -84,7 +81,7 @@ impl State {
         Ok(ibv_srq_attr { max_wr: srq.queue.depth(), max_sge: srq.max_sge, srq_limit: srq.limit })
     }
 
-    /// Ends a queue; what was in it is dropped without a word.
+    /// Destroys a queue. Receives in it are dropped silently.
     pub(super) fn destroy_srq(&mut self, index: usize) -> Result<(), c_int> {
         self.touch_srq(index);
         if self.srqs.get(index).ok_or(libc::EINVAL)?.users > 0 {
@@ -96,7 +93,7 @@ impl State {
         Ok(())
     }
 
-    /// Makes the event, once, if there are fewer receives than the limit.
+    /// Raises the event, once, if there are fewer receives than the limit.
     fn tell_limit(&mut self, index: usize) {
         let Some(srq) = self.srqs.get_mut(index) else { return };
         if srq.queue.len() < srq.limit as usize {
@@ -105,7 +102,7 @@ impl State {
         }
     }
 
-    /// The receive that the next message to a pair takes, and the domain of its memory.
+    /// The receive that the next message to a pair takes, and the protection domain of its memory.
     pub(super) fn next_receive(&self, pair: usize) -> Option<(&ReceiveWork, usize)> {
         let pair = self.pairs.get(pair)?;
         match pair.srq {
@@ -117,7 +114,7 @@ impl State {
         }
     }
 
-    /// Takes that receive out: its number and slot.
+    /// Takes that receive out. Gives its id and its slot.
     pub(super) fn pop_receive(&mut self, index: usize) -> Option<(u64, Slot)> {
         let pair = self.pairs.get_mut(index)?;
         let Some(shared) = pair.srq else {

@@ -1,4 +1,4 @@
-//! The rules of the device, on the raw verbs. This file has the helpers; each test is named by what holds.
+//! The rules of the device, tested on the raw verbs. The helpers are here. The name of each test says what holds.
 #![allow(unsafe_code, reason = "raw verbs")]
 
 mod asynchronous;
@@ -54,7 +54,7 @@ const RC: ibv_qp_type = ibv_qp_type::IBV_QPT_RC;
 const UC: ibv_qp_type = ibv_qp_type::IBV_QPT_UC;
 const UD: ibv_qp_type = ibv_qp_type::IBV_QPT_UD;
 
-/// A context with one protection domain, channel and completion queue; destroys all that it made.
+/// A context with a protection domain, a channel and a completion queue. It destroys everything that it made.
 struct Node {
     context: NonNull<ibv_context>,
     domain: NonNull<ibv_pd>,
@@ -67,7 +67,7 @@ struct Node {
     addresses: RefCell<Vec<NonNull<ibv_ah>>>,
 }
 
-/// A pair of a node. Knows the settings with which it goes up.
+/// A pair of a node, and the settings for its transitions.
 #[derive(Clone, Copy)]
 struct Pair {
     qp: NonNull<ibv_qp>,
@@ -138,14 +138,14 @@ impl Region {
 
     fn set(&self, bytes: &[u8]) {
         assert!(bytes.len() <= self.words.len() * 8);
-        // SAFETY: inside the memory, and the device is not at work.
+        // SAFETY: inside the memory, and the device does not access it now.
         unsafe { ptr::copy(bytes.as_ptr(), self.words.cast(), bytes.len()) };
     }
 
     fn get(&self, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         assert!(len <= self.words.len() * 8);
-        // SAFETY: as above.
+        // SAFETY: inside the memory, and the device does not access it now.
         unsafe { ptr::copy(self.words.cast(), bytes.as_mut_ptr(), len) };
         bytes
     }
@@ -266,7 +266,7 @@ impl Node {
         self.poll_raw(64).unwrap()
     }
 
-    /// Number and status of what has completed.
+    /// The id and the status of each completion.
     fn completed(&self) -> Vec<(u64, ibv_wc_status)> {
         self.poll().iter().map(|wc| (wc.wr_id, wc.status)).collect()
     }
@@ -299,7 +299,7 @@ impl Node {
         unsafe { (*self.context.as_ptr()).ops }
     }
 
-    /// What `ibv_post_send` answers, and which request it names.
+    /// The answer of `ibv_post_send`, and the request that it names.
     fn post_send(&self, pair: Pair, wrs: &mut [ibv_send_wr]) -> (Errno, Option<u64>) {
         let mut next = ptr::null_mut();
         for wr in wrs.iter_mut().rev() {
@@ -322,9 +322,9 @@ impl Node {
         }
         let mut bad = ptr::null_mut::<ibv_recv_wr>();
         let post = self.ops().post_recv.unwrap();
-        // SAFETY: as above.
+        // SAFETY: alive; a list; the memory that it names is the device's until the node ends.
         let errno = unsafe { post(pair.qp.as_ptr(), next, &mut bad) };
-        // SAFETY: as above.
+        // SAFETY: null or one of the list.
         (errno, unsafe { bad.as_ref() }.map(|bad| bad.wr_id))
     }
 
@@ -381,11 +381,11 @@ impl Drop for Node {
         }
         // SAFETY: alive, nobody uses it.
         unsafe { Soft.destroy_cq(self.cq) }.unwrap();
-        // SAFETY: as above.
+        // SAFETY: alive, nobody uses it.
         unsafe { Soft.destroy_comp_channel(self.channel) }.unwrap();
-        // SAFETY: as above.
+        // SAFETY: alive, nobody uses it.
         unsafe { Soft.dealloc_pd(self.domain) }.unwrap();
-        // SAFETY: as above.
+        // SAFETY: open, nobody uses it.
         unsafe { Soft.close_device(self.context) }.unwrap();
     }
 }
@@ -405,7 +405,7 @@ impl Pair {
         unsafe { Soft.modify_qp(self.qp, &mut attributes, ibv_qp_attr_mask(mask)) }.map_err(|error| error.errno())
     }
 
-    /// A transition that needs nothing but the state.
+    /// A transition that needs no attribute but the state.
     fn enter(self, state: ibv_qp_state) -> Result<(), Errno> {
         let attributes = ibv_qp_attr { qp_state: state, ..ibv_qp_attr::default() };
         self.modify(attributes, ibv_qp_attr_mask::IBV_QP_STATE.0)
@@ -503,7 +503,7 @@ struct Link {
     right: Node,
     a: Pair,
     b: Pair,
-    /// Alternates, so that ids are easy to give.
+    /// The next id of `works`.
     next: Cell<u64>,
 }
 
@@ -528,7 +528,7 @@ impl Link {
         Self { fabric, left, right, a, b, next: Cell::new(100) }
     }
 
-    /// Posts `request` on the left and gives its status; works off all timers.
+    /// Posts `request` on the left and gives its status, after all its timers.
     fn status(&self, request: Request) -> ibv_wc_status {
         let id = request.id;
         self.left.send(self.a, request);

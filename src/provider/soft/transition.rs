@@ -1,8 +1,9 @@
-//! States and transitions: which there are, and which attributes each takes.
+//! The states and transitions of a queue pair, and the attributes of each transition.
+#![forbid(unsafe_code)]
 
 use crate::sys::{ibv_qp_attr_mask as Mask, ibv_qp_state, ibv_qp_type};
 
-/// How a pair talks to its peers.
+/// The transport of a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Transport {
     Reliable,
@@ -59,12 +60,12 @@ impl PairState {
         }
     }
 
-    /// Whether what a peer sends is served.
+    /// Whether requests of a peer are served.
     pub(super) fn responds(self) -> bool {
         matches!(self, Self::ReadyToReceive | Self::ReadyToSend | Self::Drain | Self::SendError)
     }
 
-    /// Whether requests may be posted to the send queue, be it only to be flushed.
+    /// Whether requests may be posted to the send queue, even if they are only flushed.
     pub(super) fn takes_sends(self) -> bool {
         matches!(self, Self::ReadyToSend | Self::Drain | Self::SendError | Self::Error)
     }
@@ -72,7 +73,8 @@ impl PairState {
 
 const NONE: Mask = Mask(0);
 
-/// Required and optional attributes of a transition, beside the state itself; `None` if there is no such transition.
+/// The required and the optional attributes of a transition, without the state itself. `None` if there is no such
+/// transition.
 pub(super) fn masks(transport: Transport, from: PairState, to: PairState) -> Option<(Mask, Mask)> {
     use PairState::{Drain, Error, Init, ReadyToReceive, ReadyToSend, Reset, SendError};
     let datagram = transport == Transport::Datagram;
@@ -115,7 +117,7 @@ fn to_send(transport: Transport) -> Mask {
     }
 }
 
-/// What can be changed in Ready To Send, and on the way there.
+/// The attributes that can be changed in Ready To Send, and on the way there.
 fn running(transport: Transport) -> Mask {
     let connected =
         Mask::IBV_QP_CUR_STATE | Mask::IBV_QP_ALT_PATH | Mask::IBV_QP_ACCESS_FLAGS | Mask::IBV_QP_PATH_MIG_STATE;
@@ -126,7 +128,7 @@ fn running(transport: Transport) -> Mask {
     }
 }
 
-/// What can be changed while nothing is sent.
+/// The attributes that can be changed in Send Queue Drain.
 fn drained(transport: Transport) -> Mask {
     let connected = Mask::IBV_QP_AV
         | Mask::IBV_QP_ALT_PATH

@@ -1,11 +1,12 @@
-//! The verbs of the control path.
+//! The verbs of the control path. Each finds the objects behind its pointers; safe code does the work.
 #![allow(unsafe_code, reason = "verbs on raw objects")]
 
 use super::{
     device::{Device, PORT},
     fabric::State,
     fault::Verb,
-    handles::{SoftChannel, SoftContext, control, cq_parts, fabric_of, give, handle, qp_parts, srq_parts, take_back},
+    handles::{SoftChannel, SoftContext, destroy, find, find_unless_null, free, give, handle, open_context},
+    memory::Registration,
     memory_verbs,
     polling::SoftQueue,
     queue_verbs,
@@ -31,83 +32,75 @@ pub(crate) struct Soft;
 impl Provider for Soft {
     /// Unlike libibverbs, refuses while objects of the context are alive.
     unsafe fn close_device(&self, context: NonNull<ibv_context>) -> Result<(), VerbError> {
-        let close = |state: &mut State, index| {
+        // SAFETY: open (caller).
+        let open = unsafe { open_context(context.as_ptr()) };
+        open.control(Verb::CloseDevice, |state, index| {
             if state.contexts.get(index).is_none_or(|context| context.children > 0) {
                 return Err(libc::EBUSY);
             }
             state.contexts.remove(index);
             Ok(())
-        };
-        // SAFETY: open (caller).
-        unsafe { control(context.as_ptr(), Verb::CloseDevice, close) }?;
+        })?;
         // SAFETY: a context of this provider, which the caller does not use any more.
-        unsafe { take_back(context.cast::<SoftContext>()) };
+        unsafe { free(context.cast::<SoftContext>()) };
         Ok(())
     }
 
     unsafe fn promises(&self, context: NonNull<ibv_context>) -> Option<&'static Promises> {
         // SAFETY: open (caller).
-        Some(unsafe { fabric_of(context.as_ptr()) }.lock().latitudes.row)
+        Some(unsafe { open_context(context.as_ptr()) }.fabric.lock().latitudes.row)
     }
 
     unsafe fn query_device(&self, context: NonNull<ibv_context>) -> Result<ibv_device_attr, VerbError> {
-        let query = |state: &mut State, index| Ok(state.device_of(index)?.attributes());
         // SAFETY: open (caller).
-        unsafe { control(context.as_ptr(), Verb::QueryDevice, query) }
+        let context = unsafe { open_context(context.as_ptr()) };
+        context.control(Verb::QueryDevice, |state, index| Ok(state.device_of(index)?.attributes()))
     }
 
-    /// It pins nothing, and so has nothing to page in.
+    /// There is no paging on demand: this device pins nothing, so every page can be reached anyway.
     unsafe fn query_device_ex(&self, context: NonNull<ibv_context>) -> Result<ibv_device_attr_ex, VerbError> {
-        let query = |state: &mut State, index| {
-            let orig_attr = state.device_of(index)?.attributes();
-            Ok(ibv_device_attr_ex { orig_attr, device_cap_flags_ex: HAS_ATOMIC_WRITE, ..Default::default() })
-        };
         // SAFETY: open (caller).
-        unsafe { control(context.as_ptr(), Verb::QueryDevice, query) }
+        let orig_attr = unsafe { self.query_device(context) }?;
+        Ok(ibv_device_attr_ex { orig_attr, device_cap_flags_ex: HAS_ATOMIC_WRITE, ..Default::default() })
     }
 
     unsafe fn query_port(&self, context: NonNull<ibv_context>, port: u8) -> Result<ibv_port_attr, VerbError> {
-        let query = |state: &mut State, index| {
+        // SAFETY: open (caller).
+        let context = unsafe { open_context(context.as_ptr()) };
+        context.control(Verb::QueryPort, |state, index| {
             let device = state.device_of(index)?;
             if port == PORT { Ok(device.port()) } else { Err(libc::EINVAL) }
-        };
-        // SAFETY: open (caller).
-        unsafe { control(context.as_ptr(), Verb::QueryPort, query) }
+        })
     }
 
     unsafe fn query_gid_table(&self, context: NonNull<ibv_context>) -> Result<Vec<ibv_gid_entry>, VerbError> {
-        let query = |state: &mut State, index| Ok(state.device_of(index)?.gid_table());
         // SAFETY: open (caller).
-        unsafe { control(context.as_ptr(), Verb::QueryGidTable, query) }
+        let context = unsafe { open_context(context.as_ptr()) };
+        context.control(Verb::QueryGidTable, |state, index| Ok(state.device_of(index)?.gid_table()))
     }
 
     unsafe fn query_pkey(&self, context: NonNull<ibv_context>, port: u8, index: u16) -> Result<u16, VerbError> {
-        let query = |_: &mut State, _| Device::pkey(port, index).ok_or(libc::EINVAL);
         // SAFETY: open (caller).
-        unsafe { control(context.as_ptr(), Verb::QueryPkey, query) }
+        let context = unsafe { open_context(context.as_ptr()) };
+        context.control(Verb::QueryPkey, |_, _| Device::pkey(port, index).ok_or(libc::EINVAL))
     }
 
     unsafe fn take_async_event(&self, context: NonNull<ibv_context>) -> Result<Option<ibv_async_event>, VerbError> {
-        let take = |state: &mut State, index| state.take_async(index);
         // SAFETY: open (caller).
-        unsafe { control(context.as_ptr(), Verb::GetAsyncEvent, take) }
+        let context = unsafe { open_context(context.as_ptr()) };
+        context.control(Verb::GetAsyncEvent, State::take_async)
     }
 
     unsafe fn alloc_pd(&self, context: NonNull<ibv_context>) -> Result<NonNull<ibv_pd>, VerbError> {
-        let alloc = |state: &mut State, index| handle(state.alloc_pd(index)?);
         // SAFETY: open (caller).
-        let handle = unsafe { control(context.as_ptr(), Verb::AllocPd, alloc) }?;
-        Ok(give(ibv_pd { context: context.as_ptr(), handle }))
+        let context = unsafe { open_context(context.as_ptr()) };
+        let handle = context.control(Verb::AllocPd, |state, index| handle(state.alloc_pd(index)?))?;
+        Ok(give(ibv_pd { context: context.raw, handle }))
     }
 
     unsafe fn dealloc_pd(&self, pd: NonNull<ibv_pd>) -> Result<(), VerbError> {
-        // SAFETY: alive (caller).
-        let ibv_pd { context, handle, .. } = unsafe { pd.read() };
-        // SAFETY: its context is open.
-        unsafe { control(context, Verb::DeallocPd, |state, _| state.dealloc_pd(handle as usize)) }?;
-        // SAFETY: the caller does not use it any more.
-        unsafe { take_back(pd) };
-        Ok(())
+        // SAFETY: alive, and not used any more if this succeeds (caller).
+        unsafe { destroy(pd, Verb::DeallocPd, State::dealloc_pd) }
     }
 
     unsafe fn reg_mr(
@@ -117,8 +110,11 @@ impl Provider for Soft {
         len: usize,
         access: ibv_access_flags,
     ) -> Result<NonNull<ibv_mr>, VerbError> {
-        // SAFETY: the caller's promise.
-        unsafe { memory_verbs::register(Verb::RegMr, pd, addr, len, None, access) }
+        // SAFETY: alive (caller).
+        let domain = unsafe { find(pd.as_ptr()) };
+        // SAFETY: the caller gives the device the memory.
+        let memory = unsafe { Registration::new(addr, len, None, access) };
+        memory_verbs::register(Verb::RegMr, &domain, memory)
     }
 
     unsafe fn reg_mr_iova(
@@ -129,8 +125,11 @@ impl Provider for Soft {
         iova: u64,
         access: ibv_access_flags,
     ) -> Result<NonNull<ibv_mr>, VerbError> {
-        // SAFETY: the caller's promise.
-        unsafe { memory_verbs::register(Verb::RegMrIova, pd, addr, len, Some(iova), access) }
+        // SAFETY: alive (caller).
+        let domain = unsafe { find(pd.as_ptr()) };
+        // SAFETY: the caller gives the device the memory.
+        let memory = unsafe { Registration::new(addr, len, Some(iova), access) };
+        memory_verbs::register(Verb::RegMrIova, &domain, memory)
     }
 
     /// There is no device memory that this device could reach.
@@ -144,24 +143,23 @@ impl Provider for Soft {
         _: ibv_access_flags,
     ) -> Result<NonNull<ibv_mr>, VerbError> {
         // SAFETY: alive (caller).
-        let context = unsafe { pd.read() }.context;
-        // SAFETY: its context is open.
-        unsafe { control(context, Verb::RegDmabufMr, |_, _| Err(libc::EOPNOTSUPP)) }
+        let domain = unsafe { find(pd.as_ptr()) };
+        domain.control(Verb::RegDmabufMr, |_, _| Err(libc::EOPNOTSUPP))
     }
 
     unsafe fn dereg_mr(&self, mr: NonNull<ibv_mr>) -> Result<(), VerbError> {
-        // SAFETY: the caller's promise.
-        unsafe { memory_verbs::deregister(mr) }
+        // SAFETY: alive, and not used any more if this succeeds (caller).
+        unsafe { destroy(mr, Verb::DeregMr, State::dereg_mr) }
     }
 
     unsafe fn alloc_mw(&self, pd: NonNull<ibv_pd>, kind: ibv_mw_type) -> Result<NonNull<ibv_mw>, VerbError> {
-        // SAFETY: the caller's promise.
-        unsafe { memory_verbs::alloc_window(pd, kind) }
+        // SAFETY: alive (caller).
+        memory_verbs::alloc_window(&unsafe { find(pd.as_ptr()) }, kind)
     }
 
     unsafe fn dealloc_mw(&self, mw: NonNull<ibv_mw>) -> Result<(), VerbError> {
-        // SAFETY: the caller's promise.
-        unsafe { memory_verbs::dealloc_window(mw) }
+        // SAFETY: alive, and not used any more if this succeeds (caller).
+        unsafe { destroy(mw, Verb::DeallocMw, State::dealloc_mw) }
     }
 
     unsafe fn create_ah(
@@ -169,35 +167,26 @@ impl Provider for Soft {
         pd: NonNull<ibv_pd>,
         attributes: &mut ibv_ah_attr,
     ) -> Result<NonNull<ibv_ah>, VerbError> {
-        // SAFETY: the caller's promise.
-        unsafe { memory_verbs::create_address(pd, attributes) }
+        // SAFETY: alive (caller).
+        memory_verbs::create_address(&unsafe { find(pd.as_ptr()) }, attributes)
     }
 
     unsafe fn destroy_ah(&self, ah: NonNull<ibv_ah>) -> Result<(), VerbError> {
-        // SAFETY: the caller's promise.
-        unsafe { memory_verbs::destroy_address(ah) }
+        // SAFETY: alive, and not used any more if this succeeds (caller).
+        unsafe { destroy(ah, Verb::DestroyAh, State::destroy_ah) }
     }
 
     unsafe fn create_comp_channel(
         &self,
         context: NonNull<ibv_context>,
     ) -> Result<NonNull<ibv_comp_channel>, VerbError> {
-        let create = |state: &mut State, index| state.create_channel(index);
         // SAFETY: open (caller).
-        let (index, fd) = unsafe { control(context.as_ptr(), Verb::CreateCompChannel, create) }?;
-        let base = ibv_comp_channel { context: context.as_ptr(), fd, refcnt: 0 };
-        Ok(give(SoftChannel { base, index }).cast())
+        queue_verbs::create_channel(unsafe { open_context(context.as_ptr()) }).map(NonNull::cast)
     }
 
     unsafe fn destroy_comp_channel(&self, channel: NonNull<ibv_comp_channel>) -> Result<(), VerbError> {
-        let channel = channel.cast::<SoftChannel>();
-        // SAFETY: alive (caller).
-        let SoftChannel { base, index } = unsafe { channel.read() };
-        // SAFETY: its context is open.
-        unsafe { control(base.context, Verb::DestroyCompChannel, |state, _| state.destroy_channel(index)) }?;
-        // SAFETY: the caller does not use it any more.
-        unsafe { take_back(channel) };
-        Ok(())
+        // SAFETY: alive, and not used any more if this succeeds (caller).
+        unsafe { destroy(channel.cast::<SoftChannel>(), Verb::DestroyCompChannel, State::destroy_channel) }
     }
 
     unsafe fn take_cq_event_of(
@@ -205,10 +194,8 @@ impl Provider for Soft {
         channel: NonNull<ibv_comp_channel>,
     ) -> Result<Option<NonNull<ibv_cq>>, VerbError> {
         // SAFETY: alive (caller).
-        let SoftChannel { base, index } = unsafe { channel.cast::<SoftChannel>().read() };
-        // SAFETY: its context is open.
-        let taken = unsafe { control(base.context, Verb::GetCqEvent, |state, _| state.take_event(index)) }?;
-        Ok(taken.and_then(NonNull::new))
+        let channel = unsafe { find(channel.cast::<SoftChannel>().as_ptr()) };
+        Ok(channel.control(Verb::GetCqEvent, State::take_event)?.and_then(NonNull::new))
     }
 
     unsafe fn create_cq(
@@ -218,8 +205,10 @@ impl Provider for Soft {
         channel: NonNull<ibv_comp_channel>,
         vector: u32,
     ) -> Result<NonNull<ibv_cq>, VerbError> {
-        // SAFETY: the caller's promise.
-        unsafe { queue_verbs::create_cq(context, cqe, channel, vector, None) }.map(NonNull::cast)
+        let (channel, comp_vector) = (channel.as_ptr(), vector);
+        let attributes = ibv_cq_init_attr_ex { cqe, channel, comp_vector, ..Default::default() };
+        // SAFETY: open, with a channel that is alive (caller).
+        unsafe { create_queue(context, &attributes, None) }.map(NonNull::cast)
     }
 
     unsafe fn create_cq_ex(
@@ -228,32 +217,26 @@ impl Provider for Soft {
         attributes: &mut ibv_cq_init_attr_ex,
     ) -> Result<NonNull<ibv_cq_ex>, VerbError> {
         let refused = |errno| VerbError::new("ibv_create_cq_ex", errno);
-        let ibv_cq_init_attr_ex { cqe, cq_context, channel, comp_vector, wc_flags, comp_mask, .. } = *attributes;
-        if comp_mask != 0 {
+        if attributes.comp_mask != 0 {
             return Err(refused(libc::EOPNOTSUPP));
         }
-        let channel = NonNull::new(channel).ok_or(refused(libc::EINVAL))?;
-        // SAFETY: the caller's promise.
-        let cq = unsafe { queue_verbs::create_cq(context, cqe, channel, comp_vector, Some(wc_flags)) };
-        let cq = cq.map_err(|error| refused(error.errno()))?.cast::<ibv_cq_ex>();
-        // SAFETY: made just now, and nobody else's yet.
-        unsafe { (*cq.as_ptr()).cq_context = cq_context };
-        Ok(cq)
+        // SAFETY: open, with a channel that is alive or null (caller).
+        let queue = unsafe { create_queue(context, attributes, Some(attributes.wc_flags)) };
+        queue.map(NonNull::cast).map_err(|error| refused(error.errno()))
     }
 
     unsafe fn resize_cq(&self, cq: NonNull<ibv_cq>, cqe: u32) -> Result<(), VerbError> {
-        // SAFETY: the caller's promise.
-        unsafe { queue_verbs::resize_cq(cq, cqe) }
+        // SAFETY: alive (caller).
+        let queue = unsafe { find(cq.as_ptr()) };
+        let granted = queue_verbs::resize_cq(&queue, cqe)?;
+        // SAFETY: alive, and nobody else uses this member meanwhile (caller).
+        unsafe { (*cq.as_ptr()).cqe = granted };
+        Ok(())
     }
 
     unsafe fn destroy_cq(&self, cq: NonNull<ibv_cq>) -> Result<(), VerbError> {
-        // SAFETY: alive (caller).
-        let (context, handle) = unsafe { cq_parts(cq.as_ptr()) };
-        // SAFETY: its context is open.
-        unsafe { control(context, Verb::DestroyCq, |state, _| state.destroy_cq(handle)) }?;
-        // SAFETY: the caller does not use it any more.
-        unsafe { take_back(cq.cast::<SoftQueue>()) };
-        Ok(())
+        // SAFETY: alive, and not used any more if this succeeds (caller).
+        unsafe { destroy(cq.cast::<SoftQueue>(), Verb::DestroyCq, State::destroy_cq) }
     }
 
     unsafe fn create_srq(
@@ -261,8 +244,8 @@ impl Provider for Soft {
         pd: NonNull<ibv_pd>,
         attributes: &mut ibv_srq_init_attr,
     ) -> Result<NonNull<ibv_srq>, VerbError> {
-        // SAFETY: the caller's promise.
-        unsafe { queue_verbs::create_srq(pd, attributes) }
+        // SAFETY: alive (caller).
+        queue_verbs::create_srq(&unsafe { find(pd.as_ptr()) }, attributes)
     }
 
     unsafe fn modify_srq(
@@ -272,36 +255,23 @@ impl Provider for Soft {
         mask: ibv_srq_attr_mask,
     ) -> Result<(), VerbError> {
         // SAFETY: alive (caller).
-        let (context, index) = unsafe { srq_parts(srq.as_ptr()) };
-        let modify = |state: &mut State, _| {
+        let srq = unsafe { find(srq.as_ptr()) };
+        srq.control(Verb::ModifySrq, |state, index| {
             state.modify_srq(index, attributes, mask)?;
             *attributes = state.query_srq(index)?;
             Ok(())
-        };
-        // SAFETY: its context is open.
-        unsafe { control(context, Verb::ModifySrq, modify) }
+        })
     }
 
     unsafe fn query_srq(&self, srq: NonNull<ibv_srq>) -> Result<ibv_srq_attr, VerbError> {
         // SAFETY: alive (caller).
-        let (context, index) = unsafe { srq_parts(srq.as_ptr()) };
-        // SAFETY: its context is open.
-        unsafe { control(context, Verb::QuerySrq, |state, _| state.query_srq(index)) }
+        let srq = unsafe { find(srq.as_ptr()) };
+        srq.control(Verb::QuerySrq, |state, index| state.query_srq(index))
     }
 
     unsafe fn destroy_srq(&self, srq: NonNull<ibv_srq>) -> Result<(), VerbError> {
-        // SAFETY: alive (caller).
-        let (context, index) = unsafe { srq_parts(srq.as_ptr()) };
-        // SAFETY: its context is open.
-        let destroyed = unsafe { control(context, Verb::DestroySrq, |state, _| state.destroy_srq(index)) };
-        if destroyed.is_err() {
-            // SAFETY: its context is open.
-            unsafe { fabric_of(context) }.lock().half_kill_srq(index);
-        }
-        destroyed?;
-        // SAFETY: the caller does not use it any more.
-        unsafe { take_back(srq) };
-        Ok(())
+        // SAFETY: alive, and not used any more if this succeeds (caller).
+        unsafe { destroy(srq, Verb::DestroySrq, State::destroy_srq) }
     }
 
     unsafe fn create_qp(
@@ -309,8 +279,8 @@ impl Provider for Soft {
         pd: NonNull<ibv_pd>,
         attributes: &mut ibv_qp_init_attr,
     ) -> Result<NonNull<ibv_qp>, VerbError> {
-        // SAFETY: the caller's promise.
-        unsafe { queue_verbs::create_qp(pd, attributes, None) }.map(NonNull::cast)
+        // SAFETY: alive, and so are the queues in the attributes (caller).
+        unsafe { create_pair(pd, attributes, None) }.map(NonNull::cast)
     }
 
     unsafe fn create_qp_ex(
@@ -322,8 +292,8 @@ impl Provider for Soft {
         let ibv_qp_init_attr_ex { qp_context, send_cq, recv_cq, srq, cap, qp_type, sq_sig_all, pd, .. } = *attributes;
         let mut plain = ibv_qp_init_attr { qp_context, send_cq, recv_cq, srq, cap, qp_type, sq_sig_all };
         let pd = NonNull::new(pd).ok_or(VerbError::new("ibv_create_qp_ex", libc::EINVAL))?;
-        // SAFETY: the caller's promise.
-        let pair = unsafe { queue_verbs::create_qp(pd, &mut plain, Some(asked)) }?;
+        // SAFETY: alive, and so are the queues in the attributes (caller).
+        let pair = unsafe { create_pair(pd, &mut plain, Some(asked)) }?;
         attributes.cap = plain.cap;
         Ok((pair.cast(), Some(pair.cast())))
     }
@@ -335,56 +305,81 @@ impl Provider for Soft {
         mask: ibv_qp_attr_mask,
     ) -> Result<(), VerbError> {
         // SAFETY: alive (caller).
-        let (context, index) = unsafe { qp_parts(qp.as_ptr()) };
-        let modify = |state: &mut State, _| {
+        let pair = unsafe { find(qp.as_ptr()) };
+        pair.control(Verb::ModifyQp, |state, index| {
             let new = state.modify_pair(index, attributes, mask)?;
-            // As libibverbs does; under the lock, so that two threads may do it.
+            // libibverbs notes the state too. Under the lock, two threads may do so.
             // SAFETY: alive (caller); nobody reads this member without owning the queue pair.
             unsafe { (*qp.as_ptr()).state = new };
             Ok(())
-        };
-        // SAFETY: its context is open.
-        unsafe { control(context, Verb::ModifyQp, modify) }
+        })
     }
 
     unsafe fn query_qp(&self, qp: NonNull<ibv_qp>, mask: ibv_qp_attr_mask) -> Result<ibv_qp_attr, VerbError> {
         // SAFETY: alive (caller).
-        let (context, index) = unsafe { qp_parts(qp.as_ptr()) };
-        // SAFETY: its context is open.
-        unsafe { control(context, Verb::QueryQp, |state, _| state.query_pair(index, mask)) }
+        let pair = unsafe { find(qp.as_ptr()) };
+        pair.control(Verb::QueryQp, |state, index| state.query_pair(index, mask))
     }
 
     unsafe fn destroy_qp(&self, qp: NonNull<ibv_qp>) -> Result<(), VerbError> {
-        // SAFETY: alive (caller).
-        let (context, index) = unsafe { qp_parts(qp.as_ptr()) };
-        // SAFETY: its context is open.
-        let destroyed = unsafe { control(context, Verb::DestroyQp, |state, _| state.destroy_pair(index)) };
-        if destroyed.is_err() {
-            // SAFETY: its context is open.
-            unsafe { fabric_of(context) }.lock().half_kill_pair(index);
-        }
-        destroyed?;
-        // SAFETY: the caller does not use it any more.
-        unsafe { take_back(qp.cast::<SoftPair>()) };
-        Ok(())
+        // SAFETY: alive, and not used any more if this succeeds (caller).
+        unsafe { destroy(qp.cast::<SoftPair>(), Verb::DestroyQp, State::destroy_pair) }
     }
 
     unsafe fn attach_mcast(&self, qp: NonNull<ibv_qp>, gid: &ibv_gid, _: u16) -> Result<(), VerbError> {
         // SAFETY: alive (caller).
-        let (context, index) = unsafe { qp_parts(qp.as_ptr()) };
-        // SAFETY: its context is open.
-        unsafe { control(context, Verb::AttachMcast, |state, _| state.attach(index, gid)) }
+        let pair = unsafe { find(qp.as_ptr()) };
+        pair.control(Verb::AttachMcast, |state, index| state.attach(index, gid))
     }
 
     unsafe fn detach_mcast(&self, qp: NonNull<ibv_qp>, gid: &ibv_gid, _: u16) -> Result<(), VerbError> {
         // SAFETY: alive (caller).
-        let (context, index) = unsafe { qp_parts(qp.as_ptr()) };
-        // SAFETY: its context is open.
-        unsafe { control(context, Verb::DetachMcast, |state, _| state.detach(index, gid)) }
+        let pair = unsafe { find(qp.as_ptr()) };
+        pair.control(Verb::DetachMcast, |state, index| state.detach(index, gid))
     }
 
     fn next_timer(&self, context: NonNull<ibv_context>) -> Option<Duration> {
         // SAFETY: a context of this provider, open (the trait's promise).
-        unsafe { fabric_of(context.as_ptr()) }.lock().next_wakeup()
+        unsafe { open_context(context.as_ptr()) }.fabric.lock().next_wakeup()
     }
+}
+
+/// `ibv_create_cq`; or `ibv_create_cq_ex`, if `fields` of `ibv_wc_read_*` are asked for.
+///
+/// # Safety
+///
+/// The context is open; the channel in the attributes is alive, or null.
+unsafe fn create_queue(
+    context: NonNull<ibv_context>,
+    attributes: &ibv_cq_init_attr_ex,
+    fields: Option<u64>,
+) -> Result<NonNull<SoftQueue>, VerbError> {
+    // SAFETY: open (caller).
+    let context = unsafe { open_context(context.as_ptr()) };
+    // SAFETY: alive, or null (caller).
+    let channel = unsafe { find_unless_null(attributes.channel.cast::<SoftChannel>()) };
+    queue_verbs::create_cq(context, channel, attributes, fields)
+}
+
+/// `ibv_create_qp`; or `ibv_create_qp_ex`, if `operations` of `ibv_wr_*` are asked for.
+///
+/// # Safety
+///
+/// The protection domain is alive; each queue in the attributes is alive, or null.
+unsafe fn create_pair(
+    pd: NonNull<ibv_pd>,
+    attributes: &mut ibv_qp_init_attr,
+    operations: Option<u64>,
+) -> Result<NonNull<SoftPair>, VerbError> {
+    // SAFETY: alive (caller).
+    let domain = unsafe { find(pd.as_ptr()) };
+    let queues = queue_verbs::Queues {
+        // SAFETY: alive, or null (caller).
+        send: unsafe { find_unless_null(attributes.send_cq) },
+        // SAFETY: alive, or null (caller).
+        receive: unsafe { find_unless_null(attributes.recv_cq) },
+        // SAFETY: alive, or null (caller).
+        shared: unsafe { find_unless_null(attributes.srq) },
+    };
+    queue_verbs::create_qp(&domain, &queues, attributes, operations)
 }

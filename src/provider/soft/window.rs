@@ -1,11 +1,12 @@
-//! Memory windows: parts of regions that a peer may reach, until the window is bound anew, invalidated or freed.
+//! Memory windows: parts of regions that a peer may reach until the window is bound again, invalidated or freed.
 //!
-//! A window of type 1 serves every queue pair of its domain and is bound anew at will. One of type 2 serves the pair on
-//! which it was bound (type 2B), and must be invalidated or freed before it is bound again.
+//! A window of type 1 serves every queue pair of its domain, and may be bound again at any time. A window of type 2
+//! serves the pair on which it was bound (type 2B), and must be invalidated or freed before it is bound again.
 //!
-//! Keys of one window differ in their lowest byte only, and no other object has keys with those upper bits.
+//! The keys of one window differ only in their lowest byte. No other object has a key with the same upper bits.
 //!
-//! A window over private memory must consist of whole aligned words, as an exposed region must: see `memory`.
+//! A window over private memory must consist of whole aligned words, like an exposed region: see `memory`.
+#![forbid(unsafe_code)]
 
 use super::{
     fabric::State,
@@ -15,27 +16,27 @@ use super::{
 use crate::sys::{ibv_access_flags, ibv_mw_type};
 use libc::c_int;
 
-/// The part of a key that says how often its window was bound.
+/// The bits of a key that change with each bind of its window.
 const TAG: u32 = 0xff;
-/// In the keys of all windows.
+/// Set in the keys of all windows.
 const MARK: u32 = 1 << 31;
 
 /// A window.
 pub(super) struct Window {
     pub(super) pd: usize,
-    /// Of type 1.
+    /// Whether it is of type 1.
     one: bool,
     pub(super) rkey: u32,
     bound: Option<Bound>,
 }
 
-/// What a window is bound to.
+/// The memory that a window is bound to.
 #[derive(Clone, Copy)]
 struct Bound {
     region: usize,
-    /// The only pair that it serves, for type 2.
+    /// The only pair that it serves, if it is of type 2.
     pair: Option<usize>,
-    /// What the key calls the first byte.
+    /// The address by which the key names the first byte.
     base: u64,
     /// Where the first byte is.
     addr: u64,
@@ -43,19 +44,19 @@ struct Bound {
     access: u32,
 }
 
-/// A bind, as it waits in a send queue: small, since every request has room for one.
+/// A bind in a send queue. It is small, because every request has room for one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bind {
     pub(super) window: u32,
     /// The window's new key.
     pub(super) rkey: u32,
     pub(super) region: u32,
-    /// Of the region, and of no other one ever; 0 if there is no region.
+    /// The key of the region, which no other region ever has. 0 if there is no region.
     pub(super) lkey: u32,
     pub(super) addr: u64,
     pub(super) len: u64,
     pub(super) access: u32,
-    /// Of a window of type 1.
+    /// Whether the window is of type 1.
     pub(super) one: bool,
 }
 
@@ -70,7 +71,7 @@ impl Window {
         self.bound.as_ref().map(|bound| bound.region)
     }
 
-    /// The region, and where in it the `len` bytes are that the key calls `addr`, if a peer of `pair` may do that.
+    /// The region, and where the `len` bytes are that the key names by `addr`, if the peer of `pair` has that right.
     pub(super) fn find(&self, pair: usize, addr: u64, len: u64, right: ibv_access_flags) -> Option<(usize, u64)> {
         let bound = self.bound.as_ref()?;
         let offset = addr.checked_sub(bound.base)?;
@@ -81,7 +82,7 @@ impl Window {
 }
 
 impl Regions {
-    /// Whether all of those bytes lie behind one window.
+    /// Whether all these bytes lie behind one window.
     pub(super) fn in_window(&self, region: usize, addr: u64, len: u64) -> bool {
         let holds =
             |bound: &Bound| bound.region == region && bound.addr <= addr && addr + len <= bound.addr + bound.len;
@@ -95,7 +96,7 @@ impl Regions {
         }
     }
 
-    /// A pair ends, and with it what was bound for it alone.
+    /// Unbinds the windows that serve only this pair, which is destroyed.
     pub(super) fn unbind_pair(&mut self, pair: usize) {
         let of_pair = |window: &Window| window.bound.is_some_and(|bound| bound.pair == Some(pair));
         let windows: Vec<usize> =
@@ -117,7 +118,7 @@ impl Regions {
         self.invalidable(by, rkey).is_some()
     }
 
-    /// Ends the binding that `rkey` names; whether there was one.
+    /// Unbinds the window that `rkey` names. Returns whether there was one.
     pub(super) fn invalidate(&mut self, by: (usize, usize), rkey: u32) -> bool {
         let found = self.invalidable(by, rkey);
         if let Some(index) = found {
@@ -126,7 +127,7 @@ impl Regions {
         found.is_some()
     }
 
-    /// Binds, or unbinds, a window by a request of a pair. `None`: refused, and nothing has changed.
+    /// Binds or unbinds a window by a request of a pair. `None` if that is refused; nothing has changed then.
     pub(super) fn bind(&mut self, (pd, pair): (usize, usize), bind: &Bind) -> Option<()> {
         let (place, one) = (bind.window as usize, bind.one);
         let window = self.windows.get(place)?;
@@ -166,7 +167,7 @@ impl Regions {
 }
 
 impl State {
-    /// Makes a window: its index and key.
+    /// Makes a window. Gives its index and its key.
     pub(super) fn alloc_mw(&mut self, pd: usize, kind: ibv_mw_type) -> Result<(usize, u32), c_int> {
         if kind != ibv_mw_type::IBV_MW_TYPE_1 && kind != ibv_mw_type::IBV_MW_TYPE_2 {
             return Err(libc::EINVAL);
@@ -193,7 +194,7 @@ impl State {
 }
 
 impl Pair {
-    /// Who binds and invalidates: the domain and the number of a pair.
+    /// Names the pair in a bind or an invalidation: its domain and its index.
     pub(super) fn who(&self, index: usize) -> (usize, usize) {
         (self.pd, index)
     }

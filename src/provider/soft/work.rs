@@ -1,22 +1,23 @@
 //! Work queues, and the requests in them.
+#![forbid(unsafe_code)]
 
 use super::{completion::Extra, datagram::Destination, memory::AtomicOp, window::Bind};
 use crate::sys::{ibv_sge, ibv_wc_opcode};
 use std::collections::VecDeque;
 
-/// Entries that need no allocation of their own.
+/// Lists of up to this many entries need no allocation.
 const FEW: usize = 4;
 
 /// A scatter or gather list.
 pub(super) struct Sges {
     few: [ibv_sge; FEW],
     len: usize,
-    /// All of them, if they are more than a few.
+    /// All entries, if they are more than `FEW`.
     many: Vec<ibv_sge>,
 }
 
 impl Sges {
-    /// A copy of `list`; `spare` is a list to use again.
+    /// A copy of `list`. `spare` gives a vector that is used again.
     pub(super) fn new(list: &[ibv_sge], spare: impl FnOnce() -> Vec<ibv_sge>) -> Self {
         let mut sges = Self { few: [ibv_sge::default(); FEW], len: list.len(), many: Vec::new() };
         if list.len() <= FEW {
@@ -44,7 +45,7 @@ pub(super) fn total(list: &[ibv_sge]) -> u64 {
     list.iter().map(|entry| u64::from(entry.length)).sum()
 }
 
-/// What a send-side request asks for.
+/// The operation of a send-side request.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Operation {
     Send,
@@ -52,7 +53,7 @@ pub(super) enum Operation {
     Read(Remote),
     Atomic(Remote, AtomicOp),
     AtomicWrite(Remote),
-    /// Local: ends the binding of a window.
+    /// Local: unbinds a window.
     Invalidate(u32),
     /// Local: binds or unbinds a window.
     Bind(Bind),
@@ -64,7 +65,7 @@ impl Operation {
         matches!(self, Self::Send | Self::Write(_) | Self::AtomicWrite(_))
     }
 
-    /// Whether the peer has no part in it.
+    /// Whether it is not sent to the peer.
     pub(super) fn is_local(&self) -> bool {
         matches!(self, Self::Invalidate(_) | Self::Bind(_))
     }
@@ -81,18 +82,18 @@ pub(super) struct Remote {
 pub(super) struct SendWork {
     pub(super) id: u64,
     pub(super) operation: Operation,
-    /// What its completion calls it.
+    /// The opcode of its completion.
     pub(super) opcode: ibv_wc_opcode,
-    /// What it brings to the receive that it takes.
+    /// What it carries to the receive that it takes.
     pub(super) extra: Extra,
     /// Where a datagram goes.
     pub(super) to: Option<Destination>,
     pub(super) signaled: bool,
     pub(super) solicited: bool,
     pub(super) sges: Sges,
-    /// The data itself, copied when posted.
+    /// The data, if it was copied when the request was posted.
     pub(super) inline: Option<Vec<u8>>,
-    /// Bytes to carry, in either direction.
+    /// How many bytes it carries, in either direction.
     pub(super) len: u64,
 }
 
@@ -102,7 +103,7 @@ pub(super) struct ReceiveWork {
     pub(super) sges: Sges,
 }
 
-/// Requests for which a new queue has room at once.
+/// A new queue allocates room for at most this many requests.
 const RESERVED: usize = 64;
 
 /// One of the two work queues.
@@ -110,15 +111,15 @@ pub(super) struct Queue<W> {
     work: VecDeque<W>,
     depth: u64,
     posted: u64,
-    /// Of those posted, the ones whose slots were given back: by a polled completion of theirs, or of a later one.
+    /// How many of those posted have had their slot freed, because their completion was polled or a later one.
     freed: u64,
-    /// Lists of requests that are done, used again.
+    /// Vectors of requests that are done, to be used again.
     spare: Vec<Vec<ibv_sge>>,
 }
 
 impl<W> Queue<W> {
     pub(super) fn new(depth: u32) -> Self {
-        // Larger ones grow when used: most pairs of a large set are idle.
+        // A larger queue grows when it is used: of many pairs, most are idle.
         let room = usize::try_from(depth).map_or(RESERVED, |depth| depth.min(RESERVED));
         Self { work: VecDeque::with_capacity(room), depth: u64::from(depth), posted: 0, freed: 0, spare: Vec::new() }
     }
@@ -127,7 +128,7 @@ impl<W> Queue<W> {
         self.taken() >= self.depth
     }
 
-    /// Slots that are taken.
+    /// How many slots are taken.
     pub(super) fn taken(&self) -> u64 {
         self.posted - self.freed
     }
@@ -140,24 +141,24 @@ impl<W> Queue<W> {
         self.depth = u64::from(depth);
     }
 
-    /// Requests that wait.
+    /// How many requests wait.
     pub(super) fn len(&self) -> usize {
         self.work.len()
     }
 
-    /// A list to use again.
+    /// A vector to use again.
     pub(super) fn spare_list(&mut self) -> Vec<ibv_sge> {
         self.spare.pop().unwrap_or_default()
     }
 
-    /// Keeps the list of a request that is done, if it has one of its own.
+    /// Keeps the vector of a request that is done, if it has one.
     pub(super) fn recycle(&mut self, sges: Sges) {
         if sges.many.capacity() > 0 {
             self.spare.push(sges.many);
         }
     }
 
-    /// Those that wait.
+    /// The requests that wait.
     pub(super) fn iter(&self) -> impl Iterator<Item = &W> {
         self.work.iter()
     }
@@ -171,13 +172,13 @@ impl<W> Queue<W> {
         self.posted += 1;
     }
 
-    /// Takes the oldest request out; its slot stays taken. With it, what a completion of it gives to `free_to`.
+    /// Takes the oldest request out, with the argument of `free_to` for its completion. Its slot stays taken.
     pub(super) fn pop(&mut self) -> Option<(W, u64)> {
         let work = self.work.pop_front()?;
         Some((work, self.posted - self.work.len() as u64))
     }
 
-    /// Undoes `pop`.
+    /// Puts back the request that `pop` took out.
     pub(super) fn put_back(&mut self, work: W) {
         self.work.push_front(work);
     }
@@ -190,7 +191,7 @@ impl<W> Queue<W> {
         self.freed = self.freed.max(end.min(self.posted));
     }
 
-    /// Gives back one slot, of whichever request.
+    /// Frees the slot of one request, whichever it is.
     pub(super) fn free_one(&mut self) {
         self.free_to(self.freed + 1);
     }

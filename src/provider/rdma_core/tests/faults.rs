@@ -68,7 +68,7 @@ impl Two {
             unsafe { RdmaCore.destroy_qp(pair) }.unwrap();
         }
         for region in self.regions {
-            // SAFETY: as above.
+            // SAFETY: alive, and nobody else uses it.
             unsafe { RdmaCore.dereg_mr(region) }.unwrap();
         }
         self.device.close();
@@ -110,14 +110,14 @@ fn c022_c160_c161_a_path_names_a_port_and_a_row() {
             | M::IBV_QP_MIN_RNR_TIMER;
         // SAFETY: here and below, the objects are alive and not used after their end.
         assert_eq!(unsafe { RdmaCore.modify_qp(pair, &mut attributes, mask) }.unwrap_err().errno(), errno);
-        // SAFETY: as above.
+        // SAFETY: alive, and nobody else uses it.
         let error = unsafe { RdmaCore.create_ah(device.domain, &mut { address }) }.unwrap_err();
         assert_eq!(error.errno(), errno);
-        // SAFETY: as above.
+        // SAFETY: alive, and nobody else uses it.
         let state = unsafe { RdmaCore.query_qp(pair, M::IBV_QP_STATE) }.unwrap().qp_state;
         assert_eq!(state, ibv_qp_state::IBV_QPS_INIT, "as it was");
     }
-    // SAFETY: as above.
+    // SAFETY: alive, and nobody else uses it.
     unsafe { RdmaCore.destroy_qp(pair) }.unwrap();
     device.close();
 }

@@ -70,7 +70,7 @@ fn a_first_message_establishes_a_connection() {
         }
         assert_eq!(right.completed().len(), 2);
         assert_eq!(right.events(), [(E::IBV_EVENT_COMM_EST, b.qpn())]);
-        // And the next connection of that pair.
+        // The next connection of the pair raises the event again.
         left.poll();
         for pair in [a, b] {
             pair.enter(RESET).unwrap();
@@ -82,7 +82,7 @@ fn a_first_message_establishes_a_connection() {
         left.send(a, Request::send(2, &[]));
         assert_eq!(right.events(), [(E::IBV_EVENT_COMM_EST, b.qpn())]);
     }
-    // In Ready To Send it is no news.
+    // In Ready To Send the first message raises no event.
     let link = Link::automatic();
     assert!(link.works() && link.right.events().is_empty());
 }
@@ -197,7 +197,7 @@ fn a_device_that_fails_can_be_cleaned_up() {
     assert_eq!(link.b.enter(RESET), Err(libc::EIO));
     assert_eq!(link.status(Request::send(3, &[])), S::IBV_WC_RETRY_EXC_ERR);
     assert!(link.fabric.open("right").is_err());
-    // All of it goes, still in that state.
+    // Everything goes through in that state.
     let Link { fabric, left, right, .. } = link;
     drop((right, left));
     drop(fabric);

@@ -1,13 +1,13 @@
 use super::*;
 use ibv_wc_status as S;
 
-/// The requester's status, its state, the responder's receive, and its state.
+/// The status and the state of the requester, then the status of the receive and the state of the responder.
 fn outcome(link: &Link, request: Request) -> (S, ibv_qp_state, Option<S>, ibv_qp_state) {
     let status = link.status(request);
     (status, link.a.state(), link.right.poll().first().map(|wc| wc.status), link.b.state())
 }
 
-/// As `outcome`, on a fresh link with a receive of 16 bytes posted.
+/// As `outcome`, on a new link with a posted receive of 16 bytes.
 fn fault(request: impl FnOnce(&Link) -> Request) -> (S, ibv_qp_state, Option<S>, ibv_qp_state) {
     let link = Link::automatic();
     link.right.receive(link.b, 1, &[link.right.memory(2, LOCAL).sge(0, 16)]);
@@ -15,7 +15,7 @@ fn fault(request: impl FnOnce(&Link) -> Request) -> (S, ibv_qp_state, Option<S>,
     outcome(&link, request)
 }
 
-/// A second protection domain of a node, for one region; leaked, as the node does not know it.
+/// A second protection domain of a node, for one region. It leaks, because the node does not know it.
 fn other_domain(node: &Node) -> NonNull<ibv_pd> {
     // SAFETY: open.
     unsafe { Soft.alloc_pd(node.context) }.unwrap()
@@ -87,7 +87,7 @@ fn row_7_no_receive_and_no_patience() {
 
 #[test]
 fn row_8_10_15_a_bad_remote_key_range_or_right() {
-    // The receive that is flushed afterwards shows the responder's error.
+    // The flushed receive shows that the responder is in Error.
     let remote = (S::IBV_WC_REM_ACCESS_ERR, ERR, Some(FLUSHED), ERR);
     let data = |link: &Link| link.left.memory(2, LOCAL).sge(0, 8);
     assert_eq!(fault(|link| Request::write(1, &[data(link)], &link.right.memory(1, ALL), 0).at(0, 1)), remote);

@@ -2,7 +2,7 @@ use super::*;
 
 const ALL_FIELDS: u64 = 0x7f;
 
-/// The queue of a node that has an extended one in place of its own.
+/// Gives a node an extended queue in place of its own.
 fn extend(node: &mut Node, depth: u32) -> NonNull<ibv_cq_ex> {
     let mut attributes = attributes(node, depth, ALL_FIELDS);
     // SAFETY: open, and the channel is of this context.
@@ -39,7 +39,7 @@ fn current(cq: NonNull<ibv_cq_ex>) -> (u64, ibv_wc_status) {
     (cq.wr_id, cq.status)
 }
 
-/// A node with such a queue, and a pair that is connected to itself.
+/// A node with an extended queue, and a pair that is connected to itself.
 fn alone(fabric: &Fabric, depth: u32) -> (Node, NonNull<ibv_cq_ex>, Pair) {
     let mut node = Node::new(fabric, "one");
     let cq = extend(&mut node, depth);
@@ -64,7 +64,7 @@ fn completions_come_one_by_one_and_as_they_are_polled_otherwise() {
     }
     seen.push(current(cq));
     end(cq);
-    // What was gone on to is taken; the last is left.
+    // The completions that `next_poll` reached are taken; the last one stays.
     let rest = node.completed();
     assert_eq!((seen.len(), rest.len()), (5, 1));
     seen.extend(rest);
@@ -90,11 +90,11 @@ fn functions_are_there_for_the_fields_that_were_asked_for() {
     }
     for (wc_flags, comp_mask) in [(0x80, 0), (1 << 40, 0), (0, 1)] {
         let mut attributes = ibv_cq_init_attr_ex { comp_mask, ..attributes(&node, 4, wc_flags) };
-        // SAFETY: as above.
+        // SAFETY: open; the channel is alive.
         let error = unsafe { Soft.create_cq_ex(node.context, &mut attributes) }.unwrap_err();
         assert_eq!((error.verb(), error.errno()), ("ibv_create_cq_ex", libc::EOPNOTSUPP));
     }
-    // SAFETY: as above.
+    // SAFETY: open; the channel is alive.
     let error = unsafe { Soft.create_cq_ex(node.context, &mut attributes(&node, 0, 0)) }.unwrap_err();
     assert_eq!(error.errno(), libc::EINVAL);
 }

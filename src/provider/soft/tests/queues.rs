@@ -7,7 +7,7 @@ fn a_send_slot_is_free_when_a_completion_was_polled() {
         link.right.receive(link.b, id, &[]);
         link.left.send(link.a, Request::send(id, &[]));
     }
-    // All have completed; nothing was polled.
+    // All requests have completed, but no completion was polled.
     assert_eq!(link.left.try_send(link.a, Request::send(8, &[])), libc::ENOMEM);
     assert_eq!(link.right.try_receive(link.b, 8, &[]), libc::ENOMEM);
     assert_eq!(link.left.poll_raw(3).unwrap().len(), 3);
@@ -84,7 +84,7 @@ fn a_list_stops_at_its_first_bad_request() {
     wrs[1].num_sge = CAP.max_recv_sge as i32 + 1;
     assert_eq!(link.right.post_receives(link.b, &mut wrs), (libc::EINVAL, Some(5)));
     let mut wrs: Vec<_> = (10..20).map(|id| receive_wr(id, &mut [])).collect();
-    // One is polled never, one waits, one was posted just now.
+    // One completion is never polled, one request waits, one was posted just now.
     assert_eq!(link.right.post_receives(link.b, &mut wrs), (libc::ENOMEM, Some(15)));
 }
 
@@ -156,14 +156,14 @@ fn objects_in_use_are_not_destroyed() {
     let errno = |result: Result<(), crate::error::VerbError>| result.map_err(|error| error.errno());
     // SAFETY: alive, and refused.
     assert_eq!(errno(unsafe { Soft.dealloc_pd(node.domain) }), Err(libc::EBUSY));
-    // SAFETY: as above.
+    // SAFETY: alive, and refused.
     assert_eq!(errno(unsafe { Soft.destroy_cq(node.cq) }), Err(libc::EBUSY));
-    // SAFETY: as above.
+    // SAFETY: alive, and refused.
     assert_eq!(errno(unsafe { Soft.destroy_comp_channel(node.channel) }), Err(libc::EBUSY));
-    // SAFETY: as above.
+    // SAFETY: alive, and refused.
     assert_eq!(errno(unsafe { Soft.close_device(node.context) }), Err(libc::EBUSY));
     node.destroy(pair).unwrap();
-    // SAFETY: as above.
+    // SAFETY: alive, and refused.
     assert_eq!(errno(unsafe { Soft.dealloc_pd(node.domain) }), Err(libc::EBUSY));
     node.deregister(&region).unwrap();
 }
@@ -270,7 +270,7 @@ fn the_device_describes_itself() {
     };
     let (ones, twos) = (gids(&one), gids(&two));
     assert_eq!(ones[0][..8], [0xfe, 0x80, 0, 0, 0, 0, 0, 0]);
-    // Two bytes in the middle are the process's.
+    // Two bytes in the middle name the process.
     assert_eq!(ones[1][..13], [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10]);
     assert_eq!((ones[1][13..15].to_vec(), ones[1][15], twos[1][15]), (twos[1][13..15].to_vec(), 1, 2));
     assert!(ones.iter().all(|gid| !twos.contains(gid)));

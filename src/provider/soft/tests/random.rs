@@ -1,20 +1,10 @@
 //! Random sequences of legal and illegal verbs, with faults.
 
 use super::*;
-use crate::provider::soft::{Fault, Verb};
+use crate::provider::soft::{Fault, Verb, random::Random};
 use std::collections::HashMap;
 
-/// A xorshift generator.
-struct Random(u64);
-
 impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 16) % end
-    }
-
     fn pick<T: Copy>(&mut self, all: &[T]) -> T {
         all[self.below(all.len() as u64) as usize]
     }
@@ -32,27 +22,27 @@ fn fault(random: &mut Random) -> Fault {
     }
 }
 
-/// Each request completes at most once, in the order of its queue, and never in a life of its pair in which it was not
+/// Each request completes at most once, in the order of its queue, and only in the life of its pair in which it was
 /// posted.
 #[test]
 fn requests_complete_in_order_and_once() {
     let mut statuses: HashMap<u32, u32> = HashMap::new();
     let (seeds, steps) = if cfg!(miri) { (1, 300) } else { (30, 3000) };
     for seed in 1..=seeds {
-        let mut random = Random(seed * 0x9e37_79b9);
+        let mut random = Random::new(seed);
         let fabric = if seed % 2 == 0 { Fabric::new() } else { Fabric::manual() };
         let nodes = [Node::with_depth(&fabric, "left", 256), Node::with_depth(&fabric, "right", 256)];
         let mut pairs: Vec<(usize, Pair)> = (0..4).map(|number| (number % 2, nodes[number % 2].pair())).collect();
         let regions: Vec<Region> =
             [0, LOCAL, READ, ALL].iter().flat_map(|access| nodes.iter().map(|node| node.memory(8, *access))).collect();
-        // By number of the pair and side: the last id that completed. Ids only grow.
+        // The last id that completed, by queue pair number and side. Ids only grow.
         let mut last: HashMap<(u32, bool), u64> = HashMap::new();
         let mut id = 0;
         for _ in 0..steps {
             let slot = random.below(4) as usize;
             let (number, pair) = pairs[slot];
             let (node, peer) = (&nodes[number], pairs[slot ^ 1].1);
-            // Mostly the right ones, with all rights.
+            // Mostly the region of that side, with all rights.
             let mut region = |side| match random.below(10) {
                 0 => random.pick(&regions),
                 1 => regions[4 + side],
@@ -104,13 +94,14 @@ fn requests_complete_in_order_and_once() {
         }
         fabric.heal();
     }
-    // The sequences get somewhere: all that can happen does.
+    // The sequences reach everything that can happen.
     let expected: &[u32] = if cfg!(miri) { &[0, 5] } else { &[0, 1, 4, 5, 8, 9, 10, 11, 12, 13] };
     assert!(expected.iter().all(|status| statuses.contains_key(status)), "{statuses:?}");
     assert!(statuses.keys().all(|status| expected.contains(status) || cfg!(miri)), "{statuses:?}");
 }
 
-/// A pair of each transport and kind, and where its receives are: its own number, or that of the shared queue.
+/// A pair of each transport and kind, and the queue that its receives are in: its own number, or that of the shared
+/// queue.
 struct Player {
     node: usize,
     pair: Pair,
@@ -126,7 +117,7 @@ fn requests_of_all_transports_complete_in_order_and_once() {
     let mut events: HashMap<u32, u32> = HashMap::new();
     let (seeds, steps) = if cfg!(miri) { (1, 300) } else { (30, 3000) };
     for seed in 1..=seeds {
-        let mut random = Random(seed * 0x9e37_79b9);
+        let mut random = Random::new(seed);
         let fabric = if seed % 2 == 0 { Fabric::new() } else { Fabric::manual() };
         let nodes = [Node::with_depth(&fabric, "left", 512), Node::with_depth(&fabric, "right", 512)];
         let shared = [nodes[0].shared(16), nodes[1].shared(16)];
@@ -147,7 +138,7 @@ fn requests_of_all_transports_complete_in_order_and_once() {
         let addresses: Vec<_> = (0..4_usize)
             .map(|number| nodes[number % 2].address(if number < 2 { nodes[1 - number].gid(1) } else { RAW }))
             .collect();
-        // By queue: the last id that completed. Ids only grow.
+        // The last id that completed, by queue. Ids only grow.
         let mut last: HashMap<(usize, u32, bool), u64> = HashMap::new();
         let mut id = 0;
         for _ in 0..steps {
@@ -250,7 +241,7 @@ fn requests_of_all_transports_complete_in_order_and_once() {
             _ = unsafe { Soft.detach_mcast(player.pair.qp, &GROUP, 0) };
         }
     }
-    // The sequences get somewhere.
+    // The sequences reach each of these.
     let expected: &[u32] = if cfg!(miri) { &[0, 5] } else { &[0, 1, 2, 4, 5, 6, 9, 10, 12, 13] };
     assert!(expected.iter().all(|status| statuses.contains_key(status)), "{statuses:?}");
     assert!(

@@ -5,7 +5,7 @@ use crate::provider::soft::{Fault, Verb};
 use ibv_access_flags as A;
 use ibv_wc_status as S;
 
-/// Registers `len` bytes at `addr` that the keys call `iova`; they stay the caller's to free.
+/// Registers `len` bytes at `addr`, which the keys name by `iova`. The caller frees the bytes.
 fn register_iova(node: &Node, region: &Region, offset: usize, iova: u64, access: u32) -> Result<Region, Errno> {
     let start = region.words.cast::<u8>().wrapping_add(offset);
     let len = region.words.len() * 8 - offset;
@@ -31,7 +31,7 @@ fn zero_based_regions_count_from_their_beginning() {
     let counter = link.left.memory(1, LOCAL);
     assert_eq!(link.status(Request::add(2, &[counter.sge(0, 8)], &to, 0, 0).at(8, to.rkey())), SUCCESS);
     assert_eq!(counter.get(8), to.get(16)[8..]);
-    // The address is not a name of it.
+    // The keys do not name it by its address.
     assert_eq!(link.status(Request::write(3, &[sge], &to, 0)), S::IBV_WC_REM_ACCESS_ERR);
 }
 
@@ -93,7 +93,7 @@ fn locked_memory_has_a_limit() {
     fabric.heal();
     assert!(node.try_register(1, 0).is_ok());
     node.deregister(&second).unwrap();
-    // Once.
+    // Only the first time.
     fabric.inject(Fault::VerbFails { verb: Verb::RegMrIova, after: 0, count: 1, errno: libc::ENOMEM });
     let memory = node.memory(1, 0);
     assert_eq!(register_iova(&node, &memory, 0, memory.addr(), 0).map(|_| ()), Err(libc::ENOMEM));

@@ -24,10 +24,10 @@ fn as_many_entries_as_the_device_says() {
     let (from, to) = (link.left.memory(32, 0), link.right.memory(32, ALL));
     from.set(&(0..=255).collect::<Vec<u8>>());
     let entries = |region: &Region, count: u64| -> Vec<ibv_sge> {
-        // Backwards, four bytes each.
+        // Four bytes each, in reverse order.
         (0..count).map(|entry| region.sge(4 * 31_u64.saturating_sub(entry), 4)).collect()
     };
-    // Lists are used again, so that the second round is like the first.
+    // Vectors are used again, and the second round gives the same as the first.
     for round in 0..3 {
         to.set(&[0; 256]);
         link.right.receive(link.b, 1, &entries(&to, 32));

@@ -22,7 +22,7 @@ fn query(srq: NonNull<ibv_srq>) -> (u32, u32, u32) {
     (max_wr, max_sge, srq_limit)
 }
 
-/// Two pairs on the left, connected to two on one shared queue on the right.
+/// Two pairs on the left, connected to two pairs on the right that share a receive queue.
 struct Star {
     fabric: Fabric,
     left: Node,
@@ -51,7 +51,7 @@ impl Star {
         assert_eq!(self.left.wait(), [(id, SUCCESS)]);
     }
 
-    /// Number and queue pair of what has been received.
+    /// The id and the queue pair number of each message that was received.
     fn received(&self) -> Vec<(u64, u32)> {
         self.right.poll().iter().map(|wc| (wc.wr_id, wc.qp_num)).collect()
     }
@@ -82,7 +82,7 @@ fn data_goes_to_memory_of_the_queues_domain() {
     assert_eq!(star.right.poll()[0].byte_len, 6);
     assert_eq!(to.get(12), b"sh\0\0\0\0\0\0ared");
 
-    // A queue of another domain than its pairs': the receives go by the queue's.
+    // The queue is of another domain than its pairs. Its receives name memory of its own domain.
     let node = Node::new(&star.fabric, "other");
     // SAFETY: open.
     let domain = unsafe { Soft.alloc_pd(node.context) }.unwrap();
@@ -101,7 +101,7 @@ fn data_goes_to_memory_of_the_queues_domain() {
     // SAFETY: nobody uses it.
     unsafe { Soft.destroy_qp(qp) }.unwrap();
     node.deregister(&own).unwrap();
-    // SAFETY: as above.
+    // SAFETY: nobody uses it.
     unsafe { Soft.dealloc_pd(domain) }.unwrap();
 }
 
@@ -150,7 +150,7 @@ fn a_slot_is_free_when_its_completion_was_polled() {
     assert_eq!(star.right.poll_raw(1).unwrap().len(), 1);
     assert_eq!(star.right.share(star.srq, 2, &[]), 0);
     assert_eq!(star.right.share(star.srq, 3, &[]), libc::ENOMEM);
-    // Also when the pair is gone.
+    // Also after the pair is destroyed.
     star.right.destroy(star.into[1]).unwrap();
     assert_eq!(star.right.poll_raw(1).unwrap().len(), 1);
     assert_eq!(star.right.share(star.srq, 3, &[]), 0);
@@ -185,7 +185,7 @@ fn c153_a_pair_in_error_leaves_the_queue_alone() {
     assert!(star.right.events().is_empty() && star.right.poll().is_empty());
     star.send(1, 10);
     assert_eq!(star.received(), [(1, star.into[1].qpn())]);
-    // Reset says nothing.
+    // A reset raises no event.
     star.into[1].enter(RESET).unwrap();
     assert!(star.right.events().is_empty());
 }
@@ -218,7 +218,7 @@ fn c154_c155_sizes_and_limits_have_limits() {
     assert_eq!((sized(6), query(star.srq)), (Ok(6), (6, 4, 0)));
     assert_eq!((star.right.share(star.srq, 4, &[]), star.right.share(star.srq, 5, &[])), (0, 0));
     assert_eq!(star.right.share(star.srq, 6, &[]), libc::ENOMEM);
-    // Both at once, or nothing.
+    // Both change together, or neither.
     let both = M::IBV_SRQ_MAX_WR | M::IBV_SRQ_LIMIT;
     assert_eq!(modify(star.srq, 7, 8, both).map(|_| ()), Err(libc::EINVAL));
     assert_eq!(query(star.srq), (6, 4, 0));
@@ -259,7 +259,7 @@ fn c151_c137_a_pair_with_a_shared_queue_has_none_of_its_own() {
     let lone = star.right.shared(2);
     assert_eq!(star.right.share(lone, 1, &[]), 0);
     let lone = star.right.queues.borrow_mut().pop().unwrap();
-    // SAFETY: nobody uses it; what is in it is dropped.
+    // SAFETY: nobody uses it. Its receives are dropped.
     unsafe { Soft.destroy_srq(lone) }.unwrap();
 }
 
@@ -273,8 +273,9 @@ fn a_list_stops_at_its_first_bad_receive() {
         first = wr;
     }
     let mut bad = ptr::null_mut::<ibv_recv_wr>();
+    let post = star.right.ops().post_srq_recv.unwrap();
     // SAFETY: alive; a list.
-    let errno = unsafe { inline::ibv_post_srq_recv(star.srq.as_ptr(), first, &mut bad) };
+    let errno = unsafe { post(star.srq.as_ptr(), first, &mut bad) };
     // SAFETY: one of the list.
     assert_eq!((errno, unsafe { (*bad).wr_id }), (libc::ENOMEM, 3));
     for (id, turn) in [(10, 0), (11, 1), (12, 0)] {

@@ -1,3 +1,4 @@
+use super::support::{in_state, to_state};
 use super::*;
 use ibv_qp_attr_mask as M;
 
@@ -10,42 +11,13 @@ const TRANSITIONS: [(ibv_qp_state, &[ibv_qp_state]); 6] = [
     (ERR, &[RESET, ERR]),
 ];
 
-/// A pair in that state.
-fn in_state(node: &Node, state: ibv_qp_state) -> Pair {
-    let pair = node.pair();
-    if state != RESET {
-        pair.init().unwrap();
-    }
-    if [RTR, RTS, SQD].contains(&state) {
-        pair.rtr(pair).unwrap();
-    }
-    if [RTS, SQD].contains(&state) {
-        pair.rts().unwrap();
-    }
-    if [SQD, ERR].contains(&state) {
-        pair.enter(state).unwrap();
-    }
-    assert_eq!(pair.state(), state);
-    pair
-}
-
-/// The required attributes of a transition.
-fn to_state(pair: Pair, from: ibv_qp_state, to: ibv_qp_state) -> (ibv_qp_attr, u32) {
-    match (from, to) {
-        (RESET, INIT) => pair.init_with(),
-        (_, RTR) => pair.rtr_with(pair),
-        (RTR | INIT | RESET, RTS) => pair.rts_with(),
-        _ => (ibv_qp_attr { qp_state: to, ..ibv_qp_attr::default() }, M::IBV_QP_STATE.0),
-    }
-}
-
 #[test]
 fn the_listed_transitions_exist_and_no_others() {
     let node = Node::new(&Fabric::new(), "one");
     for (from, targets) in TRANSITIONS {
         for raw in 0..8 {
             let to = ibv_qp_state(raw);
-            let pair = in_state(&node, from);
+            let pair = in_state(&node, RC, from);
             let (attributes, mask) = to_state(pair, from, to);
             let expected = if targets.contains(&to) { (Ok(()), to) } else { (Err(libc::EINVAL), from) };
             assert_eq!((pair.modify(attributes, mask), pair.state()), expected, "{from:?} to {to:?}");
@@ -73,7 +45,7 @@ fn each_required_attribute_is_required_and_each_other_refused() {
     };
     for (from, targets) in TRANSITIONS {
         for &to in targets {
-            let pair = in_state(&node, from);
+            let pair = in_state(&node, RC, from);
             let (mut attributes, mask) = to_state(pair, from, to);
             attributes.cur_qp_state = from;
             let (av, _) = pair.rtr_with(pair);
@@ -84,10 +56,10 @@ fn each_required_attribute_is_required_and_each_other_refused() {
                 let needed = mask & bit != 0;
                 let allowed = optional(from, to).0 & bit != 0;
                 if allowed && !needed {
-                    // Alternate paths are what this device does not have.
+                    // This device has no alternate paths.
                     let missing = (M::IBV_QP_ALT_PATH | M::IBV_QP_PATH_MIG_STATE).0 & bit != 0;
                     let expected = if missing { Err(libc::EOPNOTSUPP) } else { Ok(()) };
-                    let fresh = in_state(&node, from);
+                    let fresh = in_state(&node, RC, from);
                     assert_eq!(fresh.modify(attributes, mask | bit), expected, "{from:?} to {to:?} with {bit:#x}");
                     node.destroy(fresh).unwrap();
                 } else {
@@ -107,7 +79,7 @@ fn each_required_attribute_is_required_and_each_other_refused() {
 fn attributes_have_ranges_and_a_refusal_changes_nothing() {
     let node = Node::new(&Fabric::new(), "one");
     let try_init = |change: fn(&mut ibv_qp_attr)| {
-        let pair = in_state(&node, RESET);
+        let pair = in_state(&node, RC, RESET);
         let (mut attributes, mask) = pair.init_with();
         change(&mut attributes);
         pair.modify(attributes, mask)
@@ -117,7 +89,7 @@ fn attributes_have_ranges_and_a_refusal_changes_nothing() {
     assert_eq!(try_init(|a| a.pkey_index = 1), Err(libc::EINVAL));
     assert_eq!(try_init(|a| a.qp_access_flags = 1 << 9), Err(libc::EINVAL));
     let try_rtr = |change: fn(&mut ibv_qp_attr)| {
-        let pair = in_state(&node, INIT);
+        let pair = in_state(&node, RC, INIT);
         let (mut attributes, mask) = pair.rtr_with(pair);
         change(&mut attributes);
         let result = pair.modify(attributes, mask);
@@ -138,7 +110,7 @@ fn attributes_have_ranges_and_a_refusal_changes_nothing() {
     assert_eq!(try_rtr(|a| a.max_dest_rd_atomic = 129), Err(libc::EINVAL));
     assert_eq!(try_rtr(|a| a.min_rnr_timer = 32), Err(libc::EINVAL));
     let try_rts = |change: fn(&mut ibv_qp_attr)| {
-        let pair = in_state(&node, RTR);
+        let pair = in_state(&node, RC, RTR);
         let (mut attributes, mask) = pair.rts_with();
         change(&mut attributes);
         pair.modify(attributes, mask)
@@ -175,7 +147,7 @@ fn query_tells_what_was_set() {
 #[test]
 fn the_current_state_must_be_named_right() {
     let node = Node::new(&Fabric::new(), "one");
-    let pair = in_state(&node, RTS);
+    let pair = in_state(&node, RC, RTS);
     let named = |state| {
         let attributes = ibv_qp_attr { qp_state: RTS, cur_qp_state: state, ..ibv_qp_attr::default() };
         pair.modify(attributes, (M::IBV_QP_STATE | M::IBV_QP_CUR_STATE).0)
@@ -207,11 +179,11 @@ fn posting_follows_the_state() {
         (SQD, 0, 0),
         (ERR, 0, 0),
     ] {
-        let pair = in_state(&node, state);
+        let pair = in_state(&node, RC, state);
         assert_eq!(node.try_receive(pair, 1, &[]), receive, "{state:?}");
         assert_eq!(node.try_send(pair, Request::send(2, &[])), send, "{state:?}");
     }
-    let early = in_state(&node, INIT);
+    let early = in_state(&node, RC, INIT);
     let mut sges = [];
     let mut wrs = [Request::send(3, &[]).raw(&mut sges), Request::send(4, &[]).raw(&mut sges)];
     assert_eq!(node.post_send(early, &mut wrs), (libc::EINVAL, Some(3)));
@@ -274,7 +246,7 @@ fn reset_drops_what_is_posted_and_keeps_old_completions() {
     link.fabric.run();
     assert_eq!(link.left.completed(), [(2, SUCCESS)]);
     assert_eq!((link.a.query().dest_qp_num, link.a.query().qp_access_flags), (0, 0));
-    // Both ends anew, and the pair works again.
+    // After both ends are connected again, the pair works.
     link.b.enter(ERR).unwrap();
     link.b.enter(RESET).unwrap();
     link.a.connect(link.b);
@@ -303,7 +275,7 @@ fn draining_finishes_what_was_begun_and_holds_the_rest() {
     let link = Link::manual();
     link.left.send(link.a, Request::send(1, &[]));
     link.left.send(link.a, Request::send(2, &[]));
-    // Begun: the peer has no receive yet.
+    // The request has begun: the peer has no receive yet.
     assert!(link.fabric.step());
     link.a.enter(SQD).unwrap();
     assert_eq!((link.a.state(), link.a.query().sq_draining), (SQD, 1));
@@ -316,7 +288,7 @@ fn draining_finishes_what_was_begun_and_holds_the_rest() {
     link.fabric.run();
     assert_eq!(link.left.completed(), [(1, SUCCESS)]);
     assert_eq!((link.a.state(), link.a.query().sq_draining), (SQD, 0));
-    // Its receiving side works meanwhile.
+    // The pair still receives.
     link.left.receive(link.a, 20, &[]);
     link.right.send(link.b, Request::send(21, &[]));
     link.fabric.run();

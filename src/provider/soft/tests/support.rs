@@ -13,7 +13,7 @@ pub(super) struct Request {
     pub(super) remote: (u64, u32),
     pub(super) compare_add: u64,
     pub(super) swap: u64,
-    /// Of a datagram: address handle, queue pair number, key.
+    /// Address handle, queue pair number and key of a datagram.
     pub(super) to: Option<(NonNull<ibv_ah>, u32, u32)>,
     pub(super) bind: Option<ibv_send_wr__bindgen_ty_4__bindgen_ty_1>,
 }
@@ -119,8 +119,9 @@ impl Node {
         let mut sges = sges.to_vec();
         let mut wr = receive_wr(id, &mut sges);
         let mut bad = ptr::null_mut();
+        let post = self.ops().post_srq_recv.unwrap();
         // SAFETY: alive; one request; the memory that it names is the device's until the node ends.
-        let errno = unsafe { inline::ibv_post_srq_recv(srq.as_ptr(), &mut wr, &mut bad) };
+        let errno = unsafe { post(srq.as_ptr(), &mut wr, &mut bad) };
         assert_eq!(errno != 0, ptr::eq(bad, &wr));
         errno
     }
@@ -136,7 +137,7 @@ impl Node {
         window
     }
 
-    /// An address handle for a GID, from row `row` of the own ones.
+    /// An address handle for a GID. Row `row` of the GID table is the source.
     pub(super) fn try_address(&self, gid: [u8; 16], row: u8) -> Result<NonNull<ibv_ah>, Errno> {
         self.address_with(&mut address_of(gid, row))
     }
@@ -152,7 +153,7 @@ impl Node {
         self.try_address(gid, 1).unwrap()
     }
 
-    /// What has happened, in words that can be compared: kind and, for a pair, its number.
+    /// The events, as numbers that can be compared: the kind, and which object of its kind (for a pair, its number).
     pub(super) fn events(&self) -> Vec<(ibv_event_type, u32)> {
         let mut all = Vec::new();
         while let Some(event) = self.take_async() {
@@ -160,17 +161,17 @@ impl Node {
                 // SAFETY: the member that such an event has.
                 ibv_event_type::IBV_EVENT_CQ_ERR => u32::from(unsafe { event.element.cq } == self.cq.as_ptr()),
                 ibv_event_type::IBV_EVENT_SRQ_LIMIT_REACHED => {
-                    // SAFETY: as above.
+                    // SAFETY: the member that such an event has.
                     let srq = unsafe { event.element.srq };
                     self.queues.borrow().iter().position(|known| known.as_ptr() == srq).unwrap() as u32
                 }
                 ibv_event_type::IBV_EVENT_PORT_ERR | ibv_event_type::IBV_EVENT_PORT_ACTIVE => {
-                    // SAFETY: as above.
+                    // SAFETY: the member that such an event has.
                     unsafe { event.element.port_num as u32 }
                 }
                 ibv_event_type::IBV_EVENT_DEVICE_FATAL => 0,
                 _ => {
-                    // SAFETY: as above.
+                    // SAFETY: the member that such an event has.
                     let qp = unsafe { event.element.qp };
                     // SAFETY: the pairs of a test live as long as their events wait.
                     unsafe { (*qp).qp_num }
@@ -202,7 +203,7 @@ pub(super) fn rkey_of(window: NonNull<ibv_mw>) -> u32 {
     unsafe { (*window.as_ptr()).rkey }
 }
 
-/// What a window is to be bound to.
+/// The memory and the rights of a bind.
 pub(super) fn bind_info(region: &Region, offset: u64, length: u64, access: u32) -> ibv_mw_bind_info {
     let addr = region.addr().wrapping_add(offset);
     ibv_mw_bind_info { mr: region.mr.as_ptr(), addr, length, mw_access_flags: access }
@@ -213,7 +214,7 @@ impl Request {
         Self { to: Some((address, qpn, qkey)), ..self }
     }
 
-    /// A bind of a window of type 2 with the next key, which the window has afterwards, as C programs note it.
+    /// A bind of a window of type 2 with its next key. The window holds the new key afterwards, as in C programs.
     pub(super) fn bind(id: u64, window: NonNull<ibv_mw>, bind_info: ibv_mw_bind_info) -> Self {
         let rkey = inline::ibv_inc_rkey(rkey_of(window));
         // SAFETY: alive.
@@ -239,5 +240,40 @@ impl Pair {
         let mut bind = ibv_mw_bind { wr_id: id, send_flags, bind_info };
         // SAFETY: alive; nobody else uses the window.
         unsafe { inline::ibv_bind_mw(self.qp.as_ptr(), window.as_ptr(), &mut bind) }
+    }
+}
+
+/// A pair that has gone through the transitions to a state, as its own peer.
+pub(super) fn in_state(node: &Node, transport: ibv_qp_type, state: ibv_qp_state) -> Pair {
+    let pair = node.pair_with(Settings { transport, ..SETTINGS });
+    if state != RESET {
+        pair.init().unwrap();
+    }
+    if [RTR, RTS, SQD, SQE].contains(&state) {
+        pair.rtr(pair).unwrap();
+    }
+    if [RTS, SQD, SQE].contains(&state) {
+        pair.rts().unwrap();
+    }
+    if state == SQE {
+        let bad = Request::send(1, &[ibv_sge { addr: 8, length: 8, lkey: 1 }]);
+        let bad = if transport == UD { bad.to(node.address(pair.gid), pair.qpn(), 0) } else { bad };
+        node.send(pair, bad);
+        node.poll();
+    }
+    if [SQD, ERR].contains(&state) {
+        pair.enter(state).unwrap();
+    }
+    assert_eq!(pair.state(), state);
+    pair
+}
+
+/// The required attributes of a transition.
+pub(super) fn to_state(pair: Pair, from: ibv_qp_state, to: ibv_qp_state) -> (ibv_qp_attr, u32) {
+    match (from, to) {
+        (RESET, INIT) => pair.init_with(),
+        (_, RTR) => pair.rtr_with(pair),
+        (RTR | INIT | RESET, RTS) => pair.rts_with(),
+        _ => (ibv_qp_attr { qp_state: to, ..ibv_qp_attr::default() }, ibv_qp_attr_mask::IBV_QP_STATE.0),
     }
 }

@@ -26,7 +26,7 @@ fn messages_are_gathered_and_scattered_over_all_kinds_of_memory() {
         let bytes: Vec<u8> = (0..1600).map(|i| (i * 7) as u8).collect();
         from.set(&bytes);
         let (one, two, three) = (from.sge(1, 1), from.sge(100, 0), from.sge(5, 1301));
-        // More entries than fit without a list of its own.
+        // More entries than fit without an allocation.
         let into = [to.sge(1599, 1), to.sge(3, 2), to.sge(8, 8), to.sge(17, 700), to.sge(800, 1), to.sge(801, 798)];
         link.right.receive(link.b, 1, &into);
         assert_eq!(link.status(Request::send(2, &[one, two, three])), SUCCESS);
@@ -167,7 +167,7 @@ fn a_pair_can_be_connected_to_itself() {
         assert_eq!(node.completed(), [(1, SUCCESS), (2, SUCCESS)]);
         assert_eq!(region.get(12), b"010123456789");
     }
-    // It breaks itself, and both its queues are flushed.
+    // The pair enters Error because of its own request, and both its queues are flushed.
     node.receive(pair, 3, &[]);
     node.send(pair, Request::write(4, &[node.memory(1, 0).sge(0, 8)], &node.memory(1, 0), 0));
     assert_eq!(node.completed(), [(4, FLUSHED), (3, FLUSHED)]);
@@ -192,7 +192,7 @@ fn packet_numbers_go_on_over_messages_of_many_packets() {
 #[test]
 fn devices_of_two_fabrics_do_not_meet() {
     let (one, other) = (Link::automatic(), Link::automatic());
-    // The same numbers and addresses, but another world.
+    // The same numbers and addresses, but in another fabric.
     assert_eq!((one.a.qpn(), one.b.gid), (other.a.qpn(), other.b.gid));
     other.right.receive(other.b, 1, &[]);
     one.right.receive(one.b, 2, &[]);

@@ -1,5 +1,6 @@
 //! Transitions and attributes of the transports without acknowledgements.
 
+use super::support::{in_state, to_state};
 use super::*;
 use ibv_qp_attr_mask as M;
 
@@ -13,42 +14,7 @@ const TRANSITIONS: [(ibv_qp_state, &[ibv_qp_state]); 7] = [
     (ERR, &[RESET, ERR]),
 ];
 
-/// A pair in that state.
-fn in_state(node: &Node, transport: ibv_qp_type, state: ibv_qp_state) -> Pair {
-    let pair = node.pair_with(Settings { transport, ..SETTINGS });
-    if state != RESET {
-        pair.init().unwrap();
-    }
-    if [RTR, RTS, SQD, SQE].contains(&state) {
-        pair.rtr(pair).unwrap();
-    }
-    if [RTS, SQD, SQE].contains(&state) {
-        pair.rts().unwrap();
-    }
-    if state == SQE {
-        let bad = Request::send(1, &[ibv_sge { addr: 8, length: 8, lkey: 1 }]);
-        let bad = if transport == UD { bad.to(node.address(pair.gid), pair.qpn(), 0) } else { bad };
-        node.send(pair, bad);
-        node.poll();
-    }
-    if [SQD, ERR].contains(&state) {
-        pair.enter(state).unwrap();
-    }
-    assert_eq!(pair.state(), state);
-    pair
-}
-
-/// The required attributes of a transition.
-fn to_state(pair: Pair, from: ibv_qp_state, to: ibv_qp_state) -> (ibv_qp_attr, u32) {
-    match (from, to) {
-        (RESET, INIT) => pair.init_with(),
-        (_, RTR) => pair.rtr_with(pair),
-        (RTR | INIT | RESET, RTS) => pair.rts_with(),
-        _ => (ibv_qp_attr { qp_state: to, ..ibv_qp_attr::default() }, M::IBV_QP_STATE.0),
-    }
-}
-
-/// The optional ones, as the table of the specification has them.
+/// The optional attributes, from the table of the specification.
 fn optional(transport: ibv_qp_type, from: ibv_qp_state, to: ibv_qp_state) -> M {
     let datagram = transport == UD;
     let moving = M::IBV_QP_ALT_PATH | M::IBV_QP_PATH_MIG_STATE;
@@ -99,7 +65,7 @@ fn each_required_attribute_is_required_and_each_other_refused() {
                 for bit in (0..26).map(|bit| 1_u32 << bit).filter(|&bit| bit != M::IBV_QP_STATE.0) {
                     let what = format!("{transport:?}, {from:?} to {to:?}, {bit:#x}");
                     if mask & bit == 0 && optional(transport, from, to).0 & bit != 0 {
-                        // Alternate paths are what this device does not have.
+                        // This device has no alternate paths.
                         let missing = (M::IBV_QP_ALT_PATH | M::IBV_QP_PATH_MIG_STATE).0 & bit != 0;
                         let expected = if missing { Err(libc::EOPNOTSUPP) } else { Ok(()) };
                         let fresh = in_state(&node, transport, from);
@@ -118,7 +84,7 @@ fn each_required_attribute_is_required_and_each_other_refused() {
 
 #[test]
 fn a_reliable_pair_leaves_no_send_error() {
-    // It is never in it, so naming it as the current state is wrong too.
+    // The pair is never in that state, so it is refused as the current state, too.
     let node = Node::new(&Fabric::new(), "one");
     let pair = in_state(&node, RC, RTS);
     let named = ibv_qp_attr { qp_state: RTS, cur_qp_state: SQE, ..ibv_qp_attr::default() };

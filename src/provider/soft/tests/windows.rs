@@ -28,7 +28,7 @@ fn bound(link: &Link, window: NonNull<ibv_mw>, info: ibv_mw_bind_info) -> S {
     completed[0].status
 }
 
-/// What a write of `len` bytes at `addr` ends with.
+/// The status of a write of `len` bytes at `addr`.
 fn write(link: &Link, rkey: u32, addr: u64, len: u32) -> S {
     let from = link.left.memory(4, 0);
     from.set(&[9; 32]);
@@ -40,7 +40,7 @@ fn c083_a_window_lets_a_peer_write_within_it_and_nowhere_else() {
     for kind in [ONE, TWO] {
         for (offset, len, fits) in [(8, 16, true), (9, 15, true), (7, 1, false), (8, 17, false), (24, 1, false)] {
             let link = Link::automatic();
-            // No right of its own reaches the peer.
+            // The region itself gives the peer no right.
             let region = link.right.memory(4, LOCAL | BIND);
             let window = link.right.window(kind);
             assert_eq!(bound(&link, window, bind_info(&region, 8, 16, WRITE)), SUCCESS);
@@ -93,7 +93,7 @@ fn m1_each_bind_of_type_1_has_the_next_key() {
     let first = rkey_of(window);
     assert_eq!(bound(&link, window, bind_info(&region, 0, 8, WRITE)), SUCCESS);
     assert_eq!(rkey_of(window), inline::ibv_inc_rkey(first));
-    // Rebound while bound: elsewhere, with another key.
+    // Bound again while it is bound: elsewhere, with another key.
     assert_eq!(bound(&link, window, bind_info(&region, 16, 8, WRITE)), SUCCESS);
     let second = rkey_of(window);
     assert_eq!(second & 0xff, first.wrapping_add(2) & 0xff);
@@ -133,24 +133,24 @@ fn m2_m3_what_cannot_be_bound() {
     refused(&|link, _| bind_info(&link.right.memory(2, LOCAL | BIND), 8, 16, WRITE), &both);
     refused(&|link, _| bind_info(&link.right.memory(2, LOCAL | BIND), u64::MAX - 3, 8, WRITE), &both);
     refused(&|link, _| bind_info(&link.right.memory(2, LOCAL | BIND), 0, 0, WRITE), &[TWO]);
-    // Private memory is bound in whole words.
+    // A window over private memory consists of whole words.
     refused(&|link, _| bind_info(&link.right.memory(2, LOCAL | BIND), 4, 8, WRITE), &both);
     refused(&|link, _| bind_info(&link.right.memory(2, LOCAL | BIND), 0, 12, WRITE), &both);
-    // Bound already.
+    // It is bound already.
     let bound_once = |link: &Link, window: NonNull<ibv_mw>| {
         let region = link.right.memory(2, LOCAL | BIND);
         assert_eq!(bound(link, window, bind_info(&region, 0, 8, WRITE)), SUCCESS);
         bind_info(&region, 8, 8, WRITE)
     };
     refused(&bound_once, &[TWO]);
-    // A key that is another window's.
+    // The key of another window.
     let link = Link::automatic();
     let (region, window) = (link.right.memory(1, LOCAL | BIND), link.right.window(TWO));
     let mut request = Request::bind(1, window, bind_info(&region, 0, 8, READ));
     request.bind.as_mut().unwrap().rkey = rkey_of(link.right.window(TWO));
     link.right.send(link.b, request);
     assert_eq!(link.right.completed(), [(1, S::IBV_WC_MW_BIND_ERR)]);
-    // A window that is gone when the bind comes to it, though another has its place.
+    // A window that is gone when the bind is executed, although another one has its place in the table.
     let link = Link::manual();
     let (region, window) = (link.right.memory(1, LOCAL | BIND), link.right.window(TWO));
     link.right.send(link.b, Request::bind(1, window, bind_info(&region, 0, 8, READ)));
@@ -160,7 +160,7 @@ fn m2_m3_what_cannot_be_bound() {
     link.right.window(TWO);
     link.fabric.run();
     assert_eq!(link.right.completed(), [(1, S::IBV_WC_MW_BIND_ERR)]);
-    // A region that is gone when the bind comes to it.
+    // A region that is gone when the bind is executed.
     let link = Link::manual();
     let (region, window) = (link.right.memory(1, LOCAL | BIND), link.right.window(TWO));
     link.right.send(link.b, Request::bind(1, window, bind_info(&region, 0, 8, READ)));
@@ -212,7 +212,7 @@ fn m3_windows_regions_and_pairs_are_of_one_domain() {
             } else {
                 link.right.deregister(&region).unwrap();
             }
-            // SAFETY: as above.
+            // SAFETY: nobody uses it.
             unsafe { Soft.dealloc_pd(domain) }.unwrap();
         }
     }
@@ -254,7 +254,7 @@ fn m6_a_window_of_type_2_serves_one_pair() {
         let from = link.right.memory(1, 0);
         let request = Request::write(5, &[from.sge(0, 8)], &region, 0).at(region.addr(), rkey_of(window));
         link.right.send(other, request);
-        // A pair connected to itself breaks with its peer, so that its own request is flushed.
+        // A pair that is connected to itself enters Error as its own peer, so its request is flushed.
         let expected = if served == SUCCESS { SUCCESS } else { FLUSHED };
         assert_eq!(link.right.completed(), [(5, expected)]);
     }
@@ -270,7 +270,7 @@ fn m8_c088_local_invalidation_ends_a_binding() {
     link.right.send(link.b, Request::invalidate(1, key));
     let wc = link.right.poll()[0];
     assert_eq!((wc.status, wc.opcode), (SUCCESS, ibv_wc_opcode::IBV_WC_LOCAL_INV));
-    // Now it can be bound again (m9), and the old key is dead.
+    // Now it can be bound again (m9), and the old key names nothing.
     assert_eq!(bound(&link, window, bind_info(&region, 8, 8, WRITE)), SUCCESS);
     assert_eq!(write(&link, rkey_of(window), region.addr() + 8, 8), SUCCESS);
     assert_eq!(write(&link, key, region.addr(), 8), S::IBV_WC_REM_ACCESS_ERR);
@@ -293,7 +293,7 @@ fn m10_row_25_what_cannot_be_invalidated() {
         assert_eq!(bound(link, window, bind_info(&link.right.memory(1, LOCAL | BIND), 0, 8, READ)), SUCCESS);
         rkey_of(window)
     });
-    // Twice.
+    // The second time.
     refused(|link| {
         let window = link.right.window(TWO);
         assert_eq!(bound(link, window, bind_info(&link.right.memory(1, LOCAL | BIND), 0, 8, READ)), SUCCESS);
@@ -337,7 +337,7 @@ fn row_24_a_send_that_invalidates_what_it_cannot() {
     assert_eq!(link.status(request), S::IBV_WC_REM_INV_REQ_ERR);
     assert_eq!(link.right.completed(), [(1, S::IBV_WC_LOC_QP_OP_ERR)]);
     assert_eq!((link.a.state(), link.b.state(), to.get(8)), (ERR, ERR, vec![0; 8]));
-    // Without acknowledgements it is dropped.
+    // On a transport without acknowledgements it is dropped.
     let settings = Settings { transport: UC, ..SETTINGS };
     let link = Link::with(Fabric::new(), settings, settings);
     link.right.receive(link.b, 1, &[]);
@@ -414,7 +414,7 @@ fn a_bind_and_the_send_of_its_key_stay_in_order() {
 
 #[test]
 fn what_lies_behind_a_window_is_touched_by_whole_words() {
-    // The owner sends from there and receives there too; Miri watches.
+    // The owner sends from that memory and receives into it, too. Miri checks these accesses.
     let link = Link::automatic();
     let region = link.right.memory(4, LOCAL | BIND);
     let window = link.right.window(ONE);
