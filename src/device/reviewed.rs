@@ -8,7 +8,6 @@
 //!
 //! `docs/providers.md` has the sources that were read, and the reason for each entry.
 
-use super::context::ContextInner;
 use crate::queue::CreateError;
 use crate::sys::ibv_device_attr;
 use std::env;
@@ -356,16 +355,6 @@ pub(crate) const EFA: Promises = Promises {
     ..UNREVIEWED
 };
 
-impl ContextInner {
-    /// What its provider may be believed.
-    pub(crate) fn promises(&self) -> &'static Promises {
-        self.promises.get_or_init(|| {
-            let by_number = || self.query_device().ok().and_then(|device| row_of(&device));
-            self.own_promises().or_else(by_number).unwrap_or(&UNREVIEWED)
-        })
-    }
-}
-
 /// A provider for measuring, which completes each request in its post and touches no memory: `benches/nullverbs`.
 const NULL: Promises = Promises { name: "nullverbs", windows: Windows::NoBarrier, ..SOFT };
 
@@ -408,7 +397,7 @@ const AMAZON: u32 = 0x1d0f;
 /// 0xefa4 numbers its requests in another way, and is not reviewed.
 const EFA_PARTS: [u32; 4] = [0xefa0, 0xefa1, 0xefa2, 0xefa3];
 
-fn row_of(device: &ibv_device_attr) -> Option<&'static Promises> {
+pub(super) fn row_of(device: &ibv_device_attr) -> Option<&'static Promises> {
     Some(match (device.vendor_id, device.vendor_part_id) {
         (0x00ff_ffff, 0) => &RXE,
         (0, 0) if device.node_guid == NULL_GUID => &NULL,

@@ -7,6 +7,7 @@
 
 use super::foreign::{Foreign, ForeignMemory};
 use crate::seal::Key;
+use std::os::fd::RawFd;
 use std::{marker::PhantomData, mem, ptr, ptr::NonNull};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -57,6 +58,10 @@ pub(super) mod sealed {
         fn take_apart(self, key: super::Key) -> super::Parts<Self::Kept>;
         /// Puts it together again.
         fn rebuild(parts: super::TakenApart<Self>) -> Self;
+        /// The descriptor of memory that is not mapped here; what is kept of the owner keeps it open.
+        fn exported(&self, _: super::Key) -> Option<super::Exported> {
+            None
+        }
     }
 
     #[allow(unnameable_types, reason = "seals `Memory`")]
@@ -95,6 +100,14 @@ impl Address {
     pub(super) fn plus(self, offset: usize) -> Self {
         Self(self.0.wrapping_add(offset))
     }
+}
+
+/// Memory of another driver: a descriptor of a dma-buf, and where in it the memory starts.
+#[derive(Clone, Copy, Debug)]
+#[allow(unnameable_types, reason = "in a sealed trait")]
+pub struct Exported {
+    pub(super) fd: RawFd,
+    pub(super) offset: u64,
 }
 
 /// The bytes of an owner, and what it is made of besides.
