@@ -37,8 +37,8 @@ impl<T: FromBytes + Immutable> Viewable for T {}
 
 /// Memory that can be registered. Sealed.
 ///
-/// It is a `Box<[T]>`, `Vec<T>`, `&'static mut [T]`, [`Pages`], a [`Buffer`](super::Buffer), which is then registered a
-/// second time, or [`Foreign`](super::Foreign) for memory of any other kind.
+/// It is a `Box<[T]>`, `Vec<T>`, `&'static mut [T]`, [`Pages`](super::Pages), a [`Buffer`](super::Buffer), which is
+/// then registered a second time, or [`Foreign`](super::Foreign) for memory of any other kind.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not memory that a device may write to",
     label = "cannot be registered",
@@ -138,8 +138,8 @@ struct RawMemory {
 pub struct TakenApart<M> {
     /// # Invariants
     ///
-    /// 0. The parts that `M::take_apart` gave, with a box of an `M::Kept`. Nobody else rebuilds the owner from them, and no
-    ///    device knows the bytes.
+    /// 0. The parts that `M::take_apart` gave, with a box of an `M::Kept`. Nobody else rebuilds the owner from them,
+    ///    and no device knows the bytes.
     raw: RawMemory,
     owner: PhantomData<fn() -> M>,
 }
@@ -228,7 +228,8 @@ impl<T: Plain> Owner for Box<[T]> {
 
     fn rebuild(parts: TakenApart<Self>) -> Self {
         let (address, count) = (parts.address(), parts.into_kept());
-        // SAFETY: this slice came out of `Box::into_raw`, is used once and by nobody else (`TakenApart`, 0); any bytes are a `T`.
+        // SAFETY: this slice came out of `Box::into_raw`, is used once and by nobody else (`TakenApart`, 0); any bytes
+        // are a `T`.
         unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(address.0.cast(), count)) }
     }
 }
@@ -247,8 +248,8 @@ impl<T: Plain> Owner for Vec<T> {
 
     fn rebuild(parts: TakenApart<Self>) -> Self {
         let (address, (len, capacity)) = (parts.address(), parts.into_kept());
-        // SAFETY: pointer, length and capacity of a vector that was taken apart, used once and by nobody else (`TakenApart`, 0); any bytes are a
-        // `T`.
+        // SAFETY: pointer, length and capacity of a vector that was taken apart, used once and by nobody else
+        // (`TakenApart`, 0); any bytes are a `T`.
         unsafe { Vec::from_raw_parts(address.0.cast(), len, capacity) }
     }
 }
@@ -265,7 +266,8 @@ impl<T: Plain> Owner for &'static mut [T] {
 
     fn rebuild(parts: TakenApart<Self>) -> Self {
         let (address, count) = (parts.address(), parts.into_kept());
-        // SAFETY: came from a `&'static mut`, whose memory is never freed. Nobody else uses the bytes (`TakenApart`, 0), and any are a `T`.
+        // SAFETY: came from a `&'static mut`, whose memory is never freed. Nobody else uses the bytes (`TakenApart`,
+        // 0), and any are a `T`.
         unsafe { &mut *ptr::slice_from_raw_parts_mut(address.0.cast(), count) }
     }
 }
