@@ -440,7 +440,7 @@ const MUTANTS: &[Mutant] = &[
         changes: &[
             ("types.rs", "pub struct Lkey(pub(crate) u32)", "pub struct Lkey(pub u32)"),
             ("types.rs", "pub struct Rkey(pub(crate) u32)", "pub struct Rkey(pub u32)"),
-            ("queue/work_id.rs", "pub struct WorkId(u64)", "pub struct WorkId(pub u64)"),
+            ("inflight/work_id.rs", "pub struct WorkId(u64)", "pub struct WorkId(pub u64)"),
             ("seal.rs", "pub struct Key(pub(crate) ())", "pub struct Key(pub ())"),
             ("lib.rs", "mod seal;", "pub mod seal;"),
         ],
@@ -495,7 +495,7 @@ const UNCHECKED: &[Unchecked] = &[
     },
     Unchecked {
         without: "the recipient of a datagram",
-        changes: &[("queue/datagram.rs", " && self.recipient.handle().domain.id() == domain", "")],
+        changes: &[("queue/datagram.rs", " && self.recipient.handle().domain() == domain", "")],
         tests: &["an_address_handle_of_another_domain_is_no_way"],
     },
     Unchecked {

@@ -73,7 +73,7 @@ impl<B> Poller<B> {
     ///
     /// `ibv_poll_cq(3)`, which takes up to 16 at once. Each posted request comes out exactly once: with the status that the
     /// device reported; as a success where it was unsignalled and a later one completed; or, after its queue pair was
-    /// destroyed or reset, as a [`Failure`](super::Failure) with [`Status::Destroyed`](super::Status::Destroyed).
+    /// destroyed or reset, as a [`Failure`](super::Failure) with [`Status::Destroyed`](crate::Status::Destroyed).
     ///
     /// # Errors
     ///

@@ -97,7 +97,7 @@ impl<B: Brand> ProtectionDomain<B> {
     /// A completion queue for `entries` completions, and the one poller of it.
     ///
     /// `ibv_create_cq(3)`. Each queue pair leases room for the full depth of its work queues
-    /// ([`Limits::completions`]), so it never overflows.
+    /// ([`Limits::completions`](crate::Limits::completions)), so it never overflows.
     ///
     /// # Errors
     ///

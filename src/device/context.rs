@@ -1,15 +1,13 @@
 //! An open device.
 
-use super::events::EventState;
-use super::objects::Objects;
+use super::inner::ContextInner;
 use super::{DeviceAttributes, Port, PortState, devices, hardware};
 use crate::error::VerbError;
-use crate::provider::handles::OpenContext;
-use crate::provider::reviewed::{Promises, UNREVIEWED, row_of};
+use crate::provider::reviewed::Promises;
 use crate::provider::{self, Opened};
 use crate::types::{Pkey, PortNumber};
 use std::sync::{Arc, OnceLock};
-use std::{env, fmt, ops::Deref};
+use std::{env, fmt};
 
 /// Environment variables with which libibverbs or a provider reports failed destroys as success, or leaves out locks.
 /// With either, a destroy would not prove that the device is done.
@@ -52,7 +50,7 @@ pub enum OpenError {
     },
     /// An environment variable is set with which failed destroys look like success, or locks are left out.
     #[error(
-        "the environment variable {variable} makes a provider report failed destroys as success or leave out locks: unset it"
+        "the environment variable {variable} makes a provider hide failures, leave out locks or misplace data: unset it"
     )]
     ForbiddenEnvironment {
         /// Its name.
@@ -113,43 +111,6 @@ fn may_not(source: &VerbError) -> &'static str {
 #[doc(alias = "ibv_context")]
 #[doc(alias = "ibv_close_device")]
 pub struct Context(pub(crate) Arc<ContextInner>);
-
-/// Identifies a device: by its name and, for a soft device, by the address of its fabric.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct DeviceKey {
-    name: Arc<str>,
-    fabric: usize,
-}
-
-/// An open device, and what the library keeps of it. All that is made from the device holds a reference to this.
-pub(crate) struct ContextInner {
-    open: OpenContext,
-    pub(crate) device: DeviceKey,
-    pub(super) soft: bool,
-    /// What asynchronous events can be about.
-    pub(crate) objects: Objects,
-    pub(super) event_state: EventState,
-    /// What its provider may be believed, from the first time that it was asked for.
-    pub(super) promises: OnceLock<&'static Promises>,
-}
-
-impl ContextInner {
-    /// What its provider may be believed.
-    pub(crate) fn promises(&self) -> &'static Promises {
-        self.promises.get_or_init(|| {
-            let by_number = || self.query_device().ok().and_then(|device| row_of(&device));
-            self.own_promises().or_else(by_number).unwrap_or(&UNREVIEWED)
-        })
-    }
-}
-
-/// The verbs on the open device.
-impl Deref for ContextInner {
-    type Target = OpenContext;
-    fn deref(&self) -> &OpenContext {
-        &self.open
-    }
-}
 
 impl Context {
     /// Opens the device `name`: one of this machine, or `soft0` or `soft1`, the soft devices of this process.
@@ -220,11 +181,7 @@ impl Context {
     }
 
     fn from_opened(opened: Opened, name: &str) -> Self {
-        let device = DeviceKey { name: name.into(), fabric: opened.fabric.unwrap_or(0) };
-        let (soft, promises) = (opened.fabric.is_some(), OnceLock::new());
-        let (objects, event_state) = (Objects::default(), EventState::default());
-        let open = OpenContext::new(opened);
-        Self(Arc::new(ContextInner { open, device, soft, objects, event_state, promises }))
+        Self(Arc::new(ContextInner::new(opened, name)))
     }
 
     /// The name of the device.

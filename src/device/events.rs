@@ -1,7 +1,8 @@
 //! Asynchronous events: what happens to a device and its objects without a completion.
 
+use super::inner::ContextInner;
 use super::objects::Object;
-use super::{CompletionQueueId, Context, ContextInner, SharedReceiveQueueId};
+use super::{CompletionQueueId, Context, SharedReceiveQueueId};
 use crate::error::VerbError;
 use crate::provider::handles::{About, RawEvent};
 use crate::readiness::{Readiness, until_readable};
@@ -9,7 +10,7 @@ use crate::sys::ibv_event_type as Kind;
 use crate::types::{PortNumber, Qpn};
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use std::{fmt, io};
 
@@ -126,15 +127,6 @@ pub enum PortEvent {
 /// - E1: the events of a device are taken by one at a time.
 pub struct AsyncEvents {
     context: Arc<ContextInner>,
-}
-
-/// The state of the events of an open device.
-#[derive(Debug, Default)]
-pub(super) struct EventState {
-    /// There is a handle.
-    taken: AtomicBool,
-    /// [`AsyncEvent::DeviceFatal`] has been given out.
-    fatal: AtomicBool,
 }
 
 /// Why there is no event.

@@ -5,16 +5,17 @@ mod attributes;
 mod context;
 mod events;
 mod fork;
+mod inner;
 pub(crate) mod objects;
 mod paging;
 mod port;
 
 pub use crate::provider::reviewed::Promises;
 pub use attributes::DeviceAttributes;
-pub(crate) use context::ContextInner;
 pub use context::{Context, NoActivePort, OpenError};
 pub use events::{AsyncEvent, AsyncEvents, EventsError, PortEvent, QueuePairEvent, SharedReceiveQueueEvent};
 pub use fork::{ForkSupport, enable_fork_support, fork_support};
+pub(crate) use inner::ContextInner;
 pub use objects::{CompletionQueueId, SharedReceiveQueueId};
 pub use paging::{OnDemandPaging, PagedOperation};
 pub use port::{GidEntry, GidKind, LinkLayer, NoGid, Port, PortState};

@@ -1,6 +1,6 @@
 //! A port of a device, and its table of GIDs.
 
-use super::context::{ContextInner, DeviceKey};
+use super::inner::{ContextInner, DeviceKey};
 use crate::os;
 use crate::provider::handles::gid_bytes;
 use crate::sys;

@@ -7,6 +7,7 @@
 
 use super::foreign::{Foreign, ForeignMemory};
 use crate::seal::Key;
+use std::os::fd::RawFd;
 use std::{marker::PhantomData, mem, ptr, ptr::NonNull};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -36,8 +37,8 @@ impl<T: FromBytes + Immutable> Viewable for T {}
 
 /// Memory that can be registered. Sealed.
 ///
-/// It is a `Box<[T]>`, `Vec<T>`, `&'static mut [T]`, [`Pages`], a [`Buffer`](super::Buffer), which is then registered a
-/// second time, or [`Foreign`](super::Foreign) for memory of any other kind.
+/// It is a `Box<[T]>`, `Vec<T>`, `&'static mut [T]`, [`Pages`](super::Pages), a [`Buffer`](super::Buffer), which is
+/// then registered a second time, or [`Foreign`](super::Foreign) for memory of any other kind.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not memory that a device may write to",
     label = "cannot be registered",
@@ -57,6 +58,10 @@ pub(super) mod sealed {
         fn take_apart(self, key: super::Key) -> super::Parts<Self::Kept>;
         /// Puts it together again.
         fn rebuild(parts: super::TakenApart<Self>) -> Self;
+        /// The descriptor of memory that is not mapped here; what is kept of the owner keeps it open.
+        fn exported(&self, _: super::Key) -> Option<super::Exported> {
+            None
+        }
     }
 
     #[allow(unnameable_types, reason = "seals `Memory`")]
@@ -97,6 +102,14 @@ impl Address {
     }
 }
 
+/// Memory of another driver: a descriptor of a dma-buf, and where in it the memory starts.
+#[derive(Clone, Copy, Debug)]
+#[allow(unnameable_types, reason = "in a sealed trait")]
+pub struct Exported {
+    pub(super) fd: RawFd,
+    pub(super) offset: u64,
+}
+
 /// The bytes of an owner, and what it is made of besides.
 #[derive(Debug)]
 #[allow(unnameable_types, reason = "in a sealed trait")]
@@ -125,8 +138,8 @@ struct RawMemory {
 pub struct TakenApart<M> {
     /// # Invariants
     ///
-    /// 0. The parts that `M::take_apart` gave, with a box of an `M::Kept`. Nobody else rebuilds the owner from them, and no
-    ///    device knows the bytes.
+    /// 0. The parts that `M::take_apart` gave, with a box of an `M::Kept`. Nobody else rebuilds the owner from them,
+    ///    and no device knows the bytes.
     raw: RawMemory,
     owner: PhantomData<fn() -> M>,
 }
@@ -215,7 +228,8 @@ impl<T: Plain> Owner for Box<[T]> {
 
     fn rebuild(parts: TakenApart<Self>) -> Self {
         let (address, count) = (parts.address(), parts.into_kept());
-        // SAFETY: this slice came out of `Box::into_raw`, is used once and by nobody else (`TakenApart`, 0); any bytes are a `T`.
+        // SAFETY: this slice came out of `Box::into_raw`, is used once and by nobody else (`TakenApart`, 0); any bytes
+        // are a `T`.
         unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(address.0.cast(), count)) }
     }
 }
@@ -234,8 +248,8 @@ impl<T: Plain> Owner for Vec<T> {
 
     fn rebuild(parts: TakenApart<Self>) -> Self {
         let (address, (len, capacity)) = (parts.address(), parts.into_kept());
-        // SAFETY: pointer, length and capacity of a vector that was taken apart, used once and by nobody else (`TakenApart`, 0); any bytes are a
-        // `T`.
+        // SAFETY: pointer, length and capacity of a vector that was taken apart, used once and by nobody else
+        // (`TakenApart`, 0); any bytes are a `T`.
         unsafe { Vec::from_raw_parts(address.0.cast(), len, capacity) }
     }
 }
@@ -252,7 +266,8 @@ impl<T: Plain> Owner for &'static mut [T] {
 
     fn rebuild(parts: TakenApart<Self>) -> Self {
         let (address, count) = (parts.address(), parts.into_kept());
-        // SAFETY: came from a `&'static mut`, whose memory is never freed. Nobody else uses the bytes (`TakenApart`, 0), and any are a `T`.
+        // SAFETY: came from a `&'static mut`, whose memory is never freed. Nobody else uses the bytes (`TakenApart`,
+        // 0), and any are a `T`.
         unsafe { &mut *ptr::slice_from_raw_parts_mut(address.0.cast(), count) }
     }
 }

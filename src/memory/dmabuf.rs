@@ -1,8 +1,6 @@
 //! Memory of another device.
 
-use super::backing::{Parts, TakenApart, sealed::Owner};
-use super::opaque::{OpaqueMemory, sealed::Sealed};
-use super::registration::Exported;
+use super::backing::{Exported, Parts, TakenApart, sealed::Owner};
 use crate::seal::Key;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr;
@@ -77,12 +75,6 @@ impl From<DmaBuf> for OwnedFd {
     }
 }
 
-impl OpaqueMemory for DmaBuf {}
-impl Sealed for DmaBuf {
-    fn exported(&self, _: Key) -> Option<Exported> {
-        Some(Exported { fd: self.exported.as_raw_fd(), offset: self.offset })
-    }
-}
 impl Owner for DmaBuf {
     type Kept = Self;
 
@@ -94,5 +86,9 @@ impl Owner for DmaBuf {
 
     fn rebuild(parts: TakenApart<Self>) -> Self {
         parts.into_kept()
+    }
+
+    fn exported(&self, _: Key) -> Option<Exported> {
+        Some(Exported { fd: self.exported.as_raw_fd(), offset: self.offset })
     }
 }

@@ -1,4 +1,4 @@
-//! Errors of registering memory, of ending a registration, and of making a region whole again.
+//! Errors of registering memory, of ending a registration, of making a region whole again, and of offsets.
 
 use super::huge::NoHugePages;
 use super::locked::LockedMemoryLimit;
@@ -181,5 +181,25 @@ impl<R, P> RejoinError<R, P> {
 impl<R, P> fmt::Debug for RejoinError<R, P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RejoinError").finish_non_exhaustive()
+    }
+}
+
+/// A range that is not inside the memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{len_bytes} bytes at offset {offset} are not inside {within} bytes")]
+pub struct OutOfBounds {
+    /// Where it starts.
+    pub offset: u64,
+    /// How long it is.
+    pub len_bytes: u64,
+    /// What there is.
+    pub within: u64,
+}
+
+impl OutOfBounds {
+    /// Checks that `len_bytes` at `offset` are inside `within`.
+    pub(super) fn check(offset: u64, len_bytes: u64, within: u64) -> Result<(), Self> {
+        let inside = offset.checked_add(len_bytes).is_some_and(|end| end <= within);
+        if inside { Ok(()) } else { Err(Self { offset, len_bytes, within }) }
     }
 }

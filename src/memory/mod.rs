@@ -19,6 +19,7 @@ mod exposed;
 mod fixed;
 mod foreign;
 mod huge;
+mod lapsed;
 mod lease;
 mod list;
 mod locked;
@@ -44,10 +45,10 @@ pub use backing::{Memory, Plain, Viewable};
 pub use bindable::{Bindable, NotBindable};
 pub use buffer::{Buffer, JoinError, NotUnique, NotUniqueReason, SharedBuffer, SplitError, TooLong, ViewError};
 pub use dmabuf::DmaBuf;
-pub use error::{DeregisterError, RegisterError, RegisterFailure, RejoinError};
-pub use exposed::OutOfBounds;
+pub use error::{DeregisterError, OutOfBounds, RegisterError, RegisterFailure, RejoinError};
 pub use foreign::{Foreign, ForeignMemory};
 pub use huge::{HugePageSize, NoHugePages};
+pub use lapsed::{Lapsed, LapsedRegion, NoBarrier};
 pub use lease::Lease;
 pub use list::BufferList;
 pub(crate) use list::ListInner;
@@ -57,13 +58,11 @@ pub use options::{KeepsOrder, MayBind, OnDemand, RelaxedOrdering, WindowRights, 
 pub use pages::{NoPages, Pages};
 pub(crate) use part::{Descriptor, Part};
 pub(crate) use raw_window::{WindowCore, WindowInner};
-pub use region::{LapsedRegion, MemoryRegion, SplitRegion};
+pub use region::{MemoryRegion, SplitRegion};
 pub use remote::{NotAWord, RecordError, RemoteRegion, RemoteWindow, RemoteWord};
 pub use shared_map::{NoSharedMap, SharedMap};
 pub(crate) use whole::Loan;
-pub use window::{
-    BoundWindow, DeallocError, Lapsed, NoBarrier, Revoked, Type1, Type2, UnsettledWindow, Window, WindowType,
-};
+pub use window::{BoundWindow, DeallocError, Revoked, Type1, Type2, UnsettledWindow, Window, WindowType};
 pub(crate) use window::{of_pair as window_of_pair, rights as window_rights};
 pub use word::Word;
 

@@ -1,12 +1,10 @@
 //! Regions over memory that the program never borrows.
 
 use super::access::{self, Exposed};
-use super::registration::Exported;
 use super::whole::Whole;
-use super::{DeregisterError, OutOfBounds, RegisterError, RemoteRegion, SharedMap, exposed};
+use super::{DeregisterError, DmaBuf, OutOfBounds, RegisterError, RemoteRegion, SharedMap, exposed};
 use crate::domain::brand::Branded;
 use crate::domain::{Brand, ProtectionDomain};
-use crate::seal::Key;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::atomic::Ordering;
@@ -20,15 +18,15 @@ use std::sync::atomic::Ordering;
 )]
 pub trait OpaqueMemory: Sized + sealed::Sealed {}
 
-pub(super) mod sealed {
-    use super::{Exported, Key};
-
+mod sealed {
     #[allow(unnameable_types, reason = "seals `OpaqueMemory`")]
-    pub trait Sealed: crate::memory::backing::sealed::Owner + Send + 'static {
-        /// The descriptor of memory that is not mapped here, which `self` keeps open; `None` for memory that is.
-        fn exported(&self, key: Key) -> Option<Exported>;
-    }
+    pub trait Sealed: crate::memory::backing::sealed::Owner + Send + 'static {}
 }
+
+impl OpaqueMemory for SharedMap {}
+impl sealed::Sealed for SharedMap {}
+impl OpaqueMemory for DmaBuf {}
+impl sealed::Sealed for DmaBuf {}
 
 /// Registered memory that this program never borrows, because another process ([`SharedMap`](super::SharedMap)) or
 /// another device ([`DmaBuf`](super::DmaBuf)) may write it. Peers reach it with the rights `A`.
@@ -82,7 +80,7 @@ impl<B: Brand> ProtectionDomain<B> {
         &self,
         memory: M,
     ) -> Result<OpaqueRegion<B, A, M>, RegisterError<M>> {
-        Ok(OpaqueRegion { whole: Whole::register_opaque(&self.inner, memory)?, brand: PhantomData })
+        Ok(OpaqueRegion { whole: Whole::register(&self.inner, memory)?, brand: PhantomData })
     }
 }
 

@@ -8,7 +8,6 @@ use super::pages::Pages;
 use super::part::UniquePart;
 use super::registration::RegionInner;
 use super::whole::{Remainder, Whole};
-use super::window::Lapsed;
 use super::{DeviceMayWrite, Exposed, PeerCannotWrite, RemoteRegion, Unexposed};
 use crate::domain::brand::Branded;
 use crate::domain::{Brand, DomainInner};
@@ -150,7 +149,7 @@ pub struct SplitRegion<B, A, M = Pages> {
 }
 
 impl<B, A, M> SplitRegion<B, A, M> {
-    fn rejoin_part(self, part: UniquePart) -> Result<MemoryRegion<B, A, M>, (Self, UniquePart)> {
+    pub(super) fn rejoin_part(self, part: UniquePart) -> Result<MemoryRegion<B, A, M>, (Self, UniquePart)> {
         match self.rest.rejoin(part) {
             Ok(whole) => Ok(whole.into_region()),
             Err((rest, part)) => Err((Self { rest, brand: PhantomData }, part)),
@@ -167,48 +166,6 @@ impl<B: Brand, A: DeviceMayWrite + Unexposed, M: Memory> SplitRegion<B, A, M> {
     pub fn rejoin(self, whole: Buffer<B>) -> Result<MemoryRegion<B, A, M>, RejoinError<Self, Buffer<B>>> {
         self.rejoin_part(whole.into_unique())
             .map_err(|(region, part)| RejoinError { region, buffer: part.into_buffer() })
-    }
-}
-
-impl<B: Brand, A: DeviceMayWrite + Unexposed, M: Memory> SplitRegion<B, A, M> {
-    /// Makes the region whole again from memory over which a window was bound. It can then be deregistered, and nothing
-    /// else.
-    ///
-    /// # Errors
-    ///
-    /// The memory is of another region, or not all of this one; both come back.
-    pub fn rejoin_lapsed(self, whole: Lapsed<B>) -> Result<LapsedRegion<B, A, M>, RejoinError<Self, Lapsed<B>>> {
-        let (part, barrier) = whole.into_unique();
-        match self.rejoin_part(part) {
-            Ok(region) => Ok(LapsedRegion(region)),
-            Err((region, part)) => Err(RejoinError { region, buffer: Lapsed::of_part(part, barrier) }),
-        }
-    }
-}
-
-/// A region over which a window was bound, on a device where the end of a window does not end accesses that had begun.
-///
-/// Only the end of the registration ends them: [`deregister`](Self::deregister). Until then the program cannot borrow
-/// the bytes.
-pub struct LapsedRegion<B, A, M = Pages>(MemoryRegion<B, A, M>);
-
-impl<B: Brand, A: Access, M: Memory> LapsedRegion<B, A, M> {
-    /// Ends the registration and gives the memory back.
-    ///
-    /// `ibv_dereg_mr(3)`.
-    ///
-    /// # Errors
-    ///
-    /// The device refused to deregister it; the region comes back, still registered.
-    #[doc(alias = "ibv_dereg_mr")]
-    pub fn deregister(self) -> Result<M, DeregisterError<Self>> {
-        self.0.deregister().map_err(|error| error.map(Self))
-    }
-}
-
-impl<B, A, M> fmt::Debug for LapsedRegion<B, A, M> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("LapsedRegion").field(&self.0).finish()
     }
 }
 

@@ -9,7 +9,7 @@
 
 use super::access::Access;
 use super::backing::sealed::Owner;
-use super::backing::{Address, HeldOwner, TakenApart};
+use super::backing::{Address, Exported, HeldOwner, TakenApart};
 use super::error::RegisterFailure;
 use super::remote::RemoteRegion;
 use super::{Exposed, options};
@@ -20,7 +20,6 @@ use crate::os::page_bytes;
 use crate::provider::handles::ObjectPtr;
 use crate::sys;
 use crate::types::{Lkey, Rkey};
-use std::os::fd::RawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicU64;
 use std::{mem, ptr, sync::Arc};
@@ -30,14 +29,6 @@ const WORD: usize = 8;
 /// How often the same bytes may be registered, one registration around the other. Each one is dropped within the drop
 /// of the one around it, so the stack sets a bound.
 const MOST_NESTED: u8 = 32;
-
-/// Memory of another driver: a descriptor of a dma-buf, and where in it the memory starts.
-#[derive(Clone, Copy, Debug)]
-#[allow(unnameable_types, reason = "in a sealed trait")]
-pub struct Exported {
-    pub(super) fd: RawFd,
-    pub(super) offset: u64,
-}
 
 /// The bytes that a registration is to be over.
 #[derive(Clone, Copy)]

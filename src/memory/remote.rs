@@ -1,7 +1,7 @@
 //! Memory that a peer granted: its address, key and rights, and the record that carries them.
 
 use super::access::{self, Access};
-use super::exposed::OutOfBounds;
+use super::error::OutOfBounds;
 use super::{Exposed, MAX_MESSAGE_BYTES};
 use crate::sys::ibv_access_flags as flags;
 use crate::types::Rkey;

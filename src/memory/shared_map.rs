@@ -6,8 +6,6 @@
 //! words no more than another thread's relaxed atomic ones would.
 
 use super::backing::{Parts, TakenApart, sealed::Owner};
-use super::opaque::{OpaqueMemory, sealed::Sealed};
-use super::registration::Exported;
 use crate::os::{self, Mapping};
 use crate::seal::Key;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -141,12 +139,6 @@ impl fmt::Debug for SharedMap {
     }
 }
 
-impl OpaqueMemory for SharedMap {}
-impl Sealed for SharedMap {
-    fn exported(&self, _: Key) -> Option<Exported> {
-        None
-    }
-}
 impl Owner for SharedMap {
     type Kept = Self;
 

@@ -5,9 +5,8 @@
 use super::backing::{Memory, TakenApart, sealed::Owner};
 use super::buffer::{Buffer, SharedBuffer};
 use super::error::{DeregisterError, RegisterError, RegisterFailure};
-use super::opaque::OpaqueMemory;
 use super::part::{Descriptor, Part, UniquePart};
-use super::registration::{Exported, RegionInner, Registration};
+use super::registration::{RegionInner, Registration};
 use super::{Access, DeviceMayWrite, Exposed, LocalRead, LocalWrite, MemoryRegion, PeerCannotWrite, Plain, Unexposed};
 use crate::domain::{Brand, DomainInner};
 use crate::error::VerbError;
@@ -26,25 +25,9 @@ pub(super) struct Whole<A, M> {
 }
 
 impl<A: Access, M: Owner> Whole<A, M> {
-    /// Registers memory of this process.
-    pub(super) fn register(domain: &Arc<DomainInner>, memory: M) -> Result<Self, RegisterError<M>>
-    where
-        M: Memory,
-    {
-        Self::register_as(domain, memory, None)
-    }
-
-    /// Registers memory that others write too.
-    pub(super) fn register_opaque(domain: &Arc<DomainInner>, memory: M) -> Result<Self, RegisterError<M>>
-    where
-        M: OpaqueMemory,
-    {
+    /// Registers `memory`.
+    pub(super) fn register(domain: &Arc<DomainInner>, memory: M) -> Result<Self, RegisterError<M>> {
         let exported = memory.exported(Key(()));
-        Self::register_as(domain, memory, exported)
-    }
-
-    /// `exported` is what `memory` says of itself.
-    fn register_as(domain: &Arc<DomainInner>, memory: M, exported: Option<Exported>) -> Result<Self, RegisterError<M>> {
         // SAFETY: `memory` owns the descriptor that it exports, and keeps it while it is taken apart.
         match unsafe { RegionInner::register::<A, M>(domain, TakenApart::of(memory), exported) } {
             Ok(inner) => Ok(Self { inner: Arc::new(inner), types: PhantomData }),

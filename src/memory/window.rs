@@ -5,8 +5,9 @@
 //! window.
 
 use super::bindable::Bindable;
+use super::lapsed::Lapsed;
 use super::options::WindowRights;
-use super::part::{Descriptor, Part, UniquePart};
+use super::part::Descriptor;
 use super::raw_window::{WindowCore, WindowInner};
 use super::registration::RegionInner;
 use super::remote::RemoteWindow;
@@ -158,13 +159,6 @@ pub struct Revoked<B, K = Type2> {
     pub memory: Bindable<B>,
 }
 
-/// The memory behind a window that was freed.
-pub struct Lapsed<B> {
-    part: Part,
-    barrier: bool,
-    brand: Branded<B>,
-}
-
 static_assertions::assert_impl_all!(BoundWindow<()>: Send, Sync);
 static_assertions::assert_not_impl_any!(Window<()>: Clone, Copy);
 static_assertions::assert_not_impl_any!(BoundWindow<()>: Clone, Copy);
@@ -189,30 +183,6 @@ impl<W> DeallocError<W> {
 impl<W> fmt::Debug for DeallocError<W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DeallocError").field("source", &self.source).finish_non_exhaustive()
-    }
-}
-
-/// Memory that the end of a window did not give back, because the device's windows are not barriers. It comes back.
-#[derive(thiserror::Error)]
-#[error(
-    "on this device the end of a window does not end accesses that had begun: deregister the region \
-     (`SplitRegion::rejoin_lapsed`)"
-)]
-pub struct NoBarrier<P> {
-    /// The memory.
-    pub memory: P,
-}
-
-impl<P> NoBarrier<P> {
-    /// The error without the memory, which is dropped: it can leave a scoped domain.
-    pub fn into_cause(self) -> NoBarrier<()> {
-        NoBarrier { memory: () }
-    }
-}
-
-impl<P> fmt::Debug for NoBarrier<P> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("NoBarrier").finish_non_exhaustive()
     }
 }
 
@@ -263,35 +233,6 @@ impl<B, K: WindowType> Window<B, K> {
     #[doc(alias = "ibv_dealloc_mw")]
     pub fn dealloc(mut self) -> Result<(), DeallocError<Self>> {
         self.inner.dealloc().map(drop).map_err(|source| DeallocError { window: self, source })
-    }
-}
-
-impl<B> Lapsed<B> {
-    fn of(mut inner: Box<WindowInner>) -> Result<Self, (Box<WindowInner>, VerbError)> {
-        match inner.dealloc() {
-            Ok(Some(part)) => Ok(Self { part, barrier: inner.is_barrier(), brand: PhantomData }),
-            // Cannot be: a window that is or may be bound has memory.
-            Ok(None) => Err((inner, VerbError::new("ibv_dealloc_mw", libc::EINVAL))),
-            Err(source) => Err((inner, source)),
-        }
-    }
-
-    /// The memory, which no request names any more, and whether the end of the window was a barrier.
-    pub(super) fn into_unique(self) -> (UniquePart, bool) {
-        (UniquePart::new(self.part), self.barrier)
-    }
-
-    pub(super) fn of_part(part: UniquePart, barrier: bool) -> Self {
-        Self { part: part.into_part(), barrier, brand: PhantomData }
-    }
-
-    /// The memory, if the device's [windows are barriers](crate::Context::windows_are_barriers).
-    ///
-    /// # Errors
-    ///
-    /// They are not. The memory comes back, for [`SplitRegion::rejoin_lapsed`](crate::SplitRegion::rejoin_lapsed).
-    pub fn reclaim(self) -> Result<Bindable<B>, NoBarrier<Self>> {
-        if self.barrier { Ok(Bindable::of_window(self.part)) } else { Err(NoBarrier { memory: self }) }
     }
 }
 
@@ -461,11 +402,5 @@ debug!(Window<B, K>, BoundWindow<B, K>, UnsettledWindow<B>);
 impl<B, K> fmt::Debug for Revoked<B, K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Revoked").field("memory", &self.memory).finish_non_exhaustive()
-    }
-}
-
-impl<B> fmt::Debug for Lapsed<B> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lapsed").field("part", &self.part).finish_non_exhaustive()
     }
 }

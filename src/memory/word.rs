@@ -1,8 +1,9 @@
-//! One word of memory that peers change.
+//! The words of a region that peers reach: copies of them, and one word as an atomic.
 
-use super::exposed::{OutOfBounds, whole_word};
+use super::error::OutOfBounds;
+use super::exposed::{copy_in, copy_out, whole_word};
 use super::options::KeepsOrder;
-use super::{Access, Exposed, Memory, MemoryRegion, PeerMayChange};
+use super::{Access, Exposed, Memory, MemoryRegion, PeerCannotWrite, PeerMayChange};
 use crate::domain::Brand;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -167,3 +168,69 @@ impl<B: Brand, A: Access, M: Memory> MemoryRegion<B, A, M> {
         Ok(bytes)
     }
 }
+
+impl<B: Brand, A: Access, M: Memory> MemoryRegion<B, A, M> {
+    /// Copies the bytes at `offset` out, word by word.
+    ///
+    /// The bytes of one word are of one moment; different words may be of different moments, in any order. Words that
+    /// belong together need a completion after them, or a version number before and behind them. Check the copy and not
+    /// the memory, which a peer may have changed since.
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfBounds`]; nothing is copied.
+    pub fn read_into(&self, offset: usize, bytes: &mut [u8]) -> Result<(), OutOfBounds>
+    where
+        A: Exposed,
+    {
+        copy_out(self.inner(), offset, bytes)
+    }
+
+    /// Copies `bytes` in at `offset`, word by word.
+    ///
+    /// Where the range starts or ends inside a word, the rest of the word is written back unchanged, so a peer's write
+    /// to that rest at the same time may be lost. A range of whole words has no such loss.
+    ///
+    /// It takes `&mut self`, because a region that peers may only read also gives out `&[u8]`.
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfBounds`]; nothing is copied.
+    pub fn write_from(&mut self, offset: usize, bytes: &[u8]) -> Result<(), OutOfBounds>
+    where
+        A: Exposed,
+    {
+        copy_in(self.inner(), offset, bytes)
+    }
+
+    /// Loads the word at `offset`, a multiple of 8; native byte order.
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfBounds`], also where `offset` is not a multiple of 8.
+    pub fn load(&self, offset: usize) -> Result<u64, OutOfBounds>
+    where
+        A: Exposed,
+    {
+        Ok(whole_word(self.inner(), offset)?.load(Ordering::Relaxed))
+    }
+
+    /// Stores the word at `offset`, a multiple of 8; native byte order.
+    ///
+    /// # Errors
+    ///
+    /// As [`load`](Self::load).
+    pub fn store(&mut self, offset: usize, value: u64) -> Result<(), OutOfBounds>
+    where
+        A: Exposed,
+    {
+        whole_word(self.inner(), offset)?.store(value, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+/// `as_bytes` is sound beside reads of peers. `write_from` and `store` take `&mut self`, so they never run beside it.
+const _: () = {
+    const fn reads_only<A: PeerCannotWrite>() {}
+    reads_only::<super::RemoteRead>();
+};

@@ -4,7 +4,7 @@
 use interlock::Memory;
 
 fn take_apart<M: Memory>(memory: M) {
-    let _ = memory.into_raw(interlock::seal::Key(()));
+    let _ = memory.take_apart(interlock::seal::Key(()));
 }
 
 fn main() {}

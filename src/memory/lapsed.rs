@@ -1,0 +1,113 @@
+//! Memory behind a window that was freed: how it becomes the program's again.
+
+use super::bindable::Bindable;
+use super::error::{DeregisterError, RejoinError};
+use super::part::{Part, UniquePart};
+use super::raw_window::WindowInner;
+use super::{Access, DeviceMayWrite, Memory, MemoryRegion, Pages, SplitRegion, Unexposed};
+use crate::domain::Brand;
+use crate::domain::brand::Branded;
+use crate::error::VerbError;
+use std::{fmt, marker::PhantomData};
+
+/// The memory behind a window that was freed.
+pub struct Lapsed<B> {
+    part: Part,
+    barrier: bool,
+    brand: Branded<B>,
+}
+
+/// Memory that the end of a window did not give back, because the device's windows are not barriers. It comes back.
+#[derive(thiserror::Error)]
+#[error(
+    "on this device the end of a window does not end accesses that had begun: deregister the region \
+     (`SplitRegion::rejoin_lapsed`)"
+)]
+pub struct NoBarrier<P> {
+    /// The memory.
+    pub memory: P,
+}
+
+impl<P> NoBarrier<P> {
+    /// The error without the memory, which is dropped: it can leave a scoped domain.
+    pub fn into_cause(self) -> NoBarrier<()> {
+        NoBarrier { memory: () }
+    }
+}
+
+impl<P> fmt::Debug for NoBarrier<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NoBarrier").finish_non_exhaustive()
+    }
+}
+
+impl<B> Lapsed<B> {
+    pub(super) fn of(mut inner: Box<WindowInner>) -> Result<Self, (Box<WindowInner>, VerbError)> {
+        match inner.dealloc() {
+            Ok(Some(part)) => Ok(Self { part, barrier: inner.is_barrier(), brand: PhantomData }),
+            // Cannot be: a window that is or may be bound has memory.
+            Ok(None) => Err((inner, VerbError::new("ibv_dealloc_mw", libc::EINVAL))),
+            Err(source) => Err((inner, source)),
+        }
+    }
+
+    /// The memory, if the device's [windows are barriers](crate::Context::windows_are_barriers).
+    ///
+    /// # Errors
+    ///
+    /// They are not. The memory comes back, for [`SplitRegion::rejoin_lapsed`](crate::SplitRegion::rejoin_lapsed).
+    pub fn reclaim(self) -> Result<Bindable<B>, NoBarrier<Self>> {
+        if self.barrier { Ok(Bindable::of_window(self.part)) } else { Err(NoBarrier { memory: self }) }
+    }
+}
+
+impl<B: Brand, A: DeviceMayWrite + Unexposed, M: Memory> SplitRegion<B, A, M> {
+    /// Makes the region whole again from memory over which a window was bound. It can then be deregistered, and nothing
+    /// else.
+    ///
+    /// # Errors
+    ///
+    /// The memory is of another region, or not all of this one; both come back.
+    pub fn rejoin_lapsed(self, whole: Lapsed<B>) -> Result<LapsedRegion<B, A, M>, RejoinError<Self, Lapsed<B>>> {
+        let Lapsed { part, barrier, brand } = whole;
+        // The window has ended, so no request names the part.
+        match self.rejoin_part(UniquePart::new(part)) {
+            Ok(region) => Ok(LapsedRegion(region)),
+            Err((region, part)) => {
+                Err(RejoinError { region, buffer: Lapsed { part: part.into_part(), barrier, brand } })
+            }
+        }
+    }
+}
+
+/// A region over which a window was bound, on a device where the end of a window does not end accesses that had begun.
+///
+/// Only the end of the registration ends them: [`deregister`](Self::deregister). Until then the program cannot borrow
+/// the bytes.
+pub struct LapsedRegion<B, A, M = Pages>(MemoryRegion<B, A, M>);
+
+impl<B: Brand, A: Access, M: Memory> LapsedRegion<B, A, M> {
+    /// Ends the registration and gives the memory back.
+    ///
+    /// `ibv_dereg_mr(3)`.
+    ///
+    /// # Errors
+    ///
+    /// The device refused to deregister it; the region comes back, still registered.
+    #[doc(alias = "ibv_dereg_mr")]
+    pub fn deregister(self) -> Result<M, DeregisterError<Self>> {
+        self.0.deregister().map_err(|error| error.map(Self))
+    }
+}
+
+impl<B, A, M> fmt::Debug for LapsedRegion<B, A, M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("LapsedRegion").field(&self.0).finish()
+    }
+}
+
+impl<B> fmt::Debug for Lapsed<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lapsed").field("part", &self.part).finish_non_exhaustive()
+    }
+}
