@@ -500,7 +500,7 @@ const UNCHECKED: &[Unchecked] = &[
     },
     Unchecked {
         without: "the queue of the receives",
-        changes: &[("queue/core.rs", "for queue in [sends, receives] {", "for queue in [sends] {")],
+        changes: &[("queue/create.rs", "for queue in [sends, receives] {", "for queue in [sends] {")],
         tests: &[
             "a_pair_on_a_shared_queue_completes_in_its_own_domain",
             "a_queue_pair_completes_on_a_queue_of_its_own_domain",

@@ -244,7 +244,7 @@ impl CqInner {
     /// event tells when it is time to destroy them.
     pub(super) fn next_look(&self, has_guests: bool) -> Option<Duration> {
         let leaving = has_guests.then_some(LOOK_AFTER);
-        let quiet = self.domain.context.promises().quirks.flushes_quietly.then_some(LOOK_ANYWAY);
+        let quiet = self.domain.context.promises().quirks.completes_quietly.then_some(LOOK_ANYWAY);
         [self.domain.context.next_timer(), leaving, quiet].into_iter().flatten().min()
     }
 

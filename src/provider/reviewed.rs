@@ -224,13 +224,14 @@ pub(crate) struct Quirks {
     pub(crate) nudge_after_drain: bool,
     /// A resize of a shared receive queue that fails with `EINVAL` may have freed the old queue.
     pub(crate) shared_resize_loses: bool,
-    /// Requests may be flushed without a completion event.
-    pub(crate) flushes_quietly: bool,
+    /// Events do not tell of all completions: flushed requests make none, or a poll overlooks a completion whose event was
+    /// taken. Whoever sleeps looks again from time to time.
+    pub(crate) completes_quietly: bool,
 }
 
 impl Quirks {
     const NONE: Self =
-        Self { reset_twice: false, nudge_after_drain: false, shared_resize_loses: false, flushes_quietly: false };
+        Self { reset_twice: false, nudge_after_drain: false, shared_resize_loses: false, completes_quietly: false };
 }
 
 /// A provider that nobody has reviewed. The other rows start from this one, so that each lists what it promises.
@@ -247,7 +248,7 @@ pub(crate) const UNREVIEWED: Promises = Promises {
     sessions: Sessions::No,
     walk: Walk::No,
     windows: Windows::NoBarrier,
-    quirks: Quirks { reset_twice: true, nudge_after_drain: false, shared_resize_loses: true, flushes_quietly: true },
+    quirks: Quirks { reset_twice: true, nudge_after_drain: false, shared_resize_loses: true, completes_quietly: true },
 };
 
 /// The soft device, as the specification has it.
@@ -280,7 +281,7 @@ pub(crate) const RXE: Promises = Promises {
     resizes: true,
     sessions: Sessions::SingleElement,
     walk: Walk::Singly,
-    quirks: Quirks { flushes_quietly: false, nudge_after_drain: true, ..UNREVIEWED.quirks },
+    quirks: Quirks { completes_quietly: false, nudge_after_drain: true, ..UNREVIEWED.quirks },
     ..UNREVIEWED
 };
 
@@ -327,15 +328,19 @@ pub(crate) const MLX4: Promises = Promises {
 };
 
 /// Intel: E800, X722.
-pub(crate) const IRDMA: Promises =
-    Promises { name: "irdma", refusal_is_sure: true, quirks: Quirks::NONE, ..UNREVIEWED };
+pub(crate) const IRDMA: Promises = Promises {
+    name: "irdma",
+    refusal_is_sure: true,
+    quirks: Quirks { completes_quietly: true, ..Quirks::NONE },
+    ..UNREVIEWED
+};
 
 /// Broadcom.
 pub(crate) const BNXT_RE: Promises = Promises {
     name: "bnxt_re",
     refusal_is_sure: true,
     shared: Shared::Yes,
-    quirks: Quirks { flushes_quietly: true, ..Quirks::NONE },
+    quirks: Quirks { completes_quietly: true, ..Quirks::NONE },
     ..UNREVIEWED
 };
 

@@ -213,6 +213,30 @@ fn messages_arrive_whole_and_buffers_come_back_once() {
     }
 }
 
+/// A poll may overlook a completion that is there, and whose event is gone. A sleeper finds it all the same.
+#[test]
+fn a_sleeper_finds_what_a_poll_overlooked() {
+    for profile in profiles()
+        .into_iter()
+        .filter(|&profile| profile != Profile::Rxe && !posts_fail(profile) && !objects_die(profile))
+    {
+        let (_fabric, domain, port) = stage!(profile);
+        let (queue, mut poller) = domain.completion_queue(64).unwrap();
+        let (mut left, mut right) = connected(&domain, &queue, &port);
+        for round in 0..rounds(60) {
+            right.post_receive(domain.buffer(8).unwrap()).unwrap();
+            left.post_send(domain.buffer(8).unwrap()).unwrap();
+            for _ in 0..2 {
+                let begun = Instant::now();
+                let completion = poller.wait(PATIENCE).unwrap_or_else(|error| panic!("{profile:?} {round}: {error}"));
+                // At the deadline a sleeper looks anyway.
+                assert!(begun.elapsed() < PATIENCE, "{profile:?} {round}: it slept to the end");
+                completion.check().unwrap();
+            }
+        }
+    }
+}
+
 #[test]
 fn a_write_of_a_small_message_is_there_when_its_completion_is() {
     for profile in profiles() {

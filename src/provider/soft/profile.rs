@@ -249,7 +249,7 @@ impl Habits {
             late: 2,
             scribbles: 2,
             short_polls: 4,
-            empty_polls: unless(row.shared != Shared::No, 8),
+            empty_polls: unless(row.shared != Shared::No || !row.quirks.completes_quietly, 8),
             lossy_polls: unless(!dies, 512),
             lame_destroys: unless(!dies, 4),
             hides_posts: unless(!fails, 256),
@@ -257,7 +257,7 @@ impl Habits {
             refuses_posts: unless(!fails, 128),
             halves_posts: unless(!fails, 32),
             spurious_events: 8,
-            quiet_flushes: row.quirks.flushes_quietly,
+            quiet_flushes: row.quirks.completes_quietly,
             shifts_blame: !row.retires_prefix,
             calls_all_sends: true,
             leaves_fields: !row.polls_fresh,
@@ -296,7 +296,7 @@ fn promises(seed: u64) -> Promises {
         windows: Windows::NoBarrier,
         ..UNREVIEWED
     };
-    row.quirks.flushes_quietly = coin();
+    row.quirks.completes_quietly = coin();
     row.teardown = match one_of(3) {
         0 => Teardown::Anytime,
         1 => Teardown::PolledIfShared,
