@@ -1,8 +1,8 @@
-//! From 1 to 10,000 queue pairs on one completion queue: what a completion costs, what a pair takes, and 64 threads that post
-//! to one that polls.
+//! From 1 to 10,000 queue pairs on one completion queue: what a completion costs, what a pair takes, and 64 threads
+//! that post to one that polls.
 //!
-//! On the soft device, or on the one that `INTERLOCK_DEVICE` names, as far as its limits go. Every message is looked at:
-//! the exit status is not 0 if one goes astray.
+//! On the soft device, or on the one that `INTERLOCK_DEVICE` names, as far as its limits go. Every message is looked
+//! at: the exit status is not 0 if one goes astray.
 //!
 //! ```sh
 //! cargo bench --bench scale

@@ -1,5 +1,5 @@
-//! A soak: pairs by the dozen, every operation, faults, pairs that break, come back and are made anew, at full rate on the
-//! soft device. Every request is accounted for, and so is the heap.
+//! A soak: pairs by the dozen, every operation, faults, pairs that break, come back and are made anew, at full rate on
+//! the soft device. Every request is accounted for, and so is the heap.
 //!
 //! ```sh
 //! cargo bench --bench soak                       # 10 s
@@ -7,9 +7,9 @@
 //! cargo bench --bench soak -- --seed 7           # the same again, but for what threads do
 //! ```
 //!
-//! Each second has three parts: a world that lasts as long as the soak, and is taken down to its completion queues at the end
-//! of the second; new worlds, of which nothing may be left; and threads that race. Worlds are deterministic. A violation
-//! panics, which ends the program with a status that is not 0.
+//! Each second has three parts: a world that lasts as long as the soak, and is taken down to its completion queues at
+//! the end of the second; new worlds, of which nothing may be left; and threads that race. Worlds are deterministic. A
+//! violation panics, which ends the program with a status that is not 0.
 #![deny(unsafe_code)]
 
 #[allow(unsafe_code, reason = "the allocator that counts")]

@@ -7,13 +7,14 @@
 //! - what only the device can know comes back as a typed value;
 //! - what the program hands to the device nobody can touch until the device has handed it back.
 //!
-//! All of it is safe Rust: nothing of this interface is `unsafe` to use. Only who brings memory of a kind that the library
-//! does not know implements an `unsafe` trait for it, [`ForeignMemory`].
+//! All of it is safe Rust: nothing of this interface is `unsafe` to use. Only who brings memory of a kind that the
+//! library does not know implements an `unsafe` trait for it, [`ForeignMemory`].
 //!
 //! # A first program
 //!
 //! Two queue pairs of one process greet each other. `soft0` is a simulated device inside the process, so this runs
-//! everywhere; [`Context::open_default`] takes the RDMA device of the machine instead, and is an error where there is none.
+//! everywhere; [`Context::open_default`] takes the RDMA device of the machine instead, and is an error where there is
+//! none.
 //!
 //! ```
 //! use interlock::{Context, Limits};
@@ -84,15 +85,17 @@
 //! | `wr_id` | [`WorkId`] | the name of a posted request |
 //! | what goes out of band | [`Endpoint`], [`RemoteRegion`] | records of fixed length, with a version |
 //!
-//! The C names are aliases: search this documentation for `ibv_post_send` or `IBV_QPS_RTR`. [`verbs`] has them call by call.
+//! The C names are aliases: search this documentation for `ibv_post_send` or `IBV_QPS_RTR`. [`verbs`] has them call by
+//! call.
 //!
 //! # States of a queue pair
 //!
 //! A transition is a method that consumes the pair and gives one of the next type, or an error with the pair as it was.
-//! [`State`] has the diagram, and what each state allows. [`connect`](QueuePair::connect) does the middle two transitions.
+//! [`State`] has the diagram, and what each state allows. [`connect`](QueuePair::connect) does the middle two
+//! transitions.
 //!
-//! The type says what the program asked for last. The device can enter Error by itself at any time: completions tell, and
-//! posts are then refused as [`PostError::Broken`].
+//! The type says what the program asked for last. The device can enter Error by itself at any time: completions tell,
+//! and posts are then refused as [`PostError::Broken`].
 //!
 //! # Who owns memory
 //!
@@ -108,20 +111,20 @@
 //! may still write is leaked, never freed. It comes back by the request's own completion, or once the device has
 //! destroyed or reset the pair or ended the registration, and said so.
 //!
-//! What a device may be believed differs from provider to provider. [`Context::promises`] says what the library takes for granted of one;
-//! what is not promised it does in another way, or refuses.
+//! What a device may be believed differs from provider to provider. [`Context::promises`] says what the library takes
+//! for granted of one; what is not promised it does in another way, or refuses.
 //!
 //! Memory that a peer may write is never a `&[u8]`, because it can change while one looks.
-//! [`deregister`](MemoryRegion::deregister) ends the peer's access and gives the memory back as what it was; a [`Lease`] of
-//! a region, or of a part of one, has an hour for that. The rights of a
-//! region are a type parameter; [`Access`] has the table of what each preset allows.
+//! [`deregister`](MemoryRegion::deregister) ends the peer's access and gives the memory back as what it was; a
+//! [`Lease`] of a region, or of a part of one, has an hour for that. The rights of a region are a type parameter;
+//! [`Access`] has the table of what each preset allows.
 //!
-//! Memory that is not the library's is borrowed for the length of a closure: see [`scope`]. It is back when the closure's
-//! scope ends, whatever happens in it; what has not completed by then is cut off.
+//! Memory that is not the library's is borrowed for the length of a closure: see [`scope`]. It is back when the
+//! closure's scope ends, whatever happens in it; what has not completed by then is cut off.
 //!
 //! Everything of a protection domain bears the domain's [brand](Brand) `B`. Objects of two domains do not fit together:
-//! ``expected `Buffer<Storage>`, found `Buffer<Scratch>` ``. Where only the run tells how many domains there are, the brand is
-//! [`Checked`], and mixing is refused when it happens.
+//! ``expected `Buffer<Storage>`, found `Buffer<Scratch>` ``. Where only the run tells how many domains there are, the
+//! brand is [`Checked`], and mixing is refused when it happens.
 //!
 //! # Errors
 //!
@@ -131,14 +134,14 @@
 //! - [`VerbError`] is a verb that failed: its C name, and the `errno`.
 //! - [`PostError`] is a request that was not posted: full queue, broken pair, request at fault, refused. One of its
 //!   variants, [`Uncertain`](PostError::Uncertain), keeps the buffer: the provider did not say whether it took it.
-//! - [`Failure`] is a request that was posted and did not succeed: which, why ([`Status`], explained in words), and what
-//!   broke the pair first, if this one was only flushed.
+//! - [`Failure`] is a request that was posted and did not succeed: which, why ([`Status`], explained in words), and
+//!   what broke the pair first, if this one was only flushed.
 //! - [`PollError`], [`WaitError`], [`ResizeError`] and [`Undrained`] are about completion queues, [`EventsError`] about
 //!   asynchronous events.
 //!
 //! `?` turns all of them into a `Box<dyn Error>` (`Send` and `Sync` too) where the brand is a named one. An error that
-//! holds an object of a scoped brand does not leave the closure of [`Context::with_domain`]. Each error that holds an object has
-//! a method `into_cause`, which drops the object and gives an error that can leave:
+//! holds an object of a scoped brand does not leave the closure of [`Context::with_domain`]. Each error that holds an
+//! object has a method `into_cause`, which drops the object and gives an error that can leave:
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
@@ -155,8 +158,8 @@
 //! # }
 //! ```
 //!
-//! The text of an error says what to do. A `main` that returns one shows its `Debug` form instead: print the error and its
-//! [`source`](std::error::Error::source)s, as the examples do.
+//! The text of an error says what to do. A `main` that returns one shows its `Debug` form instead: print the error and
+//! its [`source`](std::error::Error::source)s, as the examples do.
 //!
 //! Nothing here panics, and no destructor fails silently: what had to be leaked is said on standard error.
 //!
@@ -165,8 +168,8 @@
 //! [`soft`] is an RDMA device inside the process, for tests and for the first run: no hardware, no kernel module, no
 //! package. It keeps to the specification and checks what hardware checks. The devices `soft0` and `soft1` are always
 //! there; a [`soft::Fabric`] of your own can be stepped by hand and told to fail ([`soft::Fault`]), and
-//! [`Context::open_on`] opens its devices. It is a test device, never a transport between processes: each process has addresses of
-//! its own, and a peer in another process does not answer. It is never chosen silently: a program or
+//! [`Context::open_on`] opens its devices. It is a test device, never a transport between processes: each process has
+//! addresses of its own, and a peer in another process does not answer. It is never chosen silently: a program or
 //! `INTERLOCK_DEVICE=soft0` names it, and a build without the feature `soft` has nothing of it.
 //!
 //! # Features
@@ -177,9 +180,9 @@
 //! | `bindgen` | yes | its bindings are made from the installed headers at build time, which needs libclang; includes `rdma-core` |
 //! | `soft` | yes | the soft device |
 //!
-//! Without `bindgen` the bindings of this package serve, for x86-64 and 64-bit Arm; they suit the libibverbs of rdma-core 44
-//! and later. With `soft` alone nothing is linked and only the soft device exists. One of `rdma-core` and `soft` must be
-//! there.
+//! Without `bindgen` the bindings of this package serve, for x86-64 and 64-bit Arm; they suit the libibverbs of
+//! rdma-core 44 and later. With `soft` alone nothing is linked and only the soft device exists. One of `rdma-core` and
+//! `soft` must be there.
 //!
 //! The environment variable `INTERLOCK_DEVICE` names the device that [`Context::open_default`] takes; `soft0` is one.
 //!

@@ -1,7 +1,7 @@
 //! From C to here, call by call: for who knows the verbs and looks for the method.
 //!
-//! Nothing is in this module but this page. Each row links to what does the same; most of the C names are also aliases in the
-//! search of this documentation.
+//! Nothing is in this module but this page. Each row links to what does the same; most of the C names are also aliases
+//! in the search of this documentation.
 //!
 //! # Devices
 //!

@@ -1,5 +1,5 @@
-//! The floor plan of `src/`, read from the source: which floor uses which, which files use each other in a circle, where
-//! `unsafe` is, and how many names stand at the front door.
+//! The floor plan of `src/`, read from the source: which floor uses which, which files use each other in a circle,
+//! where `unsafe` is, and how many names stand at the front door.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

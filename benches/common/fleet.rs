@@ -56,8 +56,9 @@ impl<B: Brand> Fleet<B> {
         fleet
     }
 
-    /// Sends `messages`, over the first `among` pairs in turn, with as many at a time as one pair holds. Two completions
-    /// each. Says how many arrived at a pair other than the one that they were sent on: none, if all is well.
+    /// Sends `messages`, over the first `among` pairs in turn, with as many at a time as one pair holds. Two
+    /// completions each. Says how many arrived at a pair other than the one that they were sent on: none, if all is
+    /// well.
     #[inline(never)]
     pub(crate) fn exchange(&mut self, messages: usize, among: usize) -> usize {
         let mut left = messages;
@@ -124,8 +125,8 @@ pub(crate) struct Crowd {
     pub(crate) elapsed: std::time::Duration,
 }
 
-/// `threads` threads, each with the send halves of `pairs_each` pairs, and `messages_each` messages per thread. The thread
-/// that calls polls, gives buffers back, and posts the receives.
+/// `threads` threads, each with the send halves of `pairs_each` pairs, and `messages_each` messages per thread. The
+/// thread that calls polls, gives buffers back, and posts the receives.
 pub(crate) fn crowd<B: Brand>(
     domain: &ProtectionDomain<B>,
     port: &Port,

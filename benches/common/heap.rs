@@ -1,8 +1,8 @@
 //! An allocator that counts, and that can tell whose an allocation is.
 //!
-//! Objects of the library and of the soft device come from one allocator. They are told apart by the call stack: memory is the
-//! device's if it was asked for while a function of `interlock::provider::soft` was running. Stacks are looked at only
-//! inside [`attribute`], since a look takes some 0.1 ms.
+//! Objects of the library and of the soft device come from one allocator. They are told apart by the call stack: memory
+//! is the device's if it was asked for while a function of `interlock::provider::soft` was running. Stacks are looked
+//! at only inside [`attribute`], since a look takes some 0.1 ms.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::backtrace::Backtrace;

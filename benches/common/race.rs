@@ -253,7 +253,8 @@ impl<B: Brand> Lane<'_, B> {
         });
         let numbers = [left.number(), right.number()];
         for number in numbers {
-            // A pair sees itself drained when the poller has taken the last completion, which may still be on its way here.
+            // A pair sees itself drained when the poller has taken the last completion, which may still be on its way
+            // here.
             let deadline = Instant::now() + PATIENCE;
             loop {
                 self.read();

@@ -2,8 +2,8 @@
 //!
 //! What is checked all the time:
 //! - each queue gives its requests back in the order of posting, each once, with the memory that it was posted with;
-//! - what succeeded did what it says: messages arrive once and in order, words and windows hold what was written, atomics
-//!   were executed once;
+//! - what succeeded did what it says: messages arrive once and in order, words and windows hold what was written,
+//!   atomics were executed once;
 //! - nothing succeeds after a failure, and nothing fails as destroyed that was not;
 //! - in between, when all pairs are gone, all buffers and all room on the completion queues are back.
 //!
@@ -26,7 +26,8 @@ use std::time::Duration;
 /// Bytes of most buffers, and of a few.
 const LEN: usize = 64;
 const SHORT: usize = 16;
-/// Words of the peer's memory that each end of a link works on: one for atomics, the rest is written and read as a whole.
+/// Words of the peer's memory that each end of a link works on: one for atomics, the rest is written and read as a
+/// whole.
 const WINDOW: usize = 8;
 const MOST_SENDS: usize = 48;
 /// Stands for the number of a message that is sent from shared memory, or inline.
@@ -1120,8 +1121,8 @@ fn check<B>(posted: &Posted, outcome: Outcome, buffer: &Buffer<B>, own: &mut Boo
     }
 }
 
-/// A world on a fabric of its own, from its beginning to its end: `steps`, taken down after each `checkpoint_every`; at the
-/// end in order, or with a broken completion queue.
+/// A world on a fabric of its own, from its beginning to its end: `steps`, taken down after each `checkpoint_every`; at
+/// the end in order, or with a broken completion queue.
 pub(crate) fn generation(seed: u64, links: usize, steps: usize, checkpoint_every: usize) -> Tally {
     let fabric = Fabric::manual();
     let context = Context::open_on(&fabric, "world").expect("a device");

@@ -214,8 +214,8 @@ impl<B> AsMut<[u8]> for Buffer<B> {
     }
 }
 
-/// All of its capacity, for one more registration: with rights of peers, who then reach these bytes of its region and no
-/// others.
+/// All of its capacity, for one more registration: with rights of peers, who then reach these bytes of its region and
+/// no others.
 impl<B> Memory for Buffer<B> {}
 impl<B> Sealed for Buffer<B> {}
 impl<B> Owner for Buffer<B> {

@@ -169,7 +169,8 @@ impl RegionInner {
         Ok(Self::of(registration, span, rights, None))
     }
 
-    /// Registers borrowed memory. The registration comes out apart from the region, which then only knows address and keys.
+    /// Registers borrowed memory. The registration comes out apart from the region, which then only knows address and
+    /// keys.
     ///
     /// # Safety
     ///

@@ -148,7 +148,8 @@ pub(crate) enum Shared {
 }
 
 impl Shared {
-    /// Whether they may be used now. If not: the environment variable that would allow it, with its value, if there is one.
+    /// Whether they may be used now. If not: the environment variable that would allow it, with its value, if there is
+    /// one.
     pub(crate) fn check(self) -> Result<(), Option<(&'static str, &'static str)>> {
         match self {
             Self::Yes => Ok(()),
@@ -224,8 +225,8 @@ pub(crate) struct Quirks {
     pub(crate) nudge_after_drain: bool,
     /// A resize of a shared receive queue that fails with `EINVAL` may have freed the old queue.
     pub(crate) shared_resize_loses: bool,
-    /// Events do not tell of all completions: flushed requests make none, or a poll overlooks a completion whose event was
-    /// taken. Whoever sleeps looks again from time to time.
+    /// Events do not tell of all completions: flushed requests make none, or a poll overlooks a completion whose event
+    /// was taken. Whoever sleeps looks again from time to time.
     pub(crate) completes_quietly: bool,
 }
 

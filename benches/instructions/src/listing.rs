@@ -102,8 +102,8 @@ impl Listing {
         seen
     }
 
-    /// Where the jump tables of a function point: tables of 32-bit distances from the table itself. Too much rather than
-    /// too little, since what follows a table is read too as long as it looks like one.
+    /// Where the jump tables of a function point: tables of 32-bit distances from the table itself. Too much rather
+    /// than too little, since what follows a table is read too as long as it looks like one.
     pub fn jump_targets(&self, function: &Function) -> Vec<u64> {
         let mut targets = Vec::new();
         if !function.code.values().any(|instruction| instruction.flow == Flow::JumpAnywhere) {

@@ -1,5 +1,5 @@
-//! What is looked at: one function for each operation of the data path. They neither unwrap nor index, and give on whatever
-//! they are given, so that nothing is dropped. Run, it prints their names.
+//! What is looked at: one function for each operation of the data path. They neither unwrap nor index, and give on
+//! whatever they are given, so that nothing is dropped. Run, it prints their names.
 #![forbid(unsafe_code)]
 
 use interlock::{

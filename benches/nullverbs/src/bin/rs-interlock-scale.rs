@@ -1,8 +1,8 @@
 //! Pairs that take turns on one completion queue, as in `scale.c`:
 //! `rs-interlock-scale PAIRS MESSAGES ROUNDS [shuffled]`.
 //!
-//! Prints `NS <nanoseconds>`, those of `MESSAGES` completions in the fastest of `ROUNDS`. Exit status 2: it was called as
-//! a contender, which it is none of.
+//! Prints `NS <nanoseconds>`, those of `MESSAGES` completions in the fastest of `ROUNDS`. Exit status 2: it was called
+//! as a contender, which it is none of.
 #![forbid(unsafe_code)]
 
 use interlock::{Buffer, Context, Limits, Poller, Posting, QueuePair, WorkId};
