@@ -123,6 +123,7 @@ impl Latitudes {
 
     /// Looks at the elements of a request as careless providers do: they read the first one of an empty list, and take
     /// an element of no bytes for one of 2^31.
+    #[inline]
     pub(super) fn inspect<W: Linked>(&mut self, request: &Request<'_, W>, is_inline: bool) {
         if !self.habits.reads_lists {
             return;

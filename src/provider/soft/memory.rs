@@ -211,17 +211,17 @@ impl<'a> Source<'a> {
     ///
     /// The era of the spans lasts for as long as the result is used.
     unsafe fn pieces(self) -> impl Iterator<Item = Piece<'a>> {
-        let own = [self.header, self.inline].into_iter().filter(|bytes| !bytes.is_empty());
+        let own = |bytes: &'a [u8]| (!bytes.is_empty()).then(|| Piece::of_bytes(bytes)).into_iter();
         // SAFETY: the era lasts (caller).
-        own.map(Piece::of_bytes).chain(self.registered.iter().map(|span| unsafe { span.piece() }))
+        own(self.header).chain(own(self.inline)).chain(self.registered.iter().map(|span| unsafe { span.piece() }))
     }
 }
 
 /// Copies bytes until `from` or `to` ends. Does nothing if a span is of an earlier era, or one of `to` is not writable:
 /// the caller has found them under this lock, so neither happens.
 pub(super) fn copy(era: &Era, from: Source<'_>, to: &[Span]) {
-    let current = from.registered.iter().chain(to).all(|span| span.era == era.0);
-    let permitted = current && to.iter().all(|span| span.writable);
+    let readable = from.registered.iter().all(|span| span.era == era.0);
+    let permitted = readable && to.iter().all(|span| span.era == era.0 && span.writable);
     debug_assert!(permitted, "memory was found under another lock, or to be read");
     if permitted {
         // SAFETY: this era lasts while it is borrowed.

@@ -18,6 +18,7 @@ pub(super) struct Sges {
 
 impl Sges {
     /// A copy of `list`. `spare` gives a vector that is used again.
+    #[inline(always)]
     pub(super) fn new(list: &[ibv_sge], spare: impl FnOnce() -> Vec<ibv_sge>) -> Self {
         let mut sges = Self { few: [ibv_sge::default(); FEW], len: list.len(), many: Vec::new() };
         if list.len() <= FEW {
