@@ -1,6 +1,6 @@
 //! Attributes that a pair changes without leaving its state, and what the device says that they are.
 
-use super::attr::{Modify, PeerPath, PeerRights};
+use super::attributes::{Modify, PeerPath, PeerRights};
 use super::error::TransitionFailure;
 use super::pair::QueuePair;
 use super::state::{Alterable, AlterableWhileDraining, DeviceState, ReadyToSend, SendQueueDrain, State};

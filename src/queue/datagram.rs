@@ -1,10 +1,9 @@
 //! Unreliable datagrams: address handles, recipients, and the transitions of their queue pairs.
 
-use super::attr::{Modify, PeerPath};
+use super::attributes::{Modify, PeerPath};
 use super::error::TransitionError;
 use super::pair::QueuePair;
-use super::post_error::PostError;
-use super::request::{RequestMemory, SendMemory, SendTo, WorkRequest, sealed};
+use super::request::{RequestMemory, SendMemory, SendTo, sealed};
 use super::state::{GoesTo, PostSend, ReadyToReceive, ReadyToSend, State};
 use super::transport::{Carries, Connectionless, OnShared, Transport, UnreliableDatagram, code};
 use crate::completion::Datagram;
@@ -12,7 +11,7 @@ use crate::device::{LinkLayer, Port};
 use crate::domain::brand::Branded;
 use crate::domain::{Brand, DomainId, ProtectionDomain};
 use crate::error::VerbError;
-use crate::inflight::{AhInner, Entry, HEADER_BYTES, Operation, WorkId};
+use crate::inflight::{AhInner, Entry, HEADER_BYTES, Operation, PostError, Postable, To, WorkId, WorkRequest};
 use crate::memory::{Descriptor, ListInner};
 use crate::queue::Endpoint;
 use crate::seal::Key;
@@ -159,10 +158,6 @@ impl<B> Recipient<B> {
         Self::new(handle, Qpn::MULTICAST, qkey)
     }
 
-    pub(super) fn handle(&self) -> &Arc<AhInner> {
-        &self.handle.inner
-    }
-
     /// The queue pair.
     pub fn queue_pair(&self) -> Qpn {
         self.queue_pair
@@ -235,13 +230,13 @@ impl<B, M> sealed::IntoMemory for Addressed<B, M> {
 
 impl<B, M: SendMemory<B>> RequestMemory<B, SendTo> for Addressed<B, M> {}
 impl<B, M: SendMemory<B>> sealed::Request<B, SendTo> for Addressed<B, M> {}
-impl<B, M: SendMemory<B>> sealed::Stageable<B> for Addressed<B, M> {
+impl<B, M: SendMemory<B>> Postable<B> for Addressed<B, M> {
     type Rest = (Recipient<B>, M::Rest);
     fn filled(&self, key: Key) -> usize {
         self.memory.filled(key)
     }
     fn is_of(&self, domain: DomainId, key: Key) -> bool {
-        self.memory.is_of(domain, key) && self.recipient.handle().domain() == domain
+        self.memory.is_of(domain, key) && self.recipient.handle.inner.domain() == domain
     }
     fn part(&self, key: Key) -> Option<&Descriptor> {
         self.memory.part(key)
@@ -255,8 +250,9 @@ impl<B, M: SendMemory<B>> sealed::Stageable<B> for Addressed<B, M> {
     fn extent(&self, key: Key) -> (usize, usize) {
         self.memory.extent(key)
     }
-    fn recipient(&self, _: Key) -> Option<&Recipient<B>> {
-        Some(&self.recipient)
+    fn recipient(&self, _: Key) -> Option<To<'_>> {
+        let Recipient { handle, queue_pair, qkey } = &self.recipient;
+        Some(To { handle: &handle.inner, queue_pair: *queue_pair, qkey: *qkey })
     }
     fn into_entry(self, operation: Operation, key: Key) -> (Entry, Self::Rest) {
         let Self { memory, recipient } = self;
@@ -394,7 +390,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         T: Connectionless,
     {
         let busy = VerbError::new("ibv_attach_mcast", libc::EBUSY);
-        self.inner.unsplit().ok_or(busy)?.attach(group, lid)
+        self.inner.unsplit().ok_or(busy)?.raw.attach(group, lid)
     }
 
     /// Leaves a multicast group.
@@ -410,6 +406,6 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         T: Connectionless,
     {
         let busy = VerbError::new("ibv_detach_mcast", libc::EBUSY);
-        self.inner.unsplit().ok_or(busy)?.detach(group, lid)
+        self.inner.unsplit().ok_or(busy)?.raw.detach(group, lid)
     }
 }

@@ -1,21 +1,23 @@
 //! The queue pair.
 
 use super::AnyQueuePair;
-use super::attr::{ConnectAttributes, Limits, Modify, PeerPath, RtrAttributes, RtsAttributes};
-use super::core::{Core, Inner, Local, Undestroyed};
+use super::attributes::{ConnectAttributes, Limits, Modify, PeerPath, RtrAttributes, RtsAttributes};
 use super::error::{CreateError, DestroyError, DrainFailure, TransitionError, TransitionFailure, Undrained};
-use super::half::{ReceiveHalf, SendHalf};
-use super::shared::SharedCore;
+use super::halves::{ReceiveHalf, SendHalf};
+use super::local_port::LocalPort;
+use super::request::Inline;
 use super::state::{
     DeviceState, Errored, GoesTo, Init, OnPort, ReadyToReceive, ReadyToSend, Reset, SendQueueDrain, State,
 };
 use super::transport::{Connected, Init as _, OnShared, OwnReceives, Reliable, ReliableConnection, Transport, code};
+use super::untyped::{PairCore, UndestroyedPair, UntypedPair};
 use crate::completion::{Completion, CqInner, Poller};
 use crate::device::LinkLayer;
 use crate::domain::brand::Branded;
 use crate::domain::{Brand, DomainInner};
 use crate::error::VerbError;
-use crate::inflight::Status;
+use crate::inflight::SharedCore;
+use crate::inflight::{Status, WorkRequest};
 use crate::queue::Endpoint;
 use crate::sys::{ibv_qp_attr_mask as Mask, ibv_qp_state as raw_state, ibv_qp_type};
 use crate::types::{Psn, Qpn, ReadDepth};
@@ -54,7 +56,7 @@ use std::{fmt, thread};
 #[doc(alias = "ibv_qp")]
 #[must_use = "dropping it destroys the queue pair"]
 pub struct QueuePair<B, S = ReadyToSend, T = ReliableConnection> {
-    pub(crate) inner: Inner,
+    pub(crate) inner: UntypedPair,
     brand: Branded<B>,
     types: PhantomData<fn() -> (S, T)>,
 }
@@ -69,7 +71,7 @@ impl<B: Brand, T: Transport> QueuePair<B, Reset, T> {
         receives: &Arc<CqInner>,
         limits: &Limits,
     ) -> Result<Self, CreateError> {
-        Ok(Self::assume_state(Inner::create::<B, T>(domain, sends, receives, limits, None)?))
+        Ok(Self::assume_state(UntypedPair::create::<B, T>(domain, sends, receives, limits, None)?))
     }
 }
 
@@ -81,13 +83,13 @@ impl<B: Brand, T: OwnReceives> QueuePair<B, Reset, OnShared<T>> {
         limits: &Limits,
     ) -> Result<Self, CreateError> {
         let limits = Limits { receives: 0, ..*limits };
-        Ok(Self::assume_state(Inner::create::<B, T>(&shared.domain, sends, receives, &limits, Some(shared))?))
+        Ok(Self::assume_state(UntypedPair::create::<B, T>(&shared.domain, sends, receives, &limits, Some(shared))?))
     }
 }
 
 impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     /// The state is what the caller has just seen a `modify` arrive at, or what it was.
-    pub(super) fn assume_state(inner: Inner) -> Self {
+    pub(super) fn assume_state(inner: UntypedPair) -> Self {
         Self { inner, brand: PhantomData, types: PhantomData }
     }
 
@@ -124,7 +126,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     where
         S: OnPort,
     {
-        let Local { gid, lid, mtu, psn, .. } = self.inner.core.local;
+        let LocalPort { gid, lid, mtu, psn, .. } = self.inner.core.local;
         Endpoint::new(self.number(), psn, gid.map(|row| row.gid), lid, mtu)
     }
 
@@ -205,7 +207,8 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
             return self.fail(source);
         }
         core.local = local;
-        self.inner.send.poster.own_mut().most.datagram_bytes = core.local.mtu.bytes() as u16;
+        let datagram_bytes = local.mtu.bytes() as u16;
+        self.inner.send.set_datagram_bytes(datagram_bytes);
         self.transition(attr.modify(code::<T>()))
     }
 
@@ -270,9 +273,9 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     /// [`DestroyError`]: the device refused. The pair comes back, and what is in flight stays there.
     #[doc(alias = "ibv_destroy_qp")]
     pub fn destroy(mut self) -> Result<(), DestroyError<Self>> {
-        match self.inner.unsplit().map(Core::destroy) {
+        match self.inner.unsplit().map(PairCore::destroy) {
             Some(Ok(())) => Ok(()),
-            Some(Err(Undestroyed { source, .. })) => Err(DestroyError { queue_pair: self, source }),
+            Some(Err(UndestroyedPair { source, .. })) => Err(DestroyError { queue_pair: self, source }),
             None => Err(DestroyError { queue_pair: self, source: VerbError::new("ibv_destroy_qp", libc::EBUSY) }),
         }
     }
@@ -431,7 +434,7 @@ impl<B: Brand, T: Transport> QueuePair<B, ReadyToSend, T> {
     where
         T: OwnReceives,
     {
-        let Inner { send, receive, core } = self.inner;
+        let UntypedPair { send, receive, core } = self.inner;
         (SendHalf::new(send, Arc::clone(&core)), ReceiveHalf::new(receive, core))
     }
 }
@@ -579,7 +582,7 @@ impl<B: Brand, T: Transport> QueuePair<B, Errored, T> {
                     && code::<T>() != ibv_qp_type::IBV_QPT_UD
                     && self.sends_in_flight() != 0
                 {
-                    marker = self.inner.send.post_marker();
+                    marker = self.inner.send.post_marker::<B, _, _>(WorkRequest::send(Inline(&[])));
                 }
             } else if idle {
                 thread::sleep(PAUSE);

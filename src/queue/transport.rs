@@ -1,6 +1,6 @@
 //! Transports of a queue pair, and which operation exists on which.
 
-use super::attr::{DatagramInitAttributes, InitAttributes, Modify};
+use super::attributes::{DatagramInitAttributes, InitAttributes, Modify};
 use super::request::{Atomic, AtomicWrite, BindWindow, Fenced, Read, Revoke, Send, SendInvalidating, SendTo, Write};
 use crate::device::Port;
 use crate::memory::{Type1, WindowType};

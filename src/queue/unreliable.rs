@@ -1,7 +1,7 @@
 //! Unreliable connections: the way up; and the way back from a failing send, which datagrams have too.
 
 use super::AnyQueuePair;
-use super::attr::{Modify, PeerPath, UnreliableRtrAttributes};
+use super::attributes::{Modify, PeerPath, UnreliableRtrAttributes};
 use super::error::{TransitionError, TransitionFailure};
 use super::pair::QueuePair;
 use super::state::{DeviceState, GoesTo, ReadyToReceive, ReadyToSend, SendQueueError, State};

@@ -1,9 +1,9 @@
 //! What a queue pair is created with, and what each transition takes: exactly what `ibv_modify_qp(3)` requires.
 
 use super::alter::SqdAttributes;
-use super::session::Posting;
 use super::transport::Init;
 use crate::device::Port;
+use crate::inflight::Posting;
 use crate::sys::{self, ibv_access_flags, ibv_qp_attr_mask as mask};
 use crate::types::{
     AckTimeout, Gid, Mtu, OutOfRange, PortNumber, Psn, Qkey, Qpn, ReadDepth, RetryCount, RnrRetry, RnrTimer,

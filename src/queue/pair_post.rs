@@ -1,15 +1,14 @@
 //! What a queue pair posts.
 
-use super::all::{PostAllError, post_all};
-use super::batch::{Batch, BatchError, batch};
+use super::batch::{Batch, batch};
 use super::datagram::header_bytes;
 use super::pair::QueuePair;
-use super::post_error::PostError;
-use super::request::{self, Atomic, AtomicWrite, FillMemory, Read, RequestMemory, SendMemory, WorkRequest, Write};
+use super::request::{self, Atomic, AtomicWrite, FillMemory, Read, RequestMemory, SendMemory, Write};
 use super::state::{PostReceive, PostSend, State};
 use super::transport::{Carries, OwnReceives, Transport};
 use crate::domain::Brand;
-use crate::inflight::WorkId;
+use crate::inflight::PostError;
+use crate::inflight::{BatchError, PostAllError, WorkId, WorkRequest, post_all};
 use crate::memory::{Buffer, PeerMayAtomic, PeerMayRead, PeerMayWrite, RemoteRegion};
 use std::convert::identity;
 
@@ -304,6 +303,6 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         S: PostSend,
         T: Carries<K>,
     {
-        post_all::<B, T, _, _, _>(&mut self.inner.send, items, make)
+        post_all(&mut self.inner.send, items, make)
     }
 }
