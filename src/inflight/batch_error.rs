@@ -10,8 +10,9 @@ pub struct BatchError<B, R> {
     pub posted: usize,
     /// The memory of the refused request and of those staged after it, in the order of posting.
     pub refused: Vec<PostedMemory<B>>,
-    /// How many requests the device may or may not have: the provider did not say which one was at fault. Their memory comes
-    /// back with completions, or once the pair was reset or destroyed; the pair is broken. 0 if any request is in `refused`.
+    /// How many requests the device may or may not have: the provider did not say which one was at fault. Their memory
+    /// comes back with completions, or once the pair was reset or destroyed; the pair is broken. 0 if any request is in
+    /// `refused`.
     pub uncertain: usize,
     /// What the provider answered.
     pub source: VerbError,
@@ -37,12 +38,8 @@ impl fmt::Display for BatchCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { posted, refused, uncertain, .. } = self;
         match uncertain {
-            0 => write!(f, "the provider refused {refused} requests of a batch; the {posted} before them are posted"),
-            _ => write!(
-                f,
-                "the provider failed: {posted} requests of a batch are posted, {uncertain} more may be: \
-                 reset or destroy the queue pair"
-            ),
+            0 => write!(f, "the provider refused {refused} requests of a batch after {posted}"),
+            _ => write!(f, "the provider failed with {uncertain} requests of a batch possibly posted after {posted}"),
         }
     }
 }
@@ -94,7 +91,8 @@ impl<B, R> error::Error for BatchError<B, R> {
     }
 }
 
-/// Not all of a vector was posted, although there was room. Items that were not made into requests are still in the vector.
+/// Not all of a vector was posted, although there was room. Items that were not made into requests are still in the
+/// vector.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum PostAllError<B, R> {

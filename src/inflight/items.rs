@@ -85,7 +85,8 @@ impl<X> First<'_, '_, X> {
         }
         self.items.next = next.wrapping_byte_add(Items::<X>::STEP);
         let item = if mem::size_of::<X>() == 0 { ptr::dangling() } else { next };
-        // SAFETY: before the end of the items (0), so it is one of them, which belongs to `items` and was not taken yet.
+        // SAFETY: before the end of the items (0), so it is one of them, which belongs to `items` and was not taken
+        // yet.
         Some(unsafe { item.read() })
     }
 }

@@ -29,10 +29,10 @@ pub enum Posting {
     /// A provider that fails does not name the request at fault: where a list gets
     /// [`Refused`](crate::PostError::Refused), this gets [`Uncertain`](crate::PostError::Uncertain).
     ///
-    /// From the first request of a [`batch`](crate::QueuePair::batch), or the beginning of a `post_all`, to its doorbell the
-    /// provider may hold locks of the pair. A closure that polls or waits for another thread in between may wait for ever:
-    /// on hns, polling a failure of this pair does. A `post` that answers [`QueueFull`](crate::PostError::QueueFull) has
-    /// just rung the doorbell, so polling is fine then.
+    /// From the first request of a [`batch`](crate::QueuePair::batch), or the beginning of a `post_all`, to its
+    /// doorbell the provider may hold locks of the pair. A closure that polls or waits for another thread in between
+    /// may wait for ever: on hns, polling a failure of this pair does. A `post` that answers
+    /// [`QueueFull`](crate::PostError::QueueFull) has just rung the doorbell, so polling is fine then.
     #[doc(alias = "ibv_wr_start")]
     #[doc(alias = "ibv_wr_complete")]
     #[doc(alias = "ibv_qp_ex")]

@@ -1,7 +1,7 @@
 //! Batches: requests that are handed to the device together, by one doorbell.
 //!
-//! A batch writes its requests ahead in the ledger, where nobody looks yet. Ringing the doorbell publishes what was written
-//! and hands it to the device: as a linked list of [`Staged`] requests, or as a [`Session`].
+//! A batch writes its requests ahead in the ledger, where nobody looks yet. Ringing the doorbell publishes what was
+//! written and hands it to the device: as a linked list of [`Staged`] requests, or as a [`Session`].
 #![allow(unsafe_code, reason = "links the requests of a list, writes ahead in the ledger")]
 
 use super::items::Items;
@@ -14,7 +14,7 @@ use crate::domain::{Brand, DomainId};
 use crate::error::VerbError;
 use crate::seal::KEY;
 use std::cell::{Cell, UnsafeCell};
-use std::mem::{self, ManuallyDrop, MaybeUninit};
+use std::mem::{self, MaybeUninit};
 use std::ptr;
 
 /// How many requests a batch hands to the device at once.
@@ -89,13 +89,13 @@ impl Drop for TakenStage {
     }
 }
 
-/// Fills a part of the stage and of the ledger side by side. It is a few words, so that loops run in registers. At its end it
-/// tells the batch how far it came, also when the program's code panics.
+/// Fills a part of the stage and of the ledger side by side. It is a few words, so that loops run in registers. At its
+/// end it tells the batch how far it came, also when the program's code panics.
 struct Staging<'b> {
     /// # Invariants
     ///
-    /// 0. From `next` to before `end` there is room in the stage of the batch, in the ledger from `id` on, and in `row`. All
-    ///    three go on together.
+    /// 0. From `next` to before `end` there is room in the stage of the batch, in the ledger from `id` on, and in
+    ///    `row`. All three go on together.
     next: *mut Staged,
     end: *mut Staged,
     id: WorkId,
@@ -129,7 +129,7 @@ impl Staging<'_> {
     unsafe fn put<B, M: Postable<B>, K>(&mut self, request: WorkRequest<M, K>, length: u32) {
         let WorkRequest { memory, action, .. } = request;
         // SAFETY: there is room (0, caller), linked; it stays where it is until the batch rings.
-        let (entry, _) = unsafe { Staged::stage(self.next, memory, &action, length, self.id, false) };
+        let (entry, _) = unsafe { Staged::stage::<false, B, M>(self.next, memory, &action, length, self.id, false) };
         // SAFETY: there is a cell, which is free (0, caller).
         unsafe { self.row.write(entry) };
         self.next = self.next.wrapping_add(1);
@@ -151,16 +151,17 @@ pub(crate) struct RawBatch<'batch, B> {
     /// # Invariants
     ///
     /// 0. The beginning of a stage: room for `STAGED` linked requests, which nobody else uses while this is around. The
-    ///    requests before `next` are filled, and their entries are written ahead in the ledger, from the queue's next id to
-    ///    before `id`. Neither device nor poller knows them yet. Where the queue posts in sessions, the stage is empty, and
-    ///    the open session has the requests.
+    ///    requests before `next` are filled, and their entries are written ahead in the ledger, from the queue's next
+    ///    id to before `id`. Neither device nor poller knows them yet. Where the queue posts in sessions, the stage is
+    ///    empty, and the open session has the requests.
     staged: *mut Staged,
     next: *mut Staged,
-    /// 1. Up to here requests can be staged without a look at the queue: it is inside the stage, and leaves at least one slot
-    ///    of the queue free, for a signalled request. After a fault, and where the queue posts in sessions, it is the
-    ///    beginning of the stage.
+    /// 1. Up to here requests can be staged without a look at the queue: it is inside the stage, and leaves at least
+    ///    one slot of the queue free, for a signalled request. After a fault, and where the queue posts in sessions, it
+    ///    is the beginning of the stage.
     plain_end: *mut Staged,
-    /// The id of the next request. The distance to the queue's next id says how many requests the device does not know yet.
+    /// The id of the next request. The distance to the queue's next id says how many requests the device does not know
+    /// yet.
     id: WorkId,
     /// The id of the first request.
     start: WorkId,
@@ -180,8 +181,8 @@ struct Fault<B> {
 }
 
 impl<B> Fault<B> {
-    /// The provider refused the newest `count` requests, which are at the beginning of the stage `staged`. The first that it
-    /// surely did not queue is at `bad`; null if nothing is sure.
+    /// The provider refused the newest `count` requests, which are at the beginning of the stage `staged`. The first
+    /// that it surely did not queue is at `bad`; null if nothing is sure.
     ///
     /// # Safety
     ///
@@ -203,7 +204,7 @@ impl<B> Fault<B> {
         fault.posted = at as u32;
         for number in (at..count).rev() {
             // SAFETY: the newest of those that are left was surely not queued (caller).
-            let Some(entry) = (unsafe { queue.take_back() }) else { break };
+            let Some(entry) = (unsafe { queue.poster.take_back() }) else { break };
             // SAFETY: staged there (caller).
             unsafe { Staged::unstage(staged.wrapping_add(number), &entry) };
             fault.refused.push(entry.into_memory());
@@ -219,7 +220,8 @@ impl<B> Fault<B> {
     }
 }
 
-/// How many of `free` requests can be staged without a look at the queue, while one slot is left for a signalled request.
+/// How many of `free` requests can be staged without a look at the queue, while one slot is left for a signalled
+/// request.
 #[inline(always)]
 fn plain(queue: &SendQueue, free: u32) -> usize {
     if queue.sessions().is_none() { STAGED.min(free.saturating_sub(1) as usize) } else { 0 }
@@ -267,8 +269,8 @@ impl<B> RawBatch<'_, B> {
         self.free.min(STAGED as u32)
     }
 
-    /// How many more requests can go into the session without a look at the queue, while one slot is left for a signalled
-    /// request.
+    /// How many more requests can go into the session without a look at the queue, while one slot is left for a
+    /// signalled request.
     #[inline(always)]
     fn plain_room(&self) -> u32 {
         self.room().min(self.free.saturating_sub(1)).saturating_sub(self.count())
@@ -287,14 +289,9 @@ impl<B> RawBatch<'_, B> {
         else {
             return self.post_any(request);
         };
-        let WorkRequest { memory, action, .. } = request;
-        let (id, staged) = (self.id, self.next);
-        // SAFETY: room in the stage (0, 1), linked; it stays where it is until the batch rings.
-        let (entry, _) = unsafe { Staged::stage(staged, memory, &action, length, id, false) };
-        // SAFETY: the queue has room for it (1), and nothing is written there (0).
-        unsafe { self.queue.poster.write_at(id.raw(), entry) };
-        self.next = staged.wrapping_add(1);
-        self.id = id.after(1);
+        let id = self.id;
+        // SAFETY: there is room (1), and the length is that of a plain request.
+        unsafe { self.stage::<false, M, K>(request, length, false) };
         Ok(id)
     }
 
@@ -319,7 +316,7 @@ impl<B> RawBatch<'_, B> {
         let last = self.count() + 1 == self.free;
         match self.queue.sessions() {
             // SAFETY: there is room.
-            None => unsafe { self.add(request, length, last) },
+            None => unsafe { self.stage::<true, M, K>(request, length, last) },
             // SAFETY: there is room.
             Some(sessions) => unsafe { self.add_in_session(sessions, request, length, last) },
         }
@@ -427,8 +424,8 @@ impl<B> RawBatch<'_, B> {
         Staging { next: self.next, end, id: self.id, row, of_batch: (&mut self.next, &mut self.id) }
     }
 
-    /// Stages the requests that `make` makes of `items`, unsignalled, as far as their entries lie in one row of the ledger. It
-    /// stops at the first request that is not plain, which comes back.
+    /// Stages the requests that `make` makes of `items`, unsignalled, as far as their entries lie in one row of the
+    /// ledger. It stops at the first request that is not plain, which comes back.
     #[inline(always)]
     fn stage_row<X, M: Postable<B>, K>(
         &mut self,
@@ -442,8 +439,7 @@ impl<B> RawBatch<'_, B> {
         let row = self.queue.poster.row(self.id.raw());
         // `next` is behind `plain_end` where the last slot was taken, by a signalled request.
         let room = if self.next < self.plain_end {
-            // SAFETY: both in the stage, in this order (1).
-            unsafe { self.plain_end.offset_from_unsigned(self.next) }
+            self.plain_end.addr().wrapping_sub(self.next.addr()) / size_of::<Staged>()
         } else {
             0
         };
@@ -462,7 +458,8 @@ impl<B> RawBatch<'_, B> {
         None
     }
 
-    /// Makes the last request a signalled one, if any was added since the next id was `before`. Returns how many were added.
+    /// Makes the last request a signalled one, if any was added since the next id was `before`. Returns how many were
+    /// added.
     #[inline(always)]
     fn signal_last(&mut self, before: WorkId) -> usize {
         let added = self.added_since(before);
@@ -479,20 +476,27 @@ impl<B> RawBatch<'_, B> {
         between(before.raw(), self.id.raw()) as usize
     }
 
-    /// Adds a request to the list.
+    /// Adds a request to the list. The `last` that the queue has room for is signalled. Any length, and a recipient,
+    /// may be `ANY`; otherwise the request is plain.
     ///
     /// # Safety
     ///
     /// There is room. `length` is what [`WorkRequest::length`] answered.
     #[inline(always)]
-    unsafe fn add<M: Postable<B>, K>(&mut self, request: WorkRequest<M, K>, length: u32, last: bool) {
+    unsafe fn stage<const ANY: bool, M: Postable<B>, K>(
+        &mut self,
+        request: WorkRequest<M, K>,
+        length: u32,
+        last: bool,
+    ) {
+        let WorkRequest { memory, action, .. } = request;
         let (id, staged) = (self.id, self.next);
-        if let Some(to) = request.memory.recipient(KEY) {
+        if let (true, Some(to)) = (ANY, memory.recipient(KEY)) {
             // SAFETY: the slot is free (caller).
             unsafe { self.queue.keep(id, to) };
         }
         // SAFETY: room in the stage (0, caller), linked; it stays where it is until the batch rings.
-        let (entry, _) = unsafe { Staged::stage_any(staged, request.memory, &request.action, length, id, last) };
+        let (entry, _) = unsafe { Staged::stage::<ANY, B, M>(staged, memory, &action, length, id, last) };
         // SAFETY: the queue has room for it (caller), and nothing is written there (0).
         unsafe { self.queue.poster.write_at(id.raw(), entry) };
         self.next = staged.wrapping_add(1);
@@ -549,8 +553,8 @@ impl<B> RawBatch<'_, B> {
         }
     }
 
-    /// The provider refused the requests from the id `first` on. The first that it surely did not queue is at `bad`; null if
-    /// nothing is sure.
+    /// The provider refused the requests from the id `first` on. The first that it surely did not queue is at `bad`;
+    /// null if nothing is sure.
     #[cold]
     fn refused(&mut self, first: WorkId, source: VerbError, bad: *mut Staged) {
         let count = self.added_since(first);
@@ -649,9 +653,9 @@ impl<B> RawBatch<'_, B> {
         }
     }
 
-    /// Adds the requests that `make` makes of `items` to the session, unsignalled, as far as their entries lie in one row of
-    /// the ledger. It stops at the first request that is not plain, which comes back. It leaves the last item: what is in
-    /// the session cannot be signalled any more.
+    /// Adds the requests that `make` makes of `items` to the session, unsignalled, as far as their entries lie in one
+    /// row of the ledger. It stops at the first request that is not plain, which comes back. It leaves the last item:
+    /// what is in the session cannot be signalled any more.
     #[inline(always)]
     fn add_row<X, M: Postable<B>, K>(
         &mut self,
@@ -746,8 +750,8 @@ pub(crate) fn post_all<B: Brand, X, M: Postable<B>, K>(
     batch_of_all(queue, |batch| batch.post_all(items, make))
 }
 
-/// Posts all of `items` in one session. A function of its own, so that it takes no registers from lists, and has its own for
-/// what calls must preserve.
+/// Posts all of `items` in one session. A function of its own, so that it takes no registers from lists, and has its
+/// own for what calls must preserve.
 #[inline(never)]
 fn all_in_session<B: Brand, X, M: Postable<B>, K>(
     queue: &mut SendQueue,
@@ -763,17 +767,17 @@ fn all_in_session<B: Brand, X, M: Postable<B>, K>(
     }
     let (domain, limits) = (queue.domain(), queue.limits());
     let mut items = Items::new(items);
-    let mut ahead = WholeSession::open(queue, sessions);
-    // Two loops: the processor's branch history reaches back far enough to predict the end of a loop over half a stage, but
-    // not over a whole one, since the provider has branches too.
+    let mut ahead = WholeSession { id: queue.id(), queue, session: None };
+    let session = RawBatch::<B>::opened(&mut ahead.session, ahead.queue, sessions);
+    // Two loops: the processor's branch history reaches back far enough to predict the end of a loop over half a stage,
+    // but not over a whole one, since the provider has branches too.
     let half = (count - 1).min(STAGED / 2);
     // SAFETY: the queue and the row have room for all items.
-    let mut other =
-        unsafe { ahead.session.add_some(ahead.queue, &mut ahead.id, half, &mut row, &mut items, &mut make) };
+    let mut other = unsafe { session.add_some(ahead.queue, &mut ahead.id, half, &mut row, &mut items, &mut make) };
     if other.is_none() {
         let rest = items.left() - 1;
         // SAFETY: the queue and the row have room for all items.
-        other = unsafe { ahead.session.add_some(ahead.queue, &mut ahead.id, rest, &mut row, &mut items, &mut make) };
+        other = unsafe { session.add_some(ahead.queue, &mut ahead.id, rest, &mut row, &mut items, &mut make) };
     }
     if let Some(other) = other {
         return ahead.go_on(items, make, other);
@@ -787,8 +791,9 @@ fn all_in_session<B: Brand, X, M: Postable<B>, K>(
     mem::forget(items);
     let (id, WorkRequest { memory, action, .. }) = (ahead.id, last);
     ahead.id = id.after(1);
+    let session = RawBatch::<B>::opened(&mut ahead.session, ahead.queue, sessions);
     // SAFETY: the queue and the row have room for all items.
-    unsafe { ahead.session.add_plain(&mut row, memory, &action, length, id) };
+    unsafe { session.add_plain(&mut row, memory, &action, length, id) };
     ahead.complete(count)
 }
 
@@ -803,42 +808,24 @@ fn all_in_batch<B: Brand, X, M: Postable<B>, K>(
     batch_of_all(queue, |batch| batch.post_all(items, make))
 }
 
-/// An open session for all of a vector. Its requests are written ahead in the ledger, from the queue's next id to before
-/// `id`: neither device nor poller knows them yet.
+/// A session for all of a vector. Its requests are written ahead in the ledger, from the queue's next id to before
+/// `id`, while the session is open: neither device nor poller knows them yet.
 struct WholeSession<'q> {
     queue: &'q mut SendQueue,
     id: WorkId,
-    session: ManuallyDrop<Session>,
+    session: Option<Session>,
 }
 
 impl<'q> WholeSession<'q> {
-    #[inline(always)]
-    fn open(queue: &'q mut SendQueue, sessions: Sessions) -> Self {
-        let id = queue.id();
-        // SAFETY: the pair of this queue sends (queue 0), nobody else posts (`&mut`), and sessions do not outlast a call.
-        let session = unsafe { sessions.open() };
-        Self { queue, id, session: ManuallyDrop::new(session) }
-    }
-
-    /// Takes it apart, without a drop.
-    #[inline(always)]
-    fn into_parts(self) -> (&'q mut SendQueue, WorkId, Session) {
-        let mut this = ManuallyDrop::new(self);
-        // SAFETY: taken out here, and not dropped.
-        let session = unsafe { ManuallyDrop::take(&mut this.session) };
-        // SAFETY: taken out here, and not dropped.
-        (unsafe { ptr::read(&raw const this.queue) }, this.id, session)
-    }
-
     /// Closes the session, and hands its `count` requests to the device.
     #[inline(always)]
-    fn complete<B, R>(self, count: usize) -> PostedAll<B, R> {
-        let (queue, id, session) = self.into_parts();
+    fn complete<B, R>(mut self, count: usize) -> PostedAll<B, R> {
+        let Some(session) = self.session.take() else { return Ok(0) };
         // SAFETY: all before `id` are written.
-        unsafe { queue.poster.publish(id.raw()) };
+        unsafe { self.queue.poster.publish(self.id.raw()) };
         match session.complete() {
             Ok(()) => Ok(count),
-            Err(source) => Err(uncertain(queue, count, source)),
+            Err(source) => Err(uncertain(self.queue, count, source)),
         }
     }
 
@@ -847,28 +834,32 @@ impl<'q> WholeSession<'q> {
     #[cold]
     #[inline(never)]
     fn go_on<B: Brand, X, M: Postable<B>, K>(
-        self,
+        mut self,
         items: Items<'_, X>,
         make: impl FnMut(X) -> WorkRequest<M, K>,
         other: WorkRequest<M, K>,
     ) -> PostedAll<B, WorkRequest<M, K>> {
-        let (queue, next, session) = self.into_parts();
-        batch_of_all(queue, |batch| {
+        let (session, next) = (self.session.take(), self.id);
+        let result = batch_of_all(self.queue, |batch| {
             let before = mem::replace(&mut batch.id, next);
-            batch.session = Some(session);
+            batch.session = session;
             batch.post_rest(items, make, Some(other), before)
-        })
+        });
+        // There is no session to abort: so the compiler knows it, too.
+        mem::forget(self);
+        result
     }
 }
 
 impl Drop for WholeSession<'_> {
-    /// The program's code panicked.
-    #[cold]
+    /// Aborts the session, if it is still open since the program's code panicked.
+    #[inline(always)]
     fn drop(&mut self) {
-        // SAFETY: not used after this drop.
-        unsafe { ManuallyDrop::take(&mut self.session) }.abort();
-        // SAFETY: written ahead, and not published.
-        unsafe { self.queue.poster.drop_ahead(self.id.raw()) };
+        if let Some(session) = self.session.take() {
+            session.abort();
+            // SAFETY: written ahead, and not published.
+            unsafe { self.queue.poster.drop_ahead(self.id.raw()) };
+        }
     }
 }
 

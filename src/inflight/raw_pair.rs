@@ -41,8 +41,8 @@ unsafe impl Sync for RawPair {}
 struct Attachments {
     /// The multicast groups that a pair of datagrams is a member of. A member cannot be destroyed.
     groups: Vec<(Gid, u16)>,
-    /// Windows that serve this pair alone. They are freed before it: on some devices, destroying a pair with a bound window
-    /// hangs.
+    /// Windows that serve this pair alone. They are freed before it: on some devices, destroying a pair with a bound
+    /// window hangs.
     windows: Vec<Arc<WindowCore>>,
 }
 
@@ -187,12 +187,13 @@ impl RawPair {
 
     /// Moves the pair to Reset, twice.
     ///
-    /// In the first call, soft-RoCE (6.12 at least) notes where its send queue begins before it empties the queue. In its
-    /// next life the pair would send what it finds from there on, and read memory that has come back to the program. A request
-    /// that fails at that moment also takes the pair to Error behind the call. The second call finds nothing in flight.
+    /// In the first call, soft-RoCE (6.12 at least) notes where its send queue begins before it empties the queue. In
+    /// its next life the pair would send what it finds from there on, and read memory that has come back to the
+    /// program. A request that fails at that moment also takes the pair to Error behind the call. The second call finds
+    /// nothing in flight.
     ///
-    /// The specification has Reset follow on every state, itself included. If another provider refuses the second call, the
-    /// first has succeeded.
+    /// The specification has Reset follow on every state, itself included. If another provider refuses the second call,
+    /// the first has succeeded.
     pub(crate) fn reset(&self) -> Result<(), VerbError> {
         let to_reset = || {
             let mut attributes = sys::ibv_qp_attr { qp_state: raw_state::IBV_QPS_RESET, ..Default::default() };
@@ -257,8 +258,8 @@ impl RawPair {
         self.attachments.iter().flat_map(|all| &all.windows).try_for_each(|window| window.dealloc())
     }
 
-    /// `ibv_destroy_qp`. Where it fails, the pair stays alive. Then lets go of the address handles in `status`: pollers may keep
-    /// that for long.
+    /// `ibv_destroy_qp`. Where it fails, the pair stays alive. Then lets go of the address handles in `status`: pollers
+    /// may keep that for long.
     pub(crate) fn destroy(&mut self, status: Option<&PairStatus>) -> Result<(), VerbError> {
         self.alive("ibv_destroy_qp")?;
         let context = &self.domain.context;

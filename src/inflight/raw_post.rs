@@ -1,11 +1,12 @@
 //! Posting: where memory enters a ledger, and where a request reaches the provider.
 //!
 //! A post goes through these steps: check the request ([`WorkRequest::plain_length`]), fill the provider's struct
-//! ([`Staged`]), put the memory into the ledger ([`FreeSlot`](super::ledger::FreeSlot)), call the provider, and look at its
-//! answer ([`WorkQueue::refused`]).
+//! ([`Staged`]), put the memory into the ledger ([`FreeSlot`](super::ledger::FreeSlot)), call the provider, and look at
+//! its answer ([`WorkQueue::refused`]).
 //!
-//! ASSUMPTION: where the provider's row says so, a post that points `bad_wr` at a request of ours has queued the requests
-//! before that one and no other (`ibv_post_send(3)`, RETURN VALUE). A post that fails otherwise may have queued any of them.
+//! ASSUMPTION: where the provider's row says so, a post that points `bad_wr` at a request of ours has queued the
+//! requests before that one and no other (`ibv_post_send(3)`, RETURN VALUE). A post that fails otherwise may have
+//! queued any of them.
 #![allow(unsafe_code, reason = "fills the provider's structs and calls its post functions")]
 
 use super::ledger::Poster;
@@ -19,11 +20,11 @@ use crate::seal::KEY;
 use crate::sys::inline::{PostReceive as PostReceiveVerb, PostSend as PostSendVerb};
 use crate::sys::{self, ibv_send_flags};
 use crate::types::ReadDepth;
-use std::mem::MaybeUninit;
+use std::mem::{self, MaybeUninit};
 use std::{hint, ptr, ptr::NonNull, sync::Arc};
 
-/// A work queue of a queue pair, with `V` the provider's function that posts to it. Whoever holds it `&mut` is the only one
-/// who posts.
+/// A work queue of a queue pair, with `V` the provider's function that posts to it. Whoever holds it `&mut` is the only
+/// one who posts.
 ///
 /// It is a few words: what else a post needs is in the line of the ledger. The processor fetches that line and the
 /// provider's data of the pair at the same time, since neither address depends on the other.
@@ -47,8 +48,8 @@ pub(crate) struct Terms {
     pub(crate) status: Arc<PairStatus>,
 }
 
-// SAFETY: the raw pair may be used from any thread. Its send and receive queue are independent: the provider locks each of
-// them, or was told that nobody shares them (`ibv_post_send(3)`).
+// SAFETY: the raw pair may be used from any thread. Its send and receive queue are independent: the provider locks each
+// of them, or was told that nobody shares them (`ibv_post_send(3)`).
 unsafe impl<V: Send> Send for WorkQueue<V> {}
 // SAFETY: shared access does not post. It only reads the address of the raw pair.
 unsafe impl<V: Sync> Sync for WorkQueue<V> {}
@@ -58,9 +59,9 @@ static_assertions::assert_impl_all!(Poster<Entry, Terms>: Send, Sync);
 impl<V> WorkQueue<V> {
     /// # Safety
     ///
-    /// `raw` is alive, and in a state that allows a post, whenever a method of the queue posts; `verb` is its provider's
-    /// function for this kind of queue. If `terms.limits.posting` is in sessions, the pair was made for them. Nobody else
-    /// posts to this queue of `raw`.
+    /// `raw` is alive, and in a state that allows a post, whenever a method of the queue posts; `verb` is its
+    /// provider's function for this kind of queue. If `terms.limits.posting` is in sessions, the pair was made for
+    /// them. Nobody else posts to this queue of `raw`.
     pub(crate) unsafe fn new(poster: Poster<Entry>, raw: NonNull<sys::ibv_qp>, verb: V, terms: Terms) -> Self {
         Self { poster: poster.with(terms), raw, verb }
     }
@@ -119,16 +120,6 @@ impl<V> WorkQueue<V> {
         WorkId::from_raw(self.poster.next_id())
     }
 
-    /// Takes back the newest entry.
-    ///
-    /// # Safety
-    ///
-    /// The provider surely did not queue the newest request.
-    pub(super) unsafe fn take_back(&mut self) -> Option<Entry> {
-        // SAFETY: the caller's promise.
-        unsafe { self.poster.take_back() }
-    }
-
     /// Refuses all later posts: the device may have a request that the provider did not account for.
     pub(crate) fn poison(&self) {
         self.status().poison();
@@ -145,21 +136,30 @@ impl<V> WorkQueue<V> {
         (VerbError::new(verb, errno), bad)
     }
 
-    /// The answer for a single request that the provider refused. `restore` makes the request from its entry again.
-    ///
-    /// # Safety
-    ///
-    /// If `is_named`, the provider surely did not queue the newest request.
+    /// [`not_posted`](Self::not_posted) for the single request `ours`.
     #[cold]
-    unsafe fn refused<R>(
+    fn not_posted_alone<R>(
+        &self,
+        verb: &'static str,
+        result: i32,
+        bad: *mut R,
+        ours: *const R,
+    ) -> (VerbError, Option<Unqueued>) {
+        let (source, bad) = self.not_posted(verb, result, bad);
+        (source, ptr::eq(bad, ours).then_some(Unqueued(())))
+    }
+
+    /// The answer for the newest request, which the provider refused. `restore` makes the request from its entry again.
+    #[cold]
+    fn refused<R>(
         &mut self,
-        is_named: bool,
-        source: VerbError,
+        (source, unqueued): (VerbError, Option<Unqueued>),
         id: WorkId,
         restore: impl FnOnce(Entry) -> Option<R>,
     ) -> PostError<R> {
-        // SAFETY: the caller's promise.
-        match if is_named { unsafe { self.take_back() }.and_then(restore) } else { None } {
+        // SAFETY: the device was not given the request, as the token shows.
+        let entry = unqueued.and_then(|Unqueued(())| unsafe { self.poster.take_back() });
+        match entry.and_then(restore) {
             Some(request) => PostError::Refused { request, source },
             None => {
                 self.poison();
@@ -168,6 +168,9 @@ impl<V> WorkQueue<V> {
         }
     }
 }
+
+/// Shows that the provider surely did not queue the newest request. Used up by taking the request back.
+struct Unqueued(());
 
 impl SendQueue {
     /// Sets how many reads and atomics the pair may have outstanding. With a depth of 0 it takes none.
@@ -195,8 +198,8 @@ impl SendQueue {
 
     /// Makes rxe look at its send queue, which it does not do by itself after Send Queue Drain.
     ///
-    /// The list that is posted has one request, which is at fault: an atomic on no bytes. The provider of rxe refuses the
-    /// request and rings the doorbell all the same.
+    /// The list that is posted has one request, which is at fault: an atomic on no bytes. The provider of rxe refuses
+    /// the request and rings the doorbell all the same.
     #[cold]
     pub(crate) fn nudge(&mut self) {
         if let Some(sessions) = self.sessions() {
@@ -238,7 +241,8 @@ impl SendQueue {
         }
     }
 
-    /// Posts an empty request, also on a broken pair: its flush brings back unsignalled requests that succeeded before it.
+    /// Posts an empty request, also on a broken pair: its flush brings back unsignalled requests that succeeded before
+    /// it.
     ///
     /// `None` if there is no room, since then the newest request is a signalled one; or if the provider refused.
     #[cold]
@@ -285,7 +289,7 @@ impl SendQueue {
         let mut staged = MaybeUninit::uninit();
         let staged = Staged::alone(&mut staged);
         // SAFETY: linked just now, and rung below, before `staged` ends. The length is not 0.
-        let (entry, rest) = unsafe { Staged::stage(staged, memory, &action, length, id, false) };
+        let (entry, rest) = unsafe { Staged::stage::<false, B, M>(staged, memory, &action, length, id, false) };
         slot.push(entry);
         // SAFETY: staged just now; the ledger has the memory.
         match unsafe { self.ring(staged) } {
@@ -297,8 +301,8 @@ impl SendQueue {
 
     /// [`post`](Self::post) of a plain request, in a session if the queue posts so and has room.
     ///
-    /// It is inlined and yet costs the short way of lists nothing: the call is marked [`unlikely`], and what is read for it
-    /// before the two ways part waits in memory, not in registers that calls preserve.
+    /// It is inlined and yet costs the short way of lists nothing: the call is marked [`unlikely`], and what is read
+    /// for it before the two ways part waits in memory, not in registers that calls preserve.
     #[inline(always)]
     fn post_in_session_or<B: Brand, M: Postable<B>, K, R>(
         &mut self,
@@ -330,8 +334,8 @@ impl SendQueue {
         self.post_amended(request, |_| (), back)
     }
 
-    /// [`post`](Self::post) of any request, which `amend` changes before it goes out in a list. Requests in sessions are not
-    /// amended.
+    /// [`post`](Self::post) of any request, which `amend` changes before it goes out in a list. Requests in sessions
+    /// are not amended.
     #[inline(always)]
     fn post_amended<B: Brand, M: Postable<B>, K, R>(
         &mut self,
@@ -372,7 +376,7 @@ impl SendQueue {
         let mut staged = MaybeUninit::uninit();
         let staged = Staged::alone(&mut staged);
         // SAFETY: linked just now, and rung below, before `staged` ends.
-        let (entry, rest) = unsafe { Staged::stage_any(staged, memory, &action, length, id, last) };
+        let (entry, rest) = unsafe { Staged::stage::<true, B, M>(staged, memory, &action, length, id, last) };
         // SAFETY: staged just now; it points to itself only by a pointer that is used after this reference.
         amend(unsafe { &mut (*staged).wr });
         self.poster.push(entry);
@@ -388,7 +392,7 @@ impl SendQueue {
     ///
     /// # Safety
     ///
-    /// The request is the newest, and was staged there; `bad` names the requests that the provider surely did not queue.
+    /// The request is the newest, and was staged there.
     #[cold]
     unsafe fn not_rung<B, M: Postable<B>, K, R>(
         &mut self,
@@ -399,16 +403,16 @@ impl SendQueue {
         rest: M::Rest,
         back: impl FnOnce(WorkRequest<M, K>) -> R,
     ) -> PostError<R> {
-        let restore = move |entry| {
+        let unqueued = (bad == staged).then_some(Unqueued(()));
+        self.refused((source, unqueued), id, move |entry| {
             // SAFETY: staged there (caller).
             unsafe { Staged::unstage(staged, &entry) };
             Some(back(WorkRequest::new(M::from_entry(entry, rest, KEY)?, action)))
-        };
-        // SAFETY: the caller's promise.
-        unsafe { self.refused(bad == staged, source, id, restore) }
+        })
     }
 
-    /// Sends what is filled of `memory`, fenced, and ends the peer's window with the key `rkey`. The queue posts in lists.
+    /// Sends what is filled of `memory`, fenced, and ends the peer's window with the key `rkey`. The queue posts in
+    /// lists.
     pub(super) fn post_invalidating<B: Brand, M: Postable<B>>(
         &mut self,
         memory: M,
@@ -441,9 +445,7 @@ impl SendQueue {
         if result == 0 && bad.is_null() {
             return Ok(id);
         }
-        let (source, bad) = self.not_posted("ibv_post_send", result, bad);
-        // SAFETY: `not_posted` names what the provider surely did not queue.
-        Err(unsafe { self.refused(bad == wr, source, id, restore) })
+        Err(self.refused(self.not_posted_alone("ibv_post_send", result, bad, wr), id, restore))
     }
 
     /// Binds or unbinds the window `core`, of type 1, which is in `entry`. There is room.
@@ -456,12 +458,12 @@ impl SendQueue {
         let id = self.id();
         self.poster.push(entry);
         let bind = sys::ibv_mw_bind { wr_id: id.raw(), send_flags: SIGNALED, bind_info };
-        // SAFETY: the window is alive, since the ledger owns the only handle that ends one of type 1, and freeing waits for
-        // this call. The pair is alive and in a state that sends (0), and nobody else posts (`&mut`).
+        // SAFETY: the window is alive, since the ledger owns the only handle that ends one of type 1, and freeing waits
+        // for this call. The pair is alive and in a state that sends (0), and nobody else posts (`&mut`).
         match unsafe { core.bind(self.raw, bind) } {
             Ok(()) => Ok(id),
-            // SAFETY: the verb names no request.
-            Err(source) => Err(unsafe { self.refused(false, source, id, |_| None) }),
+            // The verb names no request.
+            Err(source) => Err(self.refused((source, None), id, |_| None)),
         }
     }
 }
@@ -508,10 +510,8 @@ impl ReceiveQueue {
         if bad.addr() | result as usize == 0 {
             return Ok(id);
         }
-        let (source, bad) = self.not_posted("ibv_post_recv", result, bad);
         let restore = |entry| M::from_entry(entry, rest, KEY);
-        // SAFETY: `not_posted` names what the provider surely did not queue.
-        Err(unsafe { self.refused(ptr::eq(bad, &wr), source, id, restore) })
+        Err(self.refused(self.not_posted_alone("ibv_post_recv", result, bad, &wr), id, restore))
     }
 }
 
@@ -547,15 +547,16 @@ impl Staged {
         unsafe { (*this).wr.next = next.cast() };
     }
 
-    /// Takes a request apart: into `this` for the device, and into an entry for the ledger. The device does not know it yet.
-    /// If it is the `last` that the queue has room for, it is signalled. The `length` is not 0.
+    /// Takes a request apart: into `this` for the device, and into an entry for the ledger. The device does not know it
+    /// yet. If it is the `last` that the queue has room for, it is signalled. The `length` is not 0, unless it may be
+    /// `ANY`.
     ///
     /// # Safety
     ///
-    /// `this` may be written, is linked, and stays where it is until it is rung: the request may point to its own element.
-    /// `length` is what [`WorkRequest::length`] answered.
+    /// `this` may be written, is linked, and stays where it is until it is rung: the request may point to its own
+    /// element. `length` is what [`WorkRequest::length`] answered.
     #[inline(always)]
-    pub(super) unsafe fn stage<B, M: Postable<B>>(
+    pub(super) unsafe fn stage<const ANY: bool, B, M: Postable<B>>(
         this: *mut Self,
         mut memory: M,
         action: &Action,
@@ -585,14 +586,18 @@ impl Staged {
             flags |= ibv_send_flags::IBV_SEND_INLINE.0;
             // The provider reads the bytes when the request is posted.
             let addr = memory.bytes(KEY).as_ptr().expose_provenance() as u64;
+            let element = this.wrapping_byte_add(mem::offset_of!(Self, element)).cast::<sys::ibv_sge>();
             // SAFETY: may be written (caller).
-            unsafe { (*this).element = sys::ibv_sge { addr, length, lkey: 0 } };
-            // SAFETY: inside `this` (caller).
-            unsafe { &raw mut (*this).element }
+            unsafe { element.write(sys::ibv_sge { addr, length, lkey: 0 }) };
+            element
         };
+        if ANY && length == 0 {
+            // An element of length 0 means 2^31 bytes to some devices.
+            count = 0;
+        }
         #[allow(clippy::multiple_unsafe_ops_per_block, reason = "one struct, member by member")]
-        // SAFETY: `this` may be written (caller); each member is written in place. What the opcode does not use is left as
-        // it is.
+        // SAFETY: `this` may be written (caller); each member is written in place. What the opcode does not use is left
+        // as it is.
         unsafe {
             let wr = &raw mut (*this).wr;
             (&raw mut (*wr).wr_id).write(id.raw());
@@ -625,29 +630,6 @@ impl Staged {
             }
         }
         memory.into_entry(action.operation, KEY)
-    }
-
-    /// [`stage`](Self::stage), where the `length` may be 0: an element of length 0 means 2^31 bytes to some devices.
-    ///
-    /// # Safety
-    ///
-    /// As for [`stage`](Self::stage).
-    #[inline(always)]
-    pub(super) unsafe fn stage_any<B, M: Postable<B>>(
-        this: *mut Self,
-        memory: M,
-        action: &Action,
-        length: u32,
-        id: WorkId,
-        last: bool,
-    ) -> (Entry, M::Rest) {
-        // SAFETY: the caller's promise.
-        let staged = unsafe { Self::stage(this, memory, action, length, id, last) };
-        if length == 0 {
-            // SAFETY: may be written (caller).
-            unsafe { (*this).wr.num_sge = 0 };
-        }
-        staged
     }
 
     /// Makes the request complete with a completion of its own.

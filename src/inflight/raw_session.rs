@@ -1,12 +1,13 @@
 //! Posting through `ibv_wr_*`: the requests of one doorbell as the calls of one session.
 //!
-//! A batch opens its session with its first request, or where a `post_all` begins, and closes the session where it rings
-//! the doorbell. Each request goes into the session when it is posted, and its memory is written ahead in the ledger. (To
-//! keep the requests and replay them at the doorbell costs almost half as much again.) In between, the provider holds the
-//! lock of the send queue while code of the program runs.
+//! A batch opens its session with its first request, or where a `post_all` begins, and closes the session where it
+//! rings the doorbell. Each request goes into the session when it is posted, and its memory is written ahead in the
+//! ledger. (To keep the requests and replay them at the doorbell costs almost half as much again.) In between, the
+//! provider holds the lock of the send queue while code of the program runs.
 //!
-//! ASSUMPTION: nothing of a session is executed before `ibv_wr_complete` (`ibv_wr_post(3)`, USAGE). Where that call fails,
-//! nothing is sure: the page says that all of the session is aborted, but rxe fails after it has queued all of it.
+//! ASSUMPTION: nothing of a session is executed before `ibv_wr_complete` (`ibv_wr_post(3)`, USAGE). Where that call
+//! fails, nothing is sure: the page says that all of the session is aborted, but rxe fails after it has queued all of
+//! it.
 #![allow(unsafe_code, reason = "calls the functions of `ibv_wr_*`")]
 
 use super::items::Items;
@@ -27,8 +28,8 @@ use std::ptr::NonNull;
 pub(crate) struct Sessions {
     /// # Invariants
     ///
-    /// 0. A pair that is alive when a session is opened. It has the functions for the operations of its transport, for their
-    ///    memory, for recipients if it has them, and for sessions ([`has_all_functions`]).
+    /// 0. A pair that is alive when a session is opened. It has the functions for the operations of its transport, for
+    ///    their memory, for recipients if it has them, and for sessions ([`has_all_functions`]).
     raw: NonNull<ibv_qp_ex>,
 }
 
@@ -56,11 +57,6 @@ pub(super) struct Session {
     /// 0. As in [`Sessions`]. The session is open, and of whoever has this.
     raw: NonNull<ibv_qp_ex>,
 }
-
-// SAFETY: an `ibv_qp_ex` may be used from any thread, as its pair may.
-unsafe impl Send for Session {}
-// SAFETY: shared access reads a pointer only.
-unsafe impl Sync for Session {}
 
 impl Sessions {
     /// The `ibv_qp` is the first member of the `ibv_qp_ex` that was made.
@@ -199,8 +195,8 @@ impl Session {
         unsafe { self.add(action, action.flags, data, None, length, id) };
     }
 
-    /// Adds any request. The `last` that the queue has room for is signalled. The caller puts the entry, which is returned,
-    /// into the ledger.
+    /// Adds any request. The `last` that the queue has room for is signalled. The caller puts the entry, which is
+    /// returned, into the ledger.
     ///
     /// # Safety
     ///
@@ -224,19 +220,19 @@ impl Session {
         let data = Data::of(&mut memory, action.operation, length);
         let (entry, _) = memory.into_entry(action.operation, KEY);
         let flags = action.flags | if last { SIGNALED } else { 0 };
-        // SAFETY: the entry has the memory, and the ledger gets it (caller); what is inline lives (caller). The handle is
-        // kept; only datagram pairs carry requests with a recipient, and no others.
+        // SAFETY: the entry has the memory, and the ledger gets it (caller); what is inline lives (caller). The handle
+        // is kept; only datagram pairs carry requests with a recipient, and no others.
         unsafe { self.add(&action, flags, data, to, length, id) };
         entry
     }
 
-    /// Adds the requests that `make` makes of the next `count` of `items`, unsignalled. It stops at the first request that
-    /// is not plain, which comes back. `next_id` is kept up to date, also when the program's code panics.
+    /// Adds the requests that `make` makes of the next `count` of `items`, unsignalled. It stops at the first request
+    /// that is not plain, which comes back. `next_id` is kept up to date, also when the program's code panics.
     ///
     /// # Safety
     ///
-    /// The `row` is the one of `next_id`, and has at least as many free cells as `count`, or as there are items. What is
-    /// inline lives until the session is closed.
+    /// The `row` is the one of `next_id`, and has at least as many free cells as `count`, or as there are items. What
+    /// is inline lives until the session is closed.
     #[inline(always)]
     pub(super) unsafe fn add_some<B: Brand, X, M: Postable<B>, K>(
         &mut self,
@@ -341,7 +337,8 @@ impl SendQueue {
 
     /// Rings the doorbell without a request.
     pub(super) fn ring_empty(&mut self, sessions: Sessions) {
-        // SAFETY: the pair of this queue sends (queue 0), nobody else posts (`&mut`), and sessions do not outlast a call.
+        // SAFETY: the pair of this queue sends (queue 0), nobody else posts (`&mut`), and sessions do not outlast a
+        // call.
         let session = unsafe { sessions.open() };
         // The session is empty, so its failure leaves nothing uncertain.
         let _ = session.complete();

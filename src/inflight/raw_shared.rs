@@ -1,8 +1,8 @@
 //! Shared receive queues: the owned handle, and posting to it.
 //!
-//! ASSUMPTION: `ibv_destroy_srq` that returns 0 has ended every access of the device through the queue's receives, where the
-//! provider has `Shared`; and a post that fails and points `bad_wr` at its request has not queued it, where the provider has
-//! `refusal_is_sure` (`provider/reviewed.rs`).
+//! ASSUMPTION: `ibv_destroy_srq` that returns 0 has ended every access of the device through the queue's receives,
+//! where the provider has `Shared`; and a post that fails and points `bad_wr` at its request has not queued it, where
+//! the provider has `refusal_is_sure` (`provider/reviewed.rs`).
 #![allow(unsafe_code, reason = "owns the raw queue, calls the provider's post function")]
 
 use super::{Entry, MAX_SLOTS, Operation, PostError, SharedLedger, SlabPoster, WorkId, raw_pair, slab};
@@ -77,7 +77,8 @@ impl SharedPoster {
         let id = vacancy.fill(Entry::unique(Operation::Receive, buffer));
         let mut wr = sys::ibv_recv_wr { wr_id: id.raw(), next: ptr::null_mut(), sg_list, num_sge };
         let mut bad = ptr::null_mut();
-        // SAFETY: alive (core 0), since only this handle ends the queue. Nobody else posts (`&mut`); the slab owns the buffer.
+        // SAFETY: alive (core 0), since only this handle ends the queue. Nobody else posts (`&mut`); the slab owns the
+        // buffer.
         let result = unsafe { (self.post)(self.core.raw.as_ptr(), &mut wr, &mut bad) };
         if result == 0 && bad.is_null() {
             return Ok(id);
@@ -138,8 +139,8 @@ impl SharedCore {
         unsafe { self.domain.context.provider.query_srq(self.raw) }
     }
 
-    /// Destroys the queue. What is in flight stays in the ledger, which completion queues keep that may have completions of
-    /// it. Where the queue may be half-dead after the provider failed, no verb uses it any more.
+    /// Destroys the queue. What is in flight stays in the ledger, which completion queues keep that may have
+    /// completions of it. Where the queue may be half-dead after the provider failed, no verb uses it any more.
     fn destroy(&mut self) -> Result<(), VerbError> {
         self.alive("ibv_destroy_srq")?;
         let context = &self.domain.context;

@@ -10,40 +10,48 @@ use crate::sys::{ibv_send_flags, ibv_wr_opcode};
 use crate::types::{Qkey, Qpn};
 use std::{fmt, marker::PhantomData, sync::Arc};
 
-/// Memory that a request can have: it can be taken apart into what the device reads and what the ledger keeps.
-#[allow(unnameable_types, reason = "seals `SendMemory`")]
-pub trait Postable<B>: Sized {
-    /// What the entry does not keep of the handle.
-    type Rest;
-    /// How many bytes are filled.
-    fn filled(&self, key: Key) -> usize;
-    /// The filled bytes of one buffer or of inline bytes, if they are not empty and fit in one message; otherwise 0.
-    fn message(&self, _: Key) -> u32 {
-        0
+pub(crate) use sealed::Postable;
+
+mod sealed {
+    use super::{Descriptor, DomainId, Entry, Key, ListInner, Operation, To};
+
+    /// Memory that a request can have: it can be taken apart into what the device reads and what the ledger keeps.
+    #[allow(unnameable_types, reason = "seals `SendMemory`")]
+    pub trait Postable<B>: Sized {
+        /// What the entry does not keep of the handle.
+        type Rest;
+        /// How many bytes are filled.
+        fn filled(&self, key: Key) -> usize;
+        /// The filled bytes of one buffer or of inline bytes, if they are not empty and fit in one message; otherwise
+        /// 0.
+        fn message(&self, _: Key) -> u32 {
+            0
+        }
+        /// The descriptor of one buffer; `None` for a list and for inline bytes.
+        fn part(&self, key: Key) -> Option<&Descriptor>;
+        /// The list; `None` if the memory is not a list.
+        fn list(&mut self, _: Key) -> Option<&mut ListInner> {
+            None
+        }
+        /// The number of scatter/gather elements (0 for inline bytes), and how many bytes fit in them.
+        fn extent(&self, key: Key) -> (usize, usize) {
+            self.part(key).map_or((0, 0), |part| (1, part.capacity()))
+        }
+        /// The inline bytes; empty for registered memory.
+        fn bytes(&self, _: Key) -> &[u8] {
+            &[]
+        }
+        /// Whether all of it, the recipient included, belongs to `domain`. Asked for brands that are checked at run
+        /// time.
+        fn is_of(&self, domain: DomainId, key: Key) -> bool;
+        /// The recipient of a datagram.
+        fn recipient(&self, _: Key) -> Option<To<'_>> {
+            None
+        }
+        fn into_entry(self, operation: Operation, key: Key) -> (Entry, Self::Rest);
+        /// The handle that became `entry` and `rest`.
+        fn from_entry(entry: Entry, rest: Self::Rest, key: Key) -> Option<Self>;
     }
-    /// The descriptor of one buffer; `None` for a list and for inline bytes.
-    fn part(&self, key: Key) -> Option<&Descriptor>;
-    /// The list; `None` if the memory is not a list.
-    fn list(&mut self, _: Key) -> Option<&mut ListInner> {
-        None
-    }
-    /// The number of scatter/gather elements (0 for inline bytes), and how many bytes fit in them.
-    fn extent(&self, key: Key) -> (usize, usize) {
-        self.part(key).map_or((0, 0), |part| (1, part.capacity()))
-    }
-    /// The inline bytes; empty for registered memory.
-    fn bytes(&self, _: Key) -> &[u8] {
-        &[]
-    }
-    /// Whether all of it, the recipient included, belongs to `domain`. Asked for brands that are checked at run time.
-    fn is_of(&self, domain: DomainId, key: Key) -> bool;
-    /// The recipient of a datagram.
-    fn recipient(&self, _: Key) -> Option<To<'_>> {
-        None
-    }
-    fn into_entry(self, operation: Operation, key: Key) -> (Entry, Self::Rest);
-    /// The handle that became `entry` and `rest`.
-    fn from_entry(entry: Entry, rest: Self::Rest, key: Key) -> Option<Self>;
 }
 
 /// The recipient of a datagram, without its brand.
@@ -157,8 +165,8 @@ impl Action {
         matches!(self.opcode, ibv_wr_opcode::IBV_WR_SEND_WITH_IMM | ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM)
     }
 
-    /// The [`length`](Self::length) of a *plain* request: at least one byte, in one buffer or inline, without a recipient.
-    /// `None` for all others. Plain requests take the short way.
+    /// The [`length`](Self::length) of a *plain* request: at least one byte, in one buffer or inline, without a
+    /// recipient. `None` for all others. Plain requests take the short way.
     #[inline(always)]
     fn plain_length<B: Brand, M: Postable<B>>(&self, memory: &M, domain: DomainId, limits: PostLimits) -> Option<u32> {
         if B::CHECKED && !memory.is_of(domain, KEY) {

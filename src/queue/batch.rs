@@ -12,9 +12,9 @@ type Section<'batch, 'env> = fn(&'batch (), &'env ()) -> (&'batch (), &'env ());
 /// Requests that are handed to the device together, with one doorbell. Lent by
 /// [`QueuePair::batch`](crate::QueuePair::batch).
 ///
-/// `'batch` is new for each batch, so that two batches cannot be swapped. What is posted [`Inline`](crate::Inline) is copied
-/// by the doorbell, so it lives for `'env`. What a batch that panicked had not handed over was never posted: its ids are
-/// given out again.
+/// `'batch` is new for each batch, so that two batches cannot be swapped. What is posted [`Inline`](crate::Inline) is
+/// copied by the doorbell, so it lives for `'env`. What a batch that panicked had not handed over was never posted: its
+/// ids are given out again.
 pub struct Batch<'batch, 'env, B, T = ReliableConnection> {
     raw: RawBatch<'batch, B>,
     transport: PhantomData<fn() -> T>,
@@ -35,8 +35,8 @@ pub(super) fn batch<'env, B, T, R>(
 }
 
 impl<'env, B: Brand, T> Batch<'_, 'env, B, T> {
-    /// Adds a request. It is handed to the device at the end of the batch; earlier, when 32 requests have come together, or
-    /// when the queue is full, so that polling makes room again.
+    /// Adds a request. It is handed to the device at the end of the batch; earlier, when 32 requests have come
+    /// together, or when the queue is full, so that polling makes room again.
     ///
     /// # Errors
     ///
@@ -56,8 +56,8 @@ impl<'env, B: Brand, T> Batch<'_, 'env, B, T> {
     ///
     /// # Errors
     ///
-    /// As [`post`](Self::post), for the request that comes back. Those before it are added, those after it are still in the
-    /// iterator. So where errors are to be expected, pass an iterator that you keep: `&mut requests`.
+    /// As [`post`](Self::post), for the request that comes back. Those before it are added, those after it are still in
+    /// the iterator. So where errors are to be expected, pass an iterator that you keep: `&mut requests`.
     #[inline(always)]
     pub fn post_each<M: RequestMemory<B, K> + 'env, K>(
         &mut self,
@@ -69,19 +69,20 @@ impl<'env, B: Brand, T> Batch<'_, 'env, B, T> {
         self.raw.post_each(requests)
     }
 
-    /// Adds the requests that `make` makes of `items`, as many as the queue has room for, and returns how many. Items that
-    /// do not fit stay in `items`.
+    /// Adds the requests that `make` makes of `items`, as many as the queue has room for, and returns how many. Items
+    /// that do not fit stay in `items`.
     ///
     /// Only the last request makes a completion, whatever the requests ask for: it
-    /// [retires](crate::Poller::poll_retired) them all. (So does a request that took the last slot, if polling then made
-    /// room for more.)
+    /// [retires](crate::Poller::poll_retired) them all. (So does a request that took the last slot, if polling then
+    /// made room for more.)
     ///
     /// If there is nothing else in the batch, [`QueuePair::post_all`](crate::QueuePair::post_all) is faster.
     ///
     /// # Errors
     ///
-    /// As [`post`](Self::post) except [`QueueFull`](PostError::QueueFull), for the request that comes back. Those before it
-    /// are added, to be retired by the next request that makes a completion. The items after it stay in `items`.
+    /// As [`post`](Self::post) except [`QueueFull`](PostError::QueueFull), for the request that comes back. Those
+    /// before it are added, to be retired by the next request that makes a completion. The items after it stay in
+    /// `items`.
     #[inline(always)]
     pub fn post_all<X, M: RequestMemory<B, K> + 'env, K>(
         &mut self,

@@ -44,8 +44,8 @@ impl<B: Brand> ProtectionDomain<B> {
     ///
     /// # Errors
     ///
-    /// As [`reliable`](Self::reliable); [`CreateError::TwoQueues`] where not
-    /// [`pairs_may_have_two_queues`](crate::Promises::pairs_may_have_two_queues).
+    /// As [`reliable`](Self::reliable); [`CreateError::TwoQueues`] if
+    /// [`pairs_may_have_two_queues`](crate::Promises::pairs_may_have_two_queues) is false.
     pub fn reliable_on(
         &self,
         sends: &CompletionQueue<B>,
@@ -55,7 +55,7 @@ impl<B: Brand> ProtectionDomain<B> {
         QueuePair::create(&self.inner, &sends.inner, &receives.inner, limits)
     }
 
-    /// A queue pair for unreliable connections, likewise.
+    /// A queue pair for unreliable connections: as [`reliable`](Self::reliable).
     ///
     /// # Errors
     ///
@@ -84,7 +84,7 @@ impl<B: Brand> ProtectionDomain<B> {
         QueuePair::create(&self.inner, &sends.inner, &receives.inner, limits)
     }
 
-    /// A queue pair for unreliable datagrams, likewise.
+    /// A queue pair for unreliable datagrams: as [`reliable`](Self::reliable).
     ///
     /// # Errors
     ///
@@ -190,8 +190,8 @@ impl UntypedPair {
             posting: limits.posting,
         };
         let make = || {
-            // SAFETY: the queues are alive, and of one device, since they are of one domain: they bear its brand, or were
-            // compared above. They outlive the pair, in whose core they are.
+            // SAFETY: the queues are alive, and of one device, since they are of one domain: they bear its brand, or
+            // were compared above. They outlive the pair, in whose core they are.
             unsafe { RawPair::create(domain, &asked) }.map_err(|error| session::explain(error, limits.posting))
         };
         let is_taken = |number| shared.is_some() && receives.has_number(number);
@@ -240,8 +240,8 @@ impl UntypedPair {
             return Err(VerbError::new("ibv_create_qp", libc::ENOMEM).into());
         }
         let terms = Terms { limits: post_limits(limits, row), status };
-        // SAFETY: the types of a pair and its halves let posts through only in states that allow them, and end with the core.
-        // They are the only ones who get these queues.
+        // SAFETY: the types of a pair and its halves let posts through only in states that allow them, and end with the
+        // core. They are the only ones who get these queues.
         let (send, receive) = unsafe { core.raw.queues(posters.into(), &terms) }?;
         Ok(Self { send, core: Arc::new(core), receive })
     }
@@ -266,9 +266,9 @@ type Made = (RawPair, sys::ibv_qp_cap);
 /// How many pairs are made to find one with a number that is not taken.
 const TRIES: usize = 64;
 
-/// Makes a pair whose number is not taken. Completions of shared receives name their pair by nothing else, and completions of
-/// an earlier pair with that number may not be polled yet. Devices may give a number out again at once, but not while a
-/// pair has it: so the pairs with a taken number are kept until one is found.
+/// Makes a pair whose number is not taken. Completions of shared receives name their pair by nothing else, and
+/// completions of an earlier pair with that number may not be polled yet. Devices may give a number out again at once,
+/// but not while a pair has it: so the pairs with a taken number are kept until one is found.
 fn make_unlike(
     domain: &DomainInner,
     make: impl Fn() -> Result<Made, CreateError>,

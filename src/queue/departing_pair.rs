@@ -14,8 +14,8 @@ use std::{mem, sync::Arc};
 pub(super) struct DepartingPair {
     pub(super) raw: RawPair,
     pub(super) places: Places,
-    /// The completion queue of its sends, if its receives complete on another. (Two completion queues that each wait for a
-    /// pair which sends on the other keep each other alive until one of them was polled.)
+    /// The completion queue of its sends, if its receives complete on another. (Two completion queues that each wait
+    /// for a pair which sends on the other keep each other alive until one of them was polled.)
     pub(super) sends_on: Option<Arc<CqInner>>,
     pub(super) status: Arc<PairStatus>,
     /// Ends after the pair.

@@ -18,7 +18,7 @@ use std::{fmt, marker::PhantomData, sync::Arc};
 
 /// The half of a pair that sends. The pair is destroyed when both halves are dropped.
 ///
-/// For transitions [`join`](Self::join) it with the other half.
+/// Transitions need the whole pair: [`join`](Self::join) the halves first.
 pub struct SendHalf<B, T = ReliableConnection> {
     half: (SendQueue, Arc<PairCore>),
     brand: Branded<B>,
@@ -47,7 +47,7 @@ pub struct JoinHalvesError<B, T> {
 }
 
 impl<B, T> JoinHalvesError<B, T> {
-    /// The error without the halves, which are dropped: it can leave a scoped domain.
+    /// The error without the halves, which are dropped. It can leave a scoped domain.
     pub fn into_cause(self) -> OfDifferentPairs {
         OfDifferentPairs
     }
@@ -154,7 +154,7 @@ impl<B: Brand, T: Transport> SendHalf<B, T> {
         }
         let (send, core) = self.half;
         let (receive, other) = receive.half;
-        // The pair holds the only reference.
+        // From here on the pair holds the only reference.
         drop(other);
         Ok(QueuePair::assume_state(UntypedPair { send, core, receive }))
     }

@@ -42,8 +42,8 @@ impl LocalPort {
         self.gid.map_or(0, |row| row.index())
     }
 
-    /// Checks that the port has the row `asked` of partition keys, which not every device checks. Row 0 counts as there, also
-    /// on a port without a table.
+    /// Checks that the port has the row `asked` of partition keys, which not every device checks. Row 0 counts as
+    /// there, also on a port without a table.
     pub(crate) fn has_pkey(&self, asked: u16) -> Result<(), TransitionFailure> {
         let rows = self.pkey_rows;
         if asked == 0 || asked < rows { Ok(()) } else { Err(TransitionFailure::PkeyIndex { asked, rows }) }

@@ -28,12 +28,12 @@ use std::{fmt, thread};
 
 /// A queue pair of domain `B`, in state `S`, of transport `T`. Seven words.
 ///
-/// A transition takes the pair and gives one of the next type, or the error with the pair as it was; see
-/// [`State`] for the diagram. Posting moves memory into the pair; it comes back from the poller of its completion queue.
+/// A transition takes the pair and gives one of the next type, or the error with the pair as it was; see [`State`] for
+/// the diagram. Posting moves memory into the pair; it comes back from the poller of its completion queue.
 ///
 /// Dropping it destroys it, `ibv_destroy_qp(3)`. What was in flight comes out of the poller as failures with
-/// [`Status::Destroyed`]. Where the device refuses to destroy it, everything that it could still touch stays allocated for
-/// the life of the process.
+/// [`Status::Destroyed`]. Where the device refuses to destroy it, everything that it could still touch stays allocated
+/// for the life of the process.
 ///
 /// # Rules
 ///
@@ -111,8 +111,8 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         self.inner.core.qpn()
     }
 
-    /// The first packet sequence number that this side sends, chosen at random; after a reset, so that it is ahead of
-    /// what was sent before.
+    /// The first packet sequence number that this side sends. It is chosen at random; after a reset, it is ahead of all
+    /// numbers that were sent before.
     #[doc(alias = "sq_psn")]
     pub fn psn(&self) -> Psn
     where
@@ -130,7 +130,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         Endpoint::new(self.number(), psn, gid.map(|row| row.gid), lid, mtu)
     }
 
-    /// How many requests it may have in flight; no receives where they are shared.
+    /// The limits of the pair. It has no receives if they are shared.
     pub fn limits(&self) -> Limits {
         self.inner.core.limits
     }
@@ -148,13 +148,14 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         self.inner.receive.outstanding()
     }
 
-    /// Whether the poller has seen a request of it fail: the device has left the state of the type, and posts are refused as
-    /// [`Broken`](crate::PostError::Broken).
+    /// Whether the poller has seen a request of the pair fail. Then the device has left the state of the type, and
+    /// posts are refused as [`Broken`](crate::PostError::Broken).
     pub fn is_broken(&self) -> bool {
         self.inner.core.is_broken()
     }
 
-    /// What broke it: the first failure that the poller saw; `None` where there is none, or only flushes, which do not say it.
+    /// What broke the pair: the first failure that the poller saw. `None` if there is none, or only flushes, which do
+    /// not name the cause.
     pub fn first_failure(&self) -> Option<Status> {
         self.inner.core.first_failure()
     }
@@ -172,8 +173,8 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     /// From Reset to Init, on a port: a `&Port` for the usual, or [`InitAttributes`](crate::InitAttributes)
     /// ([`DatagramInitAttributes`](crate::DatagramInitAttributes) for datagrams).
     ///
-    /// `ibv_modify_qp(3)`. After a reset the first packet sequence number is a new one, so that an endpoint of before is of no
-    /// use: exchange [`endpoint`](Self::endpoint)s again.
+    /// `ibv_modify_qp(3)`. After a reset the first packet sequence number is a new one: exchange
+    /// [`endpoint`](Self::endpoint)s again.
     ///
     /// # Errors
     ///
@@ -212,7 +213,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         self.transition(attr.modify(code::<T>()))
     }
 
-    /// From Ready To Send to Send Queue Drain: begun requests go on to their end, later ones wait.
+    /// From Ready To Send to Send Queue Drain: requests that have begun go on to their end, later ones wait.
     ///
     /// `ibv_modify_qp(3)`.
     ///
@@ -250,9 +251,10 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     ///
     /// # Errors
     ///
-    /// [`ResetInFlight`](crate::TransitionFailure::ResetInFlight) and [`ResetShared`](crate::TransitionFailure::ResetShared): with this
-    /// provider, a reset does not end what the pair has in flight. Or the device refused. It is asked twice, for the sake of
-    /// soft-RoCE, so it may have done the first: ask again, or destroy the pair.
+    /// [`ResetInFlight`](crate::TransitionFailure::ResetInFlight) and
+    /// [`ResetShared`](crate::TransitionFailure::ResetShared): with this provider, a reset does not end what the pair
+    /// has in flight. Or the device refused. The device is asked twice, for the sake of soft-RoCE, so the pair may have
+    /// been reset all the same: reset it again, or destroy it.
     #[doc(alias = "ibv_modify_qp")]
     pub fn into_reset(mut self) -> Result<QueuePair<B, Reset, T>, TransitionError<Self>> {
         match self.inner.reset() {
@@ -261,12 +263,13 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         }
     }
 
-    /// Destroys the pair, as dropping it does, and says if that fails.
+    /// Destroys the pair, as dropping it does, and reports a failure.
     ///
-    /// `ibv_destroy_qp(3)`. What was in flight comes out of the poller as failures with [`Status::Destroyed`]: poll until
-    /// it gives nothing more. Not every provider allows that at any time. Where
-    /// [`pairs_end_at_once`](crate::Promises::pairs_end_at_once) is false, `Ok` means that the pair goes to Error and its poller has
-    /// it: poll on. What was in flight comes out as flushed, and then the pair is destroyed.
+    /// `ibv_destroy_qp(3)`. What was in flight comes out of the poller as failures with [`Status::Destroyed`]: poll
+    /// until it gives nothing more. Not every provider allows a destroy at any time. Where
+    /// [`pairs_end_at_once`](crate::Promises::pairs_end_at_once) is false, `Ok` means that the pair went to Error and
+    /// now belongs to its poller: go on polling. What was in flight comes out as flushed, and then the poller destroys
+    /// the pair.
     ///
     /// # Errors
     ///
@@ -317,14 +320,14 @@ impl<B: Brand, S: State, T: Reliable> QueuePair<B, S, T> {
 
 /// The way up of connections, reliable and unreliable ones.
 impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
-    /// From Init to Ready To Send, connected to `peer`, with [the usual attributes](ConnectAttributes) that the transport has.
+    /// From Init to Ready To Send, connected to `peer`, with [the default attributes](ConnectAttributes).
     ///
-    /// Both sides do this, in any order. A receive that must be there for the peer's first message is posted before.
+    /// Both sides do this, in any order. Post a receive first if the peer's first message needs one.
     ///
     /// # Errors
     ///
-    /// [`TransitionFailure::NoPeerGid`], [`TransitionFailure::Multicast`]; or the device refused one of the two transitions. The pair comes back in the state that
-    /// it reached.
+    /// [`TransitionFailure::NoPeerGid`], [`TransitionFailure::Multicast`]; or the device refused one of the two
+    /// transitions. The pair comes back in the state that it reached.
     #[allow(clippy::type_complexity, reason = "a pair of two states")]
     pub fn connect(self, peer: &Endpoint) -> Result<QueuePair<B, ReadyToSend, T>, TransitionError<AnyQueuePair<B, T>>>
     where
@@ -441,10 +444,10 @@ impl<B: Brand, T: Transport> QueuePair<B, ReadyToSend, T> {
 
 /// In SQD: the send queue is draining; receives go on.
 impl<B: Brand, T: Transport> QueuePair<B, SendQueueDrain, T> {
-    /// Waits until the device says that the send queue is drained, at most for `timeout`; false if it is not, or if the pair
-    /// has gone to Error meanwhile.
+    /// Waits until the device says that the send queue is drained, at most for `timeout`. Returns false if the queue is
+    /// not drained by then, or if the pair has gone to Error.
     ///
-    /// `ibv_query_qp(3)`, `sq_draining`. A drained queue brings no buffer back: completions do.
+    /// `ibv_query_qp(3)`, `sq_draining`. Buffers do not come back by this, but with their completions.
     ///
     /// # Errors
     ///
@@ -470,7 +473,7 @@ impl<B: Brand, T: Transport> QueuePair<B, SendQueueDrain, T> {
     ///
     /// # Errors
     ///
-    /// [`TransitionFailure::Draining`]: begun requests are still under way; or the device refused.
+    /// [`TransitionFailure::Draining`]: requests that have begun are still under way. Or the device refused.
     #[doc(alias = "ibv_modify_qp")]
     #[doc(alias = "into_rts")]
     pub fn resume(self) -> Result<QueuePair<B, ReadyToSend, T>, TransitionError<Self>> {
@@ -486,7 +489,7 @@ impl<B: Brand, T: Transport> QueuePair<B, SendQueueDrain, T> {
     }
 }
 
-/// Between two looks at a device that has nothing to wait on.
+/// The pause between two queries of a device that has nothing to wait on.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// In Error: everything is being flushed. The ways on are [`into_reset`](QueuePair::into_reset) and
@@ -495,17 +498,18 @@ impl<B: Brand, T: Transport> QueuePair<B, Errored, T> {
     /// Polls until every request of this pair has come out, and gives each completion to `sink`, those of other
     /// pairs too.
     ///
-    /// Moves the pair to Error again now and then, which is legal, and which devices need that flush only when they are told to.
-    /// Where sends and receives complete on different queues, see [`drain_on`](Self::drain_on). Of a pair on a shared receive
-    /// queue only the sends are waited for.
+    /// Moves the pair to Error again now and then, since some devices flush only when they are told to. If sends and
+    /// receives complete on different queues, see [`drain_on`](Self::drain_on). For a pair on a shared receive queue,
+    /// only the sends are waited for.
     ///
-    /// Unsignalled sends that succeeded are not flushed, and nothing tells of them but a later request. Where no other is left,
-    /// this posts one of nothing, whose flush brings them back, and which `sink` does not see. After a time-out it may
-    /// come out of the poller or to another `sink`, with an id that no post has returned, and without memory. Datagrams go nowhere without a recipient: there reset and destroy bring such sends back.
+    /// Unsignalled sends that succeeded are not flushed: they come out with a later request. If no later request is
+    /// left, this posts an empty one, whose flush brings them back and which `sink` does not see. After a timeout the
+    /// empty request may come out of the poller, or to another `sink`, with an id that no post has returned, and
+    /// without memory. On datagram pairs, where a request needs a recipient, reset and destroy bring such sends back.
     ///
     /// # Errors
     ///
-    /// [`Undrained`]: the time was over, or [what it says](DrainFailure). The pair is still in Error.
+    /// [`Undrained`]: the time was over, or [something failed](DrainFailure). The pair is still in Error.
     pub fn drain(
         &mut self,
         poller: &mut Poller<B>,
@@ -515,7 +519,7 @@ impl<B: Brand, T: Transport> QueuePair<B, Errored, T> {
         self.drain_by([poller], timeout, sink)
     }
 
-    /// The same for a pair whose sends and receives complete on different queues.
+    /// As [`drain`](Self::drain), for a pair whose sends and receives complete on different queues.
     ///
     /// # Errors
     ///
@@ -549,7 +553,7 @@ impl<B: Brand, T: Transport> QueuePair<B, Errored, T> {
             if strays {
                 break Some(DrainFailure::OtherQueue);
             }
-            // In turn, so that none waits for the pairs of another.
+            // The pollers take turns, so that none waits until another has nothing left.
             pollers.rotate_left(1);
             let idle = match pollers.iter_mut().find_map(|poller| poller.poll().transpose()).transpose() {
                 Ok(Some(completion)) => {
@@ -564,7 +568,7 @@ impl<B: Brand, T: Transport> QueuePair<B, Errored, T> {
             if self.sends_in_flight() == 0 && self.inner.receive.outstanding() == 0 {
                 return Ok(());
             }
-            // Other pairs of the queue may keep the poller busy for ever.
+            // Looked at also after a completion: other pairs of the queue may keep the poller busy for ever.
             let now = Instant::now();
             if deadline.is_some_and(|deadline| now >= deadline) {
                 break None;
@@ -575,7 +579,8 @@ impl<B: Brand, T: Transport> QueuePair<B, Errored, T> {
                 }
                 kick = now + 20 * PAUSE;
                 kicks += 1;
-                // What is flushed has had its time. Where all is signalled, there is nothing that a marker could bring.
+                // By now the flushed requests have come out. Where all requests are signalled, a marker could bring
+                // nothing.
                 let has_unsignalled = self.inner.core.domain.context.promises().sends_may_be_unsignalled();
                 if kicks == 3
                     && has_unsignalled

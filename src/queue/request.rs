@@ -1,4 +1,4 @@
-//! Work requests: what is asked of the device, with the memory that it works on.
+//! Work requests: their kinds, the memory that each kind takes, and how they are made.
 
 use super::datagram::{Addressed, Recipient};
 use crate::domain::DomainId;
@@ -41,10 +41,11 @@ impl<K> fmt::Debug for Revoke<K> {
     }
 }
 
-/// Kind of a request: [sends](crate::QueuePair::post_send_invalidating) a message that ends a memory window of the peer.
+/// Kind of a request: [sends](crate::QueuePair::post_send_invalidating) a message that ends a memory window of the
+/// peer.
 #[derive(Debug)]
 pub enum SendInvalidating {}
-/// Kind of a [`WorkRequest`]: one of kind `K` that waits for earlier reads and atomics.
+/// Kind of a [`WorkRequest`]: a request of kind `K` that waits for earlier reads and atomics.
 pub struct Fenced<K>(PhantomData<fn() -> K>);
 
 impl<K> fmt::Debug for Fenced<K> {
@@ -56,7 +57,7 @@ impl<K> fmt::Debug for Fenced<K> {
 pub(super) mod sealed {
     use super::Key;
 
-    /// Which memory of a domain a device fills: with the brand, so that a program's own brand opens nothing.
+    /// Has the brand as a parameter, so that a program cannot implement it with a brand of its own.
     #[allow(unnameable_types, reason = "seals `FillMemory`")]
     pub trait Fill<B> {}
     #[allow(unnameable_types, reason = "seals `CarriesImmediate`")]
@@ -68,7 +69,7 @@ pub(super) mod sealed {
     /// Memory without a recipient.
     #[allow(unnameable_types, reason = "seals `SendMemory`")]
     pub trait Unaddressed: IntoMemory {}
-    /// What a request gives back of its memory.
+    /// The memory that a request gives back.
     #[allow(unnameable_types, reason = "of `WorkRequest::into_memory`")]
     pub trait IntoMemory {
         type Memory;
@@ -76,8 +77,8 @@ pub(super) mod sealed {
     }
 }
 
-/// Memory that can be sent or written from: [`Buffer`] and [`SharedBuffer`] of the queue pair's own domain, and [`Inline`]
-/// bytes. Sealed.
+/// Memory that can be sent or written from: [`Buffer`] and [`SharedBuffer`] of the queue pair's own domain, and
+/// [`Inline`] bytes. Sealed.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not memory of the protection domain `{B}`",
     label = "not a buffer of this queue pair's domain",
@@ -87,8 +88,8 @@ pub(super) mod sealed {
 )]
 pub trait SendMemory<B>: Postable<B> + sealed::Unaddressed {}
 
-/// Memory that a request of kind `K` can have, on a queue pair of domain `B`: any [`SendMemory`], and with a recipient for
-/// [`SendTo`] alone. Sealed.
+/// Memory that a request of kind `K` can have on a queue pair of domain `B`: any [`SendMemory`]; for [`SendTo`] also
+/// memory with a recipient. Sealed.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not memory of the protection domain `{B}` for a request of kind `{K}`",
     label = "not memory of this queue pair's domain",
@@ -185,7 +186,7 @@ impl<B> Postable<B> for BufferList<B> {
     fn filled(&self, _: Key) -> usize {
         self.inner().filled()
     }
-    /// Each buffer anew: they can be exchanged in place.
+    /// Looks at each buffer each time: the program can exchange buffers in place.
     fn is_of(&self, domain: DomainId, _: Key) -> bool {
         self.inner().is_of(domain)
     }
@@ -218,14 +219,15 @@ impl<B> sealed::Fill<B> for Buffer<B> {}
 impl<B> FillMemory<B> for BufferList<B> {}
 impl<B> sealed::Fill<B> for BufferList<B> {}
 
-/// A few bytes that are copied when the request is posted, so that they stay with the program. They need no registration.
+/// A few bytes that are copied when the request is posted, so that they stay with the program. They need no
+/// registration.
 ///
 /// At most [`Limits::inline_bytes`](crate::Limits::inline_bytes) of them.
 ///
 /// # Examples
 ///
-/// An error gives the bytes back, so where they are not `'static` it is neither: [`into_cause`](crate::PostError::into_cause)
-/// drops them for `?`.
+/// An error gives the bytes back, so it is `'static` only if they are. [`into_cause`](crate::PostError::into_cause)
+/// drops the bytes, so that `?` works.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -332,11 +334,11 @@ impl<M> WorkRequest<M, Write> {
 }
 
 impl WorkRequest<Inline<'static>, AtomicWrite> {
-    /// Writes `value` to the word at the start of `target`, in the byte order of this machine. Whoever reads the word sees
-    /// the old value or all of `value`. It needs no memory, and no receive of the peer.
+    /// Writes `value` to the word at the start of `target`, in the byte order of this machine. Whoever reads the word
+    /// sees the old value or all of `value`. It needs no memory, and no receive of the peer.
     ///
-    /// For queue pairs with [`Posting::AtomicWrites`](crate::Posting::AtomicWrites). The peer serves it as it serves reads,
-    /// so the peer's responder depth must not be 0.
+    /// For queue pairs with [`Posting::AtomicWrites`](crate::Posting::AtomicWrites). The peer serves it as it serves
+    /// reads, so the peer's responder depth must not be 0.
     #[doc(alias = "IBV_WR_ATOMIC_WRITE")]
     #[doc(alias = "ibv_wr_atomic_write")]
     #[inline(always)]
@@ -392,8 +394,8 @@ impl<M, K> WorkRequest<M, K> {
     /// Makes no completion of its own on success: the request comes out before that of a later signalled request of the
     /// queue.
     ///
-    /// It is signalled all the same where [`sends_may_be_unsignalled`](crate::Promises::sends_may_be_unsignalled) is false,
-    /// and where it takes the last free slot, so that the queue cannot lock up.
+    /// It is signalled all the same where [`sends_may_be_unsignalled`](crate::Promises::sends_may_be_unsignalled) is
+    /// false, and where it takes the last free slot, so that the queue cannot lock up.
     #[doc(alias = "IBV_SEND_SIGNALED")]
     #[inline(always)]
     #[doc(alias = "sq_sig_all")]

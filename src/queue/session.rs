@@ -7,8 +7,8 @@ use crate::error::VerbError;
 use crate::inflight::{Posting, raw_pair};
 use crate::sys;
 
-/// Checks that the provider keeps to `ibv_wr_post(3)` for requests with that many elements, and that the device has atomic
-/// writes if they are asked for.
+/// Checks that the provider keeps to `ibv_wr_post(3)` for requests with that many elements, and that the device has
+/// atomic writes if they are asked for.
 pub(super) fn check_device(context: &ContextInner, limits: &Limits) -> Result<(), CreateError> {
     if !context.promises().sessions.bears(limits.elements) {
         return Err(none());

@@ -23,24 +23,24 @@ use std::sync::Arc;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[doc(alias = "ibv_srq_attr")]
 pub struct SharedLimits {
-    /// At first; 1 to the device's
+    /// At first: 1 to the device's
     /// [`max_shared_receive_depth`](crate::DeviceAttributes::max_shared_receive_depth), and 2^20.
     #[doc(alias = "max_wr")]
     pub receives: u32,
-    /// How many [`resize`](SharedReceiveQueue::resize) may make of it; if that is less than `receives`, no more than those.
+    /// The most that [`resize`](SharedReceiveQueue::resize) can set. A number below `receives` counts as `receives`.
     pub grows_to: u32,
 }
 
 impl SharedLimits {
-    /// The room that a queue with these limits leases on each completion queue of its pairs, once for all that are on
-    /// the same.
+    /// The room that a queue with these limits leases on each completion queue of its pairs. Pairs on the same
+    /// completion queue share it.
     pub const fn completions(&self) -> u32 {
         if self.grows_to > self.receives { self.grows_to } else { self.receives }
     }
 }
 
 impl Default for SharedLimits {
-    /// Sixteen, and no more.
+    /// Sixteen receives, without growing.
     fn default() -> Self {
         Self { receives: 16, grows_to: 0 }
     }
@@ -54,8 +54,8 @@ impl<B: Brand> ProtectionDomain<B> {
     ///
     /// # Errors
     ///
-    /// [`CreateError`]: limits that the device does not have; [`NoSharedReceives`](CreateError::NoSharedReceives) where not
-    /// [`shared_receive_queues`](crate::Promises::shared_receive_queues).
+    /// [`CreateError`]: limits that the device does not have; [`NoSharedReceives`](CreateError::NoSharedReceives) where
+    /// not [`shared_receive_queues`](crate::Promises::shared_receive_queues).
     #[doc(alias = "ibv_create_srq")]
     pub fn shared_receive_queue(&self, limits: &SharedLimits) -> Result<SharedReceiveQueue<B>, CreateError> {
         SharedReceiveQueue::create(&self.inner, limits)
@@ -164,15 +164,16 @@ impl sealed::Serves<UnreliableDatagram> for Datagrams {}
 /// What comes to it is `A`: [`Messages`] of connections, or [`Datagrams`], whose receives have room for a header. Pairs
 /// that receive from it are made by [`reliable`](Self::reliable), [`unreliable`](Self::unreliable) and
 /// [`datagram`](Self::datagram). They have no receive queue of their own: their transport is [`OnShared`], and
-/// [`QueuePair::post_receive`] does not compile for them. Each receive completes on the completion queue of the pair that
-/// took it, which [`Success::queue_pair`](crate::Success::queue_pair) names. A failed one breaks that pair, not this queue.
+/// [`QueuePair::post_receive`] does not compile for them. Each receive completes on the completion queue of the pair
+/// that took it, which [`Success::queue_pair`](crate::Success::queue_pair) names. A failed one breaks that pair, not
+/// this queue.
 ///
-/// Each pair keeps the queue alive: dropping this destroys it, `ibv_destroy_srq(3)`, with the last of its pairs. Messages
-/// that came before still come out of the pollers. What else is in flight is dropped; [`destroy`](Self::destroy)
-/// gives it back.
+/// Each pair keeps the queue alive: dropping this destroys it, `ibv_destroy_srq(3)`, with the last of its pairs.
+/// Messages that came before still come out of the pollers. What else is in flight is dropped;
+/// [`destroy`](Self::destroy) gives it back.
 ///
-/// When a pair fails, or an unreliable connection loses the end of a message, receives that it had begun may never complete.
-/// They count as in flight until the queue is destroyed, and come back then.
+/// When a pair fails, or an unreliable connection loses the end of a message, receives that had begun may never
+/// complete. They count as in flight until the queue is destroyed, and come back then.
 ///
 /// # Rules
 ///
@@ -242,15 +243,15 @@ pub struct SharedAttributes {
     /// How many receives it holds: at least as many as were asked for.
     #[doc(alias = "max_wr")]
     pub receives: u32,
-    /// The limit that is armed; 0 if none is, or it was reached.
+    /// The limit that is armed; 0 if none is armed, or it was reached.
     #[doc(alias = "srq_limit")]
     pub limit: u32,
 }
 
-/// A shared receive queue that was not destroyed. It comes back.
+/// A shared receive queue that was not destroyed. The error gives it back.
 ///
-/// Where the provider is not known to leave a queue whole that it did not destroy, nothing can be done with it any more: it
-/// stays as it is for the life of the process, with the memory that it has in flight.
+/// Some providers may leave such a queue half-destroyed. Then nothing can be done with it any more: it stays for the
+/// life of the process, with the memory that it has in flight.
 #[derive(thiserror::Error)]
 #[error(
     "the shared receive queue is still there{}",
@@ -264,7 +265,7 @@ pub struct DestroySharedError<B, A = Messages> {
 }
 
 impl<B, A> DestroySharedError<B, A> {
-    /// The error without the queue: it can leave a scoped domain.
+    /// The error without the queue, which is dropped. It can leave a scoped domain.
     pub fn into_cause(self) -> VerbError {
         self.source
     }
@@ -296,7 +297,7 @@ impl<B: Brand, A: Arrivals> SharedReceiveQueue<B, A> {
     ///
     /// # Errors
     ///
-    /// [`PostError`] gives the buffer back, but for [`PostError::Uncertain`], after which nothing more is posted here.
+    /// [`PostError`] gives the buffer back, except [`PostError::Uncertain`], after which nothing more is posted here.
     /// [`RequestFlaw::NoRoomForHeader`]: a receive of [`Datagrams`] has at least 40 bytes.
     #[doc(alias = "ibv_post_srq_recv")]
     #[inline]
@@ -317,8 +318,8 @@ impl<B: Brand, A: Arrivals> SharedReceiveQueue<B, A> {
 
     /// Asks for an event when fewer than `receives` are left for messages: `IBV_EVENT_SRQ_LIMIT_REACHED`, once.
     ///
-    /// `ibv_modify_srq(3)`. At most as many as the queue holds; 0 takes a limit back. If fewer are posted already, the event comes
-    /// at once or with the next message.
+    /// `ibv_modify_srq(3)`. The limit is at most what the queue holds; 0 disarms it. If fewer receives are posted
+    /// already, the event comes at once or with the next message.
     ///
     /// # Errors
     ///
@@ -339,17 +340,17 @@ impl<B: Brand, A: Arrivals> SharedReceiveQueue<B, A> {
     ///
     /// # Errors
     ///
-    /// `EINVAL`: none, more than the limits or the device say, fewer than are in flight or than the [limit](Self::arm_limit) that is
-    /// armed; `EOPNOTSUPP`, `ENOSYS`: the device cannot. Then nothing changes.
+    /// `EINVAL`: 0 receives, more than the limits or the device allow, fewer than are in flight, or fewer than the
+    /// [limit](Self::arm_limit) that is armed. `EOPNOTSUPP`, `ENOSYS`: the device cannot resize. Then nothing changes.
     ///
-    /// Otherwise the device failed in the middle: posts are refused as [`PostError::Broken`], and what is in flight completes. Providers
-    /// have been seen that let go of the old room first.
+    /// On other errors the resize failed halfway: later posts are refused as [`PostError::Broken`], and what is in
+    /// flight completes. (Some providers free the old room before they have the new one.)
     #[doc(alias = "ibv_modify_srq")]
     #[doc(alias = "IBV_SRQ_MAX_WR")]
     pub fn resize(&mut self, receives: u32) -> Result<(), VerbError> {
         let refused = |errno| Err(VerbError::new("ibv_modify_srq", errno));
         let SharedPoster { poster, core, broken, .. } = &mut *self.inner;
-        // Checked first: providers answer a refusal and a failure halfway with one number.
+        // Checked first: some providers answer a refusal and a failure halfway with the same number.
         if *broken || receives == 0 || receives > poster.slab.slots() || !fits(core, receives)? {
             return refused(libc::EINVAL);
         }
@@ -379,14 +380,14 @@ impl<B: Brand, A: Arrivals> SharedReceiveQueue<B, A> {
 
     /// Destroys the queue, and gives the buffers of all receives that did not complete.
     ///
-    /// `ibv_destroy_srq(3)`. Poll before: of a message that came and was not yet polled the buffer is among them, and its
-    /// completion is gone. (Where a provider may write to memory during polls, this is refused until the completion queues were
-    /// seen empty.)
+    /// `ibv_destroy_srq(3)`. Poll before: the buffer of a message that was not yet polled is among them, and its
+    /// completion is lost. (With a provider that may write to memory during polls, this is refused until the completion
+    /// queues were seen empty.)
     ///
     /// # Errors
     ///
-    /// `EBUSY` while a queue pair receives from it, or was dropped and its poller has still to destroy it; or the device refused. The
-    /// queue comes back.
+    /// `EBUSY` while a queue pair receives from it, or its poller has still to destroy a pair that was dropped. Or the
+    /// device refused. The queue comes back.
     #[doc(alias = "ibv_destroy_srq")]
     pub fn destroy(mut self) -> Result<Vec<Buffer<B>>, DestroySharedError<B, A>> {
         match self.inner.destroy() {
@@ -398,10 +399,11 @@ impl<B: Brand, A: Arrivals> SharedReceiveQueue<B, A> {
 
 /// Queue pairs that receive from it.
 impl<B: Brand, A: Arrivals> SharedReceiveQueue<B, A> {
-    /// A queue pair for reliable connections that receives from this queue, and whose sends and receives complete on `queue`.
+    /// A queue pair for reliable connections that receives from this queue, and whose sends and receives complete on
+    /// `queue`.
     ///
-    /// `ibv_create_qp(3)`. As [`ProtectionDomain::reliable`](crate::ProtectionDomain::reliable) otherwise; of `limits`, the
-    /// receives are not looked at. The completion queue leases room for all receives of this queue
+    /// `ibv_create_qp(3)`. As [`ProtectionDomain::reliable`](crate::ProtectionDomain::reliable) otherwise, except that
+    /// `limits.receives` is ignored. The completion queue leases room for all receives of this queue
     /// ([`SharedLimits::completions`]) to the first of its pairs there.
     ///
     /// # Errors
@@ -437,7 +439,7 @@ impl<B: Brand, A: Arrivals> SharedReceiveQueue<B, A> {
         QueuePair::create_on_shared(&self.inner.core, &sends.inner, &receives.inner, limits)
     }
 
-    /// A queue pair for unreliable connections, likewise.
+    /// A queue pair for unreliable connections: as [`reliable`](Self::reliable).
     ///
     /// # Errors
     ///
@@ -474,8 +476,8 @@ impl<B: Brand, A: Arrivals> SharedReceiveQueue<B, A> {
     /// A queue pair for datagrams that receives from this queue, and whose sends and receives complete on `queue`: as
     /// [`reliable`](Self::reliable).
     ///
-    /// `ibv_create_qp(3)`. What comes is [`Work::Datagram`](crate::Work::Datagram). A datagram for which a receive is too
-    /// short is lost, or fails the pair that took it, as the device has it.
+    /// `ibv_create_qp(3)`. What comes is [`Work::Datagram`](crate::Work::Datagram). A datagram for which a receive is
+    /// too short is lost, or fails the pair that took it, as the device has it.
     ///
     /// # Errors
     ///
@@ -511,7 +513,7 @@ impl<B: Brand, A: Arrivals> SharedReceiveQueue<B, A> {
 }
 
 impl<B, A> SharedReceiveQueue<B, A> {
-    /// What an asynchronous event of this queue names.
+    /// The id that asynchronous events of this queue carry.
     pub fn id(&self) -> SharedReceiveQueueId {
         self.inner.core.id
     }
@@ -535,8 +537,8 @@ fn fits(core: &SharedCore, receives: u32) -> Result<bool, VerbError> {
     Ok(i64::from(receives) <= i64::from(device.max_srq_wr) && core.query()?.srq_limit <= receives)
 }
 
-/// Whether the provider may have lost the queue's room when a resize failed with this error. Some providers answer `EINVAL` to
-/// say that they do not resize at all; soft-RoCE answers it also when it failed halfway.
+/// Whether the provider may have lost the queue's room when a resize failed with this error. Some providers answer
+/// `EINVAL` to say that they do not resize at all; soft-RoCE answers it also when it failed halfway.
 fn is_lost_after(core: &SharedCore, error: &VerbError) -> bool {
     match error.errno() {
         libc::EOPNOTSUPP | libc::ENOSYS => false,

@@ -54,12 +54,12 @@ pub(crate) struct Places {
 /// Why a pair was not destroyed.
 pub(crate) struct UndestroyedPair {
     pub(crate) source: VerbError,
-    /// The device may have left it half-dead: it was leaked, with all that it needs.
+    /// The pair may be half-destroyed: it was leaked, with everything that it needs.
     pub(crate) is_lost: bool,
 }
 
 impl UntypedPair {
-    /// The core, if no half of the pair is around; there is none whose pair is whole (0).
+    /// The core. `None` if there are halves of the pair, which cannot be while the pair is whole (0).
     pub(crate) fn unsplit(&mut self) -> Option<&mut PairCore> {
         Arc::get_mut(&mut self.core)
     }
@@ -72,7 +72,7 @@ impl UntypedPair {
         };
         core.can_be_reset(drained, self.send.outstanding(), self.receive.outstanding())?;
         let psn = core.psn_of_next_life();
-        // How many shared receives it has begun is not known.
+        // How many shared receives the pair has begun is not known.
         if drained && core.shared.is_none() {
             // Every request has come out, so no completion of this life is left in a queue.
             core.reset().map_err(verb)?;
@@ -120,8 +120,8 @@ impl PairCore {
         reset(&self.raw, &self.domain)
     }
 
-    /// Whether a reset of the pair proves that the device is done with its requests. There are `sends` and `receives` in
-    /// flight; none if `drained`.
+    /// Whether a reset of the pair proves that the device is done with its requests. There are `sends` and `receives`
+    /// in flight; none if `drained`.
     fn can_be_reset(&self, drained: bool, sends: u32, receives: u32) -> Result<(), TransitionFailure> {
         let row = self.domain.context.promises();
         // Nobody knows which shared receives the pair has begun.
@@ -139,8 +139,8 @@ impl PairCore {
         self.domain.context.promises().leaves_to_poller(self.shared.is_some())
     }
 
-    /// What the next life's packets are to begin with. Where the device does not say what it would send next, as it should
-    /// (some say 0 in Error), it is taken for what it sent first.
+    /// The first packet sequence number of the next life. It is counted from the number that the device would send
+    /// next. Some devices report 0 in Error; then it is counted from the first number of this life.
     fn psn_of_next_life(&self) -> Psn {
         let next = self.query(Mask::IBV_QP_SQ_PSN).map_or(0, |now| now.sq_psn);
         if next == 0 { self.local.psn } else { Psn::clamped(next) }.of_next_life()
@@ -159,8 +159,8 @@ impl PairCore {
         self.destroy_now()
     }
 
-    /// Destroys the pair. Where [its poller does that](Self::ends_by_poller), the caller must be that poller, and must not poll again
-    /// unless nothing of the pair is in flight.
+    /// Destroys the pair. Where [its poller does that](Self::ends_by_poller), the caller must be that poller, and must
+    /// not poll again unless nothing of the pair is in flight.
     pub(crate) fn destroy_now(&mut self) -> Result<(), UndestroyedPair> {
         let dead = |source| UndestroyedPair { source, is_lost: true };
         if self.places.is_none() {
@@ -191,7 +191,7 @@ impl PairCore {
         self.receive_queue.depart(Box::new(departing));
     }
 
-    /// Keeps all that the device may go on to use, for ever.
+    /// Leaks everything that the device may still use.
     fn leak(&mut self) {
         self.status.poison();
         mem::forget(self.places.take());
@@ -210,8 +210,8 @@ impl PairCore {
         }
     }
 
-    /// How many handles of `queue` there are besides the pair's own two and that of its poller; `None` if the pair completes
-    /// elsewhere. Where there are none, none can come: handles are made from handles.
+    /// How many handles of `queue` there are besides the pair's own two and its poller's. `None` if the pair completes
+    /// on another queue. If there are none, none can come: handles are made from handles.
     pub(crate) fn others_on(&self, queue: &Arc<CqInner>) -> Option<usize> {
         let is_ours = Arc::ptr_eq(&self.send_queue, queue) && Arc::ptr_eq(&self.receive_queue, queue);
         is_ours.then(|| Arc::strong_count(queue).saturating_sub(3))
@@ -227,8 +227,8 @@ impl PairCore {
         raw_pair::device(&self.domain.context)
     }
 
-    /// Whether the device has so many reads and atomics at once as responder and as requester. Not every device looks. What
-    /// a device that says nothing makes of them, it says then.
+    /// Checks that the device can have that many reads and atomics at once, as responder and as requester. Not every
+    /// device checks this. If the device cannot be queried, the transition itself will fail or not.
     pub(crate) fn has_depths(
         &self,
         responder: Option<ReadDepth>,
@@ -257,12 +257,12 @@ impl PairCore {
         self.status.first_failure()
     }
 
-    /// The pair sends again; no send of before is in flight.
+    /// Forgets failed sends. The pair sends again, and no earlier send is in flight.
     pub(crate) fn forget_failures(&self) {
         self.status.renew_sends();
     }
 
-    /// Whether only reset or destroy brings it on.
+    /// Whether only a reset or a destroy helps.
     pub(crate) fn is_poisoned(&self) -> bool {
         self.status.is_poisoned()
     }
@@ -292,7 +292,7 @@ fn reset(raw: &RawPair, domain: &DomainInner) -> Result<(), VerbError> {
 pub(super) fn destroy(raw: &mut RawPair, domain: &DomainInner, status: &PairStatus) -> Result<(), VerbError> {
     raw.detach_all()?;
     if raw.has_windows() {
-        // From here on nothing may be posted, whatever becomes of the rest.
+        // From here on nothing may be posted, also if the rest fails.
         status.poison();
         reset(raw, domain)?;
         raw.free_windows()?;
@@ -300,22 +300,22 @@ pub(super) fn destroy(raw: &mut RawPair, domain: &DomainInner, status: &PairStat
     raw.destroy(Some(status))
 }
 
-/// The turn of the pair's completion queue, on providers where no poll may be under way while a pair is reset or destroyed.
-/// There a pair has one completion queue.
+/// The turn of the pair's completion queue, on providers where no poll may be under way while a pair is reset or
+/// destroyed. There a pair has one completion queue.
 pub(super) fn turn_for(domain: &DomainInner, raw: &RawPair) -> Option<MutexGuard<'static, ()>> {
     (domain.context.promises().teardown == Teardown::Polled).then(|| turn(raw.send_cq()))
 }
 
-/// The ledgers of one life of a pair, on their way to who posts and who polls.
+/// The ledgers of one life of a pair, before their ends go to the work queues and to the pollers.
 pub(crate) struct PairLedgers {
     send: (Poster<Entry>, Retirer<Entry>),
     receive: (Poster<Entry>, Retirer<Entry>),
-    /// Of a pair that receives from a shared receive queue: what its poller posts to, for each completion.
+    /// For a pair on a shared receive queue: its poller posts each receive here when the receive has completed.
     brought: Option<Member>,
 }
 
 impl PairLedgers {
-    /// Where `retires_prefix`, the completion of a send ends the sends before it. That of a receive never does: each has its own.
+    /// If `retires_prefix`, the completion of a send ends the sends before it. Each receive has its own completion.
     pub(crate) fn new(
         pool: &Arc<Blocks>,
         places: &Places,
@@ -328,7 +328,7 @@ impl PairLedgers {
         let (poster, retirer) = ledger(pool, limits.receives, first.raw(), origin);
         let (posts, brought) = match &places.receive.shared {
             None => (poster, None),
-            // Nobody posts to that of the pair.
+            // Nobody posts to the pair's own receive queue.
             Some(shared) => {
                 let (qpn, slot, ledger_of_all) = (origin.qpn(), first.key().slot(), shared.clone());
                 (ledger(pool, 1, first.raw(), origin).0, Some(Member { qpn, slot, poster, ledger: ledger_of_all }))
@@ -341,7 +341,7 @@ impl PairLedgers {
         [self.send.0.detour_of(), self.receive.0.detour_of()]
     }
 
-    /// Tells the pollers of the two queues; gives the ends that post.
+    /// Gives the ends that take out to the pollers of the two queues, and returns the ends that post.
     pub(crate) fn attach(
         self,
         sends: &CqInner,

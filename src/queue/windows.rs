@@ -20,7 +20,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     ///
     /// # Errors
     ///
-    /// `EOPNOTSUPP`: the device has none. `ENOMEM`: no more.
+    /// `EOPNOTSUPP`: the device has no windows. `ENOMEM`: it has no more of them.
     #[doc(alias = "ibv_alloc_mw")]
     pub fn window(&mut self) -> Result<Window<B, Type2>, VerbError>
     where
@@ -84,7 +84,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         self.inner.send.post_revoke(window)
     }
 
-    /// Sends what is filled of `memory`, and ends the peer's window with it: "done".
+    /// Sends what is filled of `memory`, and ends the peer's window with it.
     ///
     /// `ibv_post_send(3)` with `IBV_WR_SEND_WITH_INV`, fenced: after all earlier reads and atomics of the queue. The
     /// peer's receive says so: [`Received::invalidated`](crate::Received::invalidated).

@@ -11,7 +11,8 @@ use core::{marker::PhantomData, mem, ptr, ptr::NonNull};
 pub(crate) struct Poster<T, P = ()> {
     /// # Invariants
     ///
-    /// 0. There is a `P` in the ledger's line, which nobody else uses. Nobody else writes `posted`: there is one poster.
+    /// 0. There is a `P` in the ledger's line, which nobody else uses. Nobody else writes `posted`: there is one
+    ///    poster.
     pub(super) held: Held<T>,
     pub(super) own: PhantomData<P>,
 }
@@ -150,8 +151,8 @@ impl<T, P> Poster<T, P> {
     /// Fewer than [`free`](Self::free) ids lie between the next id and this one, and nothing is written at this one.
     #[inline(always)]
     pub(crate) unsafe fn write_at(&mut self, id: u64, value: T) {
-        // SAFETY: the slot is free, so the cell is ours (ledger 0), and it is empty (caller). The retirer emptied it before
-        // the `retired` that we acquired.
+        // SAFETY: the slot is free, so the cell is ours (ledger 0), and it is empty (caller). The retirer emptied it
+        // before the `retired` that we acquired.
         unsafe { self.ledger().write(id, value) };
     }
 
@@ -256,8 +257,8 @@ impl<T> FreeSlot<'_, T> {
             unsafe { ledger.leave_alone(value) };
         } else {
             unlikely();
-            // SAFETY: the slot is free (0), so the cell is ours (ledger 0), and it is empty. The retirer emptied it before
-            // the `retired` that we acquired.
+            // SAFETY: the slot is free (0), so the cell is ours (ledger 0), and it is empty. The retirer emptied it
+            // before the `retired` that we acquired.
             unsafe { ledger.write(id, value) };
         }
         // Before the verb: the completion may be polled before the verb returns.
@@ -274,8 +275,8 @@ impl<T> Detour<T> {
         self.0.0.detour()
     }
 
-    /// Sets `bits`. Only bits below [`STEP`] are flags; those above hold the depth. Whoever [clears](Self::clear) the flags
-    /// sees what was done before they were set.
+    /// Sets `bits`. Only bits below [`STEP`] are flags; those above hold the depth. Whoever [clears](Self::clear) the
+    /// flags sees what was done before they were set.
     pub(crate) fn set(&self, bits: u32) {
         let bits = u64::from(bits) & (STEP - 1);
         if bits != 0 {
