@@ -1,6 +1,6 @@
 //! Memory windows: parts of private regions that peers reach while a window is bound over them.
 //!
-//! A window is bound and ended by requests of a queue pair (`queue/window.rs`). Which memory a window is or may be
+//! A window is bound and ended by requests of a queue pair (`queue/windows.rs`). Which memory a window is or may be
 //! bound over goes with it, in the ledger too: so the region is registered for as long as a peer may reach it by the
 //! window.
 //!

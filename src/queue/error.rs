@@ -18,7 +18,7 @@ pub enum CreateError {
     NoRoom(#[from] NoRoom),
     /// A completion queue of another protection domain. Only domains of the brand [`Checked`](crate::Checked) get this
     /// far; others do not compile.
-    #[error("{queue} is of another protection domain: take one from the domain that the queue pair is to be of")]
+    #[error("{queue} is of another protection domain: take one from the domain of the queue pair")]
     OtherDomain {
         /// The completion queue.
         queue: CompletionQueueId,
@@ -33,9 +33,7 @@ pub enum CreateError {
     },
     /// Sends and receives were to complete on two queues. With this provider the poller destroys pairs, so a pair must
     /// have one completion queue.
-    #[error(
-        "the provider of this device ({provider}) bears no queue pair on two completion queues: take one for sends and receives"
-    )]
+    #[error("with this provider ({provider}) a queue pair needs one completion queue for both sends and receives")]
     TwoQueues {
         /// The name of the provider, as far as it is known.
         provider: &'static str,
@@ -100,11 +98,11 @@ pub enum TransitionFailure {
     },
     /// The pair was reset with requests in flight, and their completions may still be in the completion queue.
     #[error(
-        "completions of before the reset may still be in the completion queue: poll it until it is empty, then try again"
+        "the completion queue may still hold completions from before the reset: poll until it is empty, then try again"
     )]
     Unsettled,
     /// The port is one of another device.
-    #[error("the port is one of another device: ask the context that the queue pair was made on for its ports")]
+    #[error("the port is one of another device: take a port from the context of the queue pair")]
     OtherDevice,
     /// The port has no GID, without which peers cannot reach it on Ethernet.
     #[error("port {port} has no GID: has its network interface an address, and is it up?")]
@@ -135,7 +133,9 @@ pub enum TransitionFailure {
         rows: u16,
     },
     /// The number of the peer's queue pair stands for all members of a multicast group. A connection cannot go there.
-    #[error("{number} is no queue pair, but all members of a multicast group: datagrams go there, connections do not")]
+    #[error(
+        "{number} is no queue pair, it stands for all members of a multicast group: datagrams go there, connections do not"
+    )]
     Multicast {
         /// The number.
         number: Qpn,
@@ -170,7 +170,7 @@ pub enum TransitionFailure {
     Uncertain,
     /// Requests are in flight, and a reset does not prove that this provider's devices are done with them.
     #[error(
-        "{sends} sends and {receives} receives are in flight, which a reset does not end for sure with this provider ({provider}): \
+        "{sends} sends and {receives} receives are in flight, and a reset may not end them with this provider ({provider}): \
          `into_error` and `drain` first, or destroy the queue pair"
     )]
     ResetInFlight {
@@ -184,7 +184,7 @@ pub enum TransitionFailure {
     /// The pair is on a shared receive queue. With this provider, a reset would lose messages that nobody has polled
     /// yet, or the device may go on receiving.
     #[error(
-        "no reset of a pair on a shared receive queue with this provider ({provider}), which would lose receives or not end them: \
+        "with this provider ({provider}) a pair on a shared receive queue is not reset, since receives could be lost: \
          destroy the queue pair and make another"
     )]
     ResetShared {
@@ -192,7 +192,9 @@ pub enum TransitionFailure {
         provider: &'static str,
     },
     /// A completion queue has no slot left for the pair's next life.
-    #[error("the completion queue has no slot left for another life of the pair")]
+    #[error(
+        "the completion queue has no slot left for another life of the pair: destroy the queue pair and make another"
+    )]
     NoSlot,
 }
 
