@@ -125,13 +125,9 @@ const MUTANTS: &[Mutant] = &[
         without: "the brand in what can be sent",
         changes: &[
             ("queue/request.rs", "impl<B> SendMemory<B> for Buffer<B>", "impl<A, B> SendMemory<B> for Buffer<A>"),
-            (
-                "queue/request.rs",
-                "impl<B> sealed::Stageable<B> for Buffer<B>",
-                "impl<A, B> sealed::Stageable<B> for Buffer<A>",
-            ),
+            ("queue/request.rs", "impl<B> Postable<B> for Buffer<B>", "impl<A, B> Postable<B> for Buffer<A>"),
             // The compiler then cannot tell which brand is meant.
-            ("queue/posting.rs", "self.inner.send.post(", "self.inner.send.post::<B, _, _, _>("),
+            ("queue/pair_post.rs", "self.inner.send.post(", "self.inner.send.post::<B, _, _, _>("),
         ],
         cases: &[
             "domain/a_send_takes_memory_of_its_own_domain",
@@ -150,7 +146,7 @@ const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         without: "the state that sends",
-        changes: &[("queue/posting.rs", "        S: PostSend,\n", "        S: State,\n")],
+        changes: &[("queue/pair_post.rs", "        S: PostSend,\n", "        S: State,\n")],
         cases: &[
             "queue/a_send_is_not_posted_in_reset",
             "queue/a_send_is_not_posted_in_init",
@@ -168,14 +164,14 @@ const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         without: "the states that receive",
-        changes: &[("queue/posting.rs", "        S: PostReceive,\n", "        S: State,\n")],
+        changes: &[("queue/pair_post.rs", "        S: PostReceive,\n", "        S: State,\n")],
         cases: &["queue/a_receive_is_not_posted_in_reset", "queue/a_receive_is_not_posted_in_error"],
     },
     Mutant {
         without: "the transports that have receives",
         changes: &[
             ("queue/pair.rs", "        T: OwnReceives,\n", "        T: Transport,\n"),
-            ("queue/posting.rs", "        T: OwnReceives,\n", "        T: Transport,\n"),
+            ("queue/pair_post.rs", "        T: OwnReceives,\n", "        T: Transport,\n"),
         ],
         cases: &[
             "queue/a_pair_on_a_shared_queue_posts_no_receives",
@@ -291,7 +287,7 @@ const MUTANTS: &[Mutant] = &[
         without: "the new life of each batch",
         changes: &[
             (
-                "queue/posting.rs",
+                "queue/pair_post.rs",
                 "batch<'env, R>(\n        &mut self,\n        f: impl for<'batch> FnOnce(",
                 "batch<'env, 'batch, R>(\n        &'batch mut self,\n        f: impl FnOnce(",
             ),
@@ -495,7 +491,7 @@ const UNCHECKED: &[Unchecked] = &[
     },
     Unchecked {
         without: "the recipient of a datagram",
-        changes: &[("queue/datagram.rs", " && self.recipient.handle().domain() == domain", "")],
+        changes: &[("queue/datagram.rs", " && self.recipient.handle.inner.domain() == domain", "")],
         tests: &["an_address_handle_of_another_domain_is_no_way"],
     },
     Unchecked {
@@ -509,12 +505,12 @@ const UNCHECKED: &[Unchecked] = &[
     },
     Unchecked {
         without: "the domain of a window",
-        changes: &[("queue/window.rs", "if B::CHECKED && window.domain() != self.domain() {", "if false {")],
+        changes: &[("inflight/windows.rs", "if B::CHECKED && window.domain() != self.domain() {", "if false {")],
         tests: &["a_window_is_bound_over_memory_and_on_a_pair_of_its_own_domain"],
     },
     Unchecked {
         without: "the domain of what a window is bound over",
-        changes: &[("queue/window.rs", "if B::CHECKED && !memory.is_of(domain) {", "if false {")],
+        changes: &[("inflight/windows.rs", "if B::CHECKED && !memory.is_of(domain) {", "if false {")],
         tests: &["a_window_is_bound_over_memory_and_on_a_pair_of_its_own_domain"],
     },
 ];

@@ -6,7 +6,6 @@
 //!
 //! ASSUMPTION: a completion of a shared receive comes to the receive completion queue of the pair that it names in `qp_num`
 //! (`ibv_poll_cq(3)`), and a shared receive makes at most one.
-#![allow(unsafe_code, reason = "puts an entry into a ledger")]
 
 use crate::inflight::ledger::Poster;
 use crate::inflight::{Entry, SharedLedger, WorkId};
@@ -55,8 +54,7 @@ impl Members {
         // Otherwise it was brought already, and who asked for it forgot what it got.
         if member.poster.free() != 0 {
             let entry = member.ledger.take(id)?;
-            // SAFETY: there is room, as was just seen, and we alone post (`&mut`).
-            unsafe { member.poster.next().push(entry) };
+            member.poster.push(entry);
         }
         Some(member.slot)
     }

@@ -1,22 +1,45 @@
 //! What posting and polling share, and neither owns: who owns what is in flight.
 
+mod batch_error;
 pub(crate) mod entry;
+mod items;
 pub(crate) mod ledger;
 mod mailbox;
 mod operation;
 mod pair_status;
 mod peers;
+mod post_error;
 mod posted_memory;
+mod posting;
+mod raw_batch;
+pub(crate) mod raw_pair;
+mod raw_post;
+mod raw_session;
+mod raw_shared;
+mod request;
 mod slab;
 mod status;
+mod windows;
 mod work_id;
 
+pub use batch_error::{BatchCause, BatchError, PostAllCause, PostAllError};
 pub(crate) use entry::{Entry, RawEntry};
 pub(crate) use mailbox::Mailbox;
 pub use operation::Operation;
 pub(crate) use pair_status::{PairStatus, is_broken};
 pub(crate) use peers::{AhInner, Peers};
+pub use post_error::{PostError, RequestFlaw};
 pub use posted_memory::PostedMemory;
+pub use posting::Posting;
+pub(crate) use raw_batch::{RawBatch, batch, post_all};
+pub(crate) use raw_pair::{PairAttributes, RawPair};
+pub(crate) use raw_post::{ReceiveQueue, SendQueue, Terms};
+#[cfg(all(test, not(loom)))]
+pub(crate) use raw_session::has_all_functions;
+pub(crate) use raw_shared::{SharedCore, SharedPoster};
+pub use request::WorkRequest;
+pub(crate) use request::{Action, PostLimits};
+pub(crate) use request::{Postable, To};
 pub(crate) use slab::{SharedLedger, SlabPoster, slab};
 pub use status::{FaultSide, Status};
 pub use work_id::WorkId;

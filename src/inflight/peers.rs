@@ -1,4 +1,4 @@
-//! The address handles that datagrams in flight go by.
+//! Address handles, and those that datagrams in flight use.
 #![allow(unsafe_code, reason = "owns address handles")]
 
 use super::work_id::WorkId;
@@ -19,7 +19,7 @@ pub(crate) struct AhInner {
 
 // SAFETY: an address handle is immutable; verbs may name it from any thread.
 unsafe impl Send for AhInner {}
-// SAFETY: as above.
+// SAFETY: shared access names the handle, and changes nothing.
 unsafe impl Sync for AhInner {}
 
 impl AhInner {
@@ -40,7 +40,7 @@ impl AhInner {
 
 impl Drop for AhInner {
     fn drop(&mut self) {
-        // SAFETY: alive (0); what is in flight by it holds a reference.
+        // SAFETY: alive (0); requests in flight that use it hold a reference.
         if let Err(error) = unsafe { self.domain.context.provider.destroy_ah(self.raw) } {
             mem::forget(Arc::clone(&self.domain));
             note_leak("an address handle", error);
@@ -48,18 +48,19 @@ impl Drop for AhInner {
     }
 }
 
-/// The address handles of the requests that a queue of datagrams may have in flight, by index of the request. One is kept
-/// until its place is taken by a later request, whose own place in the ledger was free: so the earlier one has completed.
+/// The address handles of the requests that a datagram queue may have in flight, by the index of the request. A handle
+/// is kept until a later request takes its place. By then the earlier request has completed, since its slot in the
+/// ledger was free.
 pub(crate) struct Peers {
     /// # Invariants
     ///
-    /// 0. A power of two of them, touched only by the one who posts.
+    /// 0. A power of two of them. Only the side that posts touches them.
     by_index: Box<[UnsafeCell<Option<Arc<AhInner>>>]>,
 }
 
-// SAFETY: touched by one thread at a time (0), and dropped by the last owner.
+// SAFETY: one thread at a time touches the places (0), and the last owner drops them.
 unsafe impl Send for Peers {}
-// SAFETY: as above.
+// SAFETY: shared access touches no place without the promise of `keep` or `clear`.
 unsafe impl Sync for Peers {}
 
 impl Peers {
@@ -80,7 +81,7 @@ impl Peers {
         }
     }
 
-    /// Lets go of all.
+    /// Lets go of all handles.
     ///
     /// # Safety
     ///

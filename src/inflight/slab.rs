@@ -1,7 +1,8 @@
 //! The slab: who owns what a shared receive queue has in flight.
 //!
-//! Shared receives complete in no order, and each on the completion queue of whichever pair took it. So there is one
-//! [`SlabPoster`], and many who take out: the pollers of all those queues, on any threads, and who destroys the queue.
+//! Shared receives complete in any order, each on the completion queue of the pair that took it. So one [`SlabPoster`]
+//! puts values in, and several parties take values out: the pollers of all those completion queues, on any threads, and
+//! whoever destroys the shared queue.
 //!
 //! ```text
 //!               posted                     taken out
@@ -9,12 +10,12 @@
 //!   (the poster's)         its state says so           (many push)       (taken as a whole)
 //! ```
 //!
-//! Each slot has one atomic state: a ticket, which the id of its request carries, and whether a value is in flight. Whoever
-//! changes it from in flight to taken owns the value. The slot then has its next ticket, so a completion of before finds nothing.
-//! Nobody locks or allocates.
+//! Each slot has one atomic state: a ticket, which is part of the request's id, and a bit that says whether a value is
+//! in flight. Whoever clears that bit owns the value. The slot then has its next ticket, so a stale completion finds
+//! nothing. Nobody locks or allocates.
 //!
-//! The returned list is pushed to by many and emptied at once by the poster alone: a push that mistakes a head that went and
-//! came back for the one that it saw links to the right slot all the same.
+//! Many push to the returned list, and only the poster empties it, as a whole. So the ABA problem is harmless here: if
+//! the head was taken and came back between the two steps of a push, the push still links to the current head.
 //!
 //! A value that nobody takes out is dropped with the slab if the queue [ended](Slab::end), and leaked otherwise.
 #![allow(unsafe_code, reason = "cells that change owners")]
@@ -28,18 +29,20 @@ use std::fmt;
 /// What is in flight on one shared receive queue.
 pub(crate) struct Slab<T> {
     slots: Box<[Slot<T>]>,
-    /// From one ticket of a slot to its next: a power of two, at least as many as there are slots. The ticket modulo this is the
-    /// index of its slot.
+    /// From one ticket of a slot to its next: a power of two, at least as many as there are slots. The ticket modulo
+    /// this is the index of its slot.
     stride: u64,
-    /// Of the queue, in its domain. Comes back when nobody is left who could find anything by it.
+    /// The number of the queue in its domain. It is free again when the slab is dropped, since nobody can look it up
+    /// then.
     number: Number,
-    /// The slots that were taken out since the poster last looked: the last of them, or [`NONE`].
+    /// The list of slots that came back since the poster last looked: its head, or [`NONE`].
     returned: Line<AtomicU32>,
     /// The queue is gone: the device is done with all values, and nothing is posted.
     ended: AtomicBool,
 }
 
-/// What is in flight on a shared receive queue. Completion queues hold it for as long as its completions may be in them.
+/// What is in flight on a shared receive queue. Completion queues hold it for as long as its completions may be in
+/// them.
 pub(crate) type SharedLedger = Arc<Slab<super::Entry>>;
 
 #[repr(align(64))]
@@ -48,12 +51,13 @@ struct Line<T>(T);
 struct Slot<T> {
     /// # Invariants
     ///
-    /// 0. A ticket, doubled; plus 1 if a value is in flight. Free slots are changed by the poster alone; from in flight
-    ///    goes by a compare-exchange.
+    /// 0. The ticket times 2, plus 1 if a value is in flight. Only the poster changes the state of a free slot. A slot
+    ///    in flight is taken by a compare-exchange.
     state: AtomicU64,
     /// The next slot of the list that this one is in, or [`NONE`].
     next: AtomicU32,
-    /// 1. Holds a value while in flight. Then it belongs to who ends that (0), otherwise to the poster.
+    /// 1. Holds a value while the slot is in flight. The value belongs to whoever takes the slot (0); the cell of a
+    ///    free slot belongs to the poster.
     value: UnsafeCell<MaybeUninit<T>>,
 }
 
@@ -63,11 +67,11 @@ const IN_FLIGHT: u64 = 1;
 
 // SAFETY: a value is touched by one owner at a time (1), and states and lists hand it over with release and acquire.
 unsafe impl<T: Send> Send for Slab<T> {}
-// SAFETY: as above.
+// SAFETY: the same argument holds for shared access: the atomics decide who owns a value.
 unsafe impl<T: Send> Sync for Slab<T> {}
 
 impl<T> Slab<T> {
-    /// Takes the value of the request with this id out: whoever gets it owns it. `None` if the request is not in flight.
+    /// Takes out the value of the request with this id. `None` if the request is not in flight.
     #[inline]
     pub(crate) fn take(&self, id: WorkId) -> Option<T> {
         let (number, ticket) = id.as_shared()?;
@@ -87,7 +91,7 @@ impl<T> Slab<T> {
         id.as_shared().is_some_and(|(number, ..)| number == self.number.get())
     }
 
-    /// Lets the poster have a slot that was taken out.
+    /// Gives a slot that was taken out back to the poster.
     #[inline]
     fn give_back(&self, slot: &Slot<T>, index: u32) {
         let mut head = self.returned.0.load(Ordering::Relaxed);
@@ -109,7 +113,8 @@ impl<T> Slab<T> {
         self.ended.load(Ordering::Acquire)
     }
 
-    /// Takes out what is in flight on a queue that [ended](Self::end), but for what pollers are just taking.
+    /// Takes out what is in flight on a queue that [ended](Self::end). What a poller takes at the same time is the
+    /// poller's.
     pub(crate) fn take_all(&self) -> impl Iterator<Item = T> {
         self.slots.iter().filter_map(|slot| {
             let state = slot.state.load(Ordering::Relaxed);
@@ -133,17 +138,17 @@ impl<T> Slot<T> {
     fn take(&self, ticket: u64, stride: u64) -> Option<T> {
         let after = ((ticket + stride) % COUNTS) << 1;
         let in_flight = ticket << 1 | IN_FLIGHT;
-        // Acquire: sees the value. What the poster writes there next is ordered by the returned list. Release, and acquire
-        // in vain: whoever comes too late, since the queue has ended, sees that it has.
+        // Acquire, to see the value. (The returned list orders the poster's next write to the cell.) Release, and
+        // acquire on failure: a poller that comes too late, since the queue has ended, also sees that it has ended.
         let taken = self.state.compare_exchange(in_flight, after, Ordering::AcqRel, Ordering::Acquire);
-        // SAFETY: was in flight, so it holds a value, and by the exchange it is ours (1).
+        // SAFETY: the slot was in flight, so it holds a value, which the exchange made ours (1).
         taken.ok().map(|_| self.value.with_mut(|value| unsafe { value.cast::<T>().read() }))
     }
 }
 
 impl<T> Drop for Slab<T> {
     fn drop(&mut self) {
-        // What begins next under this number has ids that no request of ours had.
+        // The next queue with this number begins after all tickets of this one, so that no id comes twice.
         let first = self.number.next;
         let used = |slot: &Slot<T>| (slot.state.load(Ordering::Relaxed) >> 1).wrapping_sub(first) % COUNTS;
         let most = self.slots.iter().map(used).max().unwrap_or(0);
@@ -166,7 +171,7 @@ pub(crate) fn slab<T>(number: Number, slots: u32, depth: u32) -> SlabPoster<T> {
     let depth = depth.clamp(1, slots);
     let stride = u64::from(slots.next_power_of_two());
     let first = number.next.next_multiple_of(stride) % COUNTS;
-    // Two lists, one of the slots in use.
+    // Two lists: the slots in use, and the reserve.
     let slot = |index| Slot {
         state: AtomicU64::new((first + u64::from(index)) << 1),
         next: AtomicU32::new(if index + 1 == depth || index + 1 == slots { NONE } else { index + 1 }),
@@ -195,7 +200,7 @@ pub(crate) struct SlabPoster<T> {
 }
 
 impl<T> SlabPoster<T> {
-    /// How many values fit, in flight or not.
+    /// How many values the slab may have in flight.
     pub(crate) fn depth(&self) -> u32 {
         self.depth
     }
@@ -204,7 +209,7 @@ impl<T> SlabPoster<T> {
     #[inline]
     pub(crate) fn vacancy(&mut self) -> Option<Vacancy<'_, T>> {
         if self.free == NONE {
-            // Acquire: what was taken out of these slots was so before.
+            // Acquire: the values of these slots were read before the slots came back.
             self.free = self.slab.returned.0.swap(NONE, Ordering::Acquire);
         }
         let slot = self.slab.slots.get(self.free as usize)?;
@@ -232,7 +237,8 @@ impl<T> SlabPoster<T> {
         }
     }
 
-    /// Takes free slots out of use until there are `depth`; false, and nothing done, if too many are in flight.
+    /// Takes free slots out of use until there are `depth`. Returns false, and changes nothing, if too many are in
+    /// flight.
     pub(crate) fn shrink(&mut self, depth: u32) -> bool {
         let before = self.depth;
         while self.depth > depth {
@@ -250,9 +256,9 @@ impl<T> SlabPoster<T> {
     }
 }
 
-/// A free slot, the first of its list. To drop it leaves it free.
+/// The first free slot of the list. If it is dropped, the slot stays free.
 pub(crate) struct Vacancy<'p, T> {
-    /// Its index; of the poster, who alone may touch the slot (slot 1).
+    /// The poster's head of the list: the index of this slot. Only the poster may touch the slot (slot 1).
     free: &'p mut u32,
     slot: &'p Slot<T>,
     number: u32,
@@ -264,7 +270,8 @@ impl<'p, T> Vacancy<'p, T> {
     pub(crate) fn fill(self, value: T) -> WorkId {
         let number = self.number;
         let (_, slot) = self.withhold();
-        // SAFETY: free, so empty and ours (1); who emptied it gave it back before, and we acquired that.
+        // SAFETY: the slot is free, so the cell is empty and ours (1). Whoever emptied it gave it back before we
+        // acquired it.
         slot.value.with_mut(|cell| unsafe { cell.cast::<T>().write(value) });
         let ticket = slot.state.load(Ordering::Relaxed) >> 1;
         // Before the verb: the completion may be polled before the verb returns.

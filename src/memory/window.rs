@@ -1,6 +1,6 @@
 //! Memory windows: a peer reaches a part of a private region while a window is bound over it.
 //!
-//! Requests of a queue pair bind and end a window (`queue/window.rs`). The memory that a window is bound over travels
+//! Requests of a queue pair bind and end a window (`queue/windows.rs`). The memory that a window is bound over travels
 //! with the window, in the ledger too. So its region stays registered for as long as a peer may reach it through the
 //! window.
 

@@ -1,6 +1,6 @@
-//! Attributes that a pair changes without leaving its state, and what the device says that they are.
+//! Attributes that a pair changes without leaving its state, and the attributes that the device reports.
 
-use super::attr::{Modify, PeerPath, PeerRights};
+use super::attributes::{Modify, PeerPath, PeerRights};
 use super::error::TransitionFailure;
 use super::pair::QueuePair;
 use super::state::{Alterable, AlterableWhileDraining, DeviceState, ReadyToSend, SendQueueDrain, State};
@@ -10,7 +10,7 @@ use crate::error::VerbError;
 use crate::sys::ibv_qp_attr_mask as mask;
 use crate::types::{AckTimeout, Mtu, PortNumber, Psn, Qkey, Qpn, ReadDepth, RetryCount, RnrRetry, RnrTimer};
 
-/// What a pair in Send Queue Drain can change, reliable connection. What is `None` stays as it is.
+/// What a reliable connection can change in Send Queue Drain. A field that is `None` changes nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct SqdAttributes {
     /// How packets reach the peer.
@@ -18,30 +18,31 @@ pub struct SqdAttributes {
     pub path: Option<PeerPath>,
     /// How long to wait for an acknowledgement.
     pub timeout: Option<AckTimeout>,
-    /// How often to send again then.
+    /// How often to send again after that time.
     pub retry_count: Option<RetryCount>,
     /// How often to send again when the peer has no receive posted.
     pub rnr_retry: Option<RnrRetry>,
     /// How long the peer waits when no receive is posted here.
     pub min_rnr_timer: Option<RnrTimer>,
-    /// Own reads and atomics that are outstanding at once; at most the peer's responder depth.
+    /// How many own reads and atomics may be outstanding at once; at most the peer's responder depth.
     #[doc(alias = "max_rd_atomic")]
     pub initiator_depth: Option<ReadDepth>,
-    /// Reads and atomics of the peer that are served at once.
+    /// How many reads and atomics of the peer are served at once.
     #[doc(alias = "max_dest_rd_atomic")]
     pub responder_depth: Option<ReadDepth>,
     /// The row of the partition key.
     pub pkey_index: Option<u16>,
 }
 
-/// What the device says of a pair. What its state or transport has not got is 0 or `None`, or what the device makes of it.
+/// The attributes of a pair that the device reports. A field that the state or the transport does not have is 0,
+/// `None`, or whatever the device put there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 #[doc(alias = "ibv_qp_attr")]
 pub struct QueuePairAttributes {
     /// The state. The device may enter Error by itself at any time.
     pub state: DeviceState,
-    /// In Send Queue Drain: whether begun requests are still under way.
+    /// In Send Queue Drain: whether requests that have begun are still under way.
     #[doc(alias = "sq_draining")]
     pub draining: bool,
     /// What the peer may do.
@@ -56,32 +57,32 @@ pub struct QueuePairAttributes {
     /// The peer's queue pair.
     #[doc(alias = "dest_qp_num")]
     pub destination: Qpn,
-    /// The packet sequence number that is expected next, or was at first: devices differ.
+    /// The packet sequence number that is expected next. Some devices report the first one that was expected.
     #[doc(alias = "rq_psn")]
     pub receive_psn: Psn,
-    /// The packet sequence number that is sent next, or was at first: devices differ.
+    /// The packet sequence number that is sent next. Some devices report the first one that was sent.
     #[doc(alias = "sq_psn")]
     pub send_psn: Psn,
     /// How long it waits for an acknowledgement.
     pub timeout: AckTimeout,
-    /// How often it sends again then.
+    /// How often it sends again after that time.
     #[doc(alias = "retry_cnt")]
     pub retry_count: RetryCount,
     /// How often it sends again when the peer has no receive posted.
     pub rnr_retry: RnrRetry,
     /// How long the peer waits when no receive is posted here.
     pub min_rnr_timer: RnrTimer,
-    /// Own reads and atomics that are outstanding at once.
+    /// How many own reads and atomics may be outstanding at once.
     #[doc(alias = "max_rd_atomic")]
     pub initiator_depth: ReadDepth,
-    /// Reads and atomics of the peer that are served at once.
+    /// How many reads and atomics of the peer are served at once.
     #[doc(alias = "max_dest_rd_atomic")]
     pub responder_depth: ReadDepth,
-    /// The key that datagrams must bring along.
+    /// The Q_Key that datagrams to this pair must carry.
     pub qkey: Qkey,
 }
 
-/// What `QueuePairAttributes` is made of. A device may refuse bits that it does not know, so all are named.
+/// The fields that [`QueuePairAttributes`] is made from. Named one by one, since a device may refuse unknown bits.
 const QUERIED: mask = mask(
     mask::IBV_QP_STATE.0
         | mask::IBV_QP_EN_SQD_ASYNC_NOTIFY.0
@@ -102,7 +103,7 @@ const QUERIED: mask = mask(
 );
 
 impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
-    /// What the device says of the pair.
+    /// The attributes of the pair that the device reports.
     ///
     /// `ibv_query_qp(3)`.
     ///
@@ -142,15 +143,15 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         self.inner.core.modify(modify)
     }
 
-    /// Changes what the peer may do through this pair, from now on: what it asks for beyond that fails at its side, and
-    /// breaks this pair.
+    /// Changes what the peer may do through this pair from now on. A request of the peer beyond these rights fails on
+    /// the peer's side, and breaks this pair.
     ///
-    /// `ibv_modify_qp(3)`. That an access is over which was under way, it does not say: the memory comes back with the
-    /// deregistration of its region.
+    /// `ibv_modify_qp(3)`. An access that is under way may go on: only deregistering the region gives the memory back.
     ///
     /// # Errors
     ///
-    /// The device refused, and nothing changed: `EINVAL` where it has gone to Error by itself (soft-RoCE does not mind).
+    /// The device refused, and nothing changed: `EINVAL` if the pair has gone to Error by itself (soft-RoCE accepts
+    /// that).
     #[doc(alias = "ibv_modify_qp")]
     #[doc(alias = "IBV_QP_ACCESS_FLAGS")]
     pub fn set_peer_rights(&mut self, rights: PeerRights) -> Result<(), VerbError>
@@ -163,13 +164,14 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
 }
 
 impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
-    /// Changes the key that datagrams must bring along to be taken here.
+    /// Changes the Q_Key that datagrams to this pair must carry.
     ///
     /// `ibv_modify_qp(3)`.
     ///
     /// # Errors
     ///
-    /// As [`set_peer_rights`](Self::set_peer_rights); `EPERM` for a key with the top bit set, unless the program is privileged.
+    /// As [`set_peer_rights`](Self::set_peer_rights); `EPERM` for a key with the top bit set, unless the program is
+    /// privileged.
     #[doc(alias = "ibv_modify_qp")]
     #[doc(alias = "IBV_QP_QKEY")]
     pub fn set_qkey(&mut self, qkey: Qkey) -> Result<(), VerbError>
@@ -203,14 +205,14 @@ impl<B: Brand, T: Transport> QueuePair<B, ReadyToSend, T> {
 }
 
 impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
-    /// Sends another way from now on, to the same queue pair of the peer.
+    /// Sends along another path from now on, to the same queue pair of the peer.
     ///
     /// `ibv_modify_qp(3)`.
     ///
     /// # Errors
     ///
-    /// [`TransitionFailure::Draining`]: begun requests are still under way. Otherwise the path does not fit the port, or the
-    /// device refused. Nothing changed.
+    /// [`TransitionFailure::Draining`]: requests that have begun are still under way. Otherwise the path does not fit
+    /// the port, or the device refused. Nothing changed.
     #[doc(alias = "ibv_modify_qp")]
     #[doc(alias = "IBV_QP_AV")]
     pub fn set_path(&mut self, path: &PeerPath) -> Result<(), TransitionFailure>
@@ -228,14 +230,14 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         S: AlterableWhileDraining,
     {
         let refused = |source| TransitionFailure::Verb { to: SendQueueDrain::NAME, source };
-        // The specification has these attributes change between requests; not every device looks.
+        // The specification allows these changes only between requests, which not every device checks.
         if self.query().map_err(refused)?.draining {
             return Err(TransitionFailure::Draining);
         }
         self.alter(set).map_err(refused)
     }
 
-    /// Changes attributes of the connection, all of those that are not `None` or none.
+    /// Changes those attributes of the connection that are not `None`: all of them, or none if it fails.
     ///
     /// `ibv_modify_qp(3)`.
     ///

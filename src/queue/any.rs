@@ -61,7 +61,7 @@ pub enum AnyQueuePair<B, T = ReliableConnection> {
     SendQueueError(QueuePair<B, SendQueueError, T>),
     /// Error.
     Errored(QueuePair<B, Errored, T>),
-    /// No pair: taken out, or lost to a panic in [`advance`](Self::advance).
+    /// No pair: it was taken out, or a closure of [`advance`](Self::advance) panicked.
     #[default]
     Vacant,
 }
@@ -72,7 +72,7 @@ impl<B, S: State, T> From<QueuePair<B, S, T>> for AnyQueuePair<B, T> {
     }
 }
 
-/// Where a series of transitions came to a halt, inside the closure of [`AnyQueuePair::advance`]; made by `?`.
+/// The state in which a series of transitions stopped, inside the closure of [`AnyQueuePair::advance`]. Made by `?`.
 pub struct Halted<B, T = ReliableConnection> {
     pair: AnyQueuePair<B, T>,
     source: TransitionFailure,
@@ -90,12 +90,12 @@ impl<B, T> From<TransitionError<AnyQueuePair<B, T>>> for Halted<B, T> {
     }
 }
 
-/// A transition that did not happen; the pair stays where it got to.
+/// A transition that did not happen. The pair stays in the state that it reached.
 #[derive(Clone, Debug)]
 pub struct AdvanceError {
     /// The state in which the pair is now.
     pub state: &'static str,
-    /// Why it did not go on.
+    /// Why the next transition did not happen.
     pub source: TransitionFailure,
 }
 
@@ -112,8 +112,8 @@ impl error::Error for AdvanceError {
 }
 
 impl<B: Brand, T: Transport> AnyQueuePair<B, T> {
-    /// Takes the pair through transitions in place. In `f`, `?` after a transition keeps the pair where it got to; it is for
-    /// transitions only, so what else there is to do comes between two calls.
+    /// Takes the pair through transitions in place. Inside `f`, `?` after a transition keeps the pair in the state that
+    /// it reached. `f` is for transitions only: do other work between two calls.
     ///
     /// # Errors
     ///

@@ -1,27 +1,25 @@
 //! How queue pairs are made.
-#![allow(unsafe_code, reason = "owns the raw queue pair")]
+#![allow(unsafe_code, reason = "vouches that the pair and its queues are used only while they are alive")]
 
-use super::attr::Limits;
-use super::core::{Body, Core, Inner, Ledgers, Local, Places, turn_for};
+use super::attributes::Limits;
 use super::error::CreateError;
+use super::local_port::LocalPort;
 use super::pair::QueuePair;
-use super::post::{ReceiveQueue, SendQueue, Terms};
-use super::session::{self, Extended, Posting};
-use super::shared::SharedCore;
+use super::session;
 use super::state::Reset;
 use super::transport::{ReliableConnection, Transport, UnreliableConnection, UnreliableDatagram, code};
+use super::untyped::{PairCore, PairLedgers, Places, UntypedPair, turn_for};
 use crate::completion::{CompletionQueue, CqInner, NoRoom};
-use crate::device::objects::Object;
 use crate::domain::{Brand, DomainInner, ProtectionDomain};
 use crate::error::{VerbError, note_leak};
 use crate::inflight::ledger::{MAX_DEPTH, Origin};
-use crate::inflight::{PairStatus, Peers, QueueKind};
-use crate::provider::reviewed::Teardown;
+use crate::inflight::{PairAttributes, PairStatus, Peers, PostLimits, QueueKind, RawPair, SharedCore, Terms, raw_pair};
+use crate::provider::reviewed::{Promises, Teardown};
 use crate::sys;
 use crate::types::{Psn, Qpn};
+use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
-use std::{ptr, ptr::NonNull};
 
 /// How a domain makes queue pairs.
 impl<B: Brand> ProtectionDomain<B> {
@@ -46,8 +44,8 @@ impl<B: Brand> ProtectionDomain<B> {
     ///
     /// # Errors
     ///
-    /// As [`reliable`](Self::reliable); [`CreateError::TwoQueues`] where not
-    /// [`pairs_may_have_two_queues`](crate::Promises::pairs_may_have_two_queues).
+    /// As [`reliable`](Self::reliable); [`CreateError::TwoQueues`] if
+    /// [`pairs_may_have_two_queues`](crate::Promises::pairs_may_have_two_queues) is false.
     pub fn reliable_on(
         &self,
         sends: &CompletionQueue<B>,
@@ -57,7 +55,7 @@ impl<B: Brand> ProtectionDomain<B> {
         QueuePair::create(&self.inner, &sends.inner, &receives.inner, limits)
     }
 
-    /// A queue pair for unreliable connections, likewise.
+    /// A queue pair for unreliable connections: as [`reliable`](Self::reliable).
     ///
     /// # Errors
     ///
@@ -86,7 +84,7 @@ impl<B: Brand> ProtectionDomain<B> {
         QueuePair::create(&self.inner, &sends.inner, &receives.inner, limits)
     }
 
-    /// A queue pair for unreliable datagrams, likewise.
+    /// A queue pair for unreliable datagrams: as [`reliable`](Self::reliable).
     ///
     /// # Errors
     ///
@@ -143,7 +141,7 @@ impl<B: Brand> ProtectionDomain<B> {
     }
 }
 
-impl Inner {
+impl UntypedPair {
     pub(super) fn create<B: Brand, T: Transport>(
         domain: &Arc<DomainInner>,
         sends: &Arc<CqInner>,
@@ -161,11 +159,10 @@ impl Inner {
                 return Err(CreateError::Depth { asked, most: MAX_DEPTH });
             }
         }
-        // SAFETY: an open context has its function table filled.
-        let operations = unsafe { (*domain.context.raw.as_ptr()).ops };
-        let (Some(post_send), Some(post_receive)) = (operations.post_send, operations.post_recv) else {
+        let functions = raw_pair::functions(&domain.context);
+        if functions.post_send.is_none() || functions.post_recv.is_none() {
             return Err(VerbError::new("ibv_post_send", libc::EOPNOTSUPP).into());
-        };
+        }
         let row = domain.context.promises();
         if limits.posting.is_in_sessions() {
             session::check_device(&domain.context, limits)?;
@@ -178,10 +175,10 @@ impl Inner {
             CreateError::check_shared(row)?;
         }
         let places = lease(sends, receives, limits, shared)?;
-        let attributes = sys::ibv_qp_init_attr {
+        let asked = PairAttributes {
             send_cq: sends.raw.as_ptr(),
             recv_cq: receives.raw.as_ptr(),
-            srq: shared.map_or(ptr::null_mut(), |shared| shared.raw()),
+            shared: shared.map(|shared| &**shared),
             cap: sys::ibv_qp_cap {
                 max_send_wr: limits.sends,
                 max_recv_wr: limits.receives,
@@ -189,30 +186,16 @@ impl Inner {
                 max_recv_sge: if shared.is_none() { limits.elements.max(1) } else { 0 },
                 max_inline_data: limits.inline_bytes,
             },
-            qp_type: code::<T>(),
-            // Where a completion ends its own request alone, each request needs one.
-            sq_sig_all: i32::from(!row.sends_may_be_unsignalled()),
-            ..Default::default()
+            kind: code::<T>(),
+            posting: limits.posting,
         };
-        let DomainInner { context, raw: pd, .. } = &**domain;
-        let make = || match limits.posting {
-            Posting::List => {
-                let mut attributes = attributes;
-                // SAFETY: domain and queues are alive, the shared one too; they belong to the same device, since they are
-                // of the same domain: they bear its brand, and where that does not tell, it was looked at above.
-                let raw = unsafe { context.provider.create_qp(*pd, &mut attributes) }?;
-                Ok(Made { raw, extended: None, granted: attributes.cap })
-            }
-            posting => {
-                let mut attributes = session::extended(&attributes, *pd, posting);
-                // SAFETY: as in the other case.
-                let made = unsafe { context.provider.create_qp_ex(context.raw, &mut attributes) };
-                let (raw, extended) = made.map_err(|error| session::explain(error, posting))?;
-                Ok(Made { raw, extended, granted: attributes.cap })
-            }
+        let make = || {
+            // SAFETY: the queues are alive, and of one device, since they are of one domain: they bear its brand, or
+            // were compared above. They outlive the pair, in whose core they are.
+            unsafe { RawPair::create(domain, &asked) }.map_err(|error| session::explain(error, limits.posting))
         };
-        let is_taken = |qpn| shared.is_some() && receives.has_number(qpn);
-        let Made { raw, extended, granted } = match make_unlike(domain, make, is_taken) {
+        let is_taken = |number| shared.is_some() && receives.has_number(number);
+        let (raw, granted) = match make_unlike(domain, make, is_taken) {
             Ok(made) => made,
             Err(error) => {
                 sends.release(places.send, true);
@@ -222,65 +205,70 @@ impl Inner {
         };
         // Some providers grant less than was asked for.
         let limits = &Limits { inline_bytes: limits.inline_bytes.min(granted.max_inline_data), ..*limits };
-        // SAFETY: created just now.
-        let qpn = unsafe { (*raw.as_ptr()).qp_num };
-        let is_number = Qpn::new(qpn).is_ok();
-        let origin = Origin::new(qpn, code::<T>() == sys::ibv_qp_type::IBV_QPT_UD);
+        let number = raw.number();
+        let is_number = Qpn::new(number).is_ok();
+        let origin = Origin::new(number, code::<T>() == sys::ibv_qp_type::IBV_QPT_UD);
         let peers = origin.datagrams().then(|| Peers::new(limits.sends));
-        let ledgers = Ledgers::new(&domain.ledgers, &places, limits, origin, row.sends_may_be_unsignalled());
-        let status = PairStatus::new(row, qpn, code::<T>(), domain.id(), ledgers.detours(), peers);
-        domain.context.objects.note(raw, Object::QueuePair(Qpn::from_device(status.qpn)));
-        let (send_poster, receive_poster) = ledgers.attach(sends, receives, &status);
-        let core = Core {
-            body: Body { raw, rare: None },
+        let ledgers = PairLedgers::new(&domain.ledgers, &places, limits, origin, row.sends_may_be_unsignalled());
+        let status = PairStatus::new(row, number, code::<T>(), domain.id(), ledgers.detours(), peers);
+        raw.note();
+        let posters = ledgers.attach(sends, receives, &status);
+        let core = PairCore {
+            raw,
             places: Some(places),
             status: Arc::clone(&status),
             unsettled: Arc::new(AtomicU32::new(0)),
             limits: *limits,
-            local: Local { psn: Psn::random(), ..Local::UNKNOWN },
+            local: LocalPort { psn: Psn::random(), ..LocalPort::UNKNOWN },
             send_queue: Arc::clone(sends),
             receive_queue: Arc::clone(receives),
             shared: shared.cloned(),
             domain: Arc::clone(domain),
         };
+        // From here on, dropping the core destroys the pair.
         if limits.posting.is_in_sessions() {
-            let ours = extended.filter(|extended| extended.cast() == raw);
-            // SAFETY: made just now.
-            if !ours.is_some_and(|extended| unsafe { Extended::is_there(extended, code::<T>(), limits.posting) }) {
-                // A provider that made something else. Dropping the core destroys it.
+            if !core.raw.has_sessions(limits.posting) {
+                // A provider that made something else.
                 return Err(session::none());
             }
             status.send_in_sessions();
         }
-        let asked = &attributes.cap;
+        let asked = &asked.cap;
         let fits_sends = granted.max_send_wr >= asked.max_send_wr && granted.max_send_sge >= asked.max_send_sge;
         let fits_receives = granted.max_recv_wr >= asked.max_recv_wr && granted.max_recv_sge >= asked.max_recv_sge;
         if !(is_number && fits_sends && (fits_receives || shared.is_some())) {
-            // Dropping the core destroys it.
             return Err(VerbError::new("ibv_create_qp", libc::ENOMEM).into());
         }
-        let terms = || Terms::new(limits, row, Arc::clone(&status));
-        Ok(Self {
-            send: SendQueue::new(send_poster, raw, post_send, terms()),
-            core: Arc::new(core),
-            receive: ReceiveQueue::new(receive_poster, raw, post_receive, terms()),
-        })
+        let terms = Terms { limits: post_limits(limits, row), status };
+        // SAFETY: the types of a pair and its halves let posts through only in states that allow them, and end with the
+        // core. They are the only ones who get these queues.
+        let (send, receive) = unsafe { core.raw.queues(posters.into(), &terms) }?;
+        Ok(Self { send, core: Arc::new(core), receive })
     }
 }
 
-/// A pair that a provider has made.
-struct Made {
-    raw: NonNull<sys::ibv_qp>,
-    extended: Option<NonNull<sys::ibv_qp_ex>>,
-    granted: sys::ibv_qp_cap,
+/// What posts are checked against.
+pub(super) fn post_limits(limits: &Limits, row: &Promises) -> PostLimits {
+    let Limits { inline_bytes, elements, posting, .. } = *limits;
+    let short = |limit: u32| limit.min(u16::MAX.into()) as u16;
+    PostLimits {
+        inline_bytes: short(inline_bytes),
+        datagram_bytes: 0,
+        elements: short(elements.max(1)),
+        posting,
+        flags: if row.windows.are_barriers() { PostLimits::BARRIER | PostLimits::READS } else { PostLimits::READS },
+    }
 }
 
-/// How many pairs are made to find one with a number of its own.
+/// A pair that a provider has made, with what it granted.
+type Made = (RawPair, sys::ibv_qp_cap);
+
+/// How many pairs are made to find one with a number that is not taken.
 const TRIES: usize = 64;
 
-/// Makes a pair whose number is not taken: completions of shared receives name the pair by nothing else, and those of an
-/// earlier pair of that number may not be polled yet. Devices may give a number out again at once, but not while there
-/// is a pair that has it.
+/// Makes a pair whose number is not taken. Completions of shared receives name their pair by nothing else, and
+/// completions of an earlier pair with that number may not be polled yet. Devices may give a number out again at once,
+/// but not while a pair has it: so the pairs with a taken number are kept until one is found.
 fn make_unlike(
     domain: &DomainInner,
     make: impl Fn() -> Result<Made, CreateError>,
@@ -288,38 +276,35 @@ fn make_unlike(
 ) -> Result<Made, CreateError> {
     let mut others = Vec::new();
     let found = loop {
-        let made = match make() {
+        let (raw, granted) = match make() {
             Ok(made) => made,
             Err(error) => break Err(error),
         };
-        // SAFETY: made just now.
-        if !is_taken(unsafe { (*made.raw.as_ptr()).qp_num }) {
-            break Ok(made);
+        if !is_taken(raw.number()) {
+            break Ok((raw, granted));
         }
-        others.push(made.raw);
+        others.push(raw);
         if others.len() == TRIES {
             break Err(VerbError::new("ibv_create_qp", libc::EAGAIN).into());
         }
     };
-    for raw in others {
-        // SAFETY: made here.
-        let _turn = unsafe { turn_for(domain, raw) };
-        // SAFETY: made here, in Reset, and nobody else knows it.
-        if let Err(error) = unsafe { domain.context.provider.destroy_qp(raw) } {
+    for mut raw in others {
+        let _turn = turn_for(domain, &raw);
+        if let Err(error) = raw.destroy(None) {
             note_leak("a queue pair", error);
         }
     }
     found
 }
 
-/// Leases a place on each queue; both or none.
+/// Leases a place on each of the two completion queues, or none.
 fn lease(
     sends: &CqInner,
     receives: &CqInner,
     limits: &Limits,
     shared: Option<&Arc<SharedCore>>,
 ) -> Result<Places, NoRoom> {
-    // Where both complete on one queue, an error says what the pair needs and what the queue has, not what half of it lacks.
+    // Where both complete on one queue, the error says what the whole pair needs and what the queue has.
     let of_both = |error: NoRoom, other: u32, leased: u32| match ptr::eq(sends, receives) {
         true => NoRoom { needed: error.needed.saturating_add(other), free: error.free.saturating_add(leased) },
         false => error,

@@ -1,10 +1,9 @@
 //! Unreliable datagrams: address handles, recipients, and the transitions of their queue pairs.
 
-use super::attr::{Modify, PeerPath};
+use super::attributes::{Modify, PeerPath};
 use super::error::TransitionError;
 use super::pair::QueuePair;
-use super::post_error::PostError;
-use super::request::{RequestMemory, SendMemory, SendTo, WorkRequest, sealed};
+use super::request::{RequestMemory, SendMemory, SendTo, sealed};
 use super::state::{GoesTo, PostSend, ReadyToReceive, ReadyToSend, State};
 use super::transport::{Carries, Connectionless, OnShared, Transport, UnreliableDatagram, code};
 use crate::completion::Datagram;
@@ -12,7 +11,7 @@ use crate::device::{LinkLayer, Port};
 use crate::domain::brand::Branded;
 use crate::domain::{Brand, DomainId, ProtectionDomain};
 use crate::error::VerbError;
-use crate::inflight::{AhInner, Entry, HEADER_BYTES, Operation, WorkId};
+use crate::inflight::{AhInner, Entry, HEADER_BYTES, Operation, PostError, Postable, To, WorkId, WorkRequest};
 use crate::memory::{Descriptor, ListInner};
 use crate::queue::Endpoint;
 use crate::seal::Key;
@@ -20,7 +19,7 @@ use crate::sys::{ibv_qp_state as raw_state, ibv_qp_type};
 use crate::types::{Gid, OutOfRange, Qkey, Qpn};
 use std::{fmt, marker::PhantomData, sync::Arc};
 
-/// How many bytes of a receive are not for the message.
+/// How many bytes of each receive are for the header, not for the message.
 #[inline(always)]
 pub(super) const fn header_bytes<T: Transport>() -> usize {
     if code::<T>().0 == ibv_qp_type::IBV_QPT_UD.0 { HEADER_BYTES } else { 0 }
@@ -30,8 +29,8 @@ pub(super) const fn header_bytes<T: Transport>() -> usize {
 ///
 /// With the number of a queue pair it makes a [`Recipient`].
 ///
-/// It is destroyed with its last clone, and not before the requests that go by it have completed and their place in the
-/// queue was taken by later ones, or their queue pair is gone.
+/// It is destroyed with its last clone, but not while requests may be using it: the queue of each request holds it
+/// until a later request takes the same slot, or the queue pair is destroyed.
 #[doc(alias = "ibv_ah")]
 #[doc(alias = "ibv_destroy_ah")]
 pub struct AddressHandle<B> {
@@ -51,7 +50,7 @@ impl<B> fmt::Debug for AddressHandle<B> {
     }
 }
 
-/// Why there is no address handle.
+/// Why an address handle was not created.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AddressError {
@@ -64,15 +63,15 @@ pub enum AddressError {
     /// The peer has no GID, without which it cannot be reached on Ethernet.
     #[error("the peer has no GID, without which it cannot be reached on Ethernet")]
     NoPeerGid,
-    /// The datagram came to another protection domain. Only domains of the brand [`Checked`](crate::Checked) get this far; others
-    /// do not compile.
+    /// The datagram came to another protection domain. Only domains of the brand [`Checked`](crate::Checked) get this
+    /// far; others do not compile.
     #[error("the datagram came to another protection domain: ask the one that its queue pair is of")]
     OtherDomain,
     /// A number of the path is out of range.
     #[error(transparent)]
     Path(#[from] OutOfRange),
-    /// The device refused: `ENODATA` or `EINVAL` where the row of the port's GID is empty, `EHOSTUNREACH` or `ETIMEDOUT` where
-    /// the peer's address does not resolve.
+    /// The device refused: `ENODATA` or `EINVAL` where the row of the port's GID is empty, `EHOSTUNREACH` or
+    /// `ETIMEDOUT` where the peer's address does not resolve.
     #[error(transparent)]
     Verb(#[from] VerbError),
 }
@@ -100,7 +99,7 @@ impl<B: Brand> ProtectionDomain<B> {
         Ok(AddressHandle { inner: AhInner::create(domain, &mut attributes)?, brand: PhantomData })
     }
 
-    /// The recipient that is behind `endpoint`, reached from `port`.
+    /// The queue pair of `endpoint` as a recipient, reached from `port`.
     ///
     /// # Errors
     ///
@@ -110,9 +109,10 @@ impl<B: Brand> ProtectionDomain<B> {
         Ok(Recipient::new(self.address_handle(port, &path)?, endpoint.queue_pair(), qkey))
     }
 
-    /// The queue pair that sent `datagram` to `port`, to answer it. The answer goes the way that the datagram came.
+    /// The queue pair that sent `datagram` to `port`, as the recipient of an answer. The answer takes the path back
+    /// that the datagram came.
     ///
-    /// Keep the recipient and use it again: it takes an address handle of the device.
+    /// Keep the recipient and use it again: each takes an address handle of the device.
     ///
     /// # Errors
     ///
@@ -126,7 +126,7 @@ impl<B: Brand> ProtectionDomain<B> {
         let path = PeerPath {
             gid: datagram.sender_gid(),
             lid: datagram.lid,
-            // A device has four bits of it.
+            // The service level has four bits.
             service_level: datagram.service_level & 15,
             traffic_class: datagram.traffic_class(),
             ..PeerPath::to(Gid::default())
@@ -135,7 +135,7 @@ impl<B: Brand> ProtectionDomain<B> {
     }
 }
 
-/// To whom a datagram goes: a queue pair behind an address, with the Q_Key that it asks for.
+/// The recipient of a datagram: a queue pair at an address, with the Q_Key that it asks for.
 pub struct Recipient<B> {
     handle: AddressHandle<B>,
     queue_pair: Qpn,
@@ -149,18 +149,15 @@ impl<B> Clone for Recipient<B> {
 }
 
 impl<B> Recipient<B> {
-    /// Queue pair `queue_pair` behind `handle`, which takes what comes with `qkey`; what comes with another, it drops.
+    /// The queue pair `queue_pair` at the address of `handle`. It drops datagrams with another key than its own, so
+    /// `qkey` must be that.
     pub fn new(handle: AddressHandle<B>, queue_pair: Qpn, qkey: Qkey) -> Self {
         Self { handle, queue_pair, qkey }
     }
 
-    /// All members of a multicast group whose address is behind `handle`.
+    /// All members of the multicast group with the address of `handle`.
     pub fn group(handle: AddressHandle<B>, qkey: Qkey) -> Self {
         Self::new(handle, Qpn::MULTICAST, qkey)
-    }
-
-    pub(super) fn handle(&self) -> &Arc<AhInner> {
-        &self.handle.inner
     }
 
     /// The queue pair.
@@ -183,8 +180,8 @@ impl<B> fmt::Debug for Recipient<B> {
     }
 }
 
-/// Memory with a recipient: what a request [to send a datagram](WorkRequest::send_to) holds. Only such a request has it:
-/// [`WorkRequest::into_memory`] gives both apart, as [`AddressedParts`].
+/// Memory with a recipient, which only a request [to send a datagram](WorkRequest::send_to) has.
+/// [`WorkRequest::into_memory`] gives the two apart, as [`AddressedParts`].
 pub struct Addressed<B, M> {
     /// # Invariants
     ///
@@ -198,7 +195,7 @@ pub struct Addressed<B, M> {
 pub struct AddressedParts<B, M> {
     /// The memory.
     pub memory: M,
-    /// To whom it was to go.
+    /// The recipient.
     pub recipient: Recipient<B>,
 }
 
@@ -210,7 +207,7 @@ impl<B, M: fmt::Debug> fmt::Debug for AddressedParts<B, M> {
 }
 
 impl<B, M> Addressed<B, M> {
-    /// For a request of kind [`SendTo`] (0).
+    /// Used for requests of kind [`SendTo`] (0).
     #[inline(always)]
     pub(super) fn new(memory: M, recipient: Recipient<B>) -> Self {
         Self { memory, recipient }
@@ -235,13 +232,13 @@ impl<B, M> sealed::IntoMemory for Addressed<B, M> {
 
 impl<B, M: SendMemory<B>> RequestMemory<B, SendTo> for Addressed<B, M> {}
 impl<B, M: SendMemory<B>> sealed::Request<B, SendTo> for Addressed<B, M> {}
-impl<B, M: SendMemory<B>> sealed::Stageable<B> for Addressed<B, M> {
+impl<B, M: SendMemory<B>> Postable<B> for Addressed<B, M> {
     type Rest = (Recipient<B>, M::Rest);
     fn filled(&self, key: Key) -> usize {
         self.memory.filled(key)
     }
     fn is_of(&self, domain: DomainId, key: Key) -> bool {
-        self.memory.is_of(domain, key) && self.recipient.handle().domain() == domain
+        self.memory.is_of(domain, key) && self.recipient.handle.inner.domain() == domain
     }
     fn part(&self, key: Key) -> Option<&Descriptor> {
         self.memory.part(key)
@@ -255,8 +252,9 @@ impl<B, M: SendMemory<B>> sealed::Stageable<B> for Addressed<B, M> {
     fn extent(&self, key: Key) -> (usize, usize) {
         self.memory.extent(key)
     }
-    fn recipient(&self, _: Key) -> Option<&Recipient<B>> {
-        Some(&self.recipient)
+    fn recipient(&self, _: Key) -> Option<To<'_>> {
+        let Recipient { handle, queue_pair, qkey } = &self.recipient;
+        Some(To { handle: &handle.inner, queue_pair: *queue_pair, qkey: *qkey })
     }
     fn into_entry(self, operation: Operation, key: Key) -> (Entry, Self::Rest) {
         let Self { memory, recipient } = self;
@@ -301,7 +299,7 @@ impl<B: Brand, S: State> QueuePair<B, S, UnreliableDatagram> {
     }
 }
 
-/// The same for datagrams with shared receives.
+/// The way up of unreliable datagrams with shared receives.
 impl<B: Brand, S: State> QueuePair<B, S, OnShared<UnreliableDatagram>> {
     /// From Init to Ready To Receive.
     ///
@@ -330,7 +328,7 @@ impl<B: Brand, S: State> QueuePair<B, S, OnShared<UnreliableDatagram>> {
     }
 }
 
-/// What datagrams have in every state, with receives of their own or shared ones.
+/// Methods of all datagram pairs, with receives of their own or shared ones.
 impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     fn ready_to_receive(self) -> Result<QueuePair<B, ReadyToReceive, T>, TransitionError<Self>> {
         self.transition(Modify::to(raw_state::IBV_QPS_RTR))
@@ -341,7 +339,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         self.transition(Modify::ready_to_send_from(psn))
     }
 
-    /// From Init to Ready To Send: it sends, and takes datagrams from everybody who knows its Q_Key.
+    /// From Init to Ready To Send. The pair then sends, and takes datagrams from everybody who knows its Q_Key.
     ///
     /// `ibv_modify_qp(3)`, twice.
     ///
@@ -360,13 +358,14 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
             .map_err(|error| TransitionError { queue_pair: error.queue_pair.into(), source: error.source })
     }
 
-    /// Sends what is filled of `memory` to `recipient`, as one datagram: [`post`](Self::post) of [`WorkRequest::send_to`].
+    /// Sends what is filled of `memory` to `recipient`, as one datagram: [`post`](Self::post) of
+    /// [`WorkRequest::send_to`].
     ///
     /// `ibv_post_send(3)`. At most the port's MTU.
     ///
     /// # Errors
     ///
-    /// [`PostError`] gives the memory back, but for [`PostError::Uncertain`].
+    /// [`PostError`] gives the memory back, except [`PostError::Uncertain`].
     #[doc(alias = "ibv_post_send")]
     pub fn post_send_to<M: SendMemory<B>>(
         &mut self,
@@ -394,7 +393,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         T: Connectionless,
     {
         let busy = VerbError::new("ibv_attach_mcast", libc::EBUSY);
-        self.inner.unsplit().ok_or(busy)?.attach(group, lid)
+        self.inner.unsplit().ok_or(busy)?.raw.attach(group, lid)
     }
 
     /// Leaves a multicast group.
@@ -410,6 +409,6 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         T: Connectionless,
     {
         let busy = VerbError::new("ibv_detach_mcast", libc::EBUSY);
-        self.inner.unsplit().ok_or(busy)?.detach(group, lid)
+        self.inner.unsplit().ok_or(busy)?.raw.detach(group, lid)
     }
 }

@@ -26,7 +26,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 ///     let mut theirs = [0; Endpoint::RECORD_BYTES];
 ///     socket.read_exact(&mut theirs)?;
 ///     let pair = pair.connect(&Endpoint::from_bytes(&theirs)?)?;
-///     // Whoever sends before the peer is connected waits for its retries: so let both be.
+///     // A send before the peer is connected has to be retried: so wait until both are.
 ///     socket.write_all(&[0])?;
 ///     socket.read_exact(&mut [0])?;
 ///     Ok(pair)
@@ -64,11 +64,11 @@ struct Record {
     mtu: u8,
     /// The top byte is zero.
     queue_pair: U32,
-    /// The first that this side sends; the top byte is zero.
+    /// The first packet sequence number that this side sends; the top byte is zero.
     psn: U32,
     lid: U16,
     zero: [u8; 2],
-    /// All zero: none.
+    /// All zero if the port has no GID.
     gid: [u8; 16],
 }
 static_assertions::const_assert_eq!(size_of::<Record>(), 32);
@@ -80,7 +80,7 @@ impl Endpoint {
     /// The length of a record in bytes.
     pub const RECORD_BYTES: usize = size_of::<Record>();
 
-    /// An endpoint of parts that came by another way, such as the text that `ibv_rc_pingpong` exchanges.
+    /// An endpoint from parts that were exchanged in another form, such as the text of `ibv_rc_pingpong`.
     pub fn new(queue_pair: Qpn, psn: Psn, gid: Option<Gid>, lid: u16, mtu: Mtu) -> Self {
         Self { queue_pair, psn, gid: gid.filter(|gid| !gid.is_empty()), lid, mtu }
     }

@@ -1,4 +1,4 @@
-//! Why something did not happen to a queue pair, with the pair as it is.
+//! Errors of queue pairs. Where a pair was consumed, the error gives it back.
 
 use super::state::DeviceState;
 use crate::completion::{NoRoom, PollError};
@@ -9,58 +9,57 @@ use crate::types::{Mtu, OutOfRange, PortNumber, Qpn, ReadDepth};
 use std::time::Duration;
 use std::{error, fmt};
 
-/// Why there is no queue pair.
+/// Why a queue pair was not created.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CreateError {
     /// The completion queue cannot take all the completions that the pair could cause.
     #[error(transparent)]
     NoRoom(#[from] NoRoom),
-    /// A completion queue of another protection domain. Only domains of the brand [`Checked`](crate::Checked) get this far;
-    /// others do not compile.
-    #[error("{queue} is of another protection domain: take one from the domain that the queue pair is to be of")]
+    /// A completion queue of another protection domain. Only domains of the brand [`Checked`](crate::Checked) get this
+    /// far; others do not compile.
+    #[error("{queue} is of another protection domain: take one from the domain of the queue pair")]
     OtherDomain {
         /// The completion queue.
         queue: CompletionQueueId,
     },
-    /// A depth that no queue pair has.
+    /// A depth of 0, or one that is too large.
     #[error("a work queue holds 1 to {most} requests, not {asked}")]
     Depth {
         /// What was asked for.
         asked: u32,
-        /// The most that this library keeps account of.
+        /// The largest depth of this library.
         most: u32,
     },
-    /// Sends and receives were to complete on two queues. The poller destroys the pairs of this provider, so that they need one.
-    #[error(
-        "the provider of this device ({provider}) bears no queue pair on two completion queues: take one for sends and receives"
-    )]
+    /// Sends and receives were to complete on two queues. With this provider the poller destroys pairs, so a pair must
+    /// have one completion queue.
+    #[error("with this provider ({provider}) a queue pair needs one completion queue for both sends and receives")]
     TwoQueues {
-        /// The provider, as far as it is known.
+        /// The name of the provider, as far as it is known.
         provider: &'static str,
     },
     /// The devices of this provider have no shared receive queues, or none that are safe with the current environment.
     #[error("no shared receive queues on devices of {provider}{}", hint_of_shared(.set))]
     NoSharedReceives {
-        /// The provider, as far as it is known.
+        /// The name of the provider, as far as it is known.
         provider: &'static str,
-        /// The variable of the environment, and its value, with which it has.
+        /// The environment variable, with its value, that makes them safe.
         set: Option<(&'static str, &'static str)>,
     },
-    /// The device does not take requests through `ibv_wr_*`, or its provider was not found to do that well (`docs/providers.md`). On rxe
-    /// it does where [`Limits::elements`](crate::Limits::elements) is 0 or 1.
+    /// The device does not take requests through `ibv_wr_*`, or its provider does not do it well enough
+    /// (`docs/providers.md`). On rxe it works if [`Limits::elements`](crate::Limits::elements) is 0 or 1.
     #[error("the device does not post through ibv_wr_*: create the queue pair with `Posting::List`")]
     NoWorkRequestApi(#[source] VerbError),
     /// The device has no atomic writes, or not on this transport.
     #[error("no atomic writes on this device and transport: create the queue pair with another `Posting`")]
     NoAtomicWrites(#[source] VerbError),
-    /// The device answered with an error. `EINVAL` and `ENOMEM`: often more than it has.
+    /// The device answered with an error. `EINVAL` and `ENOMEM` often mean that the limits are more than it has.
     #[error(transparent)]
     Verb(#[from] VerbError),
 }
 
 impl CreateError {
-    /// Whether devices of this provider have shared receive queues.
+    /// Checks that devices of this provider have shared receive queues.
     pub(super) fn check_shared(row: &Promises) -> Result<(), Self> {
         row.shared.check().map_err(|set| Self::NoSharedReceives { provider: row.name, set })
     }
@@ -99,11 +98,11 @@ pub enum TransitionFailure {
     },
     /// The pair was reset with requests in flight, and their completions may still be in the completion queue.
     #[error(
-        "completions of before the reset may still be in the completion queue: poll it until it is empty, then try again"
+        "the completion queue may still hold completions from before the reset: poll until it is empty, then try again"
     )]
     Unsettled,
     /// The port is one of another device.
-    #[error("the port is one of another device: ask the context that the queue pair was made on for its ports")]
+    #[error("the port is one of another device: take a port from the context of the queue pair")]
     OtherDevice,
     /// The port has no GID, without which peers cannot reach it on Ethernet.
     #[error("port {port} has no GID: has its network interface an address, and is it up?")]
@@ -114,7 +113,7 @@ pub enum TransitionFailure {
     /// The peer has no GID, without which it cannot be reached on Ethernet.
     #[error("the peer's endpoint has no GID, without which it cannot be reached on Ethernet")]
     NoPeerGid,
-    /// The path MTU is more than the port carries.
+    /// The path MTU is larger than the port's.
     #[error("a path MTU of {asked} bytes is more than the port's {most}")]
     Mtu {
         /// What was asked for.
@@ -133,13 +132,15 @@ pub enum TransitionFailure {
         /// How many rows there are.
         rows: u16,
     },
-    /// The number of the peer's queue pair is that of all members of a multicast group, which no connection goes to.
-    #[error("{number} is no queue pair, but all members of a multicast group: datagrams go there, connections do not")]
+    /// The number of the peer's queue pair stands for all members of a multicast group. A connection cannot go there.
+    #[error(
+        "{number} is no queue pair, it stands for all members of a multicast group: datagrams go there, connections do not"
+    )]
     Multicast {
         /// The number.
         number: Qpn,
     },
-    /// The device does not serve, or have outstanding, so many reads and atomics at once.
+    /// The device cannot serve, or have outstanding, that many reads and atomics at once.
     #[error("{asked} reads and atomics at once are more than the device has: {most}, see `DeviceAttributes`")]
     ReadDepth {
         /// What was asked for.
@@ -152,10 +153,10 @@ pub enum TransitionFailure {
     Elsewhere {
         /// The state that was asked for.
         asked: &'static str,
-        /// Where it is.
+        /// The state that the device reported.
         state: DeviceState,
     },
-    /// Begun requests are still under way.
+    /// Requests that have begun are still under way.
     #[error("the send queue is still draining: wait with `drained`, then try again")]
     Draining,
     /// Sends are still in flight.
@@ -169,7 +170,7 @@ pub enum TransitionFailure {
     Uncertain,
     /// Requests are in flight, and a reset does not prove that this provider's devices are done with them.
     #[error(
-        "{sends} sends and {receives} receives are in flight, which a reset does not end for sure with this provider ({provider}): \
+        "{sends} sends and {receives} receives are in flight, and a reset may not end them with this provider ({provider}): \
          `into_error` and `drain` first, or destroy the queue pair"
     )]
     ResetInFlight {
@@ -177,25 +178,27 @@ pub enum TransitionFailure {
         sends: u32,
         /// Receives in flight.
         receives: u32,
-        /// The provider, as far as it is known.
+        /// The name of the provider, as far as it is known.
         provider: &'static str,
     },
-    /// The pair is on a shared receive queue. A reset there loses what the pair has received and nobody has polled, or does not end what
-    /// the device receives.
+    /// The pair is on a shared receive queue. With this provider, a reset would lose messages that nobody has polled
+    /// yet, or the device may go on receiving.
     #[error(
-        "no reset of a pair on a shared receive queue with this provider ({provider}), which would lose receives or not end them: \
+        "with this provider ({provider}) a pair on a shared receive queue is not reset, since receives could be lost: \
          destroy the queue pair and make another"
     )]
     ResetShared {
         /// The provider.
         provider: &'static str,
     },
-    /// A completion queue has no slot left for another life of the pair.
-    #[error("the completion queue has no slot left for another life of the pair")]
+    /// A completion queue has no slot left for the pair's next life.
+    #[error(
+        "the completion queue has no slot left for another life of the pair: destroy the queue pair and make another"
+    )]
     NoSlot,
 }
 
-/// The cause in words, as far as the number tells.
+/// The likely cause, by the error number.
 fn hint(to: &str, source: &VerbError) -> &'static str {
     match (to, source.errno()) {
         ("ReadyToReceive", libc::ENODATA) => {
@@ -247,11 +250,11 @@ impl<Q> From<TransitionError<Q>> for TransitionFailure {
     }
 }
 
-/// A pair that the device did not destroy. It comes back.
+/// A pair that the device did not destroy. The error gives it back.
 ///
-/// Where the provider is not known to leave a pair whole that it did not destroy, nothing can be done with it any more: posts
-/// are refused as [`PostError::Broken`](crate::PostError::Broken), all else with `EIO`, and the pair stays as it is for
-/// the life of the process, with the memory of its requests.
+/// Some providers may leave such a pair half-destroyed. Then nothing can be done with it any more: posts are refused as
+/// [`PostError::Broken`](crate::PostError::Broken), all other verbs with `EIO`, and the pair stays for the life of the
+/// process, with the memory of its requests.
 #[derive(thiserror::Error)]
 #[error("the queue pair is still there")]
 pub struct DestroyError<Q> {
@@ -274,9 +277,9 @@ impl<Q> fmt::Debug for DestroyError<Q> {
     }
 }
 
-/// Requests were still in flight when the time was over. What brings their memory back is
-/// [`destroy`](crate::QueuePair::destroy), or [`into_reset`](crate::QueuePair::into_reset) where
-/// [`reset_is_a_barrier`](crate::Promises::reset_is_a_barrier).
+/// Requests were still in flight at the deadline. [`destroy`](crate::QueuePair::destroy) brings their memory back, and
+/// so does [`into_reset`](crate::QueuePair::into_reset) if [`reset_is_a_barrier`](crate::Promises::reset_is_a_barrier)
+/// is true.
 #[derive(Debug, thiserror::Error)]
 #[error("{sends} sends and {receives} receives were not flushed{}", until(.source, *.timeout))]
 pub struct Undrained {
@@ -284,15 +287,15 @@ pub struct Undrained {
     pub sends: u32,
     /// Receives in flight.
     pub receives: u32,
-    /// The time that there was.
+    /// The timeout.
     pub timeout: Duration,
-    /// What polling or the device answered, if that was the reason.
+    /// The failure that stopped the draining; `None` if the time was over.
     pub source: Option<DrainFailure>,
 }
 
 fn until(source: &Option<DrainFailure>, timeout: Duration) -> String {
     match source {
-        Some(_) => String::new(), // which says why, and what to do
+        Some(_) => String::new(), // the source says why, and what to do
         None => format!(" within {timeout:?}: reset or destroy the queue pair"),
     }
 }
@@ -301,7 +304,7 @@ fn until(source: &Option<DrainFailure>, timeout: Duration) -> String {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DrainFailure {
-    /// A poller is not one of the queues that the pair completes on: nothing was polled.
+    /// A poller is not of a queue on which the pair completes. Nothing was polled.
     #[error("the poller is one of another completion queue: take those of the queues that the pair was made with")]
     OtherQueue,
     /// The completion queue failed.

@@ -1,45 +1,41 @@
 //! Queue pairs: their states, their transitions, and posting.
 
-mod all;
 mod alter;
 mod any;
-mod attr;
+mod attributes;
 mod batch;
-mod core;
 mod create;
 mod datagram;
+mod departing_pair;
 mod endpoint;
 mod error;
-mod half;
+mod halves;
+mod local_port;
 mod pair;
-mod post;
-mod post_error;
-mod posting;
+mod pair_post;
 pub mod request;
 mod session;
 mod shared;
-mod staged;
 mod state;
 mod transport;
 mod unreliable;
-mod window;
+mod untyped;
+mod windows;
 
-pub use all::{PostAllCause, PostAllError};
+pub use crate::inflight::{BatchCause, BatchError, PostAllCause, PostAllError, PostError, Posting, RequestFlaw};
 pub use alter::{QueuePairAttributes, SqdAttributes};
 pub use any::{AdvanceError, AnyQueuePair, Halted};
-pub use attr::{
+pub use attributes::{
     ConnectAttributes, DatagramInitAttributes, InitAttributes, Limits, PeerPath, PeerRights, RtrAttributes,
     RtsAttributes, UnreliableRtrAttributes,
 };
-pub use batch::{Batch, BatchCause, BatchError};
+pub use batch::Batch;
 pub use datagram::{AddressError, AddressHandle, Addressed, AddressedParts, Recipient};
 pub use endpoint::Endpoint;
 pub use error::{CreateError, DestroyError, DrainFailure, TransitionError, TransitionFailure, Undrained};
-pub use half::{JoinHalvesError, OfDifferentPairs, ReceiveHalf, SendHalf};
+pub use halves::{JoinHalvesError, OfDifferentPairs, ReceiveHalf, SendHalf};
 pub use pair::QueuePair;
-pub use post_error::{PostError, RequestFlaw};
 pub use request::{CarriesImmediate, FillMemory, Inline, RequestMemory, SendMemory, WorkRequest};
-pub use session::Posting;
 pub use shared::{
     Arrivals, Datagrams, DestroySharedError, Messages, Serves, SharedAttributes, SharedLimits, SharedReceiveQueue,
 };

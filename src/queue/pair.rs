@@ -1,21 +1,23 @@
 //! The queue pair.
 
 use super::AnyQueuePair;
-use super::attr::{ConnectAttributes, Limits, Modify, PeerPath, RtrAttributes, RtsAttributes};
-use super::core::{Core, Inner, Local, Undestroyed};
+use super::attributes::{ConnectAttributes, Limits, Modify, PeerPath, RtrAttributes, RtsAttributes};
 use super::error::{CreateError, DestroyError, DrainFailure, TransitionError, TransitionFailure, Undrained};
-use super::half::{ReceiveHalf, SendHalf};
-use super::shared::SharedCore;
+use super::halves::{ReceiveHalf, SendHalf};
+use super::local_port::LocalPort;
+use super::request::Inline;
 use super::state::{
     DeviceState, Errored, GoesTo, Init, OnPort, ReadyToReceive, ReadyToSend, Reset, SendQueueDrain, State,
 };
 use super::transport::{Connected, Init as _, OnShared, OwnReceives, Reliable, ReliableConnection, Transport, code};
+use super::untyped::{PairCore, UndestroyedPair, UntypedPair};
 use crate::completion::{Completion, CqInner, Poller};
 use crate::device::LinkLayer;
 use crate::domain::brand::Branded;
 use crate::domain::{Brand, DomainInner};
 use crate::error::VerbError;
-use crate::inflight::Status;
+use crate::inflight::SharedCore;
+use crate::inflight::{Status, WorkRequest};
 use crate::queue::Endpoint;
 use crate::sys::{ibv_qp_attr_mask as Mask, ibv_qp_state as raw_state, ibv_qp_type};
 use crate::types::{Psn, Qpn, ReadDepth};
@@ -26,12 +28,12 @@ use std::{fmt, thread};
 
 /// A queue pair of domain `B`, in state `S`, of transport `T`. Seven words.
 ///
-/// A transition takes the pair and gives one of the next type, or the error with the pair as it was; see
-/// [`State`] for the diagram. Posting moves memory into the pair; it comes back from the poller of its completion queue.
+/// A transition takes the pair and gives one of the next type, or the error with the pair as it was; see [`State`] for
+/// the diagram. Posting moves memory into the pair; it comes back from the poller of its completion queue.
 ///
 /// Dropping it destroys it, `ibv_destroy_qp(3)`. What was in flight comes out of the poller as failures with
-/// [`Status::Destroyed`]. Where the device refuses to destroy it, everything that it could still touch stays allocated for
-/// the life of the process.
+/// [`Status::Destroyed`]. Where the device refuses to destroy it, everything that it could still touch stays allocated
+/// for the life of the process.
 ///
 /// # Rules
 ///
@@ -54,7 +56,7 @@ use std::{fmt, thread};
 #[doc(alias = "ibv_qp")]
 #[must_use = "dropping it destroys the queue pair"]
 pub struct QueuePair<B, S = ReadyToSend, T = ReliableConnection> {
-    pub(crate) inner: Inner,
+    pub(crate) inner: UntypedPair,
     brand: Branded<B>,
     types: PhantomData<fn() -> (S, T)>,
 }
@@ -69,7 +71,7 @@ impl<B: Brand, T: Transport> QueuePair<B, Reset, T> {
         receives: &Arc<CqInner>,
         limits: &Limits,
     ) -> Result<Self, CreateError> {
-        Ok(Self::assume_state(Inner::create::<B, T>(domain, sends, receives, limits, None)?))
+        Ok(Self::assume_state(UntypedPair::create::<B, T>(domain, sends, receives, limits, None)?))
     }
 }
 
@@ -81,13 +83,13 @@ impl<B: Brand, T: OwnReceives> QueuePair<B, Reset, OnShared<T>> {
         limits: &Limits,
     ) -> Result<Self, CreateError> {
         let limits = Limits { receives: 0, ..*limits };
-        Ok(Self::assume_state(Inner::create::<B, T>(&shared.domain, sends, receives, &limits, Some(shared))?))
+        Ok(Self::assume_state(UntypedPair::create::<B, T>(&shared.domain, sends, receives, &limits, Some(shared))?))
     }
 }
 
 impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     /// The state is what the caller has just seen a `modify` arrive at, or what it was.
-    pub(super) fn assume_state(inner: Inner) -> Self {
+    pub(super) fn assume_state(inner: UntypedPair) -> Self {
         Self { inner, brand: PhantomData, types: PhantomData }
     }
 
@@ -109,8 +111,8 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         self.inner.core.qpn()
     }
 
-    /// The first packet sequence number that this side sends, chosen at random; after a reset, so that it is ahead of
-    /// what was sent before.
+    /// The first packet sequence number that this side sends. It is chosen at random; after a reset, it is ahead of all
+    /// numbers that were sent before.
     #[doc(alias = "sq_psn")]
     pub fn psn(&self) -> Psn
     where
@@ -124,11 +126,11 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     where
         S: OnPort,
     {
-        let Local { gid, lid, mtu, psn, .. } = self.inner.core.local;
+        let LocalPort { gid, lid, mtu, psn, .. } = self.inner.core.local;
         Endpoint::new(self.number(), psn, gid.map(|row| row.gid), lid, mtu)
     }
 
-    /// How many requests it may have in flight; no receives where they are shared.
+    /// The limits of the pair. It has no receives if they are shared.
     pub fn limits(&self) -> Limits {
         self.inner.core.limits
     }
@@ -146,13 +148,14 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         self.inner.receive.outstanding()
     }
 
-    /// Whether the poller has seen a request of it fail: the device has left the state of the type, and posts are refused as
-    /// [`Broken`](crate::PostError::Broken).
+    /// Whether the poller has seen a request of the pair fail. Then the device has left the state of the type, and
+    /// posts are refused as [`Broken`](crate::PostError::Broken).
     pub fn is_broken(&self) -> bool {
         self.inner.core.is_broken()
     }
 
-    /// What broke it: the first failure that the poller saw; `None` where there is none, or only flushes, which do not say it.
+    /// What broke the pair: the first failure that the poller saw. `None` if there is none, or only flushes, which do
+    /// not name the cause.
     pub fn first_failure(&self) -> Option<Status> {
         self.inner.core.first_failure()
     }
@@ -170,8 +173,8 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     /// From Reset to Init, on a port: a `&Port` for the usual, or [`InitAttributes`](crate::InitAttributes)
     /// ([`DatagramInitAttributes`](crate::DatagramInitAttributes) for datagrams).
     ///
-    /// `ibv_modify_qp(3)`. After a reset the first packet sequence number is a new one, so that an endpoint of before is of no
-    /// use: exchange [`endpoint`](Self::endpoint)s again.
+    /// `ibv_modify_qp(3)`. After a reset the first packet sequence number is a new one: exchange
+    /// [`endpoint`](Self::endpoint)s again.
     ///
     /// # Errors
     ///
@@ -205,11 +208,12 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
             return self.fail(source);
         }
         core.local = local;
-        self.inner.send.poster.own_mut().most.datagram_bytes = core.local.mtu.bytes() as u16;
+        let datagram_bytes = local.mtu.bytes() as u16;
+        self.inner.send.set_datagram_bytes(datagram_bytes);
         self.transition(attr.modify(code::<T>()))
     }
 
-    /// From Ready To Send to Send Queue Drain: begun requests go on to their end, later ones wait.
+    /// From Ready To Send to Send Queue Drain: requests that have begun go on to their end, later ones wait.
     ///
     /// `ibv_modify_qp(3)`.
     ///
@@ -247,9 +251,10 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     ///
     /// # Errors
     ///
-    /// [`ResetInFlight`](crate::TransitionFailure::ResetInFlight) and [`ResetShared`](crate::TransitionFailure::ResetShared): with this
-    /// provider, a reset does not end what the pair has in flight. Or the device refused. It is asked twice, for the sake of
-    /// soft-RoCE, so it may have done the first: ask again, or destroy the pair.
+    /// [`ResetInFlight`](crate::TransitionFailure::ResetInFlight) and
+    /// [`ResetShared`](crate::TransitionFailure::ResetShared): with this provider, a reset does not end what the pair
+    /// has in flight. Or the device refused. The device is asked twice, for the sake of soft-RoCE, so the pair may have
+    /// been reset all the same: reset it again, or destroy it.
     #[doc(alias = "ibv_modify_qp")]
     pub fn into_reset(mut self) -> Result<QueuePair<B, Reset, T>, TransitionError<Self>> {
         match self.inner.reset() {
@@ -258,21 +263,22 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         }
     }
 
-    /// Destroys the pair, as dropping it does, and says if that fails.
+    /// Destroys the pair, as dropping it does, and reports a failure.
     ///
-    /// `ibv_destroy_qp(3)`. What was in flight comes out of the poller as failures with [`Status::Destroyed`]: poll until
-    /// it gives nothing more. Not every provider allows that at any time. Where
-    /// [`pairs_end_at_once`](crate::Promises::pairs_end_at_once) is false, `Ok` means that the pair goes to Error and its poller has
-    /// it: poll on. What was in flight comes out as flushed, and then the pair is destroyed.
+    /// `ibv_destroy_qp(3)`. What was in flight comes out of the poller as failures with [`Status::Destroyed`]: poll
+    /// until it gives nothing more. Not every provider allows a destroy at any time. Where
+    /// [`pairs_end_at_once`](crate::Promises::pairs_end_at_once) is false, `Ok` means that the pair went to Error and
+    /// now belongs to its poller: go on polling. What was in flight comes out as flushed, and then the poller destroys
+    /// the pair.
     ///
     /// # Errors
     ///
     /// [`DestroyError`]: the device refused. The pair comes back, and what is in flight stays there.
     #[doc(alias = "ibv_destroy_qp")]
     pub fn destroy(mut self) -> Result<(), DestroyError<Self>> {
-        match self.inner.unsplit().map(Core::destroy) {
+        match self.inner.unsplit().map(PairCore::destroy) {
             Some(Ok(())) => Ok(()),
-            Some(Err(Undestroyed { source, .. })) => Err(DestroyError { queue_pair: self, source }),
+            Some(Err(UndestroyedPair { source, .. })) => Err(DestroyError { queue_pair: self, source }),
             None => Err(DestroyError { queue_pair: self, source: VerbError::new("ibv_destroy_qp", libc::EBUSY) }),
         }
     }
@@ -314,14 +320,14 @@ impl<B: Brand, S: State, T: Reliable> QueuePair<B, S, T> {
 
 /// The way up of connections, reliable and unreliable ones.
 impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
-    /// From Init to Ready To Send, connected to `peer`, with [the usual attributes](ConnectAttributes) that the transport has.
+    /// From Init to Ready To Send, connected to `peer`, with [the default attributes](ConnectAttributes).
     ///
-    /// Both sides do this, in any order. A receive that must be there for the peer's first message is posted before.
+    /// Both sides do this, in any order. Post a receive first if the peer's first message needs one.
     ///
     /// # Errors
     ///
-    /// [`TransitionFailure::NoPeerGid`], [`TransitionFailure::Multicast`]; or the device refused one of the two transitions. The pair comes back in the state that
-    /// it reached.
+    /// [`TransitionFailure::NoPeerGid`], [`TransitionFailure::Multicast`]; or the device refused one of the two
+    /// transitions. The pair comes back in the state that it reached.
     #[allow(clippy::type_complexity, reason = "a pair of two states")]
     pub fn connect(self, peer: &Endpoint) -> Result<QueuePair<B, ReadyToSend, T>, TransitionError<AnyQueuePair<B, T>>>
     where
@@ -431,17 +437,17 @@ impl<B: Brand, T: Transport> QueuePair<B, ReadyToSend, T> {
     where
         T: OwnReceives,
     {
-        let Inner { send, receive, core } = self.inner;
+        let UntypedPair { send, receive, core } = self.inner;
         (SendHalf::new(send, Arc::clone(&core)), ReceiveHalf::new(receive, core))
     }
 }
 
 /// In SQD: the send queue is draining; receives go on.
 impl<B: Brand, T: Transport> QueuePair<B, SendQueueDrain, T> {
-    /// Waits until the device says that the send queue is drained, at most for `timeout`; false if it is not, or if the pair
-    /// has gone to Error meanwhile.
+    /// Waits until the device says that the send queue is drained, at most for `timeout`. Returns false if the queue is
+    /// not drained by then, or if the pair has gone to Error.
     ///
-    /// `ibv_query_qp(3)`, `sq_draining`. A drained queue brings no buffer back: completions do.
+    /// `ibv_query_qp(3)`, `sq_draining`. Buffers do not come back by this, but with their completions.
     ///
     /// # Errors
     ///
@@ -467,7 +473,7 @@ impl<B: Brand, T: Transport> QueuePair<B, SendQueueDrain, T> {
     ///
     /// # Errors
     ///
-    /// [`TransitionFailure::Draining`]: begun requests are still under way; or the device refused.
+    /// [`TransitionFailure::Draining`]: requests that have begun are still under way. Or the device refused.
     #[doc(alias = "ibv_modify_qp")]
     #[doc(alias = "into_rts")]
     pub fn resume(self) -> Result<QueuePair<B, ReadyToSend, T>, TransitionError<Self>> {
@@ -483,7 +489,7 @@ impl<B: Brand, T: Transport> QueuePair<B, SendQueueDrain, T> {
     }
 }
 
-/// Between two looks at a device that has nothing to wait on.
+/// The pause between two queries of a device that has nothing to wait on.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// In Error: everything is being flushed. The ways on are [`into_reset`](QueuePair::into_reset) and
@@ -492,17 +498,18 @@ impl<B: Brand, T: Transport> QueuePair<B, Errored, T> {
     /// Polls until every request of this pair has come out, and gives each completion to `sink`, those of other
     /// pairs too.
     ///
-    /// Moves the pair to Error again now and then, which is legal, and which devices need that flush only when they are told to.
-    /// Where sends and receives complete on different queues, see [`drain_on`](Self::drain_on). Of a pair on a shared receive
-    /// queue only the sends are waited for.
+    /// Moves the pair to Error again now and then, since some devices flush only when they are told to. If sends and
+    /// receives complete on different queues, see [`drain_on`](Self::drain_on). For a pair on a shared receive queue,
+    /// only the sends are waited for.
     ///
-    /// Unsignalled sends that succeeded are not flushed, and nothing tells of them but a later request. Where no other is left,
-    /// this posts one of nothing, whose flush brings them back, and which `sink` does not see. After a time-out it may
-    /// come out of the poller or to another `sink`, with an id that no post has returned, and without memory. Datagrams go nowhere without a recipient: there reset and destroy bring such sends back.
+    /// Unsignalled sends that succeeded are not flushed: they come out with a later request. If no later request is
+    /// left, this posts an empty one, whose flush brings them back and which `sink` does not see. After a timeout the
+    /// empty request may come out of the poller, or to another `sink`, with an id that no post has returned, and
+    /// without memory. On datagram pairs, where a request needs a recipient, reset and destroy bring such sends back.
     ///
     /// # Errors
     ///
-    /// [`Undrained`]: the time was over, or [what it says](DrainFailure). The pair is still in Error.
+    /// [`Undrained`]: the time was over, or [something failed](DrainFailure). The pair is still in Error.
     pub fn drain(
         &mut self,
         poller: &mut Poller<B>,
@@ -512,7 +519,7 @@ impl<B: Brand, T: Transport> QueuePair<B, Errored, T> {
         self.drain_by([poller], timeout, sink)
     }
 
-    /// The same for a pair whose sends and receives complete on different queues.
+    /// As [`drain`](Self::drain), for a pair whose sends and receives complete on different queues.
     ///
     /// # Errors
     ///
@@ -546,7 +553,7 @@ impl<B: Brand, T: Transport> QueuePair<B, Errored, T> {
             if strays {
                 break Some(DrainFailure::OtherQueue);
             }
-            // In turn, so that none waits for the pairs of another.
+            // The pollers take turns, so that none waits until another has nothing left.
             pollers.rotate_left(1);
             let idle = match pollers.iter_mut().find_map(|poller| poller.poll().transpose()).transpose() {
                 Ok(Some(completion)) => {
@@ -561,7 +568,7 @@ impl<B: Brand, T: Transport> QueuePair<B, Errored, T> {
             if self.sends_in_flight() == 0 && self.inner.receive.outstanding() == 0 {
                 return Ok(());
             }
-            // Other pairs of the queue may keep the poller busy for ever.
+            // Looked at also after a completion: other pairs of the queue may keep the poller busy for ever.
             let now = Instant::now();
             if deadline.is_some_and(|deadline| now >= deadline) {
                 break None;
@@ -572,14 +579,15 @@ impl<B: Brand, T: Transport> QueuePair<B, Errored, T> {
                 }
                 kick = now + 20 * PAUSE;
                 kicks += 1;
-                // What is flushed has had its time. Where all is signalled, there is nothing that a marker could bring.
+                // By now the flushed requests have come out. Where all requests are signalled, a marker could bring
+                // nothing.
                 let has_unsignalled = self.inner.core.domain.context.promises().sends_may_be_unsignalled();
                 if kicks == 3
                     && has_unsignalled
                     && code::<T>() != ibv_qp_type::IBV_QPT_UD
                     && self.sends_in_flight() != 0
                 {
-                    marker = self.inner.send.post_marker();
+                    marker = self.inner.send.post_marker::<B, _, _>(WorkRequest::send(Inline(&[])));
                 }
             } else if idle {
                 thread::sleep(PAUSE);

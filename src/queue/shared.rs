@@ -1,52 +1,46 @@
 //! Shared receive queues: receives for whichever of many queue pairs a message comes to.
-//!
-//! ASSUMPTION: `ibv_destroy_srq` that returns 0 has ended every access of the device through the queue's receives, where the
-//! provider has `Shared`; and a post that fails and points `bad_wr` at its request has not queued it, where it has
-//! `refusal_is_sure` (`provider/reviewed.rs`).
-#![allow(unsafe_code, reason = "owns the raw queue, calls the provider's post function")]
 
-use super::attr::Limits;
+use super::attributes::Limits;
 use super::error::CreateError;
 use super::pair::QueuePair;
-use super::post_error::PostError;
-use super::post_error::RequestFlaw;
 use super::state::Reset;
 use super::transport::{OnShared, ReliableConnection, UnreliableConnection, UnreliableDatagram};
 use crate::completion::CompletionQueue;
 use crate::device::SharedReceiveQueueId;
-use crate::device::objects::Object;
 use crate::domain::brand::Branded;
 use crate::domain::{Brand, DomainInner, ProtectionDomain};
-use crate::error::{VerbError, note_leak};
-use crate::inflight::{Entry, HEADER_BYTES, MAX_SHARED, MAX_SLOTS, Operation, SharedLedger, SlabPoster, WorkId, slab};
+use crate::error::VerbError;
+use crate::inflight::{
+    Entry, HEADER_BYTES, MAX_SHARED, PostError, RequestFlaw, SharedCore, SharedPoster, WorkId, raw_pair,
+};
 use crate::memory::Buffer;
-use crate::sys::{self, ibv_srq_attr_mask as Mask, inline::PostShared};
+use crate::sys::{self, ibv_srq_attr_mask as Mask};
+use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
-use std::{fmt, mem, ptr, ptr::NonNull};
 
 /// How many receives a shared receive queue may have in flight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[doc(alias = "ibv_srq_attr")]
 pub struct SharedLimits {
-    /// At first; 1 to the device's
+    /// At first: 1 to the device's
     /// [`max_shared_receive_depth`](crate::DeviceAttributes::max_shared_receive_depth), and 2^20.
     #[doc(alias = "max_wr")]
     pub receives: u32,
-    /// How many [`resize`](SharedReceiveQueue::resize) may make of it; if that is less than `receives`, no more than those.
+    /// The most that [`resize`](SharedReceiveQueue::resize) can set. A number below `receives` counts as `receives`.
     pub grows_to: u32,
 }
 
 impl SharedLimits {
-    /// The room that a queue with these limits leases on each completion queue of its pairs, once for all that are on
-    /// the same.
+    /// The room that a queue with these limits leases on each completion queue of its pairs. Pairs on the same
+    /// completion queue share it.
     pub const fn completions(&self) -> u32 {
         if self.grows_to > self.receives { self.grows_to } else { self.receives }
     }
 }
 
 impl Default for SharedLimits {
-    /// Sixteen, and no more.
+    /// Sixteen receives, without growing.
     fn default() -> Self {
         Self { receives: 16, grows_to: 0 }
     }
@@ -60,8 +54,8 @@ impl<B: Brand> ProtectionDomain<B> {
     ///
     /// # Errors
     ///
-    /// [`CreateError`]: limits that the device does not have; [`NoSharedReceives`](CreateError::NoSharedReceives) where not
-    /// [`shared_receive_queues`](crate::Promises::shared_receive_queues).
+    /// [`CreateError`]: limits that the device does not have; [`NoSharedReceives`](CreateError::NoSharedReceives) where
+    /// not [`shared_receive_queues`](crate::Promises::shared_receive_queues).
     #[doc(alias = "ibv_create_srq")]
     pub fn shared_receive_queue(&self, limits: &SharedLimits) -> Result<SharedReceiveQueue<B>, CreateError> {
         SharedReceiveQueue::create(&self.inner, limits)
@@ -170,15 +164,16 @@ impl sealed::Serves<UnreliableDatagram> for Datagrams {}
 /// What comes to it is `A`: [`Messages`] of connections, or [`Datagrams`], whose receives have room for a header. Pairs
 /// that receive from it are made by [`reliable`](Self::reliable), [`unreliable`](Self::unreliable) and
 /// [`datagram`](Self::datagram). They have no receive queue of their own: their transport is [`OnShared`], and
-/// [`QueuePair::post_receive`] does not compile for them. Each receive completes on the completion queue of the pair that
-/// took it, which [`Success::queue_pair`](crate::Success::queue_pair) names. A failed one breaks that pair, not this queue.
+/// [`QueuePair::post_receive`] does not compile for them. Each receive completes on the completion queue of the pair
+/// that took it, which [`Success::queue_pair`](crate::Success::queue_pair) names. A failed one breaks that pair, not
+/// this queue.
 ///
-/// Each pair keeps the queue alive: dropping this destroys it, `ibv_destroy_srq(3)`, with the last of its pairs. Messages
-/// that came before still come out of the pollers. What else is in flight is dropped; [`destroy`](Self::destroy)
-/// gives it back.
+/// Each pair keeps the queue alive: dropping this destroys it, `ibv_destroy_srq(3)`, with the last of its pairs.
+/// Messages that came before still come out of the pollers. What else is in flight is dropped;
+/// [`destroy`](Self::destroy) gives it back.
 ///
-/// When a pair fails, or an unreliable connection loses the end of a message, receives that it had begun may never complete.
-/// They count as in flight until the queue is destroyed, and come back then.
+/// When a pair fails, or an unreliable connection loses the end of a message, receives that had begun may never
+/// complete. They count as in flight until the queue is destroyed, and come back then.
 ///
 /// # Rules
 ///
@@ -233,37 +228,12 @@ impl sealed::Serves<UnreliableDatagram> for Datagrams {}
 #[doc(alias = "ibv_srq")]
 #[doc(alias = "SRQ")]
 pub struct SharedReceiveQueue<B, A = Messages> {
-    inner: Box<Inner>,
+    inner: Box<SharedPoster>,
     brand: Branded<B>,
     arrivals: PhantomData<fn() -> A>,
 }
 static_assertions::assert_impl_all!(SharedReceiveQueue<()>: Send, Sync);
 static_assertions::assert_not_impl_any!(SharedReceiveQueue<()>: Clone, Copy);
-
-struct Inner {
-    poster: SlabPoster<Entry>,
-    post: PostShared,
-    /// A post may have been half done.
-    broken: bool,
-    core: Arc<SharedCore>,
-}
-
-/// What the pairs of a shared receive queue keep alive.
-pub(crate) struct SharedCore {
-    /// # Invariants
-    ///
-    /// 0. Came from the domain's provider, and is alive while `is_alive`.
-    raw: NonNull<sys::ibv_srq>,
-    id: SharedReceiveQueueId,
-    is_alive: bool,
-    pub(super) ledger: SharedLedger,
-    pub(super) domain: Arc<DomainInner>,
-}
-
-// SAFETY: control verbs may be called from any thread; posting takes `&mut` of the one handle.
-unsafe impl Send for SharedCore {}
-// SAFETY: as above.
-unsafe impl Sync for SharedCore {}
 
 /// What the device says of a shared receive queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -273,15 +243,15 @@ pub struct SharedAttributes {
     /// How many receives it holds: at least as many as were asked for.
     #[doc(alias = "max_wr")]
     pub receives: u32,
-    /// The limit that is armed; 0 if none is, or it was reached.
+    /// The limit that is armed; 0 if none is armed, or it was reached.
     #[doc(alias = "srq_limit")]
     pub limit: u32,
 }
 
-/// A shared receive queue that was not destroyed. It comes back.
+/// A shared receive queue that was not destroyed. The error gives it back.
 ///
-/// Where the provider is not known to leave a queue whole that it did not destroy, nothing can be done with it any more: it
-/// stays as it is for the life of the process, with the memory that it has in flight.
+/// Some providers may leave such a queue half-destroyed. Then nothing can be done with it any more: it stays for the
+/// life of the process, with the memory that it has in flight.
 #[derive(thiserror::Error)]
 #[error(
     "the shared receive queue is still there{}",
@@ -295,7 +265,7 @@ pub struct DestroySharedError<B, A = Messages> {
 }
 
 impl<B, A> DestroySharedError<B, A> {
-    /// The error without the queue: it can leave a scoped domain.
+    /// The error without the queue, which is dropped. It can leave a scoped domain.
     pub fn into_cause(self) -> VerbError {
         self.source
     }
@@ -317,29 +287,8 @@ impl<B: Brand, A: Arrivals> SharedReceiveQueue<B, A> {
         }
         let row = domain.context.promises();
         CreateError::check_shared(row)?;
-        // SAFETY: an open context has its function table filled.
-        let Some(post) = (unsafe { (*domain.context.raw.as_ptr()).ops.post_srq_recv }) else {
-            return Err(VerbError::new("ibv_create_srq", libc::EOPNOTSUPP).into());
-        };
-        let number = domain.numbers.take(MAX_SLOTS).ok_or(VerbError::new("ibv_create_srq", libc::ENOMEM))?;
-        let attr = sys::ibv_srq_attr { max_wr: receives, max_sge: 1, srq_limit: 0 };
-        let mut attributes = sys::ibv_srq_init_attr { attr, ..Default::default() };
-        // SAFETY: the domain is alive as long as we hold it.
-        let raw = unsafe { domain.context.provider.create_srq(domain.raw, &mut attributes) }?;
-        let id = SharedReceiveQueueId::fresh();
-        domain.context.objects.note(raw, Object::SharedReceiveQueue(id));
-        let poster = slab(number, slots, receives);
-        let ledger = SharedLedger::clone(&poster.slab);
-        let core = Arc::new(SharedCore { raw, id, is_alive: true, ledger, domain: Arc::clone(domain) });
-        if attributes.attr.max_wr < receives || attributes.attr.max_sge < 1 {
-            // Dropping the core destroys it.
-            return Err(VerbError::new("ibv_create_srq", libc::ENOMEM).into());
-        }
-        Ok(Self {
-            inner: Box::new(Inner { poster, post, broken: false, core }),
-            brand: PhantomData,
-            arrivals: PhantomData,
-        })
+        let inner = Box::new(SharedPoster::create(domain, receives, slots)?);
+        Ok(Self { inner, brand: PhantomData, arrivals: PhantomData })
     }
 
     /// Posts a receive: `buffer` takes the next message that comes to a pair of this queue, all of its capacity.
@@ -348,7 +297,7 @@ impl<B: Brand, A: Arrivals> SharedReceiveQueue<B, A> {
     ///
     /// # Errors
     ///
-    /// [`PostError`] gives the buffer back, but for [`PostError::Uncertain`], after which nothing more is posted here.
+    /// [`PostError`] gives the buffer back, except [`PostError::Uncertain`], after which nothing more is posted here.
     /// [`RequestFlaw::NoRoomForHeader`]: a receive of [`Datagrams`] has at least 40 bytes.
     #[doc(alias = "ibv_post_srq_recv")]
     #[inline]
@@ -364,26 +313,13 @@ impl<B: Brand, A: Arrivals> SharedReceiveQueue<B, A> {
             let flaw = RequestFlaw::NoRoomForHeader { len_bytes: buffer.capacity() as u64 };
             return Err(PostError::Flawed { request: buffer, flaw });
         }
-        let Some(vacancy) = this.poster.vacancy() else { return Err(PostError::QueueFull(buffer)) };
-        let sg_list = buffer.part().whole_element();
-        let num_sge = i32::from(buffer.capacity() != 0);
-        let id = vacancy.fill(Entry::unique(Operation::Receive, buffer));
-        // An element of length 0 means 2^31 bytes to some devices.
-        let mut wr = sys::ibv_recv_wr { wr_id: id.raw(), next: ptr::null_mut(), sg_list, num_sge };
-        let mut bad = ptr::null_mut();
-        // SAFETY: alive (core 0): this handle is what ends that. Nobody else posts (`&mut`); the slab owns the buffer.
-        let result = unsafe { (this.post)(this.core.raw.as_ptr(), &mut wr, &mut bad) };
-        if result == 0 && bad.is_null() {
-            return Ok(id);
-        }
-        let errno = if result == 0 { libc::EINVAL } else { result.wrapping_abs() };
-        Err(this.refused(ptr::eq(bad, &wr), id, VerbError::new("ibv_post_srq_recv", errno)))
+        this.post(buffer)
     }
 
     /// Asks for an event when fewer than `receives` are left for messages: `IBV_EVENT_SRQ_LIMIT_REACHED`, once.
     ///
-    /// `ibv_modify_srq(3)`. At most as many as the queue holds; 0 takes a limit back. If fewer are posted already, the event comes
-    /// at once or with the next message.
+    /// `ibv_modify_srq(3)`. The limit is at most what the queue holds; 0 disarms it. If fewer receives are posted
+    /// already, the event comes at once or with the next message.
     ///
     /// # Errors
     ///
@@ -404,18 +340,18 @@ impl<B: Brand, A: Arrivals> SharedReceiveQueue<B, A> {
     ///
     /// # Errors
     ///
-    /// `EINVAL`: none, more than the limits or the device say, fewer than are in flight or than the [limit](Self::arm_limit) that is
-    /// armed; `EOPNOTSUPP`, `ENOSYS`: the device cannot. Then nothing changes.
+    /// `EINVAL`: 0 receives, more than the limits or the device allow, fewer than are in flight, or fewer than the
+    /// [limit](Self::arm_limit) that is armed. `EOPNOTSUPP`, `ENOSYS`: the device cannot resize. Then nothing changes.
     ///
-    /// Otherwise the device failed in the middle: posts are refused as [`PostError::Broken`], and what is in flight completes. Providers
-    /// have been seen that let go of the old room first.
+    /// On other errors the resize failed halfway: later posts are refused as [`PostError::Broken`], and what is in
+    /// flight completes. (Some providers free the old room before they have the new one.)
     #[doc(alias = "ibv_modify_srq")]
     #[doc(alias = "IBV_SRQ_MAX_WR")]
     pub fn resize(&mut self, receives: u32) -> Result<(), VerbError> {
         let refused = |errno| Err(VerbError::new("ibv_modify_srq", errno));
-        let Inner { poster, core, broken, .. } = &mut *self.inner;
-        // Checked first: providers answer a refusal and a failure halfway with one number.
-        if *broken || receives == 0 || receives > poster.slab.slots() || !core.fits(receives)? {
+        let SharedPoster { poster, core, broken, .. } = &mut *self.inner;
+        // Checked first: some providers answer a refusal and a failure halfway with the same number.
+        if *broken || receives == 0 || receives > poster.slab.slots() || !fits(core, receives)? {
             return refused(libc::EINVAL);
         }
         let before = poster.depth();
@@ -425,7 +361,7 @@ impl<B: Brand, A: Arrivals> SharedReceiveQueue<B, A> {
         let attributes = sys::ibv_srq_attr { max_wr: receives, ..Default::default() };
         let changed = core.modify(attributes, Mask::IBV_SRQ_MAX_WR);
         poster.grow(if changed.is_ok() { receives } else { before });
-        *broken = changed.as_ref().is_err_and(|error| core.is_lost_after(error));
+        *broken = changed.as_ref().is_err_and(|error| is_lost_after(core, error));
         changed
     }
 
@@ -438,46 +374,36 @@ impl<B: Brand, A: Arrivals> SharedReceiveQueue<B, A> {
     /// The device is gone.
     #[doc(alias = "ibv_query_srq")]
     pub fn query(&self) -> Result<SharedAttributes, VerbError> {
-        let core = &self.inner.core;
-        core.alive("ibv_query_srq")?;
-        // SAFETY: alive (core 0).
-        let sys::ibv_srq_attr { max_wr, srq_limit, .. } = unsafe { core.domain.context.provider.query_srq(core.raw) }?;
+        let sys::ibv_srq_attr { max_wr, srq_limit, .. } = self.inner.core.query()?;
         Ok(SharedAttributes { receives: max_wr, limit: srq_limit })
     }
 
     /// Destroys the queue, and gives the buffers of all receives that did not complete.
     ///
-    /// `ibv_destroy_srq(3)`. Poll before: of a message that came and was not yet polled the buffer is among them, and its
-    /// completion is gone. (Where a provider may write to memory during polls, this is refused until the completion queues were
-    /// seen empty.)
+    /// `ibv_destroy_srq(3)`. Poll before: the buffer of a message that was not yet polled is among them, and its
+    /// completion is lost. (With a provider that may write to memory during polls, this is refused until the completion
+    /// queues were seen empty.)
     ///
     /// # Errors
     ///
-    /// `EBUSY` while a queue pair receives from it, or was dropped and its poller has still to destroy it; or the device refused. The
-    /// queue comes back.
+    /// `EBUSY` while a queue pair receives from it, or its poller has still to destroy a pair that was dropped. Or the
+    /// device refused. The queue comes back.
     #[doc(alias = "ibv_destroy_srq")]
     pub fn destroy(mut self) -> Result<Vec<Buffer<B>>, DestroySharedError<B, A>> {
-        // The only reference, so there is no pair.
-        let ended = match Arc::get_mut(&mut self.inner.core) {
-            Some(core) => core.destroy(),
-            None => Err(VerbError::new("ibv_destroy_srq", libc::EBUSY)),
-        };
-        match ended {
+        match self.inner.destroy() {
             Ok(()) => Ok(self.inner.core.ledger.take_all().filter_map(Entry::into_buffer).collect()),
-            Err(source) => {
-                self.inner.broken |= !self.inner.core.is_alive;
-                Err(DestroySharedError { shared: self, source })
-            }
+            Err(source) => Err(DestroySharedError { shared: self, source }),
         }
     }
 }
 
 /// Queue pairs that receive from it.
 impl<B: Brand, A: Arrivals> SharedReceiveQueue<B, A> {
-    /// A queue pair for reliable connections that receives from this queue, and whose sends and receives complete on `queue`.
+    /// A queue pair for reliable connections that receives from this queue, and whose sends and receives complete on
+    /// `queue`.
     ///
-    /// `ibv_create_qp(3)`. As [`ProtectionDomain::reliable`](crate::ProtectionDomain::reliable) otherwise; of `limits`, the
-    /// receives are not looked at. The completion queue leases room for all receives of this queue
+    /// `ibv_create_qp(3)`. As [`ProtectionDomain::reliable`](crate::ProtectionDomain::reliable) otherwise, except that
+    /// `limits.receives` is ignored. The completion queue leases room for all receives of this queue
     /// ([`SharedLimits::completions`]) to the first of its pairs there.
     ///
     /// # Errors
@@ -513,7 +439,7 @@ impl<B: Brand, A: Arrivals> SharedReceiveQueue<B, A> {
         QueuePair::create_on_shared(&self.inner.core, &sends.inner, &receives.inner, limits)
     }
 
-    /// A queue pair for unreliable connections, likewise.
+    /// A queue pair for unreliable connections: as [`reliable`](Self::reliable).
     ///
     /// # Errors
     ///
@@ -550,8 +476,8 @@ impl<B: Brand, A: Arrivals> SharedReceiveQueue<B, A> {
     /// A queue pair for datagrams that receives from this queue, and whose sends and receives complete on `queue`: as
     /// [`reliable`](Self::reliable).
     ///
-    /// `ibv_create_qp(3)`. What comes is [`Work::Datagram`](crate::Work::Datagram). A datagram for which a receive is too
-    /// short is lost, or fails the pair that took it, as the device has it.
+    /// `ibv_create_qp(3)`. What comes is [`Work::Datagram`](crate::Work::Datagram). A datagram for which a receive is
+    /// too short is lost, or fails the pair that took it, as the device has it.
     ///
     /// # Errors
     ///
@@ -587,7 +513,7 @@ impl<B: Brand, A: Arrivals> SharedReceiveQueue<B, A> {
 }
 
 impl<B, A> SharedReceiveQueue<B, A> {
-    /// What an asynchronous event of this queue names.
+    /// The id that asynchronous events of this queue carry.
     pub fn id(&self) -> SharedReceiveQueueId {
         self.inner.core.id
     }
@@ -604,89 +530,20 @@ impl<B, A> SharedReceiveQueue<B, A> {
     }
 }
 
-impl Inner {
-    /// What to answer where the provider refused a request.
-    #[cold]
-    fn refused<B>(&mut self, ours: bool, id: WorkId, source: VerbError) -> PostError<Buffer<B>> {
-        // Only a provider that names our request as the bad one has surely not queued it, if it is known to be right.
-        match if ours && self.core.domain.context.promises().refusal_is_sure {
-            self.poster.slab.take(id).and_then(Entry::into_buffer)
-        } else {
-            None
-        } {
-            Some(request) => PostError::Refused { request, source },
-            None => {
-                self.broken = true;
-                PostError::Uncertain { id, source }
-            }
-        }
-    }
+/// Whether the device has room for so many receives, and they are no fewer than the limit that is armed.
+fn fits(core: &SharedCore, receives: u32) -> Result<bool, VerbError> {
+    core.alive("ibv_query_srq")?;
+    let device = raw_pair::device(&core.domain.context)?;
+    Ok(i64::from(receives) <= i64::from(device.max_srq_wr) && core.query()?.srq_limit <= receives)
 }
 
-impl SharedCore {
-    pub(super) fn raw(&self) -> *mut sys::ibv_srq {
-        self.raw.as_ptr()
-    }
-
-    fn modify(&self, mut attributes: sys::ibv_srq_attr, mask: Mask) -> Result<(), VerbError> {
-        self.alive("ibv_modify_srq")?;
-        // SAFETY: alive (0).
-        unsafe { self.domain.context.provider.modify_srq(self.raw, &mut attributes, mask) }
-    }
-
-    /// Whether the device has so much, and it is not less than the limit that is armed.
-    fn fits(&self, receives: u32) -> Result<bool, VerbError> {
-        self.alive("ibv_query_srq")?;
-        let DomainInner { context, .. } = &*self.domain;
-        // SAFETY: open as long as the domain holds it.
-        let device = unsafe { context.provider.query_device(context.raw) }?;
-        // SAFETY: alive (0).
-        let now = unsafe { context.provider.query_srq(self.raw) }?;
-        Ok(i64::from(receives) <= i64::from(device.max_srq_wr) && now.srq_limit <= receives)
-    }
-
-    /// Whether the provider may have nothing to post to after a resize that failed so. With `EINVAL` some say that they do not resize at
-    /// all; soft-RoCE says it also when it failed halfway.
-    fn is_lost_after(&self, error: &VerbError) -> bool {
-        match error.errno() {
-            libc::EOPNOTSUPP | libc::ENOSYS => false,
-            libc::EINVAL => self.domain.context.promises().quirks.shared_resize_loses,
-            _ => true,
-        }
-    }
-
-    /// Destroys the queue. What is in flight stays in the ledger, which completion queues keep that may have completions of it.
-    /// Where the queue may be half-dead after the provider failed, no verb uses it any more.
-    fn destroy(&mut self) -> Result<(), VerbError> {
-        self.alive("ibv_destroy_srq")?;
-        let context = &self.domain.context;
-        // SAFETY: alive (0); no pair uses it, since each has a reference to this.
-        let ended = context.objects.end(self.raw, || unsafe { context.provider.destroy_srq(self.raw) });
-        if ended.is_ok() {
-            self.ledger.end();
-        }
-        self.is_alive = ended.is_err() && context.promises().destroy_may_be_retried;
-        ended
-    }
-
-    /// Whether verbs may use it.
-    pub(super) fn alive(&self, verb: &'static str) -> Result<(), VerbError> {
-        if self.is_alive { Ok(()) } else { Err(VerbError::new(verb, libc::EIO)) }
-    }
-}
-
-impl Drop for SharedCore {
-    fn drop(&mut self) {
-        // What is in flight goes with the ledger: completion queues may have completions of it.
-        if self.ledger.has_ended() {
-            return;
-        }
-        if let Err(error) = self.destroy() {
-            note_leak("a shared receive queue", error);
-            // The device may go on with what is in flight: nothing that it needs may end.
-            mem::forget(SharedLedger::clone(&self.ledger));
-            mem::forget(Arc::clone(&self.domain));
-        }
+/// Whether the provider may have lost the queue's room when a resize failed with this error. Some providers answer
+/// `EINVAL` to say that they do not resize at all; soft-RoCE answers it also when it failed halfway.
+fn is_lost_after(core: &SharedCore, error: &VerbError) -> bool {
+    match error.errno() {
+        libc::EOPNOTSUPP | libc::ENOSYS => false,
+        libc::EINVAL => core.domain.context.promises().quirks.shared_resize_loses,
+        _ => true,
     }
 }
 

@@ -35,8 +35,8 @@ mod sealed {
 /// | [`SendQueueError`] | yes | yes | |
 /// | [`Errored`] | | | |
 ///
-/// The type is what the program asked for last. The device may enter Error at any time by itself: completions say so, and
-/// posts are then refused as [`Broken`](crate::PostError::Broken). There is no way from Reset to Error.
+/// The type is the state that the program asked for last. The device may enter Error by itself at any time: completions
+/// say so, and later posts are refused as [`Broken`](crate::PostError::Broken). There is no way from Reset to Error.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a state of a queue pair",
     label = "not a state",
@@ -52,7 +52,8 @@ pub trait State: sealed::Sealed + Sized + 'static {
     fn any<B, T>(pair: QueuePair<B, Self, T>) -> AnyQueuePair<B, T>;
 }
 
-/// States from which a pair goes to the state `To`: see the diagram at [`State`]. Sealed. To [`Reset`] go all, so no method asks.
+/// States from which a pair can go to the state `To`: see the diagram at [`State`]. Sealed. From every state a pair can
+/// go to [`Reset`], so that needs no bound.
 #[diagnostic::on_unimplemented(
     message = "there is no transition from `{Self}` to `{To}`",
     label = "not from this state",
@@ -63,7 +64,8 @@ pub trait State: sealed::Sealed + Sized + 'static {
 )]
 pub trait GoesTo<To: State>: State + sealed::GoesTo<To> {}
 
-/// States in which the pair is on a port, and so has an [`endpoint`](crate::QueuePair::endpoint): all but Reset. Sealed.
+/// States in which the pair is on a port, and so has an [`endpoint`](crate::QueuePair::endpoint): all but Reset.
+/// Sealed.
 #[diagnostic::on_unimplemented(
     message = "a queue pair in `{Self}` has no endpoint",
     label = "needs a queue pair that went through `.into_init(..)`"
@@ -176,8 +178,8 @@ impl State for ReadyToSend {
     }
 }
 
-/// SQD: the send queue is *draining*. What was begun goes on to its end; whether that is reached only
-/// [`drained`](crate::QueuePair::drained) tells. No buffer comes back because of this state.
+/// SQD: the send queue is *draining*. Requests that have begun go on to their end;
+/// [`drained`](crate::QueuePair::drained) says whether they have reached it. The state alone gives no buffer back.
 #[doc(alias = "IBV_QPS_SQD")]
 #[doc(alias = "SQD")]
 #[derive(Debug)]
@@ -196,8 +198,8 @@ impl State for SendQueueDrain {
     }
 }
 
-/// SQE: a send of an unreliable transport failed; sends are being flushed, receives go on. The device goes there by itself:
-/// [`into_sqe`](crate::QueuePair::into_sqe) sees it, and `resume` is the way back.
+/// SQE: a send of an unreliable transport failed. Sends are being flushed, receives go on. The device goes there by
+/// itself; [`into_sqe`](crate::QueuePair::into_sqe) makes the type follow, and `resume` is the way back.
 #[doc(alias = "IBV_QPS_SQE")]
 #[doc(alias = "SQE")]
 #[derive(Debug)]

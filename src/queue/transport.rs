@@ -1,6 +1,6 @@
 //! Transports of a queue pair, and which operation exists on which.
 
-use super::attr::{DatagramInitAttributes, InitAttributes, Modify};
+use super::attributes::{DatagramInitAttributes, InitAttributes, Modify};
 use super::request::{Atomic, AtomicWrite, BindWindow, Fenced, Read, Revoke, Send, SendInvalidating, SendTo, Write};
 use crate::device::Port;
 use crate::memory::{Type1, WindowType};
@@ -41,7 +41,7 @@ pub(super) use sealed::Init;
 )]
 #[doc(alias = "ibv_qp_type")]
 pub trait Transport: sealed::Sealed + 'static {
-    /// What Reset to Init takes.
+    /// The attributes for Reset to Init.
     #[allow(private_bounds, reason = "sealed")]
     type InitAttributes: Init;
 }
@@ -58,10 +58,10 @@ impl sealed::Sealed for ReliableConnection {
     const TYPE: ibv_qp_type = ibv_qp_type::IBV_QPT_RC;
 }
 
-/// UC: one peer; a message arrives once and in order, or is lost, and nobody is told.
+/// UC: one peer; a message arrives once and in order, or is lost without an error on either side.
 ///
-/// A send is complete when it has left: that says nothing about the peer. A message for which the peer has no receive, or
-/// that it does not allow, is dropped there.
+/// A send completes when it has left, which says nothing about the peer. The peer drops a message for which it has no
+/// receive, or that it does not allow.
 #[doc(alias = "IBV_QPT_UC")]
 #[doc(alias = "UC")]
 #[derive(Debug)]
@@ -73,7 +73,8 @@ impl sealed::Sealed for UnreliableConnection {
     const TYPE: ibv_qp_type = ibv_qp_type::IBV_QPT_UC;
 }
 
-/// UD: messages of at most one MTU, each to a recipient of its own, from whoever knows the Q_Key; each may be lost.
+/// UD: messages of at most one MTU, each to its own recipient, from anybody who knows the Q_Key. Any message may be
+/// lost.
 #[doc(alias = "IBV_QPT_UD")]
 #[doc(alias = "UD")]
 #[derive(Debug)]
@@ -85,7 +86,7 @@ impl sealed::Sealed for UnreliableDatagram {
     const TYPE: ibv_qp_type = ibv_qp_type::IBV_QPT_UD;
 }
 
-/// The transport `T`, of a pair that has no receives of its own: it takes those of a
+/// The transport `T`, of a pair that has no receive queue of its own. It receives from a
 /// [`SharedReceiveQueue`](crate::SharedReceiveQueue), which makes such pairs.
 #[derive(Debug)]
 pub struct OnShared<T>(Infallible, PhantomData<fn() -> T>);
@@ -140,12 +141,12 @@ pub trait Connectionless: Transport {}
 impl Connectionless for UnreliableDatagram {}
 impl<T: Connectionless + OwnReceives> Connectionless for OnShared<T> {}
 
-/// The number of a transport, for the device.
+/// The code of a transport in the C interface.
 pub(crate) const fn code<T: Transport>() -> ibv_qp_type {
     <T as sealed::Sealed>::TYPE
 }
 
-/// Transports that do not tell of lost messages, and whose failing sends stop the sends only: UC and UD. Sealed.
+/// Transports that lose messages without an error, and on which a failed send stops only the sends: UC and UD. Sealed.
 #[diagnostic::on_unimplemented(
     message = "a failing send of `{Self}` breaks the whole queue pair",
     label = "only `UnreliableConnection` and `UnreliableDatagram` have the state `SendQueueError`"
@@ -190,7 +191,7 @@ impl Carries<SendInvalidating> for ReliableConnection {}
 impl sealed::Carries<SendInvalidating> for ReliableConnection {}
 impl Carries<BindWindow> for UnreliableConnection {}
 impl sealed::Carries<BindWindow> for UnreliableConnection {}
-// That is a bind too; soft-RoCE invalidates on reliable connections only.
+// To unbind a window is a bind, too. Soft-RoCE invalidates on reliable connections only.
 impl Carries<Revoke<Type1>> for UnreliableConnection {}
 impl sealed::Carries<Revoke<Type1>> for UnreliableConnection {}
 impl<K, T: OwnReceives + Carries<K>> Carries<K> for OnShared<T> {}

@@ -1,7 +1,7 @@
-//! Unreliable connections: the way up; and the way back from a failing send, which datagrams have too.
+//! Transitions of unreliable connections, and the way back from a failed send, which datagrams have too.
 
 use super::AnyQueuePair;
-use super::attr::{Modify, PeerPath, UnreliableRtrAttributes};
+use super::attributes::{Modify, PeerPath, UnreliableRtrAttributes};
 use super::error::{TransitionError, TransitionFailure};
 use super::pair::QueuePair;
 use super::state::{DeviceState, GoesTo, ReadyToReceive, ReadyToSend, SendQueueError, State};
@@ -51,7 +51,7 @@ impl<B: Brand, S: State> QueuePair<B, S, UnreliableConnection> {
     }
 }
 
-/// The same for one with shared receives.
+/// The way up of an unreliable connection with shared receives.
 impl<B: Brand, S: State> QueuePair<B, S, OnShared<UnreliableConnection>> {
     /// From Init to Ready To Receive.
     ///
@@ -122,9 +122,9 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     }
 }
 
-/// Where a send of an unreliable transport has failed.
+/// After a failed send of an unreliable transport.
 impl<B: Brand, T: Transport> QueuePair<B, ReadyToSend, T> {
-    /// To Send Queue Error, if the device says that the pair is there, after a send that failed; otherwise the pair as it is.
+    /// To Send Queue Error, if the device says that the pair went there after a failed send.
     ///
     /// # Errors
     ///
@@ -149,7 +149,8 @@ impl<B: Brand, T: Transport> QueuePair<B, SendQueueError, T> {
     ///
     /// # Errors
     ///
-    /// [`TransitionFailure::Undrained`]: sends are still in flight; [`TransitionFailure::Uncertain`]; or the device refused.
+    /// [`TransitionFailure::Undrained`]: sends are still in flight; [`TransitionFailure::Uncertain`]; or the device
+    /// refused.
     #[doc(alias = "ibv_modify_qp")]
     pub fn resume(self) -> Result<QueuePair<B, ReadyToSend, T>, TransitionError<Self>> {
         let sends = self.sends_in_flight();

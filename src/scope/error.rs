@@ -13,11 +13,11 @@ pub struct NotExclusive<B> {
     pub queue_pair: QueuePair<B>,
     /// The poller.
     pub poller: Poller<B>,
-    /// Why not.
+    /// Why the two do not fit.
     pub reason: SharedQueue,
 }
 
-/// Why a poller does not serve one pair only.
+/// Why a poller does not serve this pair alone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SharedQueue {
@@ -30,7 +30,8 @@ pub enum SharedQueue {
          pairs on it"
     )]
     Shared {
-        /// How many `CompletionQueue`s, and twice how many pairs. One that the device would not destroy counts for ever.
+        /// The number of `CompletionQueue` handles plus twice the number of other pairs. A pair that the device refused
+        /// to destroy counts for ever.
         others: usize,
     },
 }
@@ -64,7 +65,7 @@ impl<B> From<NotExclusive<B>> for SharedQueue {
 
 /// A scope after which the pair is not connected. All memory is back.
 ///
-/// [`Exclusive::into_parts`](super::Exclusive::into_parts) gives the pair in the state that it got to.
+/// [`Exclusive::into_parts`](super::Exclusive::into_parts) gives the pair in the state that it reached.
 #[non_exhaustive]
 pub enum ScopeError<R> {
     /// The pair had failed before, so the closure was not called.
@@ -72,13 +73,13 @@ pub enum ScopeError<R> {
         /// The state of the pair.
         state: &'static str,
     },
-    /// The closure was called and returned, but requests were then cut off, or one had failed.
+    /// The closure returned, but requests were then cut off, or one had failed before.
     Broken {
         /// What the closure returned.
         result: R,
         /// The state of the pair.
         state: &'static str,
-        /// How many requests of the scope had not completed by its end: what the peer saw of them is not known.
+        /// How many requests of the scope had not completed by its end. What the peer saw of them is not known.
         cut_off: u32,
         /// The first failure of the pair, if a request failed before anything was cut off.
         first_failure: Option<Status>,
@@ -96,7 +97,7 @@ impl<R> ScopeError<R> {
         }
     }
 
-    /// What the closure returned, if it was called.
+    /// What the closure returned; `None` if it was not called.
     pub fn into_result(self) -> Option<R> {
         match self {
             Self::NotConnected { .. } => None,
@@ -140,10 +141,10 @@ impl<R> fmt::Debug for ScopeError<R> {
 
 impl<R> error::Error for ScopeError<R> {}
 
-/// A request of a scope that did not succeed, or of which that is not known yet.
+/// A request of a scope that failed, or that has not completed yet.
 #[non_exhaustive]
 pub enum WaitFailure<'scope, B, M> {
-    /// It failed: which, why, and what broke the pair.
+    /// The request failed.
     Failed {
         /// What the device said.
         cause: FailureCause,
@@ -152,7 +153,7 @@ pub enum WaitFailure<'scope, B, M> {
     },
     /// It has not completed.
     Unfinished {
-        /// To wait on.
+        /// The ticket, to wait again.
         ticket: Ticket<'scope, B, M>,
         /// Why there is no completion.
         source: WaitError,
@@ -190,8 +191,8 @@ impl<B, M> error::Error for WaitFailure<'_, B, M> {}
 
 /// What went wrong inside a scope, without the memory: it can leave the closure.
 ///
-/// All errors of a scope's methods become one by `?`, and lose the handle that they give back; so do those of the handles, and
-/// of the parts of a [`RemoteRegion`](crate::RemoteRegion).
+/// All errors of a scope's methods become one by `?`, and lose the handle that they give back; so do those of the
+/// handles, and of the parts of a [`RemoteRegion`](crate::RemoteRegion).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InScopeError {
@@ -216,7 +217,7 @@ pub enum InScopeError {
     /// Memory that cannot be cut there.
     #[error(transparent)]
     Split(SplitError<()>),
-    /// An atomic of what is no word.
+    /// An atomic on memory that is not a word.
     #[error(transparent)]
     NotAWord(#[from] NotAWord),
 }

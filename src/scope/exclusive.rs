@@ -1,4 +1,4 @@
-//! A pair with the only poller of it, which scopes borrow.
+//! A queue pair with its only poller, which scopes borrow.
 
 use super::settle::{End, Engine};
 use super::slots::Slots;
@@ -16,8 +16,8 @@ use std::{fmt, mem};
 
 /// A connected pair and the poller of a completion queue that serves no other: what [scopes](Self::scope) are made of.
 ///
-/// Both are inside, so nobody else posts, polls or tears down. Between scopes owned buffers may be posted and polled as usual;
-/// their completions are kept when they come during a scope.
+/// It owns both, so nobody else posts, polls or tears down. Between scopes, owned buffers may be posted and polled as
+/// usual. Their completions are kept if they come during a scope.
 ///
 /// # Rules
 ///
@@ -41,9 +41,9 @@ static_assertions::assert_not_impl_any!(Exclusive<()>: Sync, Clone);
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Parts<B> {
-    /// The pair, in the state that it got to; [`AnyQueuePair::Vacant`] if it had to be destroyed.
+    /// The pair, in the state that it reached; [`AnyQueuePair::Vacant`] if it had to be destroyed.
     pub queue_pair: AnyQueuePair<B>,
-    /// The poller; `None` if its queue had failed and was given up with the pair.
+    /// The poller; `None` if its queue failed and was given up with the pair.
     pub poller: Option<Poller<B>>,
     /// Completions of owned buffers that came during scopes and were not polled since.
     pub completions: Vec<Completion<B>>,
@@ -52,8 +52,8 @@ pub struct Parts<B> {
 impl<B: Brand> Exclusive<B> {
     /// Takes a pair and the poller of the completion queue on which it completes, if that serves no other pair.
     ///
-    /// Whether it does is counted: there must be no [`CompletionQueue`](crate::CompletionQueue) handle left, with which other
-    /// pairs could be made, and no other pair.
+    /// This is checked by counting: there must be no other pair on the completion queue, and no
+    /// [`CompletionQueue`](crate::CompletionQueue) handle, with which other pairs could be made.
     ///
     /// # Errors
     ///
@@ -80,11 +80,11 @@ impl<B: Brand> Exclusive<B> {
     /// # Errors
     ///
     /// [`ScopeError::Broken`], with what `f` returned: requests were cut off, or had failed, and the pair is no longer
-    /// connected. [`ScopeError::NotConnected`]: it was not before, and `f` was not called.
+    /// connected. [`ScopeError::NotConnected`]: the pair was not connected, so `f` was not called.
     ///
     /// # Panics
     ///
-    /// If `f` does, after the scope has ended.
+    /// If `f` panics, after the scope has ended.
     pub fn scope<'env, R>(
         &mut self,
         timeout: Duration,
@@ -121,7 +121,7 @@ impl<B: Brand> Exclusive<B> {
     ///
     /// # Errors
     ///
-    /// As there; [`PostError::Broken`] also where a scope has broken the pair.
+    /// As that method; [`PostError::Broken`] also if a scope has broken the pair.
     pub fn post_receive(&mut self, buffer: Buffer<B>) -> Result<WorkId, PostError<Buffer<B>>> {
         match self.engine.get_mut().pair.ready() {
             Some(pair) => pair.post_receive(buffer),
@@ -133,7 +133,7 @@ impl<B: Brand> Exclusive<B> {
     ///
     /// # Errors
     ///
-    /// As there; [`PostError::Broken`] also where a scope has broken the pair.
+    /// As that method; [`PostError::Broken`] also if a scope has broken the pair.
     pub fn post<M: RequestMemory<B, K>, K>(
         &mut self,
         request: WorkRequest<M, K>,
@@ -151,7 +151,7 @@ impl<B: Brand> Exclusive<B> {
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As that method.
     pub fn poll(&mut self) -> Result<Option<Completion<B>>, PollError> {
         let engine = self.engine.get_mut();
         match (engine.kept.pop_front(), &mut engine.poller) {
@@ -165,7 +165,7 @@ impl<B: Brand> Exclusive<B> {
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As that method.
     pub fn wait(&mut self, timeout: Duration) -> Result<Completion<B>, WaitError> {
         let engine = self.engine.get_mut();
         match (engine.kept.pop_front(), &mut engine.poller) {
@@ -186,7 +186,7 @@ impl<B> fmt::Debug for Exclusive<B> {
     }
 }
 
-/// Settles a scope, also one whose closure panics. Out of the closure's reach.
+/// Settles a scope, also if its closure panics. The closure cannot reach this.
 struct Settles<'x, B: Brand> {
     this: &'x Exclusive<B>,
     deadline: Option<Instant>,

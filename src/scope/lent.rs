@@ -13,8 +13,8 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut, Range};
 
-/// Bytes that are lent to a scope to be read: by [`Scope::lend`](super::Scope::lend). Clones and slices share one registration, and
-/// may be in flight many times at once.
+/// Bytes that are lent to a scope to be read: by [`Scope::lend`](super::Scope::lend). Clones and slices share one
+/// registration, and may be in flight many times at once.
 pub struct Lent<'scope, B> {
     share: SharedBuffer<B>,
     rules: ScopeRules<'scope>,
@@ -22,8 +22,8 @@ pub struct Lent<'scope, B> {
 
 /// Bytes that are lent to a scope to be written: by [`Scope::lend_mut`](super::Scope::lend_mut).
 ///
-/// As a [`Buffer`]: it has a capacity, of which the part that is filled is what [`Deref`] gives; posting moves it away, and
-/// [`Scope::wait`](super::Scope::wait) gives it back.
+/// As a [`Buffer`]: it has a capacity, of which the part that is filled is what [`Deref`] gives; posting moves it away,
+/// and [`Scope::wait`](super::Scope::wait) gives it back.
 pub struct LentMut<'scope, B> {
     buffer: Buffer<B>,
     rules: ScopeRules<'scope>,
@@ -44,7 +44,7 @@ impl<B> Lent<'_, B> {
         Self { share, rules: PhantomData }
     }
 
-    /// The bytes in `range`, as memory of the same registration. May be none.
+    /// The bytes in `range`, which may be empty, as memory of the same registration.
     ///
     /// # Errors
     ///
@@ -86,11 +86,11 @@ impl<B> LentMut<'_, B> {
         self.buffer.set_len(len_bytes)
     }
 
-    /// Cuts it in two at `mid` of its capacity; both parts come out filled, and have one registration.
+    /// Cuts the memory in two at `mid` of its capacity. Both parts come out filled, and share the registration.
     ///
     /// # Errors
     ///
-    /// `mid` is not inside; it comes back.
+    /// `mid` is beyond the capacity. The memory comes back.
     pub fn split_at(self, mid: usize) -> Result<(Self, Self), SplitError<Self>> {
         match self.buffer.split_at(mid) {
             Ok((left, right)) => Ok((Self::new(left), Self::new(right))),
@@ -119,7 +119,8 @@ impl<B: Brand, A: Access> Granted<'_, B, A> {
 }
 
 impl<B: Brand, A: Exposed> Granted<'_, B, A> {
-    /// What a peer needs to reach it: send it the bytes of this record. After the scope, its requests fail.
+    /// The record that a peer needs to reach the memory: send its bytes to the peer. After the scope, requests of the
+    /// peer fail.
     pub fn remote(&self) -> RemoteRegion<A> {
         self.region.remote()
     }
@@ -130,7 +131,7 @@ impl<B: Brand, A: Exposed> Granted<'_, B, A> {
         self.region.len()
     }
 
-    /// Its bytes, where no peer can change them.
+    /// The bytes, if the peer has no right to change them.
     pub fn as_bytes(&self) -> &[u8]
     where
         A: PeerCannotWrite,
@@ -202,7 +203,7 @@ mod sealed {
         type Inner: SendMemory<B>;
         fn into_inner(self, key: Key) -> Self::Inner;
         fn from_inner(inner: Self::Inner, key: Key) -> Self;
-        /// What was posted, if it was of this kind.
+        /// The handle of the memory that was posted; `None` if it was of the other kind.
         fn from_posted(memory: PostedMemory<B>, key: Key) -> Option<Self>;
     }
 }

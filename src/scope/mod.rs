@@ -1,7 +1,8 @@
 //! Scopes: memory of the caller, borrowed for the length of a closure.
 //!
-//! A [`Buffer`] is memory that the library owns. A scope registers and posts any `&[T]` and `&mut [T]`, and gives them back when
-//! it returns: until then no request that names them is left with the device, and their registrations are ended.
+//! A [`Buffer`] is memory that the library owns. A scope registers and posts any `&[T]` and `&mut [T]`, and gives them
+//! back when it returns: until then no request that names them is left with the device, and their registrations are
+//! ended.
 //!
 //! ```
 //! use interlock::scope::{Exclusive, InScopeError};
@@ -38,39 +39,40 @@
 //!
 //! However the closure is left, by returning, by `?`, or by a panic, the scope does the first of these that is enough:
 //!
-//! 1. waits until all its requests have completed, at most to the deadline of the scope, and not if the pair has failed;
+//! 1. waits until all its requests have completed, at most to the deadline of the scope, and not if the pair has
+//!    failed;
 //! 2. moves the pair to Error, and takes what the device flushes (for a second);
 //! 3. moves it to Reset;
 //! 4. destroys it;
 //! 5. **aborts the process.**
 //!
-//! After 1 without a failure the pair is connected, and the scope gives what the closure returned. After the others it gives
-//! [`ScopeError::Broken`]. A receive that nobody answers is cut off in this way, and with it the connection: post in a
-//! scope what will complete in the scope.
+//! After 1 without a failure the pair is connected, and the scope gives what the closure returned. After the others it
+//! gives [`ScopeError::Broken`]. A receive that nobody answers is cut off in this way, and with it the connection: post
+//! in a scope what will complete in the scope.
 //!
-//! Then the registrations are ended. If the device refuses that for a second, one that peers could reach is a reason to
-//! abort as well; a private one stays with the device, which a line on standard error says: no request names it and
-//! no peer has a right to it.
+//! Then the registrations are ended. If the device refuses that for a second, the scope aborts if peers could reach the
+//! memory. A private registration stays with the device, which a line on standard error reports: no request names it,
+//! and no peer has a right to it.
 //!
-//! **When it aborts.** If requests are in flight and the device neither flushes them nor confirms a reset or a destroy; so if it
-//! is dead, or was pulled out, and its driver answers with errors. There is then no moment at which the caller's memory
-//! can be given back: owned memory would be leaked, borrowed memory cannot be. A program that must survive this
+//! **When it aborts.** If requests are in flight, and the device neither flushes them nor confirms a reset or a
+//! destroy: for example if it is dead, or was pulled out, and its driver answers with errors. Then the caller's memory
+//! can never be given back: owned memory would be leaked, borrowed memory cannot be. A program that must survive this
 //! posts [`Buffer`]s. A scope with nothing in flight at its end, and nothing [granted](Scope::grant), never aborts.
 //!
 //! # What it costs
 //!
-//! A registration and its end for each [`lend`](Scope::lend): system calls that pin each page, and with hardware commands to the
-//! device. Measured on a scope with one lend:
+//! A registration and its end for each [`lend`](Scope::lend): system calls that pin each page, and with hardware
+//! commands to the device. Measured on a scope with one lend:
 //!
 //! | device | no lend | 64 bytes | 4 KiB | 64 KiB | 1 MiB | a copy of 4 KiB, of 1 MiB |
 //! |---|---|---|---|---|---|---|
 //! | soft | 0.1 µs | 0.5 µs | 0.5 µs | 0.5 µs | 0.5 µs | 0.03 µs, 380 µs |
 //! | Linux soft-RoCE, emulated machine | 1.2 µs | 160 µs | 140 µs | 510 µs | 1200 µs | 5 µs, 2500 µs |
 //!
-//! (The soft device pins nothing. An emulated machine is slow; compare within its row.) So a scope pays for large memory that is
-//! at hand, where a copy would take longer, or that cannot be the library's. For small or repeated messages keep
-//! [`Buffer`]s and copy, or post [`Inline`](crate::Inline). One lend serves any number of requests of the scope: [`Lent`] is
-//! cloned and [sliced](Lent::slice), [`LentMut`] comes back from each and is [split](LentMut::split_at).
+//! (The soft device pins nothing. An emulated machine is slow; compare within its row.) So a scope pays off for large
+//! memory, where a copy would take longer, and for memory that the library cannot own. For small or repeated messages
+//! keep [`Buffer`]s and copy, or post [`Inline`](crate::Inline). One lend serves any number of requests of the scope:
+//! [`Lent`] is cloned and [sliced](Lent::slice), [`LentMut`] comes back from each and is [split](LentMut::split_at).
 
 mod error;
 mod exclusive;

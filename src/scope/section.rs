@@ -17,12 +17,12 @@ use std::{fmt, sync::Arc};
 
 /// Where borrowed memory is posted. Lent by [`Exclusive::scope`].
 ///
-/// `'scope` is new for each scope, and all that a scope gives out has it, so that nothing leaves the closure or gets into another
-/// scope. `'env` is how long lent memory is borrowed: for the whole of [`Exclusive::scope`], which ends after the device
-/// is done.
+/// `'scope` is a new lifetime for each scope. Everything that a scope gives out has it, so nothing leaves the closure
+/// or gets into another scope. Lent memory is borrowed for `'env`: for the whole call of [`Exclusive::scope`], which
+/// returns after the device is done.
 ///
-/// What fails gives back the handle that it was given; `?` in a closure that returns
-/// `Result<_, `[`InScopeError`](super::InScopeError)`>` drops that, so that the error can leave the scope.
+/// A method that fails gives back the handle that it was given. In a closure that returns
+/// `Result<_, `[`InScopeError`](super::InScopeError)`>`, `?` drops the handle, so that the error can leave the scope.
 pub struct Scope<'scope, 'env: 'scope, B> {
     exclusive: &'scope Exclusive<B>,
     deadline: Option<Instant>,
@@ -30,10 +30,10 @@ pub struct Scope<'scope, 'env: 'scope, B> {
     env: PhantomData<&'env mut &'env ()>,
 }
 
-/// What lending answers.
+/// The result of lending.
 type Lending<T> = Result<T, RegisterFailure>;
 
-/// What posting answers.
+/// The result of posting.
 type Posting<'scope, B, M> = Result<Ticket<'scope, B, M>, PostError<M>>;
 
 impl<'scope, 'env, B: Brand> Scope<'scope, 'env, B> {
@@ -43,8 +43,8 @@ impl<'scope, 'env, B: Brand> Scope<'scope, 'env, B> {
 
     /// Registers `memory` to be sent and written from, until the scope ends.
     ///
-    /// `ibv_reg_mr(3)`; for the cost see the [module's page](super). Others may lend and read the same bytes. It may be
-    /// empty, and is then not registered.
+    /// `ibv_reg_mr(3)`; for the cost see the [module's page](super). The same bytes may be lent and read at the same
+    /// time. Empty memory is not registered.
     ///
     /// # Errors
     ///
@@ -52,8 +52,8 @@ impl<'scope, 'env, B: Brand> Scope<'scope, 'env, B> {
     #[doc(alias = "ibv_reg_mr")]
     pub fn lend<T: Plain>(&'scope self, memory: &'env [T]) -> Lending<Lent<'scope, B>> {
         self.keep(|domain| {
-            // SAFETY: borrowed for 'env, so until `Exclusive::scope` returns, which is after `settle`: no request names it
-            // then. The handle does not outlive 'scope.
+            // SAFETY: borrowed for 'env, so until `Exclusive::scope` returns. That is after `settle`, when no request
+            // names the memory. The handle does not outlive 'scope.
             unsafe { Loan::shared(domain, memory) }
         })
         .map(Lent::new)
@@ -61,8 +61,8 @@ impl<'scope, 'env, B: Brand> Scope<'scope, 'env, B> {
 
     /// Registers `memory` to be received and read into, and to be sent and written from, until the scope ends.
     ///
-    /// `ibv_reg_mr(3)`; for the cost see the [module's page](super). It comes out filled. It may be empty, and is then not
-    /// registered.
+    /// `ibv_reg_mr(3)`; for the cost see the [module's page](super). The handle counts as
+    /// filled. Empty memory is not registered.
     ///
     /// # Errors
     ///
@@ -70,7 +70,7 @@ impl<'scope, 'env, B: Brand> Scope<'scope, 'env, B> {
     #[doc(alias = "ibv_reg_mr")]
     pub fn lend_mut<T: Plain>(&'scope self, memory: &'env mut [T]) -> Lending<LentMut<'scope, B>> {
         self.keep(|domain| {
-            // SAFETY: as in `lend`, and borrowed mutably: nobody else uses it.
+            // SAFETY: as in `lend`; the borrow is mutable, so nobody else uses the memory.
             unsafe { Loan::unique(domain, memory) }
         })
         .map(LentMut::new)
@@ -78,9 +78,9 @@ impl<'scope, 'env, B: Brand> Scope<'scope, 'env, B> {
 
     /// Registers `memory` for peers with the rights `A`, until the scope ends; afterwards their requests fail.
     ///
-    /// `ibv_reg_mr(3)`. As with a [`MemoryRegion`](crate::MemoryRegion) that peers reach, what they may write is never a slice:
-    /// the handle copies and loads words. After the scope the memory is what it was, for `ibv_dereg_mr(3)` returned 0, or else
-    /// the process was aborted.
+    /// `ibv_reg_mr(3)`. As with a [`MemoryRegion`](crate::MemoryRegion) that peers reach, the memory is never a slice
+    /// while they may write it: the handle copies and loads words. After the scope the caller has the memory again:
+    /// `ibv_dereg_mr(3)` returned 0, or else the process was aborted.
     ///
     /// # Errors
     ///
@@ -88,7 +88,7 @@ impl<'scope, 'env, B: Brand> Scope<'scope, 'env, B> {
     #[doc(alias = "ibv_reg_mr")]
     pub fn grant<A: Exposed>(&'scope self, memory: &'env mut [u64]) -> Lending<Granted<'scope, B, A>> {
         self.keep(|domain| {
-            // SAFETY: as in `lend_mut`; `settle` ends the registration, or the process. The handle does not deregister.
+            // SAFETY: as in `lend_mut`; `settle` ends the registration, or the process. The handle cannot deregister.
             unsafe { Loan::granted(domain, memory) }
         })
         .map(Granted::new)
@@ -99,7 +99,7 @@ impl<'scope, 'env, B: Brand> Scope<'scope, 'env, B> {
         let mut engine = self.exclusive.engine.borrow_mut();
         let engine = &mut *engine;
         let Some(pair) = engine.pair.ready() else {
-            // Cannot be: the pair goes elsewhere only at the end of a scope.
+            // Cannot happen: the pair leaves Ready To Send only at the end of a scope.
             return Err(RegisterFailure::Verb(VerbError::new("ibv_reg_mr", libc::EINVAL)));
         };
         let (loan, handle) = lend(&pair.inner.core.domain)?;
@@ -113,7 +113,7 @@ impl<'scope, 'env, B: Brand> Scope<'scope, 'env, B> {
     ///
     /// # Errors
     ///
-    /// [`PostError`] gives the memory back, but for [`PostError::Uncertain`]. [`PostError::QueueFull`] also where too many
+    /// [`PostError`] gives the memory back, except [`PostError::Uncertain`]. [`PostError::QueueFull`] also if too many
     /// results were not taken. [`RequestFlaw::EmptyReceive`].
     #[doc(alias = "ibv_post_recv")]
     pub fn post_receive(&'scope self, memory: LentMut<'scope, B>) -> Posting<'scope, B, LentMut<'scope, B>> {
@@ -129,7 +129,7 @@ impl<'scope, 'env, B: Brand> Scope<'scope, 'env, B> {
     ///
     /// # Errors
     ///
-    /// [`PostError`] gives the memory back, but for [`PostError::Uncertain`]. [`PostError::QueueFull`] also where too many
+    /// [`PostError`] gives the memory back, except [`PostError::Uncertain`]. [`PostError::QueueFull`] also if too many
     /// results were not taken.
     #[doc(alias = "ibv_post_send")]
     pub fn post_send<M: LentMemory<'scope, B>>(&'scope self, memory: M) -> Posting<'scope, B, M> {
@@ -164,7 +164,8 @@ impl<'scope, 'env, B: Brand> Scope<'scope, 'env, B> {
         self.post(memory, |pair, memory| pair.post_write(memory, target))
     }
 
-    /// Writes what is filled of `memory` to the peer, and takes one of its receives to tell it, with 4 bytes.
+    /// Writes what is filled of `memory` to the peer, and tells the peer so: the write takes one of its receives and
+    /// carries 4 more bytes.
     ///
     /// # Errors
     ///
@@ -193,8 +194,8 @@ impl<'scope, 'env, B: Brand> Scope<'scope, 'env, B> {
         self.post(memory, |pair, buffer| pair.post_read(buffer, source))
     }
 
-    /// Replaces the word at the start of `target` by `swap` if it is `compare`. What it was comes into `result`, 8 bytes at a
-    /// multiple of 8.
+    /// Replaces the word at the start of `target` by `swap` if it equals `compare`. The old value comes into `result`,
+    /// 8 bytes at a multiple of 8.
     ///
     /// # Errors
     ///
@@ -210,7 +211,8 @@ impl<'scope, 'env, B: Brand> Scope<'scope, 'env, B> {
         self.post(result, |pair, buffer| pair.post_compare_and_swap(buffer, target, compare, swap))
     }
 
-    /// Adds `addend` to the word at the start of `target`, wrapping. What it was comes into `result`, 8 bytes at a multiple of 8.
+    /// Adds `addend` to the word at the start of `target`, wrapping. The old value comes into `result`, 8 bytes at a
+    /// multiple of 8.
     ///
     /// # Errors
     ///
@@ -225,7 +227,7 @@ impl<'scope, 'env, B: Brand> Scope<'scope, 'env, B> {
         self.post(result, |pair, buffer| pair.post_fetch_and_add(buffer, target, addend))
     }
 
-    /// Posts by `post`, and notes what becomes of it.
+    /// Posts by `post`, and keeps a slot for the result.
     fn post<M: LentMemory<'scope, B>>(
         &'scope self,
         memory: M,
@@ -253,7 +255,7 @@ impl<'scope, 'env, B: Brand> Scope<'scope, 'env, B> {
         }
     }
 
-    /// Waits for a request, at most until the scope's time is over.
+    /// Waits for a request, at most until the deadline of the scope.
     ///
     /// # Errors
     ///
@@ -265,7 +267,8 @@ impl<'scope, 'env, B: Brand> Scope<'scope, 'env, B> {
         self.wait_until(ticket, self.deadline)
     }
 
-    /// Waits for a request, at most for `timeout`, and not beyond the scope's time. With a timeout of 0 it looks only.
+    /// Waits for a request, at most for `timeout`, and not beyond the deadline of the scope. With a timeout of 0 it
+    /// only polls.
     ///
     /// # Errors
     ///
@@ -280,9 +283,9 @@ impl<'scope, 'env, B: Brand> Scope<'scope, 'env, B> {
         self.wait_until(ticket, deadline)
     }
 
-    /// Waits until a request has completed, be it one of the scope or an owned buffer's, at most for `timeout` and not beyond the
-    /// scope's time. That makes room in a full queue, and results for [`Ticket::is_done`]. With a timeout of 0 it looks
-    /// only.
+    /// Waits until any request has completed, of the scope or with an owned buffer, at most for `timeout` and not
+    /// beyond the deadline of the scope. That makes room in a full queue, and results for [`Ticket::is_done`]. With a
+    /// timeout of 0 it only polls.
     ///
     /// # Errors
     ///

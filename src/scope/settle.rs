@@ -1,9 +1,10 @@
 //! The end of a scope: nothing that it borrowed is left with the device.
 //!
-//! In this order, until one step is enough: wait for the requests; move the pair to Error and poll what is flushed; reset
-//! the pair; destroy it. Each is proof that the device is done with a request: its own completion, or a reset or a destroy
-//! that the device confirmed. That the registration ended is none while requests name it: its key may be given out anew,
-//! and a request that is still queued would then name other memory. So registrations end last.
+//! In this order, until one step is enough: wait for the requests; move the pair to Error and poll what is flushed;
+//! reset the pair; destroy it. Each step proves that the device is done with a request: by the request's own
+//! completion, or by a reset or a destroy that the device confirmed. The end of a registration proves nothing while
+//! requests name it: its key may be given out again, and a request that is still queued would then reach other memory.
+//! So registrations end last.
 
 use super::slots::Slots;
 use crate::completion::{Completion, Poller};
@@ -19,17 +20,17 @@ use std::{io, mem, process, thread};
 
 /// How long a device may take to flush a pair, and then to end a registration.
 pub(super) const GRACE: Duration = Duration::from_secs(1);
-/// Between two looks at a device that has nothing to wait on.
+/// The pause between two queries of a device that has nothing to wait on.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// A pair and the only poller of it.
 pub(super) struct Engine<B> {
     pub(super) pair: AnyQueuePair<B>,
-    /// `None` once pair and queue had to be given up.
+    /// `None` once pair and completion queue had to be given up.
     pub(super) poller: Option<Poller<B>>,
     /// The registrations of the scope that is open.
     pub(super) loans: Vec<Loan>,
-    /// Completions of requests that are no scope's.
+    /// Completions of requests that do not belong to a scope.
     pub(super) kept: VecDeque<Completion<B>>,
 }
 
@@ -40,7 +41,7 @@ pub(super) struct End {
 }
 
 impl<B: Brand> Engine<B> {
-    /// The pair, where it can be used.
+    /// The pair, if it is connected and has not failed.
     pub(super) fn ready(&mut self) -> Option<&mut QueuePair<B>> {
         self.pair.ready().filter(|pair| !pair.inner.core.is_broken())
     }
@@ -57,7 +58,7 @@ impl<B: Brand> Engine<B> {
         End { cut_off, first_failure }
     }
 
-    /// Waits for the requests of the scope, as long as there is hope.
+    /// Waits for the requests of the scope, until the deadline or a failure.
     fn wait_for_rest(&mut self, slots: &RefCell<Slots<B>>, deadline: Option<Instant>) {
         while slots.borrow().in_flight() != 0 && self.ready().is_some() {
             let Some(poller) = &mut self.poller else { return };
@@ -68,7 +69,7 @@ impl<B: Brand> Engine<B> {
         }
     }
 
-    /// Breaks the connection, to bring back what is in flight.
+    /// Breaks the connection, so that the device flushes what is in flight.
     fn sever(&mut self, slots: &RefCell<Slots<B>>) {
         self.pair = match mem::take(&mut self.pair) {
             AnyQueuePair::ReadyToSend(pair) => match pair.into_error() {
@@ -79,7 +80,7 @@ impl<B: Brand> Engine<B> {
         };
         if let (AnyQueuePair::Errored(pair), Some(poller)) = (&mut self.pair, &mut self.poller) {
             let kept = &mut self.kept;
-            // Where it fails, what is in flight says so.
+            // If it fails, requests stay in flight, and the next step follows.
             let _ = pair.drain(poller, GRACE, |completion| kept.extend(slots.borrow_mut().route(completion)));
         }
         if slots.borrow().in_flight() == 0 {
@@ -107,7 +108,7 @@ impl<B: Brand> Engine<B> {
         if !is_reset && gone.is_none() {
             abort("its requests were neither flushed nor ended by a reset or a destroy of the queue pair");
         }
-        // The device is done, but the completion queue gives nothing out. With its last handles gone, nobody can ask it.
+        // The device is done, but the completion queue has failed. Dropping its last handles drops its completions.
         self.pair = AnyQueuePair::Vacant;
         self.poller = None;
     }
@@ -126,7 +127,7 @@ impl<B: Brand> Engine<B> {
         true
     }
 
-    /// Ends the registrations; no request names them any more.
+    /// Ends the registrations, which no request names any more.
     fn end_loans(&mut self) {
         let until = Instant::now() + GRACE;
         for mut loan in self.loans.drain(..) {
@@ -136,7 +137,8 @@ impl<B: Brand> Engine<B> {
                 } else if loan.is_exposed() {
                     abort("peers can still reach it: the device did not end its registration");
                 } else {
-                    // No peer has a right to it, no request names it, and its key stays taken: nobody will use it.
+                    // The device keeps it registered. No peer has a right to it, and no request names it; its key stays
+                    // taken.
                     loan.leak(error);
                     break;
                 }
@@ -157,7 +159,7 @@ pub(super) fn settle<B: Brand>(
     end
 }
 
-/// What is left until `deadline`; `None` is never.
+/// The time that is left until `deadline`; for ever if that is `None`.
 pub(super) fn left(deadline: Option<Instant>) -> Duration {
     deadline.map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(Instant::now()))
 }
@@ -169,8 +171,8 @@ fn reset<B: Brand, S: State>(pair: QueuePair<B, S, ReliableConnection>) -> (AnyQ
     }
 }
 
-/// Destroys the pair now, whose only poller we have; says whether it is gone, and whether its completion queue may be
-/// polled afterwards.
+/// Destroys the pair now; the caller has its only poller. Returns whether the pair is gone, and whether its completion
+/// queue may be polled afterwards.
 fn destroy<B: Brand, S: State>(mut pair: QueuePair<B, S, ReliableConnection>) -> (AnyQueuePair<B>, Option<bool>) {
     let Some(core) = pair.inner.unsplit() else { return (pair.into(), None) };
     let may_poll = !core.ends_by_poller();
@@ -181,14 +183,14 @@ fn destroy<B: Brand, S: State>(mut pair: QueuePair<B, S, ReliableConnection>) ->
     }
 }
 
-/// The last resort: to go on would give memory back that the device may still use.
+/// The last resort: to return would give memory back that the device may still use.
 #[cold]
 fn abort(why: &str) -> ! {
     let _ = writeln!(io::stderr(), "interlock: the memory of a scope is still in use: {why}; aborting");
     process::abort()
 }
 
-/// Ends the process rather than let a panic leave what must be finished.
+/// Aborts the process if a panic would leave work undone that must be finished.
 struct AbortOnUnwind;
 
 impl Drop for AbortOnUnwind {

@@ -14,7 +14,7 @@ enum Slot<B> {
     Reserved,
     InFlight {
         id: WorkId,
-        /// Nobody waits for the result.
+        /// Its ticket was dropped: the result is not wanted.
         abandoned: bool,
     },
     Done(Completion<B>),
@@ -24,7 +24,7 @@ enum Slot<B> {
 pub(super) struct Slots<B> {
     slots: Box<[Slot<B>]>,
     free: Vec<u32>,
-    /// By kind of queue, then by the index in its ledger: which slot had that request last.
+    /// The slot of the last request, by kind of queue and then by the request's index in its ledger.
     by_index: [Box<[u32]>; 2],
     in_flight: u32,
 }
@@ -41,14 +41,14 @@ impl<B> Slots<B> {
         self.in_flight
     }
 
-    /// Takes a slot; none is left while that many results have not been taken.
+    /// Takes a free slot. `None` if all are in flight, or hold results that were not taken.
     pub(super) fn reserve(&mut self) -> Option<u32> {
         let slot = self.free.pop()?;
         self.set(slot, Slot::Reserved);
         Some(slot)
     }
 
-    /// Nothing was posted.
+    /// Frees a slot for which nothing was posted.
     pub(super) fn release(&mut self, slot: u32) {
         self.set(slot, Slot::Free);
         self.free.push(slot);
@@ -59,13 +59,13 @@ impl<B> Slots<B> {
         self.set(slot, Slot::InFlight { id, abandoned });
         self.in_flight += 1;
         if let Some(by_index) = self.by_index.get_mut(id.key().kind() as usize) {
-            // Requests in flight have indices that differ below the depth.
+            // Requests in flight have different indices, all below the size of the table.
             let at = id.index() as usize & (by_index.len() - 1);
             by_index[at] = slot;
         }
     }
 
-    /// Nobody wants the result.
+    /// Notes that nobody wants the result.
     pub(super) fn abandon(&mut self, slot: u32) {
         match self.slots.get_mut(slot as usize) {
             Some(Slot::InFlight { abandoned, .. }) => *abandoned = true,
@@ -94,10 +94,10 @@ impl<B> Slots<B> {
         }
     }
 
-    /// Keeps a result of a request of the scope; gives back those of others.
+    /// Keeps the results of requests of the scope, and gives back the others.
     pub(super) fn route(&mut self, completion: Completion<B>) -> Option<Completion<B>> {
         let of = completion.id();
-        // Requests of other kinds are no scope's.
+        // Scopes post no requests of other kinds.
         let Some(by_index) = self.by_index.get(of.key().kind() as usize) else { return Some(completion) };
         let slot = by_index[of.index() as usize & (by_index.len() - 1)];
         let abandoned = match self.slots.get(slot as usize) {

@@ -10,10 +10,10 @@ use std::cell::RefCell;
 use std::marker::PhantomData;
 use std::{fmt, mem};
 
-/// A request that was posted in a scope, with memory `M`. [`Scope::wait`](super::Scope::wait) gives the memory back with the
-/// result.
+/// A request that was posted in a scope, with memory `M`. [`Scope::wait`](super::Scope::wait) gives the memory back
+/// with the result.
 ///
-/// Having one tells you that the request was posted. Dropping it drops the result, not the request; forgetting it costs a
+/// A ticket shows that the request was posted. Dropping it drops the result, not the request. Forgetting it takes a
 /// place for a result until the scope ends.
 #[must_use = "dropping it drops the result of the request; wait for it, or say so with `drop`"]
 pub struct Ticket<'scope, B, M> {
@@ -28,13 +28,13 @@ pub struct Ticket<'scope, B, M> {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Done<M> {
-    /// Its memory. What is filled of it is what came, for a receive, a read, or an atomic (the value before, in native
-    /// byte order).
+    /// Its memory. After a receive, a read or an atomic, the filled part is what arrived (for an atomic the old value,
+    /// in native byte order).
     pub memory: M,
     /// The immediate that came with a receive, host byte order.
     pub immediate: Option<u32>,
-    /// Of a receive that a write with immediate took: how many bytes the peer wrote, elsewhere. The memory of the receive is
-    /// then empty.
+    /// If a write with immediate took the receive: how many bytes the peer wrote, to another place. The memory of the
+    /// receive is then empty.
     pub written_bytes: Option<u32>,
 }
 
@@ -43,7 +43,7 @@ impl<'scope, B, M: LentMemory<'scope, B>> Ticket<'scope, B, M> {
         Self { slots, slot, id, memory: PhantomData, rules: PhantomData }
     }
 
-    /// The result, if there is one; or the ticket.
+    /// The result; or the ticket again, if there is no result yet.
     pub(super) fn redeem(self) -> Result<Result<Done<M>, WaitFailure<'scope, B, M>>, Self> {
         let completion = self.slots.borrow_mut().take(self.slot);
         let Some(completion) = completion else { return Err(self) };
@@ -56,7 +56,7 @@ impl<'scope, B, M: LentMemory<'scope, B>> Ticket<'scope, B, M> {
                 mem::forget(self);
                 Err(WaitFailure::Failed { cause, memory })
             }
-            // Cannot be: the memory is of the kind that was posted.
+            // Cannot happen: the memory is of the kind that was posted.
             (None, _) => Err(WaitFailure::Unfinished { ticket: self, source: WaitError::Poll(PollError::Failed) }),
         })
     }
@@ -68,7 +68,7 @@ impl<B, M> Ticket<'_, B, M> {
         self.id
     }
 
-    /// Whether its result has been taken from the device, so that [`wait`](super::Scope::wait) does not wait.
+    /// Whether the request has completed, so that [`wait`](super::Scope::wait) does not wait.
     pub fn is_done(&self) -> bool {
         self.slots.borrow().is_done(self.slot)
     }
@@ -101,7 +101,7 @@ fn result<'scope, B, M: LentMemory<'scope, B>>(
 
 impl<B, M> Drop for Ticket<'_, B, M> {
     fn drop(&mut self) {
-        // Nobody calls into user code while it is borrowed, so it is free.
+        // No user code runs while the slots are borrowed, so they are free here.
         if let Ok(mut slots) = self.slots.try_borrow_mut() {
             slots.abandon(self.slot);
         }

@@ -116,7 +116,7 @@ fn a_detour_that_is_set_beside_one_that_is_cleared_stays() {
         let polling = thread::spawn(move || failing.set(1));
         poster.detour_of().clear(2);
         polling.join().unwrap();
-        assert_eq!((poster.detour(), poster.next().open(false).is_some()), (1, false));
+        assert_eq!((poster.detour(), poster.next().if_free(false).is_some()), (1, false));
     });
 }
 

@@ -5,29 +5,30 @@ use super::ring::{At, BLOCKED, Held, Row};
 use super::{STEP, after, between};
 use crate::inflight::unlikely;
 use crate::sync::Ordering;
-use core::{marker::PhantomData, ptr, ptr::NonNull};
+use core::{marker::PhantomData, mem, ptr, ptr::NonNull};
 
 /// The end of a ledger that posts: one word.
 pub(crate) struct Poster<T, P = ()> {
     /// # Invariants
     ///
-    /// 0. There is a `P` in the ledger's line, which nobody else uses; nor does anybody else write `posted`.
+    /// 0. There is a `P` in the ledger's line, which nobody else uses. Nobody else writes `posted`: there is one
+    ///    poster.
     pub(super) held: Held<T>,
     pub(super) own: PhantomData<P>,
 }
 
 impl<T, P> Drop for Poster<T, P> {
     fn drop(&mut self) {
-        // SAFETY: nobody else's (0), and nobody's any more.
+        // SAFETY: nobody else uses it (0), and this drop is its last use.
         unsafe { ptr::drop_in_place(self.own_mut()) };
     }
 }
 
 impl<T> Poster<T> {
-    /// The same, which keeps its user's `own` in the ledger's line.
+    /// The same poster, which keeps `own` for its user in the ledger's line.
     pub(crate) fn with<P>(self, own: P) -> Poster<T, P> {
         let poster = Poster { held: self.held.clone(), own: PhantomData };
-        // SAFETY: room that nobody else uses (0).
+        // SAFETY: `self` ends here, so nobody else uses that room (0).
         unsafe { poster.own_at().write(own) };
         poster
     }
@@ -44,7 +45,7 @@ impl<T, P> Poster<T, P> {
         self.ledger().own()
     }
 
-    /// What its user keeps here.
+    /// What its user keeps in the ledger's line.
     #[inline(always)]
     pub(crate) fn own(&self) -> &P {
         // SAFETY: alive, and nobody else's (0).
@@ -52,7 +53,7 @@ impl<T, P> Poster<T, P> {
     }
 
     pub(crate) fn own_mut(&mut self) -> &mut P {
-        // SAFETY: as above.
+        // SAFETY: alive, and nobody else's (0); `&mut` makes this the only reference.
         unsafe { self.own_at().as_mut() }
     }
 
@@ -67,28 +68,34 @@ impl<T, P> Poster<T, P> {
         Detour(self.held.clone())
     }
 
-    /// Where the next value goes.
+    /// Where the next value goes. It borrows the poster, so nothing is posted in between.
     #[inline(always)]
-    pub(crate) fn next(&self) -> Next<'_, T> {
-        Next { ledger: self.ledger(), id: self.next_id(), poster: PhantomData }
+    pub(crate) fn next(&mut self) -> NextSlot<'_, T> {
+        NextSlot { ledger: self.ledger(), id: self.next_id(), poster: PhantomData }
     }
 
     /// How many requests fit.
     #[inline(always)]
     pub(crate) fn free(&self) -> u32 {
-        // What is not of the depth is cut off.
-        between(self.next().taken(), self.ledger().limit.load(Ordering::Relaxed))
+        // `between` drops the flags in the low bits of `limit`.
+        between(self.taken(), self.ledger().limit.load(Ordering::Relaxed))
     }
 
     /// How many values are in flight.
     pub(crate) fn outstanding(&self) -> u32 {
-        between(0, self.next().taken())
+        between(0, self.taken())
+    }
+
+    /// The distance from the oldest id in flight to the next id.
+    #[inline(always)]
+    fn taken(&self) -> u64 {
+        taken(self.ledger(), self.next_id())
     }
 
     /// The id of the next value.
     #[inline(always)]
     pub(crate) fn next_id(&self) -> u64 {
-        // SAFETY: written by us alone (0).
+        // SAFETY: only this poster writes `posted` (0).
         unsafe { self.ledger().posted_by_us() }
     }
 
@@ -98,24 +105,36 @@ impl<T, P> Poster<T, P> {
         after(self.next_id(), ahead)
     }
 
-    /// The cells for the values from `id` on, one of the next. To write to one is to [write ahead](Self::write_at).
+    /// The cells for the values from `id` on, up to the end of the ring. A write to one of them [writes
+    /// ahead](Self::write_at).
     #[inline(always)]
     pub(crate) fn row(&self, id: u64) -> Row<T> {
         self.ledger().row(id)
     }
 
-    /// Puts `value` in, as posting does. A full ledger gives it back.
+    /// Posts `value`, for which the caller has seen that there is room. (A full ledger would leak the value.) Unlike a
+    /// [`FreeSlot`], this ignores the [`Detour`].
+    #[inline(always)]
+    pub(crate) fn push(&mut self, value: T) {
+        let next = self.next();
+        let taken = taken(next.ledger, next.id);
+        if between(taken, next.ledger.limit.load(Ordering::Relaxed)) == 0 {
+            return mem::forget(value);
+        }
+        FreeSlot { taken, next }.push(value);
+    }
+
+    /// Posts `value`. A full ledger gives the value back.
     #[cfg(test)]
     pub(crate) fn try_push(&mut self, value: T) -> Result<(), T> {
         if self.free() == 0 {
             return Err(value);
         }
-        // SAFETY: there is room.
-        unsafe { self.next().push(value) };
+        self.push(value);
         Ok(())
     }
 
-    /// Lets the next value have this id, where none is in flight.
+    /// Gives the next value the id `id`, in a ledger where nothing is in flight.
     ///
     /// # Safety
     ///
@@ -125,14 +144,15 @@ impl<T, P> Poster<T, P> {
         self.ledger().posted.store(id, Ordering::Release);
     }
 
-    /// Writes a value ahead of those in flight. Nobody sees it before it is [published](Self::publish).
+    /// Writes a value ahead of those in flight. Nobody sees the value before it is [published](Self::publish).
     ///
     /// # Safety
     ///
-    /// The id is less than what is [free](Self::free) after the next one, and nothing is written there.
+    /// Fewer than [`free`](Self::free) ids lie between the next id and this one, and nothing is written at this one.
     #[inline(always)]
-    pub(crate) unsafe fn write_at(&self, id: u64, value: T) {
-        // SAFETY: free, so ours (ledger 0), and empty (caller); the retirer left it before the `retired` that we acquired.
+    pub(crate) unsafe fn write_at(&mut self, id: u64, value: T) {
+        // SAFETY: the slot is free, so the cell is ours (ledger 0), and it is empty (caller). The retirer emptied it
+        // before the `retired` that we acquired.
         unsafe { self.ledger().write(id, value) };
     }
 
@@ -140,18 +160,22 @@ impl<T, P> Poster<T, P> {
     ///
     /// # Safety
     ///
-    /// They were written there, all from the next on, and neither published nor dropped since.
+    /// Each id from the next one to before `end` was written, and was neither published nor dropped since.
     #[cold]
-    pub(crate) unsafe fn drop_ahead(&self, end: u64) {
+    pub(crate) unsafe fn drop_ahead(&mut self, end: u64) {
         for ahead in 0..between(self.next_id(), end) {
             // SAFETY: written, and still ours (caller).
             drop(unsafe { self.ledger().read(self.id_ahead(ahead)) });
         }
     }
 
-    /// Puts the values before `end` in, which were written ahead: they belong to the device from here on.
+    /// Posts the values before `end`, which were written ahead: the device owns them from here on.
+    ///
+    /// # Safety
+    ///
+    /// Each id from the next one to before `end` was written.
     #[inline(always)]
-    pub(crate) fn publish(&mut self, end: u64) {
+    pub(crate) unsafe fn publish(&mut self, end: u64) {
         // Before the verb: the completion may be polled before the verb returns.
         self.ledger().posted.store(end, Ordering::Release);
     }
@@ -164,91 +188,77 @@ impl<T, P> Poster<T, P> {
     pub(crate) unsafe fn take_back(&mut self) -> Option<T> {
         let others = self.outstanding().checked_sub(1)?;
         let newest = self.next_id().wrapping_sub(STEP);
-        self.publish(newest);
-        // SAFETY: nothing is in flight any more; the retirer does not reach it (caller).
+        self.ledger().posted.store(newest, Ordering::Release);
+        // SAFETY: no other value is in flight; the retirer does not reach this one (caller).
         let alone = if others == 0 { unsafe { self.ledger().take_alone() } } else { None };
-        // SAFETY: was in flight, so its cell holds a value if it was not alone; the retirer does not reach it (caller).
+        // SAFETY: it was in flight and not alone, so its cell holds it; the retirer does not reach it (caller).
         Some(alone.unwrap_or_else(|| unsafe { self.ledger().read(newest) }))
     }
 }
 
-/// Where the next value of a ledger goes, looked up once: a look at what retired lets the compiler keep nothing.
-pub(crate) struct Next<'p, T> {
+/// The distance from the oldest id in flight to `next_id`.
+#[inline(always)]
+fn taken<T>(ledger: At<T>, next_id: u64) -> u64 {
+    next_id.wrapping_sub(ledger.retired.load(Ordering::Acquire))
+}
+
+/// Where the next value of a ledger goes. Looked up once: after the atomic load of `retired` the compiler would have to
+/// read everything again.
+pub(crate) struct NextSlot<'p, T> {
+    /// # Invariants
+    ///
+    /// 0. The ledger of the borrowed poster, so it is alive, and nobody else posts to it.
     ledger: At<T>,
+    /// 1. The next id of the ledger.
     id: u64,
-    /// Which keeps the ledger alive.
-    poster: PhantomData<&'p Poster<T>>,
+    poster: PhantomData<&'p mut Poster<T>>,
 }
 
-impl<T> Clone for Next<'_, T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<T> Copy for Next<'_, T> {}
-
-impl<'p, T> Next<'p, T> {
+impl<'p, T> NextSlot<'p, T> {
     #[inline(always)]
-    pub(crate) fn id(self) -> u64 {
+    pub(crate) fn id(&self) -> u64 {
         self.id
     }
 
-    /// From the oldest id in flight to this.
+    /// The slot, if there is no [`Detour`] and one value fits; with `another`, if two values fit.
     #[inline(always)]
-    fn taken(self) -> u64 {
-        self.id.wrapping_sub(self.ledger.retired.load(Ordering::Acquire))
-    }
-
-    /// The place for one value, if there is no [`Detour`], and one fits, and `another` after it.
-    #[inline(always)]
-    pub(crate) fn open(self, another: bool) -> Option<Open<'p, T>> {
-        let taken = self.taken();
+    pub(crate) fn if_free(self, another: bool) -> Option<FreeSlot<'p, T>> {
+        let taken = taken(self.ledger, self.id);
         let needed = taken.wrapping_add(if another { STEP } else { 0 });
         (needed.cast_signed() < self.ledger.limit.load(Ordering::Relaxed).cast_signed())
-            .then_some(Open { next: self, taken })
+            .then_some(FreeSlot { next: self, taken })
     }
 
-    /// Whether one value fits, and `another` after it.
+    /// Whether one value fits; with `another`, whether two do. Ignores the [`Detour`].
     #[inline(always)]
-    pub(crate) fn has_room(self, another: bool) -> bool {
+    pub(crate) fn has_room(&self, another: bool) -> bool {
         let limit = self.ledger.limit.load(Ordering::Relaxed);
-        between(self.taken(), limit) > u32::from(another)
-    }
-
-    /// Puts the next value in; it belongs to the device from here on.
-    ///
-    /// # Safety
-    ///
-    /// There is [room](Poster::free), and the caller is the only one who posts. Nothing was put in since this was looked up.
-    #[inline(always)]
-    pub(crate) unsafe fn push(self, value: T) {
-        // SAFETY: the caller's promise.
-        unsafe { Open { next: self, taken: self.taken() }.push(value) };
+        between(taken(self.ledger, self.id), limit) > u32::from(another)
     }
 }
 
-/// Where there is room for the next value.
-pub(crate) struct Open<'p, T> {
-    next: Next<'p, T>,
-    /// From the oldest id in flight to the next.
+/// A free slot for the next value.
+pub(crate) struct FreeSlot<'p, T> {
+    /// # Invariants
+    ///
+    /// 0. There is room for the value. There still is when it comes: nobody else posts while the poster is borrowed.
+    next: NextSlot<'p, T>,
+    /// 1. The distance from the oldest id in flight to the next one. It can only shrink; 0 stays 0.
     taken: u64,
 }
 
-impl<T> Open<'_, T> {
-    /// Puts the next value in; it belongs to the device from here on.
-    ///
-    /// # Safety
-    ///
-    /// The caller is the only one who posts. Nothing was put in since this was looked up.
+impl<T> FreeSlot<'_, T> {
+    /// Posts `value`: the device owns it from here on.
     #[inline(always)]
-    pub(crate) unsafe fn push(self, value: T) {
-        let Next { ledger, id, .. } = self.next;
+    pub(crate) fn push(self, value: T) {
+        let NextSlot { ledger, id, .. } = self.next;
         if self.taken == 0 {
-            // SAFETY: nothing is in flight, and we post (caller).
+            // SAFETY: nothing is in flight (1), and this side posts (next 0).
             unsafe { ledger.leave_alone(value) };
         } else {
             unlikely();
-            // SAFETY: free, so ours (ledger 0), and empty; the retirer left it before the `retired` that we acquired.
+            // SAFETY: the slot is free (0), so the cell is ours (ledger 0), and it is empty. The retirer emptied it
+            // before the `retired` that we acquired.
             unsafe { ledger.write(id, value) };
         }
         // Before the verb: the completion may be polled before the verb returns.
@@ -256,8 +266,8 @@ impl<T> Open<'_, T> {
     }
 }
 
-/// Why posts to a ledger cannot go the short way, bit by bit; 0 if they can. Kept where the ledger is, since each post writes
-/// to that line anyway.
+/// Flags that keep posts to a ledger from taking the short way; 0 if nothing does. They are kept in the ledger's line,
+/// which each post writes to anyway.
 pub(crate) struct Detour<T>(pub(super) Held<T>);
 
 impl<T> Detour<T> {
@@ -265,7 +275,8 @@ impl<T> Detour<T> {
         self.0.0.detour()
     }
 
-    /// Bits of [`STEP`] and above are none: the depth is there. Who [clears](Self::clear) them sees what was done before.
+    /// Sets `bits`. Only bits below [`STEP`] are flags; those above hold the depth. Whoever [clears](Self::clear) the
+    /// flags sees what was done before they were set.
     pub(crate) fn set(&self, bits: u32) {
         let bits = u64::from(bits) & (STEP - 1);
         if bits != 0 {
@@ -279,7 +290,7 @@ impl<T> Detour<T> {
             let left = limit & !bits;
             Some(if left & (STEP - 1) == 0 { left & !BLOCKED } else { left })
         };
-        // Never fails: there always is one.
+        // Never fails: `without` always returns a value.
         let _ = self.0.0.limit.fetch_update(Ordering::Acquire, Ordering::Relaxed, without);
     }
 }

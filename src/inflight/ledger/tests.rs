@@ -99,7 +99,8 @@ fn what_is_written_ahead_and_what_is_alone_have_their_own_places() {
             unsafe { poster.write_at(after(first, value), value) };
         }
         assert_eq!(retirer.has_any(), alone, "not yet published");
-        poster.publish(after(first, 3));
+        // SAFETY: written just before.
+        unsafe { poster.publish(after(first, 3)) };
         for value in 0..3 {
             assert_eq!(retirer.lend().take_if_oldest(after(first, value)), Some(value));
         }
@@ -165,18 +166,19 @@ fn the_short_way_is_open_while_there_is_room() {
         let most = depth.min(4);
         for round in 0..3 {
             for posted in 0..most {
-                let next = poster.next();
                 assert_eq!((poster.free(), poster.outstanding()), (depth - posted, posted));
                 assert_eq!(
-                    (next.open(false).is_some(), next.open(true).is_some()),
+                    (poster.next().if_free(false).is_some(), poster.next().if_free(true).is_some()),
                     (true, depth - posted > 1),
                     "{depth}, {round}"
                 );
-                assert_eq!((next.has_room(false), next.has_room(true)), (true, depth - posted > 1));
+                assert_eq!((poster.next().has_room(false), poster.next().has_room(true)), (true, depth - posted > 1));
                 poster.try_push(round).unwrap();
             }
-            let next = poster.next();
-            assert_eq!((next.open(false).is_some(), next.has_room(false)), (depth > most, depth > most));
+            assert_eq!(
+                (poster.next().if_free(false).is_some(), poster.next().has_room(false)),
+                (depth > most, depth > most)
+            );
             assert_eq!(poster.try_push(9).is_err(), depth == most);
             while retirer.take().is_some() {}
         }
@@ -188,21 +190,23 @@ fn a_detour_closes_the_short_way_until_all_of_it_is_cleared() {
     let (mut poster, mut retirer) = new(2, NAME);
     let detour = poster.detour_of();
     detour.set(0);
-    assert!(poster.next().open(true).is_some());
+    assert!(poster.next().if_free(true).is_some());
     detour.set(2);
     detour.set(4);
     for (cleared, left) in [(1, 6), (2, 4), (2, 4), (4, 0), (7, 0)] {
         poster.try_push(0).unwrap();
         // It takes no room away.
-        let next = poster.next();
-        assert_eq!((next.open(false).is_some(), next.has_room(false), next.has_room(true)), (false, true, false));
+        assert_eq!(
+            (poster.next().if_free(false).is_some(), poster.next().has_room(false), poster.next().has_room(true)),
+            (false, true, false)
+        );
         retirer.take();
         detour.clear(cleared);
         assert_eq!((poster.detour(), detour.bits(), poster.free()), (left, left, 2));
         if left == 0 {
             detour.set(1);
             detour.clear(1);
-            assert!(poster.next().open(true).is_some());
+            assert!(poster.next().if_free(true).is_some());
             detour.set(1);
         }
     }
@@ -257,7 +261,7 @@ fn no_detour_takes_from_the_depth() {
         assert_eq!((poster.free(), poster.detour()), (2, bits & (STEP as u32 - 1)));
         detour.clear(bits);
         assert_eq!((poster.free(), poster.detour()), (2, 0));
-        assert!(poster.next().open(true).is_some());
+        assert!(poster.next().if_free(true).is_some());
     }
     poster.try_push(0).unwrap();
     poster.try_push(1).unwrap();
@@ -356,7 +360,8 @@ fn any_mix_of_what_the_two_ends_do_keeps_values_and_order() {
                         // SAFETY: written just now.
                         unsafe { poster.drop_ahead(after(end, count)) };
                     } else {
-                        poster.publish(after(end, count));
+                        // SAFETY: written just before.
+                        unsafe { poster.publish(after(end, count)) };
                     }
                 }
                 4 => {

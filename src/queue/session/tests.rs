@@ -1,18 +1,25 @@
 //! What a session says to a provider, and what its failure leaves: with a provider that notes its calls.
+#![allow(unsafe_code, reason = "is a provider")]
 
-use super::*;
-use crate::inflight::PairStatus;
 use crate::inflight::ledger::{Origin, ledger};
+use crate::inflight::{
+    PairStatus, PostAllError, PostError, SendQueue, Terms, WorkRequest, has_all_functions, post_all,
+};
 use crate::provider::reviewed::{Sessions, UNREVIEWED};
-use crate::queue::all::{PostAllError, post_all};
+use crate::queue::Posting;
 use crate::queue::batch::batch;
-use crate::queue::post::Terms;
+use crate::queue::create::post_limits;
 use crate::soft::Fabric;
-use crate::{Buffer, Context, Inline, Limits, ProtectionDomain, ReliableConnection, RemoteAll, RemoteRegion, Scoped};
+use crate::sys::{self, ibv_qp_ex, ibv_qp_type};
+use crate::{
+    Brand, Buffer, Context, Inline, Limits, ProtectionDomain, ReliableConnection, RemoteAll, RemoteRegion, Scoped,
+};
 use std::cell::{Cell, RefCell};
 use std::convert::identity;
 use std::ffi::c_int;
+use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::NonNull;
 
 thread_local! {
     static CALLS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
@@ -108,9 +115,8 @@ fn with_queue(
 ) {
     let context = Context::open_on(&Fabric::new(), "soft0").unwrap();
     let mut provider = provider();
+    assert!(has_all_functions(&provider, RC, Posting::WorkRequestApi));
     let raw = NonNull::from(&mut provider);
-    // SAFETY: alive until the end.
-    assert!(unsafe { Extended::is_there(raw, RC, Posting::WorkRequestApi) });
     calls();
     ANSWER.set(0);
     context
@@ -121,7 +127,11 @@ fn with_queue(
             let status =
                 PairStatus::new(&UNREVIEWED, 1, RC, domain.inner.id(), [poster.detour_of(), poster.detour_of()], None);
             status.send_in_sessions();
-            let mut queue = SendQueue::new(poster, raw.cast(), no_list, Terms::new(&limits, &UNREVIEWED, status));
+            let mut queue = {
+                let terms = Terms { limits: post_limits(&limits, &UNREVIEWED), status };
+                // SAFETY: alive until the end; the provider takes posts in any state.
+                unsafe { SendQueue::new(poster, raw.cast(), no_list, terms) }
+            };
             let region = domain.register::<RemoteAll, _>(vec![0_u64; 8]).unwrap();
             f(&mut queue, &domain, region.remote());
             while retirer.take().is_some() {}
@@ -388,13 +398,12 @@ fn a_session_that_fails_keeps_its_memory_and_breaks_the_pair() {
     with_queue(4, |queue, domain, _| {
         ANSWER.set(libc::ENOMEM);
         let mut buffers = domain.buffers(3, 8).unwrap();
-        let error = post_all::<_, ReliableConnection, _, _, _>(queue, &mut buffers, WorkRequest::send).unwrap_err();
+        let error = post_all(queue, &mut buffers, WorkRequest::send).unwrap_err();
         let PostAllError::Failed(error) = error else { panic!("{error}") };
         assert_eq!((error.posted, error.refused.len(), error.uncertain), (0, 0, 3));
         assert_eq!((error.source.errno(), queue.outstanding(), buffers.len()), (libc::ENOMEM, 3, 0));
         assert!(matches!(error.result, Ok(3)));
-        let error =
-            post_all::<_, ReliableConnection, _, _, _>(queue, &mut domain.buffers(3, 8).unwrap(), WorkRequest::send);
+        let error = post_all(queue, &mut domain.buffers(3, 8).unwrap(), WorkRequest::send);
         let error = error.unwrap_err();
         assert!(
             matches!(&error, PostAllError::Stopped(error) if matches!(**error, PostError::Broken { .. })),
@@ -408,7 +417,7 @@ fn all_items_go_through_one_session_or_none() {
     /// Panics over the `bad` one.
     fn all<B: Brand>(queue: &mut SendQueue, items: &mut Vec<Buffer<B>>, bad: usize) -> Option<usize> {
         let mut made = 0;
-        let posted = post_all::<_, ReliableConnection, _, _, _>(queue, items, |buffer| {
+        let posted = post_all(queue, items, |buffer| {
             made += 1;
             assert_ne!(made, bad, "in the program's code");
             WorkRequest::send(buffer)
@@ -442,8 +451,6 @@ fn a_device_whose_provider_does_not_bear_batches_is_refused() {
     assert!(!(Sessions::No.bears(1) || Sessions::No.bears(2) || Sessions::SingleElement.bears(2)));
     let mut partial = provider();
     partial.wr_rdma_read = None;
-    let raw = NonNull::from(&mut partial);
-    // SAFETY: alive.
-    let has = |kind| unsafe { Extended::is_there(raw, kind, Posting::WorkRequestApi) };
+    let has = |kind| has_all_functions(&partial, kind, Posting::WorkRequestApi);
     assert!(!has(RC) && has(ibv_qp_type::IBV_QPT_UC) && !has(ibv_qp_type::IBV_QPT_UD));
 }

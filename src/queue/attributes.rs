@@ -1,9 +1,9 @@
 //! What a queue pair is created with, and what each transition takes: exactly what `ibv_modify_qp(3)` requires.
 
 use super::alter::SqdAttributes;
-use super::session::Posting;
 use super::transport::Init;
 use crate::device::Port;
+use crate::inflight::Posting;
 use crate::sys::{self, ibv_access_flags, ibv_qp_attr_mask as mask};
 use crate::types::{
     AckTimeout, Gid, Mtu, OutOfRange, PortNumber, Psn, Qkey, Qpn, ReadDepth, RetryCount, RnrRetry, RnrTimer,
@@ -17,7 +17,7 @@ use crate::types::{
 /// use interlock::Limits;
 ///
 /// let limits = Limits { sends: 128, inline_bytes: 64, ..Limits::default() };
-/// assert_eq!(limits.completions(), 128 + 4); // so much room such a pair takes on a completion queue
+/// assert_eq!(limits.completions(), 128 + 4); // the room that such a pair takes on a completion queue
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[doc(alias = "ibv_qp_cap")]
@@ -27,11 +27,11 @@ pub struct Limits {
     /// [`max_queue_depth`](crate::DeviceAttributes::max_queue_depth).
     #[doc(alias = "max_send_wr")]
     pub sends: u32,
-    /// Receives; likewise.
+    /// Receives, with the same limits.
     #[doc(alias = "max_recv_wr")]
     pub receives: u32,
-    /// How many bytes an [`Inline`](crate::Inline) request may have; a device has a limit that it does not tell, often
-    /// some hundred.
+    /// How many bytes an [`Inline`](crate::Inline) request may have. Each device has a limit, often some hundred bytes,
+    /// which it does not report.
     #[doc(alias = "max_inline_data")]
     pub inline_bytes: u32,
     /// How many buffers a [`BufferList`](crate::BufferList) that is posted here may have, sent or received; 1 (or 0) to
@@ -71,12 +71,12 @@ pub struct PeerRights {
 }
 
 impl PeerRights {
-    /// Nothing but sending.
+    /// No rights: the peer may only send.
     pub const NONE: Self = Self { read: false, write: false, atomic: false };
-    /// Everything; what is then reached is up to the rights of each region.
+    /// All rights: what the peer can reach depends on the rights of each region.
     pub const ALL: Self = Self { read: true, write: true, atomic: true };
 
-    /// As the device has them.
+    /// The rights in a flag word of the device.
     pub(super) fn from_sys(flags: u32) -> Self {
         let has = |flag: ibv_access_flags| flags & flag.0 != 0;
         Self {
@@ -115,7 +115,7 @@ pub struct InitAttributes {
 }
 
 impl From<&Port> for InitAttributes {
-    /// The default partition, and all rights of the peer: each region has its own.
+    /// The default partition, and all rights for the peer: the rights of each region still apply.
     fn from(port: &Port) -> Self {
         Self { port: port.clone(), pkey_index: 0, peer_rights: PeerRights::ALL }
     }
@@ -144,7 +144,7 @@ pub struct DatagramInitAttributes {
     pub port: Port,
     /// The row of the partition key, inside the port's [table](Port::pkey_rows); 0 is the default partition.
     pub pkey_index: u16,
-    /// The key that datagrams must bring along to be taken here.
+    /// The Q_Key that datagrams to this pair must carry.
     pub qkey: Qkey,
 }
 
@@ -194,12 +194,13 @@ pub struct PeerPath {
 }
 
 impl PeerPath {
-    /// To a GID, through up to 64 routers.
+    /// A path to `gid`, through up to 64 routers.
     pub fn to(gid: Gid) -> Self {
         Self { gid: Some(gid), lid: 0, hop_limit: 64, traffic_class: 0, flow_label: 0, service_level: 0 }
     }
 
-    /// Whether each number is in the range that its field says. Those of the global route count where there is one.
+    /// Checks that each number is in the range of its field. Those of the global route are checked only if there is
+    /// one.
     pub(super) fn check(&self) -> Result<(), OutOfRange> {
         OutOfRange::check("service level", self.service_level.into(), 0, 15)?;
         if self.gid.is_some() {
@@ -209,7 +210,7 @@ impl PeerPath {
         Ok(())
     }
 
-    /// From `port`, by the GID in row `source_row`.
+    /// The C struct for the path from `port`, with the GID in row `source_row` as the source.
     pub(super) fn to_sys(self, port: PortNumber, source_row: u8) -> sys::ibv_ah_attr {
         let mut attributes =
             sys::ibv_ah_attr { dlid: self.lid, sl: self.service_level, port_num: port.value(), ..Default::default() };
@@ -238,7 +239,7 @@ pub struct RtrAttributes {
     pub destination: Qpn,
     /// The first packet sequence number that the peer sends.
     pub receive_psn: Psn,
-    /// Reads and atomics of the peer that are served at once; 0 serves none.
+    /// How many reads and atomics of the peer are served at once; 0 serves none.
     #[doc(alias = "max_dest_rd_atomic")]
     pub responder_depth: ReadDepth,
     /// How long the peer waits when no receive is posted.
@@ -246,7 +247,7 @@ pub struct RtrAttributes {
 }
 
 impl RtrAttributes {
-    /// What an unreliable connection takes of it.
+    /// The attributes that an unreliable connection takes, too.
     pub(super) fn connection(&self) -> UnreliableRtrAttributes {
         let Self { path, path_mtu, destination, receive_psn, .. } = *self;
         UnreliableRtrAttributes { path, path_mtu, destination, receive_psn }
@@ -273,20 +274,21 @@ pub struct RtsAttributes {
     pub send_psn: Psn,
     /// How long to wait for an acknowledgement.
     pub timeout: AckTimeout,
-    /// How often to send again then.
+    /// How often to send again after that time.
     pub retry_count: RetryCount,
     /// How often to send again when the peer has no receive posted.
     pub rnr_retry: RnrRetry,
-    /// Own reads and atomics that are outstanding at once; at most the peer's responder depth.
+    /// How many own reads and atomics may be outstanding at once; at most the peer's responder depth.
     #[doc(alias = "max_rd_atomic")]
     pub initiator_depth: ReadDepth,
 }
 
-/// What [`connect`](crate::QueuePair::connect) chooses where the peer's endpoint does not say.
+/// The attributes of a connection that the peer's endpoint does not give. [`connect`](crate::QueuePair::connect) takes
+/// the default.
 ///
-/// By default: a path MTU of the lesser of both sides' ports; a timeout of 67 ms with 6 retries, so that a silent peer
-/// is given up after about half a second; receiver-not-ready retries for ever, 0.64 ms apart; up to 16 reads and atomics
-/// at once, or what the device has.
+/// By default: the lesser MTU of both sides' ports; a timeout of 67 ms with 6 retries, so that a silent peer is given
+/// up after about half a second; receiver-not-ready retries for ever, 0.64 ms apart; up to 16 reads and atomics at
+/// once, or as many as the device has.
 ///
 /// # Examples
 ///
@@ -302,13 +304,13 @@ pub struct RtsAttributes {
 pub struct ConnectAttributes {
     /// How long to wait for an acknowledgement.
     pub timeout: AckTimeout,
-    /// How often to send again then.
+    /// How often to send again after that time.
     pub retry_count: RetryCount,
     /// How often to send again when the peer has no receive posted.
     pub rnr_retry: RnrRetry,
     /// How long the peer waits when no receive is posted here.
     pub min_rnr_timer: RnrTimer,
-    /// Reads and atomics at once, in both directions; lowered to what the device has.
+    /// How many reads and atomics may be outstanding at once, in each direction; lowered to what the device has.
     pub read_depth: ReadDepth,
     /// The path MTU, the same on both sides; `None` for the lesser of both sides' ports.
     pub path_mtu: Option<Mtu>,
@@ -322,7 +324,7 @@ pub struct ConnectAttributes {
 
 impl Default for ConnectAttributes {
     fn default() -> Self {
-        // In range, as the constants say themselves.
+        // Each constant is in the range of its type.
         const fn in_range<T: Copy>(checked: Result<T, crate::types::OutOfRange>) -> T {
             match checked {
                 Ok(value) => value,
@@ -344,7 +346,7 @@ impl Default for ConnectAttributes {
     }
 }
 
-/// The attributes of one `ibv_modify_qp`, and which of them count.
+/// The attributes of one `ibv_modify_qp`, and the mask that says which of them count.
 #[allow(unnameable_types, reason = "in a sealed trait")]
 #[allow(missing_debug_implementations, reason = "nobody gets one")]
 pub struct Modify {
@@ -358,12 +360,12 @@ impl Modify {
         Self { attributes: sys::ibv_qp_attr { qp_state: state, ..Default::default() }, mask: mask::IBV_QP_STATE }
     }
 
-    /// Attributes only. Without the state, since some devices take a move to the state that they are in for a move.
+    /// Attributes without a state: some devices take the state that they are in already for a transition.
     pub(super) fn nowhere() -> Self {
         Self { attributes: sys::ibv_qp_attr::default(), mask: mask(0) }
     }
 
-    /// To Send Queue Drain, with the event that tells when it is drained.
+    /// To Send Queue Drain, with an event when the queue is drained.
     pub(super) fn drain() -> Self {
         let mut this = Self::to(sys::ibv_qp_state::IBV_QPS_SQD);
         this.attributes.en_sqd_async_notify = 1;
@@ -371,7 +373,7 @@ impl Modify {
         this
     }
 
-    /// What Init takes of every transport.
+    /// The attributes of Init that every transport has.
     fn init(port: &Port, pkey_index: u16) -> Self {
         let mut this = Self::to(sys::ibv_qp_state::IBV_QPS_INIT);
         this.attributes.port_num = port.number().value();
@@ -381,7 +383,7 @@ impl Modify {
     }
 
     pub(super) fn set_peer_rights(&mut self, rights: PeerRights, kind: sys::ibv_qp_type) {
-        // Of unreliable connections a peer can but write.
+        // On unreliable connections a peer can only write.
         let most = if kind == sys::ibv_qp_type::IBV_QPT_UC { ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0 } else { !0 };
         self.attributes.qp_access_flags = rights.to_sys() & most;
         self.mask |= mask::IBV_QP_ACCESS_FLAGS;
@@ -446,7 +448,7 @@ impl Modify {
         this
     }
 
-    /// To Ready To Send with no more than a first number: UC and UD.
+    /// To Ready To Send for UC and UD, with only the first packet sequence number.
     pub(super) fn ready_to_send_from(send_psn: Psn) -> Self {
         let mut this = Self::to(sys::ibv_qp_state::IBV_QPS_RTS);
         this.attributes.sq_psn = send_psn.value();

@@ -4,12 +4,12 @@ use crate::error::VerbError;
 use crate::inflight::{Status, WorkId};
 use std::{error, fmt};
 
-/// A request that was not posted, or of which that is not known. `R` is what comes back.
+/// A request that was not posted, or that may not have been. `R` is what comes back.
 #[non_exhaustive]
 pub enum PostError<R> {
     /// As many requests as the queue holds are in flight. Poll, then post again.
     QueueFull(R),
-    /// The pair, or the shared receive queue, has failed: a completion said so, or a post that may have been half done. Reset
+    /// The pair, or the shared receive queue, has failed: a completion said so, or an earlier post was uncertain. Reset
     /// or destroy it.
     Broken {
         /// What was to be posted.
@@ -31,12 +31,12 @@ pub enum PostError<R> {
         /// What the provider answered.
         source: VerbError,
     },
-    /// The provider answered with an error, and the device may still execute the request: the provider did not say which one was at
-    /// fault, or its word is not enough ([`refusals_are_sure`](crate::Promises::refusals_are_sure)).
+    /// The provider answered with an error, and the device may still execute the request: the provider did not name the
+    /// request at fault, or its word is not enough ([`refusals_are_sure`](crate::Promises::refusals_are_sure)).
     ///
     /// Its memory stays with the device: it comes back with a completion, or once the pair was reset or destroyed. The
-    /// pair is broken. Where the poller destroys pairs ([`pairs_end_at_once`](crate::Promises::pairs_end_at_once)), it waits for this
-    /// request, so memory and pair may stay until the completion queue is dropped.
+    /// pair is broken. Where the poller destroys pairs ([`pairs_end_at_once`](crate::Promises::pairs_end_at_once) is
+    /// false), it waits for this request, so memory and pair may stay until the completion queue is dropped.
     Uncertain {
         /// The id of the request.
         id: WorkId,
@@ -57,12 +57,12 @@ impl<R> PostError<R> {
         }
     }
 
-    /// The error without the request, which is dropped: it can leave a scoped domain.
+    /// The error without the request, which is dropped. It can leave a scoped domain.
     pub fn into_cause(self) -> PostError<()> {
         self.map(drop)
     }
 
-    /// The same error with what `f` makes of the request.
+    /// The same error, with what `f` makes of the request.
     pub fn map<P>(self, f: impl FnOnce(R) -> P) -> PostError<P> {
         match self {
             Self::QueueFull(request) => PostError::QueueFull(f(request)),
@@ -122,16 +122,16 @@ impl<R> error::Error for PostError<R> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RequestFlaw {
-    /// More bytes than fit at the target (the peer's memory for a write, the buffer for a read), in a message, in a datagram
-    /// (the port's MTU), or than the pair takes [inline](crate::Inline).
+    /// More bytes than fit at the target (the peer's memory for a write, the buffer for a read), in a message, in a
+    /// datagram (the port's MTU), or than the pair takes [inline](crate::Inline).
     #[error(
         "{len_bytes} bytes do not fit in {within}: in what is written to or read into, in a message, in a datagram (the MTU), \
          or, of `Inline`, in what `Limits::inline_bytes` asked for"
     )]
     TooLong {
-        /// What would be moved.
+        /// How many bytes would be moved.
         len_bytes: u64,
-        /// What there is.
+        /// How many bytes there is room for.
         within: u64,
     },
     /// Memory, or a recipient, of another protection domain than the queue's. Only domains of the brand
@@ -146,28 +146,29 @@ pub enum RequestFlaw {
         /// How many the pair was made for.
         most: u32,
     },
-    /// A datagram comes with 40 bytes in front, for which the receive must have room.
+    /// A datagram comes with a header of 40 bytes, for which the receive must have room.
     #[error("a receive of datagrams needs at least 40 bytes, for the routing header; there are {len_bytes}")]
     NoRoomForHeader {
         /// How many bytes there are.
         len_bytes: u64,
     },
-    /// A read, an atomic or an atomic write on a pair that may have none outstanding. Some devices would wait with it for ever.
+    /// A read, an atomic or an atomic write on a pair that may have none outstanding. Some devices would wait with it
+    /// for ever.
     #[error(
         "the queue pair was connected to have no reads and atomics outstanding: see `RtsAttributes::initiator_depth` and \
          `ConnectAttributes::read_depth`"
     )]
     NoReadDepth,
-    /// A receive into lent memory of no bytes, which devices do not know.
+    /// A receive into lent memory of no bytes, which was not registered.
     #[error("a receive needs at least one byte of memory")]
     EmptyReceive,
     /// The queue pair was not made for atomic writes.
     #[error("the queue pair has no atomic writes: create it with `Posting::AtomicWrites`")]
     NoAtomicWrites,
-    /// What peers reach is made of words, what is behind a window too.
+    /// Memory that peers reach is made of words, and so is the memory of a window.
     #[error("a window is bound over whole words; these are {len_bytes} bytes at {address:#x}")]
     NotInWords {
-        /// Where.
+        /// The address.
         address: u64,
         /// How many bytes there are.
         len_bytes: u64,
@@ -183,7 +184,7 @@ pub enum RequestFlaw {
         /// How many its region has.
         region_bytes: u64,
     },
-    /// On this device the end of a window by a request gives no memory back, or does harm.
+    /// On this device, ending a window by a request gives no memory back, or does harm.
     #[error("windows of this device are not ended by requests: `dealloc` them, and deregister their region")]
     NoBarrier,
     /// A window of type 2 is for the pair that it was made by.
@@ -198,7 +199,7 @@ pub enum RequestFlaw {
     /// An atomic works on 8 bytes at an address that is a multiple of 8, on both sides.
     #[error("an atomic needs 8 bytes at a multiple of 8; there are {len_bytes} at {address:#x}")]
     NotAWord {
-        /// Where.
+        /// The address.
         address: u64,
         /// How many bytes there are.
         len_bytes: u64,

@@ -1,34 +1,33 @@
 //! A pair taken apart for two threads.
 
-use super::all::{PostAllError, post_all};
-use super::batch::{Batch, BatchError, batch};
-use super::core::{Core, Inner};
+use super::batch::{Batch, batch};
 use super::datagram::header_bytes;
 use super::pair::QueuePair;
-use super::post::{ReceiveQueue, SendQueue};
-use super::post_error::PostError;
-use super::request::{self, FillMemory, RequestMemory, SendMemory, WorkRequest};
+use super::request::{self, FillMemory, RequestMemory, SendMemory};
 use super::state::ReadyToSend;
 use super::transport::{Carries, ReliableConnection, Transport};
+use super::untyped::{PairCore, UntypedPair};
 use crate::domain::Brand;
 use crate::domain::brand::Branded;
-use crate::inflight::{Status, WorkId};
+use crate::inflight::PostError;
+use crate::inflight::{BatchError, PostAllError, Status, WorkId, WorkRequest, post_all};
+use crate::inflight::{ReceiveQueue, SendQueue};
 use crate::types::Qpn;
 use std::convert::identity;
 use std::{fmt, marker::PhantomData, sync::Arc};
 
 /// The half of a pair that sends. The pair is destroyed when both halves are dropped.
 ///
-/// For transitions [`join`](Self::join) it with the other half.
+/// Transitions need the whole pair: [`join`](Self::join) the halves first.
 pub struct SendHalf<B, T = ReliableConnection> {
-    half: (SendQueue, Arc<Core>),
+    half: (SendQueue, Arc<PairCore>),
     brand: Branded<B>,
     transport: PhantomData<fn() -> T>,
 }
 
 /// The half of a pair that receives.
 pub struct ReceiveHalf<B, T = ReliableConnection> {
-    half: (ReceiveQueue, Arc<Core>),
+    half: (ReceiveQueue, Arc<PairCore>),
     brand: Branded<B>,
     transport: PhantomData<fn() -> T>,
 }
@@ -48,7 +47,7 @@ pub struct JoinHalvesError<B, T> {
 }
 
 impl<B, T> JoinHalvesError<B, T> {
-    /// The error without the halves, which are dropped: it can leave a scoped domain.
+    /// The error without the halves, which are dropped. It can leave a scoped domain.
     pub fn into_cause(self) -> OfDifferentPairs {
         OfDifferentPairs
     }
@@ -67,7 +66,7 @@ impl<B, T> fmt::Debug for JoinHalvesError<B, T> {
 }
 
 impl<B: Brand, T: Transport> SendHalf<B, T> {
-    pub(super) fn new(queue: SendQueue, core: Arc<Core>) -> Self {
+    pub(super) fn new(queue: SendQueue, core: Arc<PairCore>) -> Self {
         Self { half: (queue, core), brand: PhantomData, transport: PhantomData }
     }
 
@@ -131,7 +130,7 @@ impl<B: Brand, T: Transport> SendHalf<B, T> {
     where
         T: Carries<K>,
     {
-        post_all::<B, T, _, _, _>(&mut self.half.0, items, make)
+        post_all(&mut self.half.0, items, make)
     }
 
     /// The number of the pair.
@@ -155,14 +154,14 @@ impl<B: Brand, T: Transport> SendHalf<B, T> {
         }
         let (send, core) = self.half;
         let (receive, other) = receive.half;
-        // The pair holds the only reference.
+        // From here on the pair holds the only reference.
         drop(other);
-        Ok(QueuePair::assume_state(Inner { send, core, receive }))
+        Ok(QueuePair::assume_state(UntypedPair { send, core, receive }))
     }
 }
 
 impl<B: Brand, T: Transport> ReceiveHalf<B, T> {
-    pub(super) fn new(queue: ReceiveQueue, core: Arc<Core>) -> Self {
+    pub(super) fn new(queue: ReceiveQueue, core: Arc<PairCore>) -> Self {
         Self { half: (queue, core), brand: PhantomData, transport: PhantomData }
     }
 

@@ -1,27 +1,27 @@
-//! What a queue pair posts.
+//! The methods by which a queue pair posts.
 
-use super::all::{PostAllError, post_all};
-use super::batch::{Batch, BatchError, batch};
+use super::batch::{Batch, batch};
 use super::datagram::header_bytes;
 use super::pair::QueuePair;
-use super::post_error::PostError;
-use super::request::{self, Atomic, AtomicWrite, FillMemory, Read, RequestMemory, SendMemory, WorkRequest, Write};
+use super::request::{self, Atomic, AtomicWrite, FillMemory, Read, RequestMemory, SendMemory, Write};
 use super::state::{PostReceive, PostSend, State};
 use super::transport::{Carries, OwnReceives, Transport};
 use crate::domain::Brand;
-use crate::inflight::WorkId;
+use crate::inflight::PostError;
+use crate::inflight::{BatchError, PostAllError, WorkId, WorkRequest, post_all};
 use crate::memory::{Buffer, PeerMayAtomic, PeerMayRead, PeerMayWrite, RemoteRegion};
 use std::convert::identity;
 
 /// Posting, in the states and on the transports that allow it.
 impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
-    /// Posts a receive: a [`Buffer`] or a [`BufferList`](crate::BufferList) takes the next message, all of its capacity.
+    /// Posts a receive: a [`Buffer`] or a [`BufferList`](crate::BufferList) takes the next message, all of its
+    /// capacity.
     ///
     /// `ibv_post_recv(3)`. The buffer is the device's until its completion.
     ///
     /// # Errors
     ///
-    /// [`PostError`] gives the buffer back, but for [`PostError::Uncertain`].
+    /// [`PostError`] gives the buffer back, except [`PostError::Uncertain`].
     #[doc(alias = "ibv_post_recv")]
     #[inline]
     pub fn post_receive<M: FillMemory<B>>(&mut self, memory: M) -> Result<WorkId, PostError<M>>
@@ -38,7 +38,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     ///
     /// # Errors
     ///
-    /// [`PostError`] gives the request back, but for [`PostError::Uncertain`].
+    /// [`PostError`] gives the request back, except [`PostError::Uncertain`].
     #[doc(alias = "ibv_post_send")]
     #[inline]
     pub fn post<M: RequestMemory<B, K>, K>(
@@ -56,7 +56,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     ///
     /// # Errors
     ///
-    /// [`PostError`] gives the memory back, but for [`PostError::Uncertain`].
+    /// [`PostError`] gives the memory back, except [`PostError::Uncertain`].
     #[doc(alias = "ibv_post_send")]
     #[inline]
     pub fn post_send<M: SendMemory<B>>(&mut self, memory: M) -> Result<WorkId, PostError<M>>
@@ -86,7 +86,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         self.inner.send.post(WorkRequest::write(memory, target), WorkRequest::into_inner)
     }
 
-    /// Sends what is filled of `memory`, with 4 bytes more in host byte order.
+    /// Sends what is filled of `memory`, with 4 more bytes in host byte order.
     ///
     /// # Errors
     ///
@@ -106,7 +106,8 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         self.inner.send.post(request, WorkRequest::into_inner)
     }
 
-    /// Writes what is filled of `memory` to the peer, and takes one of its receives to tell it, with 4 bytes.
+    /// Writes what is filled of `memory` to the peer, and tells the peer so: the write takes one of its receives and
+    /// carries 4 more bytes.
     ///
     /// # Errors
     ///
@@ -148,8 +149,8 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
 
     /// Compares and swaps a word of the peer: [`post`](Self::post) of [`WorkRequest::compare_and_swap`].
     ///
-    /// It is atomic to other atomics of that device. To a plain write it is not: one that comes between may be lost, as on soft-RoCE of
-    /// Linux 6.1. Let a word that atomics change be changed by atomics alone.
+    /// It is atomic with respect to other atomics of that device, but not to plain writes: a write at the same time may
+    /// be lost, as on soft-RoCE of Linux 6.1. So let only atomics change a word that atomics change.
     ///
     /// # Errors
     ///
@@ -195,7 +196,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         self.inner.send.post(request, WorkRequest::into_inner)
     }
 
-    /// Writes a word of the peer in one piece: [`post`](Self::post) of [`WorkRequest::atomic_write`].
+    /// Writes a word of the peer atomically: [`post`](Self::post) of [`WorkRequest::atomic_write`].
     ///
     /// # Errors
     ///
@@ -215,13 +216,13 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
 
     /// Lends `f` a batch: what it posts there is handed to the device together, with one doorbell for each 32.
     ///
-    /// When `f` returns, whatever it returns, the rest is handed over; when it panics, what is not yet handed over is
-    /// taken back and dropped.
+    /// When `f` returns, whatever it returns, the remaining requests are handed over. When `f` panics, they are taken
+    /// back and dropped.
     ///
     /// # Errors
     ///
-    /// [`BatchError`]: the provider refused a request. What the device surely does not have comes back, and so does what
-    /// `f` returned.
+    /// [`BatchError`]: the provider refused a request. The memory that the device surely does not have comes back, with
+    /// what `f` returned.
     ///
     /// # Examples
     ///
@@ -260,13 +261,15 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         batch(&mut self.inner.send, f)
     }
 
-    /// Posts the requests that `make` makes of `items`, as many as the queue has room for; says how many. Only the last of
-    /// them makes a completion, whatever they ask for: it [retires](crate::Poller::poll_retired) them all. (So does one that
-    /// took the last slot, if polling then made room for more.) What does not fit stays in `items`. The fastest way to post
-    /// many, with one doorbell for each 32.
+    /// Posts the requests that `make` makes of `items`, as many as the queue has room for, and returns how many. Items
+    /// that do not fit stay in `items`. This is the fastest way to post many requests, with one doorbell for each 32.
     ///
-    /// When `make` panics, what is not yet handed over is taken back and dropped, as by [`batch`](Self::batch); the items
-    /// that were not taken are still in `items`.
+    /// Only the last request makes a completion, whatever the requests ask for: it
+    /// [retires](crate::Poller::poll_retired) them all. (So does a request that took the last slot, if polling then
+    /// made room for more.)
+    ///
+    /// When `make` panics, requests that are not yet handed over are taken back and dropped, as by
+    /// [`batch`](Self::batch). The items that were not taken are still in `items`.
     ///
     /// # Errors
     ///
@@ -304,6 +307,6 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         S: PostSend,
         T: Carries<K>,
     {
-        post_all::<B, T, _, _, _>(&mut self.inner.send, items, make)
+        post_all(&mut self.inner.send, items, make)
     }
 }

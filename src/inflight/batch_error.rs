@@ -1,0 +1,138 @@
+//! Why not all of a batch, or of a vector, was posted.
+
+use super::{PostError, PostedMemory};
+use crate::error::VerbError;
+use std::{error, fmt};
+
+/// A batch of which not all was posted. What the device surely does not have comes back.
+pub struct BatchError<B, R> {
+    /// How many requests were posted before the one that was refused.
+    pub posted: usize,
+    /// The memory of the refused request and of those staged after it, in the order of posting.
+    pub refused: Vec<PostedMemory<B>>,
+    /// How many requests the device may or may not have: the provider did not say which one was at fault. Their memory
+    /// comes back with completions, or once the pair was reset or destroyed; the pair is broken. 0 if any request is in
+    /// `refused`.
+    pub uncertain: usize,
+    /// What the provider answered.
+    pub source: VerbError,
+    /// What the closure returned.
+    pub result: R,
+}
+
+/// What a [`BatchError`] says, without memory and result.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct BatchCause {
+    /// How many requests were posted before the one that was refused.
+    pub posted: usize,
+    /// How many requests were refused.
+    pub refused: usize,
+    /// How many requests the device may or may not have.
+    pub uncertain: usize,
+    /// What the provider answered.
+    pub source: VerbError,
+}
+
+impl fmt::Display for BatchCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { posted, refused, uncertain, .. } = self;
+        match uncertain {
+            0 => write!(f, "the provider refused {refused} requests of a batch after {posted}"),
+            _ => write!(f, "the provider failed with {uncertain} requests of a batch possibly posted after {posted}"),
+        }
+    }
+}
+
+impl error::Error for BatchCause {
+    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
+        Some(&self.source)
+    }
+}
+
+impl<B, R> BatchError<B, R> {
+    fn cause(&self) -> BatchCause {
+        let Self { posted, uncertain, source, .. } = *self;
+        BatchCause { posted, refused: self.refused.len(), uncertain, source }
+    }
+
+    /// The error without memory and result, which are dropped. It can leave a scoped domain.
+    pub fn into_cause(self) -> BatchCause {
+        self.cause()
+    }
+
+    /// The same error, with what `f` makes of the result.
+    pub fn map<P>(self, f: impl FnOnce(R) -> P) -> BatchError<B, P> {
+        let Self { posted, refused, uncertain, source, result } = self;
+        BatchError { posted, refused, uncertain, source, result: f(result) }
+    }
+}
+
+impl<B, R> fmt::Display for BatchError<B, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.cause().fmt(f)
+    }
+}
+
+impl<B, R> fmt::Debug for BatchError<B, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BatchError")
+            .field("posted", &self.posted)
+            .field("refused", &self.refused.len())
+            .field("uncertain", &self.uncertain)
+            .field("source", &self.source)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<B, R> error::Error for BatchError<B, R> {
+    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
+        Some(&self.source)
+    }
+}
+
+/// Not all of a vector was posted, although there was room. Items that were not made into requests are still in the
+/// vector.
+#[derive(thiserror::Error)]
+#[non_exhaustive]
+pub enum PostAllError<B, R> {
+    /// A request cannot be posted, and comes back. Those before it are posted: the next request that makes a completion
+    /// retires them.
+    #[error(transparent)]
+    Stopped(Box<PostError<R>>),
+    /// The provider refused requests, or failed. The result within says how many requests were added, or gives back a
+    /// request that was not: one that cannot be posted, or the first that was made after the failure.
+    #[error(transparent)]
+    Failed(Box<BatchError<B, Result<usize, PostError<R>>>>),
+}
+
+/// What a [`PostAllError`] says, without the requests.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PostAllCause {
+    /// A request cannot be posted.
+    #[error(transparent)]
+    Stopped(PostError<()>),
+    /// The provider refused requests, or failed.
+    #[error(transparent)]
+    Failed(BatchCause),
+}
+
+impl<B, R> PostAllError<B, R> {
+    /// The error without the requests, which are dropped. It can leave a scoped domain.
+    pub fn into_cause(self) -> PostAllCause {
+        match self {
+            Self::Stopped(error) => PostAllCause::Stopped(error.into_cause()),
+            Self::Failed(error) => PostAllCause::Failed(error.into_cause()),
+        }
+    }
+}
+
+impl<B, R> fmt::Debug for PostAllError<B, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stopped(error) => error.fmt(f),
+            Self::Failed(error) => error.fmt(f),
+        }
+    }
+}

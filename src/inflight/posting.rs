@@ -1,0 +1,52 @@
+//! How requests are handed to the device.
+
+/// How the requests of a queue pair are handed to the device: [`Limits::posting`](crate::Limits::posting). It changes
+/// nothing about what can be posted, atomic writes apart.
+///
+/// # Examples
+///
+/// ```no_run
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # interlock::domain! { struct Docs; }
+/// # let (domain, queue): (interlock::ProtectionDomain<Docs>, interlock::CompletionQueue<Docs>) = todo!();
+/// use interlock::{CreateError, Limits, Posting};
+/// let limits = Limits { posting: Posting::WorkRequestApi, ..Limits::default() };
+/// let pair = match domain.reliable(&queue, &limits) {
+///     Err(CreateError::NoWorkRequestApi(_)) => domain.reliable(&queue, &Limits::default())?,
+///     pair => pair?,
+/// };
+/// # drop(pair); Ok(()) }
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
+#[non_exhaustive]
+pub enum Posting {
+    /// As linked lists, `ibv_post_send(3)`. Every device takes them.
+    #[default]
+    #[doc(alias = "ibv_post_send")]
+    List,
+    /// As calls of the work request API, `ibv_wr_post(3)`. Some devices are faster with it, and some do not have it.
+    ///
+    /// A provider that fails does not name the request at fault: where a list gets
+    /// [`Refused`](crate::PostError::Refused), this gets [`Uncertain`](crate::PostError::Uncertain).
+    ///
+    /// From the first request of a [`batch`](crate::QueuePair::batch), or the beginning of a `post_all`, to its
+    /// doorbell the provider may hold locks of the pair. A closure that polls or waits for another thread in between
+    /// may wait for ever: on hns, polling a failure of this pair does. A `post` that answers
+    /// [`QueueFull`](crate::PostError::QueueFull) has just rung the doorbell, so polling is fine then.
+    #[doc(alias = "ibv_wr_start")]
+    #[doc(alias = "ibv_wr_complete")]
+    #[doc(alias = "ibv_qp_ex")]
+    WorkRequestApi,
+    /// As [`WorkRequestApi`](Self::WorkRequestApi), with [atomic writes](crate::WorkRequest::atomic_write), which few
+    /// devices have. For reliable connections only.
+    #[doc(alias = "IBV_QP_EX_WITH_ATOMIC_WRITE")]
+    AtomicWrites,
+}
+
+impl Posting {
+    /// Whether requests go through `ibv_wr_*`.
+    #[inline(always)]
+    pub(crate) fn is_in_sessions(self) -> bool {
+        !matches!(self, Self::List)
+    }
+}

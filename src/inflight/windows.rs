@@ -1,0 +1,120 @@
+//! Requests that bind and end memory windows.
+//!
+//! ASSUMPTION: on a provider whose windows are barriers (`Windows` of `provider/reviewed.rs`), the completion of an
+//! invalidation, or of the unbinding of a window of a type that is named there, comes after the device's last access
+//! through the window.
+
+use super::raw_post::SendQueue;
+use super::request::Postable;
+use super::{Entry, Operation, PostError, RequestFlaw, WorkId};
+use crate::domain::{Brand, DomainId};
+use crate::memory::{
+    Bindable, BoundWindow, Exposed, RemoteWindow, Window, WindowInner, WindowRights, WindowType, window_rights,
+};
+use crate::sys::{self, ibv_wr_opcode};
+use std::ptr;
+
+/// A window, and the memory that it is to be bound over.
+type Unbound<B, K> = (Window<B, K>, Bindable<B>);
+
+impl SendQueue {
+    /// Why a request about `window` cannot be posted here.
+    fn window_flaw<B: Brand>(&self, window: &WindowInner) -> Option<RequestFlaw> {
+        if B::CHECKED && window.domain() != self.domain() {
+            return Some(RequestFlaw::OtherDomain);
+        }
+        if self.sessions().is_some() {
+            return Some(RequestFlaw::NotInSession);
+        }
+        // Before the pairs are compared: a pair that was destroyed may have had the address of this one.
+        if window.has_ended() {
+            return Some(RequestFlaw::WindowEnded);
+        }
+        (!window.serves(self.raw())).then_some(RequestFlaw::WindowOfAnotherPair)
+    }
+
+    pub(crate) fn post_bind<W: WindowRights, B: Brand, K: WindowType>(
+        &mut self,
+        window: Window<B, K>,
+        memory: Bindable<B>,
+    ) -> Result<WorkId, PostError<Unbound<B, K>>> {
+        let flaw = self.window_flaw::<B>(window.inner());
+        let flaw = flaw.or_else(|| memory_flaw(&memory, self.domain(), window.inner().is_barrier()));
+        if let Some(flaw) = flaw {
+            return Err(PostError::Flawed { request: (window, memory), flaw });
+        }
+        if self.room() == 0 {
+            return Err(self.no_room((window, memory)));
+        }
+        let mut inner = window.into_inner();
+        let is_type_1 = inner.is_type_1();
+        let bind = inner.begin(memory, window_rights::<W>());
+        let entry = Entry::window(Operation::Bind, inner);
+        if is_type_1 {
+            return self.post_bind_type_1(&bind.core, entry, bind.info);
+        }
+        let (mw, rkey, bind_info) = (bind.core.raw(), bind.rkey, bind.info);
+        let fill = |wr: &mut sys::ibv_send_wr| {
+            wr.opcode = ibv_wr_opcode::IBV_WR_BIND_MW;
+            wr.__bindgen_anon_2.bind_mw = sys::ibv_send_wr__bindgen_ty_4__bindgen_ty_1 { mw, rkey, bind_info };
+        };
+        let restore = |entry: Entry| {
+            let mut inner = entry.into_window()?;
+            let memory = inner.undo()?;
+            Some((Window::of(inner), memory))
+        };
+        self.post_about_window(entry, fill, restore)
+    }
+
+    pub(crate) fn post_revoke<B: Brand, K: WindowType>(
+        &mut self,
+        window: BoundWindow<B, K>,
+    ) -> Result<WorkId, PostError<BoundWindow<B, K>>> {
+        let inner = window.inner();
+        let flaw = self.window_flaw::<B>(inner).or((!inner.is_revocable()).then_some(RequestFlaw::NoBarrier));
+        if let Some(flaw) = flaw {
+            return Err(PostError::Flawed { request: window, flaw });
+        }
+        if self.room() == 0 {
+            return Err(self.no_room(window));
+        }
+        let (is_type_1, rkey, core) = (inner.is_type_1(), inner.rkey(), inner.core());
+        let entry = Entry::window(Operation::Revoke, window.into_inner());
+        if is_type_1 {
+            let no_bytes = sys::ibv_mw_bind_info { mr: ptr::null_mut(), addr: 0, length: 0, mw_access_flags: 0 };
+            return self.post_bind_type_1(&core, entry, no_bytes);
+        }
+        let fill = |wr: &mut sys::ibv_send_wr| {
+            wr.opcode = ibv_wr_opcode::IBV_WR_LOCAL_INV;
+            wr.__bindgen_anon_1.invalidate_rkey = rkey.0;
+        };
+        self.post_about_window(entry, fill, |entry| entry.into_window().map(BoundWindow::of))
+    }
+
+    pub(crate) fn post_send_invalidating<B: Brand, M: Postable<B>, A: Exposed>(
+        &mut self,
+        memory: M,
+        window: &RemoteWindow<A>,
+    ) -> Result<WorkId, PostError<M>> {
+        let flaw = if self.sessions().is_some() {
+            RequestFlaw::NotInSession
+        } else if !self.limits().has_barrier() {
+            RequestFlaw::NoBarrier
+        } else {
+            return self.post_invalidating(memory, window.region().rkey().0);
+        };
+        Err(PostError::Flawed { request: memory, flaw })
+    }
+}
+
+/// Why no window can be bound over `memory`. Where windows are not `barriers`, they let peers into the whole region.
+fn memory_flaw<B: Brand>(memory: &Bindable<B>, domain: DomainId, barriers: bool) -> Option<RequestFlaw> {
+    if B::CHECKED && !memory.is_of(domain) {
+        return Some(RequestFlaw::OtherDomain);
+    }
+    let (address, len_bytes, region_bytes) = memory.extent();
+    if !address.is_multiple_of(8) || !len_bytes.is_multiple_of(8) {
+        return Some(RequestFlaw::NotInWords { address, len_bytes });
+    }
+    (!barriers && len_bytes != region_bytes).then_some(RequestFlaw::WindowOverPart { len_bytes, region_bytes })
+}
