@@ -1,6 +1,5 @@
 //! How a completion queue is made, and why it is not.
 
-use super::extended::Polling;
 use crate::error::VerbError;
 
 /// How a completion queue is made, besides its room.
@@ -25,6 +24,39 @@ pub struct CompletionQueueOptions {
     pub polling: Polling,
 }
 
+/// How completions are taken from the device, as [`CompletionQueueOptions::polling`](crate::CompletionQueueOptions::polling)
+/// has it. What comes out is the same.
+///
+/// # Examples
+///
+/// ```
+/// # use interlock::{CompletionQueueError, CompletionQueueOptions, Context, Polling};
+/// # interlock::domain! { struct Docs; }
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let domain = Context::open("soft0")?.named_domain(Docs)?;
+/// let options = CompletionQueueOptions { polling: Polling::Extended, ..Default::default() };
+/// let (queue, poller) = match domain.completion_queue_with(64, &options) {
+///     Err(CompletionQueueError::NotExtended(_)) => domain.completion_queue(64)?,
+///     made => made?,
+/// };
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
+#[non_exhaustive]
+pub enum Polling {
+    /// Into an array, `ibv_poll_cq(3)`. Every device has it.
+    #[default]
+    #[doc(alias = "ibv_poll_cq")]
+    Array,
+    /// One by one, with `ibv_start_poll`, `ibv_next_poll` and `ibv_end_poll` of an extended completion queue,
+    /// `ibv_create_cq_ex(3)`: some devices are faster so, and some do not have it.
+    #[doc(alias = "ibv_cq_ex")]
+    #[doc(alias = "ibv_start_poll")]
+    #[doc(alias = "ibv_next_poll")]
+    #[doc(alias = "ibv_end_poll")]
+    Extended,
+}
+
 /// Why there is no completion queue.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -39,6 +71,14 @@ pub enum CompletionQueueError {
 }
 
 impl CompletionQueueError {
+    /// The error of a device that was asked for an extended queue.
+    pub(super) fn of_extended(error: VerbError) -> Self {
+        match error.errno() {
+            libc::EOPNOTSUPP | libc::ENOSYS => Self::NotExtended(error),
+            _ => error.into(),
+        }
+    }
+
     /// What the device answered.
     pub(crate) fn into_verb(self) -> VerbError {
         match self {

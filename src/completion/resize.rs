@@ -1,8 +1,9 @@
 //! Changing the room of a completion queue.
-#![allow(unsafe_code, reason = "resizes the raw queue")]
 
-use super::Poller;
+use super::poller::{Poller, PollerParts};
+use crate::device::Context;
 use crate::error::VerbError;
+use std::sync::Arc;
 
 /// Why a completion queue has the room that it had.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -64,34 +65,32 @@ impl<B> Poller<B> {
     /// ```
     #[doc(alias = "ibv_resize_cq")]
     pub fn resize(&mut self, entries: u32) -> Result<(), ResizeError> {
-        let queue = &self.queue;
+        let PollerParts { state, queue } = &mut *self.parts;
         let context = &queue.domain.context;
         if !context.promises().resizes {
             return Err(ResizeError::Refused(VerbError::new("ibv_resize_cq", libc::EOPNOTSUPP)));
         }
-        // SAFETY: open as long as we hold it.
-        let device = unsafe { context.provider.query_device(context.raw) }.map_err(ResizeError::Refused)?;
-        let most = u32::try_from(device.max_cqe).unwrap_or(0);
+        let device = Context(Arc::clone(&queue.domain.context)).attributes().map_err(ResizeError::Refused)?;
+        let most = device.max_completion_entries();
         if entries == 0 || entries > most {
             return Err(ResizeError::OutOfRange { asked: entries, most });
         }
-        // Nothing is leased meanwhile.
-        let mut control = queue.control();
-        if entries < control.leased {
-            return Err(ResizeError::Leased { asked: entries, leased: control.leased });
+        // The lock stays held, so that nothing is leased meanwhile.
+        let mut room = queue.control.room();
+        if entries < room.leased() {
+            return Err(ResizeError::Leased { asked: entries, leased: room.leased() });
         }
-        // SAFETY: alive as long as we hold it; we are its only poller, and nobody else reads its size.
-        match unsafe { context.provider.resize_cq(queue.raw, entries) } {
+        match state.end().resize(entries) {
             Ok(()) => {
-                control.capacity = entries;
+                room.set_capacity(entries);
                 Ok(())
             }
             Err(source) if matches!(source.errno(), libc::EOPNOTSUPP | libc::ENOSYS) => {
                 Err(ResizeError::Refused(source))
             }
             Err(source) => {
-                drop(control);
-                self.desk.poison(queue);
+                drop(room);
+                state.fail(&queue.control);
                 Err(ResizeError::Failed(source))
             }
         }

@@ -5,10 +5,12 @@
 //! library goes through [`arm`] and [`wait`] here. They know nothing of devices, so that models can try every order in which a
 //! device may complete, and the tests every place.
 
-use super::poller::{Poller, WaitError};
-use super::{Completion, PollError};
+use super::completion::Completion;
+use super::poll_state::PollError;
+use super::poller::{Poller, PollerParts};
 use crate::error::VerbError;
 use crate::readiness::{Readiness, until_readable};
+use std::io;
 use std::time::{Duration, Instant};
 
 /// Which completions wake a sleeper.
@@ -55,6 +57,33 @@ impl Wait {
     pub const fn new(timeout: Duration) -> Self {
         Self { timeout, spin: Duration::ZERO, wake_for: WakeFor::Any }
     }
+}
+
+/// Why there is no completion.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WaitError {
+    /// None came in time.
+    #[error(
+        "no completion within {0:?} (is anything in flight? A send waits for a receive of the peer, by default for ever; what \
+         is unsignalled completes with a later request)"
+    )]
+    TimedOut(Duration),
+    /// See [`PollError`].
+    #[error(transparent)]
+    Poll(#[from] PollError),
+    /// Arming the queue or reading its channel failed.
+    #[error(transparent)]
+    Verb(#[from] VerbError),
+    /// Waiting for the channel failed.
+    #[error("cannot wait for the completion channel")]
+    Io(#[from] io::Error),
+    /// A poller of another channel was to be waited for: this one would not hear of its completions.
+    #[error("poller {index} is of another completion channel: make its queue from this one")]
+    OtherChannel {
+        /// Where it is among the pollers, from 0.
+        index: usize,
+    },
 }
 
 /// What came of arming a poller.
@@ -136,11 +165,11 @@ impl<B> Source for Waiting<'_, B> {
     fn sleep(&mut self, left: Duration) -> Result<(), WaitError> {
         let deadline = Instant::now().checked_add(left);
         loop {
-            let queue = &self.poller.queue;
+            let PollerParts { state, queue } = &*self.poller.parts;
             let left = deadline.map_or(left, |deadline| deadline.saturating_duration_since(Instant::now()));
             let nap = self.poller.next_timer().map_or(left, |next| next.min(left));
             until_readable([queue.channel.fd(), queue.waker.fd()], nap)?;
-            let is_over = left.is_zero() || self.wake_for == WakeFor::Any || self.poller.desk.has_guests();
+            let is_over = left.is_zero() || self.wake_for == WakeFor::Any || state.has_departing();
             if is_over
                 || until_readable([queue.waker.fd()], Duration::ZERO)?
                 || queue.channel.take_events(Some(queue.id))? > 0
@@ -257,6 +286,11 @@ impl<B> Poller<B> {
         Ok(found.map_or(Armed::Empty, Armed::Ready))
     }
 
+    /// `ibv_req_notify_cq`.
+    pub(super) fn request_event(&mut self, wake_for: WakeFor) -> Result<(), VerbError> {
+        self.parts.state.end().arm(wake_for == WakeFor::Solicited)
+    }
+
     /// Takes and acknowledges all events that are there, so that the [`Readiness`] is not readable until the next; whether there
     /// were any. [`arm`](Self::arm) does so too.
     ///
@@ -270,8 +304,9 @@ impl<B> Poller<B> {
     #[doc(alias = "ibv_ack_cq_events")]
     pub fn take_events(&mut self) -> Result<bool, WaitError> {
         // First, so that a waker that comes now stays for the next time.
-        self.queue.waker.clear();
-        Ok(self.queue.channel.take_events(Some(self.queue.id))? > 0)
+        let queue = self.queue();
+        queue.waker.clear();
+        Ok(queue.channel.take_events(Some(queue.id))? > 0)
     }
 
     /// For an event loop of the program's own: readable when [`arm`](Self::arm) may have something.
@@ -283,7 +318,7 @@ impl<B> Poller<B> {
     ///
     /// No more descriptors (`EMFILE`, `ENFILE`).
     pub fn readiness(&self) -> Result<Readiness, VerbError> {
-        Readiness::over(&[self.queue.channel.fd(), self.queue.waker.fd()])
+        Readiness::over(&[self.queue().channel.fd(), self.queue().waker.fd()])
     }
 
     /// How long an event loop may wait before it arms again although nothing is readable; `None` is for ever. Ask after each
@@ -292,7 +327,7 @@ impl<B> Poller<B> {
     /// There is a limit while queue pairs are on their way out, on devices that flush without telling, and on an automatic soft
     /// device, whose timers go off in calls of the program.
     pub fn next_timer(&self) -> Option<Duration> {
-        self.queue.next_look(self.desk.has_guests())
+        self.queue().next_look(self.parts.state.has_departing())
     }
 }
 

@@ -5,9 +5,10 @@
 //! What was taken at a time stays until none of that length is: lengths are few, since depths are rounded to powers of two.
 #![allow(unsafe_code, reason = "memory that is taken and given back in blocks")]
 
+use crate::sync::lock;
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// A line of the cache, of which blocks are made.
 #[repr(align(64))]
@@ -60,7 +61,7 @@ unsafe impl Send for Shelf {}
 
 impl Blocks {
     fn shelves(&self) -> MutexGuard<'_, Vec<Shelf>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// A block of so many lines, at least one.

@@ -1,9 +1,10 @@
 //! Brands: types that name one protection domain each.
 
+use crate::sync::lock;
 use std::any::TypeId;
 use std::collections::BTreeSet;
 use std::marker::PhantomData;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 /// The mark of whatever belongs to the domain that `B` names: invariant in `B`, so that no brand becomes another.
 pub(crate) type Branded<B> = PhantomData<fn(B) -> B>;
@@ -208,7 +209,7 @@ impl Claim {
     /// Takes the name; `None` if a domain has it.
     pub(crate) fn take<N: Named>() -> Option<Self> {
         let name = TypeId::of::<N>();
-        let fresh = TAKEN.lock().unwrap_or_else(PoisonError::into_inner).insert(name);
+        let fresh = lock(&TAKEN).insert(name);
         // Not `then_some`: a claim that was not taken must not exist, for its drop would free the name.
         fresh.then(|| Self(name))
     }
@@ -216,6 +217,6 @@ impl Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        TAKEN.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.0);
+        lock(&TAKEN).remove(&self.0);
     }
 }

@@ -1,7 +1,8 @@
 //! Numbers for objects of one domain, which their work ids carry.
 
+use crate::sync::lock;
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// The numbers of one domain. A number that comes back begins, for its next user, where it ended.
 #[derive(Debug, Default)]
@@ -27,7 +28,7 @@ pub(crate) struct Number {
 impl Numbers {
     /// A number below `most`.
     pub(crate) fn take(self: &Arc<Self>, most: u32) -> Option<Number> {
-        let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut table = lock(&self.0);
         let (number, next) = match table.free.pop_front() {
             Some(used) => used,
             None if table.fresh < most => {
@@ -49,7 +50,7 @@ impl Number {
 
 impl Drop for Number {
     fn drop(&mut self) {
-        let mut table = self.numbers.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut table = lock(&self.numbers.0);
         table.free.push_back((self.number, self.next));
     }
 }

@@ -6,13 +6,13 @@ use super::error::TransitionFailure;
 use super::post::{ReceiveQueue, SendQueue};
 use super::shared::SharedCore;
 use super::state::{Reset, State};
-use crate::completion::{Attached, CqInner, Departing, Member, Orphan, Place, turn};
+use crate::completion::{Attached, CqInner, Departing, Orphan, Place, SharedReceiver};
 use crate::device::{GidEntry, LinkLayer, Port};
 use crate::domain::Blocks;
 use crate::domain::DomainInner;
 use crate::error::{VerbError, note_leak};
 use crate::inflight::ledger::{Detour, Origin, Poster, Retirer, ledger};
-use crate::inflight::{Entry, PairStatus, QueueKind, Status};
+use crate::inflight::{Entry, PairStatus, QueueKind, Status, polling_lock};
 use crate::memory::WindowCore;
 use crate::provider::reviewed::Teardown;
 use crate::sys::{self, ibv_qp_attr_mask as Mask, ibv_qp_state as raw_state};
@@ -479,7 +479,7 @@ fn clear_peers(status: &PairStatus) {
 /// The pair is alive.
 pub(crate) unsafe fn turn_for(domain: &DomainInner, pair: NonNull<sys::ibv_qp>) -> Option<MutexGuard<'static, ()>> {
     // SAFETY: alive (caller).
-    (domain.context.promises().teardown == Teardown::Polled).then(|| turn(unsafe { (*pair.as_ptr()).send_cq }))
+    (domain.context.promises().teardown == Teardown::Polled).then(|| polling_lock(unsafe { (*pair.as_ptr()).send_cq }))
 }
 
 /// The ledgers of one life of a pair, on their way to who posts and who polls.
@@ -487,7 +487,7 @@ pub(crate) struct Ledgers {
     send: (Poster<Entry>, Retirer<Entry>),
     receive: (Poster<Entry>, Retirer<Entry>),
     /// Of a pair that receives from a shared receive queue: what its poller posts to, for each completion.
-    brought: Option<Member>,
+    brought: Option<SharedReceiver>,
 }
 
 impl Ledgers {
@@ -507,7 +507,10 @@ impl Ledgers {
             // Nobody posts to that of the pair.
             Some(shared) => {
                 let (qpn, slot, ledger_of_all) = (origin.qpn(), first.key().slot(), shared.clone());
-                (ledger(pool, 1, first.raw(), origin).0, Some(Member { qpn, slot, poster, ledger: ledger_of_all }))
+                (
+                    ledger(pool, 1, first.raw(), origin).0,
+                    Some(SharedReceiver { qpn, slot, poster, ledger: ledger_of_all }),
+                )
             }
         };
         Self { send: ledger(pool, limits.sends, first_send, of_sends), receive: (posts, retirer), brought }

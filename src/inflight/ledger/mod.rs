@@ -27,7 +27,7 @@ mod ring;
 use crate::domain::Blocks;
 
 pub(crate) use poster::{Detour, Poster};
-pub(crate) use retirer::{Retirer, Retiring};
+pub(crate) use retirer::{AnyOrderRetirer, Prefix, Retirer, Retirers};
 use ring::Held;
 pub(crate) use ring::{Origin, Row};
 use std::marker::PhantomData;

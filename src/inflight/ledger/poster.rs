@@ -105,7 +105,6 @@ impl<T, P> Poster<T, P> {
     }
 
     /// Puts `value` in, as posting does. A full ledger gives it back.
-    #[cfg(test)]
     pub(crate) fn try_push(&mut self, value: T) -> Result<(), T> {
         if self.free() == 0 {
             return Err(value);
@@ -113,16 +112,6 @@ impl<T, P> Poster<T, P> {
         // SAFETY: there is room.
         unsafe { self.next().push(value) };
         Ok(())
-    }
-
-    /// Lets the next value have this id, where none is in flight.
-    ///
-    /// # Safety
-    ///
-    /// The caller has both ends of the ledger, and no value is in flight.
-    pub(crate) unsafe fn rename(&mut self, id: u64) {
-        self.ledger().retired.store(id, Ordering::Release);
-        self.ledger().posted.store(id, Ordering::Release);
     }
 
     /// Writes a value ahead of those in flight. Nobody sees it before it is [published](Self::publish).

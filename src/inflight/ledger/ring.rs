@@ -135,6 +135,25 @@ impl<T> Ledger<T> {
         self.mask + 1
     }
 
+    /// The id of the oldest value in flight; of the next one if none is.
+    #[inline(always)]
+    pub(super) fn oldest(&self) -> u64 {
+        self.retired.load(Ordering::Relaxed)
+    }
+
+    /// The id after the newest value in flight, for the retirer. Loaded each time: a poster that takes a value back lowers
+    /// `posted`, and the retirer must see the value that comes there next.
+    #[inline(always)]
+    pub(super) fn end_of_posted(&self) -> u64 {
+        self.posted.load(Ordering::Acquire)
+    }
+
+    /// Hands the cells before `oldest` over to the poster. For the retirer, which has emptied them.
+    #[inline(always)]
+    pub(super) fn set_oldest(&self, oldest: u64) {
+        self.retired.store(oldest, Ordering::Release);
+    }
+
     /// The bits of the [`Detour`](super::Detour).
     #[inline(always)]
     pub(super) fn detour(&self) -> u32 {
@@ -167,6 +186,11 @@ impl<T> Ledger<T> {
 }
 
 impl<T> At<T> {
+    /// Whether both are the same ledger.
+    pub(super) fn is(self, other: Self) -> bool {
+        self.0 == other.0
+    }
+
     /// How much memory one with so many cells takes.
     fn lines(cells: usize) -> usize {
         (CELLS + cells * size_of::<Cell<T>>()).div_ceil(size_of::<Line>())
