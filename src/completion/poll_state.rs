@@ -132,18 +132,19 @@ impl PollState {
             return None;
         }
         let mut retirer = retirers.of(id);
-        let origin = retirer.origin();
-        if let Some(entry) = retirer.take_if_oldest(id) {
+        let (ended, entry) = if let Some(entry) = retirer.take_if_oldest(id) {
             pending.give_out();
-            let ended = Ended::succeeded(WorkId::from_raw(id), &entry, origin, wc);
-            return Some(Completion::new(ended, entry.into_raw()));
-        }
-        pending.keep();
-        if !origin.retires_prefixes() {
-            return None;
-        }
-        let (oldest, entry) = retirer.prefix_to(id)?.into_oldest();
-        Some(Completion::new(Ended::implied(WorkId::from_raw(oldest), origin.qpn()), entry.into_raw()))
+            (Ended::succeeded(WorkId::from_raw(id), &entry, retirer.origin(), wc), entry)
+        } else {
+            pending.keep();
+            if !retirer.origin().retires_prefixes() {
+                return None;
+            }
+            let qpn = retirer.origin().qpn();
+            let (oldest, entry) = retirer.prefix_to(id)?.into_oldest();
+            (Ended::implied(WorkId::from_raw(oldest), qpn), entry)
+        };
+        Some(Completion::new(ended, entry.into_raw()))
     }
 
     /// The same as [`next`](Self::next), for whatever comes.

@@ -183,19 +183,25 @@ impl Entry {
         }
     }
 
+    /// The part that the entry owns.
+    ///
+    /// # Safety
+    ///
+    /// The form is `UNIQUE` or `SHARED`.
+    #[inline(always)]
+    unsafe fn into_part(self) -> Part {
+        // SAFETY: came from `into_raw` (0, caller), and the entry gives up its ownership here (1).
+        unsafe { Part::from_raw(ManuallyDrop::new(self).untagged()) }
+    }
+
     /// The memory. `B` is the brand of the queue that the request was posted to, which was also the brand of the memory.
     #[inline(always)]
     pub(crate) fn into_memory<B>(self) -> PostedMemory<B> {
         match self.form() {
-            form @ (UNIQUE | SHARED) => {
-                // SAFETY: came from `into_raw` (0), and the entry gives up its ownership here (1).
-                let part = unsafe { Part::from_raw(ManuallyDrop::new(self).untagged()) };
-                if form == UNIQUE {
-                    PostedMemory::Unique(Buffer::new(part))
-                } else {
-                    PostedMemory::Shared(SharedBuffer::new(part))
-                }
-            }
+            // SAFETY: this form has a part.
+            UNIQUE => PostedMemory::Unique(Buffer::new(unsafe { self.into_part() })),
+            // SAFETY: this form has a part.
+            SHARED => PostedMemory::Shared(SharedBuffer::new(unsafe { self.into_part() })),
             form if form & LIST == 0 => {
                 // Nothing to drop.
                 mem::forget(self);
@@ -216,13 +222,12 @@ impl Entry {
     /// The buffer, if the entry is one; otherwise its memory is dropped.
     #[inline(always)]
     pub(crate) fn into_buffer<B>(self) -> Option<Buffer<B>> {
-        match self.try_into_buffer() {
-            Ok(buffer) => Some(buffer),
-            Err(entry) => {
-                entry.drop_out_of_line();
-                None
-            }
+        if self.form() != UNIQUE {
+            self.drop_out_of_line();
+            return None;
         }
+        // SAFETY: this form has a part.
+        Some(Buffer::new(unsafe { self.into_part() }))
     }
 
     /// The buffer, if the entry is one; otherwise the entry again.
@@ -231,8 +236,8 @@ impl Entry {
         if self.form() != UNIQUE {
             return Err(self);
         }
-        // SAFETY: came from `into_raw` (0), and the entry gives up its ownership here (1).
-        Ok(Buffer::new(unsafe { Part::from_raw(ManuallyDrop::new(self).untagged()) }))
+        // SAFETY: this form has a part.
+        Ok(Buffer::new(unsafe { self.into_part() }))
     }
 
     /// The word without its tag, which is the buffer if the entry [is one](Self::are_buffers). Gives up the entry.
