@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 
 /// A completion channel that several completion queues of domain `B` share, so that a program can wait for any of them.
 ///
-/// Each queue that is made from it has a poller of its own. The poller may poll and wait as usual, also on another thread. The
-/// channel says which queues have completions: arm the pollers, then wait here.
+/// Each queue that is made from it has a poller of its own. The poller may poll and wait as usual, also on another
+/// thread. The channel says which queues have completions: arm the pollers, then wait here.
 ///
 /// A completion queue that is not made from a channel has one for itself.
 ///
@@ -75,7 +75,8 @@ impl<B: Brand> ProtectionDomain<B> {
 }
 
 impl<B> CompletionChannel<B> {
-    /// A completion queue for `entries` completions on this channel, and the one poller of it. It may outlive this handle.
+    /// A completion queue for `entries` completions on this channel, and the one poller of it. It may outlive this
+    /// handle.
     ///
     /// `ibv_create_cq(3)`.
     ///
@@ -101,8 +102,8 @@ impl<B> CompletionChannel<B> {
         Poller::create(&self.inner, entries, options)
     }
 
-    /// Waits for the next completion of any of `pollers`, for `timeout` at most. Returns the index of the poller and the
-    /// completion; `None` if none came in time.
+    /// Waits for the next completion of any of `pollers`, for `timeout` at most. Returns the index of the poller and
+    /// the completion; `None` if none came in time.
     ///
     /// Each call polls and arms all of the pollers. For very many, use [`next`](Self::next).
     ///
@@ -122,9 +123,10 @@ impl<B> CompletionChannel<B> {
 
     /// Waits until a queue of this channel is ready, for `timeout` at most. Returns which; `None` if none is.
     ///
-    /// A queue becomes ready once for each time that it was [armed](Poller::arm), and when one of its pairs was destroyed. So
-    /// arm each poller until it is [empty](super::Armed::Empty), wait here, then arm the poller of the named queue until that is
-    /// empty again. A named queue may have nothing if another thread waits with its poller too.
+    /// A queue becomes ready once for each time that it was [armed](Poller::arm), and when one of its pairs was
+    /// destroyed. So arm each poller until it is [empty](super::Armed::Empty), wait here, then arm the poller of the
+    /// named queue until that is empty again. A named queue may have nothing if another thread waits with its poller
+    /// too.
     ///
     /// # Errors
     ///
@@ -144,8 +146,8 @@ impl<B> CompletionChannel<B> {
         }
     }
 
-    /// As [`next`](Self::next), without waiting, for an event loop of the program's own: call it until it gives `None`, then wait
-    /// until the [`readiness`](Self::readiness) is readable.
+    /// As [`next`](Self::next), without waiting, for an event loop of the program's own: call it until it gives `None`,
+    /// then wait until the [`readiness`](Self::readiness) is readable.
     ///
     /// # Errors
     ///

@@ -9,7 +9,8 @@ use std::{fmt, marker::PhantomData};
 
 /// The end of one posted request. Every posted request has exactly one.
 ///
-/// It shows nothing but its id until [`check`](Self::check) has told success from failure. Dropping it drops the buffer.
+/// It shows nothing but its id until [`check`](Self::check) has told success from failure. Dropping it drops the
+/// buffer.
 ///
 /// # Rules
 ///

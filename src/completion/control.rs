@@ -1,8 +1,10 @@
-//! What the control path and the poller of a completion queue share: the poller's mail, and the room that work queues lease.
+//! What the control path and the poller of a completion queue share: the poller's mail, and the room that work queues
+//! lease.
 //!
-//! Every attached work queue has a *place*: a slot, whose number its work ids carry, and a lease of room for its full depth.
-//! Both are given back only when the completion queue was seen empty after the queue pair was destroyed: until then old
-//! completions of the pair may be in it. The ids of the next work queue in a slot go on where those of the last one ended.
+//! Every attached work queue has a *place*: a slot, whose number its work ids carry, and a lease of room for its full
+//! depth. Both are given back only when the completion queue was seen empty after the queue pair was destroyed: until
+//! then old completions of the pair may be in it. The ids of the next work queue in a slot go on where those of the
+//! last one ended.
 //!
 //! ASSUMPTION: a pair makes at most one completion for each request that it can hold.
 
@@ -50,10 +52,11 @@ pub(super) struct Room {
     capacity: u32,
     leased: u32,
     shared: SharedLeases,
-    /// The numbers of the pairs that may have completions of shared receives in the queue; once for each life of a pair.
+    /// The numbers of the pairs that may have completions of shared receives in the queue; once for each life of a
+    /// pair.
     numbers: Vec<u32>,
-    /// Slots that were used before, each with the count at which its next user begins. The slot that was free for longest comes
-    /// first.
+    /// Slots that were used before, each with the count at which its next user begins. The slot that was free for
+    /// longest comes first.
     free: VecDeque<(u32, u64)>,
     /// The lowest slot that was never used.
     fresh: u32,
@@ -108,13 +111,14 @@ impl Room {
         Ok(place)
     }
 
-    /// How much room one more pair that receives from that shared queue leases for its receives: all of the queue's receives
-    /// for the first pair, none for the others.
+    /// How much room one more pair that receives from that shared queue leases for its receives: all of the queue's
+    /// receives for the first pair, none for the others.
     pub(super) fn needed_by(&mut self, ledger: &SharedLedger) -> u32 {
         self.shared.needed(ledger)
     }
 
-    /// Takes a slot for a pair that receives from a shared receive queue, and leases the room that it [needs](Self::needed_by).
+    /// Takes a slot for a pair that receives from a shared receive queue, and leases the room that it
+    /// [needs](Self::needed_by).
     pub(super) fn lease_shared(&mut self, ledger: &SharedLedger) -> Result<Place, NoRoom> {
         let needed = self.needed_by(ledger);
         if needed > self.free() {
@@ -148,7 +152,8 @@ impl Room {
             Some(used) => used,
             None if self.fresh < MAX_SLOTS => {
                 self.fresh += 1;
-                // Counts begin at 1: a completion that the device has not written has the id 0, which must name no request.
+                // Counts begin at 1: a completion that the device has not written has the id 0, which must name no
+                // request.
                 (self.fresh - 1, 1)
             }
             None => return None,

@@ -1,11 +1,11 @@
 //! Queue pairs that the program has dropped and that the poller destroys.
 //!
-//! Some providers free a pair while another thread polls its completion queue, or read the pair in a later poll, or drop
-//! completions that were not polled before the destroy. On such a provider the drop of a pair moves the pair to Error and
-//! hands it to the poller of its receives. The poller gives out the flushed completions. It destroys the pair once nothing of it
-//! is in flight and the completion queue was seen empty. A completion queue that goes away first destroys its departing pairs
-//! then, since nobody polls any more. A pair that cannot be destroyed is leaked, with everything that is in flight on its
-//! completion queue.
+//! Some providers free a pair while another thread polls its completion queue, or read the pair in a later poll, or
+//! drop completions that were not polled before the destroy. On such a provider the drop of a pair moves the pair to
+//! Error and hands it to the poller of its receives. The poller gives out the flushed completions. It destroys the pair
+//! once nothing of it is in flight and the completion queue was seen empty. A completion queue that goes away first
+//! destroys its departing pairs then, since nobody polls any more. A pair that cannot be destroyed is leaked, with
+//! everything that is in flight on its completion queue.
 
 use super::message::Place;
 use crate::error::VerbError;
@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 /// A queue pair that the program has dropped.
 pub(crate) trait Departing: Send + Sync {
-    /// The slots, on this completion queue, of the work queues that must have nothing in flight before the destroy. The pair's
-    /// shared receives are not counted anywhere; they have [`SHARED_GRACE`].
+    /// The slots, on this completion queue, of the work queues that must have nothing in flight before the destroy. The
+    /// pair's shared receives are not counted anywhere; they have [`SHARED_GRACE`].
     fn slots(&self) -> [Option<usize>; 2];
     /// Whether it receives from a shared receive queue.
     fn is_on_shared(&self) -> bool;
@@ -22,7 +22,8 @@ pub(crate) trait Departing: Send + Sync {
     fn flush_again(&self);
     /// Destroys it. Nobody polls its completion queue meanwhile.
     fn destroy(&mut self) -> Result<(), VerbError>;
-    /// The places on this completion queue that it gives back after its destroy. It tells another completion queue by itself.
+    /// The places on this completion queue that it gives back after its destroy. It tells another completion queue by
+    /// itself.
     fn into_places(self: Box<Self>) -> [Option<Place>; 2];
     /// Leaks it, with everything that the device may still use.
     fn leak(self: Box<Self>, error: VerbError);

@@ -12,15 +12,15 @@ use crate::types::{Qpn, Rkey};
 #[derive(Clone, Copy)]
 pub(super) struct Ended {
     pub(super) id: WorkId,
-    /// Upper half: the status, which is the device's, `DESTROYED` or `IMPOSSIBLE`. Lower half: the flags `WITH_WRITE` and
-    /// so on, then 24 bits of queue pair number.
+    /// Upper half: the status, which is the device's, `DESTROYED` or `IMPOSSIBLE`. Lower half: the flags `WITH_WRITE`
+    /// and so on, then 24 bits of queue pair number.
     head: u64,
-    /// For a receive that succeeded: the immediate (big-endian) or the invalidated key in the upper half, the length in the
-    /// lower. For a failure: the first failure of the pair plus 1 or else 0 in the upper half, the provider's code in the
-    /// lower.
+    /// For a receive that succeeded: the immediate (big-endian) or the invalidated key in the upper half, the length in
+    /// the lower. For a failure: the first failure of the pair plus 1 or else 0 in the upper half, the provider's code
+    /// in the lower.
     detail: u64,
-    /// For a datagram that was received: 16 bits of LID from bit 32 on, 8 of service level from bit 24 on, 24 of queue pair
-    /// number.
+    /// For a datagram that was received: 16 bits of LID from bit 32 on, 8 of service level from bit 24 on, 24 of queue
+    /// pair number.
     sender: u64,
 }
 
@@ -68,8 +68,8 @@ impl Ended {
         Self::received(id, entry, origin, wc)
     }
 
-    /// A receive that succeeded: its buffer counts as filled by the message. A success with more bytes than the buffer has
-    /// is a fault of the provider.
+    /// A receive that succeeded: its buffer counts as filled by the message. A success with more bytes than the buffer
+    /// has is a fault of the provider.
     #[inline(always)]
     fn received(id: WorkId, entry: &Entry, origin: Origin, wc: &sys::ibv_wc) -> Self {
         let (qpn, datagrams) = (origin.qpn(), origin.datagrams());
@@ -152,7 +152,8 @@ impl Ended {
         Self::failure_of(id, head, detail, entry.into_raw())
     }
 
-    /// Takes plain words, which are passed in registers: so the compiler need not put a completion that succeeds into memory.
+    /// Takes plain words, which are passed in registers: so the compiler need not put a completion that succeeds into
+    /// memory.
     #[cold]
     #[inline(never)]
     fn failure_of<B>(id: WorkId, head: u64, detail: u64, entry: RawEntry) -> Failure<B> {

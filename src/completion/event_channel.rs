@@ -1,8 +1,8 @@
 //! The channel on which completion queues report their events: of one queue, or shared by several.
 //!
-//! An event in a shared channel is of one queue, and whoever reads the channel may get the event of another queue. So all events
-//! are taken under one lock, and each is passed on: it marks its queue as ready, and wakes the poller of that queue, which may
-//! sleep on its own.
+//! An event in a shared channel is of one queue, and whoever reads the channel may get the event of another queue. So
+//! all events are taken under one lock, and each is passed on: it marks its queue as ready, and wakes the poller of
+//! that queue, which may sleep on its own.
 
 use crate::device::CompletionQueueId;
 use crate::domain::DomainInner;
@@ -31,8 +31,8 @@ struct Members {
 
 #[derive(Default)]
 struct Table {
-    /// By the address of the queue. A queue is here before it is armed for the first time, and leaves before it is destroyed, so
-    /// that an event finds no other queue at its address.
+    /// By the address of the queue. A queue is here before it is armed for the first time, and leaves before it is
+    /// destroyed, so that an event finds no other queue at its address.
     queues: HashMap<usize, Member>,
     /// The addresses of ready queues that [`EventChannel::next_ready`] has not told yet, each once.
     ready: VecDeque<usize>,
@@ -114,8 +114,8 @@ impl EventChannel {
         }
     }
 
-    /// Takes and acknowledges all events that are there, and returns how many there were. Events of other queues than `own` are
-    /// passed on.
+    /// Takes and acknowledges all events that are there, and returns how many there were. Events of other queues than
+    /// `own` are passed on.
     pub(super) fn take_events(&self, own: Option<CompletionQueueId>) -> Result<usize, VerbError> {
         let mut count = 0;
         let Some(members) = &self.members else {

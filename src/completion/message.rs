@@ -33,7 +33,8 @@ pub(crate) struct Attached {
 /// A work queue that the device is done with, since its pair was destroyed or reset.
 pub(crate) struct Orphan {
     pub(crate) place: Place,
-    /// The pair was reset: it keeps its lease, and this counts its work queues with old completions that nobody has seen.
+    /// The pair was reset: it keeps its lease, and this counts its work queues with old completions that nobody has
+    /// seen.
     pub(crate) keeps_lease: Option<Arc<AtomicU32>>,
 }
 

@@ -1,8 +1,9 @@
 //! Work queues whose requests have completed in another order than they were posted.
 //!
-//! A poller takes requests out of a ledger in the order of posting. When a completion names a request that is not the oldest, and
-//! the requests before it do not end with it, the request moves to a second ledger with room for one. The poller takes it from
-//! there as if it had been the oldest. Receives of every provider may complete so, and sends of some.
+//! A poller takes requests out of a ledger in the order of posting. When a completion names a request that is not the
+//! oldest, and the requests before it do not end with it, the request moves to a second ledger with room for one. The
+//! poller takes it from there as if it had been the oldest. Receives of every provider may complete so, and sends of
+//! some.
 
 use crate::domain::Blocks;
 use crate::inflight::ledger::{AnyOrderRetirer, Origin, Poster, Retirer, ledger};
@@ -26,8 +27,8 @@ impl OutOfOrder {
         self.0.get_mut(slot)?.as_deref_mut()
     }
 
-    /// From now on the work queue in this slot, whose ledger is `posted`, completes out of order. Gives the retirer of its
-    /// ledger for one request.
+    /// From now on the work queue in this slot, whose ledger is `posted`, completes out of order. Gives the retirer of
+    /// its ledger for one request.
     pub(super) fn begin(&mut self, slot: usize, posted: Retirer<Entry>, pool: &Arc<Blocks>) -> Retirer<Entry> {
         let origin = Origin::new(posted.origin().qpn(), posted.origin().datagrams());
         let (single, retirer) = ledger(pool, 1, posted.oldest(), origin);
@@ -50,8 +51,8 @@ impl OutOfOrder {
         self.of(id.key().slot()).is_some_and(|queue| queue.single.free() != 0 && queue.posted.has(id.raw()))
     }
 
-    /// Moves the request with this id to the ledger for one request, of which `retirer` is the other end. False, without a
-    /// change, if the id is not in flight or was moved before, or if another request is in that ledger.
+    /// Moves the request with this id to the ledger for one request, of which `retirer` is the other end. False,
+    /// without a change, if the id is not in flight or was moved before, or if another request is in that ledger.
     pub(super) fn move_to_single(&mut self, id: WorkId, retirer: &mut Retirer<Entry>) -> bool {
         let Some(queue) = self.of(id.key().slot()) else { return false };
         if !queue.posted.has(id.raw()) || !retirer.restart(&mut queue.single, id.raw()) {

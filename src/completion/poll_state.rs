@@ -1,4 +1,5 @@
-//! What a poller works on: the work queues of one completion queue, and the completions that were taken from the device.
+//! What a poller works on: the work queues of one completion queue, and the completions that were taken from the
+//! device.
 //!
 //! ASSUMPTION: where the row of the provider says so, the sends of one work queue complete in the order of posting.
 
@@ -21,9 +22,8 @@ use std::sync::atomic::Ordering;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PollError {
-    /// `ibv_poll_cq` failed, which is neither an empty queue nor a completion. The queue is of no use any more: what
-    /// is in flight on it is freed when the queue pairs and the queue are dropped, and a pair that was reset undrained
-    /// cannot leave Reset.
+    /// `ibv_poll_cq` failed. The completion queue is of no use any more. Memory that is in flight on it is freed when
+    /// its queue pairs and the queue are dropped. A pair that was reset before it was drained cannot leave Reset.
     #[error("the completion queue failed (overrun, or its device is gone): destroy its queue pairs")]
     Failed,
 }
@@ -43,11 +43,12 @@ pub(crate) struct PollState {
     /// A pair could not be destroyed. The device may use for ever what the pair has in flight here.
     has_leaked: bool,
     end: PollEnd,
-    /// Work queues that were gone before the last look at the device. Each is emptied once the completions of that look have
-    /// been given out.
+    /// Work queues that were gone before the last look at the device. Each is emptied once the completions of that look
+    /// have been given out.
     leaving: Vec<Orphan>,
-    /// Work queues that have gone since, in that order. Each has a count of the completions that may be in the queue from
-    /// before it went. The queue gives completions out in order, so it need not be seen empty before a work queue can leave.
+    /// Work queues that have gone since, in that order. Each has a count of the completions that may be in the queue
+    /// from before it went. The queue gives completions out in order, so it need not be seen empty before a work queue
+    /// can leave.
     left: Vec<(Orphan, u32)>,
     /// How many completions named no request in flight.
     unknown: u64,
@@ -121,8 +122,8 @@ impl PollState {
         Ok(Some(Completion::new(ended, entry)))
     }
 
-    /// The oldest request that the pending completion retires, if that completion is a success and its work queue is an ordinary
-    /// one.
+    /// The oldest request that the pending completion retires, if that completion is a success and its work queue is an
+    /// ordinary one.
     #[inline(always)]
     fn oldest_of_success<B>(retirers: &mut Retirers<Entry>, pending: Pending<'_>) -> Option<Completion<B>> {
         let wc = pending.wc();
@@ -154,10 +155,11 @@ impl PollState {
         self.with_next(control, may_look, |found| found.into_oldest())
     }
 
-    /// Gives `f` the next requests to give out; `None` if there are none now. Looks at the device only if it `may_look`.
+    /// Gives `f` the next requests to give out; `None` if there are none now. Looks at the device only if it
+    /// `may_look`.
     ///
-    /// (A function that returned what it borrows would not get past the borrow checker: it goes on to use `self` where it has
-    /// found nothing.)
+    /// (A function that returned what it borrows would not get past the borrow checker: it goes on to use `self` where
+    /// it has found nothing.)
     #[inline(always)]
     pub(super) fn with_next<R>(
         &mut self,
@@ -191,8 +193,8 @@ impl PollState {
         Ok(found.map(f))
     }
 
-    /// What the next completion retires; `None` if its request is not in flight, or is not the oldest of a work queue that does
-    /// not retire prefixes.
+    /// What the next completion retires; `None` if its request is not in flight, or is not the oldest of a work queue
+    /// that does not retire prefixes.
     #[inline(always)]
     fn current(&mut self) -> Option<Retirement<'_>> {
         let pending = self.end.pending()?;
@@ -203,7 +205,8 @@ impl PollState {
         Some(Retirement::completed(requests, &self.statuses, pending))
     }
 
-    /// If the next completion names a request that completed out of order: moves that request to where it is the oldest.
+    /// If the next completion names a request that completed out of order: moves that request to where it is the
+    /// oldest.
     #[cold]
     #[inline(never)]
     fn move_to_single(&mut self, control: &Control) -> bool {
@@ -221,8 +224,8 @@ impl PollState {
         if !self.out_of_order.can_move(id) {
             return false;
         }
-        // The move takes the request out of the ledger, so the program can see the pair drained, and begin a new life of it. The
-        // pair must know of the failure before.
+        // The move takes the request out of the ledger, so the program can see the pair drained, and begin a new life
+        // of it. The pair must know of the failure before.
         let status = Status::from_raw(wc.status.0);
         if status != Status::Success {
             self.statuses.note_early(id, status);
@@ -230,8 +233,8 @@ impl PollState {
         self.retirers.get_mut(slot).is_some_and(|place| self.out_of_order.move_to_single(id, place))
     }
 
-    /// If the next completion is of a shared receive: moves its request to the pair that took it, and gives the slot of that
-    /// pair.
+    /// If the next completion is of a shared receive: moves its request to the pair that took it, and gives the slot of
+    /// that pair.
     #[cold]
     #[inline(never)]
     fn move_to_pair(&mut self) -> Option<usize> {
@@ -281,7 +284,8 @@ impl PollState {
         if !may_look {
             return Ok(Found::Nothing);
         }
-        // The mail first: if the look then finds the queue empty, the work queues that had gone before have nothing in it.
+        // The mail first: if the look then finds the queue empty, the work queues that had gone before have nothing in
+        // it.
         self.read_mail(control);
         let any = self.look(control)?;
         // A look may find fewer completions than there are, so only an empty one shows that there are no more.
@@ -319,8 +323,8 @@ impl PollState {
         }
     }
 
-    /// The next completion names no request that this state knows. If there is mail, it may be of a work queue that was attached
-    /// since. Otherwise it is dropped and counted.
+    /// The next completion names no request that this state knows. If there is mail, it may be of a work queue that was
+    /// attached since. Otherwise it is dropped and counted.
     #[cold]
     #[inline(never)]
     fn resolve_unmatched(&mut self, control: &Control) {
@@ -329,14 +333,15 @@ impl PollState {
             // For the rest of what `look_after_mail` does.
             control.mailbox.flag();
         } else if let Some(wc) = self.end.peek() {
-            // The requests of a destroyed shared receive queue came back with its destroy, so their completions are no fault.
+            // The requests of a destroyed shared receive queue came back with its destroy, so their completions are no
+            // fault.
             self.unknown += u64::from(!self.receivers.is_of_destroyed(WorkId::from_raw(wc.wr_id)));
             self.end.skip();
         }
     }
 
-    /// The slot of a work queue that is gone and still has requests, all of whose completions have been given out. Work queues
-    /// that are gone and have none give their places back.
+    /// The slot of a work queue that is gone and still has requests, all of whose completions have been given out. Work
+    /// queues that are gone and have none give their places back.
     #[cold]
     fn next_destroyed(&mut self, control: &Control) -> Option<usize> {
         while let Some(orphan) = self.leaving.last() {
@@ -394,7 +399,8 @@ impl PollState {
         }
     }
 
-    /// Destroys a pair, and gives its places here. If the pair cannot be destroyed, what it has in flight here is leaked.
+    /// Destroys a pair, and gives its places here. If the pair cannot be destroyed, what it has in flight here is
+    /// leaked.
     fn destroy(&mut self, mut departing: DepartingPair) -> [Option<Place>; 2] {
         match departing.pair.destroy() {
             Ok(()) => departing.pair.into_places(),
@@ -406,11 +412,13 @@ impl PollState {
         }
     }
 
-    /// The completion queue goes away: takes out the completions that it still has, where they matter, and destroys the departing
-    /// pairs. False if a pair, now or earlier, could not be destroyed: the device may go on to use what is in flight.
+    /// The completion queue goes away: takes out the completions that it still has, where they matter, and destroys the
+    /// departing pairs. False if a pair, now or earlier, could not be destroyed: the device may go on to use what is in
+    /// flight.
     pub(super) fn settle(&mut self, control: &Control) -> bool {
         self.read_mail(control);
-        // Each completion, one look for the flag of each message, and as many again: a device that lies cannot keep us here.
+        // Each completion, one look for the flag of each message, and as many again: a device that lies cannot keep us
+        // here.
         let mut looks = control.room().capacity().saturating_mul(2).saturating_add(64);
         while looks > 0
             && self.needs_completions()
@@ -425,8 +433,8 @@ impl PollState {
         !self.has_leaked
     }
 
-    /// Whether completions that are in the queue matter although nobody polls any more: those of shared receives, and those of
-    /// pairs to destroy.
+    /// Whether completions that are in the queue matter although nobody polls any more: those of shared receives, and
+    /// those of pairs to destroy.
     fn needs_completions(&self) -> bool {
         !self.failed && (!self.receivers.is_empty() || !self.departing.is_empty())
     }

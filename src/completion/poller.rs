@@ -17,8 +17,9 @@ use std::sync::Arc;
 
 /// Polls one completion queue of domain `B`. Each queue has one poller, so `&mut` means that nobody else polls.
 ///
-/// It may go to another thread. Dropping it loses nothing: [`CompletionQueue::take_poller`](super::CompletionQueue::take_poller)
-/// gives the next one, and memory that nobody polls for is freed with the queue.
+/// It may go to another thread. Dropping it loses nothing:
+/// [`CompletionQueue::take_poller`](super::CompletionQueue::take_poller) gives the next one, and memory that nobody
+/// polls for is freed with the queue.
 #[doc(alias = "ibv_poll_cq")]
 pub struct Poller<B> {
     pub(super) parts: FinishOnDrop<PollerParts>,
@@ -95,9 +96,10 @@ impl<B> Poller<B> {
 
     /// The next completion; `None` if there is none now.
     ///
-    /// `ibv_poll_cq(3)`, which takes up to 16 completions at once. Each posted request comes out exactly once: with the status
-    /// that the device reported; as a success if it was unsignalled and a later one succeeded; or, after its queue pair was
-    /// destroyed or reset, as a [`Failure`](super::Failure) with [`Status::Destroyed`](crate::Status::Destroyed).
+    /// `ibv_poll_cq(3)`, which takes up to 16 completions at once. Each posted request comes out exactly once: with the
+    /// status that the device reported; as a success if it was unsignalled and a later one succeeded; or, after its
+    /// queue pair was destroyed or reset, as a [`Failure`](super::Failure) with
+    /// [`Status::Destroyed`](crate::Status::Destroyed).
     ///
     /// # Errors
     ///
@@ -108,7 +110,8 @@ impl<B> Poller<B> {
         state.next(&queue.control, true)
     }
 
-    /// Gives `f` each completion that there is now, and returns how many. Cheaper than as many calls of [`poll`](Self::poll).
+    /// Gives `f` each completion that there is now, and returns how many. Cheaper than as many calls of
+    /// [`poll`](Self::poll).
     ///
     /// Looks at the device only if nothing is left of an earlier look. If `f` panics, the rest comes next time.
     ///
@@ -129,8 +132,8 @@ impl<B> Poller<B> {
         Ok(count)
     }
 
-    /// Gives `f` each completion of the device that there is now, together with the unsignalled requests that it retires.
-    /// Returns how many requests there were. The fastest way where most requests are unsignalled.
+    /// Gives `f` each completion of the device that there is now, together with the unsignalled requests that it
+    /// retires. Returns how many requests there were. The fastest way where most requests are unsignalled.
     ///
     /// Looks at the device only if nothing is left of an earlier look. If `f` panics, the rest comes next time.
     ///
@@ -173,8 +176,8 @@ impl<B> Poller<B> {
         Ok(count)
     }
 
-    /// How many completions named no request in flight, and were dropped. Not 0 means a fault of the provider, or that another
-    /// program wrote to the memory of this one.
+    /// How many completions named no request in flight, and were dropped. Not 0 means a fault of the provider, or that
+    /// another program wrote to the memory of this one.
     pub fn unknown_completions(&self) -> u64 {
         self.parts.state.unknown()
     }

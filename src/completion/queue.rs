@@ -120,8 +120,8 @@ impl CqInner {
         self.control.mailbox.send(Message::Join(receiver));
     }
 
-    /// How long a sleeper waits before it polls without an event; `None` is for ever. `has_departing`: queue pairs wait to be
-    /// destroyed, and no event tells when it is time.
+    /// How long a sleeper waits before it polls without an event; `None` is for ever. `has_departing`: queue pairs wait
+    /// to be destroyed, and no event tells when it is time.
     pub(super) fn next_look(&self, has_departing: bool) -> Option<Duration> {
         let context = &self.domain.context;
         let departing = has_departing.then_some(LOOK_FOR_DEPARTING);
@@ -194,8 +194,8 @@ impl Drop for CqInner {
         // The poller holds this, so it was dropped before and has parked its state.
         let Some(mut state) = self.unpark() else { return };
         if state.settle(&self.control) {
-            // Each pair that was attached has been destroyed: a pair that could not be destroyed keeps this alive, or `settle`
-            // has seen it. So the device is done with whatever the ledgers still hold.
+            // Each pair that was attached has been destroyed: a pair that could not be destroyed keeps this alive, or
+            // `settle` has seen it. So the device is done with whatever the ledgers still hold.
             state.drop_in_flight();
         } else {
             // The state keeps the completion queue alive, with its channel and its domain.

@@ -1,15 +1,15 @@
-//! Changing the room of a completion queue.
+//! Changing the capacity of a completion queue.
 
 use super::poller::{Poller, PollerParts};
 use crate::device::Context;
 use crate::error::VerbError;
 use std::sync::Arc;
 
-/// Why a completion queue has the room that it had.
+/// Why a completion queue was not resized.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ResizeError {
-    /// Queue pairs have leased more than that: as many completions may still come.
+    /// Queue pairs have leased more room than that. As many completions may still come.
     #[error(
         "room for {asked} completions is less than the {leased} that queue pairs have leased: destroy some, and poll until \
          the queue is empty"
@@ -20,7 +20,7 @@ pub enum ResizeError {
         /// What is leased.
         leased: u32,
     },
-    /// No completion queue of this device has that room.
+    /// No completion queue of this device can have that capacity.
     #[error("a completion queue of this device has room for 1 to {most} completions, not {asked}")]
     OutOfRange {
         /// What was asked for.
@@ -28,26 +28,25 @@ pub enum ResizeError {
         /// The most that the device has.
         most: u32,
     },
-    /// The device cannot resize completion queues (`EOPNOTSUPP`, `ENOSYS`), or its provider is not known to bear it
-    /// (`docs/providers.md`); or it did not say what it can do.
-    #[error("the completion queue keeps its room")]
+    /// The device cannot resize completion queues (`EOPNOTSUPP`, `ENOSYS`), its provider was not reviewed for it
+    /// (`docs/providers.md`), or the device could not be queried.
+    #[error("the completion queue keeps its capacity")]
     Refused(#[source] VerbError),
-    /// The device failed in the middle. The queue is of no use any more, and its poller says
-    /// [`PollError::Failed`](super::PollError::Failed): providers have been seen that let go of the old room first.
+    /// The device failed in the middle. Some providers have freed the old queue by then, so the queue is of no use any
+    /// more, and its poller answers [`PollError::Failed`](super::PollError::Failed).
     #[error("the completion queue failed while it was resized: destroy its queue pairs")]
     Failed(#[source] VerbError),
 }
 
 impl<B> Poller<B> {
-    /// Gives the completion queue room for `entries` completions, more or fewer; what is in it stays.
+    /// Gives the completion queue room for `entries` completions. The completions in it stay.
     ///
-    /// `ibv_resize_cq(3)`. It takes the poller, so that nobody polls meanwhile. (Most providers would allow that: theirs hold the
-    /// queue's lock. Not all do, and the size itself is read without one.) Whether an armed queue stays armed is not said: arm
-    /// it again.
+    /// `ibv_resize_cq(3)`. It borrows the poller, so that nobody polls meanwhile: not all providers take the lock of
+    /// the queue. The manual page does not say whether an armed queue stays armed, so arm it again.
     ///
     /// # Errors
     ///
-    /// [`ResizeError`]: refused with all as it was, or else [`ResizeError::Failed`].
+    /// [`ResizeError::Failed`] if the queue is lost. After any other [`ResizeError`] it is as before.
     ///
     /// # Examples
     ///

@@ -14,8 +14,8 @@ use crate::memory::Buffer;
 use crate::sys;
 use std::{fmt, iter::FusedIterator, marker::PhantomData};
 
-/// Requests of one work queue that have ended together: unsignalled ones that succeeded, and a last one. Forgetting it changes
-/// nothing: the requests are still in the ledger, and the next poll finds them again.
+/// Requests of one work queue that have ended together: unsignalled ones that succeeded, and a last one. Forgetting it
+/// changes nothing: the requests are still in the ledger, and the next poll finds them again.
 pub(super) struct Retirement<'d> {
     requests: Prefix<'d, Entry>,
     statuses: &'d Statuses,
@@ -89,8 +89,8 @@ impl<'d> Retirement<'d> {
             let entry = requests.into_last();
             return (Ended::succeeded(id, &entry, origin, wc), entry);
         }
-        // Before the request leaves the ledger: then the program can see the pair drained, and begin a new life of it, to which
-        // the failure must not belong.
+        // Before the request leaves the ledger: then the program can see the pair drained, and begin a new life of it,
+        // to which the failure must not belong.
         let first = statuses.note(WorkId::from_raw(last), id.key().kind(), Status::from_raw(wc.status.0));
         (Ended::failed(id, origin.qpn(), wc, first), requests.into_last())
     }
@@ -111,8 +111,8 @@ impl<'d> Retirement<'d> {
         self.each_before_last(|_, entry| drop(entry));
     }
 
-    /// Puts the buffers of all requests into `free`, if the last [is sent](Self::is_sent) and all have buffers. Otherwise
-    /// gives back a rest.
+    /// Puts the buffers of all requests into `free`, if the last [is sent](Self::is_sent) and all have buffers.
+    /// Otherwise gives back a rest.
     #[inline(always)]
     fn into_sent_buffers<B>(self, free: &mut Vec<Buffer<B>>) -> Result<(), Self> {
         if !self.is_sent() {
@@ -152,7 +152,8 @@ impl Finish for Retirement<'_> {
 /// [`Poller::poll_retired`](super::Poller::poll_retired).
 ///
 /// The requests before the last were unsignalled and have succeeded. Dropping this drops the memory that was not taken.
-/// Forgetting it loses nothing: the same requests come again at once, so a program that forgets each of them never ends.
+/// Forgetting it loses nothing: the same requests come again at once, so a program that forgets each of them never
+/// ends.
 pub struct Retired<'p, B> {
     retirement: FinishOnDrop<Retirement<'p>>,
     brand: Branded<B>,

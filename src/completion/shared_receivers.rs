@@ -1,11 +1,11 @@
 //! The queue pairs that receive from shared receive queues, as a completion queue sees them.
 //!
-//! The id of a shared receive names its queue. The completion says in `qp_num`, which is defined for failures too, which pair
-//! took the receive. The poller moves the request from the slab of the shared queue to a ledger of that pair, which has room
-//! for one request. From there it goes on like a receive of the pair.
+//! The id of a shared receive names its queue. The completion says in `qp_num`, which is defined for failures too,
+//! which pair took the receive. The poller moves the request from the slab of the shared queue to a ledger of that
+//! pair, which has room for one request. From there it goes on like a receive of the pair.
 //!
-//! ASSUMPTION: a completion of a shared receive comes to the receive completion queue of the pair that it names in `qp_num`
-//! (`ibv_poll_cq(3)`), and a shared receive makes at most one.
+//! ASSUMPTION: a completion of a shared receive comes to the receive completion queue of the pair that it names in
+//! `qp_num` (`ibv_poll_cq(3)`), and a shared receive makes at most one.
 
 use crate::inflight::ledger::Poster;
 use crate::inflight::{Entry, SharedLedger, WorkId};
@@ -23,8 +23,8 @@ pub(crate) struct SharedReceiver {
     pub(crate) ledger: SharedLedger,
 }
 
-/// All of them, sorted by number. Several have one number if the earlier pairs have gone and their completions may still come;
-/// the earlier pair comes first.
+/// All of them, sorted by number. Several have one number if the earlier pairs have gone and their completions may
+/// still come; the earlier pair comes first.
 #[derive(Default)]
 pub(super) struct SharedReceivers(Vec<SharedReceiver>);
 
@@ -42,8 +42,8 @@ impl SharedReceivers {
         self.0.retain(|receiver| (receiver.qpn, receiver.slot) != (qpn, slot));
     }
 
-    /// Moves the request of a shared receive to the pair that its completion names, and gives the slot of that pair. `None` if
-    /// no such request is in flight, or the queue has no such pair.
+    /// Moves the request of a shared receive to the pair that its completion names, and gives the slot of that pair.
+    /// `None` if no such request is in flight, or the queue has no such pair.
     pub(super) fn move_to_pair(&mut self, wc: &sys::ibv_wc) -> Option<usize> {
         let id = WorkId::from_raw(wc.wr_id);
         let first = self.0.partition_point(|receiver| receiver.qpn < wc.qp_num);

@@ -97,8 +97,8 @@ impl<B> Success<B> {
     ///
     /// # Errors
     ///
-    /// This again, with its memory, if the request was anything else: a send or another request of this side, a datagram, a
-    /// receive into a list, or a receive that a write with immediate took.
+    /// This again, with its memory, if the request was anything else: a send or another request of this side, a
+    /// datagram, a receive into a list, or a receive that a write with immediate took.
     ///
     /// # Examples
     ///

@@ -51,8 +51,9 @@ pub struct Received<B> {
     #[doc(alias = "imm_data")]
     #[doc(alias = "IBV_WC_WITH_IMM")]
     pub immediate: Option<u32>,
-    /// The key of the memory window that the message has invalidated: compare [`BoundWindow::rkey`](crate::BoundWindow::rkey).
-    /// The handle of the window does not know; [`dealloc`](crate::BoundWindow::dealloc) it.
+    /// The key of the memory window that the message has invalidated: compare
+    /// [`BoundWindow::rkey`](crate::BoundWindow::rkey). The handle of the window does not know;
+    /// [`dealloc`](crate::BoundWindow::dealloc) it.
     #[doc(alias = "invalidated_rkey")]
     #[doc(alias = "IBV_WC_WITH_INV")]
     pub invalidated: Option<Rkey>,
@@ -102,8 +103,8 @@ pub struct Datagram<B> {
 
 /// Whether the sender of a datagram with this header has an IPv4 address.
 fn is_v4(header: &[u8; HEADER_BYTES]) -> bool {
-    // The IPv4 header is the last 20 bytes. Its first byte holds the version 4 and the length of 5 words. Byte 20 of a routing
-    // header may have that value too, but the first nibble of a routing header is a 6.
+    // The IPv4 header is the last 20 bytes. Its first byte holds the version 4 and the length of 5 words. Byte 20 of a
+    // routing header may have that value too, but the first nibble of a routing header is a 6.
     header[20] == 0x45 && header[0] >> 4 != 6
 }
 
@@ -118,8 +119,8 @@ impl<B> Datagram<B> {
         self.buffer.get(HEADER_BYTES..).unwrap_or_default()
     }
 
-    /// The 40 bytes of the global routing header, if the device wrote one; on Ethernet it always does. For an IPv4 sender the
-    /// last 20 bytes are the IPv4 header.
+    /// The 40 bytes of the global routing header, if the device wrote one; on Ethernet it always does. For an IPv4
+    /// sender the last 20 bytes are the IPv4 header.
     #[doc(alias = "ibv_grh")]
     pub fn header(&self) -> Option<&[u8; HEADER_BYTES]> {
         self.buffer.first_chunk().filter(|_| self.with_header)
@@ -135,7 +136,8 @@ impl<B> Datagram<B> {
         })
     }
 
-    /// The traffic class that it was sent with; 0 without a header. On RoCE v2 it is the DSCP and ECN byte of the IP header.
+    /// The traffic class that it was sent with; 0 without a header. On RoCE v2 it is the DSCP and ECN byte of the IP
+    /// header.
     pub fn traffic_class(&self) -> u8 {
         match self.header() {
             Some(header) if is_v4(header) => header[21],
@@ -144,7 +146,8 @@ impl<B> Datagram<B> {
         }
     }
 
-    /// The buffer: 40 bytes of header, then the message. Without a [header](Self::header) the 40 bytes may hold anything.
+    /// The buffer: 40 bytes of header, then the message. Without a [header](Self::header) the 40 bytes may hold
+    /// anything.
     pub fn into_buffer(self) -> Buffer<B> {
         self.buffer
     }

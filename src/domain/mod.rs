@@ -30,7 +30,8 @@ pub struct ProtectionDomain<B> {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NamedDomainError {
-    /// Another domain of this process has the name, or had it and still has objects. A name stands for one domain at a time.
+    /// Another domain of this process has the name, or had it and still has objects. A name stands for one domain at a
+    /// time.
     #[error("the domain name `{name}` is taken until every object of the domain that has it is dropped")]
     Taken {
         /// The name.
@@ -56,7 +57,8 @@ impl Context {
         Ok(ProtectionDomain { inner: DomainInner::new(&self.0, Some(claim))?, brand: PhantomData })
     }
 
-    /// A protection domain whose objects are compared at run time: see [`Checked`]. There may be any number of such domains.
+    /// A protection domain whose objects are compared at run time: see [`Checked`]. There may be any number of such
+    /// domains.
     ///
     /// `ibv_alloc_pd(3)`.
     ///
@@ -78,7 +80,8 @@ impl Context {
     ///
     /// # Examples
     ///
-    /// An error that holds an object of the domain cannot leave either. Such errors have a method `into_cause`, whose result can.
+    /// An error that holds an object of the domain cannot leave either. Such errors have a method `into_cause`, whose
+    /// result can.
     ///
     /// ```
     /// use interlock::{Context, Limits};

@@ -47,8 +47,8 @@ static_assertions::assert_eq_size!(Entry, Option<Entry>, u64);
 
 // SAFETY: owns one of three types (0), each of which is `Send`: see the assertions below.
 unsafe impl Send for Entry {}
-// SAFETY: a shared entry gives out shared references to that type, and all three are `Sync`. The one method that changes
-// something, `fill`, stores atomics.
+// SAFETY: a shared entry gives out shared references to that type, and all three are `Sync`. The one method that
+// changes something, `fill`, stores atomics.
 unsafe impl Sync for Entry {}
 static_assertions::assert_impl_all!(Part: Send, Sync);
 static_assertions::assert_impl_all!(BufferList<()>: Send, Sync);
@@ -194,7 +194,8 @@ impl Entry {
         unsafe { Part::from_raw(ManuallyDrop::new(self).untagged()) }
     }
 
-    /// The memory. `B` is the brand of the queue that the request was posted to, which was also the brand of the memory.
+    /// The memory. `B` is the brand of the queue that the request was posted to, which was also the brand of the
+    /// memory.
     #[inline(always)]
     pub(crate) fn into_memory<B>(self) -> PostedMemory<B> {
         match self.form() {

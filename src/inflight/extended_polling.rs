@@ -1,11 +1,11 @@
-//! Polling through `ibv_start_poll`, `ibv_next_poll` and `ibv_end_poll`. One look copies up to [`BATCH`] completions into an
-//! array, as `ibv_poll_cq` does, so that all that follows is the same for both ways of polling.
+//! Polling through `ibv_start_poll`, `ibv_next_poll` and `ibv_end_poll`. One look copies up to [`BATCH`] completions
+//! into an array, as `ibv_poll_cq` does, so that all that follows is the same for both ways of polling.
 //!
-//! Between start and end the provider holds the lock of the queue, which the end of a queue pair takes too. So no code of the
-//! program runs there.
+//! Between start and end the provider holds the lock of the queue, which the end of a queue pair takes too. So no code
+//! of the program runs there.
 //!
-//! ASSUMPTION: these functions do what `ibv_create_cq_ex(3)` says; and `ibv_start_poll` and `ibv_next_poll` order what the
-//! device wrote before what is read after them, as `ibv_poll_cq` does.
+//! ASSUMPTION: these functions do what `ibv_create_cq_ex(3)` says; and `ibv_start_poll` and `ibv_next_poll` order what
+//! the device wrote before what is read after them, as `ibv_poll_cq` does.
 #![allow(unsafe_code, reason = "calls the poll functions of an extended completion queue")]
 
 use super::raw_completion_queue::BATCH;
@@ -76,8 +76,8 @@ pub(super) struct ExtendedContext {
 }
 
 impl ExtendedContext {
-    /// A queue pair for datagrams was attached. This comes before its first post, so a look that finds a completion of the
-    /// pair sees it.
+    /// A queue pair for datagrams was attached. This comes before its first post, so a look that finds a completion of
+    /// the pair sees it.
     pub(super) fn expect_datagrams(&self) {
         self.datagrams.store(true, Ordering::Relaxed);
     }
@@ -98,7 +98,8 @@ impl<'q> Look<'q> {
     ///
     /// # Safety
     ///
-    /// `cq` is an `ibv_cq_ex` as (0) asks for, and `to` has room for [`BATCH`] completions; both for the length of `'q`.
+    /// `cq` is an `ibv_cq_ex` as (0) asks for, and `to` has room for [`BATCH`] completions; both for the length of
+    /// `'q`.
     #[inline(always)]
     unsafe fn new(cq: *mut ibv_cq, to: *mut ibv_wc) -> (Self, &'q mut [ibv_wc; BATCH]) {
         // SAFETY: alive (caller), so not null.
@@ -117,8 +118,8 @@ impl<'q> Look<'q> {
     /// Calls a function of the queue, other than start.
     #[inline(always)]
     fn call<R>(self, function: unsafe fn(*mut ibv_cq_ex) -> R) -> R {
-        // SAFETY: alive, with all these functions (0). `copy` and the two polls call them only between start and end, where
-        // there is a current completion.
+        // SAFETY: alive, with all these functions (0). `copy` and the two polls call them only between start and end,
+        // where there is a current completion.
         unsafe { function(self.cq.as_ptr()) }
     }
 
@@ -134,7 +135,8 @@ impl<'q> Look<'q> {
         unsafe { &*self.fields().cq_context.cast::<ExtendedContext>() }
     }
 
-    /// A completion was lost, and nobody knows of which request. Those before it are given out, and the next look fails.
+    /// A completion was lost, and nobody knows of which request. Those before it are given out, and the next look
+    /// fails.
     #[cold]
     fn fail_next(self) {
         unsafe extern "C" fn failed(_: *mut ibv_cq_ex, _: *mut ibv_poll_cq_attr) -> c_int {
@@ -144,8 +146,8 @@ impl<'q> Look<'q> {
         unsafe { (*self.cq.as_ptr()).start_poll = Some(failed) };
     }
 
-    /// Copies what the library reads of the current completion. Each field is written as wide as it is read later: a load
-    /// that spans two stores would wait for both.
+    /// Copies what the library reads of the current completion. Each field is written as wide as it is read later: a
+    /// load that spans two stores would wait for both.
     #[inline(always)]
     fn copy(self, to: &mut ibv_wc) {
         let id = WorkId::from_raw(self.fields().wr_id);
@@ -193,8 +195,9 @@ impl<'q> Look<'q> {
     }
 }
 
-/// Like `ibv_poll_cq`, for an extended queue: takes up to [`BATCH`] completions, whatever count the caller asks for, and
-/// writes of each the fields that the library reads of one of its kind. Fewer than `BATCH` means that there are no more.
+/// Like `ibv_poll_cq`, for an extended queue: takes up to [`BATCH`] completions, whatever count the caller asks for,
+/// and writes of each the fields that the library reads of one of its kind. Fewer than `BATCH` means that there are no
+/// more.
 ///
 /// # Safety
 ///

@@ -1,4 +1,5 @@
-//! What posting and polling share, and neither owns: who owns what is in flight.
+//! What posting and polling share, and neither owns: the ledgers of requests in flight, the mailbox between the two
+//! sides, and the owned handles of the device's objects.
 
 pub(crate) mod entry;
 mod extended_polling;
@@ -31,10 +32,10 @@ pub use status::{FaultSide, Status};
 pub use work_id::WorkId;
 pub(crate) use work_id::{MAX_SHARED, MAX_SLOTS, QueueKey, QueueKind};
 
-/// How many bytes of routing header come in front of each datagram that is received.
+/// The bytes of routing header in front of each datagram that is received.
 pub(crate) const HEADER_BYTES: usize = 40;
 
-/// Says that its caller is rarely where it calls this. Nothing is left of the call.
+/// Marks the branch in which it is called as unlikely. The call itself leaves no code.
 #[cold]
 #[inline(never)]
 pub(crate) fn unlikely() {}

@@ -1,8 +1,8 @@
 //! A lock that keeps polls and resets apart.
 //!
-//! Some providers change a queue pair while they poll its completion queue, and a reset of the pair does not take the lock
-//! of that poll (`Teardown::Polled` of the reviewed providers). For them each poll and each reset takes this lock. Polls of
-//! other providers take no lock.
+//! Some providers change a queue pair while they poll its completion queue, and a reset of the pair does not take the
+//! lock of that poll (`Teardown::Polled` of the reviewed providers). For them each poll and each reset takes this lock.
+//! Polls of other providers take no lock.
 
 use crate::sync::lock;
 use crate::sys::ibv_cq;

@@ -11,8 +11,8 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::{mem, ptr::NonNull, sync::Arc};
 
-/// A pointer to an object of the device. Having it allows nothing: a verb on it takes `unsafe` code, which answers for the
-/// object being alive.
+/// A pointer to an object of the device. Having it allows nothing: a verb on it takes `unsafe` code, which answers for
+/// the object being alive.
 pub(super) struct ObjectPtr<T>(pub(super) NonNull<T>);
 
 // SAFETY: verbs may be called from any thread (see `ContextInner`), and only `unsafe` code uses the pointer.
@@ -53,8 +53,8 @@ impl RawChannel {
         self.fd
     }
 
-    /// Takes and acknowledges one event, if there is one; gives the address of its completion queue, which may be gone by
-    /// now.
+    /// Takes and acknowledges one event, if there is one; gives the address of its completion queue, which may be gone
+    /// by now.
     pub(crate) fn take_event(&self) -> Result<Option<usize>, VerbError> {
         // SAFETY: alive (0).
         let event = unsafe { self.domain.context.provider.take_cq_event_of(self.raw.0) }?;

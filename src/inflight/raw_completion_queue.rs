@@ -1,7 +1,7 @@
 //! Owned completion queues, and the one end of each that polls.
 //!
-//! ASSUMPTION: a queue has at least the room that was asked for; a request's completion comes after the device's last access
-//! to its memory; and `ibv_poll_cq` orders what the device wrote before what is read after it.
+//! ASSUMPTION: a queue has at least the room that was asked for; a request's completion comes after the device's last
+//! access to its memory; and `ibv_poll_cq` orders what the device wrote before what is read after it.
 #![allow(unsafe_code, reason = "calls verbs on the completion queue that it owns")]
 
 use super::extended_polling::{self, ExtendedContext};
@@ -53,8 +53,8 @@ impl RawCompletionQueue {
         PollEnd::of(Self::own(raw, channel, None), poll, request_notify, entries)
     }
 
-    /// `ibv_create_cq_ex`, polled through `ibv_start_poll`; otherwise the same. `EOPNOTSUPP`: the device has no such queues,
-    /// or its provider was not reviewed for them.
+    /// `ibv_create_cq_ex`, polled through `ibv_start_poll`; otherwise the same. `EOPNOTSUPP`: the device has no such
+    /// queues, or its provider was not reviewed for them.
     pub(crate) fn create_extended(channel: &Arc<RawChannel>, entries: u32, vector: u32) -> Result<PollEnd, VerbError> {
         let context = &channel.domain().context;
         let (_, request_notify) = functions(channel.domain())?;
@@ -129,7 +129,8 @@ fn functions(domain: &DomainInner) -> Result<(PollCq, RequestNotify), VerbError>
     both.ok_or(VerbError::new("ibv_poll_cq", libc::EOPNOTSUPP))
 }
 
-/// The one end of a completion queue that polls, with the completions that were taken from the device and not given out.
+/// The one end of a completion queue that polls, with the completions that were taken from the device and not given
+/// out.
 pub(crate) struct PollEnd {
     queue: Arc<RawCompletionQueue>,
     /// # Invariants
@@ -182,8 +183,8 @@ impl PollEnd {
 
     /// Asks the device for [`BATCH`] completions at most. `None`: it has none.
     ///
-    /// The first of them must be [given out](Pending::give_out) or [kept](Pending::keep): until then this end does not know
-    /// which completion is next.
+    /// The first of them must be [given out](Pending::give_out) or [kept](Pending::keep): until then this end does not
+    /// know which completion is next.
     #[inline(always)]
     pub(crate) fn take(&mut self) -> Result<Option<Pending<'_>>, PollFailed> {
         // SAFETY: alive, since `queue` is; only this end polls, of which there is one; there is room for `BATCH` (1).
@@ -241,8 +242,8 @@ impl PollEnd {
     /// `ibv_resize_cq` to at least `entries` completions.
     pub(crate) fn resize(&mut self, entries: u32) -> Result<(), VerbError> {
         let provider = self.queue.domain.context.provider;
-        // SAFETY: alive, since `queue` is; only this end polls or resizes, of which there is one. The size is read nowhere
-        // else once the queue was made.
+        // SAFETY: alive, since `queue` is; only this end polls or resizes, of which there is one. The size is read
+        // nowhere else once the queue was made.
         unsafe { provider.resize_cq(self.raw.0, entries) }
     }
 }

@@ -44,8 +44,8 @@ impl<T> Retirer<T> {
         self.0.0.end_of_posted() != self.oldest()
     }
 
-    /// Lets the next value of an empty ledger, of which `poster` is the other end, have this id. False, without a change,
-    /// if the ledger is not empty or the other end is of another one.
+    /// Lets the next value of an empty ledger, of which `poster` is the other end, have this id. False, without a
+    /// change, if the ledger is not empty or the other end is of another one.
     pub(crate) fn restart(&mut self, poster: &mut Poster<T>, id: u64) -> bool {
         let at = self.0.0;
         let may = at.is(poster.held.0) && !self.has_any();
@@ -57,8 +57,8 @@ impl<T> Retirer<T> {
         may
     }
 
-    /// Takes the oldest value out, as the poller does for the completion of the request with `id`; says how many requests
-    /// were ahead of that one.
+    /// Takes the oldest value out, as the poller does for the completion of the request with `id`; says how many
+    /// requests were ahead of that one.
     #[cfg(test)]
     pub(crate) fn retire(&mut self, id: u64) -> Option<(T, u32)> {
         let prefix = self.lend().prefix_to(id)?;
@@ -119,8 +119,8 @@ pub(crate) struct Prefix<'r, T> {
     ///
     /// 0. `oldest` is the oldest id in the ledger.
     oldest: u64,
-    /// 1. Each id from `oldest` to `last`, both included, is in flight. The poster does not take these values back, since
-    ///    the device has their requests; only this end takes them out, and its borrow is here.
+    /// 1. Each id from `oldest` to `last`, both included, is in flight. The poster does not take these values back,
+    ///    since the device has their requests; only this end takes them out, and its borrow is here.
     last: u64,
     retirer: PhantomData<&'r mut Retirer<T>>,
 }
@@ -149,7 +149,8 @@ impl<T> Prefix<'_, T> {
         // SAFETY: in flight (1), and this end retires.
         let value = match unsafe { self.at.take_alone() } {
             Some(alone) => alone,
-            // SAFETY: in flight (1), so the cell holds a value, which was written before the `posted` that this end acquired.
+            // SAFETY: in flight (1), so the cell holds a value, which was written before the `posted` that this end
+            // acquired.
             None => unsafe { self.at.read(id) },
         };
         self.oldest = after(id, 1);
@@ -177,8 +178,8 @@ impl<T> Prefix<'_, T> {
         self.take_first()
     }
 
-    /// Takes out the values before the last, and gives `f` each with its id. The poster sees their cells free at the end,
-    /// also where `f` panics.
+    /// Takes out the values before the last, and gives `f` each with its id. The poster sees their cells free at the
+    /// end, also where `f` panics.
     #[inline(always)]
     pub(crate) fn each_before_last(&mut self, mut f: impl FnMut(u64, T)) {
         /// Accounts for the values that were taken out.
@@ -202,8 +203,8 @@ impl<T> Prefix<'_, T> {
             let row_end = after(progress.next, row.len().min(between(progress.next, end)));
             while progress.next != row_end {
                 let id = progress.next;
-                // SAFETY: in flight (1), so there is a value, written before the `posted` that this end acquired; and the
-                // row has as many cells as this loop has rounds.
+                // SAFETY: in flight (1), so there is a value, written before the `posted` that this end acquired; and
+                // the row has as many cells as this loop has rounds.
                 let value = unsafe { row.read() };
                 progress.next = after(id, 1);
                 f(id, value);
@@ -221,8 +222,8 @@ impl<T> Prefix<'_, T> {
         }
     }
 
-    /// The cells of the values from the oldest to before `end`, as far as they lie side by side. `end` is at most the id
-    /// after the last.
+    /// The cells of the values from the oldest to before `end`, as far as they lie side by side. `end` is at most the
+    /// id after the last.
     #[inline(always)]
     pub(super) fn row_to(&mut self, end: u64) -> Row<T> {
         self.put_with_others();
@@ -263,11 +264,11 @@ impl Prefix<'_, Entry> {
         while self.ahead() != 0 && self.take_row(free, self.last) {}
     }
 
-    /// Takes out the values from the oldest to before `end`, as far as they lie side by side, if all of them are buffers
-    /// and `free` has room for them. There must be one at least, and `end` is at most the id after the last.
+    /// Takes out the values from the oldest to before `end`, as far as they lie side by side, if all of them are
+    /// buffers and `free` has room for them. There must be one at least, and `end` is at most the id after the last.
     ///
-    /// The loop copies the words first and asks afterwards whether all of them were buffers, so that the compiler makes it
-    /// one of vector instructions.
+    /// The loop copies the words first and asks afterwards whether all of them were buffers, so that the compiler makes
+    /// it one of vector instructions.
     #[inline(always)]
     fn take_row<B>(&mut self, free: &mut Vec<Buffer<B>>, end: u64) -> bool {
         let row = self.row_to(end);
@@ -275,8 +276,8 @@ impl Prefix<'_, Entry> {
         let Some(places) = free.spare_capacity_mut().get_mut(..count as usize) else { return false };
         let mut bits = 0;
         for (at, place) in (0..count).zip(places) {
-            // SAFETY: in the row, and in flight (1). If all are buffers the copy is the value from here on, else it is not
-            // used.
+            // SAFETY: in the row, and in flight (1). If all are buffers the copy is the value from here on, else it is
+            // not used.
             let entry = unsafe { row.copy(at) };
             bits |= entry.bits();
             *place = ManuallyDrop::into_inner(entry).into_maybe_buffer();
@@ -350,8 +351,8 @@ impl<T> AnyOrderRetirer<T> {
         let (at, mut oldest) = (self.retirer.0.0, self.retirer.oldest());
         // SAFETY: the oldest value is in flight, and this end retires.
         let alone = if id == oldest { unsafe { at.take_alone() } } else { None };
-        // SAFETY: in flight and not taken before, so the cell holds a value, which was written before the `posted` that this
-        // end acquired.
+        // SAFETY: in flight and not taken before, so the cell holds a value, which was written before the `posted` that
+        // this end acquired.
         let value = alone.unwrap_or_else(|| unsafe { at.read(id) });
         self.flip(id);
         while self.is_taken(oldest) {
@@ -371,8 +372,8 @@ impl<T> AnyOrderRetirer<T> {
 pub(crate) struct Retirers<T> {
     /// # Invariants
     ///
-    /// 0. `mask + 1` places, a power of two. A place that no queue has holds a retirer of `nothing`, so that a look at any
-    ///    place needs no question.
+    /// 0. `mask + 1` places, a power of two. A place that no queue has holds a retirer of `nothing`, so that a look at
+    ///    any place needs no question.
     places: Vec<Retirer<T>>,
     mask: usize,
     nothing: Nothing<T>,
@@ -384,8 +385,8 @@ impl<T> Retirers<T> {
         Self { places: vec![nothing.retirer()], mask: 0, nothing }
     }
 
-    /// The retirer in the place that the low bits of the id name. An id of no queue may find the retirer of another queue,
-    /// where it is not in flight.
+    /// The retirer in the place that the low bits of the id name. An id of no queue may find the retirer of another
+    /// queue, where it is not in flight.
     #[inline(always)]
     pub(crate) fn of(&mut self, id: u64) -> RetirerRef<'_, T> {
         // SAFETY: at most `mask`, so there is such a place (0).
