@@ -20,7 +20,7 @@ use super::transport::Carries;
 use crate::device::ContextInner;
 use crate::domain::Brand;
 use crate::error::VerbError;
-use crate::inflight::ledger::Row;
+use crate::inflight::ledger::CellRow;
 use crate::inflight::{Entry, Operation, WorkId};
 use crate::memory::Descriptor;
 use crate::seal::KEY;
@@ -319,7 +319,7 @@ impl Extended {
     #[inline(always)]
     pub(super) unsafe fn add_plain<B, M: Stageable<B>>(
         self,
-        row: &mut Row<Entry>,
+        row: &mut CellRow<Entry>,
         mut memory: M,
         action: &Action,
         length: u32,
@@ -346,7 +346,7 @@ impl Extended {
         queue: &SendQueue,
         next_id: &mut WorkId,
         count: usize,
-        row: &mut Row<Entry>,
+        row: &mut CellRow<Entry>,
         items: &mut Taking<'_, X>,
         make: &mut impl FnMut(X) -> WorkRequest<M, K>,
     ) -> Option<WorkRequest<M, K>> {

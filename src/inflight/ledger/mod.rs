@@ -28,8 +28,8 @@ use crate::domain::Blocks;
 
 pub(crate) use poster::{Detour, Poster};
 pub(crate) use retirer::{AnyOrderRetirer, Prefix, Retirer, Retirers};
-use ring::Held;
-pub(crate) use ring::{Origin, Row};
+use ring::LedgerRef;
+pub(crate) use ring::{CellRow, Origin};
 use std::marker::PhantomData;
 use std::sync::Arc;
 
@@ -63,12 +63,12 @@ fn is_between(oldest: u64, id: u64, posted: u64) -> bool {
 /// The two ends of a new ledger for `depth` requests in flight, 1 to [`MAX_DEPTH`]. The first request has the id
 /// `first`.
 pub(crate) fn ledger<T>(pool: &Arc<Blocks>, depth: u32, first: u64, origin: Origin) -> (Poster<T>, Retirer<T>) {
-    let held = Held::new(pool, depth.clamp(1, MAX_DEPTH), first, origin);
+    let held = LedgerRef::new(pool, depth.clamp(1, MAX_DEPTH), first, origin);
     (Poster { held: held.clone(), own: PhantomData }, Retirer(held))
 }
 
 /// A ledger that nobody posts to, for places without a work queue.
-pub(crate) struct Nothing<T>(Held<T>);
+pub(crate) struct Nothing<T>(LedgerRef<T>);
 
 impl<T> Nothing<T> {
     pub(crate) fn new() -> Self {

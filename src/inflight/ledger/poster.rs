@@ -1,7 +1,7 @@
 //! The end of a ledger that posts.
 #![allow(unsafe_code, reason = "a ring with two owners")]
 
-use super::ring::{At, BLOCKED, Held, Row};
+use super::ring::{BLOCKED, CellRow, LedgerPtr, LedgerRef};
 use super::{STEP, after, between};
 use crate::inflight::unlikely;
 use crate::sync::Ordering;
@@ -12,7 +12,7 @@ pub(crate) struct Poster<T, P = ()> {
     /// # Invariants
     ///
     /// 0. There is a `P` in the ledger's line, which nobody else uses; nor does anybody else write `posted`.
-    pub(super) held: Held<T>,
+    pub(super) held: LedgerRef<T>,
     pub(super) own: PhantomData<P>,
 }
 
@@ -35,7 +35,7 @@ impl<T> Poster<T> {
 
 impl<T, P> Poster<T, P> {
     #[inline(always)]
-    fn ledger(&self) -> At<T> {
+    fn ledger(&self) -> LedgerPtr<T> {
         self.held.0
     }
 
@@ -100,7 +100,7 @@ impl<T, P> Poster<T, P> {
 
     /// The cells for the values from `id` on, one of the next. To write to one is to [write ahead](Self::write_at).
     #[inline(always)]
-    pub(crate) fn row(&self, id: u64) -> Row<T> {
+    pub(crate) fn row(&self, id: u64) -> CellRow<T> {
         self.ledger().row(id)
     }
 
@@ -163,7 +163,7 @@ impl<T, P> Poster<T, P> {
 
 /// Where the next value of a ledger goes, looked up once: a look at what retired lets the compiler keep nothing.
 pub(crate) struct Next<'p, T> {
-    ledger: At<T>,
+    ledger: LedgerPtr<T>,
     id: u64,
     /// Which keeps the ledger alive.
     poster: PhantomData<&'p Poster<T>>,
@@ -247,7 +247,7 @@ impl<T> Open<'_, T> {
 
 /// Why posts to a ledger cannot go the short way, bit by bit; 0 if they can. Kept where the ledger is, since each post writes
 /// to that line anyway.
-pub(crate) struct Detour<T>(pub(super) Held<T>);
+pub(crate) struct Detour<T>(pub(super) LedgerRef<T>);
 
 impl<T> Detour<T> {
     pub(crate) fn bits(&self) -> u32 {

@@ -1,7 +1,7 @@
 //! The end of a ledger that takes values out.
 #![allow(unsafe_code, reason = "takes values out of the cells of a ring")]
 
-use super::ring::{At, Held, Origin, Row};
+use super::ring::{CellRow, LedgerPtr, LedgerRef, Origin};
 use super::{Nothing, Poster, after, between, is_between};
 use crate::inflight::{Entry, WorkId};
 use crate::memory::Buffer;
@@ -10,7 +10,7 @@ use core::marker::PhantomData;
 use core::mem::ManuallyDrop;
 
 /// The end of a ledger that takes values out. One word, so that a poller with many queues touches few cache lines.
-pub(crate) struct Retirer<T>(pub(super) Held<T>);
+pub(crate) struct Retirer<T>(pub(super) LedgerRef<T>);
 
 impl<T> Retirer<T> {
     /// The same as a word that stays in a register.
@@ -68,7 +68,7 @@ impl<T> Retirer<T> {
 }
 
 /// A [`Retirer`] that is lent, as a word in a register.
-pub(crate) struct RetirerRef<'r, T>(At<T>, PhantomData<&'r mut Retirer<T>>);
+pub(crate) struct RetirerRef<'r, T>(LedgerPtr<T>, PhantomData<&'r mut Retirer<T>>);
 
 impl<'r, T> RetirerRef<'r, T> {
     /// The id of the oldest value in flight; of the next one if none is.
@@ -114,7 +114,7 @@ impl<'r, T> RetirerRef<'r, T> {
 /// The oldest values in flight, up to one whose request has completed. Where the queue retires prefixes, all of their
 /// requests have ended, so all of the values may be taken out. Values that are not taken stay in the ledger.
 pub(crate) struct Prefix<'r, T> {
-    at: At<T>,
+    at: LedgerPtr<T>,
     /// # Invariants
     ///
     /// 0. `oldest` is the oldest id in the ledger.
@@ -184,7 +184,7 @@ impl<T> Prefix<'_, T> {
     pub(crate) fn each_before_last(&mut self, mut f: impl FnMut(u64, T)) {
         /// Accounts for the values that were taken out.
         struct Progress<'t, T> {
-            at: At<T>,
+            at: LedgerPtr<T>,
             oldest: &'t mut u64,
             next: u64,
         }
@@ -225,7 +225,7 @@ impl<T> Prefix<'_, T> {
     /// The cells of the values from the oldest to before `end`, as far as they lie side by side. `end` is at most the
     /// id after the last.
     #[inline(always)]
-    pub(super) fn row_to(&mut self, end: u64) -> Row<T> {
+    pub(super) fn row_to(&mut self, end: u64) -> CellRow<T> {
         self.put_with_others();
         self.at.row(self.oldest).at_most(between(self.oldest, end))
     }
@@ -234,7 +234,7 @@ impl<T> Prefix<'_, T> {
     ///
     /// # Safety
     ///
-    /// They are in flight, and were [copied](Row::copy) out; only the copies are used from here on.
+    /// They are in flight, and were [copied](CellRow::copy) out; only the copies are used from here on.
     #[inline(always)]
     pub(super) unsafe fn took(&mut self, count: u32) {
         self.oldest = after(self.oldest, count);

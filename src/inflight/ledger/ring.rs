@@ -33,7 +33,7 @@ pub(super) struct Ledger<T> {
     /// 4. The number of cells, a power of two, less one.
     mask: u32,
     pub(super) origin: Origin,
-    /// 5. How many [`Held`] there are. The last one frees the memory. The count cannot overflow: a work queue has three
+    /// 5. How many [`LedgerRef`] there are. The last one frees the memory. The count cannot overflow: a work queue has three
     ///    or four holders, and [`Nothing`](super::Nothing) has one for each slot of a completion queue.
     holders: AtomicU32,
     /// The index of the block in its chunk.
@@ -86,27 +86,27 @@ impl Origin {
 }
 
 /// A pointer to a ledger.
-pub(super) struct At<T>(
+pub(super) struct LedgerPtr<T>(
     /// # Invariants
     ///
     /// 0. Points to the line of a ledger, with its cells behind. Whoever has this pointer keeps the ledger alive.
     pub(super) NonNull<Ledger<T>>,
 );
 
-impl<T> Clone for At<T> {
+impl<T> Clone for LedgerPtr<T> {
     fn clone(&self) -> Self {
         *self
     }
 }
-impl<T> Copy for At<T> {}
+impl<T> Copy for LedgerPtr<T> {}
 
 // SAFETY: one end at a time touches a cell (ledger 0), and the counters hand it over with release and acquire. The room
 // that `own` gives is the poster's, which is `Send` and `Sync` only if what it keeps there is.
-unsafe impl<T: Send> Send for At<T> {}
+unsafe impl<T: Send> Send for LedgerPtr<T> {}
 // SAFETY: as for `Send`; shared access goes through the same counters.
-unsafe impl<T: Send> Sync for At<T> {}
+unsafe impl<T: Send> Sync for LedgerPtr<T> {}
 
-impl<T> Deref for At<T> {
+impl<T> Deref for LedgerPtr<T> {
     type Target = Ledger<T>;
 
     #[inline(always)]
@@ -188,7 +188,7 @@ impl<T> Ledger<T> {
     }
 }
 
-impl<T> At<T> {
+impl<T> LedgerPtr<T> {
     /// Whether both are the same ledger.
     pub(super) fn is(self, other: Self) -> bool {
         self.0 == other.0
@@ -215,9 +215,9 @@ impl<T> At<T> {
 
     /// The cells from that of this id to the end of the ring.
     #[inline(always)]
-    pub(super) fn row(self, id: u64) -> Row<T> {
+    pub(super) fn row(self, id: u64) -> CellRow<T> {
         let index = (id >> NAME_BITS) as u32 & self.mask;
-        Row { next: self.cell(index as usize), len: self.mask - index + 1 }
+        CellRow { next: self.cell(index as usize), len: self.mask - index + 1 }
     }
 
     /// Moves the value out of a cell.
@@ -244,21 +244,21 @@ impl<T> At<T> {
 }
 
 /// Keeps a ledger alive.
-pub(super) struct Held<T>(
+pub(super) struct LedgerRef<T>(
     /// # Invariants
     ///
     /// 0. The ledger is alive, since its `holders` counts this one.
-    pub(super) At<T>,
+    pub(super) LedgerPtr<T>,
 );
 
-impl<T> Clone for Held<T> {
+impl<T> Clone for LedgerRef<T> {
     fn clone(&self) -> Self {
         self.0.holders.fetch_add(1, Ordering::Relaxed);
         Self(self.0)
     }
 }
 
-impl<T> Drop for Held<T> {
+impl<T> Drop for LedgerRef<T> {
     fn drop(&mut self) {
         // Release by each holder and acquire by the last: what the others did with the ledger comes before its end.
         if self.0.holders.fetch_sub(1, Ordering::AcqRel) == 1 {
@@ -268,14 +268,14 @@ impl<T> Drop for Held<T> {
     }
 }
 
-impl<T> Held<T> {
+impl<T> LedgerRef<T> {
     /// A new ledger for `depth` values, whose first id is `first`.
     pub(super) fn new(pool: &Arc<Blocks>, depth: u32, first: u64, origin: Origin) -> Self {
         const { assert!(align_of::<Ledger<T>>() <= align_of::<Line>() && align_of::<Cell<T>>() <= align_of::<Line>()) };
         const { assert!(size_of::<Ledger<T>>() <= CELLS && CELLS.is_multiple_of(align_of::<Line>())) };
         let cells = depth.next_power_of_two();
-        let Block { at, index: block } = pool.take(At::<T>::lines(cells as usize));
-        let at = At(at.cast());
+        let Block { at, index: block } = pool.take(LedgerPtr::<T>::lines(cells as usize));
+        let at = LedgerPtr(at.cast());
         let ledger = Ledger {
             posted: AtomicU64::new(first),
             retired: AtomicU64::new(first),
@@ -315,12 +315,12 @@ impl<T> Held<T> {
         // SAFETY: `new` has written it, and it has no user any more.
         unsafe { at.0.drop_in_place() };
         // SAFETY: `new` has taken the block with this many lines, and it has no user any more.
-        unsafe { Blocks::give_back(block, At::<T>::lines(cells)) };
+        unsafe { Blocks::give_back(block, LedgerPtr::<T>::lines(cells)) };
     }
 }
 
 /// Cells that lie side by side, for consecutive ids.
-pub(crate) struct Row<T> {
+pub(crate) struct CellRow<T> {
     /// # Invariants
     ///
     /// 0. The ledger has `len` cells from `next` on. Whoever has this keeps the ledger alive.
@@ -328,7 +328,7 @@ pub(crate) struct Row<T> {
     len: u32,
 }
 
-impl<T> Row<T> {
+impl<T> CellRow<T> {
     #[inline(always)]
     pub(crate) fn len(&self) -> u32 {
         self.len
