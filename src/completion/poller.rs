@@ -91,7 +91,7 @@ impl<B> Poller<B> {
         options: &CompletionQueueOptions,
     ) -> Result<(CompletionQueue<B>, Self), CompletionQueueError> {
         let (queue, state) = CqInner::create(channel, entries, options)?;
-        Ok((CompletionQueue::of(Arc::clone(&queue)), Self::new(queue, state)))
+        Ok((CompletionQueue { inner: Arc::clone(&queue), brand: PhantomData }, Self::new(queue, state)))
     }
 
     /// The next completion; `None` if there is none now.

@@ -30,14 +30,10 @@ const LOOK_FOR_FLUSHED: Duration = Duration::from_millis(50);
 #[doc(alias = "ibv_destroy_cq")]
 pub struct CompletionQueue<B> {
     pub(crate) inner: Arc<CqInner>,
-    brand: Branded<B>,
+    pub(super) brand: Branded<B>,
 }
 
 impl<B> CompletionQueue<B> {
-    pub(super) fn of(inner: Arc<CqInner>) -> Self {
-        Self { inner, brand: PhantomData }
-    }
-
     /// The name of the queue, which tells it from others in events.
     pub fn id(&self) -> CompletionQueueId {
         self.inner.id
@@ -56,7 +52,7 @@ impl<B> CompletionQueue<B> {
 
 impl<B> Clone for CompletionQueue<B> {
     fn clone(&self) -> Self {
-        Self::of(Arc::clone(&self.inner))
+        Self { inner: Arc::clone(&self.inner), brand: PhantomData }
     }
 }
 

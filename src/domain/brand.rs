@@ -49,7 +49,7 @@ pub(crate) type Branded<B> = PhantomData<fn(B) -> B>;
 ///
 /// - D1: memory is posted to queue pairs of its own protection domain only.
 /// - D2: a queue pair completes on completion queues of its own domain.
-/// - D3: the brands of two scoped domains never unify, whatever code comes after the mix-up.
+/// - D3: the brands of two scoped domains never unify, whatever follows.
 /// - D4: nothing of a scoped domain leaves its closure.
 /// - D5: everything of a domain is invariant in its brand.
 /// - D6: a brand cannot be made up.
