@@ -439,14 +439,22 @@ impl PollState {
         !self.failed && (!self.receivers.is_empty() || !self.departing.is_empty())
     }
 
-    /// Drops what is in flight. The device is done with all of it.
-    pub(super) fn drop_in_flight(mut self) {
+    /// Ends the polling. What is in flight is all that remains.
+    pub(super) fn into_in_flight(self) -> InFlight {
+        InFlight { retirers: self.retirers, out_of_order: self.out_of_order }
+    }
+}
+
+/// What is in flight on a completion queue that nobody polls any more. The device is done with all of it, so it is dropped.
+pub(super) struct InFlight {
+    retirers: Retirers<Entry>,
+    out_of_order: OutOfOrder,
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
         self.out_of_order.drain().for_each(drop);
-        for mut retirer in self.retirers.into_all() {
-            while let Some(entry) = retirer.take() {
-                drop(entry);
-            }
-        }
+        self.retirers.drain().for_each(drop);
     }
 }
 

@@ -5,7 +5,7 @@ use super::departing::Departing;
 use super::event_channel::EventChannel;
 use super::message::{Attached, Message, Orphan, Place};
 use super::options::{CompletionQueueError, CompletionQueueOptions, Polling};
-use super::poll_state::PollState;
+use super::poll_state::{InFlight, PollState};
 use super::shared_receivers::SharedReceiver;
 use crate::device::CompletionQueueId;
 use crate::domain::DomainInner;
@@ -73,6 +73,9 @@ pub(crate) struct CqInner {
     pub(super) waker: Arc<Waker>,
     /// The state of a poller that was dropped, for the next poller or for the end of the queue.
     parked: Mutex<Option<Box<PollState>>>,
+    /// What was in flight when the queue was dropped. It stands behind `raw`, so that it is dropped after the queue was
+    /// destroyed.
+    in_flight: Option<InFlight>,
     /// The domain whose brand the queue has. Its name stays taken as long as this lives.
     pub(crate) domain: Arc<DomainInner>,
 }
@@ -98,7 +101,7 @@ impl CqInner {
         let domain = Arc::clone(raw.domain());
         let control = Control::new(entries, &domain.ledgers);
         let (id, channel, parked) = (raw.id(), Arc::clone(channel), Mutex::default());
-        let inner = Arc::new(Self { control, raw, channel, id, waker, parked, domain });
+        let inner = Arc::new(Self { control, raw, channel, id, waker, parked, in_flight: None, domain });
         Ok((inner, Box::new(PollState::new(end))))
     }
 
@@ -192,7 +195,7 @@ impl Drop for CqInner {
         if state.settle(&self.control) {
             // Each pair that was attached has been destroyed: a pair that could not be destroyed keeps this alive, or
             // `settle` has seen it. So the device is done with whatever the ledgers still hold.
-            state.drop_in_flight();
+            self.in_flight = Some(state.into_in_flight());
         } else {
             // The state keeps the completion queue alive, with its channel and its domain.
             mem::forget(state);

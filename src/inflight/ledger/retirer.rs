@@ -418,7 +418,8 @@ impl<T> Retirers<T> {
         self.places.get_mut(slot).map(|place| core::mem::replace(place, nothing))
     }
 
-    pub(crate) fn into_all(self) -> impl Iterator<Item = Retirer<T>> {
-        self.places.into_iter()
+    /// Takes out all values. The work queues must be quiescent.
+    pub(crate) fn drain(&mut self) -> impl Iterator<Item = T> {
+        self.places.iter_mut().flat_map(|retirer| std::iter::from_fn(|| retirer.take()))
     }
 }
