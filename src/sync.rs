@@ -1,7 +1,5 @@
 //! Atomics, locks and cells: those of the standard library, or those of loom where its models run.
 
-use std::sync::PoisonError;
-
 #[cfg(loom)]
 pub(crate) use loom::{
     cell::UnsafeCell,
@@ -13,7 +11,7 @@ pub(crate) use loom::{
 
 #[cfg(not(loom))]
 pub(crate) use std::sync::{
-    Arc, Mutex, MutexGuard,
+    Arc, Mutex,
     atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
 };
 
@@ -35,13 +33,38 @@ impl<T> UnsafeCell<T> {
     }
 }
 
-/// Locks, even if a holder has panicked: no critical section of this library leaves a half-done state.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+/// Locks. A lock that another holder poisoned by a panic is taken all the same: no critical section here leaves its
+/// data in a half-done state.
+pub(crate) fn lock<L: Lock>(mutex: &L) -> L::Guard<'_> {
+    mutex.lock_anyway()
 }
 
-/// As [`lock`], for mutexes that are the standard library's even under loom, such as statics.
-#[allow(dead_code, reason = "not in every build")]
-pub(crate) fn lock_std<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+/// A mutex of the standard library, or of loom. (Locks that the models need not watch are the standard library's there
+/// too.)
+pub(crate) trait Lock {
+    type Guard<'l>
+    where
+        Self: 'l;
+    fn lock_anyway(&self) -> Self::Guard<'_>;
+}
+
+impl<T> Lock for std::sync::Mutex<T> {
+    type Guard<'l>
+        = std::sync::MutexGuard<'l, T>
+    where
+        Self: 'l;
+    fn lock_anyway(&self) -> Self::Guard<'_> {
+        self.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+#[cfg(loom)]
+impl<T> Lock for Mutex<T> {
+    type Guard<'l>
+        = MutexGuard<'l, T>
+    where
+        Self: 'l;
+    fn lock_anyway(&self) -> Self::Guard<'_> {
+        self.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
 }

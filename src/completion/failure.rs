@@ -1,45 +1,47 @@
-//! Requests that did not succeed.
+//! Requests that failed.
 
 use crate::inflight::{Operation, PostedMemory, Status, WorkId};
 use crate::memory::Buffer;
 use crate::types::Qpn;
 use std::{error, fmt};
 
-/// A request that did not succeed, with its memory.
+/// A request that failed, with its memory.
 ///
-/// What of it was done before is not known: a flushed or timed-out request may have been executed by the peer.
+/// A failed request may have been executed in part or in whole: the peer may have executed a request that was flushed
+/// or timed out.
 #[non_exhaustive]
 pub struct Failure<B> {
     /// The id that posting gave.
     pub id: WorkId,
-    /// The queue pair that it was posted to; of a shared receive, the one that took it.
+    /// The queue pair that the request was posted to; for a shared receive, the pair that took it.
     pub queue_pair: Qpn,
-    /// What it should have done.
+    /// The operation of the request.
     pub operation: Operation,
-    /// Why it did not.
+    /// Why it failed.
     pub status: Status,
-    /// The provider's own code, for its vendor.
+    /// The provider's own code, which its vendor can explain.
     #[doc(alias = "vendor_err")]
     pub vendor_error: u32,
-    /// What broke the pair, where this is only what followed; `None` where this is the first or the first is unknown.
+    /// The first failure of the pair, if this failure follows from it; `None` if this is the first, or the first is
+    /// unknown.
     pub first_failure: Option<Status>,
-    /// The memory of the request. What counts as filled after a failed read or atomic is what it should have brought.
+    /// The memory of the request. After a failed read or atomic the bytes that it should have brought count as filled.
     pub memory: PostedMemory<B>,
 }
 
-/// What a [`Failure`] says, without the memory: it can leave a scoped domain.
+/// A [`Failure`] without its memory. It can leave a scoped domain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct FailureCause {
     /// The queue pair.
     pub queue_pair: Qpn,
-    /// What the request should have done.
+    /// The operation of the request.
     pub operation: Operation,
-    /// Why it did not.
+    /// Why it failed.
     pub status: Status,
-    /// The provider's own code, for its vendor.
+    /// The provider's own code, which its vendor can explain.
     pub vendor_error: u32,
-    /// What broke the pair, where this is only what followed.
+    /// The first failure of the pair, if this failure follows from it.
     pub first_failure: Option<Status>,
 }
 
@@ -62,18 +64,18 @@ impl<B> From<Failure<B>> for FailureCause {
 }
 
 impl<B> Failure<B> {
-    /// What it says, without the memory.
+    /// The failure without its memory.
     pub fn cause(&self) -> FailureCause {
         let Self { queue_pair, operation, status, vendor_error, first_failure, .. } = *self;
         FailureCause { queue_pair, operation, status, vendor_error, first_failure }
     }
 
-    /// What it says, without the memory, which is dropped: it can leave a scoped domain.
+    /// The failure without its memory, which is dropped. It can leave a scoped domain.
     pub fn into_cause(self) -> FailureCause {
         self.cause()
     }
 
-    /// The buffer, if the request had one of its own.
+    /// The buffer of the request, if it had one. Other memory is dropped.
     #[inline]
     pub fn into_buffer(self) -> Option<Buffer<B>> {
         self.memory.into_buffer()

@@ -1,112 +1,141 @@
 //! The poller of a completion queue.
-#![allow(unsafe_code, reason = "arms the raw queue")]
 
-use super::desk::Desk;
-use super::queue::CqInner;
+use super::completion::Completion;
+use super::event_channel::EventChannel;
+use super::options::{CompletionQueueError, CompletionQueueOptions};
+use super::poll_state::{PollError, PollState};
+use super::queue::{CompletionQueue, CqInner};
 use super::retired::Retired;
-use super::{Completion, WakeFor};
 use crate::device::CompletionQueueId;
 use crate::domain::brand::Branded;
+use crate::domain::{Brand, ProtectionDomain};
 use crate::error::VerbError;
+use crate::inflight::{Finish, FinishOnDrop};
+use std::fmt;
 use std::marker::PhantomData;
-use std::mem::ManuallyDrop;
 use std::sync::Arc;
-use std::time::Duration;
-use std::{fmt, io};
 
-/// Polls one completion queue of domain `B`. There is one, so `&mut` means that nobody else polls.
+/// Polls one completion queue of domain `B`. Each queue has one poller, so `&mut` means that nobody else polls.
 ///
-/// It may go to another thread. Dropping it loses nothing: [`CompletionQueue::take_poller`](super::CompletionQueue::take_poller)
-/// gives the next one, and memory that nobody polls for is freed with the queue.
+/// It may go to another thread. Dropping it loses nothing:
+/// [`CompletionQueue::take_poller`](super::CompletionQueue::take_poller) gives the next one, and memory that nobody
+/// polls for is freed with the queue.
 #[doc(alias = "ibv_poll_cq")]
 pub struct Poller<B> {
-    /// Taken out only when this is dropped.
-    pub(super) desk: ManuallyDrop<Box<Desk>>,
-    pub(super) queue: Arc<CqInner>,
+    pub(super) parts: FinishOnDrop<PollerParts>,
     brand: Branded<B>,
 }
 
-/// Why nothing was polled.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum PollError {
-    /// `ibv_poll_cq` failed, which is neither an empty queue nor a completion. The queue is of no use any more: what
-    /// is in flight on it is freed when the queue pairs and the queue are dropped, and a pair that was reset undrained
-    /// cannot leave Reset.
-    #[error("the completion queue failed (overrun, or its device is gone): destroy its queue pairs")]
-    Failed,
+/// What a poller has. In the end the queue gets the state.
+pub(super) struct PollerParts {
+    pub(super) state: Box<PollState>,
+    pub(super) queue: Arc<CqInner>,
 }
 
-/// Why there is no completion.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum WaitError {
-    /// None came in time.
-    #[error(
-        "no completion within {0:?} (is anything in flight? A send waits for a receive of the peer, by default for ever; what \
-         is unsignalled completes with a later request)"
-    )]
-    TimedOut(Duration),
-    /// See [`PollError`].
-    #[error(transparent)]
-    Poll(#[from] PollError),
-    /// Arming the queue or reading its channel failed.
-    #[error(transparent)]
-    Verb(#[from] VerbError),
-    /// Waiting for the channel failed.
-    #[error("cannot wait for the completion channel")]
-    Io(#[from] io::Error),
-    /// A poller of another channel was to be waited for: this one would not hear of its completions.
-    #[error("poller {index} is of another completion channel: make its queue from this one")]
-    OtherChannel {
-        /// Where it is among the pollers, from 0.
-        index: usize,
-    },
+impl Finish for PollerParts {
+    fn finish(self) {
+        self.queue.park(self.state);
+    }
+}
+
+/// How a domain makes completion queues.
+impl<B: Brand> ProtectionDomain<B> {
+    /// A completion queue for `entries` completions, and the one poller of it.
+    ///
+    /// `ibv_create_cq(3)`. Each queue pair leases room for the full depth of its work queues
+    /// ([`Limits::completions`](crate::Limits::completions)), so the queue never overflows.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: no entries, or more than the device has
+    /// ([`max_completion_entries`](crate::DeviceAttributes::max_completion_entries)).
+    #[doc(alias = "ibv_create_cq")]
+    pub fn completion_queue(&self, entries: u32) -> Result<(CompletionQueue<B>, Poller<B>), VerbError> {
+        self.completion_queue_with(entries, &CompletionQueueOptions::default()).map_err(CompletionQueueError::into_verb)
+    }
+
+    /// As [`completion_queue`](Self::completion_queue), with a choice of completion vector and of the way to poll.
+    ///
+    /// `ibv_create_cq(3)`, or `ibv_create_cq_ex(3)` with [`Polling::Extended`](crate::Polling::Extended).
+    ///
+    /// # Errors
+    ///
+    /// As [`completion_queue`](Self::completion_queue); `EINVAL` also where the device has no such vector.
+    /// [`CompletionQueueError::NotExtended`]: the device has no extended completion queues.
+    #[doc(alias = "ibv_create_cq_ex")]
+    pub fn completion_queue_with(
+        &self,
+        entries: u32,
+        options: &CompletionQueueOptions,
+    ) -> Result<(CompletionQueue<B>, Poller<B>), CompletionQueueError> {
+        Poller::create(&EventChannel::of_one_queue(&self.inner)?, entries, options)
+    }
+}
+
+impl<B> CompletionQueue<B> {
+    /// The poller again, if it has been dropped.
+    pub fn take_poller(&self) -> Option<Poller<B>> {
+        Some(Poller::new(Arc::clone(&self.inner), self.inner.unpark()?))
+    }
 }
 
 impl<B> Poller<B> {
-    pub(super) fn new(queue: Arc<CqInner>, desk: Box<Desk>) -> Self {
-        Self { desk: ManuallyDrop::new(desk), queue, brand: PhantomData }
+    fn new(queue: Arc<CqInner>, state: Box<PollState>) -> Self {
+        Self { parts: FinishOnDrop::new(PollerParts { state, queue }), brand: PhantomData }
+    }
+
+    /// A completion queue on this channel, with its poller.
+    pub(super) fn create(
+        channel: &Arc<EventChannel>,
+        entries: u32,
+        options: &CompletionQueueOptions,
+    ) -> Result<(CompletionQueue<B>, Self), CompletionQueueError> {
+        let (queue, state) = CqInner::create(channel, entries, options)?;
+        Ok((CompletionQueue { inner: Arc::clone(&queue), brand: PhantomData }, Self::new(queue, state)))
     }
 
     /// The next completion; `None` if there is none now.
     ///
-    /// `ibv_poll_cq(3)`, which takes up to 16 at once. Each posted request comes out exactly once: with the status that the
-    /// device reported; as a success where it was unsignalled and a later one completed; or, after its queue pair was
-    /// destroyed or reset, as a [`Failure`](super::Failure) with [`Status::Destroyed`](crate::Status::Destroyed).
+    /// `ibv_poll_cq(3)`, which takes up to 16 completions at once. Each posted request comes out exactly once: with the
+    /// status that the device reported; as a success if it was unsignalled and a later one succeeded; or, after its
+    /// queue pair was destroyed or reset, as a [`Failure`](super::Failure) with
+    /// [`Status::Destroyed`](crate::Status::Destroyed).
     ///
     /// # Errors
     ///
     /// [`PollError::Failed`], from then on always.
     #[inline(always)]
     pub fn poll(&mut self) -> Result<Option<Completion<B>>, PollError> {
-        self.desk.next(&self.queue, true)
+        let PollerParts { state, queue } = &mut *self.parts;
+        state.next(&queue.control, true)
     }
 
-    /// Gives `f` each completion that there is now; says how many. Cheaper than as many [`poll`](Self::poll)s.
+    /// Gives `f` each completion that there is now, and returns how many. Cheaper than as many calls of
+    /// [`poll`](Self::poll).
     ///
-    /// Looks at the device only if nothing is left of an earlier look. What is left when `f` panics comes next time.
+    /// Looks at the device only if nothing is left of an earlier look. If `f` panics, the rest comes next time.
     ///
     /// # Errors
     ///
     /// As [`poll`](Self::poll).
     #[inline(always)]
     pub fn poll_each(&mut self, mut f: impl FnMut(Completion<B>)) -> Result<usize, PollError> {
+        let PollerParts { state, queue } = &mut *self.parts;
         let mut count = 0;
-        while let Some(completion) = self.desk.next(&self.queue, count == 0)? {
+        while let Some(completion) = state.next(&queue.control, count == 0)? {
             count += 1;
             f(completion);
-            if self.desk.is_out(&self.queue) {
+            if state.is_out(&queue.control) {
                 break;
             }
         }
         Ok(count)
     }
 
-    /// Gives `f` what there is now by what completed it: each completion of the device, with the unsignalled requests that
-    /// it retires; says how many requests that were. The fastest way where most requests are unsignalled.
+    /// Gives `f` each completion of the device that there is now, together with the unsignalled requests that it
+    /// retires. Returns how many requests there were. The fastest way where most requests are unsignalled.
     ///
-    /// Looks at the device only if nothing is left of an earlier look. What is left when `f` panics comes next time.
+    /// Looks at the device only if nothing is left of an earlier look. If `f` panics, the rest comes next time.
     ///
     /// # Errors
     ///
@@ -131,49 +160,35 @@ impl<B> Poller<B> {
     /// ```
     #[inline(always)]
     pub fn poll_retired(&mut self, mut f: impl FnMut(Retired<'_, B>)) -> Result<usize, PollError> {
+        let PollerParts { state, queue } = &mut *self.parts;
         let mut count = 0;
-        while let Some(run) = self.desk.next_run(&self.queue, count == 0)? {
-            let retired = Retired::new(run);
-            count += retired.len();
+        while let Some(len) = state.with_next(&queue.control, count == 0, |found| {
+            let retired = Retired::new(found);
+            let len = retired.len();
             f(retired);
-            if self.desk.is_out(&self.queue) {
+            len
+        })? {
+            count += len;
+            if state.is_out(&queue.control) {
                 break;
             }
         }
         Ok(count)
     }
 
-    /// Completions that named no request in flight, and were dropped. Not 0 means that the provider is at fault, or that
-    /// another program wrote to this one's memory.
+    /// How many completions named no request in flight, and were dropped. Not 0 means a fault of the provider, or that
+    /// another program wrote to the memory of this one.
     pub fn unknown_completions(&self) -> u64 {
-        self.desk.unknown()
+        self.parts.state.unknown()
     }
 
-    /// The queue that it polls.
     pub(crate) fn queue(&self) -> &Arc<CqInner> {
-        &self.queue
+        &self.parts.queue
     }
 
     /// The name of its completion queue, as [`CompletionQueue::id`](super::CompletionQueue::id) gives it.
     pub fn id(&self) -> CompletionQueueId {
-        self.queue.id
-    }
-
-    /// `ibv_req_notify_cq`.
-    pub(super) fn request_event(&self, wake_for: WakeFor) -> Result<(), VerbError> {
-        let solicited_only = i32::from(wake_for == WakeFor::Solicited);
-        // SAFETY: alive as long as we hold it; we are its only poller.
-        match unsafe { (self.queue.request_notify)(self.queue.raw.as_ptr(), solicited_only) } {
-            0 => Ok(()),
-            errno => Err(VerbError::new("ibv_req_notify_cq", errno.wrapping_abs())),
-        }
-    }
-}
-
-impl<B> Drop for Poller<B> {
-    fn drop(&mut self) {
-        // SAFETY: taken once, here.
-        self.queue.park(unsafe { ManuallyDrop::take(&mut self.desk) });
+        self.parts.queue.id
     }
 }
 

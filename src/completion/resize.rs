@@ -1,14 +1,15 @@
-//! Changing the room of a completion queue.
-#![allow(unsafe_code, reason = "resizes the raw queue")]
+//! Changing the capacity of a completion queue.
 
-use super::Poller;
+use super::poller::{Poller, PollerParts};
+use crate::device::Context;
 use crate::error::VerbError;
+use std::sync::Arc;
 
-/// Why a completion queue has the room that it had.
+/// Why a completion queue was not resized.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ResizeError {
-    /// Queue pairs have leased more than that: as many completions may still come.
+    /// Queue pairs have leased more room than that. As many completions may still come.
     #[error(
         "room for {asked} completions is less than the {leased} that queue pairs have leased: destroy some, and poll until \
          the queue is empty"
@@ -19,7 +20,7 @@ pub enum ResizeError {
         /// What is leased.
         leased: u32,
     },
-    /// No completion queue of this device has that room.
+    /// No completion queue of this device can have that capacity.
     #[error("a completion queue of this device has room for 1 to {most} completions, not {asked}")]
     OutOfRange {
         /// What was asked for.
@@ -27,26 +28,25 @@ pub enum ResizeError {
         /// The most that the device has.
         most: u32,
     },
-    /// The device cannot resize completion queues (`EOPNOTSUPP`, `ENOSYS`), or its provider is not known to bear it
-    /// (`docs/providers.md`); or it did not say what it can do.
-    #[error("the completion queue keeps its room")]
+    /// The device cannot resize completion queues (`EOPNOTSUPP`, `ENOSYS`), its provider was not reviewed for it
+    /// (`docs/providers.md`), or the device could not be queried.
+    #[error("the completion queue keeps its capacity")]
     Refused(#[source] VerbError),
-    /// The device failed in the middle. The queue is of no use any more, and its poller says
-    /// [`PollError::Failed`](super::PollError::Failed): providers have been seen that let go of the old room first.
+    /// The device failed in the middle. Some providers have freed the old queue by then, so the queue is of no use any
+    /// more, and its poller answers [`PollError::Failed`](super::PollError::Failed).
     #[error("the completion queue failed while it was resized: destroy its queue pairs")]
     Failed(#[source] VerbError),
 }
 
 impl<B> Poller<B> {
-    /// Gives the completion queue room for `entries` completions, more or fewer; what is in it stays.
+    /// Gives the completion queue room for `entries` completions. The completions in it stay.
     ///
-    /// `ibv_resize_cq(3)`. It takes the poller, so that nobody polls meanwhile. (Most providers would allow that: theirs hold the
-    /// queue's lock. Not all do, and the size itself is read without one.) Whether an armed queue stays armed is not said: arm
-    /// it again.
+    /// `ibv_resize_cq(3)`. It borrows the poller, so that nobody polls meanwhile: not all providers take the lock of
+    /// the queue. The manual page does not say whether an armed queue stays armed, so arm it again.
     ///
     /// # Errors
     ///
-    /// [`ResizeError`]: refused with all as it was, or else [`ResizeError::Failed`].
+    /// [`ResizeError::Failed`] if the queue is lost. After any other [`ResizeError`] it is as before.
     ///
     /// # Examples
     ///
@@ -64,34 +64,32 @@ impl<B> Poller<B> {
     /// ```
     #[doc(alias = "ibv_resize_cq")]
     pub fn resize(&mut self, entries: u32) -> Result<(), ResizeError> {
-        let queue = &self.queue;
+        let PollerParts { state, queue } = &mut *self.parts;
         let context = &queue.domain.context;
         if !context.promises().resizes {
             return Err(ResizeError::Refused(VerbError::new("ibv_resize_cq", libc::EOPNOTSUPP)));
         }
-        // SAFETY: open as long as we hold it.
-        let device = unsafe { context.provider.query_device(context.raw) }.map_err(ResizeError::Refused)?;
-        let most = u32::try_from(device.max_cqe).unwrap_or(0);
+        let device = Context(Arc::clone(&queue.domain.context)).attributes().map_err(ResizeError::Refused)?;
+        let most = device.max_completion_entries();
         if entries == 0 || entries > most {
             return Err(ResizeError::OutOfRange { asked: entries, most });
         }
-        // Nothing is leased meanwhile.
-        let mut control = queue.control();
-        if entries < control.leased {
-            return Err(ResizeError::Leased { asked: entries, leased: control.leased });
+        // The lock stays held, so that nothing is leased meanwhile.
+        let mut room = queue.control.room();
+        if entries < room.leased() {
+            return Err(ResizeError::Leased { asked: entries, leased: room.leased() });
         }
-        // SAFETY: alive as long as we hold it; we are its only poller, and nobody else reads its size.
-        match unsafe { context.provider.resize_cq(queue.raw, entries) } {
+        match state.end().resize(entries) {
             Ok(()) => {
-                control.capacity = entries;
+                room.set_capacity(entries);
                 Ok(())
             }
             Err(source) if matches!(source.errno(), libc::EOPNOTSUPP | libc::ENOSYS) => {
                 Err(ResizeError::Refused(source))
             }
             Err(source) => {
-                drop(control);
-                self.desk.poison(queue);
+                drop(room);
+                state.fail(&queue.control);
                 Err(ResizeError::Failed(source))
             }
         }

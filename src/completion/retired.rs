@@ -1,173 +1,175 @@
 //! What one completion of the device brings back: its own request, and the unsignalled ones before it.
 //!
-//! The only place where memory leaves the ledgers.
-#![allow(unsafe_code, reason = "takes entries out of the ledgers")]
+//! The poller takes memory out of the ledgers here, and in `poll_state` where one completion is asked for at a time.
 
-use super::completion::Ended;
+use super::completion::Completion;
+use super::ended::Ended;
+use super::failure::Failure;
 use super::statuses::Statuses;
-use super::{Completion, Failure, Success};
+use super::success::Success;
 use crate::domain::brand::Branded;
-use crate::inflight::ledger::{Retiring, after, between};
-use crate::inflight::{Entry, QueueKind, RawEntry, Status, WorkId};
+use crate::inflight::ledger::Prefix;
+use crate::inflight::{Entry, Finish, FinishOnDrop, Pending, QueueKind, RawEntry, Status, WorkId};
 use crate::memory::Buffer;
 use crate::sys;
-use std::mem::ManuallyDrop;
 use std::{fmt, iter::FusedIterator, marker::PhantomData};
 
-/// Requests of one work queue that came to their end together: some that succeeded, and one of which the device says how it
-/// ended. Forgetting it changes nothing: they are still in the ledger then, and the next poll finds them.
-pub(super) struct Run<'d> {
-    retirer: Retiring<'d, Entry>,
+/// Requests of one work queue that have ended together: unsignalled ones that succeeded, and a last one. Forgetting it
+/// changes nothing: the requests are still in the ledger, and the next poll finds them again.
+pub(super) struct Retirement<'d> {
+    requests: Prefix<'d, Entry>,
     statuses: &'d Statuses,
-    /// # Invariants
-    ///
-    /// 0. The oldest in the ledger.
-    oldest: u64,
-    /// 1. The last: it is in flight, as are those before it.
-    last: u64,
-    /// What the device says of the last; `None` if the queue is gone.
-    by_device: Option<(&'d sys::ibv_wc, &'d mut u32)>,
+    /// The device's completion for the last request; `None` if the queue pair was destroyed or reset.
+    by_device: Option<Pending<'d>>,
 }
 
-impl<'d> Run<'d> {
-    /// `next` counts the completions that were given out.
+impl<'d> Retirement<'d> {
     #[inline(always)]
-    pub(super) fn completed(
-        retirer: Retiring<'d, Entry>,
-        statuses: &'d Statuses,
-        oldest: u64,
-        last: u64,
-        wc: &'d sys::ibv_wc,
-        next: &'d mut u32,
-    ) -> Self {
-        Self { retirer, statuses, oldest, last, by_device: Some((wc, next)) }
+    pub(super) fn completed(requests: Prefix<'d, Entry>, statuses: &'d Statuses, pending: Pending<'d>) -> Self {
+        Self { requests, statuses, by_device: Some(pending) }
     }
 
-    /// At least one request is in flight.
-    pub(super) fn destroyed(retirer: Retiring<'d, Entry>, statuses: &'d Statuses) -> Self {
-        let oldest = retirer.oldest();
-        Self { retirer, statuses, oldest, last: oldest, by_device: None }
+    /// There is one request, whose queue pair is gone.
+    pub(super) fn destroyed(requests: Prefix<'d, Entry>, statuses: &'d Statuses) -> Self {
+        Self { requests, statuses, by_device: None }
     }
 
     /// How many requests are before the last.
     #[inline(always)]
     fn ahead(&self) -> u32 {
-        between(self.oldest, self.last)
+        self.requests.ahead()
     }
 
-    /// Whether the device says that the last succeeded, and it was no receive: then it ended as those before it.
+    /// Whether the last is a successful request of a send queue: then it has ended in the same way as those before it.
     #[inline(always)]
     fn is_sent(&self) -> bool {
-        self.by_device.as_ref().is_some_and(|(wc, _)| {
+        self.by_device.as_ref().is_some_and(|pending| {
+            let wc = pending.wc();
             wc.status == sys::ibv_wc_status::IBV_WC_SUCCESS
                 && WorkId::from_raw(wc.wr_id).key().kind() == QueueKind::Send
         })
     }
 
-    /// Counts the completion of the device as given out: all that it retires was taken, the last too.
-    #[inline(always)]
-    fn give_out(self) {
-        if let Some((_, next)) = self.by_device {
-            *next += 1;
-        }
-    }
-
-    /// The oldest of the requests.
-    pub(super) fn next(mut self) -> (Ended, RawEntry) {
-        let (ended, entry) = match self.next_before() {
+    /// The oldest of the requests. The others stay in the ledger.
+    pub(super) fn into_oldest(mut self) -> (Ended, RawEntry) {
+        let (ended, entry) = match self.next_before_last() {
             Some(before) => before,
-            None => self.last(),
+            None => self.into_last(),
         };
         (ended, entry.into_raw())
     }
 
-    /// The oldest of those before the last.
+    /// Takes out the oldest request, if it is not the last.
     #[inline(always)]
-    fn next_before(&mut self) -> Option<(Ended, Entry)> {
-        let id = self.oldest;
-        if id == self.last {
-            return None;
-        }
-        self.oldest = after(id, 1);
-        // SAFETY: the oldest (0), in flight (1).
-        let entry = unsafe { self.retirer.take_oldest(id) };
-        Some((Ended::implied(WorkId::from_raw(id), self.retirer.origin().qpn()), entry))
+    fn next_before_last(&mut self) -> Option<(Ended, Entry)> {
+        let qpn = self.requests.origin().qpn();
+        self.requests.next_before_last().map(|(id, entry)| (Ended::implied(WorkId::from_raw(id), qpn), entry))
     }
 
-    /// Gives `f` those before the last.
+    /// Takes out the requests before the last, and gives them to `f`.
     #[inline(always)]
-    fn each_before(&mut self, mut f: impl FnMut(Ended, Entry)) {
-        let qpn = self.retirer.origin().qpn();
-        let f = |id, entry| f(Ended::implied(WorkId::from_raw(id), qpn), entry);
-        // SAFETY: from the oldest (0) on, in flight (1).
-        unsafe { self.retirer.take_each(&mut self.oldest, self.last, f) };
+    fn each_before_last(&mut self, mut f: impl FnMut(Ended, Entry)) {
+        let qpn = self.requests.origin().qpn();
+        self.requests.each_before_last(|id, entry| f(Ended::implied(WorkId::from_raw(id), qpn), entry));
     }
 
-    /// The last; there is none before it.
+    /// The last request. Those before it must have been taken out.
     #[inline(always)]
-    fn last(self) -> (Ended, Entry) {
-        let Self { mut retirer, statuses, by_device, last, .. } = self;
-        let origin = retirer.origin();
-        let Some((wc, next)) = by_device else {
-            // SAFETY: in flight (1), the oldest by now.
-            let entry = unsafe { retirer.take_oldest(last) };
-            return (Ended::destroyed(WorkId::from_raw(last), origin.qpn()), entry);
+    fn into_last(self) -> (Ended, Entry) {
+        let Self { requests, statuses, by_device } = self;
+        let (origin, last) = (requests.origin(), requests.last());
+        let Some(pending) = by_device else {
+            return (Ended::destroyed(WorkId::from_raw(last), origin.qpn()), requests.into_last());
         };
-        *next += 1;
-        // Of a shared receive another one than `last`.
+        let wc = pending.wc();
+        pending.give_out();
+        // The completion of a shared receive has another id than `last`, which the ledger of the pair gave it.
         let id = WorkId::from_raw(wc.wr_id);
         if wc.status == sys::ibv_wc_status::IBV_WC_SUCCESS {
-            // SAFETY: as above.
-            let entry = unsafe { retirer.take_oldest(last) };
+            let entry = requests.into_last();
             return (Ended::succeeded(id, &entry, origin, wc), entry);
         }
-        // Before the pair can see itself drained, and begin a new life without failures.
+        // Before the request leaves the ledger: then the program can see the pair drained, and begin a new life of it,
+        // to which the failure must not belong.
         let first = statuses.note(WorkId::from_raw(last), id.key().kind(), Status::from_raw(wc.status.0));
-        // SAFETY: as above.
-        let entry = unsafe { retirer.take_oldest(last) };
-        (Ended::failed(id, origin.qpn(), wc, first), entry)
+        (Ended::failed(id, origin.qpn(), wc, first), requests.into_last())
     }
 
-    /// The last; drops the memory of what is still before it.
+    /// The last request. Drops the memory of those before it that were not taken out.
     #[inline(always)]
-    fn finish<B>(mut self) -> Completion<B> {
+    pub(super) fn into_completion<B>(mut self) -> Completion<B> {
         if self.ahead() != 0 {
-            self.drop_before();
+            self.drop_before_last();
         }
-        let (ended, entry) = self.last();
-        // SAFETY: taken out just now.
-        unsafe { Completion::new(ended, entry.into_raw()) }
+        let (ended, entry) = self.into_last();
+        Completion::new(ended, entry.into_raw())
     }
 
     #[cold]
     #[inline(never)]
-    fn drop_before(&mut self) {
-        self.each_before(|_, entry| drop(entry));
+    fn drop_before_last(&mut self) {
+        self.each_before_last(|_, entry| drop(entry));
+    }
+
+    /// Puts the buffers of all requests into `free`, if the last [is sent](Self::is_sent) and all have buffers.
+    /// Otherwise gives back a rest.
+    #[inline(always)]
+    fn into_sent_buffers<B>(self, free: &mut Vec<Buffer<B>>) -> Result<(), Self> {
+        if !self.is_sent() {
+            return Err(self);
+        }
+        let Self { requests, statuses, by_device } = self;
+        match requests.into_buffers(free) {
+            Ok(()) => {
+                if let Some(pending) = by_device {
+                    pending.give_out();
+                }
+                Ok(())
+            }
+            Err(requests) => Err(Self { requests, statuses, by_device }),
+        }
+    }
+
+    /// Puts the buffers of the requests before the last into `free`.
+    #[inline(always)]
+    fn take_buffers<B>(&mut self, free: &mut Vec<Buffer<B>>) {
+        self.requests.take_buffers_before_last(free);
+        // A part with other memory too.
+        if self.ahead() != 0 {
+            self.each_before_last(|_, entry| free.extend(entry.into_buffer()));
+        }
+    }
+}
+
+impl Finish for Retirement<'_> {
+    #[inline(always)]
+    fn finish(self) {
+        drop(self.into_completion::<()>());
     }
 }
 
 /// What one completion of the device retires: requests of one work queue, in the order of posting. Lent by
 /// [`Poller::poll_retired`](super::Poller::poll_retired).
 ///
-/// The unsignalled ones before the last have succeeded. Dropping it drops the memory of what was not taken; forgetting
-/// it loses nothing, since the same requests are given again, at once: who forgets each of them is never done.
+/// The requests before the last were unsignalled and have succeeded. Dropping this drops the memory that was not taken.
+/// Forgetting it loses nothing: the same requests come again at once, so a program that forgets each of them never
+/// ends.
 pub struct Retired<'p, B> {
-    /// Taken out once.
-    run: ManuallyDrop<Run<'p>>,
+    retirement: FinishOnDrop<Retirement<'p>>,
     brand: Branded<B>,
 }
 
 impl<'p, B> Retired<'p, B> {
     #[inline(always)]
-    pub(super) fn new(run: Run<'p>) -> Self {
-        Self { run: ManuallyDrop::new(run), brand: PhantomData }
+    pub(super) fn new(retirement: Retirement<'p>) -> Self {
+        Self { retirement: FinishOnDrop::new(retirement), brand: PhantomData }
     }
 
     /// How many requests there are, the last included.
     #[inline(always)]
     #[allow(clippy::len_without_is_empty, reason = "never empty")]
     pub fn len(&self) -> usize {
-        self.run.ahead() as usize + 1
+        self.retirement.ahead() as usize + 1
     }
 
     /// The requests before the last: unsignalled ones that succeeded.
@@ -175,94 +177,31 @@ impl<'p, B> Retired<'p, B> {
     /// [`for_each`](Iterator::for_each) is the fast way through them.
     #[inline(always)]
     pub fn unsignalled(&mut self) -> Unsignalled<'_, 'p, B> {
-        Unsignalled { run: &mut self.run, brand: PhantomData }
+        Unsignalled { retirement: &mut self.retirement, brand: PhantomData }
     }
 
-    /// Puts the buffers of all the requests into `free`. The fastest way to many buffers.
+    /// Puts the buffers of all the requests into `free`. This is the fastest way to get many buffers back.
     ///
     /// # Errors
     ///
-    /// The last request failed: the failure has its memory, and `free` the buffers of the others.
+    /// The last request failed: the failure has its memory, and `free` has the buffers of the others.
     #[inline(always)]
-    pub fn into_buffers(mut self, free: &mut Vec<Buffer<B>>) -> Result<(), Failure<B>> {
-        free.reserve(self.len());
-        if self.run.is_sent() {
-            // The last with the others: it ended as they did.
-            let end = after(self.run.last, 1);
-            // SAFETY: for so many; some may be there already.
-            while unsafe { self.take_row(free, end) } {
-                if self.run.oldest == end {
-                    // SAFETY: taken out here, and not dropped.
-                    unsafe { ManuallyDrop::take(&mut ManuallyDrop::new(self).run) }.give_out();
-                    return Ok(());
-                }
-            }
-        }
-        self.take_buffers(free);
-        free.extend(self.completion().check()?.into_buffer());
+    pub fn into_buffers(self, free: &mut Vec<Buffer<B>>) -> Result<(), Failure<B>> {
+        let Err(mut rest) = self.retirement.into_inner().into_sent_buffers(free) else { return Ok(()) };
+        rest.take_buffers(free);
+        free.extend(rest.into_completion().check()?.into_buffer());
         Ok(())
     }
 
     /// Puts the buffers of the requests before the last into `free`.
     pub fn take_buffers(&mut self, free: &mut Vec<Buffer<B>>) {
-        free.reserve(self.run.ahead() as usize);
-        let last = self.run.last;
-        // SAFETY: for so many; some may be there already.
-        while self.run.ahead() != 0 && unsafe { self.take_row(free, last) } {}
-        // What is not all buffers.
-        if self.run.ahead() != 0 {
-            self.run.each_before(|_, entry| free.extend(entry.into_buffer()));
-        }
+        self.retirement.take_buffers(free);
     }
 
-    /// Takes those before `end`, which is the last or the one after it, as far as they are in a row in the ledger, if all are
-    /// buffers. There is one at least.
-    ///
-    /// # Safety
-    ///
-    /// `free` has room for those before `end`.
-    #[inline(always)]
-    unsafe fn take_row(&mut self, free: &mut Vec<Buffer<B>>, end: u64) -> bool {
-        let Run { retirer, oldest, .. } = &mut *self.run;
-        // SAFETY: in flight (1).
-        let row = unsafe { retirer.row(*oldest, end) };
-        let count = row.len() as usize;
-        let places = free.spare_capacity_mut().as_mut_ptr();
-        let mut bits = 0;
-        for at in 0..count {
-            // SAFETY: in the row, and in flight (0). The copy is the value if all are buffers, else nothing.
-            let entry = unsafe { row.copy(at as u32) };
-            bits |= entry.bits();
-            // SAFETY: used only if it is a buffer.
-            let buffer = unsafe { ManuallyDrop::into_inner(entry).assume_buffer() };
-            // SAFETY: there is room (caller).
-            unsafe { places.wrapping_add(at).write(buffer) };
-        }
-        if !Entry::are_buffers(bits) {
-            return false;
-        }
-        // SAFETY: so many were written, which are buffers.
-        unsafe { free.set_len(free.len() + count) };
-        // SAFETY: their copies are the values from here on.
-        unsafe { retirer.took(after(*oldest, count as u32)) };
-        *oldest = after(*oldest, count as u32);
-        true
-    }
-
-    /// The last request, of which the device says how it ended. Drops the memory of what is still before it.
+    /// The last request, the one that the device has reported. Drops the memory of those before it that were not taken.
     #[inline(always)]
     pub fn completion(self) -> Completion<B> {
-        let mut this = ManuallyDrop::new(self);
-        // SAFETY: taken out here, and not dropped.
-        unsafe { ManuallyDrop::take(&mut this.run) }.finish()
-    }
-}
-
-impl<B> Drop for Retired<'_, B> {
-    #[inline]
-    fn drop(&mut self) {
-        // SAFETY: taken out here, at the end.
-        drop(unsafe { ManuallyDrop::take(&mut self.run) }.finish::<B>());
+        self.retirement.into_inner().into_completion()
     }
 }
 
@@ -272,9 +211,9 @@ impl<B> fmt::Debug for Retired<'_, B> {
     }
 }
 
-/// Unsignalled requests that succeeded. What is not taken stays with the [`Retired`] that lent it.
+/// Unsignalled requests that succeeded. The [`Retired`] that lent them keeps those that are not taken.
 pub struct Unsignalled<'r, 'p, B> {
-    run: &'r mut Run<'p>,
+    retirement: &'r mut Retirement<'p>,
     brand: Branded<B>,
 }
 
@@ -283,19 +222,19 @@ impl<B> Iterator for Unsignalled<'_, '_, B> {
 
     #[inline]
     fn next(&mut self) -> Option<Success<B>> {
-        self.run.next_before().map(|(ended, entry)| Success::new(ended, entry))
+        self.retirement.next_before_last().map(|(ended, entry)| Success::new(ended, entry))
     }
 
     #[inline(always)]
     fn size_hint(&self) -> (usize, Option<usize>) {
-        let ahead = self.run.ahead() as usize;
+        let ahead = self.retirement.ahead() as usize;
         (ahead, Some(ahead))
     }
 
-    /// In a row: the work queue has the room at the end.
+    /// Faster than a loop: the work queue gets its room back once, at the end.
     #[inline(always)]
     fn for_each<F: FnMut(Success<B>)>(self, mut f: F) {
-        self.run.each_before(|ended, entry| f(Success::new(ended, entry)));
+        self.retirement.each_before_last(|ended, entry| f(Success::new(ended, entry)));
     }
 }
 

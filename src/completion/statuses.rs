@@ -1,25 +1,26 @@
-//! What broke the work queues of a completion queue.
+//! The statuses of the queue pairs of a completion queue, where failures are noted.
 
 use crate::inflight::{PairStatus, QueueKind, Status, WorkId};
 use std::sync::Arc;
 
-/// The statuses of the work queues of a completion queue.
+/// The statuses of the queue pairs, by the slots of their work queues.
 #[derive(Default)]
 pub(super) struct Statuses {
     by_slot: Vec<Option<Arc<PairStatus>>>,
-    /// A failure that was noted before its request came out, and what had broken the queue before. One is enough: the next completion is
-    /// looked at once this one was taken.
+    /// A request whose failure was noted before the request was given out, and the first failure of its pair. One is
+    /// enough: the poller gives this request out before it looks at the next completion.
     early: Option<(WorkId, Option<Status>)>,
 }
 
 impl Statuses {
-    /// That of the queue of the request with this id.
+    /// The status of the pair that the request with this id was posted to.
     #[cold]
     pub(super) fn of(&self, id: WorkId) -> Option<&PairStatus> {
         self.by_slot.get(id.key().slot())?.as_deref()
     }
 
-    /// Notes that the request has failed; gives what had broken its queue before. `side`: where a shared receive is a receive of the pair.
+    /// Notes that a request has failed, and gives the first failure of its pair from before. `side` is the kind of the
+    /// work queue; a shared receive counts for the receives of its pair.
     #[cold]
     pub(super) fn note(&self, id: WorkId, side: QueueKind, failed: Status) -> Option<Status> {
         match self.early {
@@ -28,7 +29,7 @@ impl Statuses {
         }
     }
 
-    /// The same, before the request comes out.
+    /// As [`note`](Self::note), before the request is given out.
     #[cold]
     pub(super) fn note_early(&mut self, id: WorkId, failed: Status) {
         self.early = Some((id, self.note(id, id.key().kind(), failed)));

@@ -1,27 +1,29 @@
 //! Waiting for a completion without ever sleeping through one.
 //!
-//! An armed queue raises one event, for the first completion *after* it was armed; what was there already raises none. So the
-//! order is: look, take the events of before, arm, look again, and only then sleep; then begin anew. All that waits in this
-//! library goes through [`arm`] and [`wait`] here. They know nothing of devices, so that models can try every order in which a
-//! device may complete, and the tests every place.
+//! An armed queue raises one event, for the first completion *after* it was armed. A completion that was there already
+//! raises none. So the order is: look, take old events, arm, look again, sleep, and begin anew. Everything in this
+//! library that waits goes through [`arm`] and [`wait`] here. They know nothing of devices, so that models can try
+//! every order in which a device may complete, and tests can complete a request at each step.
 
-use super::poller::{Poller, WaitError};
-use super::{Completion, PollError};
+use super::completion::Completion;
+use super::poll_state::PollError;
+use super::poller::{Poller, PollerParts};
 use crate::error::VerbError;
 use crate::readiness::{Readiness, until_readable};
+use std::io;
 use std::time::{Duration, Instant};
 
 /// Which completions wake a sleeper.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum WakeFor {
-    /// Each.
+    /// Any completion.
     #[default]
     Any,
     /// Receives of messages that were [sent solicited](crate::WorkRequest::solicited), and failures.
     ///
-    /// For a side that has to act on few of many messages. A sleeper may be woken by others as well: one that had waited for any
-    /// before, or one that looked in between. Linux soft-RoCE wakes for solicited receives alone, and for no failure: put a limit
-    /// on the time.
+    /// For a side that must act on few of many messages. Other completions may wake the sleeper too, if the queue is
+    /// still armed for any completion from an earlier wait. Linux soft-RoCE does not wake for failures, so choose a
+    /// time limit.
     #[doc(alias = "IBV_SEND_SOLICITED")]
     Solicited,
 }
@@ -34,7 +36,7 @@ pub enum WakeFor {
 /// use interlock::{Wait, WakeFor};
 /// use std::time::Duration;
 ///
-/// // Spins for 20 µs, which is less than going to sleep and waking up takes.
+/// // Spins for 20 µs first, which is shorter than a sleep and its wake-up.
 /// let spinning = Wait { spin: Duration::from_micros(20), ..Wait::new(Duration::from_secs(1)) };
 /// let urgent = Wait { wake_for: WakeFor::Solicited, ..Wait::new(Duration::from_secs(1)) };
 /// assert_eq!(spinning.wake_for, WakeFor::Any);
@@ -42,58 +44,86 @@ pub enum WakeFor {
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Wait {
-    /// The limit, spinning included.
+    /// How long to wait at most, spinning included.
     pub timeout: Duration,
     /// For how long to poll before going to sleep. 0 by default.
     pub spin: Duration,
-    /// What ends the sleep. Whatever is there when it ends is given, solicited or not.
+    /// Which completions end the sleep. The wait then gives the next completion, solicited or not.
     pub wake_for: WakeFor,
 }
 
 impl Wait {
-    /// At most for `timeout`, without spinning, for any completion.
+    /// Waits for any completion, for `timeout` at most, without spinning.
     pub const fn new(timeout: Duration) -> Self {
         Self { timeout, spin: Duration::ZERO, wake_for: WakeFor::Any }
     }
 }
 
-/// What came of arming a poller.
+/// Why a wait gave no completion.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WaitError {
+    /// No completion came in time.
+    #[error(
+        "no completion within {0:?} (is anything in flight? A send waits for a receive of the peer, by default for ever; \
+         an unsignalled request completes with a later one)"
+    )]
+    TimedOut(Duration),
+    /// See [`PollError`].
+    #[error(transparent)]
+    Poll(#[from] PollError),
+    /// Arming the queue or reading its channel failed.
+    #[error(transparent)]
+    Verb(#[from] VerbError),
+    /// Waiting for the channel failed.
+    #[error("cannot wait for the completion channel")]
+    Io(#[from] io::Error),
+    /// A poller is of another channel, so this channel would not get the events of its completions.
+    #[error("poller {index} is of another completion channel: make its queue from this one")]
+    OtherChannel {
+        /// The index of the poller.
+        index: usize,
+    },
+}
+
+/// The result of arming a poller.
 #[must_use = "it may hold a completion, for which no event comes"]
 #[derive(Debug)]
 pub enum Armed<B> {
-    /// There is a completion already; perhaps it is one that came before the queue was armed, and so raises no event. Do not
-    /// wait: go on polling, or arm again.
+    /// There is a completion already. It may have come before the queue was armed, and then it raises no event. So do
+    /// not wait: poll, or arm again.
     Ready(Completion<B>),
-    /// The queue is armed and was seen empty after that: what comes from now on makes the [`Readiness`] readable.
+    /// The queue is armed, and was empty after that: the next completion makes the [`Readiness`] readable.
     Empty,
 }
 
-/// What can be waited for.
+/// A source of completions, or of something like them, to wait for.
 pub(super) trait Source {
     type Item;
-    /// What there is now.
+    /// The next item, if there is one now.
     fn look(&mut self) -> Result<Option<Self::Item>, PollError>;
     /// Asks for an event.
     fn arm(&mut self) -> Result<(), VerbError>;
-    /// Sleeps until there is an event, or for `left`, or less.
+    /// Sleeps until there is an event, for `left` at most. May wake up early.
     fn sleep(&mut self, left: Duration) -> Result<(), WaitError>;
-    /// Takes all events that there are; whether there were any.
+    /// Takes all events that are there, and says whether there were any.
     fn take_events(&mut self) -> Result<bool, WaitError>;
 }
 
-/// Arms; `None` if there is nothing and the next thing that comes raises an event.
+/// Arms the source. `None`: it has no item, and the next one raises an event.
 pub(super) fn arm<S: Source>(source: &mut S) -> Result<Option<S::Item>, WaitError> {
     if let Some(item) = source.look()? {
         return Ok(Some(item));
     }
-    // Of earlier armings. Here, so that at most one is left by each; and before the last look, which sees what they told.
+    // The events of earlier armings. They are taken here, so that they do not pile up; and before the last look, which
+    // finds the completions that raised them.
     source.take_events()?;
     source.arm()?;
-    // What came before the arming raises no event.
+    // A completion from before the arming raises no event.
     Ok(source.look()?)
 }
 
-/// The first thing that there is or comes within `timeout`.
+/// The first item that is there or comes within `timeout`.
 pub(super) fn wait<S: Source>(source: &mut S, spin: Duration, timeout: Duration) -> Result<Option<S::Item>, WaitError> {
     let start = Instant::now();
     let deadline = start.checked_add(timeout);
@@ -136,19 +166,20 @@ impl<B> Source for Waiting<'_, B> {
     fn sleep(&mut self, left: Duration) -> Result<(), WaitError> {
         let deadline = Instant::now().checked_add(left);
         loop {
-            let queue = &self.poller.queue;
+            let PollerParts { state, queue } = &*self.poller.parts;
             let left = deadline.map_or(left, |deadline| deadline.saturating_duration_since(Instant::now()));
             let nap = self.poller.next_timer().map_or(left, |next| next.min(left));
             until_readable([queue.channel.fd(), queue.waker.fd()], nap)?;
-            let is_over = left.is_zero() || self.wake_for == WakeFor::Any || self.poller.desk.has_guests();
+            let is_over = left.is_zero() || self.wake_for == WakeFor::Any || state.has_departing();
             if is_over
                 || until_readable([queue.waker.fd()], Duration::ZERO)?
                 || queue.channel.take_events(Some(queue.id))? > 0
             {
                 return Ok(());
             }
-            // A signal, or a timer of a soft device, which is new or goes off in this call. A look would find what nobody waits
-            // for; what is waited for raises an event, since the queue is armed.
+            // A signal, or a timer of a soft device, has ended the sleep. A look now would find completions that are
+            // not solicited. A solicited one raises an event, since the queue is armed; the arming also lets a soft
+            // device run its timers.
             self.poller.request_event(self.wake_for)?;
         }
     }
@@ -158,22 +189,30 @@ impl<B> Source for Waiting<'_, B> {
     }
 }
 
-/// Waiting. There are three ways: [`wait`](Self::wait) where a completion must come, [`wait_for`](Self::wait_for) in loops, and
-/// [`arm`](Self::arm) for an event loop of the program's own.
+/// Waiting. Which method to use:
+///
+/// | method | use it |
+/// |---|---|
+/// | [`poll`](Self::poll) | to look without waiting, and to spin |
+/// | [`wait`](Self::wait) | where a completion must come: none in time is an error |
+/// | [`wait_for`](Self::wait_for) | in a loop that does something else from time to time: none in time is `None` |
+/// | [`wait_with`](Self::wait_with) | as `wait_for`, with spinning or for solicited completions |
+/// | [`arm`](Self::arm) | in an event loop of the program's own, with [`readiness`](Self::readiness) |
+/// | [`CompletionChannel::wait_any`](super::CompletionChannel::wait_any) | for several pollers at once |
 impl<B> Poller<B> {
-    /// Waits for the next completion, at most for `timeout`, after which there should be one.
+    /// Waits for the next completion, for `timeout` at most.
     ///
     /// Arms the queue, looks again, then sleeps on the completion channel: `ibv_req_notify_cq(3)`,
-    /// `ibv_get_cq_event(3)`. To spin instead, call [`poll`](Self::poll).
+    /// `ibv_get_cq_event(3)`.
     ///
     /// # Errors
     ///
-    /// [`WaitError::TimedOut`] where none came, and the others.
+    /// [`WaitError::TimedOut`] if no completion came in time; the other variants if the poll or the wait failed.
     pub fn wait(&mut self, timeout: Duration) -> Result<Completion<B>, WaitError> {
         self.wait_for(timeout)?.ok_or(WaitError::TimedOut(timeout))
     }
 
-    /// As [`wait`](Self::wait), where it is no error that none comes: `None` then.
+    /// As [`wait`](Self::wait), but gives `None` if no completion came in time.
     ///
     /// # Errors
     ///
@@ -198,7 +237,7 @@ impl<B> Poller<B> {
         self.wait_with(&Wait::new(timeout))
     }
 
-    /// As [`wait_for`](Self::wait_for), with more to choose: spinning first, or sleeping until a solicited completion.
+    /// As [`wait_for`](Self::wait_for), with options: spin before the sleep, or sleep until a solicited completion.
     ///
     /// # Errors
     ///
@@ -211,9 +250,9 @@ impl<B> Poller<B> {
 
     /// Arms the queue for an event loop of the program's own, which then waits until the [`Readiness`] is readable.
     ///
-    /// Looks, takes the events that are there, arms (`ibv_req_notify_cq(3)`) and looks again. Each arming wakes once, so the loop
-    /// is: arm until it says [`Armed::Empty`], handling what it gives; wait until readable; again. Nothing is lost in any order of
-    /// these steps, so long as the program sleeps only after `Empty`. A future that waits may be dropped at any time.
+    /// Looks, takes the events that are there, arms (`ibv_req_notify_cq(3)`) and looks again. Each arming wakes once.
+    /// So the loop is: arm and handle completions until [`Armed::Empty`], wait until readable, begin again. No
+    /// completion is missed if the program waits only after `Empty`. A future that waits may be dropped at any time.
     ///
     /// # Errors
     ///
@@ -257,11 +296,16 @@ impl<B> Poller<B> {
         Ok(found.map_or(Armed::Empty, Armed::Ready))
     }
 
-    /// Takes and acknowledges all events that are there, so that the [`Readiness`] is not readable until the next; whether there
-    /// were any. [`arm`](Self::arm) does so too.
+    /// `ibv_req_notify_cq`.
+    pub(super) fn request_event(&mut self, wake_for: WakeFor) -> Result<(), VerbError> {
+        self.parts.state.end().arm(wake_for == WakeFor::Solicited)
+    }
+
+    /// Takes and acknowledges all events that are there, and says whether there were any. The [`Readiness`] is then not
+    /// readable until the next event. [`arm`](Self::arm) does this too.
     ///
-    /// An event says that there was a completion after the queue was armed. So [`arm`](Self::arm) or [`poll`](Self::poll) until
-    /// nothing is left before waiting again.
+    /// An event means that a completion came after the queue was armed. So [`arm`](Self::arm) or [`poll`](Self::poll)
+    /// until nothing is left before waiting again.
     ///
     /// # Errors
     ///
@@ -269,30 +313,32 @@ impl<B> Poller<B> {
     #[doc(alias = "ibv_get_cq_event")]
     #[doc(alias = "ibv_ack_cq_events")]
     pub fn take_events(&mut self) -> Result<bool, WaitError> {
-        // First, so that a waker that comes now stays for the next time.
-        self.queue.waker.clear();
-        Ok(self.queue.channel.take_events(Some(self.queue.id))? > 0)
+        // First, so that a wake-up from now on makes the descriptor readable again.
+        let queue = self.queue();
+        queue.waker.clear();
+        Ok(queue.channel.take_events(Some(queue.id))? > 0)
     }
 
-    /// For an event loop of the program's own: readable when [`arm`](Self::arm) may have something.
+    /// A descriptor for an event loop of the program's own. It is readable when [`arm`](Self::arm) may give a
+    /// completion.
     ///
-    /// One descriptor over two: that of the completion channel, and one by which the library wakes a poller where no completion
-    /// comes, as when a queue pair is destroyed on another thread.
+    /// It covers two descriptors: the completion channel, and one by which the library wakes a poller when no event
+    /// comes, such as when another thread destroys a queue pair.
     ///
     /// # Errors
     ///
     /// No more descriptors (`EMFILE`, `ENFILE`).
     pub fn readiness(&self) -> Result<Readiness, VerbError> {
-        Readiness::over(&[self.queue.channel.fd(), self.queue.waker.fd()])
+        Readiness::over(&[self.queue().channel.fd(), self.queue().waker.fd()])
     }
 
-    /// How long an event loop may wait before it arms again although nothing is readable; `None` is for ever. Ask after each
-    /// [`Armed::Empty`].
+    /// How long an event loop may wait before it must arm again, although nothing is readable; `None` is for ever. Ask
+    /// after each [`Armed::Empty`].
     ///
-    /// There is a limit while queue pairs are on their way out, on devices that flush without telling, and on an automatic soft
-    /// device, whose timers go off in calls of the program.
+    /// There is a limit while dropped queue pairs wait to be destroyed, on devices that flush without an event, and on
+    /// an automatic soft device, which runs its timers in calls of the program.
     pub fn next_timer(&self) -> Option<Duration> {
-        self.queue.next_look(self.desk.has_guests())
+        self.queue().next_look(self.parts.state.has_departing())
     }
 }
 

@@ -1,24 +1,25 @@
-//! The memory of ledgers: those of one length lie side by side, in the order in which they were made where none were given back
-//! before. So a processor sees where the next one is, and fetches it ahead, whatever else there is on the heap; and what
-//! else a pair needs there has one distance from pair to pair, too.
+//! The memory of ledgers. Blocks of one length lie side by side, in the order in which they were taken (unless some
+//! were given back in between). A program that goes through many queue pairs touches their ledgers at a constant
+//! distance, which the processor recognises, so that it fetches the next ledger ahead.
 //!
-//! What was taken at a time stays until none of that length is: lengths are few, since depths are rounded to powers of two.
+//! Memory for blocks of one length goes back to the heap when none of them is taken any more. There are few lengths,
+//! since depths are rounded to powers of two.
 #![allow(unsafe_code, reason = "memory that is taken and given back in blocks")]
 
-use core::mem::MaybeUninit;
+use crate::sync::lock;
+use core::mem::{self, MaybeUninit};
 use core::ptr::NonNull;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
-/// A line of the cache, of which blocks are made.
+/// A cache line. A block is a number of lines.
 #[repr(align(64))]
 pub(crate) struct Line(#[expect(dead_code, reason = "never as such")] [u8; 64]);
 
-/// How many lines are asked for at a time at most, if one block is not longer. Each block is on its own where a tool watches
-/// what was freed.
+/// The length of a chunk at most, unless one block is longer. Under tools that watch for use after free, each block has
+/// a chunk of its own.
 const CHUNK_LINES: usize = if cfg!(any(miri, loom, asan)) { 1 } else { 1024 };
 
-/// Blocks for the queues of a protection domain. Those of one length are freed together when none is taken; one that is on its
-/// own, at once.
+/// The blocks of a protection domain.
 #[derive(Debug, Default)]
 pub(crate) struct Blocks(Mutex<Vec<Shelf>>);
 
@@ -29,11 +30,12 @@ struct Shelf {
     lines: usize,
     /// # Invariants
     ///
-    /// 0. What nobody has, the next to be taken last. There is room for all that there are.
+    /// 0. The blocks that nobody has taken. The last is taken next. Its capacity is that of all blocks, so that giving
+    ///    back does not allocate.
     free: Vec<Block>,
-    /// 1. Boxes, each with a [`Header`] in its first line and blocks behind it.
+    /// 1. Each came from a `Box`, which it owns. The first line holds a [`Header`], and the blocks follow it.
     chunks: Vec<NonNull<[MaybeUninit<Line>]>>,
-    /// How many blocks are in them.
+    /// How many blocks there are in all chunks.
     blocks: usize,
 }
 
@@ -41,29 +43,29 @@ struct Shelf {
 struct Header {
     /// # Invariants
     ///
-    /// 0. From [`Arc::as_ptr`]. Each block that is taken holds a reference.
+    /// 0. From [`Arc::as_ptr`]. Each block that is taken owns a reference to the pool.
     pool: *const Blocks,
-    /// 1. How many blocks follow.
+    /// 1. How many blocks the chunk has.
     blocks: u32,
 }
 
-/// Where a block is.
+/// The place of a block.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Block {
     pub(crate) at: NonNull<Line>,
-    /// How many are before it in its chunk.
+    /// How many blocks are before this one in its chunk.
     pub(crate) index: u32,
 }
 
-// SAFETY: what is free is nobody else's, and what is not it leaves alone.
+// SAFETY: it owns its chunks (1), reads and writes only their headers, and gives free blocks to one taker each.
 unsafe impl Send for Shelf {}
 
 impl Blocks {
     fn shelves(&self) -> MutexGuard<'_, Vec<Shelf>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
-    /// A block of so many lines, at least one.
+    /// Takes a block of this many lines, one at least. Its content is not defined.
     pub(crate) fn take(self: &Arc<Self>, lines: usize) -> Block {
         let mut shelves = self.shelves();
         let at = shelves.iter().position(|shelf| shelf.lines == lines).unwrap_or_else(|| {
@@ -78,20 +80,22 @@ impl Blocks {
                 None => shelf.grow(Arc::as_ptr(self)),
             }
         };
-        // SAFETY: of an `Arc`, which is around.
-        unsafe { Arc::increment_strong_count(Arc::as_ptr(self)) };
+        // The block's own reference (header 0).
+        mem::forget(Arc::clone(self));
         block
     }
 
+    /// Gives a block back.
+    ///
     /// # Safety
     ///
-    /// The block was [taken](Self::take), of so many lines, and is not used any more.
+    /// The block was [taken](Self::take) with this many lines, and is not used any more.
     pub(crate) unsafe fn give_back(block: Block, lines: usize) {
-        // SAFETY: the first line of the chunk in which it is (shelf 1).
+        // SAFETY: the first line of the same chunk, which is `index` blocks and one line before the block (shelf 1).
         let first = unsafe { block.at.sub(1 + block.index as usize * lines) };
-        // SAFETY: written when the chunk was made (shelf 1).
+        // SAFETY: the first line of a chunk holds a header (shelf 1).
         let Header { pool, blocks } = unsafe { first.cast().read() };
-        // SAFETY: the block's own reference (header 0).
+        // SAFETY: the block owns a reference (header 0), which ends here.
         let pool = unsafe { Arc::from_raw(pool) };
         let mut shelves = pool.shelves();
         let Some(at) = shelves.iter().position(|shelf| shelf.lines == lines) else { return };
@@ -109,7 +113,8 @@ impl Blocks {
 }
 
 impl Shelf {
-    /// Makes as many blocks as there are, or a chunk full: so a few pairs take little, and many are in few pieces.
+    /// Makes a chunk with as many blocks as there are already, up to [`CHUNK_LINES`]. So few pairs take little memory,
+    /// and many pairs lie in few chunks.
     fn grow(&mut self, pool: *const Blocks) {
         let blocks = self.blocks.min(CHUNK_LINES / self.lines).max(1);
         self.free.reserve_exact(self.blocks + blocks);
@@ -117,22 +122,22 @@ impl Shelf {
         let chunk = NonNull::from(Box::leak(Box::<[Line]>::new_uninit_slice(1 + blocks * self.lines)));
         const { assert!(size_of::<Header>() <= size_of::<Line>() && align_of::<Header>() <= align_of::<Line>()) };
         let first = chunk.cast::<Line>();
-        // SAFETY: ours, and there is room, as was asserted.
+        // SAFETY: the chunk is new, and its first line has room for a header, as asserted above.
         unsafe { first.cast().write(Header { pool, blocks: blocks as u32 }) };
         self.chunks.push(chunk);
         self.blocks += blocks;
         self.free.extend((0..blocks as u32).rev().map(|index| {
-            // SAFETY: behind the first line there are so many blocks.
+            // SAFETY: the chunk has `blocks` blocks behind its first line, and `index` is less.
             let at = unsafe { first.add(1 + index as usize * self.lines) };
             Block { at, index }
         }));
     }
 
-    /// Frees the chunk that begins with this line, of which no block is taken or free.
+    /// Frees the chunk that begins with this line. Its one block is neither taken nor free.
     fn remove(&mut self, first: NonNull<Line>) {
         if let Some(at) = self.chunks.iter().position(|chunk| chunk.cast() == first) {
             self.blocks -= 1;
-            // SAFETY: of a box (1).
+            // SAFETY: came from a `Box` (1), and is in the list no more.
             drop(unsafe { Box::from_raw(self.chunks.swap_remove(at).as_ptr()) });
         }
     }
@@ -141,7 +146,8 @@ impl Shelf {
 impl Drop for Shelf {
     fn drop(&mut self) {
         for chunk in self.chunks.drain(..) {
-            // SAFETY: of a box (1). No block is taken: either it was looked at, or each would hold the pool.
+            // SAFETY: came from a `Box` (1). No block is taken: `give_back` has counted them, or the whole pool is
+            // dropped, which each block would keep alive.
             drop(unsafe { Box::from_raw(chunk.as_ptr()) });
         }
     }
@@ -177,7 +183,7 @@ mod tests {
         }
         assert!(neighbours > rounds * 9 / 10 || CHUNK_LINES == 1, "{neighbours}");
         for (block, length) in taken {
-            // SAFETY: taken so.
+            // SAFETY: taken with this length, and not used any more.
             unsafe { Blocks::give_back(block, length) };
         }
         assert_eq!((pool.shelves().len(), Arc::strong_count(&pool)), (0, 1), "all freed");
@@ -187,19 +193,19 @@ mod tests {
     fn what_was_given_back_is_taken_again() {
         let pool = Arc::<Blocks>::default();
         let blocks = [(); 5].map(|()| pool.take(2));
-        // SAFETY: taken so.
+        // SAFETY: taken with this length, and not used any more.
         unsafe { Blocks::give_back(blocks[3], 2) };
         let again = pool.take(2);
         assert!(again.at == blocks[3].at || CHUNK_LINES == 1);
         let blocks_of_all = pool.shelves()[0].blocks;
         for _ in 0..100 {
             let block = pool.take(2);
-            // SAFETY: taken so.
+            // SAFETY: taken with this length, and not used any more.
             unsafe { Blocks::give_back(block, 2) };
         }
         assert_eq!(pool.shelves()[0].blocks, blocks_of_all);
         for block in [blocks[0], blocks[1], blocks[2], again, blocks[4]] {
-            // SAFETY: taken so.
+            // SAFETY: taken with this length, and not used any more.
             unsafe { Blocks::give_back(block, 2) };
         }
     }
@@ -212,15 +218,16 @@ mod tests {
         drop(pool);
         let giving = std::thread::spawn(move || drop(other));
         for (block, length) in blocks {
-            // SAFETY: ours, and long enough.
+            // SAFETY: this test's, and long enough.
             unsafe { block.at.cast::<u64>().write(7) };
-            // SAFETY: taken so.
+            // SAFETY: taken with this length, and not used any more.
             unsafe { Blocks::give_back(block, length) };
         }
         giving.join().unwrap();
     }
 
-    /// Threads that take and give back what others took, of many lengths; nobody's block is another's, and all is freed.
+    /// Threads take blocks of many lengths and give back those of other threads. No block has two owners, and all are
+    /// freed.
     #[test]
     fn blocks_come_and_go_on_any_thread() {
         let pool = Arc::<Blocks>::default();
@@ -228,16 +235,16 @@ mod tests {
         let rounds = if cfg!(miri) { 60 } else { 3000 };
         let go = |seed: usize| {
             for round in 0..rounds {
-                // Many are taken at first, and few are left at last.
+                // More are taken than given back in the first half, and fewer in the second.
                 let takes = (round * 7 + seed * 3) % 10 < if round < rounds / 2 { 8 } else { 3 };
                 let length = [1, 2, 3, 9, 600][(round * 5 + seed) % 7 % 5];
                 if takes {
                     let block = pool.take(length);
                     let number = block.at.addr().get();
                     for line in [0, length - 1] {
-                        // SAFETY: ours, and long enough.
+                        // SAFETY: this test's, and long enough.
                         let at = unsafe { block.at.add(line) };
-                        // SAFETY: as above.
+                        // SAFETY: a line of this test's block.
                         unsafe { at.cast().write(number) };
                     }
                     taken.lock().unwrap().push((block.at.expose_provenance(), block.index, length));
@@ -246,12 +253,12 @@ mod tests {
                 let Some((address, index, length)) = taken.lock().unwrap().pop() else { continue };
                 let block = Block { at: NonNull::with_exposed_provenance(address), index };
                 for line in [0, length - 1] {
-                    // SAFETY: as above.
+                    // SAFETY: the block has this many lines.
                     let at = unsafe { block.at.add(line) };
-                    // SAFETY: written by who took it.
+                    // SAFETY: written by the thread that took the block.
                     assert_eq!(unsafe { at.cast::<usize>().read() }, address.get());
                 }
-                // SAFETY: taken so.
+                // SAFETY: taken with this length, and not used any more.
                 unsafe { Blocks::give_back(block, length) };
             }
         };
@@ -260,7 +267,7 @@ mod tests {
             (0..3).for_each(|seed| drop(scope.spawn(move || go(seed))));
         });
         for (address, index, length) in taken.into_inner().unwrap() {
-            // SAFETY: taken so.
+            // SAFETY: taken with this length, and not used any more.
             unsafe { Blocks::give_back(Block { at: NonNull::with_exposed_provenance(address), index }, length) };
         }
         assert_eq!((pool.shelves().len(), Arc::strong_count(&pool)), (0, 1));

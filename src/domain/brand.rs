@@ -1,17 +1,20 @@
 //! Brands: types that name one protection domain each.
 
+use crate::sync::lock;
 use std::any::TypeId;
 use std::collections::BTreeSet;
 use std::marker::PhantomData;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
-/// The mark of whatever belongs to the domain that `B` names: invariant in `B`, so that no brand becomes another.
+/// Marks a type whose objects belong to the domain that `B` names. It makes the type invariant in `B`, so that one
+/// brand never becomes another.
 pub(crate) type Branded<B> = PhantomData<fn(B) -> B>;
 
-/// A type that names one protection domain. Sealed: [`Scoped`], [`Checked`] and the types made by [`domain!`](crate::domain!).
+/// A type that names one protection domain. Sealed: [`Scoped`], [`Checked`] and the types made by
+/// [`domain!`](crate::domain!).
 ///
-/// Everything of a domain bears its brand, invariantly, so that objects of two domains do not fit together. A brand is one
-/// of three kinds:
+/// All objects of a domain have its brand as a type parameter, in which they are invariant. So objects of two domains
+/// do not fit together. There are three kinds of brand:
 ///
 /// | brand | made by | lives | a mismatch reads |
 /// |---|---|---|---|
@@ -19,12 +22,13 @@ pub(crate) type Branded<B> = PhantomData<fn(B) -> B>;
 /// | [`Scoped`] | [`Context::with_domain`](crate::Context::with_domain) | for one closure | `borrowed data escapes outside of closure`, or `lifetime may not live long enough` |
 /// | [`Checked`] | [`Context::checked_domain`](crate::Context::checked_domain) | `'static`, for any number of domains | at run time: [`RequestFlaw::OtherDomain`](crate::RequestFlaw::OtherDomain) and its like |
 ///
-/// Take a named one where the program knows its domains, a scoped one for a domain of its own in a function, and the checked one
-/// for a library that opens what it is told to, or for as many devices as there are.
+/// Use a named brand for domains that the program knows when it is written, a scoped one for a domain that lives as
+/// long as a function, and the checked one in a library, or where the number of devices is known only at run time.
 ///
 /// # Examples
 ///
-/// A function for any brand; with `+ 'static`, which all but scoped ones are, errors go into a `Box<dyn Error>` by `?`:
+/// A function for any brand. With `+ 'static`, which excludes scoped brands, `?` turns its errors into a `Box<dyn
+/// Error>`:
 ///
 /// ```
 /// use interlock::{Brand, Limits, Poller, ProtectionDomain, QueuePair};
@@ -56,7 +60,8 @@ pub(crate) type Branded<B> = PhantomData<fn(B) -> B>;
     note = "declare a brand with `interlock::domain! {{ struct Name; }}`, or use the one that `Context::with_domain` lends, or `Checked`"
 )]
 pub trait Brand: Sized + sealed::Sealed {
-    /// Whether several domains bear it, so that objects compare theirs at run time wherever they meet: of [`Checked`] only.
+    /// Whether several domains may have this brand, so that their objects are compared at run time. True of [`Checked`]
+    /// only.
     const CHECKED: bool = false;
 }
 
@@ -65,44 +70,44 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// The brand of a domain that exists for one closure; equals no other brand.
+/// The brand of a domain that exists for one closure. It differs from every other brand.
 ///
-/// The compiler has no text of ours for a mix-up of two scoped domains. Each closure of
-/// [`with_domain`](crate::Context::with_domain) has a `'pd` of its own, and neither may become the other, so where an object
-/// of one meets an object of the other it says
+/// A mix-up of two scoped domains gives an error message of the compiler about lifetimes. Each closure of
+/// [`with_domain`](crate::Context::with_domain) has a lifetime `'pd` of its own. Where an object of one closure meets
+/// an object of another, the compiler says
 ///
-/// - `borrowed data escapes outside of closure` (E0521) inside nested closures, also for what is carried out of its closure.
-///   It points at lines where the objects come from: look below them for the one that brings both together.
-/// - `lifetime may not live long enough` in functions that name both lifetimes, also for what a closure returns. It points at
-///   the line of the mix-up.
+/// - `borrowed data escapes outside of closure` (E0521) in nested closures, and for an object that is moved out of its
+///   closure. The message points at the lines where the objects come from: look below for the line that brings both
+///   together.
+/// - `lifetime may not live long enough` in functions that name both lifetimes, and for an object that a closure
+///   returns. The message points at the line of the mix-up.
 #[derive(Clone, Copy, Debug)]
 pub struct Scoped<'pd>(PhantomData<fn(&'pd ()) -> &'pd ()>);
 
 impl sealed::Sealed for Scoped<'_> {}
 impl Brand for Scoped<'_> {}
 
-/// The brand of domains that are told apart at run time: for libraries, and for as many devices or domains as there are.
+/// The brand of domains that are told apart at run time: for libraries, and for any number of devices or domains.
 ///
-/// Any number of domains may bear it ([`Context::checked_domain`](crate::Context::checked_domain)), and their objects have one type.
-/// So the compiler lets objects of two of them meet, and the library does not: each operation that brings two objects together
-/// first compares their domains, by the addresses of what both are made from. A mix-up is refused before anything is done,
-/// with an error that gives back what was passed in. That costs a post five instructions; with the other brands nothing is
-/// compared.
+/// Any number of domains may have it ([`Context::checked_domain`](crate::Context::checked_domain)), and their objects
+/// have the same types. So the compiler cannot refuse a mix-up, and the library does: each operation that brings two
+/// objects together first compares their domains. It refuses a mix-up before anything is done, with an error that gives
+/// back what was passed in. That costs a post five instructions; with the other brands nothing is compared.
 ///
-/// | what meets | the error |
+/// | objects | error |
 /// |---|---|
 /// | memory, a recipient or a window, and a queue pair, its halves, batches and scopes | [`RequestFlaw::OtherDomain`](crate::RequestFlaw::OtherDomain) |
 /// | memory and a [`SharedReceiveQueue`](crate::SharedReceiveQueue) | the same |
-/// | a memory window, what it shall be bound over, and a queue pair | the same |
+/// | a memory window, the memory to bind it to, and a queue pair | the same |
 /// | a new queue pair and its completion queues | [`CreateError::OtherDomain`](crate::CreateError::OtherDomain) |
 /// | a datagram that is to be [answered](crate::ProtectionDomain::sender) and a domain | [`AddressError::OtherDomain`](crate::AddressError::OtherDomain) |
 /// | [`drain`](crate::QueuePair::drain) and a poller | [`DrainFailure::OtherDomain`](crate::DrainFailure::OtherDomain) |
 ///
-/// The other places compare more than domains, with any brand: [`Buffer::join`](crate::Buffer::join) and
-/// [`SplitRegion::rejoin`](crate::SplitRegion::rejoin) regions, [`SendHalf::join`](crate::SendHalf::join) queue pairs,
-/// [`CompletionChannel::wait_any`](crate::CompletionChannel::wait_any) channels,
-/// [`Exclusive::new`](crate::scope::Exclusive::new) completion queues. A [`BufferList`](crate::BufferList) may be made of
-/// buffers of several domains, and is then posted nowhere.
+/// Other operations compare more than domains, with any brand: [`Buffer::join`](crate::Buffer::join) and
+/// [`SplitRegion::rejoin`](crate::SplitRegion::rejoin) compare regions, [`SendHalf::join`](crate::SendHalf::join) queue
+/// pairs, [`CompletionChannel::wait_any`](crate::CompletionChannel::wait_any) channels, and
+/// [`Exclusive::new`](crate::scope::Exclusive::new) completion queues. A [`BufferList`](crate::BufferList) may be made
+/// of buffers of several domains, but no queue pair takes it then.
 ///
 /// # Examples
 ///
@@ -146,10 +151,12 @@ impl Brand for Checked {
     const CHECKED: bool = true;
 }
 
-/// The brands that [`domain!`](crate::domain!) makes, for functions that open a domain under a name of their caller's:
-/// [`Context::named_domain`](crate::Context::named_domain) takes what is `Named + Brand`. All else is written for any [`Brand`].
+/// The brands that [`domain!`](crate::domain!) makes. A function that opens a domain with a name of its caller's choice
+/// takes a `Named + Brand`, as [`Context::named_domain`](crate::Context::named_domain) does. All other functions take
+/// any [`Brand`].
 ///
-/// Implementing it by hand gives nothing that the macro does not: which domain has the name is decided by a registry at run time.
+/// An implementation by hand is of no more use than the macro: a registry decides at run time which domain has the
+/// name.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not the name of a protection domain",
     label = "not a name",
@@ -161,7 +168,7 @@ pub trait Named: 'static + Sized {
     const NAME: &'static str;
 }
 
-// There is no such impl of `Brand`: the compiler would tell a function that forgot its `B: Brand` to ask for `B: Named`, which
+// Not for `Brand` itself: then the compiler would tell a function that forgot `B: Brand` to ask for `B: Named`, which
 // `Scoped` and `Checked` are not.
 #[diagnostic::do_not_recommend]
 impl<N: Named> sealed::Sealed for N {}
@@ -208,14 +215,14 @@ impl Claim {
     /// Takes the name; `None` if a domain has it.
     pub(crate) fn take<N: Named>() -> Option<Self> {
         let name = TypeId::of::<N>();
-        let fresh = TAKEN.lock().unwrap_or_else(PoisonError::into_inner).insert(name);
-        // Not `then_some`: a claim that was not taken must not exist, for its drop would free the name.
+        let fresh = lock(&TAKEN).insert(name);
+        // Not `then_some`: that makes a claim in any case, and its drop would free the name of another domain.
         fresh.then(|| Self(name))
     }
 }
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        TAKEN.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.0);
+        lock(&TAKEN).remove(&self.0);
     }
 }

@@ -1,23 +1,24 @@
 //! Protection domains, and the brands that name them.
-#![allow(unsafe_code, reason = "owns the raw protection domain")]
 
 mod blocks;
 pub(crate) mod brand;
 mod numbers;
+mod raw_domain;
 
 pub(crate) use blocks::{Block, Blocks, Line};
 pub use brand::{Brand, Checked, Named, Scoped};
 pub(crate) use numbers::{Number, Numbers};
+pub(crate) use raw_domain::DomainId;
+pub(crate) use raw_domain::DomainInner;
 
-use crate::device::{Context, ContextInner};
-use crate::error::{VerbError, note_leak};
-use crate::sys;
+use crate::device::Context;
+use crate::error::VerbError;
 use brand::{Branded, Claim};
-use std::{fmt, marker::PhantomData, mem, ptr, ptr::NonNull, sync::Arc};
+use std::{fmt, marker::PhantomData, sync::Arc};
 
 /// A protection domain: memory, queue pairs and completion queues that may be used together.
 ///
-/// A handle: clones name the same domain, which goes away with the last object that bears its brand.
+/// A handle: clones name the same domain. The domain goes away with the last object that has its brand.
 #[doc(alias = "ibv_pd")]
 #[doc(alias = "ibv_dealloc_pd")]
 pub struct ProtectionDomain<B> {
@@ -25,72 +26,12 @@ pub struct ProtectionDomain<B> {
     brand: Branded<B>,
 }
 
-pub(crate) struct DomainInner {
-    /// # Invariants
-    ///
-    /// 0. Came from the context's provider, and is alive until this is dropped.
-    pub(crate) raw: NonNull<sys::ibv_pd>,
-    /// The name, freed only after the domain is.
-    claim: Option<Claim>,
-    /// Of its shared receive queues.
-    pub(crate) numbers: Arc<Numbers>,
-    /// The memory of its ledgers.
-    pub(crate) ledgers: Arc<Blocks>,
-    pub(crate) context: Arc<ContextInner>,
-}
-
-// SAFETY: verbs on one protection domain may be called from any thread (see `ContextInner`).
-unsafe impl Send for DomainInner {}
-// SAFETY: as above.
-unsafe impl Sync for DomainInner {}
-
-/// Which domain, for as long as an object of it is around.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[allow(unnameable_types, reason = "in a sealed trait")]
-pub struct DomainId(usize);
-
-#[cfg(all(test, loom))]
-impl DomainId {
-    pub(crate) const NONE: Self = Self(0);
-}
-
-impl DomainInner {
-    /// What tells it from other domains.
-    #[inline(always)]
-    pub(crate) fn id(&self) -> DomainId {
-        DomainId(ptr::from_ref(self).addr())
-    }
-
-    fn new(context: &Arc<ContextInner>, claim: Option<Claim>) -> Result<Arc<Self>, VerbError> {
-        // SAFETY: the context is open as long as we hold it.
-        let raw = unsafe { context.provider.alloc_pd(context.raw) }?;
-        Ok(Arc::new(Self {
-            raw,
-            claim,
-            numbers: Arc::default(),
-            ledgers: Arc::default(),
-            context: Arc::clone(context),
-        }))
-    }
-}
-
-impl Drop for DomainInner {
-    fn drop(&mut self) {
-        // SAFETY: alive (0); all that was made in it holds a reference to this, so nothing is left.
-        if let Err(error) = unsafe { self.context.provider.dealloc_pd(self.raw) } {
-            // The device still knows the domain: its name stays taken and its device open.
-            mem::forget(self.claim.take());
-            mem::forget(Arc::clone(&self.context));
-            note_leak("a protection domain", error);
-        }
-    }
-}
-
 /// Why there is no domain of that name.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NamedDomainError {
-    /// Another domain of this process has it, or an object of one: a name stands for one domain at a time.
+    /// Another domain of this process has the name, or had it and still has objects. A name stands for one domain at a
+    /// time.
     #[error("the domain name `{name}` is taken until every object of the domain that has it is dropped")]
     Taken {
         /// The name.
@@ -116,7 +57,8 @@ impl Context {
         Ok(ProtectionDomain { inner: DomainInner::new(&self.0, Some(claim))?, brand: PhantomData })
     }
 
-    /// A protection domain whose objects are compared at run time: see [`Checked`]. There may be any number of them.
+    /// A protection domain whose objects are compared at run time: see [`Checked`]. There may be any number of such
+    /// domains.
     ///
     /// `ibv_alloc_pd(3)`.
     ///
@@ -128,7 +70,7 @@ impl Context {
         Ok(ProtectionDomain { inner: DomainInner::new(&self.0, None)?, brand: PhantomData })
     }
 
-    /// Lends `f` a new domain. Its objects fit with no other domain's, and none of them leaves `f`.
+    /// Lends `f` a new domain. Its objects cannot be used with those of another domain, and none of them leaves `f`.
     ///
     /// `ibv_alloc_pd(3)`.
     ///
@@ -138,7 +80,8 @@ impl Context {
     ///
     /// # Examples
     ///
-    /// An error that holds an object of the domain cannot leave either: each has a method `into_cause` for what can.
+    /// An error that holds an object of the domain cannot leave either. Such errors have a method `into_cause`, whose
+    /// result can.
     ///
     /// ```
     /// use interlock::{Context, Limits};
@@ -166,7 +109,7 @@ impl Context {
 }
 
 impl<B: Brand> ProtectionDomain<B> {
-    /// The device that it belongs to.
+    /// The open device that the domain was made on.
     pub fn context(&self) -> Context {
         Context(Arc::clone(&self.inner.context))
     }

@@ -1,33 +1,36 @@
-//! Numbers for objects of one domain, which their work ids carry.
+//! The numbers of the shared receive queues of a domain, which the work ids of their requests carry.
 
+use crate::sync::lock;
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
-/// The numbers of one domain. A number that comes back begins, for its next user, where it ended.
+/// The numbers of one domain. The next user of a number goes on counting where the last one ended, so that no work id
+/// comes twice.
 #[derive(Debug, Default)]
 pub(crate) struct Numbers(Mutex<Table>);
 
 #[derive(Debug, Default)]
 struct Table {
-    /// Numbers that were used before, with where their next user goes on to count. The one that was free for longest comes first.
+    /// Numbers that were used before, each with the count at which its next user begins. The number that was free for
+    /// longest comes first.
     free: VecDeque<(u32, u64)>,
     /// The lowest number that was never used.
     fresh: u32,
 }
 
-/// A number that nobody else of the domain has.
+/// A number that no other object of the domain has. Dropping it gives it back.
 #[derive(Debug)]
 pub(crate) struct Number {
     number: u32,
-    /// Where its user begins to count; at the end, where the next one does.
+    /// The count at which its user begins. When it is given back: the count at which the next user begins.
     pub(crate) next: u64,
     numbers: Arc<Numbers>,
 }
 
 impl Numbers {
-    /// A number below `most`.
+    /// Takes a number below `most`; `None` if all are taken.
     pub(crate) fn take(self: &Arc<Self>, most: u32) -> Option<Number> {
-        let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut table = lock(&self.0);
         let (number, next) = match table.free.pop_front() {
             Some(used) => used,
             None if table.fresh < most => {
@@ -49,7 +52,7 @@ impl Number {
 
 impl Drop for Number {
     fn drop(&mut self) {
-        let mut table = self.numbers.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut table = lock(&self.numbers.0);
         table.free.push_back((self.number, self.next));
     }
 }

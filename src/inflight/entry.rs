@@ -5,22 +5,24 @@ use super::operation::Operation;
 use super::posted_memory::PostedMemory;
 use super::work_id::QueueKind;
 use crate::memory::{Buffer, BufferList, Descriptor, ListInner, Part, SharedBuffer, UnsettledWindow, WindowInner};
-use std::mem::MaybeUninit;
-use std::{fmt, mem, ptr, ptr::NonNull};
+use std::mem::{ManuallyDrop, MaybeUninit};
+use std::num::NonZeroUsize;
+use std::{fmt, mem, ptr::NonNull};
 
-/// A request in the ledger: its memory and what it does, in one word.
+/// A request in the ledger: its memory and its operation, in one word.
 #[allow(unnameable_types, reason = "in a sealed trait")]
 pub struct Entry {
     /// # Invariants
     ///
-    /// 0. Low bits: the operation, and the form of the memory. Above them, where the form is `UNIQUE` or `SHARED`, a
-    ///    [`Part`], where it is `LIST`, a [`BufferList`], where it is `WINDOW`, a [`WindowInner`], from `into_raw`; the alignment
-    ///    of what they point to keeps the low bits free.
+    /// 0. The low bits ([`TAG`]) hold the operation and the form of the memory. The pointer without them came from the
+    ///    `into_raw` of the type that the form names: [`Part`] for `UNIQUE` and `SHARED`, [`BufferList`] for `LIST`,
+    ///    [`WindowInner`] for `WINDOW`. `INLINE` has no pointer.
+    /// 1. The entry owns what that pointer owns.
     tagged: NonNull<Descriptor>,
 }
 
-/// An entry on its way, as a plain word that moves in a register.
-#[derive(Clone, Copy)]
+/// An entry as a plain word, which the compiler passes in a register. The word owns the entry: dropping it leaks.
+#[must_use = "dropping it leaks the memory of the request"]
 pub(crate) struct RawEntry(NonNull<Descriptor>);
 
 const OPERATION: usize = Operation::MASK;
@@ -33,22 +35,20 @@ const SHARED: usize = 0b00_1000;
 const INLINE: usize = 0b01_0000;
 /// A [`BufferList`].
 const LIST: usize = 0b10_0000;
-/// A memory window with what is behind it. With the bit of lists, so that the more frequent forms are told apart without it.
+/// A memory window and the memory behind it. It has the bit of lists, so that one test sets both rare forms apart.
 const WINDOW: usize = LIST | 0b00_1000;
 const TAG: usize = OPERATION | FORM;
-// So that other forms show where bits of many entries are put together.
+// The OR of several tags is `UNIQUE` only if each of them is: see `are_buffers`.
 static_assertions::const_assert_eq!(UNIQUE, 0);
-// So that a buffer that is received into is the word itself.
+// The tag of a receive into a buffer is zero, so the word is the plain pointer: see `fill`.
 static_assertions::const_assert_eq!(Operation::Receive.code(), 0);
-static_assertions::const_assert!(mem::align_of::<Descriptor>() > TAG);
-static_assertions::const_assert!(mem::align_of::<ListInner>() > TAG);
-static_assertions::const_assert!(mem::align_of::<WindowInner>() > TAG);
+static_assertions::assert_eq_size!(Buffer<()>, *mut Descriptor);
 static_assertions::assert_eq_size!(Entry, Option<Entry>, u64);
 
-// SAFETY: owns one of four kinds of memory (0), each of which is `Send`: see the assertions below.
+// SAFETY: owns one of three types (0), each of which is `Send`: see the assertions below.
 unsafe impl Send for Entry {}
-// SAFETY: a shared entry gives out shared references to that memory, and all four kinds are `Sync`. The one method that changes
-// something, `fill`, stores atomics.
+// SAFETY: a shared entry gives out shared references to that type, and all three are `Sync`. The one method that
+// changes something, `fill`, stores atomics.
 unsafe impl Sync for Entry {}
 static_assertions::assert_impl_all!(Part: Send, Sync);
 static_assertions::assert_impl_all!(BufferList<()>: Send, Sync);
@@ -57,65 +57,59 @@ static_assertions::assert_impl_all!(WindowInner: Send, Sync);
 impl Entry {
     #[inline(always)]
     pub(crate) fn unique<B>(operation: Operation, buffer: Buffer<B>) -> Self {
-        Self::tag(buffer.into_part(), operation.code() | UNIQUE)
+        Self::tag(buffer.into_part().into_raw(), operation.code() | UNIQUE)
     }
 
     #[inline(always)]
     pub(crate) fn shared<B>(operation: Operation, share: SharedBuffer<B>) -> Self {
-        Self::tag(share.into_part(), operation.code() | SHARED)
+        Self::tag(share.into_part().into_raw(), operation.code() | SHARED)
     }
 
     #[inline(always)]
     pub(crate) fn list<B>(operation: Operation, list: BufferList<B>) -> Self {
-        let tagged = list.into_raw().as_ptr().wrapping_byte_add(operation.code() | LIST).cast();
-        // SAFETY: not null, since inside a list.
-        Self { tagged: unsafe { NonNull::new_unchecked(tagged) } }
+        Self::tag(list.into_raw(), operation.code() | LIST)
     }
 
+    /// A request without memory of its own.
     #[inline(always)]
     pub(crate) fn inline(operation: Operation) -> Self {
-        let tagged = ptr::without_provenance_mut(operation.code() | INLINE);
-        // SAFETY: not null: `INLINE` is not 0.
-        Self { tagged: unsafe { NonNull::new_unchecked(tagged) } }
+        const INLINE_TAG: NonZeroUsize = NonZeroUsize::new(INLINE).unwrap();
+        Self { tagged: NonNull::dangling().map_addr(|_| INLINE_TAG | operation.code()) }
     }
 
     pub(crate) fn window(operation: Operation, window: Box<WindowInner>) -> Self {
-        let tagged = window.into_raw().as_ptr().wrapping_byte_add(operation.code() | WINDOW).cast();
-        // SAFETY: not null, since inside a window.
-        Self { tagged: unsafe { NonNull::new_unchecked(tagged) } }
+        Self::tag(window.into_raw(), operation.code() | WINDOW)
     }
 
+    /// Puts the tag into the low bits of a pointer, which its alignment keeps free.
     #[inline(always)]
-    fn tag(part: Part, tag: usize) -> Self {
-        // The bits are free, so to add is to set.
-        let tagged = part.into_raw().as_ptr().wrapping_byte_add(tag);
-        // SAFETY: not null, since inside a descriptor.
+    fn tag<T>(pointer: NonNull<T>, tag: usize) -> Self {
+        const { assert!(mem::align_of::<T>() > TAG) };
+        // The bits are free, so that adding sets them. (`map_addr` costs two instructions more.)
+        let tagged = pointer.as_ptr().wrapping_byte_add(tag).cast();
+        // SAFETY: not null, since it points into what `pointer` points to.
         Self { tagged: unsafe { NonNull::new_unchecked(tagged) } }
     }
 
-    /// The word. Whoever has it owns the entry.
+    /// Gives up the entry for its word.
     #[inline(always)]
     pub(crate) fn into_raw(self) -> RawEntry {
-        RawEntry(mem::ManuallyDrop::new(self).tagged)
+        RawEntry(ManuallyDrop::new(self).tagged)
     }
 
-    /// The entry again.
-    ///
-    /// # Safety
-    ///
-    /// `raw` came from [`into_raw`](Self::into_raw), and is used once.
+    /// The entry of which `raw` is the word.
     #[inline(always)]
-    pub(crate) unsafe fn from_raw(raw: RawEntry) -> Self {
+    pub(crate) fn from_raw(raw: RawEntry) -> Self {
         Self { tagged: raw.0 }
     }
 
-    /// What [`are_buffers`](Self::are_buffers) takes.
+    /// The word as a number, for [`are_buffers`](Self::are_buffers).
     #[inline(always)]
     pub(crate) fn bits(&self) -> usize {
         self.tagged.addr().get()
     }
 
-    /// Whether entries are buffers, of which these are all [`bits`](Self::bits) that any has.
+    /// Whether several entries are all unique buffers; `bits` is the OR of their [`bits`](Self::bits).
     #[inline(always)]
     pub(crate) fn are_buffers(bits: usize) -> bool {
         bits & FORM == UNIQUE
@@ -126,46 +120,44 @@ impl Entry {
         self.tagged.addr().get() & FORM
     }
 
-    /// Where its descriptor is, if it has one.
+    /// The pointer without its tag. The caller has seen a form that has one (0).
     #[inline(always)]
-    fn part_ptr(&self) -> NonNull<Descriptor> {
+    fn untagged(&self) -> NonNull<Descriptor> {
         let untagged = self.tagged.as_ptr().map_addr(|address| address & !TAG);
-        // SAFETY: the callers have seen that it has one (0).
+        // SAFETY: came from a `NonNull` (0).
         unsafe { NonNull::new_unchecked(untagged) }
     }
 
-    /// The descriptor of its memory, if it has one.
+    /// The descriptor, if the entry has a buffer or a share of one.
     #[inline(always)]
     pub(crate) fn part(&self) -> Option<&Descriptor> {
-        // SAFETY: a reference that we own (0).
-        matches!(self.form(), UNIQUE | SHARED).then(|| unsafe { self.part_ptr().as_ref() })
+        // SAFETY: alive, since the entry owns a reference to it (0, 1).
+        matches!(self.form(), UNIQUE | SHARED).then(|| unsafe { self.untagged().as_ref() })
     }
 
-    /// Its list, if it has one.
+    /// The list, if the entry has one.
     pub(crate) fn as_list(&self) -> Option<&ListInner> {
-        // SAFETY: ours (0).
-        (self.form() == LIST).then(|| unsafe { self.part_ptr().cast::<ListInner>().as_ref() })
+        // SAFETY: alive, since the entry owns it (0, 1).
+        (self.form() == LIST).then(|| unsafe { self.untagged().cast::<ListInner>().as_ref() })
     }
 
-    /// The list, if it is one.
+    /// The list, if the entry has one.
     pub(crate) fn into_list<B>(self) -> Option<BufferList<B>> {
-        // SAFETY: from `into_raw` (0); given up here.
-        (self.form() == LIST).then(|| unsafe { BufferList::from_raw(mem::ManuallyDrop::new(self).part_ptr().cast()) })
+        self.into_memory().into_list()
     }
 
-    /// The window, if it is one.
+    /// The window, if the entry has one.
     #[cold]
     pub(crate) fn into_window(self) -> Option<Box<WindowInner>> {
-        // SAFETY: from `into_raw` (0); given up here.
-        (self.form() == WINDOW)
-            .then(|| unsafe { WindowInner::from_raw(mem::ManuallyDrop::new(self).part_ptr().cast()) })
+        // SAFETY: came from `into_raw` (0), and the entry gives up its ownership here (1).
+        (self.form() == WINDOW).then(|| unsafe { WindowInner::from_raw(ManuallyDrop::new(self).untagged().cast()) })
     }
 
-    /// Lets `len_bytes` count as filled, if so many fit.
+    /// Sets how many bytes count as filled. False, without a change, if the memory is too small for them.
     #[inline(always)]
     pub(crate) fn fill(&self, len_bytes: usize) -> bool {
         if self.bits() & TAG == 0 {
-            // SAFETY: a buffer of a receive (0), whose tag is all zeros.
+            // SAFETY: the buffer of a receive, whose tag is zero (0), is alive (1).
             return unsafe { self.tagged.as_ref() }.fill(len_bytes);
         }
         match self.as_list() {
@@ -175,18 +167,7 @@ impl Entry {
         true
     }
 
-    /// The reference to the descriptor, given up.
-    ///
-    /// # Safety
-    ///
-    /// The form is one that has it.
-    #[inline(always)]
-    unsafe fn into_part(self) -> Part {
-        // SAFETY: from `into_raw` (0, caller); given up here.
-        unsafe { Part::from_raw(mem::ManuallyDrop::new(self).part_ptr()) }
-    }
-
-    /// What it does, on a queue of `kind`.
+    /// The operation of the request, which was posted to a queue of this `kind`.
     #[inline(always)]
     pub(crate) fn operation(&self, kind: QueueKind) -> Operation {
         match (kind, self.tagged.addr().get() & OPERATION) {
@@ -202,21 +183,33 @@ impl Entry {
         }
     }
 
-    /// The memory. `B` is the brand of the queue that the request was posted to, and so of what was posted.
+    /// The part that the entry owns.
+    ///
+    /// # Safety
+    ///
+    /// The form is `UNIQUE` or `SHARED`.
+    #[inline(always)]
+    unsafe fn into_part(self) -> Part {
+        // SAFETY: came from `into_raw` (0, caller), and the entry gives up its ownership here (1).
+        unsafe { Part::from_raw(ManuallyDrop::new(self).untagged()) }
+    }
+
+    /// The memory. `B` is the brand of the queue that the request was posted to, which was also the brand of the
+    /// memory.
     #[inline(always)]
     pub(crate) fn into_memory<B>(self) -> PostedMemory<B> {
         match self.form() {
-            // SAFETY: this form has one, the only one.
+            // SAFETY: this form has a part.
             UNIQUE => PostedMemory::Unique(Buffer::new(unsafe { self.into_part() })),
-            // SAFETY: this form has one.
+            // SAFETY: this form has a part.
             SHARED => PostedMemory::Shared(SharedBuffer::new(unsafe { self.into_part() })),
             form if form & LIST == 0 => {
-                // Has nothing to drop.
+                // Nothing to drop.
                 mem::forget(self);
                 PostedMemory::Inline
             }
-            // SAFETY: from `into_raw` (0); given up here.
-            LIST => PostedMemory::List(unsafe { BufferList::from_raw(mem::ManuallyDrop::new(self).part_ptr().cast()) }),
+            // SAFETY: came from `into_raw` (0), and the entry gives up its ownership here (1).
+            LIST => PostedMemory::List(unsafe { BufferList::from_raw(ManuallyDrop::new(self).untagged().cast()) }),
             _ => self.into_unsettled(),
         }
     }
@@ -227,57 +220,52 @@ impl Entry {
         self.into_window().map_or(PostedMemory::Inline, |inner| PostedMemory::Window(UnsettledWindow::of(inner)))
     }
 
-    /// The buffer, if it is one.
+    /// The buffer, if the entry is one; otherwise its memory is dropped.
     #[inline(always)]
     pub(crate) fn into_buffer<B>(self) -> Option<Buffer<B>> {
         if self.form() != UNIQUE {
-            self.give_up();
+            self.drop_out_of_line();
             return None;
         }
-        // SAFETY: this form has one, the only one.
+        // SAFETY: this form has a part.
         Some(Buffer::new(unsafe { self.into_part() }))
     }
 
-    /// The buffer; or the entry again, if it is none.
+    /// The buffer, if the entry is one; otherwise the entry again.
     #[inline(always)]
     pub(crate) fn try_into_buffer<B>(self) -> Result<Buffer<B>, Self> {
         if self.form() != UNIQUE {
             return Err(self);
         }
-        // SAFETY: this form has one, the only one.
+        // SAFETY: this form has a part.
         Ok(Buffer::new(unsafe { self.into_part() }))
     }
 
-    /// The buffer that it is.
-    ///
-    /// # Safety
-    ///
-    /// It is one, or what comes out is not used.
+    /// The word without its tag, which is the buffer if the entry [is one](Self::are_buffers). Gives up the entry.
     #[inline(always)]
-    pub(crate) unsafe fn assume_buffer<B>(self) -> MaybeUninit<Buffer<B>> {
+    pub(crate) fn into_maybe_buffer<B>(self) -> MaybeUninit<Buffer<B>> {
         // Null, where there is no memory.
-        let descriptor = mem::ManuallyDrop::new(self).tagged.as_ptr().map_addr(|address| address & !TAG);
-        // SAFETY: a buffer is one word, a pointer to its descriptor; ours, if it is one (caller).
+        let descriptor = ManuallyDrop::new(self).tagged.as_ptr().map_addr(|address| address & !TAG);
+        // SAFETY: both are one word, and any word may be a `MaybeUninit`. (A buffer is a pointer to its descriptor.)
         unsafe { mem::transmute_copy(&descriptor) }
     }
 
-    /// Drops it, out of the way.
     #[cold]
     #[inline(never)]
-    fn give_up(self) {}
+    fn drop_out_of_line(self) {}
 }
 
 impl Drop for Entry {
     #[inline]
     fn drop(&mut self) {
         match self.form() {
-            // SAFETY: from `into_raw` (0); given up here.
-            UNIQUE | SHARED => drop(unsafe { Part::from_raw(self.part_ptr()) }),
+            // SAFETY: came from `into_raw` (0); the entry gives up its ownership here (1).
+            UNIQUE | SHARED => drop(unsafe { Part::from_raw(self.untagged()) }),
             form if form & LIST == 0 => (),
-            // SAFETY: as above.
-            LIST => unsafe { ListInner::drop_raw(self.part_ptr().cast()) },
-            // SAFETY: as above.
-            _ => unsafe { WindowInner::drop_raw(self.part_ptr().cast()) },
+            // SAFETY: came from `into_raw` (0); the entry gives up its ownership here (1).
+            LIST => unsafe { ListInner::drop_raw(self.untagged().cast()) },
+            // SAFETY: came from `into_raw` (0); the entry gives up its ownership here (1).
+            _ => unsafe { WindowInner::drop_raw(self.untagged().cast()) },
         }
     }
 }

@@ -1,11 +1,11 @@
-//! How the control path tells the poller of queues that came and went, without a lock on the data path.
+//! The mailbox by which the control path tells the poller of new and old queues, without a lock on the data path.
 
 use crate::sync::{AtomicBool, Mutex, Ordering, lock};
 
 /// Messages to the poller. Sending takes a lock; looking whether there are any is one atomic load.
 #[derive(Debug)]
 pub(crate) struct Mailbox<M> {
-    /// Set after a message was put in, cleared before they are taken: a message is never overlooked.
+    /// Set after a message was put in, and cleared before the messages are taken. So no message is overlooked.
     flag: AtomicBool,
     messages: Mutex<Vec<M>>,
 }
@@ -20,18 +20,18 @@ impl<M> Mailbox<M> {
         self.flag();
     }
 
-    /// Whether [`take`](Self::take) may find something, or the poller has reminded itself of something.
+    /// Whether [`take`](Self::take) may find a message, or the poller has set a reminder for itself.
     #[inline(always)]
     pub(crate) fn is_flagged(&self) -> bool {
         self.flag.load(Ordering::Acquire)
     }
 
-    /// Makes [`is_flagged`](Self::is_flagged) true, until messages are taken.
+    /// Makes [`is_flagged`](Self::is_flagged) true until the messages are taken.
     pub(crate) fn flag(&self) {
         self.flag.store(true, Ordering::Release);
     }
 
-    /// Whether [`take`](Self::take) would find something.
+    /// Whether [`take`](Self::take) would find a message.
     pub(crate) fn has_mail(&self) -> bool {
         !lock(&self.messages).is_empty()
     }
@@ -45,7 +45,7 @@ impl<M> Mailbox<M> {
 
 #[cfg(all(test, loom))]
 mod models {
-    //! Every interleaving of the program destroying a pair on one thread and polling on another.
+    //! Every interleaving of one thread that destroys a pair and another that polls.
     use super::*;
     use crate::inflight::ledger::{Origin, Retirer, STEP, ledger};
     use crate::sync::{Arc, AtomicU32};
@@ -69,13 +69,13 @@ mod models {
             }
             sending.join().unwrap();
             assert_eq!(seen, [1, 2]);
-            // The flag may have been set after its message was taken: then there is one look too many.
+            // The flag may have been set after its message was taken. That costs one look in vain.
             assert!(mailbox.take().is_empty());
         });
     }
 
-    /// A pair is destroyed while its completion may be in the queue already: the value comes out once, whether by its completion
-    /// or by the destroy.
+    /// A pair is destroyed while its completion may be in the queue already. The value comes out once, by the
+    /// completion or by the destroy.
     #[test]
     fn an_orphaned_ledger_gives_each_value_out_once() {
         loom::model(|| {
@@ -94,9 +94,9 @@ mod models {
             });
             let (mut out, mut polled, mut orphaned) = (Vec::new(), 0, false);
             while !orphaned {
-                // What was destroyed before this poll ...
+                // A pair that was destroyed before this poll ...
                 let destroyed_before = mailbox.is_flagged() && !mailbox.take().is_empty();
-                // ... has all its completions in the queue, which is now seen empty.
+                // ... has nothing left in the queue once the queue was seen empty.
                 if completions.load(Ordering::Acquire) > polled {
                     let (value, ahead) = retirer.retire(u64::from(polled) * STEP).unwrap();
                     assert_eq!(ahead, 0);

@@ -1,17 +1,23 @@
-//! What posting and polling share, and neither owns: who owns what is in flight.
+//! What posting and polling share, and neither owns: the ledgers of requests in flight, the mailbox between the two
+//! sides, and the owned handles of the device's objects.
 
 mod batch_error;
 pub(crate) mod entry;
+mod extended_polling;
+mod finish;
 mod items;
 pub(crate) mod ledger;
 mod mailbox;
 mod operation;
 mod pair_status;
 mod peers;
+mod polling_lock;
 mod post_error;
 mod posted_memory;
 mod posting;
 mod raw_batch;
+mod raw_channel;
+mod raw_completion_queue;
 pub(crate) mod raw_pair;
 mod raw_post;
 mod raw_session;
@@ -24,14 +30,18 @@ mod work_id;
 
 pub use batch_error::{BatchCause, BatchError, PostAllCause, PostAllError};
 pub(crate) use entry::{Entry, RawEntry};
+pub(crate) use finish::{Finish, FinishOnDrop};
 pub(crate) use mailbox::Mailbox;
 pub use operation::Operation;
 pub(crate) use pair_status::{PairStatus, is_broken};
 pub(crate) use peers::{AhInner, Peers};
+pub(crate) use polling_lock::polling_lock;
 pub use post_error::{PostError, RequestFlaw};
 pub use posted_memory::PostedMemory;
 pub use posting::Posting;
 pub(crate) use raw_batch::{RawBatch, batch, post_all};
+pub(crate) use raw_channel::{RawChannel, Waker};
+pub(crate) use raw_completion_queue::{Pending, PollEnd, PollFailed, RawCompletionQueue, immediate_or_key};
 pub(crate) use raw_pair::{PairAttributes, RawPair};
 pub(crate) use raw_post::{ReceiveQueue, SendQueue, Terms};
 #[cfg(all(test, not(loom)))]
@@ -45,10 +55,10 @@ pub use status::{FaultSide, Status};
 pub use work_id::WorkId;
 pub(crate) use work_id::{MAX_SHARED, MAX_SLOTS, QueueKey, QueueKind};
 
-/// How many bytes of routing header come in front of each datagram that is received.
+/// The bytes of routing header in front of each datagram that is received.
 pub(crate) const HEADER_BYTES: usize = 40;
 
-/// Says that its caller is rarely where it calls this. Nothing is left of the call.
+/// Marks the branch in which it is called as unlikely. The call itself leaves no code.
 #[cold]
 #[inline(never)]
 pub(crate) fn unlikely() {}

@@ -1,6 +1,6 @@
-//! What a request does.
+//! The operations of requests.
 
-/// What a request does.
+/// The operation of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 #[repr(u8)]
@@ -25,7 +25,7 @@ pub enum Operation {
     /// Writes a word of the peer in one piece.
     #[doc(alias = "IBV_WR_ATOMIC_WRITE")]
     AtomicWrite = 5,
-    /// Waits for a message.
+    /// Takes a message of the peer.
     #[doc(alias = "ibv_post_recv")]
     Receive = 8,
     /// Binds a memory window.
@@ -40,13 +40,13 @@ impl Operation {
     /// The bits of [`code`](Self::code).
     pub(super) const MASK: usize = 0b111;
 
-    /// What the ledger keeps: of a receive nothing, since its queue says it.
+    /// The bits that the ledger keeps. A receive has none: the kind of its queue tells.
     #[inline(always)]
     pub(super) const fn code(self) -> usize {
         self as usize & Self::MASK
     }
 
-    /// Whether the device fills the memory: what counts as filled is then set by the request.
+    /// Whether the device writes to the memory of the request. If so, the request determines how much counts as filled.
     #[inline(always)]
     pub(crate) fn fills(self) -> bool {
         matches!(self, Self::Read | Self::CompareAndSwap | Self::FetchAndAdd | Self::Receive)

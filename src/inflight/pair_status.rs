@@ -1,4 +1,4 @@
-//! What is known of a queue pair that posts and polls have in common: whether it takes posts, and what broke it.
+//! What posting and polling both know of a queue pair: whether it takes posts, and its first failure.
 
 use super::Status;
 use crate::domain::DomainId;
@@ -9,22 +9,23 @@ use crate::sync::{AtomicU32, Ordering};
 use crate::sys;
 use std::sync::Arc;
 
-/// What a work queue and its poller tell each other besides the ledger, and what the pair is. One for both queues of a pair.
+/// What the posting side of a pair and its pollers tell each other, besides the ledgers. One for both queues of a pair.
 pub(crate) struct PairStatus {
-    /// Of the send queue and the receive queue. `BROKEN`: since the first failure that the poller saw; posts to this queue
-    /// are refused. `POISONED`: so are they, since the device may have what nobody accounts for; until reset or destroy.
-    /// `IN_SESSIONS`: they go through `ibv_wr_*`.
+    /// The flags of the send queue and of the receive queue. `BROKEN`: the poller has seen a failure, and posts to this
+    /// queue are refused. `POISONED`: the device may have requests that nobody accounts for, and posts are refused
+    /// until reset or destroy. `IN_SESSIONS`: posts go through `ibv_wr_*`.
     detours: [Detour<Entry>; 2],
-    /// What broke the sends alone, and what broke the pair: a status, plus 1; 0 for none.
+    /// The first failure that stopped the sends alone, and the first that stopped the pair: a status plus 1; 0 for
+    /// none.
     failed_send: AtomicU32,
     failed: AtomicU32,
     pub(crate) qpn: u32,
-    /// UC and UD: a failing send stops the sends only.
+    /// UC and UD, where a failed send stops the sends only.
     unreliable: bool,
     pub(crate) domain: DomainId,
-    /// Of datagrams: what requests in flight go by.
+    /// For datagrams: the address handles of requests in flight.
     pub(crate) peers: Option<Arc<Peers>>,
-    /// A request that the provider refuses and names is surely not queued.
+    /// A request that the provider refuses, and that `bad_wr` names, is certainly not queued.
     pub(crate) refusal_is_sure: bool,
 }
 
@@ -32,14 +33,14 @@ const BROKEN: u32 = 1;
 const IN_SESSIONS: u32 = 2;
 const POISONED: u32 = 4;
 
-/// Whether a queue with this detour takes no posts.
+/// Whether a queue with these flags refuses posts.
 #[inline(always)]
 pub(crate) fn is_broken(detour: u32) -> bool {
     detour & (BROKEN | POISONED) != 0
 }
 
 impl PairStatus {
-    /// Of a pair of transport `kind`, whose send queue and receive queue have these `detours`.
+    /// The status of a new pair of transport `kind`. `detours` are the flags of its send queue and its receive queue.
     pub(crate) fn new(
         row: &Promises,
         qpn: u32,
@@ -54,7 +55,7 @@ impl PairStatus {
         Arc::new(Self { detours, failed_send, failed, qpn, unreliable, domain, peers, refusal_is_sure })
     }
 
-    /// The same for another life of the pair.
+    /// The status for the next life of the pair, after a reset. The work queues have new flags.
     pub(crate) fn anew(&self, detours: [Detour<Entry>; 2]) -> Arc<Self> {
         let Self { qpn, unreliable, domain, refusal_is_sure, .. } = *self;
         for (old, new) in self.detours.iter().zip(&detours) {
@@ -69,7 +70,7 @@ impl PairStatus {
         is_broken(self.of(side).bits())
     }
 
-    /// Nothing more is posted before the pair was reset.
+    /// Refuses posts until the pair is reset.
     pub(crate) fn poison(&self) {
         self.detours.iter().for_each(|detour| detour.set(POISONED));
     }
@@ -78,7 +79,7 @@ impl PairStatus {
         self.of(QueueKind::Send).bits() & POISONED != 0
     }
 
-    /// Sends go through `ibv_wr_*`.
+    /// Lets sends go through `ibv_wr_*`.
     pub(crate) fn send_in_sessions(&self) {
         self.of(QueueKind::Send).set(IN_SESSIONS);
     }
@@ -89,17 +90,18 @@ impl PairStatus {
         if side == QueueKind::Send { send } else { receive }
     }
 
-    /// Receives first: so a failure of all is not undone by [`renew_sends`](Self::renew_sends).
+    /// Receives first: [`renew_sends`](Self::renew_sends) looks at the receives last, so it does not undo this.
     fn break_all(&self) {
         [QueueKind::Receive, QueueKind::Send].into_iter().for_each(|side| self.of(side).set(BROKEN));
     }
 
-    /// What broke the pair, or its send queue.
+    /// The first failure of the pair, or of its send queue.
     pub(crate) fn first_failure(&self) -> Option<Status> {
         self.first_failure_of(QueueKind::Send)
     }
 
-    /// What broke that queue of the pair: the failure of a send says nothing of receives, where it stops the sends only.
+    /// The first failure that stopped this queue of the pair. A failed send that stops the sends only does not count
+    /// for the receives.
     fn first_failure_of(&self, side: QueueKind) -> Option<Status> {
         let kept = |word: &AtomicU32| match word.load(Ordering::Relaxed) {
             0 => None,
@@ -109,12 +111,12 @@ impl PairStatus {
         of_sends.or_else(|| kept(&self.failed))
     }
 
-    /// Notes that a request of that queue has failed; gives what had broken it before.
+    /// Notes that a request of this queue has failed, and gives the first failure from before.
     #[cold]
     pub(crate) fn note_failure(&self, side: QueueKind, failed: Status) -> Option<Status> {
         let first = self.first_failure_of(side);
         let sends_only = side == QueueKind::Send && self.unreliable;
-        // A flush follows from what is not known; it is no cause.
+        // A flush is not a cause: it follows from a failure that nobody has seen.
         if first.is_none() && failed != Status::Flushed {
             // 0 is "none", so codes are kept plus 1.
             let kept = failed.code().unwrap_or(u32::MAX - 1).saturating_add(1);
@@ -129,13 +131,13 @@ impl PairStatus {
         first
     }
 
-    /// Forgets the failures of an earlier life; nothing of it is in flight.
+    /// Forgets the failures of an earlier life, of which nothing is in flight.
     pub(crate) fn renew(&self) {
         [&self.failed_send, &self.failed].into_iter().for_each(|word| word.store(0, Ordering::Relaxed));
         self.detours.iter().for_each(|detour| detour.clear(BROKEN | POISONED));
     }
 
-    /// The sends go on after one that failed; not if meanwhile a receive has.
+    /// Lets the sends go on after a failed send, unless a receive has failed meanwhile.
     pub(crate) fn renew_sends(&self) {
         self.failed_send.store(0, Ordering::Relaxed);
         self.of(QueueKind::Send).clear(BROKEN);
@@ -147,7 +149,7 @@ impl PairStatus {
 
 #[cfg(all(test, loom))]
 mod models {
-    //! Every interleaving of the program, which lets sends go on, and a poller, which sees a receive fail.
+    //! Every interleaving of a program that lets sends go on and a poller that sees a receive fail.
     use super::*;
     use crate::domain::Blocks;
     use crate::inflight::ledger::{Origin, ledger};

@@ -1,9 +1,9 @@
-//! The memory of a posted request.
+//! The memory of a request that was posted.
 
 use crate::memory::{Buffer, BufferList, SharedBuffer, UnsettledWindow};
 use std::fmt;
 
-/// The memory of a request: gone while it is in flight, here again with its completion.
+/// The memory of a request. It is away while the request is in flight, and comes back with the completion.
 #[non_exhaustive]
 pub enum PostedMemory<B> {
     /// A buffer.
@@ -12,9 +12,9 @@ pub enum PostedMemory<B> {
     Shared(SharedBuffer<B>),
     /// A list of buffers.
     List(BufferList<B>),
-    /// None: the request was [inline](crate::Inline).
+    /// No memory: the request was [inline](crate::Inline).
     Inline,
-    /// A memory window, with what is behind it.
+    /// A memory window, with the memory behind it.
     Window(UnsettledWindow<B>),
 }
 
@@ -31,7 +31,7 @@ impl<B> fmt::Debug for PostedMemory<B> {
 }
 
 impl<B> PostedMemory<B> {
-    /// The buffer, if it was one.
+    /// The buffer, if the request had one. Other memory is dropped.
     #[inline]
     pub fn into_buffer(self) -> Option<Buffer<B>> {
         match self {
@@ -40,7 +40,7 @@ impl<B> PostedMemory<B> {
         }
     }
 
-    /// The share, if it was one.
+    /// The share, if the request had one. Other memory is dropped.
     pub fn into_shared(self) -> Option<SharedBuffer<B>> {
         match self {
             Self::Shared(share) => Some(share),
@@ -48,7 +48,7 @@ impl<B> PostedMemory<B> {
         }
     }
 
-    /// The list, if it was one.
+    /// The list, if the request had one. Other memory is dropped.
     pub fn into_list(self) -> Option<BufferList<B>> {
         match self {
             Self::List(list) => Some(list),

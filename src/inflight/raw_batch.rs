@@ -5,7 +5,7 @@
 #![allow(unsafe_code, reason = "links the requests of a list, writes ahead in the ledger")]
 
 use super::items::Items;
-use super::ledger::{Row, between};
+use super::ledger::{CellRow, between};
 use super::raw_post::{SendQueue, Staged};
 use super::raw_session::{KeepId, Session, Sessions};
 use super::request::{PostLimits, Postable, WorkRequest};
@@ -99,7 +99,7 @@ struct Staging<'b> {
     next: *mut Staged,
     end: *mut Staged,
     id: WorkId,
-    row: Row<Entry>,
+    row: CellRow<Entry>,
     of_batch: (&'b mut *mut Staged, &'b mut WorkId),
 }
 

@@ -11,7 +11,7 @@
 #![allow(unsafe_code, reason = "calls the functions of `ibv_wr_*`")]
 
 use super::items::Items;
-use super::ledger::Row;
+use super::ledger::CellRow;
 use super::raw_post::SendQueue;
 use super::request::{Action, Postable, SIGNALED, WorkRequest};
 use super::{Entry, Operation, PostError, Posting, WorkId};
@@ -181,7 +181,7 @@ impl Session {
     #[inline(always)]
     pub(super) unsafe fn add_plain<B, M: Postable<B>>(
         &mut self,
-        row: &mut Row<Entry>,
+        row: &mut CellRow<Entry>,
         mut memory: M,
         action: &Action,
         length: u32,
@@ -239,7 +239,7 @@ impl Session {
         queue: &SendQueue,
         next_id: &mut WorkId,
         count: usize,
-        row: &mut Row<Entry>,
+        row: &mut CellRow<Entry>,
         items: &mut Items<'_, X>,
         make: &mut impl FnMut(X) -> WorkRequest<M, K>,
     ) -> Option<WorkRequest<M, K>> {

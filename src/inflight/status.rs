@@ -1,9 +1,9 @@
-//! Why requests end as they do.
+//! The statuses of requests, and their explanations.
 
 use crate::sys;
 use std::{error, fmt};
 
-/// On whose side to look for the cause of a failure.
+/// The side on which to look for the cause of a failure.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum FaultSide {
@@ -11,9 +11,9 @@ pub enum FaultSide {
     Local,
     /// The peer: its memory, its receives, its queue pair.
     Remote,
-    /// Both sides, or what is between them.
+    /// Either side, or the network between them.
     Either,
-    /// The device or its provider, of whichever side.
+    /// The device or its provider, on either side.
     Device,
 }
 
@@ -28,7 +28,7 @@ impl fmt::Display for FaultSide {
     }
 }
 
-/// A status in words.
+/// The explanation of a status.
 struct Explained {
     name: &'static str,
     what: &'static str,
@@ -52,8 +52,9 @@ macro_rules! statuses {
         $what:literal, causes: $causes:literal, check: $check:literal;)+) => {
         /// Why a request ended as it did.
         ///
-        /// Printed, it says what happened, on whose side, why that usually is, and what to check;
-        /// [docs/failures.md](https://docs.rs/crate/rdma-interlock/latest/source/docs/failures.md) has all of it in one table.
+        /// When printed, it says what happened, on whose side, the usual causes, and what to check.
+        /// [docs/failures.md](https://docs.rs/crate/rdma-interlock/latest/source/docs/failures.md) has one table of all
+        /// statuses.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         #[non_exhaustive]
         #[doc(alias = "ibv_wc_status")]
@@ -63,9 +64,10 @@ macro_rules! statuses {
             #[doc(alias = "IBV_WC_SUCCESS")]
             Success,
             $($(#[$doc])* $name,)+
-            /// The library's own: the queue pair was destroyed or reset while the request was in flight.
+            /// A status of the library: the queue pair was destroyed or reset while the request was in flight.
             Destroyed,
-            /// The library's own: the provider reported what cannot be, such as more bytes received than the buffer has.
+            /// A status of the library: the provider reported something impossible, such as more bytes than the receive
+            /// buffer has.
             ProviderFault,
             /// A status that this library does not know.
             Unknown(u32),
@@ -82,7 +84,7 @@ macro_rules! statuses {
                 }
             }
 
-            /// The number of the specification; `None` for the library's own.
+            /// The number of the status in the verbs; `None` for a status of the library.
             pub fn code(self) -> Option<u32> {
                 Some(match self {
                     Self::Success => 0,
@@ -104,7 +106,7 @@ macro_rules! statuses {
                 }
             }
 
-            /// All that a failure can have, but for `Unknown`.
+            /// All statuses that a failure can have, except `Unknown`.
             #[cfg(all(test, not(loom)))]
             const FAILURES: &[Self] = &[$(Self::$name,)+ Self::Destroyed, Self::ProviderFault];
         }
@@ -134,22 +136,22 @@ const UNKNOWN: Explained = explained(
 );
 
 impl Status {
-    /// Its name in C, such as `IBV_WC_RETRY_EXC_ERR`; `None` for the library's own and for unknown ones.
+    /// Its name in C, such as `IBV_WC_RETRY_EXC_ERR`; `None` for statuses of the library and unknown ones.
     pub fn c_name(self) -> Option<&'static str> {
         Some(self.explained().name).filter(|name| !name.is_empty())
     }
 
-    /// On whose side to look; `None` of a success.
+    /// On whose side to look; `None` for a success.
     pub fn side(self) -> Option<FaultSide> {
         self.explained().side
     }
 
-    /// What usually causes it; nothing of a success.
+    /// The usual causes; empty for a success.
     pub fn likely_causes(self) -> &'static str {
         self.explained().causes
     }
 
-    /// What to check; nothing of a success.
+    /// What to check; empty for a success.
     pub fn to_check(self) -> &'static str {
         self.explained().check
     }

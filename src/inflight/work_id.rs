@@ -1,20 +1,21 @@
-//! Work ids: which request of which work queue.
+//! Work ids, which name a request of a work queue.
 
 use super::ledger::{NAME_BITS, STEP, after};
 use std::fmt;
 
 /// Names a posted work request.
 ///
-/// Having one tells you that the request was posted; not that it is still in flight, and nothing about who owns its
-/// buffer: the ledger does, until the completion with this id gives it back.
+/// An id tells you that its request was posted. It does not tell whether the request is still in flight. The ledger
+/// owns the memory of the request until the completion with this id gives it back.
 ///
-/// What a C program hangs on `wr_id` goes into a map by this, one for each completion queue: requests that complete on
-/// different ones may have the same id.
+/// Where a C program puts a pointer into `wr_id`, use a map with this as its key. Use one map for each completion
+/// queue: requests that complete on different queues may have the same id.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[doc(alias = "wr_id")]
 pub struct WorkId(u64);
 
-/// Which work queue a request is of: the low bits of its id, 2 kind, 20 slot. Above them the id counts.
+/// The work queue of a request, in the low bits of its id: 20 bits of slot, then 2 bits of kind. The bits above count
+/// requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct QueueKey(u32);
 
@@ -23,7 +24,7 @@ pub(crate) struct QueueKey(u32);
 pub(crate) enum QueueKind {
     Send = 0,
     Receive = 1,
-    /// Of a shared receive queue: its ids are made by [`WorkId::shared`].
+    /// A shared receive queue, whose ids [`WorkId::shared`] makes.
     Shared = 2,
 }
 
@@ -36,11 +37,11 @@ pub(crate) const MAX_SLOTS: u32 = 1 << SLOT_BITS;
 
 /// The most requests of one shared receive queue.
 pub(crate) const MAX_SHARED: u32 = 1 << 20;
-/// Counts wrap around after this many.
+/// The count of an id is less than this; then it wraps around.
 pub(crate) const COUNTS: u64 = 1 << (u64::BITS - NAME_BITS);
 
 impl QueueKey {
-    /// `slot` is below [`MAX_SLOTS`].
+    /// `slot` must be less than [`MAX_SLOTS`].
     pub(crate) const fn new(kind: QueueKind, slot: u32) -> Self {
         Self((kind as u32) << SLOT_BITS | slot & (MAX_SLOTS - 1))
     }
@@ -87,32 +88,33 @@ impl WorkId {
         QueueKey((self.0 & (STEP - 1)) as u32)
     }
 
-    /// What it counts: requests of its slot, over all work queues that had the slot.
+    /// The count of the request in its slot, over all work queues that have had the slot.
     pub(crate) fn count(self) -> u64 {
         self.0 >> NAME_BITS
     }
 
-    /// The id of a shared receive: the number of its queue, which stands in the place of the slot, and its ticket there.
+    /// The id of a shared receive. The number of its queue takes the place of the slot, and its ticket that of the
+    /// count.
     #[inline(always)]
     pub(crate) fn shared(number: u32, ticket: u64) -> Self {
         QueueKey::new(QueueKind::Shared, number).first(ticket)
     }
 
-    /// Of a shared receive: the number of its queue, and its ticket there.
+    /// The number of the queue and the ticket, if this is the id of a shared receive.
     #[inline(always)]
     pub(crate) fn as_shared(self) -> Option<(u32, u64)> {
-        // Of the fourth kind there are none.
+        // Not `kind()`, which takes the unused fourth value of the two bits for a shared receive too.
         let is_shared = self.key().0 >> SLOT_BITS == QueueKind::Shared as u32;
         is_shared.then_some((self.key().slot() as u32, self.count()))
     }
 
-    /// The id that comes `ahead` after it.
+    /// The id of the request that is posted `ahead` requests later.
     #[inline(always)]
     pub(crate) fn after(self, ahead: u32) -> Self {
         Self(after(self.0, ahead))
     }
 
-    /// The low bits of what it counts.
+    /// The low bits of the count.
     #[inline(always)]
     pub(crate) fn index(self) -> u32 {
         (self.0 >> NAME_BITS) as u32

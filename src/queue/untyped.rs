@@ -5,11 +5,13 @@ use super::departing_pair::DepartingPair;
 use super::error::TransitionFailure;
 use super::local_port::LocalPort;
 use super::state::{Reset, State};
-use crate::completion::{Attached, CqInner, Member, Orphan, Place, turn};
+use crate::completion::{Attached, CqInner, Orphan, Place, SharedReceiver};
 use crate::domain::{Blocks, DomainInner};
 use crate::error::{VerbError, note_leak};
 use crate::inflight::ledger::{Detour, Origin, Poster, Retirer, ledger};
-use crate::inflight::{Entry, PairStatus, QueueKind, RawPair, ReceiveQueue, SendQueue, SharedCore, Status, raw_pair};
+use crate::inflight::{
+    Entry, PairStatus, QueueKind, RawPair, ReceiveQueue, SendQueue, SharedCore, Status, polling_lock, raw_pair,
+};
 use crate::provider::reviewed::Teardown;
 use crate::sys::{self, ibv_qp_attr_mask as Mask};
 use crate::types::{Psn, Qpn, ReadDepth};
@@ -303,7 +305,7 @@ pub(super) fn destroy(raw: &mut RawPair, domain: &DomainInner, status: &PairStat
 /// The turn of the pair's completion queue, on providers where no poll may be under way while a pair is reset or
 /// destroyed. There a pair has one completion queue.
 pub(super) fn turn_for(domain: &DomainInner, raw: &RawPair) -> Option<MutexGuard<'static, ()>> {
-    (domain.context.promises().teardown == Teardown::Polled).then(|| turn(raw.send_cq()))
+    (domain.context.promises().teardown == Teardown::Polled).then(|| polling_lock(raw.send_cq()))
 }
 
 /// The ledgers of one life of a pair, before their ends go to the work queues and to the pollers.
@@ -311,7 +313,7 @@ pub(crate) struct PairLedgers {
     send: (Poster<Entry>, Retirer<Entry>),
     receive: (Poster<Entry>, Retirer<Entry>),
     /// For a pair on a shared receive queue: its poller posts each receive here when the receive has completed.
-    brought: Option<Member>,
+    brought: Option<SharedReceiver>,
 }
 
 impl PairLedgers {
@@ -331,7 +333,10 @@ impl PairLedgers {
             // Nobody posts to the pair's own receive queue.
             Some(shared) => {
                 let (qpn, slot, ledger_of_all) = (origin.qpn(), first.key().slot(), shared.clone());
-                (ledger(pool, 1, first.raw(), origin).0, Some(Member { qpn, slot, poster, ledger: ledger_of_all }))
+                (
+                    ledger(pool, 1, first.raw(), origin).0,
+                    Some(SharedReceiver { qpn, slot, poster, ledger: ledger_of_all }),
+                )
             }
         };
         Self { send: ledger(pool, limits.sends, first_send, of_sends), receive: (posts, retirer), brought }

@@ -32,23 +32,23 @@ pub const WORKLOADS: [Workload; 14] = [
 
 /// Functions of the hot path that are called through pointers.
 pub const POINTED: [&str; 2] =
-    ["interlock::completion::extended::poll", "interlock::completion::extended::poll_singly"];
+    ["interlock::inflight::extended_polling::poll", "interlock::inflight::extended_polling::poll_singly"];
 
 /// Functions off the hot path, by a part of their name, and when they run. They may allocate and lock.
 pub const COLD: [(&str, &str); 15] = [
-    ("desk::Desk::attend", "a pair was made or has gone since the last look at the device"),
-    ("desk::Desk::astray", "a completion is of a pair that was made since, or of no request"),
-    ("desk::Desk::single", "a completion came before those of earlier requests, for the first time"),
+    ("poll_state::PollState::look_after_mail", "a pair was made or has gone since the last look at the device"),
+    ("poll_state::PollState::resolve_unmatched", "a completion is of a pair that was made since, or of no request"),
+    ("poll_state::PollState::move_to_single", "a completion came before those of earlier requests, for the first time"),
     ("raw_post::WorkQueue<V>::not_posted", "the provider refused the request"),
-    ("completion::Ended::into_failure", "the request failed"),
+    ("ended::Ended::failure_of", "the request failed"),
     ("raw_post::WorkQueue<V>::refused", "the provider refused the request"),
     ("raw_batch::RawBatch<B>::refused", "the provider refused a request of the batch"),
     ("raw_batch::boxed", "one of all items cannot be posted"),
     ("raw_batch::failed", "the provider refused one of all items"),
     ("raw_batch::uncertain", "the provider failed with all of them"),
     ("raw_batch::RawBatch<B>::into_error", "a batch of which a request was refused ends"),
-    ("retired::Run::drop_before", "the program did not take the memory of unsignalled requests, so it is given up"),
+    ("retired::Retirement::drop_before_last", "the program did not take the memory of unsignalled requests, so it is given up"),
     ("window::WindowInner::drop_raw", "a memory window in a request is given up"),
     ("entry::Entry::into_unsettled", "the program asks for the memory of a request about a memory window"),
-    ("success::Work<B>::of_window", "the request was one about a memory window"),
+    ("work::Work<B>::of_window", "the request was one about a memory window"),
 ];

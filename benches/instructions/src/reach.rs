@@ -79,8 +79,7 @@ pub fn check() -> Result<Verdict, Box<dyn Error>> {
     println!("|---|---:|---:|---:|---|");
     let probes = String::from_utf8(Command::new(&program).output()?.stdout)?;
     let probes = probes.lines().map(|name| (name, format!("probes::{name}")));
-    let pointed =
-        limits::POINTED.map(|symbol| (symbol.trim_start_matches("interlock::completion::"), symbol.to_owned()));
+    let pointed = limits::POINTED.map(|symbol| (symbol.trim_start_matches("interlock::inflight::"), symbol.to_owned()));
     for (name, symbol) in probes.chain(pointed) {
         let reach = walk(&listing, function(&listing, &symbol)?, &limits::COLD);
         let verdict = if reach.faults.is_empty() { "none" } else { "**see below**" };

@@ -185,7 +185,7 @@ fn waits_that_never_sleep_leave_one_event() {
             world.fabric.step();
         }
     }
-    assert_eq!(poller.queue.channel.take_events(None).unwrap(), 1);
+    assert_eq!(poller.queue().channel.take_events(None).unwrap(), 1);
 }
 
 #[test]

@@ -1,8 +1,8 @@
-//! The ledger: who owns what a work queue has in flight.
+//! The ledger: it owns what a work queue has in flight.
 //!
-//! One ring per work queue, made with the queue's depth. The [`Poster`] (with the queue pair) puts a value in when it posts;
-//! the [`Retirer`] (with the poller of the completion queue) takes it out when its completion came, or when the queue
-//! was proved quiescent. The two may be on two threads; neither locks nor allocates.
+//! One ring per work queue, made with the queue's depth. The [`Poster`] (with the queue pair) puts a value in when it
+//! posts; the [`Retirer`] (with the poller of the completion queue) takes it out when its completion has come, or when
+//! the queue was proved quiescent. The two may be on two threads. Neither locks nor allocates.
 //!
 //! ```text
 //!            retired                 posted
@@ -11,13 +11,13 @@
 //!               ^ Retirer takes here    ^ Poster puts here
 //! ```
 //!
-//! A value that is posted while no other is in flight goes to no place of the ring, but beside the counters: so a queue with
-//! one request at a time touches one line of the cache.
+//! A value that is posted while no other is in flight is not put into the ring, but beside the counters. So a queue
+//! with one request at a time touches one cache line.
 //!
-//! It counts in ids: what is below [`STEP`] names the work queue and stays what it was in the first, what is above counts. So
-//! an id that is not in flight differs from all that are, whatever it names.
+//! The counters are ids. The bits below [`STEP`] name the work queue and never change; the bits above count. So one
+//! compare tells whether an id is in flight: an id of another queue, or of another time, is not in the range.
 //!
-//! A value that nobody takes out is leaked with the ledger, never dropped: only completion or quiescence proves that
+//! A value that nobody takes out is leaked with the ledger, never dropped. Only a completion or quiescence proves that
 //! the device is done with it, and only the retirer learns of either.
 
 mod poster;
@@ -27,9 +27,9 @@ mod ring;
 use crate::domain::Blocks;
 
 pub(crate) use poster::{Detour, Poster};
-pub(crate) use retirer::{Retirer, Retiring};
-use ring::Held;
-pub(crate) use ring::{Origin, Row};
+pub(crate) use retirer::{AnyOrderRetirer, Prefix, Retirer, Retirers};
+use ring::LedgerRef;
+pub(crate) use ring::{CellRow, Origin};
 use std::marker::PhantomData;
 use std::sync::Arc;
 
@@ -40,40 +40,42 @@ pub(crate) const NAME_BITS: u32 = 22;
 /// From one id to the next.
 pub(crate) const STEP: u64 = 1 << NAME_BITS;
 
-/// The id that comes `ahead` after `id`.
+/// The id of the request that is posted `ahead` requests after `id`.
 #[inline(always)]
 pub(crate) fn after(id: u64, ahead: u32) -> u64 {
     id.wrapping_add(u64::from(ahead) * STEP)
 }
 
-/// How many ids there are from `from` to before `to`, of one work queue.
+/// How many requests were posted from `from` to before `to`, two ids of one work queue.
 #[inline(always)]
 pub(crate) fn between(from: u64, to: u64) -> u32 {
     (to.wrapping_sub(from) >> NAME_BITS) as u32
 }
 
-/// Whether `id` is of a value that is in flight.
+/// Whether the value with this id is in flight.
 #[inline(always)]
 fn is_between(oldest: u64, id: u64, posted: u64) -> bool {
-    // What differs in the name comes out above all counts.
+    // The rotation puts the bits of the name on top. Another name leaves bits there, which makes a number above all
+    // counts.
     id.wrapping_sub(oldest).rotate_right(NAME_BITS) < u64::from(between(oldest, posted))
 }
 
-/// A ledger for `depth` requests in flight, 1 to [`MAX_DEPTH`], of which the first has the id `first`, as its two ends.
+/// The two ends of a new ledger for `depth` requests in flight, 1 to [`MAX_DEPTH`]. The first request has the id
+/// `first`.
 pub(crate) fn ledger<T>(pool: &Arc<Blocks>, depth: u32, first: u64, origin: Origin) -> (Poster<T>, Retirer<T>) {
-    let held = Held::new(pool, depth.clamp(1, MAX_DEPTH), first, origin);
+    let held = LedgerRef::new(pool, depth.clamp(1, MAX_DEPTH), first, origin);
     (Poster { held: held.clone(), own: PhantomData }, Retirer(held))
 }
 
-/// A ledger that nobody posts to.
-pub(crate) struct Nothing<T>(Held<T>);
+/// A ledger that nobody posts to, for places without a work queue.
+pub(crate) struct Nothing<T>(LedgerRef<T>);
 
 impl<T> Nothing<T> {
     pub(crate) fn new() -> Self {
         Self(ledger(&Arc::default(), 1, 0, Origin::default()).1.0)
     }
 
-    /// One that never finds anything. There may be many.
+    /// A retirer that never finds anything. There may be many of them.
     pub(crate) fn retirer(&self) -> Retirer<T> {
         Retirer(self.0.clone())
     }

@@ -172,9 +172,10 @@ fn a_row_begins_with_what_was_alone() {
                 thread::yield_now();
             }
         });
-        let (mut oldest, mut taken) = (0, Vec::new());
-        // SAFETY: two are in flight.
-        unsafe { retirer.lend().take_each(&mut oldest, after(0, 2), |_, value| taken.push(value)) };
+        let mut taken = Vec::new();
+        let mut prefix = retirer.lend().prefix_to(STEP).unwrap();
+        prefix.each_before_last(|_, value| taken.push(value));
+        taken.push(prefix.into_last());
         assert_eq!(taken, [0, 1]);
         posting.join().unwrap();
         assert_eq!((retirer.take(), retirer.take()), (Some(2), None));

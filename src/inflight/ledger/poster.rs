@@ -1,7 +1,7 @@
 //! The end of a ledger that posts.
 #![allow(unsafe_code, reason = "a ring with two owners")]
 
-use super::ring::{At, BLOCKED, Held, Row};
+use super::ring::{BLOCKED, CellRow, LedgerPtr, LedgerRef};
 use super::{STEP, after, between};
 use crate::inflight::unlikely;
 use crate::sync::Ordering;
@@ -13,7 +13,7 @@ pub(crate) struct Poster<T, P = ()> {
     ///
     /// 0. There is a `P` in the ledger's line, which nobody else uses. Nobody else writes `posted`: there is one
     ///    poster.
-    pub(super) held: Held<T>,
+    pub(super) held: LedgerRef<T>,
     pub(super) own: PhantomData<P>,
 }
 
@@ -36,7 +36,7 @@ impl<T> Poster<T> {
 
 impl<T, P> Poster<T, P> {
     #[inline(always)]
-    fn ledger(&self) -> At<T> {
+    fn ledger(&self) -> LedgerPtr<T> {
         self.held.0
     }
 
@@ -108,7 +108,7 @@ impl<T, P> Poster<T, P> {
     /// The cells for the values from `id` on, up to the end of the ring. A write to one of them [writes
     /// ahead](Self::write_at).
     #[inline(always)]
-    pub(crate) fn row(&self, id: u64) -> Row<T> {
+    pub(crate) fn row(&self, id: u64) -> CellRow<T> {
         self.ledger().row(id)
     }
 
@@ -125,23 +125,12 @@ impl<T, P> Poster<T, P> {
     }
 
     /// Posts `value`. A full ledger gives the value back.
-    #[cfg(test)]
     pub(crate) fn try_push(&mut self, value: T) -> Result<(), T> {
         if self.free() == 0 {
             return Err(value);
         }
         self.push(value);
         Ok(())
-    }
-
-    /// Gives the next value the id `id`, in a ledger where nothing is in flight.
-    ///
-    /// # Safety
-    ///
-    /// The caller has both ends of the ledger, and no value is in flight.
-    pub(crate) unsafe fn rename(&mut self, id: u64) {
-        self.ledger().retired.store(id, Ordering::Release);
-        self.ledger().posted.store(id, Ordering::Release);
     }
 
     /// Writes a value ahead of those in flight. Nobody sees the value before it is [published](Self::publish).
@@ -198,7 +187,7 @@ impl<T, P> Poster<T, P> {
 
 /// The distance from the oldest id in flight to `next_id`.
 #[inline(always)]
-fn taken<T>(ledger: At<T>, next_id: u64) -> u64 {
+fn taken<T>(ledger: LedgerPtr<T>, next_id: u64) -> u64 {
     next_id.wrapping_sub(ledger.retired.load(Ordering::Acquire))
 }
 
@@ -208,7 +197,7 @@ pub(crate) struct NextSlot<'p, T> {
     /// # Invariants
     ///
     /// 0. The ledger of the borrowed poster, so it is alive, and nobody else posts to it.
-    ledger: At<T>,
+    ledger: LedgerPtr<T>,
     /// 1. The next id of the ledger.
     id: u64,
     poster: PhantomData<&'p mut Poster<T>>,
@@ -268,7 +257,7 @@ impl<T> FreeSlot<'_, T> {
 
 /// Flags that keep posts to a ledger from taking the short way; 0 if nothing does. They are kept in the ledger's line,
 /// which each post writes to anyway.
-pub(crate) struct Detour<T>(pub(super) Held<T>);
+pub(crate) struct Detour<T>(pub(super) LedgerRef<T>);
 
 impl<T> Detour<T> {
     pub(crate) fn bits(&self) -> u32 {

@@ -1,33 +1,31 @@
 //! The end of a ledger that takes values out.
-#![allow(unsafe_code, reason = "a ring with two owners")]
+#![allow(unsafe_code, reason = "takes values out of the cells of a ring")]
 
-use super::ring::{At, Held, Origin, Row};
-use super::{after, between, is_between};
+use super::ring::{CellRow, LedgerPtr, LedgerRef, Origin};
+use super::{Nothing, Poster, after, between, is_between};
+use crate::inflight::{Entry, WorkId};
+use crate::memory::Buffer;
 use crate::sync::Ordering;
 use core::marker::PhantomData;
+use core::mem::ManuallyDrop;
 
-/// The end of a ledger that takes values out: one word, so that a poller has few lines to look at.
-pub(crate) struct Retirer<T>(pub(super) Held<T>);
+/// The end of a ledger that takes values out. One word, so that a poller with many queues touches few cache lines.
+pub(crate) struct Retirer<T>(pub(super) LedgerRef<T>);
 
 impl<T> Retirer<T> {
+    /// The same as a word that stays in a register.
     #[inline(always)]
-    pub(crate) fn lend(&mut self) -> Retiring<'_, T> {
-        self.view()
+    pub(crate) fn lend(&mut self) -> RetirerRef<'_, T> {
+        RetirerRef(self.0.0, PhantomData)
     }
 
-    /// To look at it only.
-    #[inline(always)]
-    fn view(&self) -> Retiring<'_, T> {
-        Retiring(self.0.0, PhantomData)
-    }
-
-    /// The id of the oldest value in flight; of the next if there is none.
+    /// The id of the oldest value in flight; of the next one if none is.
     pub(crate) fn oldest(&self) -> u64 {
-        self.view().oldest()
+        self.0.0.oldest()
     }
 
     pub(crate) fn origin(&self) -> Origin {
-        self.view().origin()
+        self.0.0.origin
     }
 
     /// How many cells there are, a power of two.
@@ -35,52 +33,48 @@ impl<T> Retirer<T> {
         self.0.0.cells()
     }
 
-    /// Takes the oldest value out of a queue that is quiescent.
+    /// Takes the oldest value out. The queue must be quiescent.
     pub(crate) fn take(&mut self) -> Option<T> {
-        let mut this = self.lend();
-        let oldest = this.oldest();
-        // SAFETY: at least one value is in flight.
-        (this.posted() != oldest).then(|| unsafe { this.take_oldest(oldest) })
+        let oldest = self.oldest();
+        self.lend().take_if_oldest(oldest)
     }
 
     /// Whether any value is in flight.
     pub(crate) fn has_any(&self) -> bool {
-        let this = self.view();
-        this.posted() != this.oldest()
+        self.0.0.end_of_posted() != self.oldest()
     }
 
-    /// Takes the oldest value out, as the poller does for the completion of the request with `id`; says how many requests
-    /// were ahead of that one.
+    /// Lets the next value of an empty ledger, of which `poster` is the other end, have this id. False, without a
+    /// change, if the ledger is not empty or the other end is of another one.
+    pub(crate) fn restart(&mut self, poster: &mut Poster<T>, id: u64) -> bool {
+        let at = self.0.0;
+        let may = at.is(poster.held.0) && !self.has_any();
+        if may {
+            // Nobody reads the one without the other in between: both ends are borrowed.
+            at.retired.store(id, Ordering::Release);
+            at.posted.store(id, Ordering::Release);
+        }
+        may
+    }
+
+    /// Takes the oldest value out, as the poller does for the completion of the request with `id`; says how many
+    /// requests were ahead of that one.
     #[cfg(test)]
     pub(crate) fn retire(&mut self, id: u64) -> Option<(T, u32)> {
-        let mut this = self.lend();
-        let oldest = this.oldest_up_to(id)?;
-        // SAFETY: it is in flight.
-        Some((unsafe { this.take_oldest(oldest) }, between(oldest, id)))
+        let prefix = self.lend().prefix_to(id)?;
+        let ahead = prefix.ahead();
+        Some((prefix.into_oldest().1, ahead))
     }
 }
 
-/// A [`Retirer`], lent: what takes values out, in a register.
-pub(crate) struct Retiring<'r, T>(At<T>, PhantomData<&'r mut Retirer<T>>);
+/// A [`Retirer`] that is lent, as a word in a register.
+pub(crate) struct RetirerRef<'r, T>(LedgerPtr<T>, PhantomData<&'r mut Retirer<T>>);
 
-impl<T> Retiring<'_, T> {
-    /// Where those in flight end. Looked up each time: a poster that takes a value back lowers `posted`, and what it puts
-    /// there next must be seen.
-    #[inline(always)]
-    fn posted(&self) -> u64 {
-        self.0.posted.load(Ordering::Acquire)
-    }
-
-    /// The id of the oldest value in flight; of the next if there is none.
+impl<'r, T> RetirerRef<'r, T> {
+    /// The id of the oldest value in flight; of the next one if none is.
     #[inline(always)]
     pub(crate) fn oldest(&self) -> u64 {
-        self.0.retired.load(Ordering::Relaxed)
-    }
-
-    /// What was before `oldest` is out: its slots are the poster's.
-    #[inline(always)]
-    fn set_oldest(&mut self, oldest: u64) {
-        self.0.retired.store(oldest, Ordering::Release);
+        self.0.oldest()
     }
 
     #[inline(always)]
@@ -88,126 +82,344 @@ impl<T> Retiring<'_, T> {
         self.0.origin
     }
 
-    /// The id of the oldest value in flight, if the one with this `id` is in flight too.
+    /// Whether the value with this id is in flight.
     #[inline(always)]
-    pub(crate) fn oldest_up_to(&self, id: u64) -> Option<u64> {
+    pub(crate) fn has(&self, id: u64) -> bool {
+        is_between(self.oldest(), id, self.0.end_of_posted())
+    }
+
+    /// The values from the oldest to the one with this id, if that one is in flight.
+    #[inline(always)]
+    pub(crate) fn prefix_to(self, id: u64) -> Option<Prefix<'r, T>> {
         let oldest = self.oldest();
-        is_between(oldest, id, self.posted()).then_some(oldest)
+        is_between(oldest, id, self.0.end_of_posted()).then_some(Prefix {
+            at: self.0,
+            oldest,
+            last: id,
+            retirer: PhantomData,
+        })
     }
 
-    /// The values from the `oldest` to before `end`, which are in flight, as far as they are in a row.
-    ///
-    /// # Safety
-    ///
-    /// So they are.
-    #[inline(always)]
-    pub(crate) unsafe fn row(&mut self, oldest: u64, end: u64) -> Row<T> {
-        // SAFETY: in flight (caller).
-        unsafe { self.put_with_others(oldest) };
-        self.0.row(oldest).at_most(between(oldest, end))
-    }
-
-    /// Puts the oldest value where the others are, if it is alone.
-    ///
-    /// # Safety
-    ///
-    /// It has the id `oldest`, and is in flight.
-    #[inline(always)]
-    unsafe fn put_with_others(&mut self, oldest: u64) {
-        // SAFETY: in flight (caller), and we retire.
-        if let Some(alone) = unsafe { self.0.take_alone() } {
-            // SAFETY: in flight, so the cell is ours (ledger 0), and empty.
-            unsafe { self.0.write(oldest, alone) };
-        }
-    }
-
-    /// Takes the value with this `id` out, if it is the oldest in flight.
+    /// Takes the value with this id out, if it is the oldest in flight.
     #[inline(always)]
     pub(crate) fn take_if_oldest(&mut self, id: u64) -> Option<T> {
-        if id != self.oldest() || id == self.posted() {
+        if id != self.oldest() || id == self.0.end_of_posted() {
             return None;
         }
-        // SAFETY: in flight.
-        Some(unsafe { self.take_oldest(id) })
+        // In flight, and the oldest.
+        Some(Prefix { at: self.0, oldest: id, last: id, retirer: PhantomData }.take_first())
     }
+}
 
-    /// Accounts for the values before `end`.
+/// The oldest values in flight, up to one whose request has completed. Where the queue retires prefixes, all of their
+/// requests have ended, so all of the values may be taken out. Values that are not taken stay in the ledger.
+pub(crate) struct Prefix<'r, T> {
+    at: LedgerPtr<T>,
+    /// # Invariants
     ///
-    /// # Safety
-    ///
-    /// They were [copied](Row::copy) or [taken](Self::take_at) out, and are used there only.
+    /// 0. `oldest` is the oldest id in the ledger.
+    oldest: u64,
+    /// 1. Each id from `oldest` to `last`, both included, is in flight. The poster does not take these values back,
+    ///    since the device has their requests; only this end takes them out, and its borrow is here.
+    last: u64,
+    retirer: PhantomData<&'r mut Retirer<T>>,
+}
+
+impl<T> Prefix<'_, T> {
     #[inline(always)]
-    pub(crate) unsafe fn took(&mut self, end: u64) {
-        self.set_oldest(end);
+    pub(crate) fn last(&self) -> u64 {
+        self.last
     }
 
-    /// Takes the value with this `id` out and leaves its place in flight, until [`took`](Self::took) says otherwise.
-    ///
-    /// # Safety
-    ///
-    /// It is in flight, and was not taken out before.
-    pub(crate) unsafe fn take_at(&mut self, id: u64) -> T {
-        // SAFETY: the oldest is in flight, and we retire.
-        match if id == self.oldest() { unsafe { self.0.take_alone() } } else { None } {
+    #[inline(always)]
+    pub(crate) fn origin(&self) -> Origin {
+        self.at.origin
+    }
+
+    /// How many values are before the last.
+    #[inline(always)]
+    pub(crate) fn ahead(&self) -> u32 {
+        between(self.oldest, self.last)
+    }
+
+    /// Takes the oldest value out. Unless it was the last one, the rest is a prefix again.
+    #[inline(always)]
+    fn take_first(&mut self) -> T {
+        let id = self.oldest;
+        // SAFETY: in flight (1), and this end retires.
+        let value = match unsafe { self.at.take_alone() } {
             Some(alone) => alone,
-            // SAFETY: in flight, so it holds a value that is ours to take (ledger 0), which was not taken before (caller).
-            None => unsafe { self.0.read(id) },
-        }
-    }
-
-    /// Takes the oldest value out, which has this `id`.
-    ///
-    /// # Safety
-    ///
-    /// So it has, and is in flight.
-    #[inline(always)]
-    pub(crate) unsafe fn take_oldest(&mut self, id: u64) -> T {
-        // SAFETY: in flight, and we retire.
-        let value = match unsafe { self.0.take_alone() } {
-            Some(value) => value,
-            // SAFETY: in flight, so it holds a value that is ours to take (ledger 0), written before the `posted` that we
+            // SAFETY: in flight (1), so the cell holds a value, which was written before the `posted` that this end
             // acquired.
-            None => unsafe { self.0.read(id) },
+            None => unsafe { self.at.read(id) },
         };
-        self.set_oldest(after(id, 1));
+        self.oldest = after(id, 1);
+        self.at.set_oldest(self.oldest);
         value
     }
 
-    /// Takes the values from the `oldest` to before `end` out, and gives `f` each with its id; says by `oldest` how far it
-    /// came. The poster sees their slots free at the end.
-    ///
-    /// # Safety
-    ///
-    /// They are in flight.
+    /// The oldest value with its id; the others stay in the ledger.
     #[inline(always)]
-    pub(crate) unsafe fn take_each(&mut self, oldest: &mut u64, end: u64, mut f: impl FnMut(u64, T)) {
-        /// Accounts for what was taken, also when `f` panics.
-        struct Taken<'t, 'r, T> {
-            retirer: &'t mut Retiring<'r, T>,
+    pub(crate) fn into_oldest(mut self) -> (u64, T) {
+        (self.oldest, self.take_first())
+    }
+
+    /// Takes the oldest value out with its id, if it is not the last.
+    #[inline(always)]
+    pub(crate) fn next_before_last(&mut self) -> Option<(u64, T)> {
+        let id = self.oldest;
+        (id != self.last).then(|| (id, self.take_first()))
+    }
+
+    /// The last value. Those before it must have been taken out.
+    #[inline(always)]
+    pub(crate) fn into_last(mut self) -> T {
+        debug_assert_eq!(self.oldest, self.last, "values before the last are left");
+        self.take_first()
+    }
+
+    /// Takes out the values before the last, and gives `f` each with its id. The poster sees their cells free at the
+    /// end, also where `f` panics.
+    #[inline(always)]
+    pub(crate) fn each_before_last(&mut self, mut f: impl FnMut(u64, T)) {
+        /// Accounts for the values that were taken out.
+        struct Progress<'t, T> {
+            at: LedgerPtr<T>,
             oldest: &'t mut u64,
-            at: u64,
+            next: u64,
         }
-        impl<T> Drop for Taken<'_, '_, T> {
+        impl<T> Drop for Progress<'_, T> {
             #[inline(always)]
             fn drop(&mut self) {
-                *self.oldest = self.at;
-                self.retirer.set_oldest(self.at);
+                *self.oldest = self.next;
+                self.at.set_oldest(self.next);
             }
         }
-        // SAFETY: in flight (caller).
-        unsafe { self.put_with_others(*oldest) };
-        let ledger = self.0;
-        let mut taken = Taken { at: *oldest, oldest, retirer: self };
-        while taken.at != end {
-            let mut row = ledger.row(taken.at);
-            let row_end = after(taken.at, row.len().min(between(taken.at, end)));
-            while taken.at != row_end {
-                let id = taken.at;
-                // SAFETY: as in `take_oldest`; the row ends later.
+        self.put_with_others();
+        let (at, end) = (self.at, self.last);
+        let mut progress = Progress { at, next: self.oldest, oldest: &mut self.oldest };
+        while progress.next != end {
+            let mut row = at.row(progress.next);
+            let row_end = after(progress.next, row.len().min(between(progress.next, end)));
+            while progress.next != row_end {
+                let id = progress.next;
+                // SAFETY: in flight (1), so there is a value, written before the `posted` that this end acquired; and
+                // the row has as many cells as this loop has rounds.
                 let value = unsafe { row.read() };
-                taken.at = after(id, 1);
+                progress.next = after(id, 1);
                 f(id, value);
             }
         }
+    }
+
+    /// Moves the oldest value to its cell, if it is not there.
+    #[inline(always)]
+    fn put_with_others(&mut self) {
+        // SAFETY: in flight (1), and this end retires.
+        if let Some(alone) = unsafe { self.at.take_alone() } {
+            // SAFETY: in flight (1), so the cell is this end's (ledger 0), and it is empty, since the value was alone.
+            unsafe { self.at.write(self.oldest, alone) };
+        }
+    }
+
+    /// The cells of the values from the oldest to before `end`, as far as they lie side by side. `end` is at most the
+    /// id after the last.
+    #[inline(always)]
+    pub(super) fn row_to(&mut self, end: u64) -> CellRow<T> {
+        self.put_with_others();
+        self.at.row(self.oldest).at_most(between(self.oldest, end))
+    }
+
+    /// Accounts for the oldest `count` values.
+    ///
+    /// # Safety
+    ///
+    /// They are in flight, and were [copied](CellRow::copy) out; only the copies are used from here on.
+    #[inline(always)]
+    pub(super) unsafe fn took(&mut self, count: u32) {
+        self.oldest = after(self.oldest, count);
+        self.at.set_oldest(self.oldest);
+    }
+}
+
+/// Buffers, as many at once as possible: the fastest way out of a ledger.
+impl Prefix<'_, Entry> {
+    /// Puts all values into `free`, if all are buffers. Otherwise gives back a rest, which `free` does not have.
+    #[inline(always)]
+    pub(crate) fn into_buffers<B>(mut self, free: &mut Vec<Buffer<B>>) -> Result<(), Self> {
+        free.reserve(self.ahead() as usize + 1);
+        let end = after(self.last, 1);
+        while self.take_row(free, end) {
+            if self.oldest == end {
+                return Ok(());
+            }
+        }
+        Err(self)
+    }
+
+    /// Puts the values before the last into `free`, up to a part of the ledger with values that are no buffers.
+    #[inline(always)]
+    pub(crate) fn take_buffers_before_last<B>(&mut self, free: &mut Vec<Buffer<B>>) {
+        free.reserve(self.ahead() as usize);
+        while self.ahead() != 0 && self.take_row(free, self.last) {}
+    }
+
+    /// Takes out the values from the oldest to before `end`, as far as they lie side by side, if all of them are
+    /// buffers and `free` has room for them. There must be one at least, and `end` is at most the id after the last.
+    ///
+    /// The loop copies the words first and asks afterwards whether all of them were buffers, so that the compiler makes
+    /// it one of vector instructions.
+    #[inline(always)]
+    fn take_row<B>(&mut self, free: &mut Vec<Buffer<B>>, end: u64) -> bool {
+        let row = self.row_to(end);
+        let count = row.len();
+        let Some(places) = free.spare_capacity_mut().get_mut(..count as usize) else { return false };
+        let mut bits = 0;
+        for (at, place) in (0..count).zip(places) {
+            // SAFETY: in the row, and in flight (1). If all are buffers the copy is the value from here on, else it is
+            // not used.
+            let entry = unsafe { row.copy(at) };
+            bits |= entry.bits();
+            *place = ManuallyDrop::into_inner(entry).into_maybe_buffer();
+        }
+        if !Entry::are_buffers(bits) {
+            return false;
+        }
+        // SAFETY: `count` places were written behind the old length, each with a buffer.
+        unsafe { free.set_len(free.len() + count as usize) };
+        // SAFETY: `count` values are in flight (1), and their copies are in `free`.
+        unsafe { self.took(count) };
+        true
+    }
+}
+
+/// A [`Retirer`] whose values are taken out in any order. Their cells come back to the poster in the order of posting.
+pub(crate) struct AnyOrderRetirer<T> {
+    retirer: Retirer<T>,
+    /// # Invariants
+    ///
+    /// 0. A bit for each cell of the ledger: set while its id is in flight and the value has been taken out. The bit of
+    ///    the oldest id is clear.
+    taken: Vec<u64>,
+}
+
+impl<T> AnyOrderRetirer<T> {
+    pub(crate) fn new(retirer: Retirer<T>) -> Self {
+        let taken = vec![0; retirer.cells().div_ceil(u64::BITS) as usize];
+        Self { retirer, taken }
+    }
+
+    /// Whether any value is left.
+    pub(crate) fn has_any(&self) -> bool {
+        // The oldest id in flight is one whose value was not taken (0).
+        self.retirer.has_any()
+    }
+
+    /// The id of the oldest value, if one is left.
+    pub(crate) fn oldest(&self) -> Option<u64> {
+        self.has_any().then(|| self.retirer.oldest())
+    }
+
+    /// Whether the value with this id is in flight and was not taken out.
+    pub(crate) fn has(&mut self, id: u64) -> bool {
+        self.retirer.lend().has(id) && !self.is_taken(id)
+    }
+
+    /// The word and the bit of an id.
+    fn bit(&self, id: u64) -> (usize, u64) {
+        let cell = WorkId::from_raw(id).index() & (self.retirer.cells() - 1);
+        ((cell / u64::BITS) as usize, 1 << (cell % u64::BITS))
+    }
+
+    fn is_taken(&self, id: u64) -> bool {
+        let (word, bit) = self.bit(id);
+        self.taken.get(word).is_some_and(|taken| taken & bit != 0)
+    }
+
+    fn flip(&mut self, id: u64) {
+        let (word, bit) = self.bit(id);
+        if let Some(taken) = self.taken.get_mut(word) {
+            *taken ^= bit;
+        }
+    }
+
+    /// Takes the value with this id out; `None` if it is not in flight or was taken before.
+    pub(crate) fn take(&mut self, id: u64) -> Option<T> {
+        if !self.has(id) {
+            return None;
+        }
+        let (at, mut oldest) = (self.retirer.0.0, self.retirer.oldest());
+        // SAFETY: the oldest value is in flight, and this end retires.
+        let alone = if id == oldest { unsafe { at.take_alone() } } else { None };
+        // SAFETY: in flight and not taken before, so the cell holds a value, which was written before the `posted` that
+        // this end acquired.
+        let value = alone.unwrap_or_else(|| unsafe { at.read(id) });
+        self.flip(id);
+        while self.is_taken(oldest) {
+            self.flip(oldest);
+            oldest = after(oldest, 1);
+        }
+        at.set_oldest(oldest);
+        Some(value)
+    }
+
+    pub(crate) fn into_retirer(self) -> Retirer<T> {
+        self.retirer
+    }
+}
+
+/// The retirers of the work queues of one completion queue, by slot.
+pub(crate) struct Retirers<T> {
+    /// # Invariants
+    ///
+    /// 0. `mask + 1` places, a power of two. A place that no queue has holds a retirer of `nothing`, so that a look at
+    ///    any place needs no question.
+    places: Vec<Retirer<T>>,
+    mask: usize,
+    nothing: Nothing<T>,
+}
+
+impl<T> Retirers<T> {
+    pub(crate) fn new() -> Self {
+        let nothing = Nothing::new();
+        Self { places: vec![nothing.retirer()], mask: 0, nothing }
+    }
+
+    /// The retirer in the place that the low bits of the id name. An id of no queue may find the retirer of another
+    /// queue, where it is not in flight.
+    #[inline(always)]
+    pub(crate) fn of(&mut self, id: u64) -> RetirerRef<'_, T> {
+        // SAFETY: at most `mask`, so there is such a place (0).
+        unsafe { self.places.get_unchecked_mut(id as usize & self.mask) }.lend()
+    }
+
+    pub(crate) fn get(&self, slot: usize) -> Option<&Retirer<T>> {
+        self.places.get(slot)
+    }
+
+    pub(crate) fn get_mut(&mut self, slot: usize) -> Option<&mut Retirer<T>> {
+        self.places.get_mut(slot)
+    }
+
+    /// Puts a retirer into a slot.
+    pub(crate) fn put(&mut self, slot: usize, retirer: Retirer<T>) {
+        if self.places.len() <= slot {
+            self.places.resize_with((slot + 1).next_power_of_two(), || self.nothing.retirer());
+            self.mask = self.places.len() - 1;
+        }
+        if let Some(place) = self.places.get_mut(slot) {
+            *place = retirer;
+        }
+    }
+
+    /// Takes the retirer out of a slot.
+    pub(crate) fn vacate(&mut self, slot: usize) -> Option<Retirer<T>> {
+        let nothing = self.nothing.retirer();
+        self.places.get_mut(slot).map(|place| core::mem::replace(place, nothing))
+    }
+
+    /// Takes out all values. The work queues must be quiescent.
+    pub(crate) fn drain(&mut self) -> impl Iterator<Item = T> {
+        self.places.iter_mut().flat_map(|retirer| std::iter::from_fn(|| retirer.take()))
     }
 }

@@ -51,20 +51,19 @@ fn a_value_alone_comes_out_once_whichever_way_it_is_taken() {
         |retirer, _| retirer.take(),
         |retirer, id| retirer.retire(id).map(|(value, _)| value),
         |retirer, id| {
-            let (mut oldest, mut taken) = (id, None);
-            // SAFETY: it is in flight, alone.
-            unsafe { retirer.lend().take_each(&mut oldest, after(id, 1), |_, value| taken = Some(value)) };
-            taken
+            let mut prefix = retirer.lend().prefix_to(id)?;
+            prefix.each_before_last(|_, _| panic!("it is alone"));
+            Some(prefix.into_last())
         },
         |retirer, id| {
-            // SAFETY: it is in flight, alone. The row is left as it is.
-            let len = unsafe { retirer.lend().row(id, after(id, 1)) }.len();
-            // SAFETY: still in flight.
-            let row = unsafe { retirer.lend().row(id, after(id, 1)) };
+            let mut prefix = retirer.lend().prefix_to(id)?;
+            // Left as it is the first time.
+            let len = prefix.row_to(after(id, 1)).len();
+            let row = prefix.row_to(after(id, 1));
             // SAFETY: one is there.
             let value = ManuallyDrop::into_inner(unsafe { row.copy(0) });
             // SAFETY: copied just now.
-            unsafe { retirer.lend().took(after(id, 1)) };
+            unsafe { prefix.took(1) };
             (len == 1).then_some(value)
         },
     ];
@@ -114,18 +113,16 @@ fn what_is_taken_in_a_row_is_accounted_for_when_its_taker_panics() {
     for value in 0..4 {
         poster.try_push(value).unwrap();
     }
-    let (mut taken, mut oldest) = (Vec::new(), NAME);
+    let mut taken = Vec::new();
+    let mut prefix = retirer.lend().prefix_to(after(NAME, 3)).unwrap();
     let taking = std::panic::AssertUnwindSafe(|| {
-        // SAFETY: four are in flight.
-        unsafe {
-            retirer.lend().take_each(&mut oldest, after(NAME, 3), |_, value| {
-                taken.push(value);
-                assert_ne!(value, 1);
-            });
-        }
+        prefix.each_before_last(|_, value| {
+            taken.push(value);
+            assert_ne!(value, 1);
+        });
     });
     assert!(std::panic::catch_unwind(taking).is_err());
-    assert_eq!((taken, oldest, poster.outstanding()), (vec![0, 1], after(NAME, 2), 2));
+    assert_eq!((taken, prefix.ahead(), poster.outstanding()), (vec![0, 1], 1, 2));
     assert_eq!((retirer.take(), retirer.take(), retirer.take()), (Some(2), Some(3), None));
 }
 
@@ -153,10 +150,10 @@ fn an_id_of_another_queue_is_not_in_flight() {
     }
     for bit in 0..u64::BITS {
         let (id, counts) = (NAME ^ 1 << bit, bit == NAME_BITS || bit == NAME_BITS + 1);
-        assert_eq!(retirer.lend().oldest_up_to(id).is_some(), counts, "{bit}");
-        assert_eq!(retirer.lend().oldest_up_to(id.wrapping_add(STEP)).is_some(), counts, "{bit}");
+        assert_eq!(retirer.lend().has(id), counts, "{bit}");
+        assert_eq!(retirer.lend().has(id.wrapping_add(STEP)), counts, "{bit}");
     }
-    assert!(retirer.lend().oldest_up_to(NAME).is_some());
+    assert!(retirer.lend().has(NAME));
 }
 
 #[test]
@@ -377,41 +374,40 @@ fn any_mix_of_what_the_two_ends_do_keeps_values_and_order() {
                 }
                 6 => assert_eq!(retirer.take().map(|value| *value), in_flight.pop_front()),
                 7 if len != 0 => {
-                    // SAFETY: in flight. It is looked at, and left.
-                    let row = unsafe { retirer.lend().row(oldest, end) };
+                    let newest = end.wrapping_sub(STEP);
+                    let row = retirer.lend().prefix_to(newest).unwrap().row_to(end);
                     for (at, wanted) in (0..row.len()).zip(&in_flight) {
                         // SAFETY: in the row; the copy is not used as one.
                         assert_eq!(**unsafe { row.copy(at) }, *wanted);
                     }
                 }
                 8 if len != 0 => {
-                    // SAFETY: in flight.
-                    let row = unsafe { retirer.lend().row(oldest, end) };
+                    let mut prefix = retirer.lend().prefix_to(end.wrapping_sub(STEP)).unwrap();
+                    let row = prefix.row_to(end);
                     for at in 0..row.len() {
                         // SAFETY: in the row; what is there is used no more.
                         let value = ManuallyDrop::into_inner(unsafe { row.copy(at) });
                         assert_eq!(Some(*value), in_flight.pop_front());
                     }
                     // SAFETY: copied just now.
-                    unsafe { retirer.lend().took(after(oldest, row.len())) };
+                    unsafe { prefix.took(row.len()) };
                 }
                 9 if len != 0 => {
-                    let (mut at, count, stop) = (oldest, dice.roll(len + 1), dice.roll(depth + 2));
+                    let (count, stop) = (dice.roll(len), dice.roll(depth + 2));
+                    let mut prefix = retirer.lend().prefix_to(after(oldest, count)).unwrap();
                     let mut taken = 0;
                     let taking = std::panic::AssertUnwindSafe(|| {
-                        // SAFETY: in flight.
-                        unsafe {
-                            retirer.lend().take_each(&mut at, after(oldest, count), |id, value| {
-                                assert_eq!((id, Some(*value)), (after(oldest, taken), in_flight.pop_front()));
-                                taken += 1;
-                                if taken == stop {
-                                    std::panic::resume_unwind(Box::new(()));
-                                }
-                            });
-                        }
+                        prefix.each_before_last(|id, value| {
+                            assert_eq!((id, Some(*value)), (after(oldest, taken), in_flight.pop_front()));
+                            taken += 1;
+                            if taken == stop {
+                                std::panic::resume_unwind(Box::new(()));
+                            }
+                        });
                     });
                     let panicked = std::panic::catch_unwind(taking).is_err();
-                    assert_eq!((panicked, at), ((1..=count).contains(&stop), after(oldest, taken)));
+                    assert_eq!((panicked, prefix.ahead()), ((1..=count).contains(&stop), count - taken));
+                    assert_eq!(retirer.oldest(), after(oldest, taken));
                 }
                 _ => {}
             }

@@ -19,7 +19,7 @@ use super::{
 use crate::{
     error::VerbError,
     provider::Listed,
-    sync::lock_std,
+    sync::lock,
     sys::{self, ibv_event_type},
 };
 use libc::c_int;
@@ -223,7 +223,7 @@ impl Fabric {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
-        let mut state = lock_std(&self.0);
+        let mut state = lock(&*self.0);
         state.now = None;
         state
     }

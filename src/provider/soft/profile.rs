@@ -7,7 +7,7 @@
 
 use super::random::Random;
 use crate::provider::reviewed::{self, Promises, Sessions, Shared, Teardown, UNREVIEWED, Walk, Windows};
-use crate::sync::lock_std;
+use crate::sync::lock;
 use std::{collections::BTreeMap, sync::Mutex};
 
 /// Which provider the devices of a [`Fabric`](super::Fabric) resemble, where the specification leaves a choice.
@@ -275,7 +275,7 @@ impl Habits {
 /// The row that a seed chooses. Rows live for ever, so there is one for each seed that is used.
 fn row_of_seed(seed: u64) -> &'static Promises {
     static ROWS: Mutex<BTreeMap<u64, &'static Promises>> = Mutex::new(BTreeMap::new());
-    let mut rows = lock_std(&ROWS);
+    let mut rows = lock(&ROWS);
     rows.entry(seed).or_insert_with(|| Box::leak(Box::new(promises(seed))))
 }
 

@@ -1,0 +1,179 @@
+//! How a request ended, in few words.
+
+use super::failure::Failure;
+use crate::inflight::ledger::Origin;
+use crate::inflight::{Entry, HEADER_BYTES, RawEntry, Status, WorkId, immediate_or_key};
+use crate::sys;
+use crate::types::{Qpn, Rkey};
+
+/// What is known of a request that ended, besides its memory.
+///
+/// The fields are whole words: a load of one word that two stores have written would wait for both.
+#[derive(Clone, Copy)]
+pub(super) struct Ended {
+    pub(super) id: WorkId,
+    /// Upper half: the status, which is the device's, `DESTROYED` or `IMPOSSIBLE`. Lower half: the flags `WITH_WRITE`
+    /// and so on, then 24 bits of queue pair number.
+    head: u64,
+    /// For a receive that succeeded: the immediate (big-endian) or the invalidated key in the upper half, the length in
+    /// the lower. For a failure: the first failure of the pair plus 1 or else 0 in the upper half, the provider's code
+    /// in the lower.
+    detail: u64,
+    /// For a datagram that was received: 16 bits of LID from bit 32 on, 8 of service level from bit 24 on, 24 of queue
+    /// pair number.
+    sender: u64,
+}
+
+/// A status of the library: the queue pair was destroyed or reset.
+const DESTROYED: u32 = u32::MAX;
+/// A status of the library: the provider reported a success that cannot be one.
+const IMPOSSIBLE: u32 = u32::MAX - 1;
+/// A write with immediate took the receive.
+const WITH_WRITE: u64 = 1 << 25;
+/// The message had an immediate.
+const WITH_IMMEDIATE: u64 = 1 << 24;
+/// The message has invalidated the key of a memory window.
+const WITH_INVALIDATION: u64 = 1 << 26;
+/// The receive is a datagram.
+const DATAGRAM: u64 = 1 << 27;
+/// The device wrote the 40 bytes of header in front of the datagram.
+const WITH_HEADER: u64 = 1 << 28;
+/// The two flags of a work completion that are kept, and how far they are shifted for that.
+const EXTRAS: u32 = sys::ibv_wc_flags::IBV_WC_WITH_IMM.0 | sys::ibv_wc_flags::IBV_WC_WITH_INV.0;
+const EXTRAS_SHIFT: u32 = 23;
+static_assertions::const_assert_eq!((sys::ibv_wc_flags::IBV_WC_WITH_IMM.0 as u64) << EXTRAS_SHIFT, WITH_IMMEDIATE);
+static_assertions::const_assert_eq!((sys::ibv_wc_flags::IBV_WC_WITH_INV.0 as u64) << EXTRAS_SHIFT, WITH_INVALIDATION);
+
+fn word(upper: u32, lower: u32) -> u64 {
+    u64::from(upper) << 32 | u64::from(lower)
+}
+
+impl Ended {
+    /// An unsignalled request: a later one of its queue completed, so this one succeeded before it.
+    #[inline(always)]
+    pub(super) fn implied(id: WorkId, qpn: u32) -> Self {
+        Self { id, head: u64::from(qpn), detail: 0, sender: 0 }
+    }
+
+    pub(super) fn destroyed(id: WorkId, qpn: u32) -> Self {
+        Self { id, head: word(DESTROYED, qpn), detail: 0, sender: 0 }
+    }
+
+    #[inline(always)]
+    pub(super) fn succeeded(id: WorkId, entry: &Entry, origin: Origin, wc: &sys::ibv_wc) -> Self {
+        // Only receives have a length and flags.
+        if id.key().is_send() {
+            return Self { id, head: u64::from(origin.qpn()), detail: 0, sender: 0 };
+        }
+        Self::received(id, entry, origin, wc)
+    }
+
+    /// A receive that succeeded: its buffer counts as filled by the message. A success with more bytes than the buffer
+    /// has is a fault of the provider.
+    #[inline(always)]
+    fn received(id: WorkId, entry: &Entry, origin: Origin, wc: &sys::ibv_wc) -> Self {
+        let (qpn, datagrams) = (origin.qpn(), origin.datagrams());
+        let mut head = u64::from(qpn) | u64::from(wc.wc_flags & EXTRAS) << EXTRAS_SHIFT;
+        let mut filled = wc.byte_len as usize;
+        if wc.opcode == sys::ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM {
+            // The bytes went to the memory that the peer named, none to the buffer of the receive.
+            filled = 0;
+            head |= WITH_WRITE;
+        }
+        let mut sender = 0;
+        let mut least = 0;
+        if datagrams {
+            least = HEADER_BYTES;
+            head |= DATAGRAM;
+            if wc.wc_flags & sys::ibv_wc_flags::IBV_WC_GRH.0 != 0 {
+                head |= WITH_HEADER;
+            }
+            sender = u64::from(wc.slid) << 32 | u64::from(wc.sl) << 24 | u64::from(wc.src_qp & 0xff_ffff);
+        }
+        if filled < least || !entry.fill(filled) {
+            return Self { id, head: word(IMPOSSIBLE, qpn), detail: 0, sender: 0 };
+        }
+        Self { id, head, detail: word(immediate_or_key(wc), wc.byte_len), sender }
+    }
+
+    #[cold]
+    pub(super) fn failed(id: WorkId, qpn: u32, wc: &sys::ibv_wc, first: Option<Status>) -> Self {
+        let first = first.and_then(Status::code).map_or(0, |code| code.saturating_add(1));
+        // A device cannot report the library's own statuses.
+        let status = wc.status.0.min(IMPOSSIBLE - 1);
+        Self { id, head: word(status, qpn), detail: word(first, wc.vendor_err), sender: 0 }
+    }
+
+    #[inline(always)]
+    pub(super) fn is_success(self) -> bool {
+        self.status() == 0
+    }
+
+    #[inline(always)]
+    fn status(self) -> u32 {
+        (self.head >> 32) as u32
+    }
+
+    pub(super) fn qpn(self) -> Qpn {
+        Qpn::from_device(self.head as u32)
+    }
+
+    /// How many bytes came; only for a receive that succeeded, as are the four that follow.
+    pub(super) fn byte_len(self) -> u32 {
+        self.detail as u32
+    }
+
+    /// The immediate of the message, in host byte order.
+    pub(super) fn immediate(self) -> Option<u32> {
+        (self.head & WITH_IMMEDIATE != 0).then_some(u32::from_be((self.detail >> 32) as u32))
+    }
+
+    /// The key that the message has invalidated.
+    pub(super) fn invalidated(self) -> Option<Rkey> {
+        (self.head & WITH_INVALIDATION != 0).then_some(Rkey((self.detail >> 32) as u32))
+    }
+
+    /// For a datagram: whether its header is there, and its sender as LID, service level and queue pair number.
+    pub(super) fn datagram(self) -> Option<(bool, u16, u8, Qpn)> {
+        (self.head & DATAGRAM != 0).then(|| {
+            let sender = self.sender;
+            (self.head & WITH_HEADER != 0, (sender >> 32) as u16, (sender >> 24) as u8, Qpn::from_device(sender as u32))
+        })
+    }
+
+    /// Whether a write with immediate took the receive.
+    pub(super) fn is_with_write(self) -> bool {
+        self.head & WITH_WRITE != 0
+    }
+
+    #[inline(always)]
+    pub(super) fn into_failure<B>(self, entry: Entry) -> Failure<B> {
+        let Self { id, head, detail, .. } = self;
+        Self::failure_of(id, head, detail, entry.into_raw())
+    }
+
+    /// Takes plain words, which are passed in registers: so the compiler need not put a completion that succeeds into
+    /// memory.
+    #[cold]
+    #[inline(never)]
+    fn failure_of<B>(id: WorkId, head: u64, detail: u64, entry: RawEntry) -> Failure<B> {
+        let this = Self { id, head, detail, sender: 0 };
+        let entry = Entry::from_raw(entry);
+        let status = match this.status() {
+            DESTROYED => Status::Destroyed,
+            IMPOSSIBLE => Status::ProviderFault,
+            raw => Status::from_raw(raw),
+        };
+        let by_device = status.code().is_some();
+        let first = Some((detail >> 32) as u32).filter(|&first| by_device && first != 0);
+        Failure {
+            id,
+            queue_pair: this.qpn(),
+            operation: entry.operation(id.key().kind()),
+            status,
+            vendor_error: if by_device { detail as u32 } else { 0 },
+            first_failure: first.map(|first| Status::from_raw(first.wrapping_sub(1))),
+            memory: entry.into_memory(),
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! Work queues whose requests have completed in another order than they were posted.
+//!
+//! A poller takes requests out of a ledger in the order of posting. When a completion names a request that is not the
+//! oldest, and the requests before it do not end with it, the request moves to a second ledger with room for one. The
+//! poller takes it from there as if it had been the oldest. Receives of every provider may complete so, and sends of
+//! some.
+
+use crate::domain::Blocks;
+use crate::inflight::ledger::{AnyOrderRetirer, Origin, Poster, Retirer, ledger};
+use crate::inflight::{Entry, WorkId};
+use std::sync::Arc;
+
+/// The two ledgers of one work queue.
+struct TwoLedgers {
+    /// The ledger that the program posts to.
+    posted: AnyOrderRetirer<Entry>,
+    /// The ledger for one request. Its retirer has the place of the work queue in the poll state.
+    single: Poster<Entry>,
+}
+
+/// The work queues of a completion queue that have completed out of order, by slot.
+#[derive(Default)]
+pub(super) struct OutOfOrder(Vec<Option<Box<TwoLedgers>>>);
+
+impl OutOfOrder {
+    fn of(&mut self, slot: usize) -> Option<&mut TwoLedgers> {
+        self.0.get_mut(slot)?.as_deref_mut()
+    }
+
+    /// From now on the work queue in this slot, whose ledger is `posted`, completes out of order. Gives the retirer of
+    /// its ledger for one request.
+    pub(super) fn begin(&mut self, slot: usize, posted: Retirer<Entry>, pool: &Arc<Blocks>) -> Retirer<Entry> {
+        let origin = Origin::new(posted.origin().qpn(), posted.origin().datagrams());
+        let (single, retirer) = ledger(pool, 1, posted.oldest(), origin);
+        if self.0.len() <= slot {
+            self.0.resize_with(slot + 1, || None);
+        }
+        if let Some(place) = self.0.get_mut(slot) {
+            *place = Some(Box::new(TwoLedgers { posted: AnyOrderRetirer::new(posted), single }));
+        }
+        retirer
+    }
+
+    /// Whether the work queue in this slot is one of them.
+    pub(super) fn has(&self, slot: usize) -> bool {
+        self.0.get(slot).is_some_and(Option::is_some)
+    }
+
+    /// Whether [`move_to_single`](Self::move_to_single) would move the request with this id.
+    pub(super) fn can_move(&mut self, id: WorkId) -> bool {
+        self.of(id.key().slot()).is_some_and(|queue| queue.single.free() != 0 && queue.posted.has(id.raw()))
+    }
+
+    /// Moves the request with this id to the ledger for one request, of which `retirer` is the other end. False,
+    /// without a change, if the id is not in flight or was moved before, or if another request is in that ledger.
+    pub(super) fn move_to_single(&mut self, id: WorkId, retirer: &mut Retirer<Entry>) -> bool {
+        let Some(queue) = self.of(id.key().slot()) else { return false };
+        if !queue.posted.has(id.raw()) || !retirer.restart(&mut queue.single, id.raw()) {
+            return false;
+        }
+        let Some(entry) = queue.posted.take(id.raw()) else { return false };
+        // The ledger was empty, so there is room.
+        queue.single.try_push(entry).is_ok()
+    }
+
+    /// The id of the oldest request of that slot which was not moved.
+    pub(super) fn oldest(&self, slot: usize) -> Option<WorkId> {
+        self.0.get(slot)?.as_deref()?.posted.oldest().map(WorkId::from_raw)
+    }
+
+    /// The work queue has gone, and all of its requests were moved: its ledger.
+    pub(super) fn end(&mut self, slot: usize) -> Option<Retirer<Entry>> {
+        self.0.get_mut(slot)?.take().map(|queue| queue.posted.into_retirer())
+    }
+
+    /// The requests that were not moved.
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = Entry> {
+        self.0.drain(..).flatten().flat_map(|mut queue| {
+            std::iter::from_fn(move || queue.posted.oldest().and_then(|oldest| queue.posted.take(oldest)))
+        })
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::inflight::ledger::after;
+    use crate::inflight::{Operation, QueueKey, QueueKind};
+
+    /// A queue of `depth` in slot 1 with all of it posted, as the desk has it.
+    fn full(depth: u32) -> (OutOfOrder, Poster<Entry>, Retirer<Entry>, Vec<u64>) {
+        let pool = Arc::default();
+        let first = QueueKey::new(QueueKind::Send, 1).first(7).raw();
+        let (mut poster, ring) = ledger(&pool, depth, first, Origin::new(5, false));
+        let ids = (0..depth).map(|ahead| after(first, ahead)).collect();
+        for _ in 0..depth {
+            assert!(poster.try_push(Entry::inline(Operation::Send)).is_ok());
+        }
+        let mut out_of_order = OutOfOrder::default();
+        let place = out_of_order.begin(1, ring, &pool);
+        (out_of_order, poster, place, ids)
+    }
+
+    fn takes(out_of_order: &mut OutOfOrder, place: &mut Retirer<Entry>, id: u64) -> bool {
+        out_of_order.move_to_single(WorkId::from_raw(id), place) && place.retire(id).is_some()
+    }
+
+    fn has_any(out_of_order: &OutOfOrder) -> bool {
+        out_of_order.oldest(1).is_some()
+    }
+
+    #[test]
+    fn each_request_comes_once_in_any_order() {
+        let (mut out_of_order, poster, mut place, ids) = full(5);
+        for at in [3, 0, 4, 1, 2] {
+            assert!(takes(&mut out_of_order, &mut place, ids[at]), "{at}");
+            assert!(!takes(&mut out_of_order, &mut place, ids[at]), "{at} again");
+        }
+        assert_eq!((poster.free(), has_any(&out_of_order), place.has_any()), (5, false, false));
+    }
+
+    #[test]
+    fn room_comes_back_in_the_order_of_posting() {
+        let (mut out_of_order, mut poster, mut place, ids) = full(4);
+        assert!(takes(&mut out_of_order, &mut place, ids[2]) && takes(&mut out_of_order, &mut place, ids[1]));
+        assert_eq!(poster.free(), 0, "the oldest is in flight");
+        assert!(takes(&mut out_of_order, &mut place, ids[0]));
+        assert_eq!(poster.free(), 3);
+        assert!(poster.try_push(Entry::inline(Operation::Send)).is_ok());
+        assert!(takes(&mut out_of_order, &mut place, after(ids[3], 1)), "a place that is used again");
+        assert!(takes(&mut out_of_order, &mut place, ids[3]));
+        assert_eq!(poster.free(), 4);
+    }
+
+    #[test]
+    fn what_is_not_in_flight_is_not_brought() {
+        let (mut out_of_order, _poster, mut place, ids) = full(2);
+        for id in [after(ids[1], 1), after(ids[0], 1 << 20), ids[0] ^ 1, 0, u64::MAX] {
+            assert!(!out_of_order.move_to_single(WorkId::from_raw(id), &mut place), "{id:#x}");
+        }
+        assert!(out_of_order.move_to_single(WorkId::from_raw(ids[1]), &mut place) && place.has_any());
+        assert!(!out_of_order.move_to_single(WorkId::from_raw(ids[0]), &mut place), "the one before was not taken");
+    }
+
+    #[test]
+    fn what_is_left_comes_out_oldest_first() {
+        let (mut out_of_order, _poster, mut place, ids) = full(4);
+        assert!(takes(&mut out_of_order, &mut place, ids[1]));
+        for id in [ids[0], ids[2]] {
+            let oldest = out_of_order.oldest(1).unwrap();
+            assert!(out_of_order.move_to_single(oldest, &mut place));
+            assert_eq!(place.oldest(), id);
+            assert!(place.take().is_some());
+        }
+        assert_eq!((out_of_order.drain().count(), has_any(&out_of_order)), (1, false));
+    }
+}

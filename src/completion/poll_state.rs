@@ -1,0 +1,468 @@
+//! What a poller works on: the work queues of one completion queue, and the completions that were taken from the
+//! device.
+//!
+//! ASSUMPTION: where the row of the provider says so, the sends of one work queue complete in the order of posting.
+
+use super::completion::Completion;
+use super::control::Control;
+use super::departing::DepartingPair;
+use super::ended::Ended;
+use super::message::{Attached, Message, Orphan, Place};
+use super::out_of_order::OutOfOrder;
+use super::retired::Retirement;
+use super::shared_receivers::SharedReceivers;
+use super::statuses::Statuses;
+use crate::inflight::ledger::{Retirer, Retirers};
+use crate::inflight::{Entry, Pending, PollEnd, PollFailed, RawEntry, Status, WorkId};
+use crate::sys;
+use std::mem;
+use std::sync::atomic::Ordering;
+
+/// Why nothing was polled.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PollError {
+    /// `ibv_poll_cq` failed. The completion queue is of no use any more. Memory that is in flight on it is freed when
+    /// its queue pairs and the queue are dropped. A pair that was reset before it was drained cannot leave Reset.
+    #[error("the completion queue failed (overrun, or its device is gone): destroy its queue pairs")]
+    Failed,
+}
+
+/// The state of a poller. It outlives a poller that is dropped.
+pub(crate) struct PollState {
+    /// The work queues, by slot.
+    retirers: Retirers<Entry>,
+    /// The pairs of the work queues, which are looked at when a request fails.
+    statuses: Statuses,
+    /// The pairs that receive from a shared receive queue.
+    receivers: SharedReceivers,
+    /// The work queues that have completed in another order than they were posted to.
+    out_of_order: OutOfOrder,
+    /// Pairs to destroy once nothing of them is in flight.
+    departing: Vec<DepartingPair>,
+    /// A pair could not be destroyed. The device may use for ever what the pair has in flight here.
+    has_leaked: bool,
+    end: PollEnd,
+    /// Work queues that were gone before the last look at the device. Each is emptied once the completions of that look
+    /// have been given out.
+    leaving: Vec<Orphan>,
+    /// Work queues that have gone since, in that order. Each has a count of the completions that may be in the queue
+    /// from before it went. The queue gives completions out in order, so it need not be seen empty before a work queue
+    /// can leave.
+    left: Vec<(Orphan, u32)>,
+    /// How many completions named no request in flight.
+    unknown: u64,
+    /// The completion queue has failed.
+    failed: bool,
+}
+
+impl PollState {
+    pub(super) fn new(end: PollEnd) -> Self {
+        Self {
+            retirers: Retirers::new(),
+            statuses: Statuses::default(),
+            receivers: SharedReceivers::default(),
+            out_of_order: OutOfOrder::default(),
+            departing: Vec::new(),
+            has_leaked: false,
+            end,
+            leaving: Vec::new(),
+            left: Vec::new(),
+            unknown: 0,
+            failed: false,
+        }
+    }
+
+    /// The end of the completion queue that polls, for arming and resizing.
+    pub(super) fn end(&mut self) -> &mut PollEnd {
+        &mut self.end
+    }
+
+    /// Whether pairs wait to be destroyed.
+    pub(super) fn has_departing(&self) -> bool {
+        !self.departing.is_empty()
+    }
+
+    /// How many completions named no request in flight.
+    pub(super) fn unknown(&self) -> u64 {
+        self.unknown
+    }
+
+    /// Whether a look at the device is needed before anything more can be given out.
+    #[inline(always)]
+    pub(super) fn is_out(&self, control: &Control) -> bool {
+        self.end.is_out() && !control.mailbox.is_flagged()
+    }
+
+    /// The next completion to give out; `None` if there is none now. Looks at the device only if it `may_look`.
+    #[inline(always)]
+    pub(super) fn next<B>(&mut self, control: &Control, may_look: bool) -> Result<Option<Completion<B>>, PollError> {
+        if self.end.is_out() {
+            if !control.mailbox.is_flagged() {
+                if !may_look {
+                    return Ok(None);
+                }
+                match self.end.take() {
+                    Ok(Some(pending)) => {
+                        if let Some(completion) = Self::oldest_of_success(&mut self.retirers, pending) {
+                            return Ok(Some(completion));
+                        }
+                    }
+                    Ok(None) => return Ok(None),
+                    Err(PollFailed) => return Err(self.fail(control)),
+                }
+            }
+        } else if let Some(pending) = self.end.pending()
+            && let Some(completion) = Self::oldest_of_success(&mut self.retirers, pending)
+        {
+            return Ok(Some(completion));
+        }
+        // Out of line, so that the compiler need not put a completion of the short way into memory.
+        let Some((ended, entry)) = self.next_of_any(control, may_look)? else { return Ok(None) };
+        Ok(Some(Completion::new(ended, entry)))
+    }
+
+    /// The oldest request that the pending completion retires, if that completion is a success and its work queue is an
+    /// ordinary one.
+    #[inline(always)]
+    fn oldest_of_success<B>(retirers: &mut Retirers<Entry>, pending: Pending<'_>) -> Option<Completion<B>> {
+        let wc = pending.wc();
+        let id = wc.wr_id;
+        if wc.status != sys::ibv_wc_status::IBV_WC_SUCCESS {
+            pending.keep();
+            return None;
+        }
+        let mut retirer = retirers.of(id);
+        let (ended, entry) = if let Some(entry) = retirer.take_if_oldest(id) {
+            pending.give_out();
+            (Ended::succeeded(WorkId::from_raw(id), &entry, retirer.origin(), wc), entry)
+        } else {
+            pending.keep();
+            if !retirer.origin().retires_prefixes() {
+                return None;
+            }
+            let qpn = retirer.origin().qpn();
+            let (oldest, entry) = retirer.prefix_to(id)?.into_oldest();
+            (Ended::implied(WorkId::from_raw(oldest), qpn), entry)
+        };
+        Some(Completion::new(ended, entry.into_raw()))
+    }
+
+    /// The same as [`next`](Self::next), for whatever comes.
+    #[cold]
+    #[inline(never)]
+    fn next_of_any(&mut self, control: &Control, may_look: bool) -> Result<Option<(Ended, RawEntry)>, PollError> {
+        self.with_next(control, may_look, |found| found.into_oldest())
+    }
+
+    /// Gives `f` the next requests to give out; `None` if there are none now. Looks at the device only if it
+    /// `may_look`.
+    ///
+    /// (A function that returned what it borrows would not get past the borrow checker: it goes on to use `self` where
+    /// it has found nothing.)
+    #[inline(always)]
+    pub(super) fn with_next<R>(
+        &mut self,
+        control: &Control,
+        may_look: bool,
+        f: impl FnOnce(Retirement<'_>) -> R,
+    ) -> Result<Option<R>, PollError> {
+        let found = loop {
+            if self.end.is_out() {
+                if control.mailbox.is_flagged() {
+                    match self.look_after_mail(control, may_look)? {
+                        Found::Polled => {}
+                        Found::Destroyed(slot) => break self.destroyed(slot),
+                        Found::Nothing => return Ok(None),
+                    }
+                } else if !may_look || !self.look(control)? {
+                    return Ok(None);
+                }
+            }
+            if let Some(current) = self.current() {
+                break Some(current);
+            }
+            if self.move_to_single(control) {
+                continue;
+            }
+            match self.move_to_pair() {
+                Some(slot) => break self.current_of(slot),
+                None => self.resolve_unmatched(control),
+            }
+        };
+        Ok(found.map(f))
+    }
+
+    /// What the next completion retires; `None` if its request is not in flight, or is not the oldest of a work queue
+    /// that does not retire prefixes.
+    #[inline(always)]
+    fn current(&mut self) -> Option<Retirement<'_>> {
+        let pending = self.end.pending()?;
+        let requests = self.retirers.of(pending.wc().wr_id).prefix_to(pending.wc().wr_id)?;
+        if requests.ahead() != 0 && !requests.origin().retires_prefixes() {
+            return None;
+        }
+        Some(Retirement::completed(requests, &self.statuses, pending))
+    }
+
+    /// If the next completion names a request that completed out of order: moves that request to where it is the
+    /// oldest.
+    #[cold]
+    #[inline(never)]
+    fn move_to_single(&mut self, control: &Control) -> bool {
+        let Some(wc) = self.end.peek() else { return false };
+        let id = WorkId::from_raw(wc.wr_id);
+        let slot = id.key().slot();
+        if let Some(place) = self.retirers.get_mut(slot)
+            && place.lend().has(id.raw())
+            && !self.out_of_order.has(slot)
+            && let Some(posted) = self.retirers.vacate(slot)
+        {
+            let single = self.out_of_order.begin(slot, posted, &control.ledgers);
+            self.retirers.put(slot, single);
+        }
+        if !self.out_of_order.can_move(id) {
+            return false;
+        }
+        // The move takes the request out of the ledger, so the program can see the pair drained, and begin a new life
+        // of it. The pair must know of the failure before.
+        let status = Status::from_raw(wc.status.0);
+        if status != Status::Success {
+            self.statuses.note_early(id, status);
+        }
+        self.retirers.get_mut(slot).is_some_and(|place| self.out_of_order.move_to_single(id, place))
+    }
+
+    /// If the next completion is of a shared receive: moves its request to the pair that took it, and gives the slot of
+    /// that pair.
+    #[cold]
+    #[inline(never)]
+    fn move_to_pair(&mut self) -> Option<usize> {
+        self.receivers.move_to_pair(&self.end.peek()?)
+    }
+
+    /// The shared receive that was moved to the pair in this slot, with the next completion.
+    #[cold]
+    fn current_of(&mut self, slot: usize) -> Option<Retirement<'_>> {
+        let pending = self.end.pending()?;
+        let retirer = self.retirers.get_mut(slot)?.lend();
+        let moved = retirer.oldest();
+        Some(Retirement::completed(retirer.prefix_to(moved)?, &self.statuses, pending))
+    }
+
+    /// The oldest request of a work queue that is gone.
+    #[cold]
+    fn destroyed(&mut self, slot: usize) -> Option<Retirement<'_>> {
+        let retirer = self.retirers.get_mut(slot)?.lend();
+        let oldest = retirer.oldest();
+        Some(Retirement::destroyed(retirer.prefix_to(oldest)?, &self.statuses))
+    }
+
+    /// Takes completions from the device. False if there are none.
+    #[inline(always)]
+    fn look(&mut self, control: &Control) -> Result<bool, PollError> {
+        match self.end.take() {
+            Ok(Some(first)) => {
+                first.keep();
+                Ok(true)
+            }
+            Ok(None) => Ok(false),
+            Err(PollFailed) => Err(self.fail(control)),
+        }
+    }
+
+    /// A look at the device that also reads the mail of the control path, and empties the work queues that are gone.
+    #[cold]
+    #[inline(never)]
+    fn look_after_mail(&mut self, control: &Control, may_look: bool) -> Result<Found, PollError> {
+        if self.failed {
+            return Err(PollError::Failed);
+        }
+        if let Some(slot) = self.next_destroyed(control) {
+            return Ok(Found::Destroyed(slot));
+        }
+        if !may_look {
+            return Ok(Found::Nothing);
+        }
+        // The mail first: if the look then finds the queue empty, the work queues that had gone before have nothing in
+        // it.
+        self.read_mail(control);
+        let any = self.look(control)?;
+        // A look may find fewer completions than there are, so only an empty one shows that there are no more.
+        let seen = if any { self.end.found() } else { u32::MAX };
+        self.left.iter_mut().for_each(|(_, before)| *before = before.saturating_sub(seen));
+        // The first of `left` have waited longest. `leaving` is emptied from its end.
+        let done = self.left.iter().take_while(|(_, before)| *before == 0).count();
+        let waiting = self.left.split_off(done);
+        self.leaving.extend(mem::replace(&mut self.left, waiting).into_iter().rev().map(|(orphan, _)| orphan));
+        if !(self.left.is_empty() && self.leaving.is_empty() && self.departing.is_empty()) {
+            // A reminder to come back here.
+            control.mailbox.flag();
+        }
+        if any {
+            return Ok(Found::Polled);
+        }
+        self.destroy_drained_pairs();
+        Ok(self.next_destroyed(control).map_or(Found::Nothing, Found::Destroyed))
+    }
+
+    /// Reads what the control path has sent.
+    #[cold]
+    pub(super) fn read_mail(&mut self, control: &Control) {
+        for message in control.mailbox.take() {
+            match message {
+                Message::Attach(Attached { retirer, status }) => {
+                    let slot = WorkId::from_raw(retirer.oldest()).key().slot();
+                    self.retirers.put(slot, retirer);
+                    self.statuses.set(slot, Some(status));
+                }
+                Message::Join(receiver) => self.receivers.join(receiver),
+                Message::Depart(pair) => self.departing.push(DepartingPair::new(pair)),
+                Message::Orphan(orphan) => self.left.push((orphan, control.room().capacity())),
+            }
+        }
+    }
+
+    /// The next completion names no request that this state knows. If there is mail, it may be of a work queue that was
+    /// attached since. Otherwise it is dropped and counted.
+    #[cold]
+    #[inline(never)]
+    fn resolve_unmatched(&mut self, control: &Control) {
+        if control.mailbox.has_mail() {
+            self.read_mail(control);
+            // For the rest of what `look_after_mail` does.
+            control.mailbox.flag();
+        } else if let Some(wc) = self.end.peek() {
+            // The requests of a destroyed shared receive queue came back with its destroy, so their completions are no
+            // fault.
+            self.unknown += u64::from(!self.receivers.is_of_destroyed(WorkId::from_raw(wc.wr_id)));
+            self.end.skip();
+        }
+    }
+
+    /// The slot of a work queue that is gone and still has requests, all of whose completions have been given out. Work
+    /// queues that are gone and have none give their places back.
+    #[cold]
+    fn next_destroyed(&mut self, control: &Control) -> Option<usize> {
+        while let Some(orphan) = self.leaving.last() {
+            let slot = orphan.place.next.key().slot();
+            let mut next = orphan.place.next;
+            if let Some(retirer) = self.retirers.get_mut(slot) {
+                if retirer.has_any() {
+                    return Some(slot);
+                }
+                if let Some(oldest) = self.out_of_order.oldest(slot)
+                    && self.out_of_order.move_to_single(oldest, retirer)
+                {
+                    return Some(slot);
+                }
+                if orphan.place.shared.is_some() {
+                    self.receivers.leave(retirer.origin().qpn(), slot);
+                    control.room().forget_number(retirer.origin().qpn());
+                }
+                let ended = self.retirers.vacate(slot);
+                next = self.out_of_order.end(slot).or(ended).map_or(next, |posted| WorkId::from_raw(posted.oldest()));
+                self.statuses.set(slot, None);
+            }
+            if let Some(Orphan { place, keeps_lease }) = self.leaving.pop() {
+                control.room().release(Place { next, ..place }, keeps_lease.is_none());
+                if let Some(unsettled) = keeps_lease {
+                    unsettled.fetch_sub(1, Ordering::Release);
+                }
+            }
+        }
+        None
+    }
+
+    /// The completion queue has failed; says so from now on.
+    #[cold]
+    pub(super) fn fail(&mut self, control: &Control) -> PollError {
+        self.failed = true;
+        control.mailbox.flag();
+        self.end.clear();
+        PollError::Failed
+    }
+
+    /// Destroys the departing pairs that have nothing in flight. The completion queue was just seen empty.
+    fn destroy_drained_pairs(&mut self) {
+        for mut departing in mem::take(&mut self.departing) {
+            let in_flight = |&slot: &usize| {
+                self.retirers.get(slot).is_some_and(Retirer::has_any) || self.out_of_order.oldest(slot).is_some()
+            };
+            if departing.pair.slots().iter().flatten().any(in_flight) || !departing.is_past_grace() {
+                departing.flush_if_due();
+                self.departing.push(departing);
+                continue;
+            }
+            let places = self.destroy(departing).into_iter().flatten();
+            self.leaving.extend(places.map(|place| Orphan { place, keeps_lease: None }));
+        }
+    }
+
+    /// Destroys a pair, and gives its places here. If the pair cannot be destroyed, what it has in flight here is
+    /// leaked.
+    fn destroy(&mut self, mut departing: DepartingPair) -> [Option<Place>; 2] {
+        match departing.pair.destroy() {
+            Ok(()) => departing.pair.into_places(),
+            Err(error) => {
+                departing.pair.leak(error);
+                self.has_leaked = true;
+                [None, None]
+            }
+        }
+    }
+
+    /// The completion queue goes away: takes out the completions that it still has, where they matter, and destroys the
+    /// departing pairs. False if a pair, now or earlier, could not be destroyed: the device may go on to use what is in
+    /// flight.
+    pub(super) fn settle(&mut self, control: &Control) -> bool {
+        self.read_mail(control);
+        // Each completion, one look for the flag of each message, and as many again: a device that lies cannot keep us
+        // here.
+        let mut looks = control.room().capacity().saturating_mul(2).saturating_add(64);
+        while looks > 0
+            && self.needs_completions()
+            && let Ok(Some(())) = self.with_next(control, true, |found| drop(found.into_completion::<()>()))
+        {
+            looks -= 1;
+        }
+        for departing in mem::take(&mut self.departing) {
+            // `into_places` tells the other completion queue of the pair. This one needs its places no more.
+            drop(self.destroy(departing));
+        }
+        !self.has_leaked
+    }
+
+    /// Whether completions that are in the queue matter although nobody polls any more: those of shared receives, and
+    /// those of pairs to destroy.
+    fn needs_completions(&self) -> bool {
+        !self.failed && (!self.receivers.is_empty() || !self.departing.is_empty())
+    }
+
+    /// Ends the polling. What is in flight is all that remains.
+    pub(super) fn into_in_flight(self) -> InFlight {
+        InFlight { retirers: self.retirers, out_of_order: self.out_of_order }
+    }
+}
+
+/// What is in flight on a completion queue that nobody polls any more. The device is done with all of it, so it is dropped.
+pub(super) struct InFlight {
+    retirers: Retirers<Entry>,
+    out_of_order: OutOfOrder,
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.out_of_order.drain().for_each(drop);
+        self.retirers.drain().for_each(drop);
+    }
+}
+
+/// The result of a look that also reads the mail.
+enum Found {
+    /// The device had completions.
+    Polled,
+    /// The work queue in this slot is gone, and has requests.
+    Destroyed(usize),
+    Nothing,
+}

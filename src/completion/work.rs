@@ -1,0 +1,279 @@
+//! What requests did, with their memory.
+
+use crate::domain::DomainId;
+use crate::inflight::{HEADER_BYTES, Operation, PostedMemory};
+use crate::memory::{BoundWindow, Buffer, BufferList, Revoked, SharedBuffer, Type1, Type2, UnsettledWindow, Window};
+use crate::types::{Gid, Qpn, Rkey};
+use std::fmt;
+
+/// What a request did.
+#[non_exhaustive]
+pub enum Work<B> {
+    /// A message was sent, and the peer's device has it.
+    Sent(PostedMemory<B>),
+    /// Memory of the peer was written.
+    Written(PostedMemory<B>),
+    /// Memory of the peer was read into the buffer.
+    Read(Buffer<B>),
+    /// A word of the peer was changed, or compared and found different.
+    Atomic {
+        /// The value that the word had before.
+        original: u64,
+        /// The buffer, whose first 8 bytes are that value in native byte order.
+        buffer: Buffer<B>,
+    },
+    /// A message was received.
+    Received(Received<B>),
+    /// A datagram was received.
+    Datagram(Datagram<B>),
+    /// The peer wrote to memory of this side with an immediate, which took a receive.
+    WrittenWithImmediate(WrittenWithImmediate<B>),
+    /// A receive into a list of buffers has ended.
+    Scattered(Scattered<B>),
+    /// Memory of the peer was read into a list.
+    ReadScattered(BufferList<B>),
+    /// A memory window was bound.
+    Bound(BoundWindow<B, Type2>),
+    /// A memory window of type 1 was bound.
+    BoundType1(BoundWindow<B, Type1>),
+    /// A memory window was invalidated.
+    Revoked(Revoked<B, Type2>),
+    /// A memory window of type 1 was unbound.
+    RevokedType1(Revoked<B, Type1>),
+}
+
+/// A message that was received.
+#[non_exhaustive]
+pub struct Received<B> {
+    /// The buffer; its filled part is the message.
+    pub buffer: Buffer<B>,
+    /// The immediate of the message, in host byte order.
+    #[doc(alias = "imm_data")]
+    #[doc(alias = "IBV_WC_WITH_IMM")]
+    pub immediate: Option<u32>,
+    /// The key of the memory window that the message has invalidated: compare
+    /// [`BoundWindow::rkey`](crate::BoundWindow::rkey). The handle of the window does not know;
+    /// [`dealloc`](crate::BoundWindow::dealloc) it.
+    #[doc(alias = "invalidated_rkey")]
+    #[doc(alias = "IBV_WC_WITH_INV")]
+    pub invalidated: Option<Rkey>,
+}
+
+/// A receive into a list of buffers.
+#[non_exhaustive]
+pub struct Scattered<B> {
+    /// The list. The filled parts of its buffers, in order, are the message. A datagram starts with 40 bytes of header.
+    pub list: BufferList<B>,
+    /// If a write with immediate took the receive: how many bytes the peer wrote to its target. The list is empty then.
+    pub written_bytes: Option<u32>,
+    /// The immediate of the message, in host byte order.
+    pub immediate: Option<u32>,
+    /// The key of the memory window that the message has invalidated: see [`Received::invalidated`].
+    pub invalidated: Option<Rkey>,
+}
+
+impl<B> fmt::Debug for Scattered<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Scattered")
+            .field("list", &self.list)
+            .field("written_bytes", &self.written_bytes)
+            .field("immediate", &self.immediate)
+            .finish()
+    }
+}
+
+/// A datagram that was received, with its sender.
+#[non_exhaustive]
+pub struct Datagram<B> {
+    /// The queue pair that sent it.
+    #[doc(alias = "src_qp")]
+    pub sender: Qpn,
+    /// The local identifier of the port that sent it; 0 on Ethernet.
+    #[doc(alias = "slid")]
+    pub lid: u16,
+    /// The service level that it was sent with.
+    #[doc(alias = "sl")]
+    pub service_level: u8,
+    /// The immediate of the message, in host byte order.
+    pub immediate: Option<u32>,
+    pub(super) with_header: bool,
+    /// 40 bytes of header, then the message.
+    pub(super) buffer: Buffer<B>,
+}
+
+/// Whether the sender of a datagram with this header has an IPv4 address.
+fn is_v4(header: &[u8; HEADER_BYTES]) -> bool {
+    // The IPv4 header is the last 20 bytes. Its first byte holds the version 4 and the length of 5 words. Byte 20 of a
+    // routing header may have that value too, but the first nibble of a routing header is a 6.
+    header[20] == 0x45 && header[0] >> 4 != 6
+}
+
+impl<B> Datagram<B> {
+    /// Whether the buffer belongs to that domain.
+    pub(crate) fn is_of(&self, domain: DomainId) -> bool {
+        self.buffer.part().is_of(domain)
+    }
+
+    /// The message.
+    pub fn message(&self) -> &[u8] {
+        self.buffer.get(HEADER_BYTES..).unwrap_or_default()
+    }
+
+    /// The 40 bytes of the global routing header, if the device wrote one; on Ethernet it always does. For an IPv4
+    /// sender the last 20 bytes are the IPv4 header.
+    #[doc(alias = "ibv_grh")]
+    pub fn header(&self) -> Option<&[u8; HEADER_BYTES]> {
+        self.buffer.first_chunk().filter(|_| self.with_header)
+    }
+
+    /// The GID of the port that sent it, if there is a header.
+    pub fn sender_gid(&self) -> Option<Gid> {
+        let header = self.header()?;
+        Some(if is_v4(header) {
+            Gid::from(std::net::IpAddr::from(<[u8; 4]>::try_from(&header[32..36]).ok()?))
+        } else {
+            Gid(header[8..24].try_into().ok()?)
+        })
+    }
+
+    /// The traffic class that it was sent with; 0 without a header. On RoCE v2 it is the DSCP and ECN byte of the IP
+    /// header.
+    pub fn traffic_class(&self) -> u8 {
+        match self.header() {
+            Some(header) if is_v4(header) => header[21],
+            Some(&[first, second, ..]) => first << 4 | second >> 4,
+            None => 0,
+        }
+    }
+
+    /// The buffer: 40 bytes of header, then the message. Without a [header](Self::header) the 40 bytes may hold
+    /// anything.
+    pub fn into_buffer(self) -> Buffer<B> {
+        self.buffer
+    }
+}
+
+impl<B> fmt::Debug for Datagram<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Datagram")
+            .field("sender", &self.sender)
+            .field("sender_gid", &self.sender_gid())
+            .field("immediate", &self.immediate)
+            .field("len", &self.message().len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A write with immediate of the peer, which took a receive.
+#[non_exhaustive]
+#[doc(alias = "IBV_WC_RECV_RDMA_WITH_IMM")]
+pub struct WrittenWithImmediate<B> {
+    /// The buffer of the receive, into which nothing was written.
+    pub buffer: Buffer<B>,
+    /// How many bytes the peer wrote to its target.
+    #[doc(alias = "byte_len")]
+    pub written_bytes: u32,
+    /// The immediate, in host byte order.
+    pub immediate: u32,
+}
+
+impl<B> Work<B> {
+    #[inline(always)]
+    pub(super) fn of(operation: Operation, memory: PostedMemory<B>) -> Self {
+        match (operation, memory) {
+            (Operation::Read, PostedMemory::Unique(buffer)) => Self::Read(buffer),
+            (Operation::CompareAndSwap | Operation::FetchAndAdd, PostedMemory::Unique(buffer)) => {
+                let original = buffer.first_chunk::<8>().map_or(0, |word| u64::from_ne_bytes(*word));
+                Self::Atomic { original, buffer }
+            }
+            (Operation::Read, PostedMemory::List(list)) => Self::ReadScattered(list),
+            (operation, PostedMemory::Window(window)) => Self::of_window(operation, window),
+            (Operation::Write | Operation::AtomicWrite, memory) => Self::Written(memory),
+            (_, memory) => Self::Sent(memory),
+        }
+    }
+
+    /// A request about a memory window, which succeeded.
+    #[cold]
+    #[inline(never)]
+    fn of_window(operation: Operation, window: UnsettledWindow<B>) -> Self {
+        let mut inner = window.into_inner();
+        let is_type_1 = inner.is_type_1();
+        if operation == Operation::Bind {
+            return if is_type_1 {
+                Self::BoundType1(BoundWindow::of(inner))
+            } else {
+                Self::Bound(BoundWindow::of(inner))
+            };
+        }
+        match inner.take_memory() {
+            Some(memory) if is_type_1 => Self::RevokedType1(Revoked { window: Window::of(inner), memory }),
+            Some(memory) => Self::Revoked(Revoked { window: Window::of(inner), memory }),
+            // Cannot be: a bound window has memory.
+            None => Self::Sent(PostedMemory::Inline),
+        }
+    }
+
+    /// The buffer of the request, if it had one. Other memory is dropped.
+    #[inline]
+    pub fn into_buffer(self) -> Option<Buffer<B>> {
+        match self {
+            Self::Sent(memory) | Self::Written(memory) => memory.into_buffer(),
+            Self::Read(buffer) | Self::Atomic { buffer, .. } => Some(buffer),
+            Self::Received(Received { buffer, .. })
+            | Self::Datagram(Datagram { buffer, .. })
+            | Self::WrittenWithImmediate(WrittenWithImmediate { buffer, .. }) => Some(buffer),
+            _ => None,
+        }
+    }
+
+    /// The share of a buffer, if the request had one. Other memory is dropped.
+    pub fn into_shared(self) -> Option<SharedBuffer<B>> {
+        match self {
+            Self::Sent(memory) | Self::Written(memory) => memory.into_shared(),
+            _ => None,
+        }
+    }
+}
+
+impl<B> fmt::Debug for Work<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Sent(memory) => f.debug_tuple("Sent").field(memory).finish(),
+            Self::Written(memory) => f.debug_tuple("Written").field(memory).finish(),
+            Self::Read(buffer) => f.debug_tuple("Read").field(buffer).finish(),
+            Self::Atomic { original, buffer } => {
+                f.debug_struct("Atomic").field("original", original).field("buffer", buffer).finish()
+            }
+            Self::Received(received) => received.fmt(f),
+            Self::Datagram(datagram) => datagram.fmt(f),
+            Self::WrittenWithImmediate(written) => written.fmt(f),
+            Self::Scattered(scattered) => scattered.fmt(f),
+            Self::ReadScattered(list) => f.debug_tuple("ReadScattered").field(list).finish(),
+            Self::Bound(window) => f.debug_tuple("Bound").field(window).finish(),
+            Self::BoundType1(window) => f.debug_tuple("BoundType1").field(window).finish(),
+            Self::Revoked(revoked) => revoked.fmt(f),
+            Self::RevokedType1(revoked) => revoked.fmt(f),
+        }
+    }
+}
+
+impl<B> fmt::Debug for Received<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Received")
+            .field("buffer", &self.buffer)
+            .field("immediate", &self.immediate)
+            .field("invalidated", &self.invalidated)
+            .finish()
+    }
+}
+
+impl<B> fmt::Debug for WrittenWithImmediate<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WrittenWithImmediate")
+            .field("buffer", &self.buffer)
+            .field("written_bytes", &self.written_bytes)
+            .field("immediate", &self.immediate)
+            .finish()
+    }
+}

@@ -1,0 +1,312 @@
+//! Owned completion queues, and the one end of each that polls.
+//!
+//! ASSUMPTION: a queue has at least the room that was asked for; a request's completion comes after the device's last
+//! access to its memory; and `ibv_poll_cq` orders what the device wrote before what is read after it.
+#![allow(unsafe_code, reason = "calls verbs on the completion queue that it owns")]
+
+use super::extended_polling::{self, ExtendedContext};
+use super::polling_lock::polling_lock;
+use super::raw_channel::{ObjectPtr, RawChannel};
+use crate::device::CompletionQueueId;
+use crate::device::objects::Object;
+use crate::domain::DomainInner;
+use crate::error::{VerbError, note_leak};
+use crate::provider::reviewed::Teardown;
+use crate::sys::inline::{PollCq, RequestNotify};
+use crate::sys::{self, ibv_wc};
+use libc::c_int;
+use std::{mem, ptr::NonNull, sync::Arc};
+
+/// How many completions are taken from the device at once.
+pub(crate) const BATCH: usize = 16;
+
+/// An owned completion queue. Dropping it destroys it.
+pub(crate) struct RawCompletionQueue {
+    /// # Invariants
+    ///
+    /// 0. Came from the provider of the domain's context, and is alive until this is dropped.
+    raw: ObjectPtr<sys::ibv_cq>,
+    /// 1. There is one [`PollEnd`] of this queue at most, and only that polls, arms and resizes the queue.
+    id: CompletionQueueId,
+    /// 2. The `cq_context` of an extended queue.
+    extended: Option<Arc<ExtendedContext>>,
+    /// The device reports the events of the queue here.
+    channel: Arc<RawChannel>,
+    domain: Arc<DomainInner>,
+}
+
+impl RawCompletionQueue {
+    /// `ibv_create_cq` for at least `entries` completions, with its events on a channel and a completion vector.
+    pub(crate) fn create(channel: &Arc<RawChannel>, entries: u32, vector: u32) -> Result<PollEnd, VerbError> {
+        let context = &channel.domain().context;
+        let (poll, request_notify) = functions(channel.domain())?;
+        let promises = context.promises();
+        let poll = if promises.teardown == Teardown::Polled {
+            poll_zeroed_and_locked
+        } else if promises.polls_fresh {
+            poll
+        } else {
+            poll_zeroed
+        };
+        // SAFETY: the channel is alive, and its domain keeps the context open.
+        let raw = unsafe { context.provider.create_cq(context.raw, entries, channel.as_ptr(), vector) }?;
+        PollEnd::of(Self::own(raw, channel, None), poll, request_notify, entries)
+    }
+
+    /// `ibv_create_cq_ex`, polled through `ibv_start_poll`; otherwise the same. `EOPNOTSUPP`: the device has no such
+    /// queues, or its provider was not reviewed for them.
+    pub(crate) fn create_extended(channel: &Arc<RawChannel>, entries: u32, vector: u32) -> Result<PollEnd, VerbError> {
+        let context = &channel.domain().context;
+        let (_, request_notify) = functions(channel.domain())?;
+        let unsupported = VerbError::new("ibv_create_cq_ex", libc::EOPNOTSUPP);
+        let poll = extended_polling::poll_of(context.promises().walk).ok_or(unsupported)?;
+        let extended = Arc::<ExtendedContext>::default();
+        let mut attributes = extended_polling::attributes(entries, channel.as_ptr(), vector, &extended);
+        // SAFETY: the channel is alive, and its domain keeps the context open.
+        let raw = unsafe { context.provider.create_cq_ex(context.raw, &mut attributes) }?;
+        // SAFETY: created just now, and nobody else uses it yet.
+        let is_complete = extended_polling::is_complete(unsafe { raw.as_ref() }, &extended);
+        // `ibv_cq_ex_to_cq`: both structs begin alike.
+        let queue = Self::own(raw.cast(), channel, Some(extended));
+        // A provider may make a queue of another kind. Dropping it destroys it.
+        if !is_complete {
+            return Err(unsupported);
+        }
+        PollEnd::of(queue, poll, request_notify, entries)
+    }
+
+    /// Takes over a queue that was created just now.
+    fn own(raw: NonNull<sys::ibv_cq>, channel: &Arc<RawChannel>, extended: Option<Arc<ExtendedContext>>) -> Arc<Self> {
+        let (id, domain) = (CompletionQueueId::fresh(), Arc::clone(channel.domain()));
+        domain.context.objects.note(raw, Object::CompletionQueue(id));
+        Arc::new(Self { raw: ObjectPtr(raw), id, extended, channel: Arc::clone(channel), domain })
+    }
+
+    pub(crate) fn id(&self) -> CompletionQueueId {
+        self.id
+    }
+
+    pub(crate) fn domain(&self) -> &Arc<DomainInner> {
+        &self.domain
+    }
+
+    pub(crate) fn as_ptr(&self) -> *mut sys::ibv_cq {
+        self.raw.0.as_ptr()
+    }
+
+    /// What events call this queue.
+    pub(crate) fn address(&self) -> usize {
+        self.raw.0.addr().get()
+    }
+
+    /// Queue pairs for datagrams complete here from now on: their receives are read with their senders.
+    pub(crate) fn expect_datagrams(&self) {
+        if let Some(extended) = &self.extended {
+            extended.expect_datagrams();
+        }
+    }
+}
+
+impl Drop for RawCompletionQueue {
+    fn drop(&mut self) {
+        let context = &self.domain.context;
+        // SAFETY: alive (0), and nobody else destroys it. No queue pair uses it, since each keeps this alive.
+        let destroy = || unsafe { context.provider.destroy_cq(self.raw.0) };
+        if let Err(error) = context.objects.end(self.raw.0, destroy) {
+            mem::forget(Arc::clone(&self.channel));
+            mem::forget(Arc::clone(&self.domain));
+            mem::forget(self.extended.take());
+            note_leak("a completion queue", error);
+        }
+    }
+}
+
+/// The functions of the device that poll and arm.
+fn functions(domain: &DomainInner) -> Result<(PollCq, RequestNotify), VerbError> {
+    // SAFETY: the domain keeps its context open, and an open context has its function table filled.
+    let operations = unsafe { (*domain.context.raw.as_ptr()).ops };
+    let both = operations.poll_cq.zip(operations.req_notify_cq);
+    both.ok_or(VerbError::new("ibv_poll_cq", libc::EOPNOTSUPP))
+}
+
+/// The one end of a completion queue that polls, with the completions that were taken from the device and not given
+/// out.
+pub(crate) struct PollEnd {
+    queue: Arc<RawCompletionQueue>,
+    /// # Invariants
+    ///
+    /// 0. The queue's own, copied, so that a poll touches no other cache line.
+    raw: ObjectPtr<sys::ibv_cq>,
+    /// 1. May be called for this queue with room for [`BATCH`] completions, by who alone polls it; so may
+    ///    `request_notify`.
+    poll: PollCq,
+    request_notify: RequestNotify,
+    /// 2. `filled` is at most [`BATCH`].
+    filled: u32,
+    /// The completions from `next` to `filled` are to be given out.
+    next: u32,
+    polled: [ibv_wc; BATCH],
+}
+
+/// `ibv_poll_cq` failed.
+#[derive(Debug)]
+pub(crate) struct PollFailed;
+
+impl PollEnd {
+    fn of(
+        queue: Arc<RawCompletionQueue>,
+        poll: PollCq,
+        request_notify: RequestNotify,
+        entries: u32,
+    ) -> Result<Self, VerbError> {
+        let raw = ObjectPtr(queue.raw.0);
+        let polled = [ibv_wc::default(); BATCH];
+        let this = Self { queue, raw, poll, request_notify, filled: 0, next: 0, polled };
+        // SAFETY: created just now, and nobody resizes it.
+        let granted = unsafe { (*this.raw.0.as_ptr()).cqe };
+        if u32::try_from(granted).unwrap_or(0) < entries {
+            // Dropping the queue destroys it.
+            return Err(VerbError::new("ibv_create_cq", libc::ENOMEM));
+        }
+        Ok(this)
+    }
+
+    pub(crate) fn queue(&self) -> &Arc<RawCompletionQueue> {
+        &self.queue
+    }
+
+    /// Whether all completions that were taken from the device have been given out.
+    #[inline(always)]
+    pub(crate) fn is_out(&self) -> bool {
+        self.next >= self.filled
+    }
+
+    /// Asks the device for [`BATCH`] completions at most. `None`: it has none.
+    ///
+    /// The first of them must be [given out](Pending::give_out) or [kept](Pending::keep): until then this end does not
+    /// know which completion is next.
+    #[inline(always)]
+    pub(crate) fn take(&mut self) -> Result<Option<Pending<'_>>, PollFailed> {
+        // SAFETY: alive, since `queue` is; only this end polls, of which there is one; there is room for `BATCH` (1).
+        let count = unsafe { (self.poll)(self.raw.0.as_ptr(), BATCH as c_int, self.polled.as_mut_ptr()) } as u32;
+        // One compare refuses both 0 and negative numbers, which are large ones here.
+        if count.wrapping_sub(1) >= BATCH as u32 {
+            return if count == 0 { Ok(None) } else { Err(PollFailed) };
+        }
+        self.filled = count;
+        let [first, ..] = &self.polled;
+        Ok(Some(Pending { wc: first, next: &mut self.next, at: 0 }))
+    }
+
+    /// The next completion to give out, of those that were taken from the device.
+    #[inline(always)]
+    pub(crate) fn pending(&mut self) -> Option<Pending<'_>> {
+        let at = self.next;
+        if at >= self.filled {
+            return None;
+        }
+        // SAFETY: less than `filled`, which is at most `BATCH` (2).
+        let wc = unsafe { self.polled.get_unchecked(at as usize) };
+        Some(Pending { wc, next: &mut self.next, at })
+    }
+
+    /// A copy of the next completion to give out.
+    pub(crate) fn peek(&self) -> Option<ibv_wc> {
+        if self.is_out() { None } else { self.polled.get(self.next as usize).copied() }
+    }
+
+    /// Drops the next completion.
+    pub(crate) fn skip(&mut self) {
+        self.next += 1;
+    }
+
+    /// Drops all completions that were taken from the device.
+    pub(crate) fn clear(&mut self) {
+        (self.next, self.filled) = (0, 0);
+    }
+
+    /// How many completions the last look at the device has found.
+    pub(crate) fn found(&self) -> u32 {
+        self.filled
+    }
+
+    /// `ibv_req_notify_cq`: the next completion raises an event, or only a solicited one does.
+    pub(crate) fn arm(&mut self, solicited_only: bool) -> Result<(), VerbError> {
+        // SAFETY: alive, since `queue` is; only this end arms, of which there is one (1).
+        match unsafe { (self.request_notify)(self.raw.0.as_ptr(), c_int::from(solicited_only)) } {
+            0 => Ok(()),
+            errno => Err(VerbError::new("ibv_req_notify_cq", errno.wrapping_abs())),
+        }
+    }
+
+    /// `ibv_resize_cq` to at least `entries` completions.
+    pub(crate) fn resize(&mut self, entries: u32) -> Result<(), VerbError> {
+        let provider = self.queue.domain.context.provider;
+        // SAFETY: alive, since `queue` is; only this end polls or resizes, of which there is one. The size is read
+        // nowhere else once the queue was made.
+        unsafe { provider.resize_cq(self.raw.0, entries) }
+    }
+}
+
+/// The next completion to give out.
+#[must_use = "a completion that was taken from the device just now is lost unless it is kept or given out"]
+pub(crate) struct Pending<'p> {
+    wc: &'p ibv_wc,
+    next: &'p mut u32,
+    at: u32,
+}
+
+impl<'p> Pending<'p> {
+    #[inline(always)]
+    pub(crate) fn wc(&self) -> &'p ibv_wc {
+        self.wc
+    }
+
+    /// The completion is given out; the one behind it is the next.
+    #[inline(always)]
+    pub(crate) fn give_out(self) {
+        *self.next = self.at + 1;
+    }
+
+    /// This stays the next completion.
+    #[inline(always)]
+    pub(crate) fn keep(self) {
+        *self.next = self.at;
+    }
+}
+
+/// The immediate or the invalidated key of a receive, as the device wrote it.
+#[inline(always)]
+pub(crate) fn immediate_or_key(wc: &ibv_wc) -> u32 {
+    // SAFETY: both members of the union are numbers of 4 bytes.
+    unsafe { wc.__bindgen_anon_1.imm_data }
+}
+
+/// `ibv_poll_cq` of a provider that leaves fields as they were, or adds bits to them.
+///
+/// # Safety
+///
+/// As `ibv_poll_cq`, of a context whose function table has one.
+unsafe extern "C" fn poll_zeroed(cq: *mut sys::ibv_cq, count: c_int, polled: *mut ibv_wc) -> c_int {
+    // SAFETY: room for so many (caller); zero is a value of each.
+    unsafe { polled.write_bytes(0, count.try_into().unwrap_or(0)) };
+    // SAFETY: alive (caller).
+    let context = unsafe { (*cq).context };
+    // SAFETY: open, since its completion queue is alive.
+    match unsafe { (*context).ops.poll_cq } {
+        // SAFETY: the caller's promise is that of `ibv_poll_cq`.
+        Some(poll) => unsafe { poll(cq, count, polled) },
+        None => -1,
+    }
+}
+
+/// [`poll_zeroed`], while no pair of that completion queue is reset.
+///
+/// # Safety
+///
+/// As `ibv_poll_cq`, of a context whose function table has one.
+unsafe extern "C" fn poll_zeroed_and_locked(cq: *mut sys::ibv_cq, count: c_int, polled: *mut ibv_wc) -> c_int {
+    let _lock = polling_lock(cq);
+    // SAFETY: the caller's promise is the same.
+    unsafe { poll_zeroed(cq, count, polled) }
+}
