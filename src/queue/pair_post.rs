@@ -17,7 +17,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     /// Posts a receive: a [`Buffer`] or a [`BufferList`](crate::BufferList) takes the next message, all of its
     /// capacity.
     ///
-    /// `ibv_post_recv(3)`. The buffer is the device's until its completion.
+    /// `ibv_post_recv(3)`. The device owns the buffer until its completion.
     ///
     /// # Errors
     ///
@@ -34,7 +34,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
 
     /// Posts a request.
     ///
-    /// `ibv_post_send(3)`. Its memory is the device's until its completion.
+    /// `ibv_post_send(3)`. The device owns its memory until its completion.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Shared receive queues: receives for whichever of many queue pairs a message comes to.
+//! Shared receive queues: one stock of receives for many queue pairs.
 
 use super::attributes::Limits;
 use super::error::CreateError;
@@ -48,14 +48,14 @@ impl Default for SharedLimits {
 
 /// How a domain makes shared receive queues.
 impl<B: Brand> ProtectionDomain<B> {
-    /// A shared receive queue: receives for whichever of many queue pairs a message comes to.
+    /// A shared receive queue: one stock of receives for many queue pairs.
     ///
     /// `ibv_create_srq(3)`. Its own methods make the pairs that receive from it.
     ///
     /// # Errors
     ///
-    /// [`CreateError`]: limits that the device does not have; [`NoSharedReceives`](CreateError::NoSharedReceives) where
-    /// not [`shared_receive_queues`](crate::Promises::shared_receive_queues).
+    /// [`CreateError`]: limits that the device does not have; [`NoSharedReceives`](CreateError::NoSharedReceives) if
+    /// [`shared_receive_queues`](crate::Promises::shared_receive_queues) is false.
     #[doc(alias = "ibv_create_srq")]
     pub fn shared_receive_queue(&self, limits: &SharedLimits) -> Result<SharedReceiveQueue<B>, CreateError> {
         SharedReceiveQueue::create(&self.inner, limits)
@@ -114,14 +114,14 @@ impl<B: Brand> ProtectionDomain<B> {
 mod sealed {
     #[allow(unnameable_types, reason = "seals `Arrivals`")]
     pub trait Sealed {
-        /// How many bytes of each receive are not for the message.
+        /// How many bytes of each receive are for the header, not for the message.
         const HEADER_BYTES: usize;
     }
     #[allow(unnameable_types, reason = "seals `Serves`")]
     pub trait Serves<T> {}
 }
 
-/// What comes to a [`SharedReceiveQueue`]: [`Messages`] or [`Datagrams`]. Sealed.
+/// What a [`SharedReceiveQueue`] receives: [`Messages`] or [`Datagrams`]. Sealed.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is nothing that comes to a shared receive queue",
     note = "what comes are `Messages` or `Datagrams`"
@@ -136,7 +136,7 @@ impl sealed::Sealed for Messages {
     const HEADER_BYTES: usize = 0;
 }
 
-/// Datagrams: 40 bytes of header come in front of each, for which each receive has room.
+/// Datagrams. Each comes with a header of 40 bytes, for which each receive must have room.
 #[derive(Debug)]
 pub enum Datagrams {}
 impl Arrivals for Datagrams {}
@@ -159,18 +159,18 @@ impl sealed::Serves<UnreliableConnection> for Messages {}
 impl Serves<UnreliableDatagram> for Datagrams {}
 impl sealed::Serves<UnreliableDatagram> for Datagrams {}
 
-/// A shared receive queue of domain `B`: receives for whichever of its queue pairs a message comes to. One word.
+/// A shared receive queue of domain `B`: one stock of receives for many queue pairs. One word.
 ///
-/// What comes to it is `A`: [`Messages`] of connections, or [`Datagrams`], whose receives have room for a header. Pairs
-/// that receive from it are made by [`reliable`](Self::reliable), [`unreliable`](Self::unreliable) and
+/// `A` says what it receives: [`Messages`] of connections, or [`Datagrams`], whose receives have room for a header.
+/// Pairs that receive from it are made by [`reliable`](Self::reliable), [`unreliable`](Self::unreliable) and
 /// [`datagram`](Self::datagram). They have no receive queue of their own: their transport is [`OnShared`], and
 /// [`QueuePair::post_receive`] does not compile for them. Each receive completes on the completion queue of the pair
-/// that took it, which [`Success::queue_pair`](crate::Success::queue_pair) names. A failed one breaks that pair, not
-/// this queue.
+/// that took it, which [`Success::queue_pair`](crate::Success::queue_pair) names. A failed receive breaks that pair,
+/// not this queue.
 ///
 /// Each pair keeps the queue alive: dropping this destroys it, `ibv_destroy_srq(3)`, with the last of its pairs.
-/// Messages that came before still come out of the pollers. What else is in flight is dropped;
-/// [`destroy`](Self::destroy) gives it back.
+/// Messages that came before still come out of the pollers. The buffers of the other receives are
+/// dropped; [`destroy`](Self::destroy) gives them back.
 ///
 /// When a pair fails, or an unreliable connection loses the end of a message, receives that had begun may never
 /// complete. They count as in flight until the queue is destroyed, and come back then.
@@ -235,7 +235,7 @@ pub struct SharedReceiveQueue<B, A = Messages> {
 static_assertions::assert_impl_all!(SharedReceiveQueue<()>: Send, Sync);
 static_assertions::assert_not_impl_any!(SharedReceiveQueue<()>: Clone, Copy);
 
-/// What the device says of a shared receive queue.
+/// The attributes of a shared receive queue that the device reports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 #[doc(alias = "ibv_srq_attr")]
@@ -291,9 +291,9 @@ impl<B: Brand, A: Arrivals> SharedReceiveQueue<B, A> {
         Ok(Self { inner, brand: PhantomData, arrivals: PhantomData })
     }
 
-    /// Posts a receive: `buffer` takes the next message that comes to a pair of this queue, all of its capacity.
+    /// Posts a receive: `buffer` takes the next message that comes to a pair of this queue, up to its whole capacity.
     ///
-    /// `ibv_post_srq_recv(3)`. The buffer is the device's until its completion.
+    /// `ibv_post_srq_recv(3)`. The device owns the buffer until its completion.
     ///
     /// # Errors
     ///
@@ -365,7 +365,7 @@ impl<B: Brand, A: Arrivals> SharedReceiveQueue<B, A> {
         changed
     }
 
-    /// What the device says of it.
+    /// The attributes that the device reports.
     ///
     /// `ibv_query_srq(3)`.
     ///

@@ -107,7 +107,7 @@ impl<'scope, 'env, B: Brand> Scope<'scope, 'env, B> {
         Ok(handle)
     }
 
-    /// Posts a receive: `memory` takes the next message, all of its capacity.
+    /// Posts a receive: `memory` takes the next message, up to its whole capacity.
     ///
     /// `ibv_post_recv(3)`. One that gets no message before the scope ends is cut off, and the connection with it.
     ///

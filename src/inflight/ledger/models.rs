@@ -110,7 +110,7 @@ fn a_detour_of_what_was_in_flight_is_not_set_after_it_was_cleared() {
 #[test]
 fn a_detour_that_is_set_beside_one_that_is_cleared_stays() {
     loom::model(|| {
-        let (poster, _retirer) = new::<u32>(1, 0);
+        let (mut poster, _retirer) = new::<u32>(1, 0);
         poster.detour_of().set(2);
         let failing = poster.detour_of();
         let polling = thread::spawn(move || failing.set(1));
