@@ -14,7 +14,7 @@ const FLOORS: [&str; 9] = ["sys", "provider", "device", "domain", "memory", "inf
 const SERVICES: [&str; 6] = ["error", "os", "readiness", "seal", "sync", "types"];
 
 /// The most blocks and implementations that are `unsafe` outside of the soft device, and in how many files they are.
-const MOST_UNSAFE: (usize, usize) = (300, 30);
+const MOST_UNSAFE: (usize, usize) = (395, 32);
 
 /// The most names at the crate root.
 const MOST_NAMES: usize = 260;
