@@ -27,7 +27,7 @@ static ALLOCATOR: heap::Counting = heap::Counting;
 
 const COUNTS: [usize; 5] = [1, 10, 100, 1_000, 10_000];
 const LIMITS: Limits =
-    Limits { sends: 16, receives: 16, inline_bytes: 0, elements: 1, posting: interlock::Posting::List };
+    Limits { sends: 16, receives: 16, inline_bytes: 0, elements: 1, posting: interlock::queue::Posting::List };
 /// Messages that a round measures, two completions each.
 const MESSAGES: usize = 20_000;
 

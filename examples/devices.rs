@@ -1,7 +1,9 @@
 //! Lists the RDMA devices, and what keeps each port from working. `-v` adds limits and GID tables.
 #![forbid(unsafe_code)]
 
-use interlock::{Context, Device, GidEntry, GidKind, LinkLayer, Mtu, Port, PortState};
+use interlock::device::{GidEntry, GidKind, LinkLayer, PortState};
+use interlock::number::Mtu;
+use interlock::{Context, Device, Port};
 use lexopt::prelude::*;
 use std::error::Error;
 use std::fs;

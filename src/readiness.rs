@@ -4,8 +4,8 @@
 //! event is not acknowledged, the destroy of its object waits for ever. A poller also has two descriptors to watch. So
 //! a program gets an `epoll(7)` descriptor over them, which only tells that there is something to take.
 
-use crate::error::VerbError;
 use crate::os;
+use crate::verb_error::VerbError;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::Duration;
@@ -33,8 +33,8 @@ use std::time::Duration;
 /// A program without `unsafe` waits on a thread of its own, with [`wait`](Self::wait).
 ///
 /// From [`Poller::readiness`](crate::Poller::readiness),
-/// [`CompletionChannel::readiness`](crate::CompletionChannel::readiness) and
-/// [`AsyncEvents::readiness`](crate::AsyncEvents::readiness), which say what to call before waiting.
+/// [`CompletionChannel::readiness`](crate::completion::CompletionChannel::readiness) and
+/// [`AsyncEvents::readiness`](crate::event::AsyncEvents::readiness), which say what to call before waiting.
 #[derive(Debug)]
 pub struct Readiness {
     epoll: OwnedFd,

@@ -93,4 +93,7 @@
 
 // For the links of the page.
 #[allow(unused_imports, reason = "for the links of the page")]
-use crate::*;
+use crate::{
+    access::*, attributes::*, completion::*, datagram::*, device::*, domain::*, error::*, event::*, memory::*,
+    number::*, queue::*, request::*, shared::*, state::*, transport::*, window::*, *,
+};

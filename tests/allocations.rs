@@ -1,6 +1,8 @@
 //! The data path allocates nothing: a counting allocator over every operation, once everything is set up.
 
-use interlock::{Buffer, Limits, Polling, RemoteAll, SharedLimits, WorkRequest};
+use interlock::completion::Polling;
+use interlock::shared::SharedLimits;
+use interlock::{Buffer, Limits, RemoteAll, WorkRequest};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use support::{Link, PATIENCE, POLLING, Queues, context};

@@ -1,11 +1,12 @@
 //! Attributes that change without a transition, on the soft device or on the one that `INTERLOCK_DEVICE` names.
 
+use interlock::attributes::{InitAttributes, PeerPath, PeerRights, SqdAttributes};
+use interlock::error::{AddressError, DrainFailure, TransitionFailure};
+use interlock::number::{AckTimeout, Qkey, ReadDepth, RetryCount, RnrRetry, RnrTimer};
+use interlock::queue::Posting;
 use interlock::soft::Fabric;
-use interlock::{
-    AckTimeout, AddressError, Brand, Completion, Context, DeviceState, DrainFailure, InitAttributes, Inline, Limits,
-    PeerPath, PeerRights, Poller, Posting, Qkey, ReadDepth, RemoteWrite, RetryCount, RnrRetry, RnrTimer, SqdAttributes,
-    Status, TransitionFailure, Work,
-};
+use interlock::state::DeviceState;
+use interlock::{Brand, Completion, Context, Inline, Limits, Poller, RemoteWrite, Status, Work};
 use std::time::Duration;
 use support::{Link, PATIENCE, context};
 
@@ -244,8 +245,11 @@ fn what_waits_in_a_drained_queue_goes_on_when_it_resumes() {
     interlock::domain! { struct Test; }
     for posting in [Posting::List, Posting::WorkRequestApi] {
         let limits = Limits { sends: 8, receives: 8, posting, ..Limits::default() };
-        let mut link =
-            Link::limited(context().named_domain(Test).unwrap(), &limits, &interlock::ConnectAttributes::default());
+        let mut link = Link::limited(
+            context().named_domain(Test).unwrap(),
+            &limits,
+            &interlock::attributes::ConnectAttributes::default(),
+        );
         for byte in 0..6 {
             let mut buffer = link.domain.buffer(1).unwrap();
             buffer.write(&[byte]).unwrap();

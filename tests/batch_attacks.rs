@@ -1,9 +1,12 @@
 //! Attacks on batches of whole vectors and on what brings their buffers back: no buffer is the program's while the
 //! device has it, and none comes back twice.
 
+use interlock::attributes::ConnectAttributes;
+use interlock::completion::{Polling, Retired};
+use interlock::error::{CreateError, PostAllError};
+use interlock::queue::Posting;
 use interlock::{
-    Brand, Buffer, ConnectAttributes, CreateError, Inline, Limits, Poller, Polling, PostAllError, PostError, Posting,
-    ProtectionDomain, QueuePair, RemoteAll, Retired, WorkRequest,
+    Brand, Buffer, Inline, Limits, Poller, PostError, ProtectionDomain, QueuePair, RemoteAll, WorkRequest,
 };
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,12 +1,20 @@
 //! The run-time brand: what does not compile with other brands is refused when it runs, before anything happened, and
 //! all of it comes back. Each rule has the name of its case in `ui-tests`, where it has one there.
 
+use interlock::access::Windowed;
+use interlock::attributes::ConnectAttributes;
+use interlock::error::{AddressError, CreateError, DrainFailure, PostAllError, RequestFlaw, WaitError};
+use interlock::memory::{BufferList, Pages};
+use interlock::number::Qkey;
+use interlock::queue::Posting;
+use interlock::request::Operation;
 use interlock::scope::{Exclusive, InScopeError, SharedQueue};
+use interlock::shared::SharedLimits;
 use interlock::soft::{Fabric, Fault, Verb};
+use interlock::window::{Type1, Type2};
 use interlock::{
-    AddressError, Buffer, BufferList, Checked, ConnectAttributes, Context, CreateError, DrainFailure, Inline, Limits,
-    LocalWrite, Operation, Pages, PostAllError, PostError, Posting, ProtectionDomain, Qkey, RemoteAll, RequestFlaw,
-    SharedLimits, Status, Type1, Type2, WaitError, Windowed, Work, WorkRequest,
+    Buffer, Checked, Context, Inline, Limits, LocalWrite, PostError, ProtectionDomain, RemoteAll, Status, Work,
+    WorkRequest,
 };
 use std::time::Duration;
 use std::{fmt, mem};

@@ -1,8 +1,10 @@
 //! What a device says of itself, on the soft one or on the one that `INTERLOCK_DEVICE` names.
 
-use interlock::{
-    CompletionQueueError, CompletionQueueOptions, Context, Device, ForkSupport, Limits, OpenError, Pkey, PortNumber,
-};
+use interlock::completion::CompletionQueueOptions;
+use interlock::device::ForkSupport;
+use interlock::error::{CompletionQueueError, OpenError};
+use interlock::number::{Pkey, PortNumber};
+use interlock::{Context, Device, Limits};
 use std::{env, process::Command};
 use support::{PATIENCE, context};
 
@@ -37,7 +39,7 @@ fn a_completion_queue_wakes_on_each_vector() {
         let (queue, mut poller) =
             domain.completion_queue_with(2 * Limits::default().completions(), &on(vector)).unwrap();
         let mut pair = domain.datagram(&queue, &Limits::default()).unwrap().into_init(&port).unwrap().open().unwrap();
-        let to = domain.recipient(&port, &pair.endpoint(), interlock::Qkey::USUAL).unwrap();
+        let to = domain.recipient(&port, &pair.endpoint(), interlock::number::Qkey::USUAL).unwrap();
         pair.post_receive(domain.buffer(64).unwrap()).unwrap();
         pair.post_send_to(domain.buffer(8).unwrap(), &to).unwrap();
         for _ in 0..2 {
@@ -84,7 +86,7 @@ fn a_device_says_what_it_can_do() {
 
 #[test]
 fn fork_support_is_there_for_who_asks() {
-    match interlock::enable_fork_support() {
+    match interlock::device::enable_fork_support() {
         Ok(support) => assert!(matches!(support, ForkSupport::Enabled | ForkSupport::Unneeded), "{support:?}"),
         // Another test was first.
         Err(error) => assert_eq!((error.verb(), error.errno()), ("ibv_fork_init", libc::EINVAL)),

@@ -1,9 +1,15 @@
 //! Data goes from one pair to another, by every operation: the same tests on every device.
 
+use interlock::attributes::ConnectAttributes;
+use interlock::completion::Scattered;
+use interlock::error::RequestFlaw;
+use interlock::memory::BufferList;
+use interlock::number::RnrRetry;
+use interlock::request::PostedMemory;
+use interlock::state::DeviceState;
 use interlock::{
-    Brand, Buffer, BufferList, Completion, ConnectAttributes, DeviceState, LocalRead, Poller, PostError, PostedMemory,
-    ProtectionDomain, RemoteAll, RemoteAtomic, RemoteRead, RemoteReadWrite, RemoteRegion, RemoteWrite, RequestFlaw,
-    RnrRetry, Scattered, Status, Work, WorkId, WorkRequest,
+    Brand, Buffer, Completion, LocalRead, Poller, PostError, ProtectionDomain, RemoteAll, RemoteAtomic, RemoteRead,
+    RemoteReadWrite, RemoteRegion, RemoteWrite, Status, Work, WorkId, WorkRequest,
 };
 use std::time::Duration;
 use support::{Link, PATIENCE, Queues, context, deviates, failure, next};
@@ -392,7 +398,7 @@ fn one_queue_serves_many_pairs() {
         links.push((left.connect(&r).unwrap(), right.connect(&l).unwrap()));
     }
     assert_eq!(queue.room(), 0);
-    assert!(matches!(domain.reliable(&queue, &limits), Err(interlock::CreateError::NoRoom(_))));
+    assert!(matches!(domain.reliable(&queue, &limits), Err(interlock::error::CreateError::NoRoom(_))));
     for (number, (left, right)) in links.iter_mut().enumerate() {
         right.post_receive(domain.buffer(8).unwrap()).unwrap();
         let mut message = domain.buffer(8).unwrap();
@@ -536,7 +542,7 @@ fn list_of<B: Brand>(domain: &ProtectionDomain<B>, parts: &[&[u8]]) -> BufferLis
 
 fn listed<B: Brand>(domain: ProtectionDomain<B>) -> Link<B> {
     let limits = interlock::Limits { sends: 4, receives: 4, elements: 3, ..Default::default() };
-    Link::limited(domain, &limits, &interlock::ConnectAttributes::default())
+    Link::limited(domain, &limits, &interlock::attributes::ConnectAttributes::default())
 }
 
 #[test]

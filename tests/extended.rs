@@ -1,11 +1,13 @@
 //! What extended completion queues do that others do not. What both kinds do, other programs test: they run each test
 //! that `also_extended!` names once for each kind.
 
+use interlock::attributes::ConnectAttributes;
+use interlock::completion::{CompletionQueueOptions, Polling};
+use interlock::error::{CompletionQueueError, PollError};
+use interlock::number::Qkey;
+use interlock::queue::Posting;
 use interlock::soft::{Fabric, Fault, Verb};
-use interlock::{
-    Completion, CompletionQueueError, CompletionQueueOptions, ConnectAttributes, Context, Limits, PollError, Polling,
-    Posting, Qkey, RemoteWrite, Status, Work, WorkRequest,
-};
+use interlock::{Completion, Context, Limits, RemoteWrite, Status, Work, WorkRequest};
 use support::{Link, PATIENCE, POLLING, Queues, context, extended};
 
 /// More completions than one call of the poller takes out.

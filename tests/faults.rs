@@ -1,10 +1,8 @@
 //! What the library does when verbs fail, on soft devices that are told to fail them.
 
+use interlock::error::{CreateError, NamedDomainError, OpenError, PollError, PostAllError, WaitError};
 use interlock::soft::{Fabric, Fault, Profile, Verb};
-use interlock::{
-    Context, CreateError, Limits, LocalWrite, NamedDomainError, OpenError, PollError, PostAllError, PostError,
-    RemoteWrite, Status, WaitError, Work, WorkRequest,
-};
+use interlock::{Context, Limits, LocalWrite, PostError, RemoteWrite, Status, Work, WorkRequest};
 use std::time::Duration;
 use support::{Link, Queues, own_device};
 
@@ -425,7 +423,7 @@ fn a_buffer_is_not_registered_without_end() {
         registrations += 1;
         assert!(registrations < 100);
     };
-    assert!(matches!(error.source, interlock::RegisterFailure::TooDeep { .. }), "{}", error.source);
+    assert!(matches!(error.source, interlock::error::RegisterFailure::TooDeep { .. }), "{}", error.source);
     assert_eq!(error.memory[..], [7; 64], "it comes back");
     drop(error);
     // All registrations have ended.
@@ -452,7 +450,7 @@ fn poison_of_a_receive_outlives_the_resume_of_the_sends() {
     let error = left.post_receive(domain.buffer(8).unwrap()).unwrap_err();
     assert!(matches!(error, PostError::Uncertain { .. }), "{error}");
     let error = left.into_sqe().unwrap().resume().unwrap_err();
-    assert!(matches!(error.source, interlock::TransitionFailure::Uncertain), "{error}");
+    assert!(matches!(error.source, interlock::error::TransitionFailure::Uncertain), "{error}");
     assert!(error.queue_pair.is_broken());
     // A reset ends the uncertainty.
     let left = error.queue_pair.into_reset().unwrap();
@@ -476,7 +474,7 @@ fn a_device_that_is_reset_may_refuse_to_be_reset_again() {
     // The first reset must succeed.
     fabric.inject(fails(Verb::ModifyQp, libc::EINVAL));
     let error = link.left.into_reset().unwrap_err();
-    assert_eq!(error.queue_pair.query_state().unwrap(), interlock::DeviceState::ReadyToSend);
+    assert_eq!(error.queue_pair.query_state().unwrap(), interlock::state::DeviceState::ReadyToSend);
 }
 
 /// If soft-RoCE refuses the second reset, the type of the pair keeps its state, but the device has the pair in Reset.
@@ -488,7 +486,7 @@ fn a_reset_that_came_half_way_is_asked_for_again() {
     fabric.inject(Fault::VerbFails { verb: Verb::ModifyQp, after: 1, count: 1, errno: libc::ENOMEM });
     let left = link.left.into_reset().unwrap_err().queue_pair;
     fabric.heal();
-    assert_eq!(left.query_state().unwrap(), interlock::DeviceState::Reset);
+    assert_eq!(left.query_state().unwrap(), interlock::state::DeviceState::Reset);
     assert!(link.poller.poll().unwrap().is_none(), "nothing comes back before the device is done with all");
     // The device moves no pair from Reset to Error.
     let left = left.into_error().unwrap_err().queue_pair;

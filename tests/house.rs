@@ -11,13 +11,13 @@ use syn::{Attribute, Item, ItemMod, ItemUse, Meta, UseTree};
 const FLOORS: [&str; 9] = ["sys", "provider", "device", "domain", "memory", "inflight", "completion", "queue", "scope"];
 
 /// What serves all floors. These use each other and `sys`.
-const SERVICES: [&str; 6] = ["error", "os", "readiness", "seal", "sync", "types"];
+const SERVICES: [&str; 6] = ["os", "readiness", "seal", "sync", "types", "verb_error"];
 
 /// The most blocks and implementations that are `unsafe` outside of the soft device, and in how many files they are.
 const MOST_UNSAFE: (usize, usize) = (395, 32);
 
-/// The most names at the crate root.
-const MOST_NAMES: usize = 260;
+/// The most names at the crate root, modules aside.
+const MOST_NAMES: usize = 45;
 
 /// One module: a file, or a `mod` with a body.
 #[derive(Default)]
@@ -282,7 +282,7 @@ fn each_floor_uses_only_those_below_it() {
     for ((from, to), path) in edges(&modules, true) {
         let allowed = match (room(&from), floor(&from), floor(&to)) {
             // The front door shows all floors.
-            ("lib" | "verbs", ..) => true,
+            ("lib" | "front" | "verbs", ..) => true,
             (_, Some(from), Some(to)) => to <= from,
             (_, Some(_), None) => SERVICES.contains(&room(&to)),
             (room_of_user, None, _) => {
@@ -311,6 +311,14 @@ fn unsafe_code_is_in_few_rooms() {
 
 #[test]
 fn the_front_door_is_small() {
-    let names = &modules()[&Vec::new()].imports;
-    assert!(names.len() <= MOST_NAMES, "{} names at the crate root: {:?}", names.len(), names.keys());
+    let modules = modules();
+    let is_module = |path: &Vec<String>| {
+        modules.contains_key(&home(path, &modules, 0)) && {
+            let last = path.last();
+            home(path, &modules, 0).last() == last
+        }
+    };
+    let names = modules[&Vec::new()].imports.iter().filter(|(_, path)| !is_module(path));
+    let names: Vec<&String> = names.map(|(name, _)| name).collect();
+    assert!(names.len() <= MOST_NAMES, "{} names at the crate root: {names:?}", names.len());
 }

@@ -1,9 +1,11 @@
 //! Memory that peers may use for a time; the same tests on every device.
 
+use interlock::error::RegisterFailure;
+use interlock::memory::{Foreign, Pages};
 use interlock::soft::{Fabric, Fault, Verb};
 use interlock::{
-    Brand, Buffer, Context, Foreign, LocalWrite, Pages, Poller, ProtectionDomain, RegisterFailure, RemoteAll,
-    RemoteRead, RemoteWrite, Status, Work, WorkRequest,
+    Brand, Buffer, Context, LocalWrite, Poller, ProtectionDomain, RemoteAll, RemoteRead, RemoteWrite, Status, Work,
+    WorkRequest,
 };
 use std::mem;
 use std::sync::Arc;

@@ -1,8 +1,11 @@
 //! Pairs, queues, memory and domains come and go in any order, and each buffer comes back once.
 
+use interlock::attributes::{ConnectAttributes, InitAttributes, PeerRights};
+use interlock::error::{TransitionFailure, WaitError};
+use interlock::number::RetryCount;
+use interlock::state::DeviceState;
 use interlock::{
-    AnyQueuePair, ConnectAttributes, Context, DeviceState, Init, InitAttributes, Limits, LocalWrite, PeerRights,
-    PostError, QueuePair, ReadyToSend, RemoteRead, RetryCount, Status, TransitionFailure, WaitError, Work,
+    AnyQueuePair, Context, Init, Limits, LocalWrite, PostError, QueuePair, ReadyToSend, RemoteRead, Status, Work,
 };
 use std::mem;
 use std::time::Duration;
@@ -321,8 +324,8 @@ fn a_refused_transition_gives_the_pair_back_as_it_was() {
     let peer = pair.endpoint();
     let too_deep = ConnectAttributes { read_depth: 255.try_into().unwrap(), ..Default::default() };
     // `connect` lowers it to what the device has; the bare transitions say that it is too much.
-    let pair = pair.into_rtr(&interlock::RtrAttributes {
-        path: interlock::PeerPath::to(peer.gid().unwrap_or_default()),
+    let pair = pair.into_rtr(&interlock::attributes::RtrAttributes {
+        path: interlock::attributes::PeerPath::to(peer.gid().unwrap_or_default()),
         path_mtu: peer.mtu(),
         destination: peer.queue_pair(),
         receive_psn: peer.psn(),
@@ -331,7 +334,7 @@ fn a_refused_transition_gives_the_pair_back_as_it_was() {
     });
     let pair = pair.unwrap();
     let error = pair
-        .into_rts(&interlock::RtsAttributes {
+        .into_rts(&interlock::attributes::RtsAttributes {
             send_psn: peer.psn(),
             timeout: too_deep.timeout,
             retry_count: too_deep.retry_count,

@@ -1,10 +1,14 @@
 //! Kinds of memory and ways to register it; the same tests on every device.
 
+use interlock::access::{OnDemand, RelaxedOrdering, ZeroBased};
+use interlock::error::{NoSharedMap, RegisterFailure};
+use interlock::memory::{
+    DmaBuf, Foreign, ForeignMemory, HugePageSize, Pages, SharedMap, locked_memory_limit, pinned_memory,
+};
 use interlock::soft::{Fabric, Fault, Verb};
 use interlock::{
-    Buffer, Context, DmaBuf, Foreign, ForeignMemory, HugePageSize, Limits, LocalRead, LocalWrite, NoSharedMap,
-    OnDemand, Pages, ProtectionDomain, RegisterFailure, RelaxedOrdering, RemoteAll, RemoteRead, RemoteReadWrite,
-    RemoteRegion, RemoteWrite, SharedMap, Status, Work, ZeroBased, locked_memory_limit, pinned_memory,
+    Buffer, Context, Limits, LocalRead, LocalWrite, ProtectionDomain, RemoteAll, RemoteRead, RemoteReadWrite,
+    RemoteRegion, RemoteWrite, Status, Work,
 };
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::cell::Cell;

@@ -1,11 +1,12 @@
 //! What the library refuses before a device sees it, and what it gives back: devices take it, hang on it or blame
 //! something else.
 
-use interlock::{
-    AddressError, Buffer, ConnectAttributes, Context, CreateError, Endpoint, InitAttributes, Limits, Mtu, NoRoom,
-    NotUniqueReason, PeerPath, PostError, Psn, Qpn, QueuePair, ReadDepth, RemoteAll, RequestFlaw, RtrAttributes,
-    RtsAttributes, SqdAttributes, TransitionFailure, UnreliableRtrAttributes, Work,
+use interlock::attributes::{
+    ConnectAttributes, InitAttributes, PeerPath, RtrAttributes, RtsAttributes, SqdAttributes, UnreliableRtrAttributes,
 };
+use interlock::error::{AddressError, CreateError, NoRoom, NotUniqueReason, RequestFlaw, TransitionFailure};
+use interlock::number::{Mtu, Psn, Qpn, ReadDepth};
+use interlock::{Buffer, Context, Endpoint, Limits, PostError, QueuePair, RemoteAll, Work};
 use std::error::Error;
 use support::{Link, PATIENCE, Queues, context, next};
 
@@ -36,7 +37,7 @@ fn a_queue_without_room_says_what_the_whole_pair_needs() {
 
     // With shared receives, the first pair leases room for all of those.
     let (queue, _poller) = domain.queue(6).unwrap();
-    let limits = interlock::SharedLimits { receives: 4, ..Default::default() };
+    let limits = interlock::shared::SharedLimits { receives: 4, ..Default::default() };
     let all = limits.completions();
     let shared = domain.shared_receive_queue(&limits).unwrap();
     let Err(CreateError::NoRoom(of_both)) = shared.reliable(&queue, &Limits::default()) else {
@@ -134,7 +135,7 @@ fn a_partition_key_beyond_the_table_is_refused() {
         _ = error.queue_pair.into_init(&port).expect("it is as it was");
 
         let pair = domain.datagram(&queue, &Limits::default()).unwrap();
-        let attr = interlock::DatagramInitAttributes { pkey_index: asked, ..(&port).into() };
+        let attr = interlock::attributes::DatagramInitAttributes { pkey_index: asked, ..(&port).into() };
         assert!(matches!(pair.into_init(attr).unwrap_err().source, TransitionFailure::PkeyIndex { .. }));
     }
     let link = Link::new(context().named_domain(Elsewhere).unwrap(), 4);
@@ -168,7 +169,8 @@ fn a_path_with_a_number_out_of_range_is_refused() {
         let (path_mtu, receive_psn) = (Mtu::Bytes256, Psn::new(1).unwrap());
         let pair = domain.reliable(&queue, &Limits::default()).unwrap().into_init(&port).unwrap();
         let destination = pair.number();
-        let (responder_depth, min_rnr_timer) = (ReadDepth::new(1).unwrap(), interlock::RnrTimer::new(1).unwrap());
+        let (responder_depth, min_rnr_timer) =
+            (ReadDepth::new(1).unwrap(), interlock::number::RnrTimer::new(1).unwrap());
         let attr = RtrAttributes { path, path_mtu, destination, receive_psn, responder_depth, min_rnr_timer };
         let error = pair.into_rtr(&attr).unwrap_err();
         assert!(matches!(error.source, TransitionFailure::Path(_)), "{error:?}");
@@ -345,7 +347,7 @@ fn each_error_leaves_a_scoped_domain_without_its_object() {
                     interlock::scope::Exclusive::new(pair, poller).map_err(|error| error.into_cause())?;
                 }
                 10 => {
-                    let shared = domain.shared_receive_queue(&interlock::SharedLimits::default())?;
+                    let shared = domain.shared_receive_queue(&interlock::shared::SharedLimits::default())?;
                     let _pair = shared.reliable(&queue, &Limits::default())?;
                     shared.destroy().map_err(|error| error.into_cause())?;
                 }
@@ -377,12 +379,12 @@ fn each_error_leaves_a_scoped_domain_without_its_object() {
 /// The errors that the test above does not cause have the method, too.
 #[allow(dead_code, clippy::too_many_arguments, reason = "it need only compile")]
 fn the_others<B: interlock::Brand>(
-    destroy: interlock::DestroyError<QueuePair<B>>,
-    batch: interlock::BatchError<B, Buffer<B>>,
-    all: interlock::PostAllError<B, interlock::WorkRequest<Buffer<B>, interlock::request::Send>>,
-    deregister: interlock::DeregisterError<Buffer<B>>,
-    dealloc: interlock::DeallocError<interlock::Window<B>>,
-    barrier: interlock::NoBarrier<Buffer<B>>,
+    destroy: interlock::error::DestroyError<QueuePair<B>>,
+    batch: interlock::error::BatchError<B, Buffer<B>>,
+    all: interlock::error::PostAllError<B, interlock::WorkRequest<Buffer<B>, interlock::request::Send>>,
+    deregister: interlock::error::DeregisterError<Buffer<B>>,
+    dealloc: interlock::error::DeallocError<interlock::window::Window<B>>,
+    barrier: interlock::error::NoBarrier<Buffer<B>>,
     scope: interlock::scope::ScopeError<Buffer<B>>,
     wait: interlock::scope::WaitFailure<'_, B, Buffer<B>>,
 ) -> [Anything; 8] {
@@ -405,14 +407,14 @@ fn completions_are_shared_between_threads() {
     both::<interlock::Completion<interlock::Checked>>();
     both::<interlock::Success<interlock::Checked>>();
     both::<interlock::Failure<interlock::Checked>>();
-    both::<interlock::Armed<interlock::Checked>>();
+    both::<interlock::completion::Armed<interlock::Checked>>();
     both::<interlock::Work<interlock::Checked>>();
     both::<Context>();
 }
 
 /// A function over reliable pairs connects them.
 #[allow(dead_code, reason = "it need only compile")]
-fn reliable_is_connected<B: interlock::Brand + 'static, T: interlock::Reliable>(
+fn reliable_is_connected<B: interlock::Brand + 'static, T: interlock::transport::Reliable>(
     pair: QueuePair<B, interlock::Init, T>,
     peer: &Endpoint,
 ) -> Option<QueuePair<B, interlock::ReadyToSend, T>> {
@@ -429,7 +431,7 @@ fn rts_attributes_set_the_read_depth() {
     let pair = domain.reliable(&queue, &Limits::default()).unwrap().into_init(&port).unwrap();
     let (path, path_mtu) = (PeerPath::to(port.gid().unwrap().gid), Mtu::Bytes256);
     let (destination, receive_psn) = (pair.number(), pair.psn());
-    let (responder_depth, min_rnr_timer) = (ReadDepth::new(1).unwrap(), interlock::RnrTimer::new(1).unwrap());
+    let (responder_depth, min_rnr_timer) = (ReadDepth::new(1).unwrap(), interlock::number::RnrTimer::new(1).unwrap());
     let attr = RtrAttributes { path, path_mtu, destination, receive_psn, responder_depth, min_rnr_timer };
     let pair = pair.into_rtr(&attr).unwrap();
     let usual = ConnectAttributes::default();
@@ -476,8 +478,8 @@ fn the_addresses_of_soft_devices_are_those_of_the_process() {
     let theirs = theirs.last().unwrap().parse().unwrap();
     let peer = Endpoint::new(pair.number(), pair.psn(), Some(theirs), 0, port.active_mtu());
     let quick = ConnectAttributes {
-        timeout: interlock::AckTimeout::new(1).unwrap(),
-        retry_count: interlock::RetryCount::new(0).unwrap(),
+        timeout: interlock::number::AckTimeout::new(1).unwrap(),
+        retry_count: interlock::number::RetryCount::new(0).unwrap(),
         ..ConnectAttributes::default()
     };
     let mut pair = pair.connect_with(&peer, &quick).unwrap();

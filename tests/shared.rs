@@ -1,9 +1,14 @@
 //! Shared receive queues: many pairs, one stock of receives.
 
+use interlock::attributes::ConnectAttributes;
+use interlock::error::{CreateError, TransitionFailure};
+use interlock::number::Qpn;
+use interlock::request::Operation;
+use interlock::shared::{SharedLimits, SharedReceiveQueue};
+use interlock::transport::OnShared;
 use interlock::{
-    Brand, Buffer, CompletionQueue, ConnectAttributes, CreateError, Init, Limits, OnShared, Operation, Poller, Port,
-    PostError, ProtectionDomain, Qpn, QueuePair, ReadyToSend, ReliableConnection, RemoteWrite, Reset, SharedLimits,
-    SharedReceiveQueue, Status, Success, TransitionFailure, Work,
+    Brand, Buffer, CompletionQueue, Init, Limits, Poller, Port, PostError, ProtectionDomain, QueuePair, ReadyToSend,
+    ReliableConnection, RemoteWrite, Reset, Status, Success, Work,
 };
 use std::collections::{HashMap, HashSet};
 use std::{mem, thread};
@@ -14,7 +19,7 @@ use support::{
 type Server<B, S = ReadyToSend> = QueuePair<B, S, OnShared<ReliableConnection>>;
 
 const LIMITS: Limits =
-    Limits { sends: 4, receives: 4, inline_bytes: 0, elements: 1, posting: interlock::Posting::List };
+    Limits { sends: 4, receives: 4, inline_bytes: 0, elements: 1, posting: interlock::queue::Posting::List };
 
 /// Clients, each connected to a server; the servers receive from one queue. All sends complete on `sent`, receives on
 /// `received`.

@@ -1,11 +1,14 @@
 //! Programs that try to break the promises of shared receive queues with safe calls alone. Each test is named as what
 //! never happens. All run on soft devices of their own, whose requests stay in flight for as long as the attack wants.
 
+use interlock::attributes::ConnectAttributes;
+use interlock::number::RetryCount;
+use interlock::shared::{SharedLimits, SharedReceiveQueue};
 use interlock::soft::{Fabric, Fault, Verb};
+use interlock::transport::OnShared;
 use interlock::{
-    Brand, Buffer, Completion, CompletionQueue, ConnectAttributes, Context, Limits, OnShared, Poller, Port, PostError,
-    ProtectionDomain, QueuePair, ReadyToSend, ReliableConnection, RetryCount, SharedLimits, SharedReceiveQueue, Status,
-    WorkId,
+    Brand, Buffer, Completion, CompletionQueue, Context, Limits, Poller, Port, PostError, ProtectionDomain, QueuePair,
+    ReadyToSend, ReliableConnection, Status, WorkId,
 };
 use std::collections::HashSet;
 use std::{mem, thread};
@@ -14,7 +17,7 @@ use support::Queues;
 type Server<B, S = ReadyToSend> = QueuePair<B, S, OnShared<ReliableConnection>>;
 
 const LIMITS: Limits =
-    Limits { sends: 4, receives: 4, inline_bytes: 0, elements: 1, posting: interlock::Posting::List };
+    Limits { sends: 4, receives: 4, inline_bytes: 0, elements: 1, posting: interlock::queue::Posting::List };
 
 /// Two servers on a shared queue of 4 receives, each with its client, on one completion queue of a manual fabric, where
 /// nothing moves until `run` is called.
@@ -77,7 +80,7 @@ impl<B: Brand> Stage<B> {
 }
 
 fn is_receive<B>(success: &interlock::Success<B>) -> bool {
-    success.operation() == interlock::Operation::Receive
+    success.operation() == interlock::request::Operation::Receive
 }
 
 fn fails(verb: Verb, count: u32) -> Fault {

@@ -1,18 +1,23 @@
 //! Shared receive queues of unreliable connections and of datagrams, on the soft device or on the one that
 //! `INTERLOCK_DEVICE` names.
 
+use interlock::datagram::{Datagram, Recipient};
+use interlock::error::{RequestFlaw, TransitionFailure};
+use interlock::number::Qkey;
+use interlock::request::Operation;
+use interlock::shared::{Datagrams, SharedLimits, SharedReceiveQueue};
 use interlock::soft::{Fabric, Fault};
+use interlock::transport::OnShared;
 use interlock::{
-    Brand, Buffer, CompletionQueue, Context, Datagram, Datagrams, Inline, Limits, OnShared, Operation, Poller, Port,
-    PostError, ProtectionDomain, Qkey, QueuePair, ReadyToSend, Recipient, RemoteWrite, RequestFlaw, SharedLimits,
-    SharedReceiveQueue, Status, TransitionFailure, UnreliableConnection, UnreliableDatagram, Work,
+    Brand, Buffer, CompletionQueue, Context, Inline, Limits, Poller, Port, PostError, ProtectionDomain, QueuePair,
+    ReadyToSend, RemoteWrite, Status, UnreliableConnection, UnreliableDatagram, Work,
 };
 use std::collections::HashSet;
 use std::time::Duration;
 use support::{PATIENCE, Promise, Queues, context, lacks, next, nothing_comes, see_off, unless_refused};
 
 const LIMITS: Limits =
-    Limits { sends: 8, receives: 8, inline_bytes: 64, elements: 1, posting: interlock::Posting::List };
+    Limits { sends: 8, receives: 8, inline_bytes: 64, elements: 1, posting: interlock::queue::Posting::List };
 const SHARED: SharedLimits = SharedLimits { receives: 8, grows_to: 0 };
 /// How long a test waits for a completion that must not come.
 const A_WHILE: Duration = Duration::from_millis(200);
@@ -162,11 +167,11 @@ fn a_pair_comes_up_again_after_a_reset_and_step_by_step() {
         };
     };
     let (to_client, to_server) = (client.endpoint(), server.endpoint());
-    let attributes = interlock::UnreliableRtrAttributes {
-        path: interlock::PeerPath {
+    let attributes = interlock::attributes::UnreliableRtrAttributes {
+        path: interlock::attributes::PeerPath {
             gid: to_client.gid(),
             lid: to_client.lid(),
-            ..interlock::PeerPath::to(interlock::Gid::default())
+            ..interlock::attributes::PeerPath::to(interlock::Gid::default())
         },
         path_mtu: to_client.mtu(),
         destination: to_client.queue_pair(),
@@ -215,7 +220,7 @@ impl<B: Brand> Post<B> {
     }
 
     /// The datagrams among the next completions, each with the number of the pair that took it.
-    fn arrived(&mut self, completions: usize) -> Vec<(interlock::Qpn, Datagram<B>)> {
+    fn arrived(&mut self, completions: usize) -> Vec<(interlock::number::Qpn, Datagram<B>)> {
         let arrived = (0..completions).filter_map(|_| {
             let success = next(&mut self.poller);
             let pair = success.queue_pair();

@@ -1,15 +1,18 @@
 //! Unreliable connections and datagrams, on the soft device or on the one that `INTERLOCK_DEVICE` names.
 
+use interlock::attributes::PeerPath;
+use interlock::datagram::{Datagram, Recipient};
+use interlock::error::RequestFlaw;
+use interlock::number::Qkey;
 use interlock::soft::{Fabric, Fault};
 use interlock::{
-    AnyQueuePair, Brand, Context, Datagram, Inline, Limits, PeerPath, Poller, Port, PostError, ProtectionDomain, Qkey,
-    QueuePair, ReadyToSend, Recipient, RemoteWrite, RequestFlaw, Status, UnreliableConnection, UnreliableDatagram,
-    Work, WorkRequest,
+    AnyQueuePair, Brand, Context, Inline, Limits, Poller, Port, PostError, ProtectionDomain, QueuePair, ReadyToSend,
+    RemoteWrite, Status, UnreliableConnection, UnreliableDatagram, Work, WorkRequest,
 };
 use support::{PATIENCE, Queues, next, nothing_comes};
 
 const LIMITS: Limits =
-    Limits { sends: 40, receives: 40, inline_bytes: 32, elements: 1, posting: interlock::Posting::List };
+    Limits { sends: 40, receives: 40, inline_bytes: 32, elements: 1, posting: interlock::queue::Posting::List };
 
 /// Two pairs of one transport on one completion queue.
 struct Two<B, T> {

@@ -2,10 +2,13 @@
 //! happens. All of them run on soft devices of their own, whose requests stay in flight for as long as the attack
 //! wants.
 
+use interlock::access::Windowed;
+use interlock::memory::{Foreign, SplitRegion};
+use interlock::request::PostedMemory;
 use interlock::soft::Fabric;
+use interlock::window::{Bindable, BoundWindow, Revoked, Type1};
 use interlock::{
-    Bindable, BoundWindow, Brand, Context, Foreign, Limits, LocalWrite, Poller, PostedMemory, ProtectionDomain,
-    QueuePair, RemoteRegion, RemoteWrite, Revoked, SplitRegion, Status, Type1, Windowed, Work,
+    Brand, Context, Limits, LocalWrite, Poller, ProtectionDomain, QueuePair, RemoteRegion, RemoteWrite, Status, Work,
 };
 use std::mem;
 use std::sync::Arc;

@@ -1,11 +1,17 @@
 //! Memory windows: the same tests on every device, as far as the device can do what they ask.
 
+use interlock::access::{WindowRights, Windowed};
+use interlock::error::{RecordError, RequestFlaw};
+use interlock::memory::{Lapsed, Pages, SplitRegion};
+use interlock::queue::Posting;
+use interlock::request::PostedMemory;
 use interlock::soft::{Fabric, Fault, Verb};
+use interlock::window::{
+    Bindable, BoundWindow, RemoteWindow, Revoked, Type1, Type2, UnsettledWindow, Window, WindowType,
+};
 use interlock::{
-    Bindable, BoundWindow, Brand, Context, Failure, Lapsed, Limits, LocalWrite, Pages, PostError, PostedMemory,
-    Posting, ProtectionDomain, QueuePair, RecordError, RemoteAll, RemoteAtomic, RemoteRead, RemoteReadWrite,
-    RemoteRegion, RemoteWindow, RemoteWrite, RequestFlaw, Revoked, SplitRegion, Status, Type1, Type2, UnsettledWindow,
-    Window, WindowRights, WindowType, Windowed, Work,
+    Brand, Context, Failure, Limits, LocalWrite, PostError, ProtectionDomain, QueuePair, RemoteAll, RemoteAtomic,
+    RemoteRead, RemoteReadWrite, RemoteRegion, RemoteWrite, Status, Work,
 };
 use std::any::TypeId;
 use std::mem;
@@ -313,7 +319,7 @@ fn a_window_goes_on_through_a_reset_of_its_pair() {
 fn the_end_of_a_window_gives_memory_back_where_it_is_a_barrier() {
     fn ends<K: Kind>()
     where
-        interlock::ReliableConnection: interlock::Carries<interlock::request::Revoke<K>>,
+        interlock::ReliableConnection: interlock::transport::Carries<interlock::request::Revoke<K>>,
     {
         let mut link = link!();
         let (_rest, memory) = page(&link.domain);
@@ -524,7 +530,7 @@ fn a_flushed_bind_comes_back_unsettled() {
         let _right = link.right.into_error().unwrap();
         fabric.run();
         let failure = failure(&mut link.poller);
-        assert_eq!((failure.operation, failure.status), (interlock::Operation::Bind, Status::Flushed));
+        assert_eq!((failure.operation, failure.status), (interlock::request::Operation::Bind, Status::Flushed));
         let lapsed = unsettled(failure).dealloc().unwrap();
         rest.rejoin_lapsed(lapsed).unwrap().deregister().unwrap();
     }
@@ -546,7 +552,10 @@ fn a_window_that_the_peer_ended_first_is_not_ended_again() {
     // A program may revoke a window that the peer has ended already: the request fails, and does no harm.
     link.right.post_revoke(bound).unwrap();
     let failure = failure(&mut link.poller);
-    assert_eq!((failure.operation, failure.status), (interlock::Operation::Revoke, Status::LocalQueuePairOperation));
+    assert_eq!(
+        (failure.operation, failure.status),
+        (interlock::request::Operation::Revoke, Status::LocalQueuePairOperation)
+    );
     assert!(unsettled(failure).dealloc().unwrap().reclaim().is_ok());
 }
 

@@ -7,11 +7,15 @@
 use super::random::Random;
 use super::shape::{Ended, Outcome, poll_each};
 use super::world::Tally;
+use interlock::attributes::ConnectAttributes;
+use interlock::error::{PostAllError, TransitionFailure};
+use interlock::number::{AckTimeout, Qpn, RetryCount};
+use interlock::queue::{Posting, ReceiveHalf, SendHalf};
+use interlock::request::{Operation, PostedMemory};
 use interlock::soft::{Fabric, Fault, Verb};
 use interlock::{
-    AckTimeout, Brand, Buffer, CompletionQueue, ConnectAttributes, Context, Limits, Operation, Port, PostAllError,
-    PostError, PostedMemory, Posting, ProtectionDomain, Qpn, QueuePair, ReceiveHalf, Reset, RetryCount, SendHalf,
-    Status, TransitionFailure, WorkId, WorkRequest,
+    Brand, Buffer, CompletionQueue, Context, Limits, Port, PostError, ProtectionDomain, QueuePair, Reset, Status,
+    WorkId, WorkRequest,
 };
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,9 +1,14 @@
 //! The parts of the interface that look into completions, each in one place.
 
+use interlock::completion::{Received, WrittenWithImmediate};
+use interlock::error::PollError;
+use interlock::number::Qpn;
+use interlock::queue::SendHalf;
+use interlock::request::{Batch, Operation, PostedMemory, SendMemory};
+use interlock::transport::Carries;
 use interlock::{
-    Batch, Brand, Carries, Completion, Limits, Operation, PollError, Poller, PostError, PostedMemory, Qpn, QueuePair,
-    Received, ReliableConnection, SendHalf, SendMemory, Status, Success, Work, WorkId, WorkRequest,
-    WrittenWithImmediate,
+    Brand, Completion, Limits, Poller, PostError, QueuePair, ReliableConnection, Status, Success, Work, WorkId,
+    WorkRequest,
 };
 
 /// A completion, with all that can be asked of it.
@@ -87,7 +92,7 @@ post!(QueuePair<B>, SendHalf<B>, Batch<'_, 'env, B>);
 
 /// Limits with room for a few bytes inline.
 pub(crate) fn limits(sends: u32, receives: u32) -> Limits {
-    Limits { sends, receives, inline_bytes: 16, elements: 1, posting: interlock::Posting::List }
+    Limits { sends, receives, inline_bytes: 16, elements: 1, posting: interlock::queue::Posting::List }
 }
 
 /// Gives `f` what there is now; says how much.

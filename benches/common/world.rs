@@ -11,12 +11,17 @@
 
 use super::random::Random;
 use super::shape::{Ended, Outcome, Post, limits, poll_each, poll_retired};
+use interlock::attributes::ConnectAttributes;
+use interlock::error::{CreateError, PollError, TransitionFailure};
+use interlock::number::{Qpn, RetryCount, RnrRetry};
+use interlock::queue::{Halted, Posting};
+use interlock::request::{Operation, PostedMemory};
 use interlock::soft::{Fabric, Fault, Verb};
+use interlock::transport::Carries;
 use interlock::{
-    AnyQueuePair, Brand, Buffer, Carries, Completion, CompletionQueue, ConnectAttributes, Context, CreateError, Halted,
-    Inline, Limits, MemoryRegion, Operation, PollError, Poller, Port, PostError, PostedMemory, Posting,
-    ProtectionDomain, Qpn, ReliableConnection, RemoteAll, RemoteRegion, RetryCount, RnrRetry, SharedBuffer, Status,
-    TransitionFailure, WorkId, WorkRequest,
+    AnyQueuePair, Brand, Buffer, Completion, CompletionQueue, Context, Inline, Limits, MemoryRegion, Poller, Port,
+    PostError, ProtectionDomain, ReliableConnection, RemoteAll, RemoteRegion, SharedBuffer, Status, WorkId,
+    WorkRequest,
 };
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::mem;
@@ -629,7 +634,7 @@ impl<B: Brand> World<B> {
             (AnyQueuePair::Init(left), AnyQueuePair::Init(right)) => {
                 let endpoints = [right.endpoint(), left.endpoint()];
                 let attributes = ConnectAttributes {
-                    timeout: interlock::AckTimeout::new(8).expect("in range"),
+                    timeout: interlock::number::AckTimeout::new(8).expect("in range"),
                     retry_count: RetryCount::new(if self.random.one_in(4) { 1 } else { 6 }).expect("in range"),
                     rnr_retry: if self.random.one_in(4) {
                         RnrRetry::new(1).expect("in range")

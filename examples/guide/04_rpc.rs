@@ -27,7 +27,8 @@
 //! The program also runs on devices whose completions come in any order. Therefore an answer repeats its question, and
 //! the queues are twice as deep as the credits: a slot is free again once the requests before it have completed too.
 use anyhow::{Context as _, ensure};
-use interlock::{Buffer, Context, Init, Limits, Poller, ProtectionDomain, Qpn, QueuePair, Work};
+use interlock::number::Qpn;
+use interlock::{Buffer, Context, Init, Limits, Poller, ProtectionDomain, QueuePair, Work};
 use std::collections::{HashMap, VecDeque};
 use std::{thread, time::Duration};
 

@@ -22,7 +22,8 @@
 //!
 //! Here the loop also has a socket, as a stand-in for everything else that a server listens to. With several completion
 //! queues, use a `CompletionChannel`, which says which of them has something.
-use interlock::{Armed, Context, Limits, Poller, WakeFor};
+use interlock::completion::{Armed, WakeFor};
+use interlock::{Context, Limits, Poller};
 use mio::net::UnixStream;
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};

@@ -25,8 +25,10 @@
 //! What the table calls *copies and words*: memory that a peer may write can change at any moment, so there is no
 //! reference to it. `read_into` copies it, `load` reads an aligned word of 8 bytes.
 use anyhow::bail;
+use interlock::access::Windowed;
+use interlock::memory::Pages;
 use interlock::scope::{Exclusive, InScopeError};
-use interlock::{Context, Inline, Limits, LocalWrite, Pages, RemoteRegion, RemoteWrite, Windowed, Work};
+use interlock::{Context, Inline, Limits, LocalWrite, RemoteRegion, RemoteWrite, Work};
 use std::time::Duration;
 
 interlock::domain! { struct Tour; }

@@ -19,10 +19,9 @@
 //! - *Cleanup.* Drops do it in the legal order, whatever the order of the drops. What the device may still write to is
 //!   never freed.
 use anyhow::bail;
-use interlock::{
-    AckTimeout, Context, InitAttributes, Limits, LocalWrite, PeerPath, PeerRights, ReadDepth, RetryCount, RnrRetry,
-    RnrTimer, RtrAttributes, RtsAttributes, Work,
-};
+use interlock::attributes::{InitAttributes, PeerPath, PeerRights, RtrAttributes, RtsAttributes};
+use interlock::number::{AckTimeout, ReadDepth, RetryCount, RnrRetry, RnrTimer};
+use interlock::{Context, Limits, LocalWrite, Work};
 use std::time::Duration;
 
 interlock::domain! { struct FromC; }

@@ -6,7 +6,7 @@ use crate::fault::Fault;
 use crate::remote::{Counts, Place, Remote, Seat};
 use crate::table::Owner;
 use crate::tcp;
-use interlock::PeerRights;
+use interlock::attributes::PeerRights;
 
 /// The address of a server.
 #[derive(Clone)]

@@ -3,7 +3,8 @@
 use crate::Serving;
 use crate::fault::{Doing, Fault};
 use crate::table::{SLOT_BYTES, Slot, Word};
-use interlock::{Lease, ProtectionDomain, RemoteAll, RemoteRegion};
+use interlock::memory::Lease;
+use interlock::{ProtectionDomain, RemoteAll, RemoteRegion};
 use std::time::Duration;
 use zerocopy::FromZeros;
 

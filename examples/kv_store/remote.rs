@@ -2,9 +2,10 @@
 
 use crate::fault::{Doing, Fault};
 use crate::table::{Cell, Entry, Key, Owner, SLOT_BYTES, Slot, Value, Word, home};
+use interlock::attributes::{ConnectAttributes, InitAttributes, PeerRights};
+use interlock::number::AckTimeout;
 use interlock::{
-    AckTimeout, Brand, Buffer, ConnectAttributes, Endpoint, Init, InitAttributes, Limits, PeerRights, Poller, Port,
-    ProtectionDomain, QueuePair, RemoteAll, RemoteRegion, Work,
+    Brand, Buffer, Endpoint, Init, Limits, Poller, Port, ProtectionDomain, QueuePair, RemoteAll, RemoteRegion, Work,
 };
 use std::thread;
 use std::time::{Duration, Instant};

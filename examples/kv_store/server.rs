@@ -6,7 +6,7 @@ use crate::exposure::Exposure;
 use crate::fault::{Doing, Fault};
 use crate::remote::{Link, Place, Remote, Seat};
 use crate::table::{Owner, Slot};
-use interlock::PeerRights;
+use interlock::attributes::PeerRights;
 use std::io;
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -10,10 +10,15 @@ use crate::options::{Action, Measure, Until};
 use crate::report::Figures;
 use crate::watch::{Manner, Progress, Watch};
 use hdrhistogram::Histogram;
+use interlock::attributes::ConnectAttributes;
+use interlock::completion::Received;
+use interlock::memory::Pages;
+use interlock::number::{AckTimeout, ReadDepth};
+use interlock::request::SendMemory;
+use interlock::transport::Carries;
 use interlock::{
-    AckTimeout, Buffer, Carries, ConnectAttributes, Init, Inline, Limits, MemoryRegion, Pages, Poller, Port,
-    ProtectionDomain, QueuePair, ReadDepth, Received, ReliableConnection, RemoteReadWrite, RemoteRegion, SendMemory,
-    Work, WorkRequest,
+    Buffer, Init, Inline, Limits, MemoryRegion, Poller, Port, ProtectionDomain, QueuePair, ReliableConnection,
+    RemoteReadWrite, RemoteRegion, Work, WorkRequest,
 };
 use std::time::Instant;
 

@@ -1,6 +1,7 @@
 //! How an example chooses its device.
 
-use interlock::{Context, OpenError};
+use interlock::Context;
+use interlock::error::OpenError;
 use std::io::{self, Write};
 
 /// Opens the device `name`, or else the default one. Without hardware it opens the soft device, and says so on stderr.

@@ -4,9 +4,14 @@ use super::PingPong;
 use super::fault::{Doing, Fault};
 use super::options::Options;
 use super::transport::{Game, Ready, Route};
+use interlock::attributes::PeerPath;
+use interlock::completion::Received;
+use interlock::device::LinkLayer;
+use interlock::number::{Mtu, Qpn};
+use interlock::request::Operation;
 use interlock::{
-    Buffer, Completion, CompletionQueue, Endpoint, Failure, Init, Limits, LinkLayer, Mtu, Operation, PeerPath, Poller,
-    Port, ProtectionDomain, Qpn, QueuePair, Received, Status, Work,
+    Buffer, Completion, CompletionQueue, Endpoint, Failure, Init, Limits, Poller, Port, ProtectionDomain, QueuePair,
+    Status, Work,
 };
 use std::time::{Duration, Instant};
 use std::{hint, thread};

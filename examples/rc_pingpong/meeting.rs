@@ -5,7 +5,8 @@
 
 use super::fault::{Doing, Fault};
 use super::tcp;
-use interlock::{Endpoint, Gid, Mtu, Psn, Qpn};
+use interlock::number::{Mtu, Psn, Qpn};
+use interlock::{Endpoint, Gid};
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;

@@ -2,7 +2,8 @@
 
 use super::fault::Fault;
 use super::transport::Game;
-use interlock::{MAX_MESSAGE_BYTES, Mtu, PortNumber};
+use interlock::memory::MAX_MESSAGE_BYTES;
+use interlock::number::{Mtu, PortNumber};
 use lexopt::prelude::*;
 use std::ops::RangeInclusive;
 use std::str::FromStr;

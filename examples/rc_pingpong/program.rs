@@ -10,7 +10,8 @@ mod transport;
 
 use fault::{Doing, Fault};
 use game::{Peer, Seat, Side, completions, play};
-use interlock::{Context, Endpoint, Mtu, Poller, Port, ProtectionDomain};
+use interlock::number::Mtu;
+use interlock::{Context, Endpoint, Poller, Port, ProtectionDomain};
 use meeting::Meeting;
 use options::{Mode, Options};
 use std::io::{self, Write};

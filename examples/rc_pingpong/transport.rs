@@ -2,11 +2,16 @@
 
 use super::PingPong;
 use super::fault::{Doing, Fault};
+use interlock::attributes::{
+    InitAttributes, PeerPath, PeerRights, RtrAttributes, RtsAttributes, UnreliableRtrAttributes,
+};
+use interlock::datagram::Recipient;
+use interlock::error::CreateError;
+use interlock::number::{AckTimeout, Mtu, Qkey, ReadDepth, RetryCount, RnrRetry, RnrTimer};
+use interlock::transport::{OwnReceives, Transport};
 use interlock::{
-    AckTimeout, Buffer, CompletionQueue, CreateError, Endpoint, Init, InitAttributes, Limits, Mtu, OwnReceives,
-    PeerPath, PeerRights, Port, PostError, ProtectionDomain, Qkey, QueuePair, ReadDepth, ReadyToSend, Recipient,
-    ReliableConnection, Reset, RetryCount, RnrRetry, RnrTimer, RtrAttributes, RtsAttributes, Transport,
-    UnreliableConnection, UnreliableDatagram, UnreliableRtrAttributes, WorkId,
+    Buffer, CompletionQueue, Endpoint, Init, Limits, Port, PostError, ProtectionDomain, QueuePair, ReadyToSend,
+    ReliableConnection, Reset, UnreliableConnection, UnreliableDatagram, WorkId,
 };
 
 /// A pair in Ready To Send, connected if its transport connects.

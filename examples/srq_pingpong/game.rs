@@ -3,10 +3,14 @@
 use crate::PingPong;
 use crate::fault::{Doing, Fault};
 use crate::options::Options;
+use interlock::attributes::ConnectAttributes;
+use interlock::number::{Mtu, Qpn, ReadDepth};
+use interlock::request::Operation;
+use interlock::shared::{SharedLimits, SharedReceiveQueue};
+use interlock::transport::OnShared;
 use interlock::{
-    Buffer, Completion, CompletionQueue, ConnectAttributes, Endpoint, Init, Limits, Mtu, OnShared, Operation, Poller,
-    Port, ProtectionDomain, Qpn, QueuePair, ReadDepth, ReadyToSend, ReliableConnection, SharedLimits,
-    SharedReceiveQueue, Success,
+    Buffer, Completion, CompletionQueue, Endpoint, Init, Limits, Poller, Port, ProtectionDomain, QueuePair,
+    ReadyToSend, ReliableConnection, Success,
 };
 use std::time::Instant;
 

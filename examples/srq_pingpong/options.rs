@@ -1,7 +1,7 @@
 //! The command line.
 
 use crate::fault::Fault;
-use interlock::Mtu;
+use interlock::number::Mtu;
 use lexopt::prelude::*;
 use std::time::Duration;
 

@@ -8,7 +8,7 @@
 //! everything that is in flight on its completion queue.
 
 use super::message::Place;
-use crate::error::VerbError;
+use crate::verb_error::VerbError;
 use std::time::{Duration, Instant};
 
 /// A queue pair that the program has dropped.

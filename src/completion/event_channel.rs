@@ -6,10 +6,10 @@
 
 use crate::device::CompletionQueueId;
 use crate::domain::DomainInner;
-use crate::error::VerbError;
 use crate::inflight::{RawChannel, Waker};
 use crate::readiness::{Readiness, until_readable};
 use crate::sync::lock;
+use crate::verb_error::VerbError;
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, MutexGuard};

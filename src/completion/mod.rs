@@ -1,56 +1,69 @@
-//! Completion queues, the one poller of each, and completions.
+//! Completion queues, the one poller of each, and what it gives back.
 //!
-//! Each file uses those above it:
+//! Every posted request completes once. The [`Poller`] gives its [`Completion`], which holds the memory of the request;
+//! [`check`](Completion::check) tells a [`Success`] from a [`Failure`]. A queue pair reserves room for all its requests
+//! when it is made, so a completion queue never overflows.
 //!
-//! ```text
-//! failure  work  departing                what a request did; pairs that the poller destroys
-//! ended  success  completion              the end of a request, told apart by `check`
-//! message  shared_receivers  out_of_order statuses  shared_leases
-//! control                                 what the control path and the poller share
-//! retired                                 the requests that one completion retires
-//! poll_state                              what a poller works on
-//! event_channel  queue  poller            the objects of the program
-//! wait  channel  resize
+//! Ways to get completions: [`poll`](Poller::poll) looks once and never sleeps; [`wait`](Poller::wait) sleeps until one
+//! comes or the time is over; [`poll_each`](Poller::poll_each) hands over all that there are; [`Armed`] waits in an
+//! event loop of your own; a [`CompletionChannel`] waits for several queues.
+//!
+//! ```
+//! use interlock::completion::Poller;
+//! use interlock::{Brand, Buffer};
+//! use std::time::Duration;
+//!
+//! /// The next message that arrives; sends that complete meanwhile are dropped.
+//! fn next_message<B: Brand>(poller: &mut Poller<B>) -> Option<Buffer<B>> {
+//!     loop {
+//!         let success = poller.wait(Duration::from_secs(1)).ok()?.check().ok()?;
+//!         if let Ok(message) = success.into_received() {
+//!             return Some(message);
+//!         }
+//!     }
+//! }
 //! ```
 #![forbid(unsafe_code)]
 
 mod channel;
 #[allow(clippy::module_inception, reason = "holds the type of that name")]
 mod completion;
-mod control;
+pub(crate) mod control;
 mod departing;
 mod ended;
 mod event_channel;
 mod failure;
 mod message;
-mod options;
+pub(crate) mod options;
 mod out_of_order;
-mod poll_state;
+pub(crate) mod poll_state;
 mod poller;
 mod queue;
-mod resize;
+pub(crate) mod resize;
 mod retired;
 mod shared_leases;
 mod shared_receivers;
 mod statuses;
 mod success;
-mod wait;
-mod work;
+pub(crate) mod wait;
+pub(crate) mod work;
 
+pub use crate::inflight::{FaultSide, Status};
 pub use channel::CompletionChannel;
 pub use completion::Completion;
-pub use control::NoRoom;
+pub(crate) use control::NoRoom;
 pub(crate) use departing::Departing;
 pub use failure::{Failure, FailureCause};
 pub(crate) use message::{Attached, Orphan, Place};
-pub use options::{CompletionQueueError, CompletionQueueOptions, Polling};
-pub use poll_state::PollError;
+pub use options::{CompletionQueueOptions, Polling};
+pub(crate) use poll_state::PollError;
 pub use poller::Poller;
 pub use queue::CompletionQueue;
 pub(crate) use queue::CqInner;
-pub use resize::ResizeError;
 pub use retired::{Retired, Unsignalled};
 pub(crate) use shared_receivers::SharedReceiver;
 pub use success::Success;
-pub use wait::{Armed, Wait, WaitError, WakeFor};
-pub use work::{Datagram, Received, Scattered, Work, WrittenWithImmediate};
+pub(crate) use wait::WaitError;
+pub use wait::{Armed, Wait, WakeFor};
+pub(crate) use work::Datagram;
+pub use work::{Received, Scattered, Work, WrittenWithImmediate};

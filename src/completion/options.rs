@@ -1,13 +1,13 @@
 //! Options of a new completion queue, and errors of its creation.
 
-use crate::error::VerbError;
+use crate::verb_error::VerbError;
 
 /// Options of a new completion queue.
 ///
 /// # Examples
 ///
 /// ```
-/// use interlock::{CompletionQueueOptions, Polling};
+/// use interlock::completion::{CompletionQueueOptions, Polling};
 ///
 /// let options = CompletionQueueOptions { vector: 1, ..CompletionQueueOptions::default() };
 /// assert_eq!(options.polling, Polling::Array);
@@ -29,7 +29,9 @@ pub struct CompletionQueueOptions {
 /// # Examples
 ///
 /// ```
-/// # use interlock::{CompletionQueueError, CompletionQueueOptions, Context, Polling};
+/// # use interlock::Context;
+/// # use interlock::completion::{CompletionQueueOptions, Polling};
+/// # use interlock::error::CompletionQueueError;
 /// # interlock::domain! { struct Docs; }
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let domain = Context::open("soft0")?.named_domain(Docs)?;
@@ -64,7 +66,7 @@ pub enum CompletionQueueError {
     #[error("the device does not poll through ibv_start_poll: create the completion queue with `Polling::Array`")]
     NotExtended(#[source] VerbError),
     /// The device answered with an error. `EINVAL`: no entries, or more than the device has
-    /// ([`max_completion_entries`](crate::DeviceAttributes::max_completion_entries)), or no such completion vector.
+    /// ([`max_completion_entries`](crate::device::DeviceAttributes::max_completion_entries)), or no such completion vector.
     #[error(transparent)]
     Verb(#[from] VerbError),
 }

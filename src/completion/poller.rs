@@ -9,8 +9,8 @@ use super::retired::Retired;
 use crate::device::CompletionQueueId;
 use crate::domain::brand::Branded;
 use crate::domain::{Brand, ProtectionDomain};
-use crate::error::VerbError;
 use crate::inflight::{Finish, FinishOnDrop};
+use crate::verb_error::VerbError;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -48,7 +48,7 @@ impl<B: Brand> ProtectionDomain<B> {
     /// # Errors
     ///
     /// `EINVAL`: no entries, or more than the device has
-    /// ([`max_completion_entries`](crate::DeviceAttributes::max_completion_entries)).
+    /// ([`max_completion_entries`](crate::device::DeviceAttributes::max_completion_entries)).
     #[doc(alias = "ibv_create_cq")]
     pub fn completion_queue(&self, entries: u32) -> Result<(CompletionQueue<B>, Poller<B>), VerbError> {
         self.completion_queue_with(entries, &CompletionQueueOptions::default()).map_err(CompletionQueueError::into_verb)
@@ -56,7 +56,7 @@ impl<B: Brand> ProtectionDomain<B> {
 
     /// As [`completion_queue`](Self::completion_queue), with a choice of completion vector and of the way to poll.
     ///
-    /// `ibv_create_cq(3)`, or `ibv_create_cq_ex(3)` with [`Polling::Extended`](crate::Polling::Extended).
+    /// `ibv_create_cq(3)`, or `ibv_create_cq_ex(3)` with [`Polling::Extended`](crate::completion::Polling::Extended).
     ///
     /// # Errors
     ///

@@ -2,7 +2,7 @@
 
 use super::poller::{Poller, PollerParts};
 use crate::device::Context;
-use crate::error::VerbError;
+use crate::verb_error::VerbError;
 use std::sync::Arc;
 
 /// Why a completion queue was not resized.
@@ -51,7 +51,8 @@ impl<B> Poller<B> {
     /// # Examples
     ///
     /// ```
-    /// use interlock::{Context, Limits, ResizeError};
+    /// use interlock::{Context, Limits};
+    /// use interlock::error::ResizeError;
     /// interlock::domain! { struct Docs; }
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let domain = Context::open("soft0")?.named_domain(Docs)?;

@@ -8,8 +8,8 @@
 use super::completion::Completion;
 use super::poll_state::PollError;
 use super::poller::{Poller, PollerParts};
-use crate::error::VerbError;
 use crate::readiness::{Readiness, until_readable};
+use crate::verb_error::VerbError;
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -33,7 +33,7 @@ pub enum WakeFor {
 /// # Examples
 ///
 /// ```
-/// use interlock::{Wait, WakeFor};
+/// use interlock::completion::{Wait, WakeFor};
 /// use std::time::Duration;
 ///
 /// // Spins for 20 µs first, which is shorter than a sleep and its wake-up.
@@ -272,7 +272,7 @@ impl<B> Poller<B> {
     /// # let pair = domain.reliable(&queue, &Limits::default())?.into_init(&port)?;
     /// # let myself = pair.endpoint();
     /// # let mut pair = pair.connect(&myself)?;
-    /// use interlock::{Armed, WakeFor};
+    /// use interlock::completion::{Armed, WakeFor};
     /// let readiness = poller.readiness()?; // for the event loop: see `Readiness`
     /// # pair.post_receive(domain.buffer(8)?)?;
     /// # pair.post_send(domain.buffer(8)?)?;

@@ -52,8 +52,8 @@ pub struct Received<B> {
     #[doc(alias = "IBV_WC_WITH_IMM")]
     pub immediate: Option<u32>,
     /// The key of the memory window that the message has invalidated: compare
-    /// [`BoundWindow::rkey`](crate::BoundWindow::rkey). The handle of the window does not know;
-    /// [`dealloc`](crate::BoundWindow::dealloc) it.
+    /// [`BoundWindow::rkey`](crate::window::BoundWindow::rkey). The handle of the window does not know;
+    /// [`dealloc`](crate::window::BoundWindow::dealloc) it.
     #[doc(alias = "invalidated_rkey")]
     #[doc(alias = "IBV_WC_WITH_INV")]
     pub invalidated: Option<Rkey>,

@@ -108,7 +108,7 @@ impl DeviceAttributes {
         limit(self.0.max_pd)
     }
 
-    /// How long the device may take to acknowledge, as an exponent like [`AckTimeout`](crate::AckTimeout)'s.
+    /// How long the device may take to acknowledge, as an exponent like [`AckTimeout`](crate::number::AckTimeout)'s.
     #[doc(alias = "local_ca_ack_delay")]
     pub fn acknowledgement_delay(&self) -> u8 {
         self.0.local_ca_ack_delay

@@ -2,10 +2,10 @@
 
 use super::inner::ContextInner;
 use super::{DeviceAttributes, Port, PortState, devices, hardware};
-use crate::error::VerbError;
 use crate::provider::reviewed::Promises;
 use crate::provider::{self, Opened};
 use crate::types::{Pkey, PortNumber};
+use crate::verb_error::VerbError;
 use std::sync::{Arc, OnceLock};
 use std::{env, fmt};
 
@@ -124,7 +124,7 @@ impl Context {
     /// ```
     /// let context = interlock::Context::open("soft0")?;
     /// assert_eq!(context.name(), "soft0");
-    /// # Ok::<(), interlock::OpenError>(())
+    /// # Ok::<(), interlock::error::OpenError>(())
     /// ```
     #[doc(alias = "ibv_open_device")]
     pub fn open(name: &str) -> Result<Self, OpenError> {
@@ -200,7 +200,7 @@ impl Context {
     }
 
     /// How many completion vectors there are, for
-    /// [`CompletionQueueOptions::vector`](crate::CompletionQueueOptions::vector): at least 1.
+    /// [`CompletionQueueOptions::vector`](crate::completion::CompletionQueueOptions::vector): at least 1.
     #[doc(alias = "num_comp_vectors")]
     pub fn completion_vectors(&self) -> u32 {
         self.0.completion_vectors().try_into().unwrap_or(0).max(1)
@@ -233,7 +233,7 @@ impl Context {
         *self.0.promises()
     }
 
-    /// Whether the end of a [memory window](crate::Window) gives its memory back, as on the soft device and mlx5. On
+    /// Whether the end of a [memory window](crate::window::Window) gives its memory back, as on the soft device and mlx5. On
     /// other devices windows are bound over whole regions only, and the end of the region gives the memory back.
     ///
     /// `ibv_query_device(3)`, the first time. `false` if that fails.

@@ -3,11 +3,11 @@
 use super::inner::ContextInner;
 use super::objects::Object;
 use super::{CompletionQueueId, Context, SharedReceiveQueueId};
-use crate::error::VerbError;
 use crate::provider::handles::{About, RawEvent};
 use crate::readiness::{Readiness, until_readable};
 use crate::sys::ibv_event_type as Kind;
 use crate::types::{PortNumber, Qpn};
+use crate::verb_error::VerbError;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -62,7 +62,7 @@ pub enum QueuePairEvent {
     /// A first message came while the pair was in Ready To Receive: the peer is connected, so go to Ready To Send.
     #[doc(alias = "IBV_EVENT_COMM_EST")]
     ConnectionEstablished,
-    /// The send queue is drained: all sends from before [`SendQueueDrain`](crate::SendQueueDrain) have completed.
+    /// The send queue is drained: all sends from before [`SendQueueDrain`](crate::state::SendQueueDrain) have completed.
     #[doc(alias = "IBV_EVENT_SQ_DRAINED")]
     SendQueueDrained,
     /// The pair is in Error, and takes no more receives from its shared receive queue: it can be destroyed once its
@@ -153,7 +153,8 @@ impl Context {
     /// # Examples
     ///
     /// ```
-    /// use interlock::{AsyncEvent, Context, PortEvent, soft};
+    /// use interlock::{Context, soft};
+    /// use interlock::event::{AsyncEvent, PortEvent};
     ///
     /// let fabric = soft::Fabric::new();
     /// let context = Context::open_on(&fabric, "dev0")?;

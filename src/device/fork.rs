@@ -1,8 +1,8 @@
 //! What becomes of registered memory when the process forks.
 
-use crate::error::VerbError;
 #[cfg(feature = "rdma-core")]
 use crate::sys::ibv_fork_status;
+use crate::verb_error::VerbError;
 
 /// Whether memory that a device works on stays with this process when it forks.
 ///

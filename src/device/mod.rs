@@ -1,27 +1,41 @@
-//! Devices: the list of them, opening one, and what a device and its ports report.
+//! Devices: which there are, opening one, its limits, its ports, and what its provider promises.
+//!
+//! [`devices`] lists what can be opened; [`Context::open`] opens one by name, [`Context::open_default`] the only one.
+//! A [`Context`] is a handle: clones name the same open device, which is closed with the last object made from it.
+//! A [`Port`] has the address ([`GidEntry`]) by which peers reach this machine.
+//!
+//! ```
+//! use interlock::Context;
+//!
+//! let context = Context::open("soft0")?;
+//! let port = context.active_port()?;
+//! println!("{} queue pairs at most, MTU {:?}", context.attributes()?.max_queue_pairs, port.active_mtu());
+//! println!("{:#?}", context.promises());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 #![forbid(unsafe_code)]
 
 mod attributes;
-mod context;
-mod events;
+pub(crate) mod context;
+pub(crate) mod events;
 mod fork;
 mod inner;
 pub(crate) mod objects;
 mod paging;
-mod port;
+pub(crate) mod port;
 
 pub use crate::provider::reviewed::Promises;
 pub use attributes::DeviceAttributes;
-pub use context::{Context, NoActivePort, OpenError};
-pub use events::{AsyncEvent, AsyncEvents, EventsError, PortEvent, QueuePairEvent, SharedReceiveQueueEvent};
+pub use context::Context;
+pub(crate) use context::OpenError;
 pub use fork::{ForkSupport, enable_fork_support, fork_support};
 pub(crate) use inner::ContextInner;
-pub use objects::{CompletionQueueId, SharedReceiveQueueId};
+pub(crate) use objects::{CompletionQueueId, SharedReceiveQueueId};
 pub use paging::{OnDemandPaging, PagedOperation};
-pub use port::{GidEntry, GidKind, LinkLayer, NoGid, Port, PortState};
+pub use port::{GidEntry, GidKind, LinkLayer, Port, PortState};
 
-use crate::error::VerbError;
 use crate::provider;
+use crate::verb_error::VerbError;
 use std::fmt;
 
 /// A device that could be opened.

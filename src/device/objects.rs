@@ -49,7 +49,7 @@ id! {
 id! {
     /// Names a shared receive queue of this process; never used again for another.
     ///
-    /// See [`SharedReceiveQueue::id`](crate::SharedReceiveQueue::id).
+    /// See [`SharedReceiveQueue::id`](crate::shared::SharedReceiveQueue::id).
     SharedReceiveQueueId, "shared receive queue"
 }
 

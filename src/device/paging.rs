@@ -1,11 +1,11 @@
 //! On-demand paging: which requests a device can serve from memory that is not pinned.
 
 use super::Context;
-use crate::error::VerbError;
 use crate::sys;
+use crate::verb_error::VerbError;
 use std::fmt;
 
-/// Which operations of which transports a device can do on memory registered as [`OnDemand`](crate::OnDemand).
+/// Which operations of which transports a device can do on memory registered as [`OnDemand`](crate::access::OnDemand).
 #[derive(Clone, Copy)]
 #[doc(alias = "ibv_odp_caps")]
 pub struct OnDemandPaging(pub(crate) sys::ibv_odp_caps);
@@ -50,7 +50,7 @@ impl PagedOperation {
 }
 
 impl OnDemandPaging {
-    /// Whether the device has on-demand paging, so that memory can be registered as [`OnDemand`](crate::OnDemand).
+    /// Whether the device has on-demand paging, so that memory can be registered as [`OnDemand`](crate::access::OnDemand).
     #[doc(alias = "IBV_ODP_SUPPORT")]
     pub fn is_there(&self) -> bool {
         self.0.general_caps & 1 != 0
@@ -96,7 +96,8 @@ impl Context {
     /// # Examples
     ///
     /// ```
-    /// use interlock::{Context, PagedOperation};
+    /// use interlock::Context;
+    /// use interlock::device::PagedOperation;
     /// let paging = Context::open("soft0")?.on_demand()?;
     /// assert!(!paging.is_there() && !paging.reliable_connection(PagedOperation::Write));
     /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -199,7 +199,8 @@ impl Port {
     /// # Examples
     ///
     /// ```
-    /// use interlock::{Context, GidKind};
+    /// use interlock::Context;
+    /// use interlock::device::GidKind;
     /// let port = Context::open("soft0")?.active_port()?;
     /// let port = port.with_gid(|row| row.kind == GidKind::RoceV2 && !row.gid.is_link_local())?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -20,7 +20,7 @@ pub(crate) type Branded<B> = PhantomData<fn(B) -> B>;
 /// |---|---|---|---|
 /// | named | [`domain!`](crate::domain!) and [`Context::named_domain`](crate::Context::named_domain) | `'static` | ``expected `Buffer<Storage>`, found `Buffer<Scratch>` `` |
 /// | [`Scoped`] | [`Context::with_domain`](crate::Context::with_domain) | for one closure | `borrowed data escapes outside of closure`, or `lifetime may not live long enough` |
-/// | [`Checked`] | [`Context::checked_domain`](crate::Context::checked_domain) | `'static`, for any number of domains | at run time: [`RequestFlaw::OtherDomain`](crate::RequestFlaw::OtherDomain) and its like |
+/// | [`Checked`] | [`Context::checked_domain`](crate::Context::checked_domain) | `'static`, for any number of domains | at run time: [`RequestFlaw::OtherDomain`](crate::error::RequestFlaw::OtherDomain) and its like |
 ///
 /// Use a named brand for domains that the program knows when it is written, a scoped one for a domain that lives as
 /// long as a function, and the checked one in a library, or where the number of devices is known only at run time.
@@ -96,17 +96,17 @@ impl Brand for Scoped<'_> {}
 ///
 /// | objects | error |
 /// |---|---|
-/// | memory, a recipient or a window, and a queue pair, its halves, batches and scopes | [`RequestFlaw::OtherDomain`](crate::RequestFlaw::OtherDomain) |
-/// | memory and a [`SharedReceiveQueue`](crate::SharedReceiveQueue) | the same |
+/// | memory, a recipient or a window, and a queue pair, its halves, batches and scopes | [`RequestFlaw::OtherDomain`](crate::error::RequestFlaw::OtherDomain) |
+/// | memory and a [`SharedReceiveQueue`](crate::shared::SharedReceiveQueue) | the same |
 /// | a memory window, the memory to bind it to, and a queue pair | the same |
-/// | a new queue pair and its completion queues | [`CreateError::OtherDomain`](crate::CreateError::OtherDomain) |
-/// | a datagram that is to be [answered](crate::ProtectionDomain::sender) and a domain | [`AddressError::OtherDomain`](crate::AddressError::OtherDomain) |
-/// | [`drain`](crate::QueuePair::drain) and a poller | [`DrainFailure::OtherDomain`](crate::DrainFailure::OtherDomain) |
+/// | a new queue pair and its completion queues | [`CreateError::OtherDomain`](crate::error::CreateError::OtherDomain) |
+/// | a datagram that is to be [answered](crate::ProtectionDomain::sender) and a domain | [`AddressError::OtherDomain`](crate::error::AddressError::OtherDomain) |
+/// | [`drain`](crate::QueuePair::drain) and a poller | [`DrainFailure::OtherDomain`](crate::error::DrainFailure::OtherDomain) |
 ///
 /// Other operations compare more than domains, with any brand: [`Buffer::join`](crate::Buffer::join) and
-/// [`SplitRegion::rejoin`](crate::SplitRegion::rejoin) compare regions, [`SendHalf::join`](crate::SendHalf::join) queue
-/// pairs, [`CompletionChannel::wait_any`](crate::CompletionChannel::wait_any) channels, and
-/// [`Exclusive::new`](crate::scope::Exclusive::new) completion queues. A [`BufferList`](crate::BufferList) may be made
+/// [`SplitRegion::rejoin`](crate::memory::SplitRegion::rejoin) compare regions, [`SendHalf::join`](crate::queue::SendHalf::join) queue
+/// pairs, [`CompletionChannel::wait_any`](crate::completion::CompletionChannel::wait_any) channels, and
+/// [`Exclusive::new`](crate::scope::Exclusive::new) completion queues. A [`BufferList`](crate::memory::BufferList) may be made
 /// of buffers of several domains, but no queue pair takes it then.
 ///
 /// # Examples
@@ -114,7 +114,8 @@ impl Brand for Scoped<'_> {}
 /// One connection on each device of a list that is known at run time:
 ///
 /// ```
-/// use interlock::{Checked, Context, Limits, Poller, PostError, ProtectionDomain, QueuePair, RequestFlaw};
+/// use interlock::{Checked, Context, Limits, Poller, PostError, ProtectionDomain, QueuePair};
+/// use interlock::error::RequestFlaw;
 ///
 /// struct Lane {
 ///     domain: ProtectionDomain<Checked>,
@@ -198,7 +199,7 @@ macro_rules! domain {
         $visibility struct $name;
 
         impl $crate::Brand for $name {}
-        impl $crate::Named for $name {
+        impl $crate::domain::Named for $name {
             const NAME: &'static str = stringify!($name);
         }
     )+};

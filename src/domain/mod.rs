@@ -1,4 +1,24 @@
 //! Protection domains, and the brands that name them.
+//!
+//! Memory, queue pairs and completion queues are made from a [`ProtectionDomain`] and may be used together. Each of
+//! them bears the domain's brand as a type parameter, so objects of two domains do not mix: the program does not
+//! compile.
+//!
+//! | brand | made by | for |
+//! |---|---|---|
+//! | a type of your own | [`domain!`](crate::domain!) and [`Context::named_domain`](crate::Context::named_domain) | programs that know their domains |
+//! | [`Scoped`] | [`Context::with_domain`](crate::Context::with_domain) | one closure |
+//! | [`Checked`] | [`Context::checked_domain`](crate::Context::checked_domain) | any number of domains; compared at run time |
+//!
+//! ```
+//! use interlock::Context;
+//!
+//! interlock::domain! { struct Storage; }
+//! let domain = Context::open("soft0")?.named_domain(Storage)?;
+//! let buffer: interlock::Buffer<Storage> = domain.buffer(4096)?;
+//! # drop(buffer);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod blocks;
 pub(crate) mod brand;
@@ -12,7 +32,7 @@ pub(crate) use raw_domain::DomainId;
 pub(crate) use raw_domain::DomainInner;
 
 use crate::device::Context;
-use crate::error::VerbError;
+use crate::verb_error::VerbError;
 use brand::{Branded, Claim};
 use std::{fmt, marker::PhantomData, sync::Arc};
 

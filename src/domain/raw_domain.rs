@@ -4,8 +4,8 @@
 use super::brand::Claim;
 use super::{Blocks, Numbers};
 use crate::device::ContextInner;
-use crate::error::{VerbError, note_leak};
 use crate::sys;
+use crate::verb_error::{VerbError, note_leak};
 use std::{mem, ptr, ptr::NonNull, sync::Arc};
 
 /// An owned protection domain, which all objects of the domain share. Dropping it frees the domain.

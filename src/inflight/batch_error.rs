@@ -1,7 +1,7 @@
 //! Why not all of a batch, or of a vector, was posted.
 
 use super::{PostError, PostedMemory};
-use crate::error::VerbError;
+use crate::verb_error::VerbError;
 use std::{error, fmt};
 
 /// A batch of which not all was posted. What the device surely does not have comes back.

@@ -3,8 +3,8 @@
 
 use super::work_id::WorkId;
 use crate::domain::{DomainId, DomainInner};
-use crate::error::{VerbError, note_leak};
 use crate::sys;
+use crate::verb_error::{VerbError, note_leak};
 use std::cell::UnsafeCell;
 use std::{mem, ptr::NonNull, sync::Arc};
 

@@ -1,7 +1,7 @@
 //! Why a request was not posted, with the request.
 
-use crate::error::VerbError;
 use crate::inflight::{Status, WorkId};
+use crate::verb_error::VerbError;
 use std::{error, fmt};
 
 /// A request that was not posted, or that may not have been. `R` is what comes back.
@@ -32,10 +32,10 @@ pub enum PostError<R> {
         source: VerbError,
     },
     /// The provider answered with an error, and the device may still execute the request: the provider did not name the
-    /// request at fault, or its word is not enough ([`refusals_are_sure`](crate::Promises::refusals_are_sure)).
+    /// request at fault, or its word is not enough ([`refusals_are_sure`](crate::device::Promises::refusals_are_sure)).
     ///
     /// Its memory stays with the device: it comes back with a completion, or once the pair was reset or destroyed. The
-    /// pair is broken. Where the poller destroys pairs ([`pairs_end_at_once`](crate::Promises::pairs_end_at_once) is
+    /// pair is broken. Where the poller destroys pairs ([`pairs_end_at_once`](crate::device::Promises::pairs_end_at_once) is
     /// false), it waits for this request, so memory and pair may stay until the completion queue is dropped.
     Uncertain {
         /// The id of the request.

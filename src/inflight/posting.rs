@@ -9,7 +9,9 @@
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # interlock::domain! { struct Docs; }
 /// # let (domain, queue): (interlock::ProtectionDomain<Docs>, interlock::CompletionQueue<Docs>) = todo!();
-/// use interlock::{CreateError, Limits, Posting};
+/// use interlock::Limits;
+/// use interlock::error::CreateError;
+/// use interlock::queue::Posting;
 /// let limits = Limits { posting: Posting::WorkRequestApi, ..Limits::default() };
 /// let pair = match domain.reliable(&queue, &limits) {
 ///     Err(CreateError::NoWorkRequestApi(_)) => domain.reliable(&queue, &Limits::default())?,

@@ -4,8 +4,8 @@
 #![allow(unsafe_code, reason = "owns a completion channel; eventfd(2)")]
 
 use crate::domain::DomainInner;
-use crate::error::{VerbError, note_leak};
 use crate::sys;
+use crate::verb_error::{VerbError, note_leak};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};

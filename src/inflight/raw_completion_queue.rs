@@ -10,10 +10,10 @@ use super::raw_channel::{ObjectPtr, RawChannel};
 use crate::device::CompletionQueueId;
 use crate::device::objects::Object;
 use crate::domain::DomainInner;
-use crate::error::{VerbError, note_leak};
 use crate::provider::reviewed::Teardown;
 use crate::sys::inline::{PollCq, RequestNotify};
 use crate::sys::{self, ibv_wc};
+use crate::verb_error::{VerbError, note_leak};
 use libc::c_int;
 use std::{mem, ptr::NonNull, sync::Arc};
 

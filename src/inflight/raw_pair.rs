@@ -7,7 +7,6 @@ use super::raw_shared::SharedCore;
 use super::{Entry, PairStatus, Posting};
 use crate::device::{ContextInner, objects::Object};
 use crate::domain::DomainInner;
-use crate::error::VerbError;
 use crate::inflight::ledger::Poster;
 use crate::memory::WindowCore;
 use crate::sys::{
@@ -15,6 +14,7 @@ use crate::sys::{
     ibv_qp_state as raw_state, ibv_qp_type,
 };
 use crate::types::{Gid, Qpn};
+use crate::verb_error::VerbError;
 use std::{mem, ptr, ptr::NonNull, sync::Arc};
 
 /// A queue pair, with what has to end before it. To drop it leaks the pair: only its owner knows what else must stay.

@@ -14,12 +14,12 @@ use super::raw_session::Sessions;
 use super::request::{Action, PostLimits, Postable, SIGNALED, To, WorkRequest};
 use super::{Entry, Operation, PairStatus, PostError, QueueKind, RequestFlaw, WorkId, is_broken, unlikely};
 use crate::domain::{Brand, DomainId};
-use crate::error::VerbError;
 use crate::memory::{ListInner, WindowCore};
 use crate::seal::KEY;
 use crate::sys::inline::{PostReceive as PostReceiveVerb, PostSend as PostSendVerb};
 use crate::sys::{self, ibv_send_flags};
 use crate::types::ReadDepth;
+use crate::verb_error::VerbError;
 use std::mem::{self, MaybeUninit};
 use std::{hint, ptr, ptr::NonNull, sync::Arc};
 

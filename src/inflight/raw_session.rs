@@ -16,11 +16,11 @@ use super::raw_post::SendQueue;
 use super::request::{Action, Postable, SIGNALED, WorkRequest};
 use super::{Entry, Operation, PostError, Posting, WorkId};
 use crate::domain::Brand;
-use crate::error::VerbError;
 use crate::memory::Descriptor;
 use crate::seal::KEY;
 use crate::sys::inline as verbs;
 use crate::sys::{self, ibv_qp_ex, ibv_qp_type, ibv_send_flags};
+use crate::verb_error::VerbError;
 use std::ptr::NonNull;
 
 /// Shows that a queue posts in sessions, and opens them.

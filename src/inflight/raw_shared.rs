@@ -9,9 +9,9 @@ use super::{Entry, MAX_SLOTS, Operation, PostError, SharedLedger, SlabPoster, Wo
 use crate::device::SharedReceiveQueueId;
 use crate::device::objects::Object;
 use crate::domain::DomainInner;
-use crate::error::{VerbError, note_leak};
 use crate::memory::Buffer;
 use crate::sys::{self, ibv_srq_attr_mask as Mask, inline::PostShared};
+use crate::verb_error::{VerbError, note_leak};
 use std::sync::Arc;
 use std::{mem, ptr, ptr::NonNull};
 

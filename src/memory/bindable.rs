@@ -7,10 +7,10 @@ use crate::domain::{Brand, DomainId};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 
-/// A [`Buffer`] of a region that was registered as [`Windowed`](super::Windowed), so that a window may be bound over
+/// A [`Buffer`] of a region that was registered as [`Windowed`](crate::access::Windowed), so that a window may be bound over
 /// it.
 ///
-/// To bind a window over it moves it into the [`BoundWindow`](crate::BoundWindow). Until then it is a buffer like any
+/// To bind a window over it moves it into the [`BoundWindow`](crate::window::BoundWindow). Until then it is a buffer like any
 /// other.
 pub struct Bindable<B> {
     /// # Invariants
@@ -19,7 +19,7 @@ pub struct Bindable<B> {
     buffer: Buffer<B>,
 }
 
-/// A buffer of a region that was not registered as [`Windowed`](super::Windowed). It comes back.
+/// A buffer of a region that was not registered as [`Windowed`](crate::access::Windowed). It comes back.
 #[derive(thiserror::Error)]
 #[error("no window can be bound over this buffer: register its region as `Windowed<LocalWrite>`")]
 pub struct NotBindable<P> {
@@ -49,7 +49,7 @@ impl<B> Buffer<B> {
     ///
     /// # Errors
     ///
-    /// Its region is not registered as [`Windowed`](super::Windowed); it comes back.
+    /// Its region is not registered as [`Windowed`](crate::access::Windowed); it comes back.
     pub fn into_bindable(self) -> Result<Bindable<B>, NotBindable<Self>> {
         if self.part().region().may_bind() { Ok(Bindable { buffer: self }) } else { Err(NotBindable { buffer: self }) }
     }

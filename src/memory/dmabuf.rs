@@ -13,12 +13,14 @@ use std::ptr;
 /// peers may change it at any time.
 ///
 /// Length and offset are multiples of 8. For peers the address of the first byte is `offset`; with
-/// [`ZeroBased`](super::ZeroBased) it is 0, and `offset` must be a multiple of the page length.
+/// [`ZeroBased`](crate::access::ZeroBased) it is 0, and `offset` must be a multiple of the page length.
 ///
 /// # Examples
 ///
 /// ```no_run
-/// use interlock::{Brand, DmaBuf, OpaqueRegion, ProtectionDomain, RegisterFailure, RemoteWrite};
+/// use interlock::{Brand, ProtectionDomain, RemoteWrite};
+/// use interlock::error::RegisterFailure;
+/// use interlock::memory::{DmaBuf, OpaqueRegion};
 /// use std::os::fd::OwnedFd;
 ///
 /// fn grant<B: Brand>(

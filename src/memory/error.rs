@@ -3,8 +3,8 @@
 use super::huge::NoHugePages;
 use super::locked::LockedMemoryLimit;
 use super::pages::NoPages;
-use crate::error::VerbError;
 use crate::sys;
+use crate::verb_error::VerbError;
 use std::{error, fmt};
 
 /// Why memory was not registered. The memory comes back.

@@ -40,7 +40,8 @@ use std::ptr::NonNull;
 /// Memory of an allocator, with an alignment that no `Box<[u8]>` has:
 ///
 /// ```
-/// use interlock::{Context, Foreign, ForeignMemory, LocalWrite};
+/// use interlock::{Context, LocalWrite};
+/// use interlock::memory::{Foreign, ForeignMemory};
 /// use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 /// use std::ptr::NonNull;
 ///

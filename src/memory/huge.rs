@@ -95,7 +95,8 @@ impl Pages {
     /// # Examples
     ///
     /// ```no_run
-    /// use interlock::{Context, HugePageSize, LocalWrite, Pages};
+    /// use interlock::{Context, LocalWrite};
+    /// use interlock::memory::{HugePageSize, Pages};
     /// interlock::domain! { struct Docs; }
     /// let domain = Context::open_default()?.named_domain(Docs)?;
     /// let pages = Pages::huge(64 << 20, HugePageSize::TwoMebibytes)?;

@@ -7,7 +7,7 @@ use super::raw_window::WindowInner;
 use super::{Access, DeviceMayWrite, Memory, MemoryRegion, Pages, SplitRegion, Unexposed};
 use crate::domain::Brand;
 use crate::domain::brand::Branded;
-use crate::error::VerbError;
+use crate::verb_error::VerbError;
 use std::{fmt, marker::PhantomData};
 
 /// The memory behind a window that was freed.
@@ -55,7 +55,7 @@ impl<B> Lapsed<B> {
     ///
     /// # Errors
     ///
-    /// They are not. The memory comes back, for [`SplitRegion::rejoin_lapsed`](crate::SplitRegion::rejoin_lapsed).
+    /// They are not. The memory comes back, for [`SplitRegion::rejoin_lapsed`](crate::memory::SplitRegion::rejoin_lapsed).
     pub fn reclaim(self) -> Result<Bindable<B>, NoBarrier<Self>> {
         if self.barrier { Ok(Bindable::of_window(self.part)) } else { Err(NoBarrier { memory: self }) }
     }

@@ -31,7 +31,8 @@ use std::time::{Duration, Instant};
 /// A peer may write to part of a region for a second, or until it sends a message:
 ///
 /// ```
-/// use interlock::{Context, Limits, RemoteRegion, RemoteWrite, WaitError};
+/// use interlock::{Context, Limits, RemoteRegion, RemoteWrite};
+/// use interlock::error::WaitError;
 /// use std::time::Duration;
 /// interlock::domain! { struct Docs; }
 ///
@@ -70,7 +71,8 @@ use std::time::{Duration, Instant};
 /// Before the end there is no slice of it:
 ///
 /// ```compile_fail,E0277
-/// # use interlock::{Brand, Lease, RemoteWrite};
+/// # use interlock::{Brand, RemoteWrite};
+/// # use interlock::memory::Lease;
 /// fn look<B: Brand>(lease: &Lease<B, RemoteWrite>) -> &[u8] {
 ///     lease.as_bytes()
 /// }

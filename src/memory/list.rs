@@ -17,7 +17,8 @@ use std::{fmt, marker::PhantomData, ptr::NonNull, slice};
 /// A header and a body, sent as one message and received apart again:
 ///
 /// ```
-/// use interlock::{BufferList, Context, Limits, Work};
+/// use interlock::{Context, Limits, Work};
+/// use interlock::memory::BufferList;
 /// use std::time::Duration;
 /// interlock::domain! { struct Docs; }
 ///

@@ -1,7 +1,7 @@
 //! The limit of locked memory: the most frequent reason why registration fails.
 
-use crate::error::VerbError;
 use crate::os::{self, page_bytes};
+use crate::verb_error::VerbError;
 use std::fs;
 
 /// Memory was not registered, probably because of the limit of locked memory.

@@ -2,67 +2,84 @@
 //!
 //! | owner | type | the program may |
 //! |---|---|---|
-//! | the program | [`MemoryRegion`] without peer rights, [`Buffer`], [`SharedBuffer`] | read and write it as bytes |
-//! | the device | the ledger, from posting to completion | nothing: the buffer was moved |
-//! | a peer | [`MemoryRegion`] with peer rights, from registration to deregistration; [`Lease`] | copy and load words; never borrow what the peer may write |
-//! | a peer | [`BoundWindow`] over a part of a private region | the same |
-//! | peers and other processes | [`OpaqueRegion`] over a [`SharedMap`] | copy and load words |
-//! | peers and other devices | [`OpaqueRegion`] over a [`DmaBuf`] | nothing |
+//! | the program | [`Buffer`], [`SharedBuffer`], [`MemoryRegion`] without rights of peers | borrow it as bytes |
+//! | the device | none: the buffer was moved into a queue pair | do nothing until the completion |
+//! | a peer | [`MemoryRegion`] with rights of peers, [`Lease`], [`BoundWindow`] | copy bytes and load words; never borrow what a peer may write |
+//! | peers and other processes | [`OpaqueRegion`] over a [`SharedMap`] | copy bytes and load words |
+//! | peers and other devices | [`OpaqueRegion`] over a [`DmaBuf`] | do nothing |
+//!
+//! [`ProtectionDomain::buffer`](crate::ProtectionDomain::buffer) is the shortest way to memory.
+//! [`register`](crate::ProtectionDomain::register) takes memory of your own, with [rights](crate::access) as a type,
+//! and [`deregister`](MemoryRegion::deregister) gives it back. A peer is told of memory by a [`RemoteRegion`].
+//!
+//! ```
+//! use interlock::{Context, RemoteWrite};
+//!
+//! interlock::domain! { struct Docs; }
+//! let domain = Context::open("soft0")?.named_domain(Docs)?;
+//! let region = domain.register::<RemoteWrite, _>(vec![0_u64; 512])?;
+//! let record = region.remote().to_bytes(); // goes to the peer, by a socket for example
+//! let words: Vec<u64> = region.deregister()?; // the peer cannot reach the memory any more
+//! # drop((record, words));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
-mod access;
+pub(crate) mod access;
 mod backing;
-mod bindable;
-mod buffer;
+pub(crate) mod bindable;
+pub(crate) mod buffer;
 mod dmabuf;
-mod error;
+pub(crate) mod error;
 mod exposed;
 mod fixed;
 mod foreign;
-mod huge;
-mod lapsed;
+pub(crate) mod huge;
+pub(crate) mod lapsed;
 mod lease;
 mod list;
-mod locked;
+pub(crate) mod locked;
 mod opaque;
-mod options;
-mod pages;
+pub(crate) mod options;
+pub(crate) mod pages;
 mod part;
 mod raw_window;
 mod region;
 mod register;
 mod registration;
-mod remote;
-mod shared_map;
+pub(crate) mod remote;
+pub(crate) mod shared_map;
 mod whole;
-mod window;
+pub(crate) mod window;
 mod word;
 
-pub use access::{
+pub(crate) use access::{
     Access, DeviceMayWrite, Exposed, LocalRead, LocalWrite, PeerCannotWrite, PeerMayAtomic, PeerMayChange, PeerMayRead,
     PeerMayWrite, RemoteAll, RemoteAtomic, RemoteRead, RemoteReadWrite, RemoteWrite, Unexposed,
 };
 pub use backing::{Memory, Plain, Viewable};
-pub use bindable::{Bindable, NotBindable};
-pub use buffer::{Buffer, JoinError, NotUnique, NotUniqueReason, SharedBuffer, SplitError, TooLong, ViewError};
+pub(crate) use bindable::Bindable;
+pub use buffer::{Buffer, SharedBuffer};
+pub(crate) use buffer::{SplitError, TooLong};
 pub use dmabuf::DmaBuf;
-pub use error::{DeregisterError, OutOfBounds, RegisterError, RegisterFailure, RejoinError};
+pub(crate) use error::{DeregisterError, OutOfBounds, RegisterError, RegisterFailure};
 pub use foreign::{Foreign, ForeignMemory};
-pub use huge::{HugePageSize, NoHugePages};
-pub use lapsed::{Lapsed, LapsedRegion, NoBarrier};
+pub use huge::HugePageSize;
+pub use lapsed::{Lapsed, LapsedRegion};
 pub use lease::Lease;
 pub use list::BufferList;
 pub(crate) use list::ListInner;
-pub use locked::{LockedMemoryLimit, locked_memory_limit, pinned_memory};
+pub use locked::{locked_memory_limit, pinned_memory};
 pub use opaque::{OpaqueMemory, OpaqueRegion};
-pub use options::{KeepsOrder, MayBind, OnDemand, RelaxedOrdering, WindowRights, Windowed, ZeroBased};
-pub use pages::{NoPages, Pages};
+pub(crate) use options::{MayBind, WindowRights};
+pub use pages::Pages;
 pub(crate) use part::{Descriptor, Part};
 pub(crate) use raw_window::{WindowCore, WindowInner};
 pub use region::{MemoryRegion, SplitRegion};
-pub use remote::{NotAWord, RecordError, RemoteRegion, RemoteWindow, RemoteWord};
-pub use shared_map::{NoSharedMap, SharedMap};
+pub(crate) use remote::{NotAWord, RecordError, RemoteWindow};
+pub use remote::{RemoteRegion, RemoteWord};
+pub use shared_map::SharedMap;
 pub(crate) use whole::Loan;
-pub use window::{BoundWindow, DeallocError, Revoked, Type1, Type2, UnsettledWindow, Window, WindowType};
+pub(crate) use window::{BoundWindow, Revoked, Type1, Type2, UnsettledWindow, Window, WindowType};
 pub(crate) use window::{of_pair as window_of_pair, rights as window_rights};
 pub use word::Word;
 

@@ -48,8 +48,8 @@ pub struct OpaqueRegion<B, A, M> {
 }
 
 impl<B: Brand> ProtectionDomain<B> {
-    /// Registers memory that others may write, for peers: a [`SharedMap`](super::SharedMap) or a
-    /// [`DmaBuf`](super::DmaBuf).
+    /// Registers memory that others may write, for peers: a [`SharedMap`] or a
+    /// [`DmaBuf`].
     ///
     /// `ibv_reg_mr(3)` or `ibv_reg_dmabuf_mr(3)`.
     ///
@@ -64,7 +64,8 @@ impl<B: Brand> ProtectionDomain<B> {
     /// A peer writes into memory that another process has mapped:
     ///
     /// ```
-    /// use interlock::{Context, RemoteWrite, SharedMap};
+    /// use interlock::{Context, RemoteWrite};
+    /// use interlock::memory::SharedMap;
     /// interlock::domain! { struct Docs; }
     /// let domain = Context::open("soft0")?.named_domain(Docs)?;
     /// let map = SharedMap::new("mailbox", 4096)?;

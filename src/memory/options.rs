@@ -48,7 +48,7 @@ impl KeepsOrder for RemoteAll {}
 /// | atomics | are not overtaken by writes before them |
 ///
 /// So a program must not look at a flag in memory that peers write and then trust the data:
-/// [`Word::load_acquire`](crate::Word::load_acquire) does not exist there. The peer reports by a completion that it is
+/// [`Word::load_acquire`](crate::memory::Word::load_acquire) does not exist there. The peer reports by a completion that it is
 /// done, with [`post_write_with_immediate`](crate::QueuePair::post_write_with_immediate) or a send.
 ///
 /// # Rules
@@ -60,7 +60,8 @@ impl KeepsOrder for RemoteAll {}
 /// # Examples
 ///
 /// ```
-/// use interlock::{Context, LocalWrite, RelaxedOrdering, RemoteWrite};
+/// use interlock::{Context, LocalWrite, RemoteWrite};
+/// use interlock::access::RelaxedOrdering;
 /// interlock::domain! { struct Docs; }
 /// let domain = Context::open("soft0")?.named_domain(Docs)?;
 /// let (_, buffer) = domain.register::<RelaxedOrdering<LocalWrite>, _>(vec![0_u8; 4096])?.split();
@@ -72,7 +73,8 @@ impl KeepsOrder for RemoteAll {}
 /// A flag is not there to be trusted:
 ///
 /// ```compile_fail,E0277
-/// # use interlock::{Brand, MemoryRegion, RelaxedOrdering, RemoteWrite};
+/// # use interlock::{Brand, MemoryRegion, RemoteWrite};
+/// # use interlock::access::RelaxedOrdering;
 /// fn is_done<B: Brand>(region: &MemoryRegion<B, RelaxedOrdering<RemoteWrite>>) -> bool {
 ///     region.word(0).is_ok_and(|flag| flag.load_acquire() == 1)
 /// }
@@ -111,7 +113,7 @@ impl<A: PeerMayChange> PeerMayChange for RelaxedOrdering<A> {}
 ///
 /// [`Context::on_demand`](crate::Context::on_demand) tells which transports and operations of a device fault pages in.
 /// The others fail with a protection error. A device without on-demand paging refuses the registration:
-/// [`RegisterFailure::Unsupported`](crate::RegisterFailure::Unsupported).
+/// [`RegisterFailure::Unsupported`](crate::error::RegisterFailure::Unsupported).
 ///
 /// While a page is faulted in, messages of unreliable transports (datagrams, unreliable connections) are lost.
 #[derive(Debug)]
@@ -147,8 +149,8 @@ impl<A: PeerMayChange> PeerMayChange for OnDemand<A> {}
 /// process.
 ///
 /// So a peer learns no address, and its [`RemoteRegion::address`](crate::RemoteRegion::address) is an offset. The
-/// memory must start on a page, as that of [`Pages`](crate::Pages) does:
-/// [`RegisterFailure::NotInPages`](crate::RegisterFailure::NotInPages).
+/// memory must start on a page, as that of [`Pages`](crate::memory::Pages) does:
+/// [`RegisterFailure::NotInPages`](crate::error::RegisterFailure::NotInPages).
 ///
 /// This is `ibv_reg_mr_iova(3)` with the address 0. It works also on devices that lack the flag
 /// `IBV_ACCESS_ZERO_BASED`.
@@ -159,7 +161,9 @@ impl<A: PeerMayChange> PeerMayChange for OnDemand<A> {}
 /// # Examples
 ///
 /// ```
-/// use interlock::{Context, Pages, RemoteRead, ZeroBased};
+/// use interlock::{Context, RemoteRead};
+/// use interlock::access::ZeroBased;
+/// use interlock::memory::Pages;
 /// interlock::domain! { struct Docs; }
 /// let domain = Context::open("soft0")?.named_domain(Docs)?;
 /// let region = domain.register::<ZeroBased<RemoteRead>, _>(Pages::new(4096)?)?;
@@ -189,7 +193,7 @@ impl<A: PeerMayAtomic> PeerMayAtomic for ZeroBased<A> {}
 #[diagnostic::do_not_recommend]
 impl<A: Exposed + PeerMayChange> PeerMayChange for ZeroBased<A> {}
 
-/// The rights `A`, registered so that [memory windows](crate::Window) may be bound over parts of it:
+/// The rights `A`, registered so that [memory windows](crate::window::Window) may be bound over parts of it:
 /// `Windowed<LocalWrite>`.
 ///
 /// `IBV_ACCESS_MW_BIND` of `ibv_reg_mr(3)`. Peers get access by windows only, so `A` has no rights of peers. Since
@@ -198,7 +202,9 @@ impl<A: Exposed + PeerMayChange> PeerMayChange for ZeroBased<A> {}
 /// # Examples
 ///
 /// ```
-/// use interlock::{Context, LocalWrite, Pages, Windowed};
+/// use interlock::{Context, LocalWrite};
+/// use interlock::access::Windowed;
+/// use interlock::memory::Pages;
 /// interlock::domain! { struct Docs; }
 /// let domain = Context::open("soft0")?.named_domain(Docs)?;
 /// let (_, memory) = domain.register::<Windowed<LocalWrite>, _>(Pages::new(4096)?)?.split_bindable();

@@ -6,11 +6,11 @@
 use super::bindable::Bindable;
 use super::part::{Descriptor, Part};
 use crate::domain::{DomainId, DomainInner};
-use crate::error::{VerbError, note_leak};
 use crate::provider::handles::ObjectPtr;
 use crate::provider::reviewed::Windows;
 use crate::sys::{self, ibv_mw_type};
 use crate::types::Rkey;
+use crate::verb_error::{VerbError, note_leak};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::{mem, ptr::NonNull};

@@ -8,7 +8,7 @@ impl<B: Brand> ProtectionDomain<B> {
     ///
     /// `ibv_reg_mr(3)`. Pins the pages. `memory` is a `Box<[T]>`, a `Vec<T>` (its length, not its capacity), a
     /// `&'static mut [T]` or [`Pages`], where any bytes are a `T` and a `T` has no padding; or a
-    /// [`Foreign`](crate::Foreign) owner of another kind. Rights that let a peer in
+    /// [`Foreign`](crate::memory::Foreign) owner of another kind. Rights that let a peer in
     /// ask for memory that is 8-byte aligned and a multiple of 8 bytes long, as [`Pages`] and `Box<[u64]>` are.
     /// Memory that is only borrowed is lent in a [`scope`](crate::scope); what others write too goes to
     /// [`register_opaque`](Self::register_opaque).
@@ -16,7 +16,7 @@ impl<B: Brand> ProtectionDomain<B> {
     /// # Errors
     ///
     /// [`RegisterError`] gives the memory back, with the reason: empty, not aligned for the rights, or what the
-    /// device answered ([`LockedMemoryLimit`](crate::LockedMemoryLimit) where the process may not lock so much).
+    /// device answered ([`LockedMemoryLimit`](crate::error::LockedMemoryLimit) where the process may not lock so much).
     ///
     /// # Examples
     ///

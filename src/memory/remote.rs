@@ -333,7 +333,7 @@ impl<A: Access> fmt::Debug for RemoteRegion<A> {
 
 /// Memory of a peer behind a window that this side may end when it is done, with [`post_send_invalidating`].
 ///
-/// It comes from [`BoundWindow::remote_window`](crate::BoundWindow::remote_window) as a record of its own kind. A
+/// It comes from [`BoundWindow::remote_window`](crate::window::BoundWindow::remote_window) as a record of its own kind. A
 /// program gets such a record only on a device that stays well whatever key a peer invalidates.
 ///
 /// [`post_send_invalidating`]: crate::QueuePair::post_send_invalidating

@@ -9,8 +9,8 @@ use super::part::{Descriptor, Part, UniquePart};
 use super::registration::{RegionInner, Registration};
 use super::{Access, DeviceMayWrite, Exposed, LocalRead, LocalWrite, MemoryRegion, PeerCannotWrite, Plain, Unexposed};
 use crate::domain::{Brand, DomainInner};
-use crate::error::VerbError;
 use crate::seal::Key;
+use crate::verb_error::VerbError;
 use std::marker::PhantomData;
 use std::{ptr, slice, sync::Arc};
 

@@ -14,9 +14,9 @@ use super::remote::RemoteWindow;
 use super::{OutOfBounds, RecordError, RemoteRegion, access, exposed};
 use crate::domain::brand::Branded;
 use crate::domain::{Brand, DomainInner, ProtectionDomain};
-use crate::error::VerbError;
 use crate::sys;
 use crate::types::Rkey;
+use crate::verb_error::VerbError;
 use std::marker::PhantomData;
 use std::sync::{Arc, atomic::Ordering};
 use std::{fmt, ptr::NonNull};
@@ -59,7 +59,7 @@ impl sealed::Sealed for Type2 {
 ///
 /// Bound over a [part of a region](Bindable) by [`post_bind`](crate::QueuePair::post_bind), it lets peers reach that
 /// part and no more, with rights and a key of its own. Binding and ending a window are requests, as quick as a send. A
-/// [`Lease`](crate::Lease), in contrast, takes a system call and pins pages.
+/// [`Lease`](crate::memory::Lease), in contrast, takes a system call and pins pages.
 ///
 /// ```text
 ///   Window + Bindable ──post_bind──▶ (in flight) ──▶ BoundWindow ──post_revoke──▶ (in flight) ──▶ Revoked: Window + Bindable
@@ -78,7 +78,7 @@ impl sealed::Sealed for Type2 {
 /// the window has ended. Other devices, such as Linux soft-RoCE, do not check the bounds of a window. There a window
 /// can be bound over a whole region only; [`dealloc`](BoundWindow::dealloc) ends it, never a request; and only the end
 /// of the region gives the memory back. Anything else is refused before it is posted, with a
-/// [`RequestFlaw`](crate::RequestFlaw).
+/// [`RequestFlaw`](crate::error::RequestFlaw).
 ///
 /// # Owners
 ///
@@ -98,7 +98,9 @@ impl sealed::Sealed for Type2 {
 /// # Examples
 ///
 /// ```
-/// use interlock::{Context, Limits, LocalWrite, Pages, RemoteWrite, Windowed, Work};
+/// use interlock::{Context, Limits, LocalWrite, RemoteWrite, Work};
+/// use interlock::access::Windowed;
+/// use interlock::memory::Pages;
 /// use std::time::Duration;
 /// interlock::domain! { struct Docs; }
 ///
@@ -135,7 +137,7 @@ pub struct Window<B, K = Type2> {
 /// A window that is bound: peers reach the memory behind it until it is ended or dropped.
 ///
 /// The peer of a window of type 2 may have ended it by a message: see
-/// [`Received::invalidated`](crate::Received::invalidated). Then call [`dealloc`](Self::dealloc): a request to end the
+/// [`Received::invalidated`](crate::completion::Received::invalidated). Then call [`dealloc`](Self::dealloc): a request to end the
 /// window would fail, and break the pair.
 #[must_use = "dropping it ends the window"]
 pub struct BoundWindow<B, K = Type2> {

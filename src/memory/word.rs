@@ -23,7 +23,7 @@ use std::{fmt, ops::Range};
 /// *Peers*, through the device: each load sees some value that was there. But
 ///
 /// - a peer's *atomics* are atomic with those of the processor only where the device says so
-///   ([`DeviceAttributes::atomics_reach_the_processor`](crate::DeviceAttributes::atomics_reach_the_processor)).
+///   ([`DeviceAttributes::atomics_reach_the_processor`](crate::device::DeviceAttributes::atomics_reach_the_processor)).
 ///   Elsewhere, let only peers change a word that peers change by atomics, and only load it here. (To change it, the
 ///   program posts an atomic too, on a pair that is connected to itself.)
 /// - a peer's *write* may become visible in pieces: a word at the edge of a write, or one that two writes touch, may
@@ -118,7 +118,8 @@ impl<B: Brand, A: Access, M: Memory> MemoryRegion<B, A, M> {
     /// A mailbox: the peer writes a message, then, by another request, its number.
     ///
     /// ```
-    /// use interlock::{Brand, MemoryRegion, OutOfBounds, RemoteWrite};
+    /// use interlock::{Brand, MemoryRegion, RemoteWrite};
+    /// use interlock::error::OutOfBounds;
     ///
     /// fn message<B: Brand>(mailbox: &MemoryRegion<B, RemoteWrite>, last: u64) -> Result<Option<Vec<u8>>, OutOfBounds> {
     ///     let number = mailbox.word(0)?;

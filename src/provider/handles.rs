@@ -6,9 +6,9 @@
 #![allow(unsafe_code, reason = "calls verbs on the object that the handle owns")]
 
 use super::{Opened, Provider};
-use crate::error::{VerbError, note_leak};
 use crate::provider::reviewed::Promises;
 use crate::sys::{self, ibv_event_type as Kind};
+use crate::verb_error::{VerbError, note_leak};
 use std::{os::fd::RawFd, ptr::NonNull, time::Duration};
 
 /// The pointer to a provider's object. Having it allows nothing: a verb on it takes `unsafe` code, which answers for

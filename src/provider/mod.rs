@@ -16,8 +16,8 @@ pub(crate) mod reviewed;
 #[cfg(feature = "soft")]
 pub mod soft;
 
-use crate::error::VerbError;
 use crate::sys;
+use crate::verb_error::VerbError;
 use reviewed::Promises;
 use std::{fmt, os::fd::RawFd, ptr::NonNull, time::Duration};
 

@@ -2,11 +2,11 @@
 #![allow(unsafe_code, reason = "calls libibverbs")]
 
 use super::{Listed, Provider};
-use crate::error::VerbError;
 use crate::sys::{
     self, ibv_close_device, ibv_dealloc_pd, ibv_dereg_mr, ibv_destroy_ah, ibv_destroy_comp_channel, ibv_destroy_cq,
     ibv_destroy_qp, ibv_destroy_srq, inline::ibv_dealloc_mw,
 };
+use crate::verb_error::VerbError;
 use std::{ffi::CStr, io, mem, os::fd::RawFd, ptr::NonNull, time::Duration};
 
 #[cfg(test)]

@@ -24,7 +24,7 @@ use std::env;
 /// assert_eq!(promises.provider(), "soft");
 /// assert!(promises.are_reviewed() && promises.reset_is_a_barrier());
 /// println!("{promises:#?}");
-/// # Ok::<(), interlock::OpenError>(())
+/// # Ok::<(), interlock::error::OpenError>(())
 /// ```
 ///
 /// [table]: https://docs.rs/crate/rdma-interlock/latest/source/docs/providers.md

@@ -6,9 +6,9 @@ use super::pair::QueuePair;
 use super::state::{Alterable, AlterableWhileDraining, DeviceState, ReadyToSend, SendQueueDrain, State};
 use super::transport::{Connected, Connectionless, Reliable, Transport, code};
 use crate::domain::Brand;
-use crate::error::VerbError;
 use crate::sys::ibv_qp_attr_mask as mask;
 use crate::types::{AckTimeout, Mtu, PortNumber, Psn, Qkey, Qpn, ReadDepth, RetryCount, RnrRetry, RnrTimer};
+use crate::verb_error::VerbError;
 
 /// What a reliable connection can change in Send Queue Drain. A field that is `None` changes nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]

@@ -24,7 +24,7 @@ use crate::types::{
 #[doc(alias = "ibv_qp_init_attr")]
 pub struct Limits {
     /// Sends, writes, reads and atomics; 1 to the device's
-    /// [`max_queue_depth`](crate::DeviceAttributes::max_queue_depth).
+    /// [`max_queue_depth`](crate::device::DeviceAttributes::max_queue_depth).
     #[doc(alias = "max_send_wr")]
     pub sends: u32,
     /// Receives, with the same limits.
@@ -34,8 +34,8 @@ pub struct Limits {
     /// which it does not report.
     #[doc(alias = "max_inline_data")]
     pub inline_bytes: u32,
-    /// How many buffers a [`BufferList`](crate::BufferList) that is posted here may have, sent or received; 1 (or 0) to
-    /// the device's [`max_elements`](crate::DeviceAttributes::max_elements).
+    /// How many buffers a [`BufferList`](crate::memory::BufferList) that is posted here may have, sent or received; 1 (or 0) to
+    /// the device's [`max_elements`](crate::device::DeviceAttributes::max_elements).
     #[doc(alias = "max_send_sge")]
     #[doc(alias = "max_recv_sge")]
     pub elements: u32,
@@ -99,7 +99,8 @@ impl PeerRights {
 /// # Examples
 ///
 /// ```
-/// # use interlock::{Context, InitAttributes, PeerRights};
+/// # use interlock::Context;
+/// # use interlock::attributes::{InitAttributes, PeerRights};
 /// # let port = Context::open("soft0")?.active_port()?;
 /// let only_messages = InitAttributes { peer_rights: PeerRights::NONE, ..InitAttributes::from(&port) };
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -295,10 +296,11 @@ pub struct RtsAttributes {
 /// A peer that has no receive posted is given up after 6 retries:
 ///
 /// ```
-/// use interlock::{ConnectAttributes, RnrRetry};
+/// use interlock::attributes::ConnectAttributes;
+/// use interlock::number::RnrRetry;
 ///
 /// let impatient = ConnectAttributes { rnr_retry: RnrRetry::new(6)?, ..ConnectAttributes::default() };
-/// # Ok::<(), interlock::OutOfRange>(())
+/// # Ok::<(), interlock::error::OutOfRange>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ConnectAttributes {

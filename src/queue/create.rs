@@ -11,12 +11,12 @@ use super::transport::{ReliableConnection, Transport, UnreliableConnection, Unre
 use super::untyped::{PairCore, PairLedgers, Places, UntypedPair, turn_for};
 use crate::completion::{CompletionQueue, CqInner, NoRoom};
 use crate::domain::{Brand, DomainInner, ProtectionDomain};
-use crate::error::{VerbError, note_leak};
 use crate::inflight::ledger::{MAX_DEPTH, Origin};
 use crate::inflight::{PairAttributes, PairStatus, Peers, PostLimits, QueueKind, RawPair, SharedCore, Terms, raw_pair};
 use crate::provider::reviewed::{Promises, Teardown};
 use crate::sys;
 use crate::types::{Psn, Qpn};
+use crate::verb_error::{VerbError, note_leak};
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
@@ -45,7 +45,7 @@ impl<B: Brand> ProtectionDomain<B> {
     /// # Errors
     ///
     /// As [`reliable`](Self::reliable); [`CreateError::TwoQueues`] if
-    /// [`pairs_may_have_two_queues`](crate::Promises::pairs_may_have_two_queues) is false.
+    /// [`pairs_may_have_two_queues`](crate::device::Promises::pairs_may_have_two_queues) is false.
     pub fn reliable_on(
         &self,
         sends: &CompletionQueue<B>,
@@ -93,7 +93,8 @@ impl<B: Brand> ProtectionDomain<B> {
     /// # Examples
     ///
     /// ```
-    /// use interlock::{Context, Limits, Qkey, Work};
+    /// use interlock::{Context, Limits, Work};
+    /// use interlock::number::Qkey;
     /// use std::time::Duration;
     /// interlock::domain! { struct Docs; }
     ///

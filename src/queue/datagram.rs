@@ -10,13 +10,13 @@ use crate::completion::Datagram;
 use crate::device::{LinkLayer, Port};
 use crate::domain::brand::Branded;
 use crate::domain::{Brand, DomainId, ProtectionDomain};
-use crate::error::VerbError;
 use crate::inflight::{AhInner, Entry, HEADER_BYTES, Operation, PostError, Postable, To, WorkId, WorkRequest};
 use crate::memory::{Descriptor, ListInner};
 use crate::queue::Endpoint;
 use crate::seal::Key;
 use crate::sys::{ibv_qp_state as raw_state, ibv_qp_type};
 use crate::types::{Gid, OutOfRange, Qkey, Qpn};
+use crate::verb_error::VerbError;
 use std::{fmt, marker::PhantomData, sync::Arc};
 
 /// How many bytes of each receive are for the header, not for the message.

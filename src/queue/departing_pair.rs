@@ -4,10 +4,10 @@ use super::attributes::Modify;
 use super::untyped::{Places, destroy};
 use crate::completion::{CqInner, Departing, Orphan, Place};
 use crate::domain::DomainInner;
-use crate::error::{VerbError, note_leak};
 use crate::inflight::{PairStatus, RawPair, SharedCore};
 use crate::provider::reviewed::Teardown;
 use crate::sys::ibv_qp_state as raw_state;
+use crate::verb_error::{VerbError, note_leak};
 use std::{mem, sync::Arc};
 
 /// A pair that the program has let go of, and that the poller of its receives destroys.

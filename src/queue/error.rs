@@ -3,9 +3,9 @@
 use super::state::DeviceState;
 use crate::completion::{NoRoom, PollError};
 use crate::device::CompletionQueueId;
-use crate::error::VerbError;
 use crate::provider::reviewed::Promises;
 use crate::types::{Mtu, OutOfRange, PortNumber, Qpn, ReadDepth};
+use crate::verb_error::VerbError;
 use std::time::Duration;
 use std::{error, fmt};
 
@@ -278,7 +278,7 @@ impl<Q> fmt::Debug for DestroyError<Q> {
 }
 
 /// Requests were still in flight at the deadline. [`destroy`](crate::QueuePair::destroy) brings their memory back, and
-/// so does [`into_reset`](crate::QueuePair::into_reset) if [`reset_is_a_barrier`](crate::Promises::reset_is_a_barrier)
+/// so does [`into_reset`](crate::QueuePair::into_reset) if [`reset_is_a_barrier`](crate::device::Promises::reset_is_a_barrier)
 /// is true.
 #[derive(Debug, thiserror::Error)]
 #[error("{sends} sends and {receives} receives were not flushed{}", until(.source, *.timeout))]

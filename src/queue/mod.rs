@@ -1,49 +1,53 @@
-//! Queue pairs: their states, their transitions, and posting.
+//! Queue pairs: how one is made, connected, used, drained and ended.
+//!
+//! A [`QueuePair<B, S, T>`](QueuePair) has the brand of its domain, its [state](crate::state) and its
+//! [transport](crate::transport) as types. [`ProtectionDomain::reliable`](crate::ProtectionDomain::reliable) and its
+//! like make one in Reset; [`into_init`](QueuePair::into_init) binds it to a port; [`connect`](QueuePair::connect)
+//! takes the peer's [`Endpoint`] and brings the pair to Ready To Send. [`split`](QueuePair::split) makes a half for
+//! each of two threads, and [`AnyQueuePair`] holds a pair of any state in a struct field.
+//!
+//! ```
+//! use interlock::{Context, Limits};
+//!
+//! interlock::domain! { struct Docs; }
+//! let domain = Context::open("soft0")?.named_domain(Docs)?;
+//! let (queue, _poller) = domain.completion_queue(Limits::default().completions())?;
+//! let pair = domain.reliable(&queue, &Limits::default())?.into_init(&domain.context().active_port()?)?;
+//! let myself = pair.endpoint(); // a peer would be elsewhere
+//! let mut pair = pair.connect(&myself)?;
+//! pair.post_send(domain.buffer(8)?)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
-mod alter;
-mod any;
-mod attributes;
-mod batch;
+pub(crate) mod alter;
+pub(crate) mod any;
+pub(crate) mod attributes;
+pub(crate) mod batch;
 mod create;
-mod datagram;
+pub(crate) mod datagram;
 mod departing_pair;
 mod endpoint;
-mod error;
-mod halves;
+pub(crate) mod error;
+pub(crate) mod halves;
 mod local_port;
 mod pair;
 mod pair_post;
 pub mod request;
 mod session;
-mod shared;
-mod state;
-mod transport;
+pub(crate) mod shared;
+pub(crate) mod state;
+pub(crate) mod transport;
 mod unreliable;
 mod untyped;
 mod windows;
 
-pub use crate::inflight::{BatchCause, BatchError, PostAllCause, PostAllError, PostError, Posting, RequestFlaw};
-pub use alter::{QueuePairAttributes, SqdAttributes};
-pub use any::{AdvanceError, AnyQueuePair, Halted};
-pub use attributes::{
-    ConnectAttributes, DatagramInitAttributes, InitAttributes, Limits, PeerPath, PeerRights, RtrAttributes,
-    RtsAttributes, UnreliableRtrAttributes,
-};
-pub use batch::Batch;
-pub use datagram::{AddressError, AddressHandle, Addressed, AddressedParts, Recipient};
+pub use crate::inflight::Posting;
+pub(crate) use crate::inflight::{PostError, RequestFlaw};
+pub use any::{AnyQueuePair, Halted};
+pub use attributes::Limits;
 pub use endpoint::Endpoint;
-pub use error::{CreateError, DestroyError, DrainFailure, TransitionError, TransitionFailure, Undrained};
-pub use halves::{JoinHalvesError, OfDifferentPairs, ReceiveHalf, SendHalf};
+pub use halves::{ReceiveHalf, SendHalf};
 pub use pair::QueuePair;
-pub use request::{CarriesImmediate, FillMemory, Inline, RequestMemory, SendMemory, WorkRequest};
-pub use shared::{
-    Arrivals, Datagrams, DestroySharedError, Messages, Serves, SharedAttributes, SharedLimits, SharedReceiveQueue,
-};
-pub use state::{
-    Alterable, AlterableWhileDraining, DeviceState, Errored, GoesTo, Init, OnPort, PostReceive, PostSend,
-    ReadyToReceive, ReadyToSend, Reset, SendQueueDrain, SendQueueError, State,
-};
-pub use transport::{
-    Carries, Connected, Connectionless, OnShared, OwnReceives, Reliable, ReliableConnection, Transport, Unreliable,
-    UnreliableConnection, UnreliableDatagram,
-};
+pub(crate) use request::{RequestMemory, SendMemory, WorkRequest};
+pub(crate) use state::State;
+pub(crate) use transport::{Carries, ReliableConnection};

@@ -15,12 +15,12 @@ use crate::completion::{Completion, CqInner, Poller};
 use crate::device::LinkLayer;
 use crate::domain::brand::Branded;
 use crate::domain::{Brand, DomainInner};
-use crate::error::VerbError;
 use crate::inflight::SharedCore;
 use crate::inflight::{Status, WorkRequest};
 use crate::queue::Endpoint;
 use crate::sys::{ibv_qp_attr_mask as Mask, ibv_qp_state as raw_state, ibv_qp_type};
 use crate::types::{Psn, Qpn, ReadDepth};
+use crate::verb_error::VerbError;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -170,8 +170,8 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         Ok(DeviceState::from_raw(self.inner.core.query(Mask::IBV_QP_STATE)?.qp_state))
     }
 
-    /// From Reset to Init, on a port: a `&Port` for the usual, or [`InitAttributes`](crate::InitAttributes)
-    /// ([`DatagramInitAttributes`](crate::DatagramInitAttributes) for datagrams).
+    /// From Reset to Init, on a port: a `&Port` for the usual, or [`InitAttributes`](crate::attributes::InitAttributes)
+    /// ([`DatagramInitAttributes`](crate::attributes::DatagramInitAttributes) for datagrams).
     ///
     /// `ibv_modify_qp(3)`. After a reset the first packet sequence number is a new one: exchange
     /// [`endpoint`](Self::endpoint)s again.
@@ -251,8 +251,8 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     ///
     /// # Errors
     ///
-    /// [`ResetInFlight`](crate::TransitionFailure::ResetInFlight) and
-    /// [`ResetShared`](crate::TransitionFailure::ResetShared): with this provider, a reset does not end what the pair
+    /// [`ResetInFlight`](crate::error::TransitionFailure::ResetInFlight) and
+    /// [`ResetShared`](crate::error::TransitionFailure::ResetShared): with this provider, a reset does not end what the pair
     /// has in flight. Or the device refused. The device is asked twice, for the sake of soft-RoCE, so the pair may have
     /// been reset all the same: reset it again, or destroy it.
     #[doc(alias = "ibv_modify_qp")]
@@ -267,7 +267,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     ///
     /// `ibv_destroy_qp(3)`. What was in flight comes out of the poller as failures with [`Status::Destroyed`]: poll
     /// until it gives nothing more. Not every provider allows a destroy at any time. Where
-    /// [`pairs_end_at_once`](crate::Promises::pairs_end_at_once) is false, `Ok` means that the pair went to Error and
+    /// [`pairs_end_at_once`](crate::device::Promises::pairs_end_at_once) is false, `Ok` means that the pair went to Error and
     /// now belongs to its poller: go on polling. What was in flight comes out as flushed, and then the poller destroys
     /// the pair.
     ///

@@ -14,7 +14,7 @@ use std::convert::identity;
 
 /// Posting, in the states and on the transports that allow it.
 impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
-    /// Posts a receive: a [`Buffer`] or a [`BufferList`](crate::BufferList) takes the next message, all of its
+    /// Posts a receive: a [`Buffer`] or a [`BufferList`](crate::memory::BufferList) takes the next message, all of its
     /// capacity.
     ///
     /// `ibv_post_recv(3)`. The device owns the buffer until its completion.
@@ -200,7 +200,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     ///
     /// # Errors
     ///
-    /// As [`post_send`](Self::post_send); [`RequestFlaw::NoAtomicWrites`](crate::RequestFlaw::NoAtomicWrites).
+    /// As [`post_send`](Self::post_send); [`RequestFlaw::NoAtomicWrites`](crate::error::RequestFlaw::NoAtomicWrites).
     #[doc(alias = "ibv_wr_atomic_write")]
     pub fn post_atomic_write<A: PeerMayWrite>(
         &mut self,

@@ -337,7 +337,7 @@ impl WorkRequest<Inline<'static>, AtomicWrite> {
     /// Writes `value` to the word at the start of `target`, in the byte order of this machine. Whoever reads the word
     /// sees the old value or all of `value`. It needs no memory, and no receive of the peer.
     ///
-    /// For queue pairs with [`Posting::AtomicWrites`](crate::Posting::AtomicWrites). The peer serves it as it serves
+    /// For queue pairs with [`Posting::AtomicWrites`](crate::queue::Posting::AtomicWrites). The peer serves it as it serves
     /// reads, so the peer's responder depth must not be 0.
     #[doc(alias = "IBV_WR_ATOMIC_WRITE")]
     #[doc(alias = "ibv_wr_atomic_write")]
@@ -394,7 +394,7 @@ impl<M, K> WorkRequest<M, K> {
     /// Makes no completion of its own on success: the request comes out before that of a later signalled request of the
     /// queue.
     ///
-    /// It is signalled all the same where [`sends_may_be_unsignalled`](crate::Promises::sends_may_be_unsignalled) is
+    /// It is signalled all the same where [`sends_may_be_unsignalled`](crate::device::Promises::sends_may_be_unsignalled) is
     /// false, and where it takes the last free slot, so that the queue cannot lock up.
     #[doc(alias = "IBV_SEND_SIGNALED")]
     #[inline(always)]
@@ -433,7 +433,7 @@ impl<M, K> WorkRequest<M, K> {
     }
 
     /// The memory. Of a request to [`send_to`](WorkRequest::send_to), the memory with its recipient, as
-    /// [`AddressedParts`](crate::AddressedParts).
+    /// [`AddressedParts`](crate::datagram::AddressedParts).
     #[allow(private_bounds, reason = "sealed")]
     pub fn into_memory(self) -> M::Memory
     where

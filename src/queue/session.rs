@@ -3,9 +3,9 @@
 use super::attributes::Limits;
 use super::error::CreateError;
 use crate::device::ContextInner;
-use crate::error::VerbError;
 use crate::inflight::{Posting, raw_pair};
 use crate::sys;
+use crate::verb_error::VerbError;
 
 /// Checks that the provider keeps to `ibv_wr_post(3)` for requests with that many elements, and that the device has
 /// atomic writes if they are asked for.

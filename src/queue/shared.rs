@@ -9,12 +9,12 @@ use crate::completion::CompletionQueue;
 use crate::device::SharedReceiveQueueId;
 use crate::domain::brand::Branded;
 use crate::domain::{Brand, DomainInner, ProtectionDomain};
-use crate::error::VerbError;
 use crate::inflight::{
     Entry, HEADER_BYTES, MAX_SHARED, PostError, RequestFlaw, SharedCore, SharedPoster, WorkId, raw_pair,
 };
 use crate::memory::Buffer;
 use crate::sys::{self, ibv_srq_attr_mask as Mask};
+use crate::verb_error::VerbError;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use std::sync::Arc;
 #[doc(alias = "ibv_srq_attr")]
 pub struct SharedLimits {
     /// At first: 1 to the device's
-    /// [`max_shared_receive_depth`](crate::DeviceAttributes::max_shared_receive_depth), and 2^20.
+    /// [`max_shared_receive_depth`](crate::device::DeviceAttributes::max_shared_receive_depth), and 2^20.
     #[doc(alias = "max_wr")]
     pub receives: u32,
     /// The most that [`resize`](SharedReceiveQueue::resize) can set. A number below `receives` counts as `receives`.
@@ -55,7 +55,7 @@ impl<B: Brand> ProtectionDomain<B> {
     /// # Errors
     ///
     /// [`CreateError`]: limits that the device does not have; [`NoSharedReceives`](CreateError::NoSharedReceives) if
-    /// [`shared_receive_queues`](crate::Promises::shared_receive_queues) is false.
+    /// [`shared_receive_queues`](crate::device::Promises::shared_receive_queues) is false.
     #[doc(alias = "ibv_create_srq")]
     pub fn shared_receive_queue(&self, limits: &SharedLimits) -> Result<SharedReceiveQueue<B>, CreateError> {
         SharedReceiveQueue::create(&self.inner, limits)
@@ -74,7 +74,9 @@ impl<B: Brand> ProtectionDomain<B> {
     /// Two queue pairs with one stock of receives:
     ///
     /// ```
-    /// use interlock::{Context, Limits, Qkey, SharedLimits, Work};
+    /// use interlock::{Context, Limits, Work};
+    /// use interlock::number::Qkey;
+    /// use interlock::shared::SharedLimits;
     /// use std::time::Duration;
     /// interlock::domain! { struct Docs; }
     ///
@@ -189,7 +191,8 @@ impl sealed::Serves<UnreliableDatagram> for Datagrams {}
 /// Two connections, and one stock of receives for both:
 ///
 /// ```
-/// use interlock::{Context, Limits, SharedLimits};
+/// use interlock::{Context, Limits};
+/// use interlock::shared::SharedLimits;
 /// use std::time::Duration;
 /// interlock::domain! { struct Docs; }
 ///
@@ -426,7 +429,7 @@ impl<B: Brand, A: Arrivals> SharedReceiveQueue<B, A> {
     /// # Errors
     ///
     /// As [`reliable`](Self::reliable); [`CreateError::TwoQueues`] where not
-    /// [`pairs_may_have_two_queues`](crate::Promises::pairs_may_have_two_queues).
+    /// [`pairs_may_have_two_queues`](crate::device::Promises::pairs_may_have_two_queues).
     pub fn reliable_on(
         &self,
         sends: &CompletionQueue<B>,

@@ -34,7 +34,7 @@ pub(super) use sealed::Init;
 /// |---|---|---|---|---|---|
 /// | [`ReliableConnection`] | yes | yes | yes | yes | yes |
 /// | [`UnreliableConnection`] | yes | yes | | yes | messages may be lost |
-/// | [`UnreliableDatagram`] | to a [`Recipient`](crate::Recipient) | | | | messages may be lost |
+/// | [`UnreliableDatagram`] | to a [`Recipient`](crate::datagram::Recipient) | | | | messages may be lost |
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a transport",
     note = "the transports are `ReliableConnection`, `UnreliableConnection` and `UnreliableDatagram`"
@@ -87,7 +87,7 @@ impl sealed::Sealed for UnreliableDatagram {
 }
 
 /// The transport `T`, of a pair that has no receive queue of its own. It receives from a
-/// [`SharedReceiveQueue`](crate::SharedReceiveQueue), which makes such pairs.
+/// [`SharedReceiveQueue`](crate::shared::SharedReceiveQueue), which makes such pairs.
 #[derive(Debug)]
 pub struct OnShared<T>(Infallible, PhantomData<fn() -> T>);
 

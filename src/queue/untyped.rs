@@ -7,7 +7,6 @@ use super::local_port::LocalPort;
 use super::state::{Reset, State};
 use crate::completion::{Attached, CqInner, Orphan, Place, SharedReceiver};
 use crate::domain::{Blocks, DomainInner};
-use crate::error::{VerbError, note_leak};
 use crate::inflight::ledger::{Detour, Origin, Poster, Retirer, ledger};
 use crate::inflight::{
     Entry, PairStatus, QueueKind, RawPair, ReceiveQueue, SendQueue, SharedCore, Status, polling_lock, raw_pair,
@@ -15,6 +14,7 @@ use crate::inflight::{
 use crate::provider::reviewed::Teardown;
 use crate::sys::{self, ibv_qp_attr_mask as Mask};
 use crate::types::{Psn, Qpn, ReadDepth};
+use crate::verb_error::{VerbError, note_leak};
 use std::mem;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, MutexGuard};

@@ -6,11 +6,11 @@ use super::request::{BindWindow, Revoke, SendInvalidating, SendMemory};
 use super::state::{PostSend, State};
 use super::transport::{Carries, Transport};
 use crate::domain::Brand;
-use crate::error::VerbError;
 use crate::inflight::{PostError, WorkId};
 use crate::memory::{
     Bindable, BoundWindow, Exposed, RemoteWindow, Type2, Window, WindowRights, WindowType, window_of_pair,
 };
+use crate::verb_error::VerbError;
 
 /// Memory windows, on the transports that have them.
 impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
@@ -44,7 +44,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     /// # Errors
     ///
     /// [`PostError`] gives both back, but for [`PostError::Uncertain`], which any failure of `ibv_bind_mw` is.
-    /// [`RequestFlaw::WindowOverPart`](crate::RequestFlaw::WindowOverPart): the device does not keep peers within a
+    /// [`RequestFlaw::WindowOverPart`](crate::error::RequestFlaw::WindowOverPart): the device does not keep peers within a
     /// window, so it takes a whole region.
     #[doc(alias = "IBV_WR_BIND_MW")]
     #[doc(alias = "ibv_bind_mw")]
@@ -70,7 +70,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     ///
     /// # Errors
     ///
-    /// As [`post_bind`](Self::post_bind). [`RequestFlaw::NoBarrier`](crate::RequestFlaw::NoBarrier): the end of a
+    /// As [`post_bind`](Self::post_bind). [`RequestFlaw::NoBarrier`](crate::error::RequestFlaw::NoBarrier): the end of a
     /// window gives no memory back on this device, or does harm; [`dealloc`](BoundWindow::dealloc) it.
     #[doc(alias = "IBV_WR_LOCAL_INV")]
     #[doc(alias = "ibv_bind_mw")]
@@ -88,11 +88,11 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     /// Sends what is filled of `memory`, and ends the peer's window with it.
     ///
     /// `ibv_post_send(3)` with `IBV_WR_SEND_WITH_INV`, fenced: after all earlier reads and atomics of the queue. The
-    /// peer's receive says so: [`Received::invalidated`](crate::Received::invalidated).
+    /// peer's receive says so: [`Received::invalidated`](crate::completion::Received::invalidated).
     ///
     /// # Errors
     ///
-    /// As [`post_send`](Self::post_send). [`RequestFlaw::NoBarrier`](crate::RequestFlaw::NoBarrier): the local device
+    /// As [`post_send`](Self::post_send). [`RequestFlaw::NoBarrier`](crate::error::RequestFlaw::NoBarrier): the local device
     /// is not reviewed for it.
     #[doc(alias = "IBV_WR_SEND_WITH_INV")]
     pub fn post_send_invalidating<M: SendMemory<B>, A: Exposed>(

@@ -10,11 +10,14 @@ mod scopes;
 mod threads;
 mod verbs;
 
+use interlock::error::CreateError;
+use interlock::memory::BufferList;
+use interlock::shared::{Messages, SharedLimits, SharedReceiveQueue};
 use interlock::soft::{Fabric, Fault, Profile, Verb};
+use interlock::transport::OnShared;
 use interlock::{
-    Buffer, BufferList, CompletionQueue, Context, CreateError, Inline, Limits, Messages, OnShared, Poller, Port,
-    PostError, ProtectionDomain, QueuePair, ReadyToSend, ReliableConnection, RemoteReadWrite, SharedLimits,
-    SharedReceiveQueue, Work, WorkRequest,
+    Buffer, CompletionQueue, Context, Inline, Limits, Poller, Port, PostError, ProtectionDomain, QueuePair,
+    ReadyToSend, ReliableConnection, RemoteReadWrite, Work, WorkRequest,
 };
 use std::collections::HashSet;
 use std::fmt::Debug;
@@ -25,7 +28,7 @@ use support::Random;
 use support::steps::{self, Program};
 
 const LIMITS: Limits =
-    Limits { sends: 8, receives: 8, inline_bytes: 32, elements: 3, posting: interlock::Posting::List };
+    Limits { sends: 8, receives: 8, inline_bytes: 32, elements: 3, posting: interlock::queue::Posting::List };
 const PATIENCE: Duration = Duration::from_secs(3);
 
 const NAMED: [Profile; 9] = [

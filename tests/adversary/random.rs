@@ -2,11 +2,14 @@
 //! that the program has does not change by itself, and the library makes no call that the provider need not support.
 
 use super::{connected, for_programs, objects_die, posts_fail, profiles, rounds, shared_queue};
+use interlock::memory::BufferList;
+use interlock::request::PostedMemory;
+use interlock::shared::{Messages, SharedLimits, SharedReceiveQueue};
 use interlock::soft::{Fabric, Profile};
+use interlock::transport::OnShared;
 use interlock::{
-    Brand, Buffer, BufferList, Completion, CompletionQueue, Context, Inline, Limits, MemoryRegion, Messages, OnShared,
-    Poller, Port, PostedMemory, ProtectionDomain, QueuePair, ReadyToSend, ReliableConnection, RemoteAll, RemoteRegion,
-    SharedLimits, SharedReceiveQueue, UnreliableConnection, WorkRequest,
+    Brand, Buffer, Completion, CompletionQueue, Context, Inline, Limits, MemoryRegion, Poller, Port, ProtectionDomain,
+    QueuePair, ReadyToSend, ReliableConnection, RemoteAll, RemoteRegion, UnreliableConnection, WorkRequest,
 };
 use std::collections::HashSet;
 use std::thread;
@@ -16,7 +19,7 @@ use support::steps::{Program, Step};
 
 const BYTES: usize = 48;
 const LIMITS: Limits =
-    Limits { sends: 6, receives: 6, inline_bytes: 16, elements: 3, posting: interlock::Posting::List };
+    Limits { sends: 6, receives: 6, inline_bytes: 16, elements: 3, posting: interlock::queue::Posting::List };
 
 /// A buffer of the program, and what is in it.
 struct Mine<B> {
@@ -251,7 +254,7 @@ impl<B: Brand> World<'_, B> {
 
     /// Takes a pair through Error and Reset, as far as the device allows, and destroys it.
     fn end_slowly(&mut self, at: usize) {
-        fn end<B: Brand, T: interlock::Transport>(pair: QueuePair<B, ReadyToSend, T>) {
+        fn end<B: Brand, T: interlock::transport::Transport>(pair: QueuePair<B, ReadyToSend, T>) {
             if let Ok(pair) = pair.into_error()
                 && let Ok(pair) = pair.into_reset()
             {

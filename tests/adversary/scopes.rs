@@ -1,8 +1,10 @@
 //! Scopes on every profile: whatever the closure does, nothing changes borrowed memory once its scope is over.
 use super::profiles;
+use interlock::attributes::ConnectAttributes;
+use interlock::queue::Posting;
 use interlock::scope::{Exclusive, InScopeError};
 use interlock::soft::Fabric;
-use interlock::{ConnectAttributes, Context, Inline, Limits, Posting, RemoteAll};
+use interlock::{Context, Inline, Limits, RemoteAll};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 use support::Random;

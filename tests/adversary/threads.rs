@@ -1,10 +1,13 @@
 //! Pollers, posters, halves, shared queues and ends of pairs on threads of their own.
 
 use super::profiles;
+use interlock::queue::Posting;
+use interlock::request::PostedMemory;
+use interlock::shared::{Messages, SharedLimits, SharedReceiveQueue};
 use interlock::soft::{Fabric, Profile};
 use interlock::{
-    Buffer, Checked, Completion, CompletionQueue, Context, Inline, Limits, Messages, Poller, Port, PostedMemory,
-    Posting, ProtectionDomain, QueuePair, RemoteAll, RemoteRegion, SharedLimits, SharedReceiveQueue, WorkRequest,
+    Buffer, Checked, Completion, CompletionQueue, Context, Inline, Limits, Poller, Port, ProtectionDomain, QueuePair,
+    RemoteAll, RemoteRegion, WorkRequest,
 };
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};

@@ -1,10 +1,14 @@
 //! Random programs whose verbs fail at random, on every profile. A buffer comes back at most once, and does not change
 //! after that.
 use super::{for_programs, profiles, rounds};
+use interlock::queue::Posting;
+use interlock::request::PostedMemory;
+use interlock::shared::SharedLimits;
 use interlock::soft::{Fabric, Fault, Profile, Verb};
+use interlock::transport::OnShared;
 use interlock::{
-    Buffer, Checked, Completion, CompletionQueue, Context, Limits, OnShared, Poller, PostedMemory, Posting, QueuePair,
-    ReadyToSend, ReliableConnection, RemoteAll, SharedLimits,
+    Buffer, Checked, Completion, CompletionQueue, Context, Limits, Poller, QueuePair, ReadyToSend, ReliableConnection,
+    RemoteAll,
 };
 use std::collections::HashSet;
 use std::time::{Duration, Instant};

@@ -2,8 +2,9 @@
 //! still use stays, and nothing else does.
 
 use super::{DEPTH, LIMITS, Stage, all, fails, fails_for_ever, settle, small};
+use interlock::error::{CreateError, NamedDomainError};
 use interlock::soft::{Fabric, Fault, Verb};
-use interlock::{Context, CreateError, LocalWrite, NamedDomainError, QueuePair, Reset, Work};
+use interlock::{Context, LocalWrite, QueuePair, Reset, Work};
 use std::mem;
 use support::Queues;
 
@@ -223,7 +224,7 @@ fn an_address_handle_never_ends_before_its_requests_nor_outlives_their_queues() 
         let open = |pair: QueuePair<_, Reset, _>| pair.into_init(&port).unwrap().open().unwrap();
         let mut pair = open(domain.datagram(&queue, &LIMITS).unwrap());
         let send = |pair: &mut QueuePair<_, _, _>| {
-            let myself = domain.recipient(&port, &pair.endpoint(), interlock::Qkey::USUAL).unwrap();
+            let myself = domain.recipient(&port, &pair.endpoint(), interlock::number::Qkey::USUAL).unwrap();
             let _ = pair.post_send_to(small(&domain), &myself).unwrap();
         };
         send(&mut pair);

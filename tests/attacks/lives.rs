@@ -2,10 +2,13 @@
 //! requests of the life before.
 
 use super::{DEPTH, LIMITS, Stage, all, connect, fails, join, settle, small};
+use interlock::error::{CreateError, TransitionFailure};
+use interlock::number::Qkey;
+use interlock::queue::Posting;
 use interlock::soft::{Fabric, Fault, Verb};
+use interlock::state::DeviceState;
 use interlock::{
-    AnyQueuePair, Completion, Context, CreateError, DeviceState, Limits, PostError, Posting, Qkey, QueuePair,
-    RemoteWrite, Reset, Status, TransitionFailure, Work, WorkRequest,
+    AnyQueuePair, Completion, Context, Limits, PostError, QueuePair, RemoteWrite, Reset, Status, Work, WorkRequest,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};

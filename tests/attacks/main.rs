@@ -19,11 +19,10 @@ mod memory;
 mod polling;
 mod posting;
 
+use interlock::attributes::ConnectAttributes;
+use interlock::number::RetryCount;
 use interlock::soft::{Fabric, Fault, Verb};
-use interlock::{
-    Brand, Buffer, Completion, CompletionQueue, ConnectAttributes, Init, Limits, Poller, Port, ProtectionDomain,
-    QueuePair, RetryCount,
-};
+use interlock::{Brand, Buffer, Completion, CompletionQueue, Init, Limits, Poller, Port, ProtectionDomain, QueuePair};
 use support::Queues;
 
 /// Two connected pairs of depth 4 on one completion queue of a manual fabric, where nothing moves until `run` is
@@ -40,7 +39,7 @@ struct Stage<B> {
 
 const DEPTH: u32 = 4;
 const LIMITS: Limits =
-    Limits { sends: DEPTH, receives: DEPTH, inline_bytes: 64, elements: 1, posting: interlock::Posting::List };
+    Limits { sends: DEPTH, receives: DEPTH, inline_bytes: 64, elements: 1, posting: interlock::queue::Posting::List };
 
 impl<B: Brand> Stage<B> {
     fn new(fabric: Fabric, domain: ProtectionDomain<B>) -> Self {

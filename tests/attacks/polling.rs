@@ -1,8 +1,9 @@
 //! Pollers, waits and drains: each completion comes once, and no wait lasts longer than it was told.
 
 use super::{DEPTH, LIMITS, Stage, all, assert_disjoint, connect, fails, join, settle, small};
+use interlock::error::PollError;
 use interlock::soft::{Fabric, Fault, Verb};
-use interlock::{Completion, CompletionQueue, Context, PollError, RemoteWrite, Status};
+use interlock::{Completion, CompletionQueue, Context, RemoteWrite, Status};
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};

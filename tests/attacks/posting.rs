@@ -2,11 +2,11 @@
 //! with the device or with the program.
 
 use super::{DEPTH, LIMITS, all, assert_disjoint, fails, join, settle, small};
+use interlock::error::{BatchError, PostAllError};
+use interlock::queue::Posting;
+use interlock::request::PostedMemory;
 use interlock::soft::{Fault, Verb};
-use interlock::{
-    BatchError, Limits, PostAllError, PostError, PostedMemory, Posting, RemoteAll, RemoteRead, RemoteWrite, Status,
-    WorkId, WorkRequest,
-};
+use interlock::{Limits, PostError, RemoteAll, RemoteRead, RemoteWrite, Status, WorkId, WorkRequest};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use support::Queues;
 

@@ -1,6 +1,8 @@
 //! Datagrams.
 
-use interlock::{AddressError, Gid, PeerPath};
+use interlock::Gid;
+use interlock::attributes::PeerPath;
+use interlock::error::AddressError;
 
 /// On Ethernet there is no way to a peer without a GID.
 #[test]

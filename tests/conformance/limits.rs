@@ -1,6 +1,10 @@
 //! Limits, and what names a port.
 
-use interlock::{BufferList, CreateError, GidKind, Limits, PostError, RemoteWrite, SharedLimits};
+use interlock::device::GidKind;
+use interlock::error::CreateError;
+use interlock::memory::BufferList;
+use interlock::shared::SharedLimits;
+use interlock::{Limits, PostError, RemoteWrite};
 use std::net::IpAddr;
 
 /// What was asked for is there, and is what the library goes by, however much more the device has.

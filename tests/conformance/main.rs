@@ -28,7 +28,9 @@ mod regions;
 mod shared;
 mod states;
 
-use interlock::{Endpoint, PeerPath, Psn, RnrTimer, RtrAttributes, RtsAttributes};
+use interlock::Endpoint;
+use interlock::attributes::{PeerPath, RtrAttributes, RtsAttributes};
+use interlock::number::{Psn, RnrTimer};
 use support::{Link, failure, message, next};
 
 /// Long enough for what does not come.

@@ -1,10 +1,10 @@
 //! Operations.
 
 use crate::{WHILE, message, next};
-use interlock::{
-    BufferList, ConnectAttributes, Limits, PostError, RemoteAtomic, RemoteRead, RemoteWrite, RequestFlaw, Work,
-    WorkRequest,
-};
+use interlock::attributes::ConnectAttributes;
+use interlock::error::RequestFlaw;
+use interlock::memory::BufferList;
+use interlock::{Limits, PostError, RemoteAtomic, RemoteRead, RemoteWrite, Work, WorkRequest};
 use support::{Link, PATIENCE, deviates, unless_refused};
 
 /// The result of an atomic takes 8 bytes, no more and no less.

@@ -1,7 +1,8 @@
 //! Posting in each state, and what becomes of it.
 
 use crate::{WHILE, failure, from, message, next};
-use interlock::{DeviceState, Limits, RemoteWrite, Status, WorkRequest};
+use interlock::state::DeviceState;
+use interlock::{Limits, RemoteWrite, Status, WorkRequest};
 use support::{PATIENCE, eventually};
 
 /// A receive of Init takes a message while its pair is still in Ready To Receive.

@@ -1,9 +1,12 @@
 //! What a peer may not do. Its records of granted memory are bytes, so they can say anything.
 
 use crate::{failure, from, message, next, sending};
+use interlock::access::Exposed;
+use interlock::attributes::{ConnectAttributes, InitAttributes, PeerRights};
+use interlock::number::Psn;
+use interlock::state::DeviceState;
 use interlock::{
-    Brand, ConnectAttributes, DeviceState, Exposed, InitAttributes, Limits, PeerRights, Psn, RemoteAll, RemoteAtomic,
-    RemoteRead, RemoteReadWrite, RemoteRegion, RemoteWrite, Status,
+    Brand, Limits, RemoteAll, RemoteAtomic, RemoteRead, RemoteReadWrite, RemoteRegion, RemoteWrite, Status,
 };
 use std::time::{Duration, Instant};
 use support::{Link, PATIENCE, deviates, eventually};
@@ -121,7 +124,8 @@ fn c103_a_peer_that_serves_no_reads_refuses_them() {
     let left = domain.reliable(&queue, &Limits::default()).unwrap().into_init(&port).unwrap();
     let right = domain.reliable(&queue, &Limits::default()).unwrap().into_init(&port).unwrap();
     let mut left = left.connect(&right.endpoint()).unwrap();
-    let none = interlock::RtrAttributes { responder_depth: 0.try_into().unwrap(), ..from(&left.endpoint()) };
+    let none =
+        interlock::attributes::RtrAttributes { responder_depth: 0.try_into().unwrap(), ..from(&left.endpoint()) };
     let _right = right.into_rtr(&none).unwrap();
     let region = domain.register::<RemoteRead, _>(vec![0_u64; 1]).unwrap();
     left.post_read(domain.buffer(8).unwrap(), &region.remote()).unwrap();
@@ -172,7 +176,7 @@ fn c111_packet_numbers_that_do_not_match_are_given_up() {
     let psn = left.psn();
     let mut left = left.into_rtr(&from(&right.endpoint())).unwrap().into_rts(&sending(psn)).unwrap();
     let other = Psn::new(psn.value().wrapping_sub(100) & 0xff_ffff).unwrap();
-    let attr = interlock::RtrAttributes { receive_psn: other, ..from(&left.endpoint()) };
+    let attr = interlock::attributes::RtrAttributes { receive_psn: other, ..from(&left.endpoint()) };
     let right = right.into_rtr(&attr).unwrap();
     left.post_send(domain.buffer(8).unwrap()).unwrap();
     assert_eq!(failure(&mut poller).status, Status::RetryExceeded);

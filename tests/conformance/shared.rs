@@ -1,10 +1,10 @@
 //! Asynchronous events of shared receive queues.
 
 use crate::{WHILE, message, next};
-use interlock::{
-    AsyncEvent, Brand, Limits, OnShared, Poller, ProtectionDomain, QueuePair, QueuePairEvent, ReadyToSend,
-    ReliableConnection, SharedLimits, SharedReceiveQueue, SharedReceiveQueueEvent,
-};
+use interlock::event::{AsyncEvent, QueuePairEvent, SharedReceiveQueueEvent};
+use interlock::shared::{SharedLimits, SharedReceiveQueue};
+use interlock::transport::OnShared;
+use interlock::{Brand, Limits, Poller, ProtectionDomain, QueuePair, ReadyToSend, ReliableConnection};
 use support::{PATIENCE, Promise, deviates, lacks};
 
 /// A client, and a server that receives from a shared queue.

@@ -1,7 +1,10 @@
 //! States of queue pairs.
 
 use crate::{WHILE, failure, from, message, next, sending};
-use interlock::{DeviceState, InitAttributes, Limits, PeerRights, PostError, RemoteWrite, Status, TransitionFailure};
+use interlock::attributes::{InitAttributes, PeerRights};
+use interlock::error::TransitionFailure;
+use interlock::state::DeviceState;
+use interlock::{Limits, PostError, RemoteWrite, Status};
 use support::{Link, PATIENCE, deviates, eventually};
 
 /// Step by step, and each time the device says the same as the type.

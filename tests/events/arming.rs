@@ -1,8 +1,10 @@
 //! One arming makes one event, for any completion or for solicited ones, and no event is lost.
 
 use super::{Edges, SOON, WHILE, arm, message, sleeps};
+use interlock::completion::{Armed, Wait, WakeFor};
+use interlock::error::WaitError;
 use interlock::soft::Fabric;
-use interlock::{Armed, Completion, Context, Limits, RemoteReadWrite, Status, Wait, WaitError, WakeFor, WorkRequest};
+use interlock::{Completion, Context, Limits, RemoteReadWrite, Status, WorkRequest};
 use std::time::{Duration, Instant};
 use support::{Link, PATIENCE, Queues, next, own_device};
 

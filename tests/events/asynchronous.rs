@@ -1,15 +1,16 @@
 //! Asynchronous events: of pairs, ports and devices.
 
 use super::{SOON, arm, message};
+use interlock::completion::WakeFor;
+use interlock::error::{EventsError, PollError, ResizeError};
+use interlock::event::{AsyncEvent, AsyncEvents, PortEvent, QueuePairEvent};
 use interlock::soft::{Fabric, Fault};
-use interlock::{
-    AsyncEvent, AsyncEvents, Brand, Context, DeviceState, EventsError, Limits, PollError, PortEvent, QueuePair,
-    QueuePairEvent, RemoteReadWrite, ResizeError, Status, WakeFor,
-};
+use interlock::state::DeviceState;
+use interlock::{Brand, Context, Limits, QueuePair, RemoteReadWrite, Status};
 use std::time::{Duration, Instant};
 use support::{Link, PATIENCE, Queues, context, next, own_device};
 
-fn drained<B: Brand>(events: &mut AsyncEvents, pair: &QueuePair<B, interlock::SendQueueDrain>) {
+fn drained<B: Brand>(events: &mut AsyncEvents, pair: &QueuePair<B, interlock::state::SendQueueDrain>) {
     let expected = AsyncEvent::OfQueuePair(pair.number(), QueuePairEvent::SendQueueDrained);
     assert_eq!(events.next(SOON).unwrap(), Some(expected));
 }

@@ -1,7 +1,9 @@
 //! One channel tells of several completion queues.
 
 use super::{Edges, SOON, WHILE, arm};
-use interlock::{Brand, Limits, PostError, ProtectionDomain, QueuePair, WaitError, WakeFor};
+use interlock::completion::WakeFor;
+use interlock::error::WaitError;
+use interlock::{Brand, Limits, PostError, ProtectionDomain, QueuePair};
 use std::time::Duration;
 use support::{PATIENCE, Queues, context, next, on_hardware};
 

@@ -14,7 +14,9 @@ mod asynchronous;
 mod channels;
 mod queues;
 
-use interlock::{Armed, Brand, Poller, Readiness, WakeFor, WorkRequest};
+use interlock::completion::{Armed, WakeFor};
+use interlock::event::Readiness;
+use interlock::{Brand, Poller, WorkRequest};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 use support::{Link, Promise, lacks};

@@ -1,11 +1,11 @@
 //! Completion queues: their size, the order of completions, resizing, and the end of a queue.
 
 use super::{SOON, WHILE, message};
+use interlock::error::{PollError, ResizeError};
+use interlock::event::{AsyncEvent, QueuePairEvent};
 use interlock::soft::{Fabric, Fault, Verb};
-use interlock::{
-    AsyncEvent, DeviceState, Limits, PollError, PostError, QueuePairEvent, RemoteReadWrite, ResizeError, Status,
-    WorkRequest,
-};
+use interlock::state::DeviceState;
+use interlock::{Limits, PostError, RemoteReadWrite, Status, WorkRequest};
 use support::{Link, PATIENCE, Queues, all, context, next, own_device};
 
 /// C112: a completion queue has room for one entry or more. C113: it has room for no more than the device allows.

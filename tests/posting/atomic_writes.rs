@@ -1,10 +1,10 @@
 //! Atomic writes, on devices that have them.
 
 use super::{WAYS, link};
-use interlock::{
-    Brand, CreateError, Limits, Operation, PostError, PostedMemory, Posting, ProtectionDomain, RemoteAll, RemoteWrite,
-    RequestFlaw, Status, Work, WorkRequest,
-};
+use interlock::error::{CreateError, RequestFlaw};
+use interlock::queue::Posting;
+use interlock::request::{Operation, PostedMemory};
+use interlock::{Brand, Limits, PostError, ProtectionDomain, RemoteAll, RemoteWrite, Status, Work, WorkRequest};
 use support::{Link, PATIENCE, context, message, next};
 
 /// Two pairs with atomic writes; `None` if the device has none. Soft-RoCE of Linux 6.12 has them.

@@ -1,9 +1,9 @@
 //! Many requests in one call: what a batch hands over, what it gives back, and in which order.
 
 use super::{WAYS, link, pattern, post_all, success_of};
-use interlock::{
-    Brand, Buffer, Inline, Operation, Poller, PostError, RemoteAll, RemoteWrite, RequestFlaw, Work, WorkRequest,
-};
+use interlock::error::RequestFlaw;
+use interlock::request::Operation;
+use interlock::{Brand, Buffer, Inline, Poller, PostError, RemoteAll, RemoteWrite, Work, WorkRequest};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use support::{Link, PATIENCE, context, message, next};
 

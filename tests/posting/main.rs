@@ -4,9 +4,12 @@ mod atomic_writes;
 mod batches;
 mod operations;
 
+use interlock::error::{CreateError, PostAllError};
+use interlock::queue::Posting;
+use interlock::request::SendMemory;
+use interlock::transport::Carries;
 use interlock::{
-    Brand, Carries, CreateError, Limits, Poller, PostAllError, PostError, Posting, ProtectionDomain, QueuePair,
-    ReliableConnection, SendMemory, Success, WorkId, WorkRequest,
+    Brand, Limits, Poller, PostError, ProtectionDomain, QueuePair, ReliableConnection, Success, WorkId, WorkRequest,
 };
 use support::{Link, next};
 

@@ -1,7 +1,11 @@
 //! Each operation of each transport, one request at a time or in a batch.
 
 use super::{INLINE, WAYS, link, link_with, pattern, success_of};
-use interlock::{BufferList, Inline, Limits, PostError, PostedMemory, Posting, Qkey, RemoteAll, Work, WorkRequest};
+use interlock::memory::BufferList;
+use interlock::number::Qkey;
+use interlock::queue::Posting;
+use interlock::request::PostedMemory;
+use interlock::{Inline, Limits, PostError, RemoteAll, Work, WorkRequest};
 use support::{context, message, next, on_hardware};
 
 #[test]

@@ -2,11 +2,14 @@
 //! writes to memory that it was granted, and to memory that it was not.
 
 use crate::{Device, Effort, Random, Stage, for_programs, patient};
+use interlock::access::Windowed;
+use interlock::memory::{Lapsed, Lease, Pages, SplitRegion};
+use interlock::request::PostedMemory;
 use interlock::soft::{Fault, Verb};
+use interlock::window::{BoundWindow, Type2};
 use interlock::{
-    AnyQueuePair, BoundWindow, Brand, Buffer, CompletionQueue, Failure, Lapsed, Lease, Limits, LocalWrite,
-    MemoryRegion, Pages, Poller, Port, PostError, PostedMemory, ProtectionDomain, QueuePair, ReadyToSend, RemoteAll,
-    RemoteRead, RemoteRegion, Reset, SplitRegion, Status, Type2, Windowed, Work, WorkId,
+    AnyQueuePair, Brand, Buffer, CompletionQueue, Failure, Limits, LocalWrite, MemoryRegion, Poller, Port, PostError,
+    ProtectionDomain, QueuePair, ReadyToSend, RemoteAll, RemoteRead, RemoteRegion, Reset, Status, Work, WorkId,
 };
 use std::ops::Range;
 use std::time::Duration;
@@ -14,7 +17,7 @@ use support::Queues;
 use support::steps::Step;
 
 const LIMITS: Limits =
-    Limits { sends: 8, receives: 1, inline_bytes: 0, elements: 1, posting: interlock::Posting::List };
+    Limits { sends: 8, receives: 1, inline_bytes: 0, elements: 1, posting: interlock::queue::Posting::List };
 /// The size of the page in words of 8 bytes.
 const WORDS: usize = 64;
 const MOST_WORDS_WRITTEN: usize = 4;

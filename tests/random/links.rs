@@ -1,10 +1,12 @@
 //! Several reliable connections, each with receives of its own; and objects that are dropped in any order.
 
 use crate::{Device, Effort, Expected, Random, Stage, domain_named, for_programs, patient};
+use interlock::request::{Operation, PostedMemory};
+use interlock::shared::SharedLimits;
+use interlock::state::DeviceState;
 use interlock::{
-    AnyQueuePair, Buffer, Completion, CompletionQueue, DeviceState, Errored, Init, Limits, MemoryRegion, Operation,
-    Poller, Port, PostError, PostedMemory, ProtectionDomain, QueuePair, RemoteAll, RemoteRegion, SharedLimits, Status,
-    Work, WorkId, WorkRequest,
+    AnyQueuePair, Buffer, Completion, CompletionQueue, Errored, Init, Limits, MemoryRegion, Poller, Port, PostError,
+    ProtectionDomain, QueuePair, RemoteAll, RemoteRegion, Status, Work, WorkId, WorkRequest,
 };
 use std::any::Any;
 use std::collections::HashMap;
@@ -19,7 +21,7 @@ interlock::domain! {
 
 /// Short queues, so that they are often full.
 const LIMITS: Limits =
-    Limits { sends: 4, receives: 3, inline_bytes: 0, elements: 1, posting: interlock::Posting::List };
+    Limits { sends: 4, receives: 3, inline_bytes: 0, elements: 1, posting: interlock::queue::Posting::List };
 const LINKS: usize = 3;
 /// More than can be in flight.
 const BUFFERS: usize = 2 * LINKS * LIMITS.completions() as usize + 4;
@@ -595,7 +597,7 @@ fn drops_in_any_order_leave_nothing() {
         client.post_receive(domain.buffer(8).unwrap()).unwrap();
         let alone = domain.reliable(&queue, &LIMITS).unwrap();
         let sender = domain.datagram(&queue, &LIMITS).unwrap().into_init(&port).unwrap().open().unwrap();
-        let recipient = domain.recipient(&port, &sender.endpoint(), interlock::Qkey::USUAL).unwrap();
+        let recipient = domain.recipient(&port, &sender.endpoint(), interlock::number::Qkey::USUAL).unwrap();
         let region = domain.register::<RemoteAll, _>(vec![0_u64; 8]).unwrap();
         let whole = domain.register::<interlock::LocalWrite, _>(vec![0_u8; 64]).unwrap().split();
         let spare = domain.buffers(2, 8).unwrap();

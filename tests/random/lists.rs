@@ -2,10 +2,13 @@
 //! refused half way. Reads and atomics go between them, and the completion queue is resized.
 
 use crate::{Device, Effort, Random, Stage, Stock, compose, domain_named, for_programs, patient, read};
+use interlock::error::ResizeError;
+use interlock::memory::BufferList;
+use interlock::request::PostedMemory;
 use interlock::soft::{Fault, Verb};
 use interlock::{
-    Buffer, BufferList, Completion, CompletionQueue, Inline, Limits, MemoryRegion, Poller, Port, PostError,
-    PostedMemory, ProtectionDomain, QueuePair, RemoteAll, ResizeError, SharedBuffer, Work, WorkId, WorkRequest,
+    Buffer, Completion, CompletionQueue, Inline, Limits, MemoryRegion, Poller, Port, PostError, ProtectionDomain,
+    QueuePair, RemoteAll, SharedBuffer, Work, WorkId, WorkRequest,
 };
 use std::collections::{HashMap, VecDeque};
 use support::Queues;
@@ -15,7 +18,7 @@ interlock::domain! { struct Test; }
 
 /// The send queue takes more than a batch hands over at once.
 const LIMITS: Limits =
-    Limits { sends: 40, receives: 6, inline_bytes: 32, elements: 3, posting: interlock::Posting::List };
+    Limits { sends: 40, receives: 6, inline_bytes: 32, elements: 3, posting: interlock::queue::Posting::List };
 const LINKS: usize = 2;
 const ROOM: u32 = 2 * LINKS as u32 * LIMITS.completions();
 const BUFFER_BYTES: usize = 48;

@@ -10,10 +10,15 @@ mod lists;
 mod shared;
 mod unreliable;
 
+use interlock::attributes::ConnectAttributes;
+use interlock::completion::Polling;
+use interlock::domain::Named;
+use interlock::error::{NamedDomainError, TransitionFailure};
 use interlock::soft::{Fabric, Fault, Verb};
+use interlock::state::DeviceState;
+use interlock::transport::Transport;
 use interlock::{
-    AnyQueuePair, Brand, Buffer, ConnectAttributes, Context, DeviceState, Errored, Init, Named, NamedDomainError,
-    Polling, Port, PostError, ProtectionDomain, QueuePair, Reset, TransitionFailure, Transport, WorkId,
+    AnyQueuePair, Brand, Buffer, Context, Errored, Init, Port, PostError, ProtectionDomain, QueuePair, Reset, WorkId,
 };
 use std::cell::Cell;
 use std::collections::HashSet;

@@ -1,11 +1,15 @@
 //! Reliable connections that receive from one shared queue, on two completion queues.
 
 use crate::{Device, Effort, Random, Stage, Stock, compose, domain_named, for_programs, patient, read};
+use interlock::event::{AsyncEvent, AsyncEvents, SharedReceiveQueueEvent};
+use interlock::number::Qpn;
+use interlock::request::{Operation, PostedMemory};
+use interlock::shared::{SharedLimits, SharedReceiveQueue};
 use interlock::soft::Verb;
+use interlock::transport::OnShared;
 use interlock::{
-    AnyQueuePair, AsyncEvent, AsyncEvents, Completion, CompletionQueue, Init, Limits, MemoryRegion, OnShared,
-    Operation, Poller, Port, PostedMemory, ProtectionDomain, Qpn, QueuePair, ReliableConnection, RemoteAll, Reset,
-    SharedLimits, SharedReceiveQueue, SharedReceiveQueueEvent, Status, Work, WorkId,
+    AnyQueuePair, Completion, CompletionQueue, Init, Limits, MemoryRegion, Poller, Port, ProtectionDomain, QueuePair,
+    ReliableConnection, RemoteAll, Reset, Status, Work, WorkId,
 };
 use std::collections::HashMap;
 use support::Queues;
@@ -14,7 +18,7 @@ use support::steps::Step;
 interlock::domain! { struct Test; }
 
 const LIMITS: Limits =
-    Limits { sends: 4, receives: 1, inline_bytes: 0, elements: 1, posting: interlock::Posting::List };
+    Limits { sends: 4, receives: 1, inline_bytes: 0, elements: 1, posting: interlock::queue::Posting::List };
 /// At times more clients than receives.
 const LINKS: usize = 3;
 const SHARED: SharedLimits = SharedLimits { receives: 4, grows_to: 8 };

@@ -2,19 +2,24 @@
 //! does not come twice, nor in the wrong order.
 
 use crate::{Device, Effort, Random, Stage, Stock, compose, domain_named, for_programs, read};
+use interlock::datagram::Recipient;
+use interlock::error::TransitionFailure;
+use interlock::number::{Qkey, Qpn};
+use interlock::request::Operation;
+use interlock::shared::{Datagrams, Messages, SharedLimits, SharedReceiveQueue};
 use interlock::soft::{Fault, Verb};
+use interlock::transport::{Carries, Connectionless, OnShared, Transport, Unreliable};
 use interlock::{
-    AnyQueuePair, Brand, Buffer, Carries, Completion, CompletionQueue, Connectionless, Context, Datagrams, Init,
-    Limits, Messages, OnShared, Operation, Poller, Port, PostError, ProtectionDomain, Qkey, Qpn, QueuePair,
-    ReadyToSend, Recipient, Reset, SharedLimits, SharedReceiveQueue, Status, TransitionFailure, Transport, Unreliable,
-    UnreliableConnection, UnreliableDatagram, Work, WorkId, WorkRequest, request,
+    AnyQueuePair, Brand, Buffer, Completion, CompletionQueue, Context, Init, Limits, Poller, Port, PostError,
+    ProtectionDomain, QueuePair, ReadyToSend, Reset, Status, UnreliableConnection, UnreliableDatagram, Work, WorkId,
+    WorkRequest, request,
 };
 use std::collections::HashMap;
 use support::Queues;
 use support::steps::Step;
 
 const LIMITS: Limits =
-    Limits { sends: 4, receives: 3, inline_bytes: 0, elements: 1, posting: interlock::Posting::List };
+    Limits { sends: 4, receives: 3, inline_bytes: 0, elements: 1, posting: interlock::queue::Posting::List };
 /// Two connections, or four pairs that send datagrams to each other and to themselves.
 const ENDS: usize = 4;
 const SHARED: SharedLimits = SharedLimits { receives: 6, grows_to: 0 };

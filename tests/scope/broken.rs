@@ -1,12 +1,13 @@
 //! What breaks the pair, and how it comes back: requests that fail or are cut off, on devices that stand still too.
 
 use crate::{SHORT, Wire, always, broken};
+use interlock::attributes::ConnectAttributes;
+use interlock::error::WaitError;
+use interlock::number::RetryCount;
+use interlock::request::Operation;
 use interlock::scope::{Exclusive, InScopeError, ScopeError, WaitFailure};
 use interlock::soft::{Fabric, Fault, Verb};
-use interlock::{
-    AnyQueuePair, ConnectAttributes, Context, Operation, PostError, RemoteRead, RemoteWrite, RetryCount, Status,
-    WaitError,
-};
+use interlock::{AnyQueuePair, Context, PostError, RemoteRead, RemoteWrite, Status};
 use std::time::{Duration, Instant};
 use support::PATIENCE;
 

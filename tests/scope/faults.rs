@@ -2,9 +2,10 @@
 //! with its domain.
 
 use crate::{DEPTH, SHORT, Wire, always, broken};
+use interlock::error::{NamedDomainError, RegisterFailure};
 use interlock::scope::InScopeError;
 use interlock::soft::{Fabric, Fault, Verb};
-use interlock::{Context, NamedDomainError, PostError, RegisterFailure, RemoteWrite};
+use interlock::{Context, PostError, RemoteWrite};
 use std::time::Duration;
 use support::{PATIENCE, context};
 

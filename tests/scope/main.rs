@@ -24,9 +24,10 @@ mod messages;
 mod misuse;
 mod peers;
 
+use interlock::attributes::ConnectAttributes;
 use interlock::scope::{Exclusive, ScopeError};
 use interlock::soft::{Fault, Verb};
-use interlock::{Brand, ConnectAttributes, Limits, Poller, Port, ProtectionDomain, QueuePair, Status};
+use interlock::{Brand, Limits, Poller, Port, ProtectionDomain, QueuePair, Status};
 use std::time::Duration;
 use support::PATIENCE;
 

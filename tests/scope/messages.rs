@@ -2,9 +2,11 @@
 //! other pairs.
 
 use crate::Wire;
+use interlock::error::RequestFlaw;
+use interlock::request::Operation;
 use interlock::scope::{InScopeError, Lent, LentMut, Scope, Ticket};
 use interlock::soft::Fabric;
-use interlock::{Brand, Operation, PostError, RemoteWrite, RequestFlaw};
+use interlock::{Brand, PostError, RemoteWrite};
 use std::thread;
 use std::time::Instant;
 use support::{PATIENCE, context, on_hardware};
@@ -271,12 +273,13 @@ fn memory_longer_than_a_message_is_sent_in_slices() {
     let (_fabric, mut wire) = wire!(Fabric::new());
     wire.peer_posts_receive(8);
     // Never touched, so never there.
-    let bytes = vec![0_u8; interlock::MAX_MESSAGE_BYTES + 8];
+    let bytes = vec![0_u8; interlock::memory::MAX_MESSAGE_BYTES + 8];
     wire.exclusive
         .scope(PATIENCE, |scope| {
             let error = scope.post_send(scope.lend(&bytes).unwrap()).unwrap_err();
             let PostError::Flawed { request, flaw: RequestFlaw::TooLong { .. } } = error else { panic!("{error:?}") };
-            let end = request.slice(interlock::MAX_MESSAGE_BYTES..interlock::MAX_MESSAGE_BYTES + 8).unwrap();
+            let end =
+                request.slice(interlock::memory::MAX_MESSAGE_BYTES..interlock::memory::MAX_MESSAGE_BYTES + 8).unwrap();
             scope.wait(scope.post_send(end).unwrap()).unwrap();
         })
         .unwrap();

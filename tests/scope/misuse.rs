@@ -1,8 +1,9 @@
 //! Attacks: closures that panic, handles that are forgotten or swapped, and pollers that serve others.
 
 use crate::{DEPTH, SHORT, Wire, broken};
+use interlock::error::WaitError;
 use interlock::scope::{Exclusive, InScopeError, SharedQueue};
-use interlock::{AnyQueuePair, Limits, PostError, QueuePair, RemoteWrite, WaitError};
+use interlock::{AnyQueuePair, Limits, PostError, QueuePair, RemoteWrite};
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;

@@ -1,11 +1,10 @@
 //! Memory of the caller and memory of peers: what is written, read and changed there, and what peers may reach here
 //! while a scope lasts.
 
+use interlock::access::ZeroBased;
+use interlock::error::{RegisterFailure, RequestFlaw};
 use interlock::scope::InScopeError;
-use interlock::{
-    PostError, RegisterFailure, RemoteAll, RemoteRead, RemoteReadWrite, RemoteRegion, RemoteWrite, RequestFlaw, Status,
-    Work, ZeroBased,
-};
+use interlock::{PostError, RemoteAll, RemoteRead, RemoteReadWrite, RemoteRegion, RemoteWrite, Status, Work};
 use support::PATIENCE;
 
 #[test]

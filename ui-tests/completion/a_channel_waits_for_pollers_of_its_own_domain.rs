@@ -1,7 +1,8 @@
 //! Rule C5: a completion channel waits for pollers of its own domain.
 //! Error: E0308
 
-use interlock::{CompletionChannel, Poller};
+use interlock::Poller;
+use interlock::completion::CompletionChannel;
 use std::time::Duration;
 
 interlock::domain! { struct Storage; struct Scratch; }

@@ -1,7 +1,7 @@
 //! Rule E1: the events of a device are taken by one at a time.
 //! Error: E0499
 
-use interlock::AsyncEvents;
+use interlock::event::AsyncEvents;
 
 fn take(one: &mut AsyncEvents, two: &mut AsyncEvents) {
     std::thread::scope(|scope| {

@@ -2,8 +2,14 @@
 //! Error: lifetime may not live long enough
 
 use interlock::{
-    AnyQueuePair, Armed, Completion, CompletionChannel, CompletionQueue, Failure, LocalWrite, MemoryRegion, Poller, PostedMemory, ProtectionDomain, ReceiveHalf, Scoped, SendHalf, SharedBuffer, SharedReceiveQueue, SplitRegion, Success,
+    AnyQueuePair, Completion, CompletionQueue, Failure, LocalWrite, MemoryRegion, Poller, ProtectionDomain, Scoped,
+    SharedBuffer, Success,
 };
+use interlock::completion::{Armed, CompletionChannel};
+use interlock::memory::SplitRegion;
+use interlock::queue::{ReceiveHalf, SendHalf};
+use interlock::request::PostedMemory;
+use interlock::shared::SharedReceiveQueue;
 
 type Region<B> = MemoryRegion<B, LocalWrite>;
 type Rest<B> = SplitRegion<B, LocalWrite>;

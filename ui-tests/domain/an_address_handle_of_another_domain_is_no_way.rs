@@ -1,7 +1,8 @@
 //! Rule D1: memory is posted to queue pairs of its own protection domain only.
 //! Error: E0308
 
-use interlock::{Buffer, QueuePair, ReadyToSend, Recipient, UnreliableDatagram};
+use interlock::{Buffer, QueuePair, ReadyToSend, UnreliableDatagram};
+use interlock::datagram::Recipient;
 
 interlock::domain! { struct Storage; }
 interlock::domain! { struct Scratch; }

@@ -3,7 +3,7 @@
 
 use interlock::Buffer;
 
-use interlock::__private::Named;
+use interlock::domain::Named;
 use std::marker::PhantomData;
 
 /// A name with a parameter: each of the two types is a subtype of the other, but they are two names.

@@ -1,7 +1,8 @@
 //! Rule M28: memory behind a window is the program's again when the window has ended, and not before.
 //! Error: E0382
 
-use interlock::{Bindable, Brand, QueuePair, RemoteWrite, Window};
+use interlock::{Brand, QueuePair, RemoteWrite};
+use interlock::window::{Bindable, Window};
 
 fn bind<B: Brand>(pair: &mut QueuePair<B>, window: Window<B>, mut memory: Bindable<B>) {
     let _ = pair.post_bind::<RemoteWrite, _>(window, memory);

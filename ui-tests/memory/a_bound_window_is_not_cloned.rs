@@ -1,7 +1,7 @@
 //! Rule M29: what is not bound is not ended, and what is bound is not bound again.
 //! Error: E0599
 
-use interlock::BoundWindow;
+use interlock::window::BoundWindow;
 
 fn twice<B>(window: BoundWindow<B>) -> Vec<BoundWindow<B>> {
     vec![window.clone(), window]

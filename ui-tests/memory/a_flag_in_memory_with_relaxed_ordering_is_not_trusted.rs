@@ -1,7 +1,8 @@
 //! Rule M21: what relies on the order of a peer's writes is not offered where they have none.
 //! Error: E0277
 
-use interlock::{Brand, MemoryRegion, RelaxedOrdering, RemoteWrite};
+use interlock::{Brand, MemoryRegion, RemoteWrite};
+use interlock::access::RelaxedOrdering;
 
 fn is_done<B: Brand>(region: &MemoryRegion<B, RelaxedOrdering<RemoteWrite>>) -> bool {
     region.word(0).is_ok_and(|flag| flag.load_acquire() == 1)

@@ -1,7 +1,8 @@
 //! Rule M29: what is not bound is not ended, and what is bound is not bound again.
 //! Error: E0382
 
-use interlock::{BoundWindow, Brand, QueuePair};
+use interlock::{Brand, QueuePair};
+use interlock::window::BoundWindow;
 
 fn end<B: Brand>(pair: &mut QueuePair<B>, window: BoundWindow<B>) {
     let _ = window.dealloc();

@@ -1,7 +1,7 @@
 //! Rule M12: keys and grants come from devices and records, never from numbers.
 //! Error: E0423
 
-use interlock::Lkey;
+use interlock::number::Lkey;
 
 fn forge(key: Lkey) -> Lkey {
     drop(key);

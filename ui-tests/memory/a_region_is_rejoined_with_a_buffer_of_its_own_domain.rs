@@ -1,7 +1,8 @@
 //! Rule M5: a region ends only when all its bytes are back.
 //! Error: E0308
 
-use interlock::{Buffer, LocalWrite, SplitRegion};
+use interlock::{Buffer, LocalWrite};
+use interlock::memory::SplitRegion;
 
 interlock::domain! { struct Storage; struct Scratch; }
 

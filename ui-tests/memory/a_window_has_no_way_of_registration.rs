@@ -1,7 +1,9 @@
 //! Rule M30: a window gives rights of peers, and a grant no more than its window has.
 //! Error: E0277
 
-use interlock::{Bindable, Brand, OnDemand, QueuePair, RemoteRead, Window};
+use interlock::{Brand, QueuePair, RemoteRead};
+use interlock::access::OnDemand;
+use interlock::window::{Bindable, Window};
 
 fn bind<B: Brand>(pair: &mut QueuePair<B>, window: Window<B>, memory: Bindable<B>) {
     let _ = pair.post_bind::<OnDemand<RemoteRead>, _>(window, memory);

@@ -1,7 +1,7 @@
 //! Rule M28: memory behind a window is the program's again when the window has ended, and not before.
 //! Error: E0599
 
-use interlock::{Bindable, UnsettledWindow};
+use interlock::window::{Bindable, UnsettledWindow};
 
 fn take<B>(window: UnsettledWindow<B>) -> Bindable<B> {
     window.reclaim().unwrap()

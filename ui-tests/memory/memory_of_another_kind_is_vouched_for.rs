@@ -1,7 +1,8 @@
 //! Rule M22: memory that the library cannot see is vouched for.
 //! Error: E0277
 
-use interlock::{Brand, Foreign, LocalWrite, ProtectionDomain};
+use interlock::{Brand, LocalWrite, ProtectionDomain};
+use interlock::memory::Foreign;
 
 struct Mine(Box<[u8]>);
 

@@ -1,7 +1,8 @@
 //! Rule M7: registered memory belongs to its region until it is deregistered.
 //! Error: E0277
 
-use interlock::{Brand, LocalWrite, Memory, ProtectionDomain};
+use interlock::{Brand, LocalWrite, ProtectionDomain};
+use interlock::memory::Memory;
 
 struct Mine([u8; 64]);
 impl Memory for Mine {}

@@ -1,7 +1,9 @@
 //! Rule M27: a window is bound over memory that was registered for that, of its own domain.
 //! Error: E0277
 
-use interlock::{Bindable, Brand, LocalWrite, MemoryRegion, RelaxedOrdering, Windowed};
+use interlock::{Brand, LocalWrite, MemoryRegion};
+use interlock::access::{RelaxedOrdering, Windowed};
+use interlock::window::Bindable;
 
 fn split<B: Brand>(region: MemoryRegion<B, Windowed<RelaxedOrdering<LocalWrite>>>) -> Bindable<B> {
     region.split_bindable().1

@@ -1,7 +1,7 @@
 //! Rule M8: rights are presets; none has a peer write without the device's own.
 //! Error: E0277
 
-use interlock::Access;
+use interlock::access::Access;
 
 enum OnlyPeersWrite {}
 impl Access for OnlyPeersWrite {}

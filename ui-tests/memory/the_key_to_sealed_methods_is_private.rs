@@ -1,7 +1,7 @@
 //! Rule M7: registered memory belongs to its region until it is deregistered.
 //! Error: E0603
 
-use interlock::Memory;
+use interlock::memory::Memory;
 
 fn take_apart<M: Memory>(memory: M) {
     let _ = memory.take_apart(interlock::seal::Key(()));

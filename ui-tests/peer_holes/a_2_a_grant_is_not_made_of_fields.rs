@@ -1,7 +1,8 @@
 //! Hole A-2: a grant with public fields, made up.
 //! Error: E0451
 
-use interlock::{RemoteRegion, RemoteWrite, Rkey};
+use interlock::{RemoteRegion, RemoteWrite};
+use interlock::number::Rkey;
 
 fn forge(record: &[u8], rkey: Rkey) -> Option<RemoteRegion<RemoteWrite>> {
     Some(RemoteRegion { address: 0x1000, len_bytes: record.len() as u64, rkey, fits: 8, rights: Default::default() })

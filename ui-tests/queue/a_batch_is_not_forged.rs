@@ -1,7 +1,8 @@
 //! Rule Q12: a lent batch settles on state that its closure cannot reach.
 //! Error: E0599
 
-use interlock::{Batch, Brand};
+use interlock::Brand;
+use interlock::request::Batch;
 
 fn forge<'batch, 'env, B: Brand>(batch: Batch<'batch, 'env, B>) -> Batch<'batch, 'env, B> {
     drop(batch);

@@ -1,7 +1,8 @@
 //! Rule H1: a pair on a shared receive queue has no receives of its own.
 //! Error: E0277
 
-use interlock::{Buffer, OnShared, QueuePair, ReadyToSend, UnreliableDatagram};
+use interlock::{Buffer, QueuePair, ReadyToSend, UnreliableDatagram};
+use interlock::transport::OnShared;
 
 interlock::domain! { struct Storage; }
 

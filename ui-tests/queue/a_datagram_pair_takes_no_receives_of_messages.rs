@@ -1,7 +1,8 @@
 //! Rule H4: datagrams come to receives that have room for their header.
 //! Error: E0277
 
-use interlock::{CompletionQueue, Limits, SharedReceiveQueue};
+use interlock::{CompletionQueue, Limits};
+use interlock::shared::SharedReceiveQueue;
 
 interlock::domain! { struct Storage; }
 

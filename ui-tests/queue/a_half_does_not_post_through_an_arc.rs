@@ -1,7 +1,8 @@
 //! Rule Q11: one thread posts to a work queue at a time.
 //! Error: E0596
 
-use interlock::{Brand, Buffer, SendHalf};
+use interlock::{Brand, Buffer};
+use interlock::queue::SendHalf;
 
 use std::sync::Arc;
 

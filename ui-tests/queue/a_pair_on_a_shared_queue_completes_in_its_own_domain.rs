@@ -1,7 +1,8 @@
 //! Rule H2: a shared receive queue, its memory, its pairs and their completion queues are of one domain.
 //! Error: E0308
 
-use interlock::{CompletionQueue, Limits, SharedReceiveQueue};
+use interlock::{CompletionQueue, Limits};
+use interlock::shared::SharedReceiveQueue;
 
 interlock::domain! { struct Storage; struct Scratch; }
 

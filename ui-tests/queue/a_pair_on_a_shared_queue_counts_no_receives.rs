@@ -1,7 +1,9 @@
 //! Rule H1: a pair on a shared receive queue has no receives of its own.
 //! Error: E0277
 
-use interlock::{Brand, Init, OnShared, QueuePair, ReliableConnection, SharedReceiveQueue};
+use interlock::{Brand, Init, QueuePair, ReliableConnection};
+use interlock::shared::SharedReceiveQueue;
+use interlock::transport::OnShared;
 
 fn count<B: Brand>(shared: &SharedReceiveQueue<B>, pair: &QueuePair<B, Init, OnShared<ReliableConnection>>) -> u32 {
     let _ = shared;

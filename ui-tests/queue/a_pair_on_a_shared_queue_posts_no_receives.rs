@@ -1,7 +1,9 @@
 //! Rule H1: a pair on a shared receive queue has no receives of its own.
 //! Error: E0277
 
-use interlock::{Brand, Buffer, OnShared, QueuePair, ReadyToSend, ReliableConnection, SharedReceiveQueue};
+use interlock::{Brand, Buffer, QueuePair, ReadyToSend, ReliableConnection};
+use interlock::shared::SharedReceiveQueue;
+use interlock::transport::OnShared;
 
 type Pair<B> = QueuePair<B, ReadyToSend, OnShared<ReliableConnection>>;
 

@@ -1,7 +1,7 @@
 //! Rule H4: datagrams come to receives that have room for their header.
 //! Error: E0308
 
-use interlock::{Datagrams, Messages, SharedReceiveQueue};
+use interlock::shared::{Datagrams, Messages, SharedReceiveQueue};
 
 interlock::domain! { struct Storage; }
 

@@ -1,7 +1,8 @@
 //! Rule Q14: which operation exists on which transport is a matter of types.
 //! Error: E0451
 
-use interlock::{Addressed, Brand, Buffer, QueuePair, ReadyToSend, Recipient, UnreliableDatagram};
+use interlock::{Brand, Buffer, QueuePair, ReadyToSend, UnreliableDatagram};
+use interlock::datagram::{Addressed, Recipient};
 
 type Pair<B> = QueuePair<B, ReadyToSend, UnreliableDatagram>;
 fn send<B: Brand>(_: &mut Pair<B>, memory: Buffer<B>, recipient: Recipient<B>) {

@@ -1,7 +1,8 @@
 //! Rule H3: one thread posts to a shared receive queue at a time.
 //! Error: E0499
 
-use interlock::{Brand, Buffer, SharedReceiveQueue};
+use interlock::{Brand, Buffer};
+use interlock::shared::SharedReceiveQueue;
 
 fn post<B: Brand>(shared: &mut SharedReceiveQueue<B>, other: &mut SharedReceiveQueue<B>, buffers: [Buffer<B>; 2]) {
     let [one, two] = buffers;

@@ -1,7 +1,8 @@
 //! Rule H3: one thread posts to a shared receive queue at a time.
 //! Error: E0599
 
-use interlock::{Brand, SharedReceiveQueue};
+use interlock::Brand;
+use interlock::shared::SharedReceiveQueue;
 
 fn twice<B: Brand>(shared: SharedReceiveQueue<B>) {
     let _ = (shared.clone(), shared);

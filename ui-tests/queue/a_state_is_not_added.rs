@@ -1,7 +1,8 @@
 //! Rule Q5: states and their capabilities are sealed.
 //! Error: E0277
 
-use interlock::{AnyQueuePair, Brand, QueuePair, State};
+use interlock::{AnyQueuePair, Brand, QueuePair};
+use interlock::state::State;
 
 enum Reborn {}
 impl State for Reborn {

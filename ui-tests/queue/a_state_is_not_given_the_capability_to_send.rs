@@ -1,7 +1,8 @@
 //! Rule Q5: states and their capabilities are sealed.
 //! Error: E0117
 
-use interlock::{Brand, Buffer, Init, PostSend, QueuePair};
+use interlock::{Brand, Buffer, Init, QueuePair};
+use interlock::state::PostSend;
 
 impl PostSend for Init {}
 fn send<B: Brand, S: PostSend>(pair: &mut QueuePair<B, S>, buffer: Buffer<B>) {

@@ -1,7 +1,9 @@
 //! Rule Q5: states and their capabilities are sealed.
 //! Error: E0117
 
-use interlock::{Brand, GoesTo, QueuePair, ReadyToSend, Reset, RtsAttributes};
+use interlock::{Brand, QueuePair, ReadyToSend, Reset};
+use interlock::attributes::RtsAttributes;
+use interlock::state::GoesTo;
 
 impl GoesTo<ReadyToSend> for Reset {}
 fn up<B: Brand, S: GoesTo<ReadyToSend>>(pair: QueuePair<B, S>, with: &RtsAttributes) {

@@ -1,7 +1,8 @@
 //! Rule Q2: a transition takes exactly the attributes that it requires.
 //! Error: E0063
 
-use interlock::{InitAttributes, PeerRights, Port};
+use interlock::Port;
+use interlock::attributes::{InitAttributes, PeerRights};
 
 fn attributes(port: &Port) -> InitAttributes {
     InitAttributes { port: port.clone(), pkey_index: 0 }

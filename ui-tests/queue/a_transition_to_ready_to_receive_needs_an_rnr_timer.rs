@@ -1,7 +1,9 @@
 //! Rule Q2: a transition takes exactly the attributes that it requires.
 //! Error: E0063
 
-use interlock::{Mtu, OutOfRange, PeerPath, Psn, Qpn, ReadDepth, RnrTimer, RtrAttributes};
+use interlock::attributes::{PeerPath, RtrAttributes};
+use interlock::error::OutOfRange;
+use interlock::number::{Mtu, Psn, Qpn, ReadDepth, RnrTimer};
 
 fn attributes(path: PeerPath, destination: Qpn, receive_psn: Psn) -> Result<RtrAttributes, OutOfRange> {
     let min_rnr_timer = RnrTimer::new(12)?;

@@ -1,7 +1,9 @@
 //! Rule Q2: a transition takes exactly the attributes that it requires.
 //! Error: E0063
 
-use interlock::{OutOfRange, Psn, ReadDepth, RetryCount, RnrRetry, RtsAttributes};
+use interlock::attributes::RtsAttributes;
+use interlock::error::OutOfRange;
+use interlock::number::{Psn, ReadDepth, RetryCount, RnrRetry};
 
 fn attributes(send_psn: Psn) -> Result<RtsAttributes, OutOfRange> {
     Ok(RtsAttributes {

@@ -1,7 +1,8 @@
 //! Rule Q5: states and their capabilities are sealed.
 //! Error: E0277
 
-use interlock::{Brand, Init, QueuePair, Transport};
+use interlock::{Brand, Init, QueuePair};
+use interlock::transport::Transport;
 
 enum Pigeon {}
 impl Transport for Pigeon {}

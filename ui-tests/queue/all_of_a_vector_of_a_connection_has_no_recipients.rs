@@ -1,7 +1,8 @@
 //! Rule Q14: which operation exists on which transport is a matter of types.
 //! Error: E0277
 
-use interlock::{Addressed, Brand, Buffer, QueuePair, WorkRequest};
+use interlock::{Brand, Buffer, QueuePair, WorkRequest};
+use interlock::datagram::Addressed;
 
 fn send<B: Brand>(pair: &mut QueuePair<B>, mut memory: Vec<Addressed<B, Buffer<B>>>) {
     let _ = pair.post_all(&mut memory, WorkRequest::send);

@@ -2,7 +2,8 @@
 //! Error: E0277
 
 use interlock::scope::Exclusive;
-use interlock::{Addressed, Brand, Buffer, WorkRequest};
+use interlock::{Brand, Buffer, WorkRequest};
+use interlock::datagram::Addressed;
 
 fn send<B: Brand>(pair: &mut Exclusive<B>, memory: Addressed<B, Buffer<B>>) {
     let _ = pair.post(WorkRequest::send(memory));

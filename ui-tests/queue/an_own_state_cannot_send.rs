@@ -1,7 +1,8 @@
 //! Rule Q5: states and their capabilities are sealed.
 //! Error: E0277
 
-use interlock::{Brand, Buffer, PostSend, QueuePair};
+use interlock::{Brand, Buffer, QueuePair};
+use interlock::state::PostSend;
 
 enum Mine {}
 impl PostSend for Mine {}

@@ -1,7 +1,8 @@
 //! Rule Q14: which operation exists on which transport is a matter of types.
 //! Error: E0277
 
-use interlock::{Addressed, Brand, Buffer, QueuePair, ReadyToSend, UnreliableConnection};
+use interlock::{Brand, Buffer, QueuePair, ReadyToSend, UnreliableConnection};
+use interlock::datagram::Addressed;
 
 fn send<B: Brand>(pair: &mut QueuePair<B, ReadyToSend, UnreliableConnection>, memory: Addressed<B, Buffer<B>>) {
     let _ = pair.post_send(memory);

@@ -1,7 +1,8 @@
 //! Rule Q14: which operation exists on which transport is a matter of types.
 //! Error: E0277
 
-use interlock::{Brand, PeerRights, QueuePair, ReadyToSend, UnreliableDatagram};
+use interlock::{Brand, QueuePair, ReadyToSend, UnreliableDatagram};
+use interlock::attributes::PeerRights;
 
 fn change<B: Brand>(pair: &mut QueuePair<B, ReadyToSend, UnreliableDatagram>) {
     let _ = pair.set_peer_rights(PeerRights::NONE);

@@ -1,7 +1,8 @@
 //! Rule Q1: a queue pair goes from state to state only as the specification has it.
 //! Error: E0277
 
-use interlock::{Brand, Errored, QueuePair, RtsAttributes};
+use interlock::{Brand, Errored, QueuePair};
+use interlock::attributes::RtsAttributes;
 
 fn go<B: Brand>(pair: QueuePair<B, Errored>, with: &RtsAttributes) {
     let _ = pair.into_rts(with);

@@ -1,7 +1,7 @@
 //! Rule Q6: a transition takes the pair; only its result goes on.
 //! Error: E0308
 
-use interlock::{ReceiveHalf, SendHalf};
+use interlock::queue::{ReceiveHalf, SendHalf};
 
 interlock::domain! { struct Storage; struct Scratch; }
 

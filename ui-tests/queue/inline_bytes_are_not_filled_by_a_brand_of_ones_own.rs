@@ -1,7 +1,8 @@
 //! Rule Q8: the device writes only to memory that one handle owns.
 //! Error: E0277
 
-use interlock::{FillMemory, Inline};
+use interlock::Inline;
+use interlock::request::FillMemory;
 
 interlock::domain! { struct Mine; }
 impl FillMemory<Mine> for Inline<'_> {}

@@ -1,7 +1,8 @@
 //! Rule Q8: the device writes only to memory that one handle owns.
 //! Error: E0277
 
-use interlock::{FillMemory, QueuePair, SharedBuffer};
+use interlock::{QueuePair, SharedBuffer};
+use interlock::request::FillMemory;
 
 interlock::domain! { struct Mine; }
 impl FillMemory<Mine> for SharedBuffer<Mine> {}

@@ -1,7 +1,8 @@
 //! Rule Q5: states and their capabilities are sealed.
 //! Error: E0277
 
-use interlock::{Brand, Buffer, QueuePair, SendMemory};
+use interlock::{Brand, Buffer, QueuePair};
+use interlock::request::SendMemory;
 
 struct Mine<B>(Buffer<B>);
 impl<B> SendMemory<B> for Mine<B> {}

@@ -1,7 +1,8 @@
 //! Rule Q14: which operation exists on which transport is a matter of types.
 //! Error: E0277
 
-use interlock::{Buffer, Carries, QueuePair, UnreliableConnection, WorkRequest};
+use interlock::{Buffer, QueuePair, UnreliableConnection, WorkRequest};
+use interlock::transport::Carries;
 
 interlock::domain! { struct Mine; }
 impl Carries<Mine> for UnreliableConnection {}

@@ -1,7 +1,7 @@
 //! Rule H4: datagrams come to receives that have room for their header.
 //! Error: E0277
 
-use interlock::Arrivals;
+use interlock::shared::Arrivals;
 
 struct Mine;
 impl Arrivals for Mine {}

@@ -1,7 +1,7 @@
 //! Rule H4: datagrams come to receives that have room for their header.
 //! Error: E0277
 
-use interlock::{Messages, Serves};
+use interlock::shared::{Messages, Serves};
 
 struct Mine;
 impl Serves<Mine> for Messages {}

@@ -1,9 +1,11 @@
 //! The workloads, on a queue pair that is connected to itself.
 
 use interlock::{
-    Buffer, CompletionQueueOptions, Context, Inline, Limits, Operation, Poller, Polling, Posting, QueuePair,
-    RemoteRegion, RemoteWrite, Success, WorkId, WorkRequest,
+    Buffer, Context, Inline, Limits, Poller, QueuePair, RemoteRegion, RemoteWrite, Success, WorkId, WorkRequest,
 };
+use interlock::completion::{CompletionQueueOptions, Polling};
+use interlock::queue::Posting;
+use interlock::request::Operation;
 use std::{mem, time::Instant};
 
 interlock::domain! { struct Bench; }

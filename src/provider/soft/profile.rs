@@ -28,7 +28,7 @@ use std::{collections::BTreeMap, sync::Mutex};
 /// let context = Context::open_on(&fabric, "dev0")?;
 /// assert!(!context.windows_are_barriers(), "it promises nothing");
 /// assert!(fabric.violations().is_empty());
-/// # Ok::<(), interlock::OpenError>(())
+/// # Ok::<(), interlock::error::OpenError>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 #[non_exhaustive]

@@ -161,7 +161,7 @@ fn each_operation_is_its_call_with_its_flags() {
         assert_eq!(calls(), ["start", &format!("cmp_swp {rkey} {address:#x} 3 4 0x2"), "sge 8", "complete"]);
         queue.post(WorkRequest::fetch_and_add(buffer(), &remote, 5), identity).unwrap();
         assert_eq!(calls(), ["start", &format!("fetch_add {rkey} {address:#x} 5 0x2"), "sge 8", "complete"]);
-        let list: crate::BufferList<_> = domain.buffers(3, 8).unwrap().into_iter().collect();
+        let list: crate::memory::BufferList<_> = domain.buffers(3, 8).unwrap().into_iter().collect();
         queue.post(WorkRequest::send(list), identity).unwrap();
         assert_eq!(calls(), ["start", "send 0x2", "sge_list 3", "complete"]);
         let mut empty = buffer();

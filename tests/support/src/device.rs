@@ -1,6 +1,7 @@
 //! The device to test on, and how devices differ.
 
-use interlock::{Context, TransitionError, TransitionFailure};
+use interlock::Context;
+use interlock::error::{TransitionError, TransitionFailure};
 use std::time::Duration;
 
 /// Longer than any exchange of the tests takes on the slowest machine.

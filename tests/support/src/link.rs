@@ -1,9 +1,8 @@
 //! Two connected pairs.
 
 use crate::Queues;
-use interlock::{
-    Brand, CompletionQueue, ConnectAttributes, Limits, Poller, Port, ProtectionDomain, QueuePair, ReadyToSend,
-};
+use interlock::attributes::ConnectAttributes;
+use interlock::{Brand, CompletionQueue, Limits, Poller, Port, ProtectionDomain, QueuePair, ReadyToSend};
 
 /// Two connected pairs on one completion queue.
 #[derive(Debug)]

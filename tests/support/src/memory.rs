@@ -1,6 +1,8 @@
 //! Buffers with something in them, and memory that counts how often it is freed.
 
-use interlock::{Brand, Buffer, Exposed, ForeignMemory, ProtectionDomain, RemoteRegion};
+use interlock::access::Exposed;
+use interlock::memory::ForeignMemory;
+use interlock::{Brand, Buffer, ProtectionDomain, RemoteRegion};
 use std::mem;
 use std::ptr::NonNull;
 use std::sync::Arc;

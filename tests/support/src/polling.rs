@@ -1,9 +1,8 @@
 //! How the completion queues of tests are polled, and tests that run once for each way.
 
-use interlock::{
-    Brand, CompletionChannel, CompletionQueue, CompletionQueueError, CompletionQueueOptions, Poller, Polling,
-    ProtectionDomain, VerbError,
-};
+use interlock::completion::{CompletionChannel, CompletionQueueOptions, Polling};
+use interlock::error::CompletionQueueError;
+use interlock::{Brand, CompletionQueue, Poller, ProtectionDomain, VerbError};
 use std::cell::Cell;
 use std::env;
 use std::process::Command;

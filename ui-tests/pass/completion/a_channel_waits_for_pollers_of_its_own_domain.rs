@@ -1,6 +1,7 @@
 //! Rule C5: a completion channel waits for pollers of its own domain.
 
-use interlock::{CompletionChannel, Poller};
+use interlock::Poller;
+use interlock::completion::CompletionChannel;
 use std::time::Duration;
 
 interlock::domain! { struct Storage; struct Scratch; }

@@ -1,6 +1,7 @@
 //! Rule C3: a completion comes from the poller, once.
 
-use interlock::{Brand, Buffer, WrittenWithImmediate};
+use interlock::completion::WrittenWithImmediate;
+use interlock::{Brand, Buffer};
 
 fn forge<B: Brand>(written: WrittenWithImmediate<B>, buffer: Buffer<B>) -> WrittenWithImmediate<B> {
     (written, buffer).0

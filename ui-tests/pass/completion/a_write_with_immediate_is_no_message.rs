@@ -1,6 +1,7 @@
 //! Rule C2: a failure has no received message.
 
-use interlock::{Brand, Received, Work};
+use interlock::completion::Received;
+use interlock::{Brand, Work};
 
 fn read<B: Brand>(work: Work<B>) -> Option<Received<B>> {
     match work {

@@ -1,6 +1,6 @@
 //! Rule E1: the events of a device are taken by one at a time.
 
-use interlock::AsyncEvents;
+use interlock::event::AsyncEvents;
 
 fn take(one: &mut AsyncEvents, two: &mut AsyncEvents) {
     std::thread::scope(|scope| {

@@ -1,9 +1,13 @@
 //! Rule D5: everything of a domain is invariant in its brand.
 
+use interlock::completion::{Armed, CompletionChannel};
+use interlock::memory::SplitRegion;
+use interlock::queue::{ReceiveHalf, SendHalf};
+use interlock::request::PostedMemory;
+use interlock::shared::SharedReceiveQueue;
 use interlock::{
-    AnyQueuePair, Armed, Completion, CompletionChannel, CompletionQueue, Failure, LocalWrite, MemoryRegion, Poller,
-    PostedMemory, ProtectionDomain, ReceiveHalf, Scoped, SendHalf, SharedBuffer, SharedReceiveQueue, SplitRegion,
-    Success,
+    AnyQueuePair, Completion, CompletionQueue, Failure, LocalWrite, MemoryRegion, Poller, ProtectionDomain, Scoped,
+    SharedBuffer, Success,
 };
 
 type Region<B> = MemoryRegion<B, LocalWrite>;

@@ -1,6 +1,7 @@
 //! Rule D1: memory is posted to queue pairs of its own protection domain only.
 
-use interlock::{Buffer, QueuePair, ReadyToSend, Recipient, UnreliableDatagram};
+use interlock::datagram::Recipient;
+use interlock::{Buffer, QueuePair, ReadyToSend, UnreliableDatagram};
 
 interlock::domain! { struct Storage; }
 interlock::domain! { struct Scratch; }

@@ -1,6 +1,7 @@
 //! Rule M8: rights are presets; none has a peer write without the device's own.
 
-use interlock::{Brand, MemoryRegion, PeerCannotWrite, RemoteRead};
+use interlock::access::PeerCannotWrite;
+use interlock::{Brand, MemoryRegion, RemoteRead};
 
 fn look<B: Brand, A: PeerCannotWrite>(region: &MemoryRegion<B, A>) -> usize {
     region.as_bytes().len()

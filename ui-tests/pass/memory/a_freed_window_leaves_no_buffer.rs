@@ -1,6 +1,7 @@
 //! Rule M28: memory behind a window is the program's again when the window has ended, and not before.
 
-use interlock::{Bindable, Lapsed};
+use interlock::memory::Lapsed;
+use interlock::window::Bindable;
 
 fn take<B>(lapsed: Lapsed<B>) -> Bindable<B> {
     lapsed.reclaim().unwrap()

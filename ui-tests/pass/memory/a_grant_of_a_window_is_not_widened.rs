@@ -1,6 +1,7 @@
 //! Rule M30: a window gives rights of peers, and a grant no more than its window has.
 
-use interlock::{BoundWindow, Brand, Buffer, QueuePair, RemoteWrite};
+use interlock::window::BoundWindow;
+use interlock::{Brand, Buffer, QueuePair, RemoteWrite};
 
 fn write<B: Brand>(pair: &mut QueuePair<B>, buffer: Buffer<B>, window: &BoundWindow<B>) {
     let _ = pair.post_write(buffer, &window.remote::<RemoteWrite>().unwrap());

@@ -1,6 +1,7 @@
 //! Rule M5: a region ends only when all its bytes are back.
 
-use interlock::{Buffer, LocalWrite, SplitRegion};
+use interlock::memory::SplitRegion;
+use interlock::{Buffer, LocalWrite};
 
 interlock::domain! { struct Storage; struct Scratch; }
 

@@ -1,6 +1,6 @@
 //! Rule M23: what other processes or devices write is never a slice and never a buffer.
 
-use interlock::Pages;
+use interlock::memory::Pages;
 
 fn look(map: &Pages) -> &[u8] {
     map

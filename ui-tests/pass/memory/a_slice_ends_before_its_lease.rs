@@ -1,6 +1,7 @@
 //! Rule M26: leased memory is the program's again when the lease has ended, and not before.
 
-use interlock::{Brand, Lease, RemoteRead};
+use interlock::memory::Lease;
+use interlock::{Brand, RemoteRead};
 
 fn late<B: Brand>(lease: Lease<B, RemoteRead>) -> u8 {
     let bytes = lease.as_bytes();

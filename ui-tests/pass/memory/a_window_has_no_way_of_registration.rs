@@ -1,6 +1,7 @@
 //! Rule M30: a window gives rights of peers, and a grant no more than its window has.
 
-use interlock::{Bindable, Brand, QueuePair, RemoteRead, Window};
+use interlock::window::{Bindable, Window};
+use interlock::{Brand, QueuePair, RemoteRead};
 
 fn bind<B: Brand>(pair: &mut QueuePair<B>, window: Window<B>, memory: Bindable<B>) {
     let _ = pair.post_bind::<RemoteRead, _>(window, memory);

@@ -1,6 +1,7 @@
 //! Rule M29: what is not bound is not ended, and what is bound is not bound again.
 
-use interlock::{Bindable, Brand, QueuePair, RemoteWrite, Window};
+use interlock::window::{Bindable, Window};
+use interlock::{Brand, QueuePair, RemoteWrite};
 
 fn bind<B: Brand>(pair: &mut QueuePair<B>, window: Window<B>, one: Bindable<B>, other: Bindable<B>) {
     let _ = pair.post_bind::<RemoteWrite, _>(window, one);

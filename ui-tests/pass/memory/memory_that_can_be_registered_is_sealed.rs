@@ -1,6 +1,7 @@
 //! Rule M7: registered memory belongs to its region until it is deregistered.
 
-use interlock::{Brand, LocalWrite, Memory, ProtectionDomain};
+use interlock::memory::Memory;
+use interlock::{Brand, LocalWrite, ProtectionDomain};
 
 type Mine = Box<[u8]>;
 fn register<B: Brand>(domain: &ProtectionDomain<B>, memory: Mine) {

@@ -1,6 +1,8 @@
 //! Rule M27: a window is bound over memory that was registered for that, of its own domain.
 
-use interlock::{Bindable, Brand, LocalWrite, MemoryRegion, Windowed};
+use interlock::access::Windowed;
+use interlock::window::Bindable;
+use interlock::{Brand, LocalWrite, MemoryRegion};
 
 fn split<B: Brand>(region: MemoryRegion<B, Windowed<LocalWrite>>) -> Bindable<B> {
     region.split_bindable().1

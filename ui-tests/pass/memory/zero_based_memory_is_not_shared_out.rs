@@ -1,6 +1,7 @@
 //! Rule M20: what a peer names from 0 on is not posted by address.
 
-use interlock::{Brand, MemoryRegion, OnDemand, RemoteRead, SharedBuffer};
+use interlock::access::OnDemand;
+use interlock::{Brand, MemoryRegion, RemoteRead, SharedBuffer};
 
 fn broadcast<B: Brand>(region: MemoryRegion<B, OnDemand<RemoteRead>>) -> SharedBuffer<B> {
     region.share()

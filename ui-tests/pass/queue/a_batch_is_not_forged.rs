@@ -1,6 +1,7 @@
 //! Rule Q12: a lent batch settles on state that its closure cannot reach.
 
-use interlock::{Batch, Brand};
+use interlock::Brand;
+use interlock::request::Batch;
 
 fn forge<'batch, 'env, B: Brand>(batch: Batch<'batch, 'env, B>) -> Batch<'batch, 'env, B> {
     batch

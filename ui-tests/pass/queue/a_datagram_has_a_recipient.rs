@@ -1,6 +1,7 @@
 //! Rule Q14: which operation exists on which transport is a matter of types.
 
-use interlock::{Brand, Buffer, QueuePair, ReadyToSend, Recipient, RemoteAll, RemoteRegion, UnreliableDatagram};
+use interlock::datagram::Recipient;
+use interlock::{Brand, Buffer, QueuePair, ReadyToSend, RemoteAll, RemoteRegion, UnreliableDatagram};
 
 fn post<B: Brand>(
     pair: &mut QueuePair<B, ReadyToSend, UnreliableDatagram>,

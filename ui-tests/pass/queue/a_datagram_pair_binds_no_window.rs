@@ -1,6 +1,7 @@
 //! Rule Q14: which operation exists on which transport is a matter of types.
 
-use interlock::{Bindable, Brand, QueuePair, ReadyToSend, RemoteWrite, Type1, UnreliableConnection, Window};
+use interlock::window::{Bindable, Type1, Window};
+use interlock::{Brand, QueuePair, ReadyToSend, RemoteWrite, UnreliableConnection};
 
 fn bind<B: Brand>(
     pair: &mut QueuePair<B, ReadyToSend, UnreliableConnection>,

@@ -1,6 +1,7 @@
 //! Rule H4: datagrams come to receives that have room for their header.
 
-use interlock::{CompletionQueue, Datagrams, Limits, SharedReceiveQueue};
+use interlock::shared::{Datagrams, SharedReceiveQueue};
+use interlock::{CompletionQueue, Limits};
 
 interlock::domain! { struct Storage; }
 

@@ -1,6 +1,7 @@
 //! Rule Q11: one thread posts to a work queue at a time.
 
-use interlock::{Brand, Buffer, SendHalf};
+use interlock::queue::SendHalf;
+use interlock::{Brand, Buffer};
 
 use std::sync::Arc;
 

@@ -1,6 +1,7 @@
 //! Rule Q11: one thread posts to a work queue at a time.
 
-use interlock::{Brand, ReceiveHalf, SendHalf};
+use interlock::Brand;
+use interlock::queue::{ReceiveHalf, SendHalf};
 
 fn twice<B: Brand>(send: SendHalf<B>, receive: ReceiveHalf<B>) {
     let _ = (send, receive);

@@ -1,6 +1,7 @@
 //! Rule H2: a shared receive queue, its memory, its pairs and their completion queues are of one domain.
 
-use interlock::{CompletionQueue, Limits, SharedReceiveQueue};
+use interlock::shared::SharedReceiveQueue;
+use interlock::{CompletionQueue, Limits};
 
 interlock::domain! { struct Storage; struct Scratch; }
 

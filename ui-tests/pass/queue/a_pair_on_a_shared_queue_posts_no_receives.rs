@@ -1,6 +1,8 @@
 //! Rule H1: a pair on a shared receive queue has no receives of its own.
 
-use interlock::{Brand, Buffer, OnShared, QueuePair, ReadyToSend, ReliableConnection, SharedReceiveQueue};
+use interlock::shared::SharedReceiveQueue;
+use interlock::transport::OnShared;
+use interlock::{Brand, Buffer, QueuePair, ReadyToSend, ReliableConnection};
 
 type Pair<B> = QueuePair<B, ReadyToSend, OnShared<ReliableConnection>>;
 

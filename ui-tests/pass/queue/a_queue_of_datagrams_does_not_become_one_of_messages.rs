@@ -1,6 +1,6 @@
 //! Rule H4: datagrams come to receives that have room for their header.
 
-use interlock::{Datagrams, SharedReceiveQueue};
+use interlock::shared::{Datagrams, SharedReceiveQueue};
 
 interlock::domain! { struct Storage; }
 

@@ -1,6 +1,7 @@
 //! Rule Q11: one thread posts to a work queue at a time.
 
-use interlock::{Brand, Buffer, ReceiveHalf, SendHalf};
+use interlock::queue::{ReceiveHalf, SendHalf};
+use interlock::{Brand, Buffer};
 
 fn post<B: Brand>(send: &mut SendHalf<B>, receive: &mut ReceiveHalf<B>, one: Buffer<B>, two: Buffer<B>) {
     std::thread::scope(|scope| {

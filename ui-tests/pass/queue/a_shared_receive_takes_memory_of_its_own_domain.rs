@@ -1,6 +1,7 @@
 //! Rule H2: a shared receive queue, its memory, its pairs and their completion queues are of one domain.
 
-use interlock::{Buffer, SharedReceiveQueue};
+use interlock::Buffer;
+use interlock::shared::SharedReceiveQueue;
 
 interlock::domain! { struct Storage; struct Scratch; }
 

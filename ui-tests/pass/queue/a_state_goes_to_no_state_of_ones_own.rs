@@ -1,10 +1,11 @@
 //! Rule Q5: states and their capabilities are sealed.
 
-use interlock::{GoesTo, Init};
+use interlock::Init;
+use interlock::state::GoesTo;
 
 use interlock::ReadyToReceive as Mine;
 
-fn goes<To: interlock::State, S: GoesTo<To>>() {}
+fn goes<To: interlock::state::State, S: GoesTo<To>>() {}
 fn check() {
     goes::<Mine, Init>();
 }

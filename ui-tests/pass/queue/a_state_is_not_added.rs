@@ -1,6 +1,7 @@
 //! Rule Q5: states and their capabilities are sealed.
 
-use interlock::{Brand, QueuePair, State};
+use interlock::state::State;
+use interlock::{Brand, QueuePair};
 
 use interlock::Reset as Reborn;
 fn name<B: Brand, S: State>(pair: &QueuePair<B, S>) -> u32 {

@@ -1,6 +1,7 @@
 //! Rule Q5: states and their capabilities are sealed.
 
-use interlock::{Brand, Buffer, PostSend, QueuePair, ReadyToSend};
+use interlock::state::PostSend;
+use interlock::{Brand, Buffer, QueuePair, ReadyToSend};
 
 fn send<B: Brand, S: PostSend>(pair: &mut QueuePair<B, S>, buffer: Buffer<B>) {
     let _ = pair.post_send(buffer);

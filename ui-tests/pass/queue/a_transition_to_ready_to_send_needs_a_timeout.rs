@@ -1,6 +1,8 @@
 //! Rule Q2: a transition takes exactly the attributes that it requires.
 
-use interlock::{AckTimeout, OutOfRange, Psn, ReadDepth, RetryCount, RnrRetry, RtsAttributes};
+use interlock::attributes::RtsAttributes;
+use interlock::error::OutOfRange;
+use interlock::number::{AckTimeout, Psn, ReadDepth, RetryCount, RnrRetry};
 
 fn attributes(send_psn: Psn) -> Result<RtsAttributes, OutOfRange> {
     Ok(RtsAttributes {

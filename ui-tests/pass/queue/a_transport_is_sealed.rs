@@ -1,6 +1,7 @@
 //! Rule Q5: states and their capabilities are sealed.
 
-use interlock::{Brand, Init, QueuePair, Transport};
+use interlock::transport::Transport;
+use interlock::{Brand, Init, QueuePair};
 
 use interlock::ReliableConnection as Pigeon;
 fn number<B: Brand, T: Transport>(pair: &QueuePair<B, Init, T>) -> u32 {

@@ -1,6 +1,7 @@
 //! Rule Q14: which operation exists on which transport is a matter of types.
 
-use interlock::{Brand, Buffer, QueuePair, ReadyToSend, Recipient, ReliableConnection, RemoteAll, RemoteRegion};
+use interlock::datagram::Recipient;
+use interlock::{Brand, Buffer, QueuePair, ReadyToSend, ReliableConnection, RemoteAll, RemoteRegion};
 
 fn post<B: Brand>(
     pair: &mut QueuePair<B, ReadyToSend, ReliableConnection>,

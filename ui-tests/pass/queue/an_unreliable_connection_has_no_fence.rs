@@ -1,8 +1,7 @@
 //! Rule Q14: which operation exists on which transport is a matter of types.
 
-use interlock::{
-    Brand, Buffer, QueuePair, ReadyToSend, Recipient, RemoteAll, RemoteRegion, UnreliableConnection, WorkRequest,
-};
+use interlock::datagram::Recipient;
+use interlock::{Brand, Buffer, QueuePair, ReadyToSend, RemoteAll, RemoteRegion, UnreliableConnection, WorkRequest};
 
 fn post<B: Brand>(
     pair: &mut QueuePair<B, ReadyToSend, UnreliableConnection>,

@@ -1,6 +1,7 @@
 //! Rule Q14: which operation exists on which transport is a matter of types.
 
-use interlock::{Brand, Buffer, QueuePair, ReadyToSend, ReliableConnection, RemoteWindow, RemoteWrite};
+use interlock::window::RemoteWindow;
+use interlock::{Brand, Buffer, QueuePair, ReadyToSend, ReliableConnection, RemoteWrite};
 
 fn end<B: Brand>(
     pair: &mut QueuePair<B, ReadyToSend, ReliableConnection>,

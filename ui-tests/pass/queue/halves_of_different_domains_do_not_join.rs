@@ -1,6 +1,6 @@
 //! Rule Q6: a transition takes the pair; only its result goes on.
 
-use interlock::{ReceiveHalf, SendHalf};
+use interlock::queue::{ReceiveHalf, SendHalf};
 
 interlock::domain! { struct Storage; struct Scratch; }
 

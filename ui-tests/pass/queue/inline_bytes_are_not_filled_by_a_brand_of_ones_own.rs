@@ -1,6 +1,7 @@
 //! Rule Q8: the device writes only to memory that one handle owns.
 
-use interlock::{Buffer, FillMemory};
+use interlock::Buffer;
+use interlock::request::FillMemory;
 
 interlock::domain! { struct Mine; }
 

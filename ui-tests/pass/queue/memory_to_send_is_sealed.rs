@@ -1,6 +1,7 @@
 //! Rule Q5: states and their capabilities are sealed.
 
-use interlock::{Brand, QueuePair, SendMemory};
+use interlock::request::SendMemory;
+use interlock::{Brand, QueuePair};
 
 use interlock::Buffer as Mine;
 fn send<B: Brand>(pair: &mut QueuePair<B>, memory: Mine<B>) -> bool {

@@ -1,6 +1,7 @@
 //! Rule Q14: which operation exists on which transport is a matter of types.
 
-use interlock::{Buffer, Carries, QueuePair, UnreliableConnection, WorkRequest};
+use interlock::transport::Carries;
+use interlock::{Buffer, QueuePair, UnreliableConnection, WorkRequest};
 
 interlock::domain! { struct Mine; }
 

@@ -1,6 +1,6 @@
 //! Rule H4: datagrams come to receives that have room for their header.
 
-use interlock::Arrivals;
+use interlock::shared::Arrivals;
 
 struct Mine;
 
@@ -8,7 +8,7 @@ fn arrives<A: Arrivals>() {}
 
 fn mine() {
     let _ = Mine;
-    arrives::<interlock::Messages>();
+    arrives::<interlock::shared::Messages>();
 }
 
 fn main() {}

@@ -1,6 +1,6 @@
 //! Rule H4: datagrams come to receives that have room for their header.
 
-use interlock::{Messages, Serves};
+use interlock::shared::{Messages, Serves};
 
 use interlock::ReliableConnection as Mine;
 

@@ -3,10 +3,11 @@
 #![forbid(unsafe_code)]
 
 use interlock::{
-    Batch, BatchError, Buffer, Checked, Failure, Inline, PollError, Poller, PostAllError, PostError, PostedMemory,
-    ProtectionDomain, QueuePair, RemoteAll, RemoteRegion, SharedBuffer, Success, Work, WorkId, WorkRequest,
-    request::Write,
+    Buffer, Checked, Failure, Inline, Poller, PostError, ProtectionDomain, QueuePair, RemoteAll, RemoteRegion,
+    SharedBuffer, Success, Work, WorkId, WorkRequest,
 };
+use interlock::error::{BatchError, PollError, PostAllError};
+use interlock::request::{Batch, PostedMemory, Write};
 use std::hint::black_box;
 use std::sync::Mutex;
 

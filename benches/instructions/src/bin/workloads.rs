@@ -2,9 +2,11 @@
 #![forbid(unsafe_code)]
 
 use interlock::{
-    Brand, Buffer, Checked, CompletionQueueOptions, Context, Inline, Limits, Operation, Poller, Polling,
-    ProtectionDomain, QueuePair, RemoteAll, RemoteRegion, SharedBuffer, Success, WorkId, WorkRequest, soft::Fabric,
+    Brand, Buffer, Checked, Context, Inline, Limits, Poller, ProtectionDomain, QueuePair, RemoteAll, RemoteRegion,
+    SharedBuffer, Success, WorkId, WorkRequest, soft::Fabric,
 };
+use interlock::completion::{CompletionQueueOptions, Polling};
+use interlock::request::Operation;
 use std::any::Any;
 use std::error::Error;
 use std::hint::black_box;

@@ -7,5 +7,5 @@
 mod workloads;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    workloads::main("rs-interlock-ex", interlock::Posting::List, interlock::Polling::Extended)
+    workloads::main("rs-interlock-ex", interlock::queue::Posting::List, interlock::completion::Polling::Extended)
 }

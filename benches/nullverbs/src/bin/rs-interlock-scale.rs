@@ -5,7 +5,8 @@
 //! as a contender, which it is none of.
 #![forbid(unsafe_code)]
 
-use interlock::{Buffer, Context, Limits, Poller, Posting, QueuePair, WorkId};
+use interlock::{Buffer, Context, Limits, Poller, QueuePair, WorkId};
+use interlock::queue::Posting;
 use std::time::{Duration, Instant};
 use std::{error::Error, mem, process::exit};
 

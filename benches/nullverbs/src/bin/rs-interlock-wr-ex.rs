@@ -7,5 +7,5 @@
 mod workloads;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    workloads::main("rs-interlock-wr-ex", interlock::Posting::WorkRequestApi, interlock::Polling::Extended)
+    workloads::main("rs-interlock-wr-ex", interlock::queue::Posting::WorkRequestApi, interlock::completion::Polling::Extended)
 }

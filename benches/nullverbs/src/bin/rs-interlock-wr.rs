@@ -7,5 +7,5 @@
 mod workloads;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    workloads::main("rs-interlock-wr", interlock::Posting::WorkRequestApi, interlock::Polling::Array)
+    workloads::main("rs-interlock-wr", interlock::queue::Posting::WorkRequestApi, interlock::completion::Polling::Array)
 }

@@ -7,5 +7,5 @@
 mod workloads;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    workloads::main("rs-interlock", interlock::Posting::List, interlock::Polling::Array)
+    workloads::main("rs-interlock", interlock::queue::Posting::List, interlock::completion::Polling::Array)
 }

@@ -62,7 +62,8 @@ fn verbs_of_all_objects_fail() {
     let (reliable, region) = (node.pair(), node.memory(1, LOCAL | 16));
     reliable.connect(reliable);
     let group = ibv_gid { raw: [0xff; 16] };
-    let errno = |result: Result<(), crate::error::VerbError>| result.map_err(|error| (error.verb(), error.errno()));
+    let errno =
+        |result: Result<(), crate::verb_error::VerbError>| result.map_err(|error| (error.verb(), error.errno()));
     let fail = |verb| fabric.inject(fails(verb, 0));
     let expect = |result, verb| assert_eq!(errno(result), Err((verb, libc::ENOMEM)));
     fail(Verb::AllocMw);
@@ -249,7 +250,7 @@ fn a_removed_device_answers_eio_and_completes_nothing() {
     link.right.receive(link.b, 1, &[]);
     link.right.arm(true);
     link.fabric.inject(Fault::DeviceRemoved { device: "right".into() });
-    let errno = |result: Result<(), crate::error::VerbError>| result.map_err(|error| error.errno());
+    let errno = |result: Result<(), crate::verb_error::VerbError>| result.map_err(|error| error.errno());
     assert!(link.fabric.open("right").is_err());
     // SAFETY: open.
     assert_eq!(errno(unsafe { Soft.query_device(link.right.context) }.map(|_| ())), Err(libc::EIO));

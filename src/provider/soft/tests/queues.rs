@@ -153,7 +153,7 @@ fn objects_in_use_are_not_destroyed() {
     let node = Node::new(&fabric, "one");
     let pair = node.pair();
     let region = node.memory(1, 0);
-    let errno = |result: Result<(), crate::error::VerbError>| result.map_err(|error| error.errno());
+    let errno = |result: Result<(), crate::verb_error::VerbError>| result.map_err(|error| error.errno());
     // SAFETY: alive, and refused.
     assert_eq!(errno(unsafe { Soft.dealloc_pd(node.domain) }), Err(libc::EBUSY));
     // SAFETY: alive, and refused.

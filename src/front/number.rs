@@ -1,0 +1,18 @@
+//! Numbers that verbs ask for, each with its range: made once, checked then.
+//!
+//! Queue pair numbers and packet sequence numbers have 24 bits, retry counts go from 0 to 7, timeouts are exponents. C
+//! takes integers and the device ignores or refuses what does not fit. Here each number has a type, whose `new` refuses
+//! what is out of range with [`OutOfRange`](crate::error::OutOfRange). [`Lkey`] and [`Rkey`] are the keys of registered
+//! memory.
+//!
+//! ```
+//! use interlock::number::{AckTimeout, RetryCount};
+//!
+//! assert!(RetryCount::new(7).is_ok());
+//! assert!(RetryCount::new(9).is_err());
+//! # let _ = AckTimeout::new(14);
+//! ```
+
+pub use crate::types::{
+    AckTimeout, Gid, Lkey, Mtu, Pkey, PortNumber, Psn, Qkey, Qpn, ReadDepth, RetryCount, Rkey, RnrRetry, RnrTimer,
+};
