@@ -9,7 +9,7 @@
 //!
 //! let context = Context::open("soft0")?;
 //! let port = context.active_port()?;
-//! println!("{} queue pairs at most, MTU {:?}", context.attributes()?.max_queue_pairs, port.active_mtu());
+//! println!("{} queue pairs at most, MTU {:?}", context.attributes()?.max_queue_pairs(), port.active_mtu());
 //! println!("{:#?}", context.promises());
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

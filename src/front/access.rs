@@ -10,14 +10,14 @@
 //! use interlock::{Context, RemoteRead, RemoteRegion};
 //!
 //! /// Any grant that lets us read.
-//! fn checksum_from<A: PeerMayRead>(grant: &RemoteRegion<A>) -> usize {
+//! fn bytes_of<A: PeerMayRead>(grant: &RemoteRegion<A>) -> u64 {
 //!     grant.len()
 //! }
 //!
 //! interlock::domain! { struct Docs; }
 //! let domain = Context::open("soft0")?.named_domain(Docs)?;
 //! let region = domain.register::<RemoteRead, _>(vec![0_u64; 8])?;
-//! assert_eq!(checksum_from(&region.remote()), 64);
+//! assert_eq!(bytes_of(&region.remote()), 64);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
