@@ -6,7 +6,7 @@
 //!
 //! ```sh
 //! cargo bench --bench scale
-//! cargo bench --bench scale -- --count-only PAIRS MESSAGES    # only that much work, in `counted_work`, to count instructions
+//! cargo bench --bench scale -- --count-only PAIRS MESSAGES    # to count instructions: only so much, in `counted_work`
 //! ```
 #![deny(unsafe_code)]
 

@@ -13,6 +13,40 @@ const FLOORS: [&str; 9] = ["sys", "provider", "device", "domain", "memory", "inf
 /// What serves all floors. These use each other and `sys`.
 const SERVICES: [&str; 6] = ["os", "readiness", "seal", "sync", "types", "verb_error"];
 
+/// Files of one floor that use each other, with the reason why that is better than the alternatives. The soft device is
+/// one machine in many files, and is not looked at.
+const CIRCLES: [(&[&str], &str); 8] = [
+    (&["completion/departing.rs", "completion/message.rs"], "a message carries a pair, which gives its places back"),
+    (
+        &["inflight/extended_polling.rs", "inflight/raw_completion_queue.rs"],
+        "an extended queue is polled by functions that the handle calls, and keep their state there",
+    ),
+    (&["inflight/raw_pair.rs", "inflight/raw_shared.rs"], "a pair keeps its shared queue, which makes pairs"),
+    (&["inflight/raw_post.rs", "inflight/raw_session.rs"], "one post, as a list or as a session"),
+    (&["memory/region.rs", "memory/whole.rs"], "a loan of memory gives the peer's view of a region"),
+    (
+        &[
+            "queue/alter.rs",
+            "queue/any.rs",
+            "queue/attributes.rs",
+            "queue/batch.rs",
+            "queue/datagram.rs",
+            "queue/departing_pair.rs",
+            "queue/error.rs",
+            "queue/halves.rs",
+            "queue/local_port.rs",
+            "queue/pair.rs",
+            "queue/request.rs",
+            "queue/state.rs",
+            "queue/transport.rs",
+            "queue/untyped.rs",
+        ],
+        "a pair names its states and its errors, and the errors give the pair back",
+    ),
+    (&["scope/error.rs", "scope/ticket.rs"], "an error gives the ticket back"),
+    (&["scope/exclusive.rs", "scope/section.rs"], "the one opens the other, and is kept by it"),
+];
+
 /// The most blocks and implementations that are `unsafe` outside of the soft device, and in how many files they are.
 const MOST_UNSAFE: (usize, usize) = (395, 32);
 
@@ -297,6 +331,39 @@ fn each_floor_uses_only_those_below_it() {
     assert!(wrong.is_empty(), "against the order {}:\n{wrong:#?}", FLOORS.join(" -> "));
 }
 
+/// Groups of files that reach each other.
+fn circles(edges: &BTreeMap<(String, String), String>) -> BTreeSet<BTreeSet<String>> {
+    let mut reaches: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for (from, to) in edges.keys().filter(|(from, to)| room(from) == room(to) && !from.starts_with("provider/soft")) {
+        reaches.entry(from).or_default().insert(to);
+    }
+    loop {
+        let mut grown = reaches.clone();
+        for (from, targets) in &reaches {
+            let further: Vec<&str> = targets.iter().filter_map(|to| reaches.get(to)).flatten().copied().collect();
+            grown.entry(from).or_default().extend(further);
+        }
+        if grown == reaches {
+            break;
+        }
+        reaches = grown;
+    }
+    let back = |from: &str, to: &str| reaches.get(to).is_some_and(|targets| targets.contains(from));
+    reaches
+        .iter()
+        .map(|(from, targets)| targets.iter().filter(|to| back(from, to)).map(|to| (*to).to_owned()).collect())
+        .filter(|circle: &BTreeSet<String>| circle.len() > 1)
+        .collect()
+}
+
+#[test]
+fn files_that_use_each_other_are_few_and_named() {
+    let found = circles(&edges(&modules(), false));
+    let named: BTreeSet<BTreeSet<String>> =
+        CIRCLES.iter().map(|(files, _)| files.iter().map(|file| (*file).to_owned()).collect()).collect();
+    assert_eq!(found, named);
+}
+
 #[test]
 fn unsafe_code_is_in_few_rooms() {
     let mut rooms: BTreeMap<String, usize> = BTreeMap::new();
@@ -321,4 +388,34 @@ fn the_front_door_is_small() {
     let names = modules[&Vec::new()].imports.iter().filter(|(_, path)| !is_module(path));
     let names: Vec<&String> = names.map(|(name, _)| name).collect();
     assert!(names.len() <= MOST_NAMES, "{} names at the crate root: {names:?}", names.len());
+}
+
+/// Whether a line goes beyond the formatter's 120 columns. Tables, pictures, addresses and strings cannot be broken.
+fn is_too_long(line: &str) -> bool {
+    let text = line.trim_start().trim_start_matches(['/', '!']).trim_start();
+    line.chars().count() > 120
+        && !text.starts_with('|')
+        && !text.contains("──▶")
+        && !line.contains(['"', '\\'])
+        && !line.contains("://")
+}
+
+#[test]
+fn no_line_is_too_long() {
+    let mut long = Vec::new();
+    let mut folders = vec![root().to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            if path.is_dir() && !name.starts_with('.') && !["target", "bindings", "ui-tests"].contains(&&*name) {
+                folders.push(path);
+            } else if name.ends_with(".rs") {
+                let text = fs::read_to_string(&path).unwrap();
+                let lines = text.lines().enumerate().filter(|(_, line)| is_too_long(line));
+                long.extend(lines.map(|(at, _)| format!("{}:{}", path.display(), at + 1)));
+            }
+        }
+    }
+    assert!(long.is_empty(), "{} lines are longer than 120 columns: {long:#?}", long.len());
 }

@@ -66,7 +66,8 @@ pub enum CompletionQueueError {
     #[error("the device does not poll through ibv_start_poll: create the completion queue with `Polling::Array`")]
     NotExtended(#[source] VerbError),
     /// The device answered with an error. `EINVAL`: no entries, or more than the device has
-    /// ([`max_completion_entries`](crate::device::DeviceAttributes::max_completion_entries)), or no such completion vector.
+    /// ([`max_completion_entries`](crate::device::DeviceAttributes::max_completion_entries)), or no such completion
+    /// vector.
     #[error(transparent)]
     Verb(#[from] VerbError),
 }

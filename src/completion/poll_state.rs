@@ -445,7 +445,8 @@ impl PollState {
     }
 }
 
-/// What is in flight on a completion queue that nobody polls any more. The device is done with all of it, so it is dropped.
+/// What is in flight on a completion queue that nobody polls any more. The device is done with all of it, so it is
+/// dropped.
 pub(super) struct InFlight {
     retirers: Retirers<Entry>,
     out_of_order: OutOfOrder,

@@ -233,8 +233,9 @@ impl Context {
         *self.0.promises()
     }
 
-    /// Whether the end of a [memory window](crate::window::Window) gives its memory back, as on the soft device and mlx5. On
-    /// other devices windows are bound over whole regions only, and the end of the region gives the memory back.
+    /// Whether the end of a [memory window](crate::window::Window) gives its memory back, as on the soft device and
+    /// mlx5. On other devices windows are bound over whole regions only, and the end of the region gives the memory
+    /// back.
     ///
     /// `ibv_query_device(3)`, the first time. `false` if that fails.
     pub fn windows_are_barriers(&self) -> bool {

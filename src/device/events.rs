@@ -62,7 +62,8 @@ pub enum QueuePairEvent {
     /// A first message came while the pair was in Ready To Receive: the peer is connected, so go to Ready To Send.
     #[doc(alias = "IBV_EVENT_COMM_EST")]
     ConnectionEstablished,
-    /// The send queue is drained: all sends from before [`SendQueueDrain`](crate::state::SendQueueDrain) have completed.
+    /// The send queue is drained: all sends from before [`SendQueueDrain`](crate::state::SendQueueDrain) have
+    /// completed.
     #[doc(alias = "IBV_EVENT_SQ_DRAINED")]
     SendQueueDrained,
     /// The pair is in Error, and takes no more receives from its shared receive queue: it can be destroyed once its

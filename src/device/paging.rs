@@ -50,7 +50,8 @@ impl PagedOperation {
 }
 
 impl OnDemandPaging {
-    /// Whether the device has on-demand paging, so that memory can be registered as [`OnDemand`](crate::access::OnDemand).
+    /// Whether the device has on-demand paging, so that memory can be registered as
+    /// [`OnDemand`](crate::access::OnDemand).
     #[doc(alias = "IBV_ODP_SUPPORT")]
     pub fn is_there(&self) -> bool {
         self.0.general_caps & 1 != 0

@@ -104,10 +104,11 @@ impl Brand for Scoped<'_> {}
 /// | [`drain`](crate::QueuePair::drain) and a poller | [`DrainFailure::OtherDomain`](crate::error::DrainFailure::OtherDomain) |
 ///
 /// Other operations compare more than domains, with any brand: [`Buffer::join`](crate::Buffer::join) and
-/// [`SplitRegion::rejoin`](crate::memory::SplitRegion::rejoin) compare regions, [`SendHalf::join`](crate::queue::SendHalf::join) queue
-/// pairs, [`CompletionChannel::wait_any`](crate::completion::CompletionChannel::wait_any) channels, and
-/// [`Exclusive::new`](crate::scope::Exclusive::new) completion queues. A [`BufferList`](crate::memory::BufferList) may be made
-/// of buffers of several domains, but no queue pair takes it then.
+/// [`SplitRegion::rejoin`](crate::memory::SplitRegion::rejoin) compare regions,
+/// [`SendHalf::join`](crate::queue::SendHalf::join) queue pairs,
+/// [`CompletionChannel::wait_any`](crate::completion::CompletionChannel::wait_any) channels, and
+/// [`Exclusive::new`](crate::scope::Exclusive::new) completion queues. A [`BufferList`](crate::memory::BufferList) may
+/// be made of buffers of several domains, but no queue pair takes it then.
 ///
 /// # Examples
 ///

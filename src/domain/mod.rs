@@ -111,7 +111,8 @@ impl Context {
     /// let port = context.active_port()?;
     /// context.with_domain(|domain| -> Result<(), Box<dyn Error>> {
     ///     let (queue, mut poller) = domain.completion_queue(Limits::default().completions())?;
-    ///     let pair = domain.reliable(&queue, &Limits::default())?.into_init(&port).map_err(|error| error.into_cause())?;
+    ///     let pair = domain.reliable(&queue, &Limits::default())?;
+    ///     let pair = pair.into_init(&port).map_err(|error| error.into_cause())?;
     ///     let myself = pair.endpoint();
     ///     let mut pair = pair.connect(&myself).map_err(|error| error.into_cause())?;
     ///     pair.post_receive(domain.buffer(8)?).map_err(|error| error.into_cause())?;

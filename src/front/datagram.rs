@@ -12,7 +12,10 @@
 //! use interlock::{Brand, Context, Endpoint, ProtectionDomain};
 //!
 //! /// Resolves the peer's endpoint, which came to us by some other way.
-//! fn resolve<B: Brand>(domain: &ProtectionDomain<B>, peer: &Endpoint) -> Result<Recipient<B>, Box<dyn std::error::Error>> {
+//! fn resolve<B: Brand>(
+//!     domain: &ProtectionDomain<B>,
+//!     peer: &Endpoint,
+//! ) -> Result<Recipient<B>, Box<dyn std::error::Error>> {
 //!     let port = domain.context().active_port()?;
 //!     Ok(domain.recipient(&port, peer, Qkey::USUAL)?)
 //! }

@@ -35,8 +35,9 @@ pub enum PostError<R> {
     /// request at fault, or its word is not enough ([`refusals_are_sure`](crate::device::Promises::refusals_are_sure)).
     ///
     /// Its memory stays with the device: it comes back with a completion, or once the pair was reset or destroyed. The
-    /// pair is broken. Where the poller destroys pairs ([`pairs_end_at_once`](crate::device::Promises::pairs_end_at_once) is
-    /// false), it waits for this request, so memory and pair may stay until the completion queue is dropped.
+    /// pair is broken. Where the poller destroys pairs
+    /// ([`pairs_end_at_once`](crate::device::Promises::pairs_end_at_once) is false), it waits for this request, so
+    /// memory and pair may stay until the completion queue is dropped.
     Uncertain {
         /// The id of the request.
         id: WorkId,

@@ -70,7 +70,8 @@ pub struct To<'r> {
 /// ```no_run
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # interlock::domain! { struct Docs; }
-/// # let (mut pair, buffer, other): (interlock::QueuePair<Docs>, interlock::Buffer<Docs>, interlock::Buffer<Docs>) = todo!();
+/// # let mut pair: interlock::QueuePair<Docs> = todo!();
+/// # let (buffer, other): (interlock::Buffer<Docs>, interlock::Buffer<Docs>) = todo!();
 /// use interlock::WorkRequest;
 /// pair.post(WorkRequest::send(buffer).with_immediate(7).solicited())?;
 /// pair.post(WorkRequest::send(other).unsignalled())?;

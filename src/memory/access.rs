@@ -31,10 +31,10 @@ pub(super) fn name<A>() -> &'static str {
 ///
 /// The specification forbids remote write and remote atomics without local write, so no preset has them.
 ///
-/// [`RelaxedOrdering`](crate::access::RelaxedOrdering), [`OnDemand`](crate::access::OnDemand) and [`ZeroBased`](crate::access::ZeroBased) wrap
-/// a preset and change how the memory is registered: `OnDemand<RemoteRead>`. A peer does not see the wrapper: it reads
-/// the record of such a region as one of the preset, and [`RemoteRegion::restrict`](super::RemoteRegion::restrict)
-/// gives this side the same type.
+/// [`RelaxedOrdering`](crate::access::RelaxedOrdering), [`OnDemand`](crate::access::OnDemand) and
+/// [`ZeroBased`](crate::access::ZeroBased) wrap a preset and change how the memory is registered:
+/// `OnDemand<RemoteRead>`. A peer does not see the wrapper: it reads the record of such a region as one of the preset,
+/// and [`RemoteRegion::restrict`](super::RemoteRegion::restrict) gives this side the same type.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a set of access rights",
     label = "not access rights",

@@ -7,11 +7,11 @@ use crate::domain::{Brand, DomainId};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 
-/// A [`Buffer`] of a region that was registered as [`Windowed`](crate::access::Windowed), so that a window may be bound over
-/// it.
+/// A [`Buffer`] of a region that was registered as [`Windowed`](crate::access::Windowed), so that a window may be bound
+/// over it.
 ///
-/// To bind a window over it moves it into the [`BoundWindow`](crate::window::BoundWindow). Until then it is a buffer like any
-/// other.
+/// To bind a window over it moves it into the [`BoundWindow`](crate::window::BoundWindow). Until then it is a buffer
+/// like any other.
 pub struct Bindable<B> {
     /// # Invariants
     ///

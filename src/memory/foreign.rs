@@ -69,8 +69,8 @@ use std::ptr::NonNull;
 ///     }
 /// }
 ///
-/// // SAFETY: an allocation of its own (0), zeroed (1), known to nobody else and kept as a number of bytes only (2, 3, 4); the
-/// // pointer is the allocator's (5); `from_parts` makes of it what `new` made (6).
+/// // SAFETY: an allocation of its own (0), zeroed (1), known to nobody else and kept as a number of bytes only (2, 3,
+/// // 4); the pointer is the allocator's (5); `from_parts` makes of it what `new` made (6).
 /// unsafe impl ForeignMemory for Aligned {
 ///     type Parts = Layout;
 ///     fn into_parts(self) -> (NonNull<[u8]>, Layout) {

@@ -55,7 +55,8 @@ impl<B> Lapsed<B> {
     ///
     /// # Errors
     ///
-    /// They are not. The memory comes back, for [`SplitRegion::rejoin_lapsed`](crate::memory::SplitRegion::rejoin_lapsed).
+    /// They are not. The memory comes back, for
+    /// [`SplitRegion::rejoin_lapsed`](crate::memory::SplitRegion::rejoin_lapsed).
     pub fn reclaim(self) -> Result<Bindable<B>, NoBarrier<Self>> {
         if self.barrier { Ok(Bindable::of_window(self.part)) } else { Err(NoBarrier { memory: self }) }
     }

@@ -48,8 +48,8 @@ impl KeepsOrder for RemoteAll {}
 /// | atomics | are not overtaken by writes before them |
 ///
 /// So a program must not look at a flag in memory that peers write and then trust the data:
-/// [`Word::load_acquire`](crate::memory::Word::load_acquire) does not exist there. The peer reports by a completion that it is
-/// done, with [`post_write_with_immediate`](crate::QueuePair::post_write_with_immediate) or a send.
+/// [`Word::load_acquire`](crate::memory::Word::load_acquire) does not exist there. The peer reports by a completion
+/// that it is done, with [`post_write_with_immediate`](crate::QueuePair::post_write_with_immediate) or a send.
 ///
 /// # Rules
 ///

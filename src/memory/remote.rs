@@ -34,7 +34,8 @@ static_assertions::assert_eq_size!(RemoteRegion<()>, [u64; 3]);
 /// ```no_run
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # interlock::domain! { struct Docs; }
-/// # let (mut pair, result, other): (interlock::QueuePair<Docs>, interlock::Buffer<Docs>, interlock::Buffer<Docs>) = todo!();
+/// # let mut pair: interlock::QueuePair<Docs> = todo!();
+/// # let (result, other): (interlock::Buffer<Docs>, interlock::Buffer<Docs>) = todo!();
 /// # let log: interlock::RemoteRegion<interlock::RemoteAll> = todo!();
 /// pair.post_fetch_and_add(result, &log.word(0)?, 1)?;
 /// let word = log.word(8)?;
@@ -333,8 +334,8 @@ impl<A: Access> fmt::Debug for RemoteRegion<A> {
 
 /// Memory of a peer behind a window that this side may end when it is done, with [`post_send_invalidating`].
 ///
-/// It comes from [`BoundWindow::remote_window`](crate::window::BoundWindow::remote_window) as a record of its own kind. A
-/// program gets such a record only on a device that stays well whatever key a peer invalidates.
+/// It comes from [`BoundWindow::remote_window`](crate::window::BoundWindow::remote_window) as a record of its own kind.
+/// A program gets such a record only on a device that stays well whatever key a peer invalidates.
 ///
 /// [`post_send_invalidating`]: crate::QueuePair::post_send_invalidating
 pub struct RemoteWindow<A>(RemoteRegion<A>);

@@ -137,8 +137,8 @@ pub struct Window<B, K = Type2> {
 /// A window that is bound: peers reach the memory behind it until it is ended or dropped.
 ///
 /// The peer of a window of type 2 may have ended it by a message: see
-/// [`Received::invalidated`](crate::completion::Received::invalidated). Then call [`dealloc`](Self::dealloc): a request to end the
-/// window would fail, and break the pair.
+/// [`Received::invalidated`](crate::completion::Received::invalidated). Then call [`dealloc`](Self::dealloc): a request
+/// to end the window would fail, and break the pair.
 #[must_use = "dropping it ends the window"]
 pub struct BoundWindow<B, K = Type2> {
     inner: Box<WindowInner>,

@@ -121,7 +121,10 @@ impl<B: Brand, A: Access, M: Memory> MemoryRegion<B, A, M> {
     /// use interlock::{Brand, MemoryRegion, RemoteWrite};
     /// use interlock::error::OutOfBounds;
     ///
-    /// fn message<B: Brand>(mailbox: &MemoryRegion<B, RemoteWrite>, last: u64) -> Result<Option<Vec<u8>>, OutOfBounds> {
+    /// fn message<B: Brand>(
+    ///     mailbox: &MemoryRegion<B, RemoteWrite>,
+    ///     last: u64,
+    /// ) -> Result<Option<Vec<u8>>, OutOfBounds> {
     ///     let number = mailbox.word(0)?;
     ///     if number.load_acquire() == last {
     ///         return Ok(None);

@@ -34,8 +34,8 @@ pub struct Limits {
     /// which it does not report.
     #[doc(alias = "max_inline_data")]
     pub inline_bytes: u32,
-    /// How many buffers a [`BufferList`](crate::memory::BufferList) that is posted here may have, sent or received; 1 (or 0) to
-    /// the device's [`max_elements`](crate::device::DeviceAttributes::max_elements).
+    /// How many buffers a [`BufferList`](crate::memory::BufferList) that is posted here may have, sent or received; 1
+    /// (or 0) to the device's [`max_elements`](crate::device::DeviceAttributes::max_elements).
     #[doc(alias = "max_send_sge")]
     #[doc(alias = "max_recv_sge")]
     pub elements: u32,

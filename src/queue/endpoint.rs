@@ -34,7 +34,10 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// # interlock::domain! { struct Docs; }
 /// # let domain = Context::open("soft0")?.named_domain(Docs)?;
 /// # let (queue, _poller) = domain.completion_queue(16)?;
-/// # let pair = || domain.reliable(&queue, &Limits::default())?.into_init(&domain.context().active_port()?).map_err(Box::<dyn Error + Send + Sync>::from);
+/// # let pair = || {
+/// #     let pair = domain.reliable(&queue, &Limits::default())?;
+/// #     pair.into_init(&domain.context().active_port()?).map_err(Box::<dyn Error + Send + Sync>::from)
+/// # };
 /// # let (server, client) = (pair()?, pair()?);
 ///
 /// let listener = TcpListener::bind("127.0.0.1:0")?;

@@ -278,8 +278,8 @@ impl<Q> fmt::Debug for DestroyError<Q> {
 }
 
 /// Requests were still in flight at the deadline. [`destroy`](crate::QueuePair::destroy) brings their memory back, and
-/// so does [`into_reset`](crate::QueuePair::into_reset) if [`reset_is_a_barrier`](crate::device::Promises::reset_is_a_barrier)
-/// is true.
+/// so does [`into_reset`](crate::QueuePair::into_reset) if
+/// [`reset_is_a_barrier`](crate::device::Promises::reset_is_a_barrier) is true.
 #[derive(Debug, thiserror::Error)]
 #[error("{sends} sends and {receives} receives were not flushed{}", until(.source, *.timeout))]
 pub struct Undrained {

@@ -252,9 +252,9 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     /// # Errors
     ///
     /// [`ResetInFlight`](crate::error::TransitionFailure::ResetInFlight) and
-    /// [`ResetShared`](crate::error::TransitionFailure::ResetShared): with this provider, a reset does not end what the pair
-    /// has in flight. Or the device refused. The device is asked twice, for the sake of soft-RoCE, so the pair may have
-    /// been reset all the same: reset it again, or destroy it.
+    /// [`ResetShared`](crate::error::TransitionFailure::ResetShared): with this provider, a reset does not end what the
+    /// pair has in flight. Or the device refused. The device is asked twice, for the sake of soft-RoCE, so the pair may
+    /// have been reset all the same: reset it again, or destroy it.
     #[doc(alias = "ibv_modify_qp")]
     pub fn into_reset(mut self) -> Result<QueuePair<B, Reset, T>, TransitionError<Self>> {
         match self.inner.reset() {
@@ -267,9 +267,9 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     ///
     /// `ibv_destroy_qp(3)`. What was in flight comes out of the poller as failures with [`Status::Destroyed`]: poll
     /// until it gives nothing more. Not every provider allows a destroy at any time. Where
-    /// [`pairs_end_at_once`](crate::device::Promises::pairs_end_at_once) is false, `Ok` means that the pair went to Error and
-    /// now belongs to its poller: go on polling. What was in flight comes out as flushed, and then the poller destroys
-    /// the pair.
+    /// [`pairs_end_at_once`](crate::device::Promises::pairs_end_at_once) is false, `Ok` means that the pair went to
+    /// Error and now belongs to its poller: go on polling. What was in flight comes out as flushed, and then the poller
+    /// destroys the pair.
     ///
     /// # Errors
     ///

@@ -337,8 +337,8 @@ impl WorkRequest<Inline<'static>, AtomicWrite> {
     /// Writes `value` to the word at the start of `target`, in the byte order of this machine. Whoever reads the word
     /// sees the old value or all of `value`. It needs no memory, and no receive of the peer.
     ///
-    /// For queue pairs with [`Posting::AtomicWrites`](crate::queue::Posting::AtomicWrites). The peer serves it as it serves
-    /// reads, so the peer's responder depth must not be 0.
+    /// For queue pairs with [`Posting::AtomicWrites`](crate::queue::Posting::AtomicWrites). The peer serves it as it
+    /// serves reads, so the peer's responder depth must not be 0.
     #[doc(alias = "IBV_WR_ATOMIC_WRITE")]
     #[doc(alias = "ibv_wr_atomic_write")]
     #[inline(always)]
@@ -394,8 +394,9 @@ impl<M, K> WorkRequest<M, K> {
     /// Makes no completion of its own on success: the request comes out before that of a later signalled request of the
     /// queue.
     ///
-    /// It is signalled all the same where [`sends_may_be_unsignalled`](crate::device::Promises::sends_may_be_unsignalled) is
-    /// false, and where it takes the last free slot, so that the queue cannot lock up.
+    /// It is signalled all the same where
+    /// [`sends_may_be_unsignalled`](crate::device::Promises::sends_may_be_unsignalled) is false, and where it takes the
+    /// last free slot, so that the queue cannot lock up.
     #[doc(alias = "IBV_SEND_SIGNALED")]
     #[inline(always)]
     #[doc(alias = "sq_sig_all")]

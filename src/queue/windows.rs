@@ -44,8 +44,8 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     /// # Errors
     ///
     /// [`PostError`] gives both back, but for [`PostError::Uncertain`], which any failure of `ibv_bind_mw` is.
-    /// [`RequestFlaw::WindowOverPart`](crate::error::RequestFlaw::WindowOverPart): the device does not keep peers within a
-    /// window, so it takes a whole region.
+    /// [`RequestFlaw::WindowOverPart`](crate::error::RequestFlaw::WindowOverPart): the device does not keep peers
+    /// within a window, so it takes a whole region.
     #[doc(alias = "IBV_WR_BIND_MW")]
     #[doc(alias = "ibv_bind_mw")]
     #[allow(clippy::type_complexity, reason = "a window and its memory")]
@@ -70,8 +70,8 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     ///
     /// # Errors
     ///
-    /// As [`post_bind`](Self::post_bind). [`RequestFlaw::NoBarrier`](crate::error::RequestFlaw::NoBarrier): the end of a
-    /// window gives no memory back on this device, or does harm; [`dealloc`](BoundWindow::dealloc) it.
+    /// As [`post_bind`](Self::post_bind). [`RequestFlaw::NoBarrier`](crate::error::RequestFlaw::NoBarrier): the end of
+    /// a window gives no memory back on this device, or does harm; [`dealloc`](BoundWindow::dealloc) it.
     #[doc(alias = "IBV_WR_LOCAL_INV")]
     #[doc(alias = "ibv_bind_mw")]
     pub fn post_revoke<K: WindowType>(
@@ -92,8 +92,8 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     ///
     /// # Errors
     ///
-    /// As [`post_send`](Self::post_send). [`RequestFlaw::NoBarrier`](crate::error::RequestFlaw::NoBarrier): the local device
-    /// is not reviewed for it.
+    /// As [`post_send`](Self::post_send). [`RequestFlaw::NoBarrier`](crate::error::RequestFlaw::NoBarrier): the local
+    /// device is not reviewed for it.
     #[doc(alias = "IBV_WR_SEND_WITH_INV")]
     pub fn post_send_invalidating<M: SendMemory<B>, A: Exposed>(
         &mut self,

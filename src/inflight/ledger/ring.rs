@@ -33,8 +33,8 @@ pub(super) struct Ledger<T> {
     /// 4. The number of cells, a power of two, less one.
     mask: u32,
     pub(super) origin: Origin,
-    /// 5. How many [`LedgerRef`] there are. The last one frees the memory. The count cannot overflow: a work queue has three
-    ///    or four holders, and [`Nothing`](super::Nothing) has one for each slot of a completion queue.
+    /// 5. How many [`LedgerRef`] there are. The last one frees the memory. The count cannot overflow: a work queue has
+    ///    three or four holders, and [`Nothing`](super::Nothing) has one for each slot of a completion queue.
     holders: AtomicU32,
     /// The index of the block in its chunk.
     block: u32,
@@ -202,7 +202,8 @@ impl<T> LedgerPtr<T> {
     /// The room in the line for what the user of the poster keeps there.
     #[inline(always)]
     pub(super) fn own<P>(self) -> NonNull<P> {
-        const { assert!(size_of::<Ledger<T>>().is_multiple_of(align_of::<P>()) && align_of::<P>() <= align_of::<Line>()) };
+        const { assert!(size_of::<Ledger<T>>().is_multiple_of(align_of::<P>())) };
+        const { assert!(align_of::<P>() <= align_of::<Line>()) };
         const { assert!(size_of::<Ledger<T>>() + size_of::<P>() <= CELLS) };
         // SAFETY: the room behind the ledger is inside its line, as asserted above.
         unsafe { self.0.add(1) }.cast()

@@ -34,8 +34,9 @@ macro_rules! probes {
 }
 
 probes! {
-    post_send post_send_immediate post_write post_read post_compare_and_swap post_fetch_and_add post_shared post_inline post_receive
-    post_request post_checked batch batch_post batch_post_each batch_post_all post_all poll poll_each poll_retired
+    post_send post_send_immediate post_write post_read post_compare_and_swap post_fetch_and_add post_shared
+    post_inline post_receive post_request post_checked batch batch_post batch_post_each batch_post_all post_all poll
+    poll_each poll_retired
 }
 
 /// What a completion was. Nobody looks: it is for what it costs to make.
