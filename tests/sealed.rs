@@ -22,6 +22,27 @@ const NAMES: [&str; 1] = ["Named"];
 /// What the compiler says where a seal holds: the private supertrait is missing, or there is an implementation for all.
 const REFUSALS: [&str; 3] = ["[E0277]", "[E0119]", "[E0117]"];
 
+/// The public modules that hold types and traits.
+const MODULES: [&str; 17] = [
+    "access",
+    "attributes",
+    "completion",
+    "datagram",
+    "device",
+    "domain",
+    "error",
+    "event",
+    "memory",
+    "number",
+    "queue",
+    "request",
+    "scope",
+    "shared",
+    "state",
+    "transport",
+    "window",
+];
+
 const ELSEWHERE: &str = "INTERLOCK_SEALED";
 
 /// The public traits and types of the crate, with their parameters.
@@ -88,7 +109,11 @@ const FIRST: usize = 6;
 fn attempts() -> BTreeMap<String, Vec<String>> {
     let mut found = Found::default();
     found.look(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"));
-    let library = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("src/lib.rs")).unwrap();
+    // What is public is said at the front door, and by the modules that it leads to.
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let floors = MODULES.map(|module| source.join(module).join("mod.rs")).into_iter().filter(|file| file.exists());
+    let doors = floors.chain([source.join("lib.rs")]).chain(files(&source.join("front")));
+    let library: String = doors.map(|door| fs::read_to_string(door).unwrap()).collect();
     let exports =
         library.split("pub use ").filter_map(|list| list.split(';').next()).filter(|list| !list.contains("soft"));
     let exports: Vec<&str> = exports.flat_map(|list| list.split(|c: char| !c.is_alphanumeric())).collect();
@@ -118,8 +143,9 @@ fn refused(attempts: &BTreeMap<String, Vec<String>>) -> BTreeMap<String, Vec<Str
     fs::create_dir_all(&folder).unwrap();
     for (name, implementations) in attempts {
         let program = format!(
-            "#![allow(unused_imports)]\nuse interlock::*;\nuse interlock::scope::*;\nstruct Local;\n\n{}\n\n\
+            "#![allow(unused_imports)]\nuse interlock::*;\nuse interlock::{{{}::*}};\nstruct Local;\n\n{}\n\n\
              fn main() {{}}\n",
+            MODULES.join("::*, "),
             implementations.join("\n")
         );
         fs::write(folder.join(name).with_extension("rs"), program).unwrap();
@@ -132,10 +158,10 @@ fn refused(attempts: &BTreeMap<String, Vec<String>>) -> BTreeMap<String, Vec<Str
         .unwrap();
     assert!(output.status.success(), "one compiles:\n{}", String::from_utf8_lossy(&output.stderr));
     let of_trait = |(name, implementations): (&String, &Vec<String>)| {
-        let message = fs::read_to_string(folder.join(name).with_extension("stderr")).unwrap();
+        let message = format!("\n{}", fs::read_to_string(folder.join(name).with_extension("stderr")).unwrap());
         // An item that is missing, say, is no seal.
         let is_seal = |error: &&str| REFUSALS.iter().any(|code| error.starts_with(code));
-        let errors: Vec<&str> = message.split("error").filter(is_seal).collect();
+        let errors: Vec<&str> = message.split("\nerror").filter(is_seal).collect();
         let is_refused = |at: usize| errors.iter().any(|error| error.contains(&format!("{name}.rs:{}:", FIRST + at)));
         let refused = implementations.iter().enumerate().filter(|(at, _)| is_refused(*at));
         (name.clone(), refused.map(|(_, implementation)| implementation.clone()).collect())

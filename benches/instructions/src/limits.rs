@@ -47,7 +47,10 @@ pub const COLD: [(&str, &str); 15] = [
     ("raw_batch::failed", "the provider refused one of all items"),
     ("raw_batch::uncertain", "the provider failed with all of them"),
     ("raw_batch::RawBatch<B>::into_error", "a batch of which a request was refused ends"),
-    ("retired::Retirement::drop_before_last", "the program did not take the memory of unsignalled requests, so it is given up"),
+    (
+        "retired::Retirement::drop_before_last",
+        "the program did not take the memory of unsignalled requests, so it is given up",
+    ),
     ("window::WindowInner::drop_raw", "a memory window in a request is given up"),
     ("entry::Entry::into_unsettled", "the program asks for the memory of a request about a memory window"),
     ("work::Work<B>::of_window", "the request was one about a memory window"),

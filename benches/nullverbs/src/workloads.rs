@@ -1,11 +1,11 @@
 //! The workloads, on a queue pair that is connected to itself.
 
-use interlock::{
-    Buffer, Context, Inline, Limits, Poller, QueuePair, RemoteRegion, RemoteWrite, Success, WorkId, WorkRequest,
-};
 use interlock::completion::{CompletionQueueOptions, Polling};
 use interlock::queue::Posting;
 use interlock::request::Operation;
+use interlock::{
+    Buffer, Context, Inline, Limits, Poller, QueuePair, RemoteRegion, RemoteWrite, Success, WorkId, WorkRequest,
+};
 use std::{mem, time::Instant};
 
 interlock::domain! { struct Bench; }
@@ -137,7 +137,8 @@ pub fn main(name: &str, posting: Posting, polling: Polling) -> Result<(), Box<dy
     let iterations: u64 = iterations.parse()?;
     let domain = Context::open("null0")?.named_domain(Bench)?;
     let port = domain.context().active_port()?;
-    let (queue, poller) = domain.completion_queue_with(256, &CompletionQueueOptions { polling, ..Default::default() })?;
+    let (queue, poller) =
+        domain.completion_queue_with(256, &CompletionQueueOptions { polling, ..Default::default() })?;
     let limits = Limits { sends: 128, receives: 128, inline_bytes: INLINE as u32, elements: 1, posting };
     let pair = domain.reliable(&queue, &limits)?.into_init(&port)?;
     let myself = pair.endpoint();

@@ -2,12 +2,12 @@
 //! whatever they are given, so that nothing is dropped. Run, it prints their names.
 #![forbid(unsafe_code)]
 
+use interlock::error::{BatchError, PollError, PostAllError};
+use interlock::request::{Batch, PostedMemory, Write};
 use interlock::{
     Buffer, Checked, Failure, Inline, Poller, PostError, ProtectionDomain, QueuePair, RemoteAll, RemoteRegion,
     SharedBuffer, Success, Work, WorkId, WorkRequest,
 };
-use interlock::error::{BatchError, PollError, PostAllError};
-use interlock::request::{Batch, PostedMemory, Write};
 use std::hint::black_box;
 use std::sync::Mutex;
 

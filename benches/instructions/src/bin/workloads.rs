@@ -1,12 +1,12 @@
 //! What is counted: `workloads NAME ITERATIONS`. Each workload is one loop, in a function of its own.
 #![forbid(unsafe_code)]
 
+use interlock::completion::{CompletionQueueOptions, Polling};
+use interlock::request::Operation;
 use interlock::{
     Brand, Buffer, Checked, Context, Inline, Limits, Poller, ProtectionDomain, QueuePair, RemoteAll, RemoteRegion,
     SharedBuffer, Success, WorkId, WorkRequest, soft::Fabric,
 };
-use interlock::completion::{CompletionQueueOptions, Polling};
-use interlock::request::Operation;
 use std::any::Any;
 use std::error::Error;
 use std::hint::black_box;

@@ -5,8 +5,8 @@
 //! as a contender, which it is none of.
 #![forbid(unsafe_code)]
 
-use interlock::{Buffer, Context, Limits, Poller, QueuePair, WorkId};
 use interlock::queue::Posting;
+use interlock::{Buffer, Context, Limits, Poller, QueuePair, WorkId};
 use std::time::{Duration, Instant};
 use std::{error::Error, mem, process::exit};
 

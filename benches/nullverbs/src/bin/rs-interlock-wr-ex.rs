@@ -7,5 +7,9 @@
 mod workloads;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    workloads::main("rs-interlock-wr-ex", interlock::queue::Posting::WorkRequestApi, interlock::completion::Polling::Extended)
+    workloads::main(
+        "rs-interlock-wr-ex",
+        interlock::queue::Posting::WorkRequestApi,
+        interlock::completion::Polling::Extended,
+    )
 }
