@@ -122,8 +122,8 @@ fn everything<B: Brand>(
         let Crowd { sent, received, out_of_order, unknown, missing, elapsed } = found;
         let rate = (sent + received) as f64 / elapsed.as_secs_f64() / 1e6;
         println!(
-            "{threads} threads with {pairs_each} pairs each, one poller: {sent} sent, {received} received, {rate:.2} million \
-             completions/s; {out_of_order} out of order, {unknown} unknown, {missing} buffers missing"
+            "{threads} threads with {pairs_each} pairs each, one poller: {sent} sent, {received} received, \
+             {rate:.2} million completions/s; {out_of_order} out of order, {unknown} unknown, {missing} buffers missing"
         );
         fine &= sent == received && out_of_order == 0 && unknown == 0 && missing == 0;
     }

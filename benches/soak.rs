@@ -95,8 +95,9 @@ fn main() -> Result<(), Box<dyn Error>> {
             let race_bytes = heap::live() - before;
 
             println!(
-                "{second:>4} s: long world {:>7} posted, {:>5} lives, {:>4} faults, {long_bytes} bytes; new worlds {:>7} posted, \
-                 {:>5} lives, {:>4} faults; races {:>6} posted, {:>4} lives, {:>3} faults, {race_bytes} bytes left",
+                "{second:>4} s: long world {:>7} posted, {:>5} lives, {:>4} faults, {long_bytes} bytes; \
+                 new worlds {:>7} posted, {:>5} lives, {:>4} faults; \
+                 races {:>6} posted, {:>4} lives, {:>3} faults, {race_bytes} bytes left",
                 lasting.posted,
                 lasting.lives,
                 lasting.faults,
