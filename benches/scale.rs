@@ -1,12 +1,13 @@
-//! From 1 to 10,000 queue pairs on one completion queue: what a completion costs, what a pair takes, and 64 threads
-//! that post to one that polls.
+//! Measures 1 to 10,000 queue pairs on one completion queue: the cost of a completion, the memory of a pair, and 64
+//! threads that post while one polls.
 //!
-//! On the soft device, or on the one that `INTERLOCK_DEVICE` names, as far as its limits go. Every message is looked
-//! at: the exit status is not 0 if one goes astray.
+//! It runs on the soft device, or on the device that `INTERLOCK_DEVICE` names, within its limits. It checks every
+//! message; if one goes astray, the exit status is not 0.
 //!
 //! ```sh
 //! cargo bench --bench scale
-//! cargo bench --bench scale -- --count-only PAIRS MESSAGES    # to count instructions: only so much, in `counted_work`
+//! # Do only this much work, inside `counted_work`, to count its instructions:
+//! cargo bench --bench scale -- --count-only PAIRS MESSAGES
 //! ```
 #![deny(unsafe_code)]
 
@@ -28,7 +29,7 @@ static ALLOCATOR: heap::Counting = heap::Counting;
 const COUNTS: [usize; 5] = [1, 10, 100, 1_000, 10_000];
 const LIMITS: Limits =
     Limits { sends: 16, receives: 16, inline_bytes: 0, elements: 1, posting: interlock::queue::Posting::List };
-/// Messages that a round measures, two completions each.
+/// The number of messages that a round measures. Each makes two completions.
 const MESSAGES: usize = 20_000;
 
 struct Options {
@@ -45,7 +46,7 @@ fn options() -> Result<Options, lexopt::Error> {
             Arg::Long("count-only") => {
                 options.count_only = Some((parser.value()?.parse()?, parser.value()?.parse()?));
             }
-            // From cargo.
+            // Cargo passes this option.
             Arg::Long("bench") => {}
             other => return Err(other.unexpected()),
         }
@@ -108,7 +109,7 @@ fn everything<B: Brand>(
         );
     }
     println!();
-    // Their queues are up to four times as deep.
+    // The pairs that `memory` makes have queues that are up to four times as deep.
     let counts: Vec<usize> = counts.into_iter().filter(|&count| fits(4 * count)).collect();
     memory(context, domain, port, &counts);
     println!();
@@ -121,8 +122,8 @@ fn everything<B: Brand>(
         let Crowd { sent, received, out_of_order, unknown, missing, elapsed } = found;
         let rate = (sent + received) as f64 / elapsed.as_secs_f64() / 1e6;
         println!(
-            "{threads} threads with {pairs_each} pairs each, one poller: {sent} sent, {received} received, {rate:.2} million \
-             completions/s; {out_of_order} out of order, {unknown} unknown, {missing} buffers missing"
+            "{threads} threads with {pairs_each} pairs each, one poller: {sent} sent, {received} received, \
+             {rate:.2} million completions/s; {out_of_order} out of order, {unknown} unknown, {missing} buffers missing"
         );
         fine &= sent == received && out_of_order == 0 && unknown == 0 && missing == 0;
     }
@@ -137,7 +138,7 @@ struct Cost {
     teardown: Duration,
 }
 
-/// All counts in each round, so that what else the machine does meets them alike.
+/// Measures all counts in each round, so that other load on the machine affects all of them alike.
 fn measure<B: Brand>(domain: &ProtectionDomain<B>, port: &Port, counts: &[usize], rounds: usize) -> (Vec<Cost>, usize) {
     let never = Duration::MAX;
     let mut costs = vec![Cost { all: never, one: never, set_up: never, teardown: never }; counts.len()];
@@ -167,9 +168,9 @@ fn measure<B: Brand>(domain: &ProtectionDomain<B>, port: &Port, counts: &[usize]
     (costs, stray)
 }
 
-/// What pairs take, whose it is, and which part of it grows with the depth.
+/// Prints the bytes that a pair takes from the library and from the device, and how many of them grow with the depth.
 fn memory<B: Brand>(context: &Context, domain: &ProtectionDomain<B>, port: &Port, counts: &[usize]) {
-    // Of one pair, in bytes.
+    // The bytes of one pair: the library's and the device's.
     let owned = |count: usize, depth: u32| {
         let limits = Limits { sends: depth, receives: depth, ..Limits::default() };
         let (queue, mut poller) = queue_for(domain, &limits, count);
@@ -187,9 +188,9 @@ fn memory<B: Brand>(context: &Context, domain: &ProtectionDomain<B>, port: &Port
     );
     for &count in counts {
         let ((shallow, device), (deep, _)) = (owned(count, 16), owned(count, 64));
-        // Both work queues are deeper by 48.
+        // Both work queues are deeper by 48 slots.
         let slot = (deep - shallow) / 96.0;
-        // A slot is a word; what is more is memory of ledgers that was not taken yet.
+        // A slot is one word. A larger figure includes ledger memory that was not in use before.
         println!("{count:>7} {:>34.0} {slot:>22.1} {device:>22.0}", shallow - 32.0 * size_of::<u64>() as f64);
         if device == 0.0 && context.is_soft() {
             println!("        (no symbols: what is the soft device's counts as the library's)");

@@ -1,15 +1,15 @@
-//! A soak: pairs by the dozen, every operation, faults, pairs that break, come back and are made anew, at full rate on
-//! the soft device. Every request is accounted for, and so is the heap.
+//! A soak at full rate on the soft device: dozens of pairs, every operation, injected faults, and pairs that break,
+//! come back and are made anew. It accounts for every request and for the heap.
 //!
 //! ```sh
 //! cargo bench --bench soak                       # 10 s
 //! cargo bench --bench soak -- --seconds 600
-//! cargo bench --bench soak -- --seed 7           # the same again, but for what threads do
+//! cargo bench --bench soak -- --seed 7           # the same run again, except for thread timing
 //! ```
 //!
-//! Each second has three parts: a world that lasts as long as the soak, and is taken down to its completion queues at
-//! the end of the second; new worlds, of which nothing may be left; and threads that race. Worlds are deterministic. A
-//! violation panics, which ends the program with a status that is not 0.
+//! Each second has three parts. One world lasts for the whole soak; at the end of its part, all its pairs are destroyed
+//! and only its completion queues stay. Then new worlds run, which must leave no allocation behind. Then threads race.
+//! Worlds are deterministic. A violation panics, so the exit status is not 0.
 #![deny(unsafe_code)]
 
 #[allow(unsafe_code, reason = "the allocator that counts")]
@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 #[global_allocator]
 static ALLOCATOR: heap::Counting = heap::Counting;
 
-/// By how much the heap may exceed that of the first seconds, because a later one was livelier and a table grew.
+/// How far the heap may exceed its size in the first seconds. A later second may be livelier, so that a table grows.
 const SLACK_BYTES: i64 = 64 << 10;
 const WARM_UP: u64 = 3;
 const LINKS: usize = 32;
@@ -43,7 +43,7 @@ fn options() -> Result<Options, lexopt::Error> {
         match arg {
             Arg::Long("seconds") => options.seconds = parser.value()?.parse()?,
             Arg::Long("seed") => options.seed = parser.value()?.parse()?,
-            // From cargo.
+            // Cargo passes this option.
             Arg::Long("bench") => {}
             other => return Err(other.unexpected()),
         }
@@ -55,13 +55,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     let Options { seconds, seed } = options()?;
     println!("seed {seed}");
     let begin = Instant::now();
-    // What a thread allocates once.
+    // This run makes the allocations that happen once in each thread.
     generation(seed, LINKS, 2_000, 1_000);
     let before = heap::mine();
     let fabric = Fabric::manual();
     let context = Context::open_on(&fabric, "long")?;
     let fabric_bytes = heap::mine() - before;
-    // The domain is of the world.
+    // `world_bytes` includes the domain.
     let before = heap::mine();
     let (tally, world_bytes) = context.with_domain(|domain| {
         let mut long = World::new(fabric.clone(), domain, seed, LINKS);
@@ -95,8 +95,9 @@ fn main() -> Result<(), Box<dyn Error>> {
             let race_bytes = heap::live() - before;
 
             println!(
-                "{second:>4} s: long world {:>7} posted, {:>5} lives, {:>4} faults, {long_bytes} bytes; new worlds {:>7} posted, \
-                 {:>5} lives, {:>4} faults; races {:>6} posted, {:>4} lives, {:>3} faults, {race_bytes} bytes left",
+                "{second:>4} s: long world {:>7} posted, {:>5} lives, {:>4} faults, {long_bytes} bytes; \
+                 new worlds {:>7} posted, {:>5} lives, {:>4} faults; \
+                 races {:>6} posted, {:>4} lives, {:>3} faults, {race_bytes} bytes left",
                 lasting.posted,
                 lasting.lives,
                 lasting.faults,
@@ -114,7 +115,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                 plateau = plateau.max(long_bytes);
             } else {
                 assert!(long_bytes <= plateau + SLACK_BYTES, "the heap grew from {plateau} to {long_bytes} bytes");
-                // The standard library keeps a little for threads.
+                // The standard library keeps a little memory for threads.
                 assert!(race_bytes <= SLACK_BYTES, "bytes that nobody owns, after races");
             }
         }
@@ -125,7 +126,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     })?;
     let before = heap::mine();
     drop((context, fabric));
-    // The world left the tables of the fabric, grown and empty.
+    // The emptied tables of the fabric are freed only now. They grew in the world, so `world_bytes` counts them.
     assert_eq!(fabric_bytes + world_bytes, before - heap::mine(), "bytes that nobody owns, after the long world");
     println!("{tally:?}\nno violation in {:.0} s (seed {seed})", begin.elapsed().as_secs_f64());
     Ok(())

@@ -1,4 +1,4 @@
-//! The data path allocates nothing: a counting allocator over every operation, once everything is set up.
+//! The data path allocates nothing. A counting allocator watches every operation after the set-up.
 
 use interlock::completion::Polling;
 use interlock::shared::SharedLimits;
@@ -13,16 +13,16 @@ thread_local! {
     static COUNT: Cell<u64> = const { Cell::new(0) };
 }
 
-// SAFETY: as the system's allocator, which does the work.
+// SAFETY: every call goes to the system's allocator unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         COUNT.set(COUNT.get() + 1);
-        // SAFETY: the caller's promise.
+        // SAFETY: our caller keeps the contract of `alloc`, which is the same.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise.
+        // SAFETY: our caller keeps the contract of `dealloc`, which is the same.
         unsafe { System.dealloc(memory, layout) }
     }
 }
@@ -32,7 +32,7 @@ static ALLOCATOR: Counting = Counting;
 
 interlock::domain! { struct Test; }
 
-/// What one round posts, and how many completions follow.
+/// Posts one round of requests; returns how many completions follow.
 type Round = fn(&mut Link<Test>, &mut Vec<Buffer<Test>>, &interlock::RemoteRegion<RemoteAll>) -> usize;
 
 const ROUNDS: [(&str, Round); 8] = [
@@ -103,7 +103,7 @@ fn count_each_operation(polling: Polling) {
         COUNT.get() - before
     };
     for (name, round) in ROUNDS {
-        // The device, where it is the soft one, has its own first times.
+        // The soft device itself allocates when it is first used.
         for _ in 0..20 {
             one(&mut link, round);
         }

@@ -1,4 +1,5 @@
-//! Attributes that change without a transition, on the soft device or on the one that `INTERLOCK_DEVICE` names.
+//! Attributes that change without a transition. The tests run on the soft device, or on the device that
+//! `INTERLOCK_DEVICE` names.
 
 use interlock::attributes::{InitAttributes, PeerPath, PeerRights, SqdAttributes};
 use interlock::error::{AddressError, DrainFailure, TransitionFailure};
@@ -11,14 +12,14 @@ use std::time::Duration;
 use support::{Link, PATIENCE, context};
 
 const NO_WRITES: PeerRights = PeerRights { read: true, write: false, atomic: true };
-/// Long enough for what does not come.
+/// How long a test waits for something that must not happen.
 const A_WHILE: Duration = Duration::from_millis(200);
 
 fn next<B: Brand>(poller: &mut Poller<B>) -> Completion<B> {
     poller.wait(PATIENCE).unwrap()
 }
 
-/// What a write without the right ends with: the specification lets a device choose.
+/// Whether `status` refuses a write without the right. The specification leaves devices a choice of two.
 fn is_refusal(status: Status) -> bool {
     matches!(status, Status::RemoteAccess | Status::RemoteInvalidRequest)
 }
@@ -134,7 +135,7 @@ fn a_drained_pair_changes_its_attributes_and_goes_on() {
         pkey_index: Some(0),
     };
     left.modify(&attr).unwrap();
-    // Soft-RoCE drains anew each time.
+    // Soft-RoCE drains again after each change.
     assert!(left.drained(PATIENCE).unwrap());
     let now = left.query().unwrap();
     assert_eq!(now.state, DeviceState::SendQueueDrain);
@@ -142,7 +143,7 @@ fn a_drained_pair_changes_its_attributes_and_goes_on() {
     assert_eq!((Some(now.timeout), Some(now.retry_count)), (timeout, retry_count));
     assert_eq!((Some(now.rnr_retry), Some(now.min_rnr_timer)), (rnr_retry, min_rnr_timer));
     assert_eq!((Some(now.initiator_depth), Some(now.responder_depth)), (initiator_depth, responder_depth));
-    // What is `None` stays.
+    // An attribute that is `None` does not change.
     left.modify(&SqdAttributes { timeout: Some(AckTimeout::new(14).unwrap()), ..SqdAttributes::default() }).unwrap();
     assert!(left.drained(PATIENCE).unwrap());
     assert_eq!(Some(left.query().unwrap().retry_count), attr.retry_count);
@@ -177,7 +178,7 @@ fn a_path_that_leads_nowhere_is_refused_and_nothing_changes() {
     assert_eq!(left.query().unwrap(), before);
 }
 
-/// On a fabric that stands still, so that it is still draining.
+/// The fabric does not move, so the pair is still draining.
 #[test]
 fn a_pair_that_still_drains_changes_nothing() {
     interlock::domain! { struct Test; }
@@ -221,7 +222,7 @@ fn datagrams_need_the_key_of_now() {
     assert_eq!(texts, [b"2"]);
 }
 
-/// On a device that takes a move to the state it is in for a move, this would find it draining again.
+/// If a device took the change for a new transition to Send Queue Drain, this test would find the pair draining again.
 #[test]
 fn a_drained_pair_stays_so_however_often_it_changes() {
     interlock::domain! { struct Test; }
@@ -239,7 +240,7 @@ fn a_drained_pair_stays_so_however_often_it_changes() {
     assert_eq!(link.left.query().unwrap().peer_rights, PeerRights::ALL);
 }
 
-/// Requests that were not begun go on, and nothing has to be posted for that.
+/// Requests that had not begun are sent after the resume, without another post.
 #[test]
 fn what_waits_in_a_drained_queue_goes_on_when_it_resumes() {
     interlock::domain! { struct Test; }
@@ -272,7 +273,7 @@ fn what_waits_in_a_drained_queue_goes_on_when_it_resumes() {
     }
 }
 
-/// On a fabric that stands still.
+/// The fabric does not move, so the pair is still draining.
 #[test]
 fn a_pair_that_still_drains_does_not_resume() {
     interlock::domain! { struct Test; }
@@ -322,7 +323,7 @@ fn a_port_of_another_device_is_refused() {
     let pair = here.datagram(&queue, &Limits::default()).unwrap().into_init(&port).unwrap();
     let error = here.recipient(&elsewhere, &pair.endpoint(), Qkey::USUAL).unwrap_err();
     assert!(matches!(error, AddressError::OtherDevice), "{error}");
-    // The same device, opened again, is the same.
+    // The same device, opened again, counts as the same device.
     here.recipient(&context().active_port().unwrap(), &pair.endpoint(), Qkey::USUAL).unwrap();
 }
 
@@ -364,7 +365,7 @@ fn a_broken_pair_stays_broken_whatever_changes() {
     buffer.write(&[1; 8]).unwrap();
     link.left.post_write(buffer, &target).unwrap();
     next(&mut link.poller).check().unwrap_err();
-    // Whether a device refuses that is its affair.
+    // Each device may decide whether to refuse these changes.
     let _ = link.left.set_peer_rights(PeerRights::NONE);
     assert_eq!(link.left.query().unwrap().state, DeviceState::Error);
     let _ = link.right.set_min_rnr_timer(RnrTimer::new(1).unwrap());

@@ -1,5 +1,5 @@
-//! Attacks on batches of whole vectors and on what brings their buffers back: no buffer is the program's while the
-//! device has it, and none comes back twice.
+//! Attacks on batches of whole vectors, and on the ways that their buffers come back. The program never holds a buffer
+//! while the device has it, and no buffer comes back twice.
 
 use interlock::attributes::ConnectAttributes;
 use interlock::completion::{Polling, Retired};
@@ -29,7 +29,7 @@ interlock::domain! {
 
 const WAYS: [Posting; 2] = [Posting::List, Posting::WorkRequestApi];
 
-/// Two pairs of this depth that post so; `None` where the device does not.
+/// Makes two pairs of this depth that post this way, or returns `None` if the device does not support it.
 fn link<B: Brand>(domain: &ProtectionDomain<B>, depth: u32, posting: Posting) -> Option<Link<B>> {
     let limits = Limits { sends: depth, receives: 1, inline_bytes: 8, posting, ..Limits::default() };
     let (queue, _) = domain.completion_queue(limits.completions()).unwrap();
@@ -40,7 +40,7 @@ fn link<B: Brand>(domain: &ProtectionDomain<B>, depth: u32, posting: Posting) ->
     Some(Link::limited(domain.clone(), &limits, &ConnectAttributes::default()))
 }
 
-/// Adds the buffers of what has completed, whether it succeeded or not; says whether all did.
+/// Adds the buffers of the completed requests to `back`, failed ones included. Returns whether all of them succeeded.
 fn take_back<B: Brand>(poller: &mut Poller<B>, back: &mut Vec<Buffer<B>>) -> bool {
     let mut all_succeeded = true;
     poller
@@ -58,12 +58,13 @@ fn addresses<B: interlock::Brand>(buffers: &[Buffer<B>]) -> HashSet<usize> {
     buffers.iter().map(|buffer| buffer.as_ptr().addr()).collect()
 }
 
-/// The thread lends one stage. A batch within the closure that makes another's requests, on another pair, panics or
-/// not, gets none of it, and the outer one goes on with its own.
+/// The thread lends out a single stage. If the closure that makes requests for one batch starts a batch on another
+/// pair, the inner batch takes no request of the outer one, whether the inner one panics or not. The outer batch
+/// continues with its own requests.
 #[test]
 fn a_batch_within_the_making_of_another_takes_nothing_of_it() {
     let domain = context().named_domain(Nested).unwrap();
-    // More than what is handed over at once, and as much, which goes through a session in one piece.
+    // 40 requests are more than one hand-over; 32 are exactly one, which is posted in one session.
     let ways = [Posting::List, Posting::WorkRequestApi].into_iter().flat_map(|way| [(way, 40_u8), (way, 32)]);
     for (posting, count, panics) in ways.flat_map(|(way, count)| [(way, count, false), (way, count, true)]) {
         let limits = Limits { sends: 64, receives: 64, posting, ..Limits::default() };
@@ -99,7 +100,8 @@ fn a_batch_within_the_making_of_another_takes_nothing_of_it() {
             WorkRequest::write(buffer, &outer)
         };
         assert_eq!(left.post_all(&mut items, write).unwrap(), count.into());
-        // What was given up in the inner batch had not been handed over, and is gone; one more retires the rest.
+        // Requests of the inner batch that were not handed over when it panicked are dropped. One signalled write
+        // retires the others.
         let last = fresh(0xff);
         let last_address = last.as_ptr().addr();
         right.post_write(last, &inner).unwrap();
@@ -116,7 +118,7 @@ fn a_batch_within_the_making_of_another_takes_nothing_of_it() {
         );
         let (count, rung) = (usize::from(count), usize::from(count - 1) / 32 * 32);
         assert_eq!(back.len(), count + if panics { rung } else { count } + 1);
-        // Each still holds what was sent from it: nobody wrote to it meanwhile.
+        // Each buffer still holds the bytes that were sent from it: nobody wrote to it meanwhile.
         assert!(back.iter().all(|buffer| buffer.iter().all(|&byte| byte == buffer[0])));
         assert_eq!(
             [region.load(0).unwrap(), region.load(8).unwrap()],
@@ -125,8 +127,8 @@ fn a_batch_within_the_making_of_another_takes_nothing_of_it() {
     }
 }
 
-/// What is forgotten, or panics, in the middle of a run neither frees a slot whose buffer is out nor gives a buffer
-/// twice.
+/// If the program forgets a run in the middle, or panics there, no slot is freed while its buffer is out, and no buffer
+/// is returned twice.
 #[test]
 fn a_run_that_is_forgotten_gives_each_buffer_once() {
     let domain = context().named_domain(Forgotten).unwrap();
@@ -136,7 +138,7 @@ fn a_run_that_is_forgotten_gives_each_buffer_once() {
     for round in 0..16 {
         let mut items = domain.buffers(6, 8).unwrap();
         let all = addresses(&items);
-        // The run begins with one that was alone in flight.
+        // The first request of the run was alone in flight.
         if round >= 8 {
             let _ = left.post(WorkRequest::write(items.remove(0), &word).unsignalled()).unwrap();
         }
@@ -181,7 +183,7 @@ enum Deed {
     Forgets,
 }
 
-/// How it takes the run.
+/// How the program takes the run.
 #[derive(Clone, Copy, Debug)]
 enum Taking {
     OneByOne,
@@ -190,7 +192,7 @@ enum Taking {
     Last,
 }
 
-/// Takes a run, and does something, by `deed`, when a part of it has been taken; forgets the rest if that says so.
+/// Takes a part of a run, calls `deed`, and then takes the rest, or forgets it if `deed` returns true.
 fn take(
     mut retired: Retired<'_, Disturbed>,
     taking: Taking,
@@ -225,9 +227,9 @@ fn take(
     retired.into_buffers(back).unwrap();
 }
 
-/// While a run is being taken its pair is posted to, destroyed or reset, or the program panics or forgets the run. A
-/// slot is free when its value is out and not before, and no value is given twice: by the run, and as what was left of
-/// the pair.
+/// While the program takes a run, it posts to the pair, destroys or resets the pair, panics, or forgets the run. A slot
+/// becomes free only after its value is out. No value is returned twice, once by the run and once among the leftovers
+/// of the pair.
 #[test]
 fn a_pair_that_ends_while_its_run_is_taken_gives_each_buffer_once() {
     const DEPTH: u32 = 6;
@@ -235,7 +237,7 @@ fn a_pair_that_ends_while_its_run_is_taken_gives_each_buffer_once() {
     let region = domain.register::<RemoteAll, _>(vec![0_u64; 1]).unwrap();
     let word = region.remote();
     let limits = Limits { sends: DEPTH, receives: 1, inline_bytes: 8, ..Limits::default() };
-    // So that runs begin at several places of the ring, which has 8.
+    // With these shifts, runs begin at several places of the ring of 8 slots.
     let shifts: &[u32] = if cfg!(miri) { &[5] } else { &[0, 3, 5, 7] };
     let kinds =
         [(Polling::Array, false), (Polling::Extended, true), (Polling::Array, true), (Polling::Extended, false)];
@@ -310,7 +312,8 @@ fn a_pair_that_ends_while_its_run_is_taken_gives_each_buffer_once() {
             let seen = addresses(&back);
             assert_eq!(seen.len(), back.len(), "a buffer came back twice: {case}");
             assert!(seen.is_subset(&all), "a buffer that nobody posted: {case}");
-            // What is before the last is dropped by who asks for the last; and what was being taken, by who panics.
+            // Asking for the last completion drops the buffers before it, and a panic drops the buffers that were being
+            // taken.
             let gone = matches!(taking, Taking::Last) || matches!(deed, Deed::Panics);
             assert!(gone || seen == all, "{} of {}: {case}", seen.len(), all.len());
             assert_eq!(poller.unknown_completions(), 0, "{case}");
@@ -318,28 +321,28 @@ fn a_pair_that_ends_while_its_run_is_taken_gives_each_buffer_once() {
     }
 }
 
-/// What becomes of one of the items.
+/// What happens at one of the items.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Event {
     Nothing,
-    /// It makes a request that cannot be.
+    /// The item becomes a malformed request.
     Flaw,
     Panic,
-    /// Its request has no bytes, so that it does not go the short way.
+    /// The request has no bytes, so it does not take the fast path.
     NoBytes,
-    /// While it becomes a request, completions are taken, so that there is room in the middle.
+    /// Completions are polled while the item becomes a request, so room appears in the middle of the vector.
     Poll,
 }
 
-/// Whatever stops a vector, and wherever, no buffer is lost, none comes twice or out of order, and the queue is never
-/// full of what makes no completion: what is posted next brings everything back.
+/// Whatever stops a vector, at any place, no buffer is lost, returned twice or returned out of order. The queue never
+/// stays full of requests without a completion: the next signalled request brings everything back.
 #[test]
 fn whatever_stops_a_vector_the_queue_goes_on() {
     const EVENTS: [Event; 5] = [Event::Nothing, Event::Flaw, Event::Panic, Event::NoBytes, Event::Poll];
     let domain = context().named_domain(Stopped).unwrap();
     let region = domain.register::<RemoteAll, _>(vec![0_u64; 1]).unwrap();
     let (word, half) = (region.remote(), region.remote().slice(0..4).unwrap());
-    // Of one slot, of no power of two, of what a stage holds and one more or less.
+    // Depths of one slot, of powers of two and others, and around the size of a stage.
     let depths: &[u32] = if cfg!(miri) { &[1, 5] } else { &[1, 2, 3, 5, 31, 32, 33, 64, 70] };
     for (&depth, way) in depths.iter().flat_map(|depth| WAYS.map(|way| (depth, way))) {
         let Some(mut link) = link(&domain, depth, way) else { continue };
@@ -370,7 +373,7 @@ fn whatever_stops_a_vector_the_queue_goes_on() {
                 }));
                 let (rest, in_flight) = (items.len(), left.sends_in_flight() as usize);
                 assert!(items.iter().map(|(number, _)| *number).eq(count - rest..count), "{case}");
-                // One more, which nobody asks a completion of: there is room, or there will be.
+                // Post one more unsignalled request. There is room for it now, or there will be.
                 let (mut last, start) =
                     (Some(WorkRequest::write(Inline(&[1; 8]), &word).unsignalled()), Instant::now());
                 while let Some(request) = last.take() {
@@ -388,7 +391,7 @@ fn whatever_stops_a_vector_the_queue_goes_on() {
                     take_back(poller, &mut back);
                     assert!(start.elapsed() < PATIENCE, "nothing completes: {case}");
                 }
-                // What was handed over comes back, in order.
+                // The requests that were handed over come back in order.
                 let seen: Vec<usize> = back.iter().map(|buffer| buffer.as_ptr().addr()).collect();
                 assert_eq!(seen, all[..seen.len()], "{case}");
                 match posted {
@@ -406,7 +409,7 @@ fn whatever_stops_a_vector_the_queue_goes_on() {
                         );
                     }
                     Ok(Err(error)) => panic!("{error}: {case}"),
-                    // What was not handed over is dropped.
+                    // The requests that were not handed over are dropped.
                     Err(_) => assert_eq!((seen.len(), rest), (at / 32 * 32, count - at - 1), "{in_flight}: {case}"),
                 }
                 assert_eq!((poller.poll().unwrap().is_none(), poller.unknown_completions()), (true, 0), "{case}");
@@ -415,7 +418,7 @@ fn whatever_stops_a_vector_the_queue_goes_on() {
     }
 }
 
-/// A vector of nothings can be longer than what there are addresses for.
+/// A vector of zero-sized items can be longer than the address space.
 #[test]
 fn a_vector_of_nothings_is_as_long_as_it_says() {
     let domain = context().named_domain(Endless).unwrap();
@@ -452,8 +455,8 @@ fn a_vector_of_nothings_is_as_long_as_it_says() {
     }
 }
 
-/// The pair fails, and the poller says so, while a vector is half posted. What was written ahead goes on, what is left
-/// over stays, and a request that does not go the short way finds the slot that it was counted for.
+/// The pair fails while a vector is half posted, and the poller reports it. The requests staged so far come back, the
+/// remaining items stay in the vector, and a request off the fast path finds the slot that was reserved for it.
 #[test]
 fn a_pair_that_breaks_while_a_vector_is_posted_gives_each_buffer_once() {
     let domain = context().named_domain(Broken).unwrap();
@@ -469,7 +472,7 @@ fn a_pair_that_breaks_while_a_vector_is_posted_gives_each_buffer_once() {
             let mut items: Vec<_> = domain.buffers(count, 8).unwrap().into_iter().enumerate().collect();
             let all: HashSet<usize> = items.iter().map(|(_, buffer)| buffer.as_ptr().addr()).collect();
             let (mut back, start) = (Vec::new(), Instant::now());
-            // Names memory that is not there any more.
+            // The region is deregistered, so this write fails and breaks the pair.
             left.post(WorkRequest::write(Inline(&[1; 8]), &beyond)).unwrap();
             let posted = left.post_all(&mut items, |(number, mut buffer)| {
                 while number == breaks && take_back(&mut poller, &mut back) {
@@ -503,7 +506,7 @@ fn a_pair_that_breaks_while_a_vector_is_posted_gives_each_buffer_once() {
     }
 }
 
-/// One thread posts vectors without a pause while another polls, and the pair fails at some moment.
+/// One thread posts vectors without a pause while another one polls. The pair fails at some moment.
 #[test]
 fn a_pair_that_breaks_under_two_threads_gives_each_buffer_once() {
     const BUFFERS: usize = 48;
@@ -562,8 +565,8 @@ fn a_pair_that_breaks_under_two_threads_gives_each_buffer_once() {
     }
 }
 
-/// All that is left of a pair comes in one call, though the device has nothing to say of it; and so does what is left
-/// of one that ends while the last completion is given out.
+/// One call returns everything that is left of a pair, although the device reports nothing about it. The same holds for
+/// a pair that ends while the last completion is being returned.
 #[test]
 fn what_is_left_of_a_destroyed_pair_comes_in_one_call() {
     let domain = context().named_domain(Destroyed).unwrap();

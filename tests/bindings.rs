@@ -1,4 +1,4 @@
-//! The checked-in bindings are those of the installed headers, or lie where newer headers have the same things.
+//! The checked-in bindings match the installed headers, or differ only in ways that are safe with newer headers.
 #![cfg(feature = "bindgen")]
 
 use std::collections::BTreeMap;
@@ -10,23 +10,24 @@ const CHECKED_IN: &str = include_str!("../src/sys/bindings/aarch64.rs");
 #[cfg(target_arch = "x86_64")]
 const CHECKED_IN: &str = include_str!("../src/sys/bindings/x86_64.rs");
 
-/// How newer headers may differ in a struct, by whose memory it is; `src/sys/mod.rs` says why each is safe.
+/// How a struct may grow in newer headers. It depends on who owns the memory; `src/sys/mod.rs` says why each way is
+/// safe.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Growth {
-    /// The program's memory, and libibverbs does not hear how much of it there is.
+    /// Not at all: the program owns the memory, and libibverbs is not told its size.
     No,
-    /// The program's memory whose size, or a mask of members, goes with it; or memory of libibverbs.
+    /// At the end: the program owns the memory and passes its size or a mask of members, or libibverbs owns the memory.
     AtTheEnd,
-    /// Memory of libibverbs, counted from the end.
+    /// At the start: libibverbs owns the memory and counts from the end.
     AtTheStart,
 }
 
 fn growth(name: &str) -> Growth {
     match name {
         "verbs_context" => Growth::AtTheStart,
-        // Their size is an argument.
+        // The size of each is an argument.
         "ibv_device_attr_ex" | "ibv_gid_entry" | "ibv_port_attr" => Growth::AtTheEnd,
-        // `comp_mask` says which members count.
+        // `comp_mask` says which members are valid.
         "ibv_cq_init_attr_ex" | "ibv_qp_init_attr_ex" => Growth::AtTheEnd,
         // libibverbs allocates it.
         "ibv_qp_ex" => Growth::AtTheEnd,
@@ -34,30 +35,30 @@ fn growth(name: &str) -> Growth {
     }
 }
 
-/// The line that names the headers that bindings were made from.
+/// Returns the line that names the version of the headers.
 fn version(bindings: &str) -> &str {
     bindings.lines().find(|line| line.starts_with("// libibverbs ")).expect("a version")
 }
 
-/// Without the comments and the white space, which differ between formatters.
+/// Removes comments and white space, which differ between formatters.
 fn squeeze(bindings: &str) -> String {
     bindings.lines().filter(|line| !line.starts_with("//")).flat_map(str::split_whitespace).collect()
 }
 
-/// What is found behind each `start` up to the next `end`, keyed by what stands before `middle`.
+/// Finds each text between `start` and the next `end`, and splits it at `middle` into a key and a value.
 fn items<'text>(squeezed: &'text str, start: &str, middle: &str, end: &str) -> BTreeMap<&'text str, &'text str> {
     let item = |rest: &'text str| rest.split_once(end)?.0.split_once(middle);
     squeezed.split(start).skip(1).filter_map(item).collect()
 }
 
-/// The members of structs and unions, with their types. No type in them has braces.
+/// Returns the members of structs and unions with their types. No type in them contains braces.
 fn members(squeezed: &str) -> BTreeMap<&str, &str> {
     let mut all = items(squeezed, "pubstruct", "{", "}");
     all.extend(items(squeezed, "pubunion", "{", "}"));
     all
 }
 
-/// The numbers of the layout assertions: `Sizeofibv_sge`, `Offsetoffield:ibv_sge::length`.
+/// Returns the numbers in the layout assertions, such as `Sizeofibv_sge` and `Offsetoffield:ibv_sge::length`.
 fn layouts(squeezed: &str) -> BTreeMap<&str, usize> {
     items(squeezed, "[\"", "\"]", "usize]")
         .into_iter()
@@ -65,7 +66,7 @@ fn layouts(squeezed: &str) -> BTreeMap<&str, usize> {
         .collect()
 }
 
-/// What newer headers have not as the older ones have it, though the library rests on it.
+/// Lists what the newer headers lack or change although the library relies on it.
 fn differences(old: &str, new: &str) -> Vec<String> {
     let (old, new) = (squeeze(old), squeeze(new));
     let mut found = Vec::new();
@@ -126,7 +127,7 @@ fn checked_in_bindings_agree_with_the_installed_headers() {
     assert!(found.is_empty(), "differ between {} and {}: {found:#?}", version(CHECKED_IN), version(FRESH));
 }
 
-/// `bindings` with one text replaced that must be there.
+/// Replaces one text in `bindings`, which must contain it.
 fn with(bindings: &str, from: &str, to: &str) -> String {
     assert!(bindings.contains(from), "{from}");
     bindings.replacen(from, to, 1)
@@ -152,7 +153,7 @@ fn growth_is_allowed_where_the_size_is_known_and_nowhere_else() {
             [format!("members of {name}"), format!("Sizeof{name} {}", layouts(&squeezed)[&*format!("Sizeof{name}")])]
         );
     }
-    // At its end even `verbs_context` may not grow.
+    // `verbs_context` grows at its start; growth at its end is refused.
     assert!(!differences(&squeezed, &grown("verbs_context", 8)).is_empty());
 }
 

@@ -1,5 +1,5 @@
-//! The run-time brand: what does not compile with other brands is refused when it runs, before anything happened, and
-//! all of it comes back. Each rule has the name of its case in `ui-tests`, where it has one there.
+//! The run-time brand. What other brands refuse at compile time, this one refuses at run time, before anything happens,
+//! and every object comes back. Each rule has the name of its case in `ui-tests`, if there is a case.
 
 use interlock::access::Windowed;
 use interlock::attributes::ConnectAttributes;
@@ -24,7 +24,8 @@ type Domain = ProtectionDomain<Checked>;
 
 const LIMITS: Limits = Limits { sends: 8, receives: 8, inline_bytes: 32, elements: 2, posting: Posting::List };
 
-/// Runs `test` with a domain, and with each kind of other: one of the same open device, and one of another.
+/// Runs `test` with a domain and with two kinds of other domain: one of the same open device, and one of another
+/// device.
 fn with_others(test: impl Fn(&Domain, &Domain)) {
     let (one, other) = (context(), context());
     let here = one.checked_domain().unwrap();
@@ -34,7 +35,7 @@ fn with_others(test: impl Fn(&Domain, &Domain)) {
 }
 
 fn link(domain: &Domain, posting: Posting) -> Link<Checked> {
-    // No lists through `ibv_wr_*` on rxe.
+    // On rxe, `ibv_wr_*` takes no buffer lists.
     let elements = if posting == Posting::List { 2 } else { 1 };
     Link::limited(domain.clone(), &Limits { posting, elements, ..LIMITS }, &ConnectAttributes::default())
 }
@@ -45,7 +46,7 @@ fn filled(domain: &Domain, text: &[u8]) -> Buffer<Checked> {
     buffer
 }
 
-/// What comes back of a post that was refused because its memory is of another domain.
+/// Returns the request of a post that was refused because its memory is of another domain.
 fn refused<T: fmt::Debug, R>(posted: Result<T, PostError<R>>) -> R {
     match posted {
         Err(PostError::Flawed { request, flaw: RequestFlaw::OtherDomain }) => request,
@@ -53,7 +54,7 @@ fn refused<T: fmt::Debug, R>(posted: Result<T, PostError<R>>) -> R {
     }
 }
 
-/// Sends `text` from left to right; the buffer in which it came.
+/// Sends `text` from left to right; returns the buffer that received it.
 fn exchange(link: &mut Link<Checked>, text: &[u8]) -> Buffer<Checked> {
     link.right.post_receive(link.domain.buffer(64).unwrap()).unwrap();
     link.left.post_send(filled(&link.domain, text)).unwrap();
@@ -81,7 +82,7 @@ fn a_send_takes_memory_of_its_own_domain() {
         buffer = refused(link.left.post_fetch_and_add(buffer, &target, 1));
         assert_eq!(&buffer[..], b"elsewhere", "also after what would have filled it");
         assert_eq!((link.left.sends_in_flight(), link.left.first_failure()), (0, None));
-        // Both pairs are as they were, and the buffer fits where it belongs.
+        // Both pairs are unchanged, and the buffer is accepted in its own domain.
         drop(exchange(&mut link, b"here"));
         their.right.post_receive(other.buffer(64).unwrap()).unwrap();
         their.left.post_send(buffer).unwrap();
@@ -126,7 +127,7 @@ fn inline_bytes_are_of_every_domain() {
     assert!((0..2).any(|_| next(&mut link.poller).received().is_some_and(|buffer| &buffer[..] == b"copied")));
 }
 
-/// A list may be made of anything, and filled in place with anything: it is looked at whenever it is posted.
+/// A list can be built from any buffers and changed in place. Each post checks all its buffers.
 #[test]
 fn a_list_is_of_one_domain_whenever_it_is_posted() {
     with_others(|here, other| {
@@ -141,7 +142,7 @@ fn a_list_is_of_one_domain_whenever_it_is_posted() {
             let region = here.register::<RemoteAll, _>(vec![9_u64; 4]).unwrap();
             list = refused(link.left.post(WorkRequest::read_scattered(list, &region.remote()))).into_memory();
             assert_eq!(&list[foreign][..], [7; 16]);
-            // Put right, it goes.
+            // With its own buffers again, the list is posted.
             mem::swap(&mut list[foreign], &mut buffer);
             link.right.post_receive(here.buffer(64).unwrap()).unwrap();
             link.left.post_send(list).unwrap();
@@ -162,7 +163,7 @@ fn a_batch_takes_memory_of_its_own_domain() {
             for _ in 0..4 {
                 link.right.post_receive(here.buffer(64).unwrap()).unwrap();
             }
-            // In the middle of a batch, in both ways to post there: the others are posted.
+            // A bad request in the middle of a batch is refused, in both ways to post there. The others are posted.
             let mut rest =
                 [filled(here, b"2"), filled(other, b"3"), filled(here, b"4")].into_iter().map(WorkRequest::send);
             let third = link
@@ -193,7 +194,7 @@ fn a_batch_of_all_items_takes_memory_of_its_own_domain() {
             let mut link = link(here, posting);
             let region = here.register::<RemoteAll, _>(vec![0_u64; 4]).unwrap();
             let write = |buffer| WorkRequest::write(buffer, &region.remote());
-            // The first, one in the middle, the last.
+            // The foreign buffer is the first one, one in the middle, or the last one.
             for foreign in 0..3 {
                 let of = |at| if at == foreign { other } else { here };
                 let mut buffers: Vec<_> = (0..3).map(|at| filled(of(at), &[at as u8 + 1; 8])).collect();
@@ -357,7 +358,7 @@ fn a_drain_polls_a_queue_of_its_own_domain() {
                 pair.drain_on(pollers.0, pollers.1, PATIENCE, |completion| panic!("{completion:?}")).unwrap_err();
             assert!(matches!(error.source, Some(DrainFailure::OtherDomain)), "{error}");
         }
-        // Nothing of the other queue was taken, and the right poller drains.
+        // The drain took no completion of the other queue. With the right poller it succeeds.
         assert_eq!((0..2).map(|_| next(&mut their.poller)).count(), 2);
         let mut flushed = Vec::new();
         pair.drain(&mut link.poller, PATIENCE, |completion| flushed.extend(completion.check().err())).unwrap();
@@ -387,7 +388,7 @@ fn a_region_is_rejoined_with_a_buffer_of_its_own_domain() {
     });
 }
 
-/// Neighbours in memory, registered apart.
+/// The two buffers are neighbours in memory, but were registered apart.
 #[test]
 fn buffers_of_different_domains_do_not_join() {
     with_others(|here, other| {
@@ -415,7 +416,7 @@ fn a_pair_and_a_poller_of_different_domains_are_not_exclusive() {
         let buffer = refused(exclusive.post_receive(filled(other, b"as it was")));
         let buffer = refused(exclusive.post(WorkRequest::send(buffer))).into_memory();
         assert_eq!(&buffer[..], b"as it was");
-        // A scope registers where its pair is.
+        // A scope registers memory in the domain of its pair.
         let mut answer = [0; 8];
         let scope = exclusive.scope(PATIENCE, |scope| {
             let receive = scope.post_receive(scope.lend_mut(&mut answer)?)?;
@@ -434,7 +435,7 @@ fn a_completed_buffer_keeps_its_domain() {
     with_others(|here, other| {
         let (mut link, mut their) = (link(here, Posting::List), link(other, Posting::List));
         let buffer = refused(their.left.post_send(exchange(&mut link, b"received")));
-        // Out of the queue of a pair that is gone, too.
+        // The same holds for a buffer that comes back from the queue of a destroyed pair.
         link.right.post_receive(buffer).unwrap();
         link.right.destroy().unwrap();
         let failure = link.poller.wait(PATIENCE).unwrap().check().unwrap_err();
@@ -444,7 +445,7 @@ fn a_completed_buffer_keeps_its_domain() {
     });
 }
 
-/// The domain that a buffer is of lives as long as the buffer, so that no other can be taken for it.
+/// The domain of a buffer lives as long as the buffer, so a later domain cannot be mistaken for it.
 #[test]
 fn a_buffer_is_not_of_a_domain_that_came_later() {
     let context = context();
@@ -475,7 +476,7 @@ fn a_datagram_is_answered_in_the_domain_to_which_it_came() {
     });
 }
 
-/// What a library does that opens as many devices as there are.
+/// A library that opens every device of the machine has many domains.
 #[test]
 fn any_number_of_domains_work_side_by_side() {
     let contexts = [context(), context()];
@@ -519,7 +520,7 @@ fn a_mix_up_does_not_reach_the_device() {
     ours.left.batch(|batch| assert!(batch.post_each(buffers.into_iter().map(WorkRequest::send)).is_err())).unwrap();
     assert!(matches!(here.reliable(&theirs, &LIMITS), Err(CreateError::OtherDomain { .. })));
     drop(buffer);
-    // The faults are still there for the first that does.
+    // None of these verbs has run yet, so the injected faults hit the following calls.
     let (queue, _poller) = here.completion_queue(16).unwrap();
     let own = || here.buffer(8).unwrap();
     assert!(matches!(ours.left.post_send(own()), Err(PostError::Refused { .. })));
@@ -536,13 +537,13 @@ fn a_window_is_bound_over_memory_and_on_a_pair_of_its_own_domain() {
             let region = domain.register::<Windowed<LocalWrite>, _>(Pages::new(4096).unwrap()).unwrap();
             region.split_bindable().1
         };
-        // The memory, the window, both.
+        // The memory is foreign, then the window, then both.
         let (window, memory) =
             refused(link.right.post_bind::<RemoteAll, _>(link.domain.window().unwrap(), page(&their.domain)));
         let (theirs, ours) =
             refused(link.right.post_bind::<RemoteAll, _>(their.domain.window().unwrap(), page(&link.domain)));
         let (theirs, memory) = refused(link.right.post_bind::<RemoteAll, Type1>(theirs, memory));
-        // Each where it belongs.
+        // Each window is bound in its own domain.
         link.right.post_bind::<RemoteAll, _>(window, ours).unwrap();
         their.right.post_bind::<RemoteAll, _>(theirs, memory).unwrap();
         let Work::BoundType1(ours) = next(&mut link.poller).work() else { panic!("not a bind") };

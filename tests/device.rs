@@ -1,4 +1,4 @@
-//! What a device says of itself, on the soft one or on the one that `INTERLOCK_DEVICE` names.
+//! What a device reports about itself, on the soft device or on the device that `INTERLOCK_DEVICE` names.
 
 use interlock::completion::CompletionQueueOptions;
 use interlock::device::ForkSupport;
@@ -88,12 +88,12 @@ fn a_device_says_what_it_can_do() {
 fn fork_support_is_there_for_who_asks() {
     match interlock::device::enable_fork_support() {
         Ok(support) => assert!(matches!(support, ForkSupport::Enabled | ForkSupport::Unneeded), "{support:?}"),
-        // Another test was first.
+        // Another test of this process made a device call first.
         Err(error) => assert_eq!((error.verb(), error.errno()), ("ibv_fork_init", libc::EINVAL)),
     }
 }
 
-/// The tests have the variable, so this starts itself without it.
+/// The tests run with `INTERLOCK_DEVICE` set, so this test runs itself again without it.
 #[test]
 fn the_default_device_is_not_a_simulation_unless_it_is_named() {
     if env::var_os("INTERLOCK_DEVICE").is_some() {

@@ -1,7 +1,8 @@
-//! Against programs that nobody here wrote: `ibv_rc_pingpong` of rdma-core and its like for UC, UD and shared receive
-//! queues. And between two processes of our own.
+//! Runs the examples against `ibv_rc_pingpong` of rdma-core and its variants for UC, UD and shared receive queues, and
+//! against each other in two processes.
 //!
-//! They send from the buffer that they receive into, so they echo. Our side compares every byte of what comes back.
+//! The C programs send from the buffer that they receive into, so they echo. Our side compares every byte that comes
+//! back.
 
 use interlock::Context;
 use std::path::PathBuf;
@@ -13,13 +14,13 @@ use support::{context, on_hardware};
 const ECHOED: &str = "every byte checked; the peer echoed";
 const PLAYED: &str = "every byte checked; the peer sent the pattern of this program";
 
-/// The devices of the two sides, each with the row of its GID, as arguments of both programs.
+/// The devices of the two sides. Each has its GID row, in the form of arguments that both programs take.
 struct Devices {
     server: [String; 4],
     client: [String; 4],
 }
 
-/// The devices, or `None` where no other process reaches the one there is.
+/// Returns the devices, or `None` if no other process can reach the device under test.
 fn devices() -> Option<Devices> {
     let required = env::var("INTERLOCK_RXE").is_ok_and(|value| value == "1");
     let missing = ["rc", "uc", "ud"].map(theirs).into_iter().find(|path| !path.exists());
@@ -29,7 +30,7 @@ fn devices() -> Option<Devices> {
         return None;
     }
     let here = context();
-    // The two that tests/rxe/devices makes face each other; any other device plays with itself.
+    // `tests/rxe/devices` makes two devices that face each other. Any other device talks to itself.
     let there =
         if here.name() == "rxe0" { Context::open("rxe1").unwrap_or_else(|_| here.clone()) } else { here.clone() };
     Some(Devices { server: arguments(&here), client: arguments(&there) })
@@ -40,7 +41,7 @@ fn arguments(context: &Context) -> [String; 4] {
     ["-d".to_owned(), context.name().to_owned(), "-g".to_owned(), row.to_string()]
 }
 
-/// The program of rdma-core for a transport.
+/// The rdma-core program for a transport.
 fn theirs(letters: &str) -> PathBuf {
     let name = format!("ibv_{letters}_pingpong");
     let path = env::var_os("PATH").unwrap_or_default();
@@ -48,7 +49,7 @@ fn theirs(letters: &str) -> PathBuf {
     found.unwrap_or_else(|| name.into())
 }
 
-/// The example for a transport.
+/// Our example for a transport.
 fn ours(letters: &str) -> PathBuf {
     example(&format!("{letters}_pingpong"))
 }
@@ -73,13 +74,13 @@ fn start(devices: &Devices, server: (PathBuf, &[&str]), client: (PathBuf, &[&str
     (server, run(client, &devices.client, &["127.0.0.1"]))
 }
 
-/// Lets both play to the end.
+/// Runs both programs to their end.
 fn play(server: (PathBuf, &[&str]), client: (PathBuf, &[&str])) -> Option<(Ended, Ended)> {
     let (server, client) = start(&devices()?, server, client);
     let (client, server) = client.end_with(server);
     print!("{}\n{}\n{}\n{}", server.line, server.stdout, client.line, client.stdout);
     if !(server.status.success() && client.status.success()) {
-        // The stderr of either side may tell why the other one failed.
+        // The stderr of one side may explain why the other side failed.
         eprintln!("{server:#?}\n{client:#?}");
     }
     Some((server.succeeded(), client.succeeded()))
@@ -117,7 +118,8 @@ fn the_c_server_finds_our_data_valid() {
 #[test]
 fn one_wrong_byte_is_noticed() {
     let Some(devices) = devices() else { return };
-    // With -c the C program zeroes a byte of its 0x7b; ours was not told.
+    // With -c, the C program zeroes a byte that should be 0x7b. Our side runs without the option, so it reports an
+    // error.
     let (server, client) = start(&devices, (our_program(), &["-s", "4000"]), (c_program(), &["-s", "4000", "-c"]));
     server.end().failed("message 0 of the peer is not what was sent: byte 0 is 0x00 instead of 0x7b");
     drop(client);
@@ -153,7 +155,7 @@ fn pairs_on_shared_receive_queues_play_with_the_c_program() {
         (&["-n", "300"] as &[&str], "300 messages of 4096 bytes each way on 16 queue pairs"),
         (&["-q", "5", "-r", "7", "-s", "20001", "-n", "100"], "100 messages of 20001 bytes each way on 5 queue pairs"),
     ] {
-        // With -c it looks at the first byte of each page.
+        // With -c, the C program checks the first byte of each page.
         let checks = [arguments, &["-c"]].concat();
         if let Some((server, client)) = play((c_program.clone(), &checks), (ours.clone(), arguments)) {
             assert!(!server.stdout.contains("invalid data"), "{server:#?}");
@@ -182,7 +184,7 @@ fn sides_that_disagree_about_the_size_say_so() {
     {
         let (server, client) = start(&devices, (our_program(), &["-s", "65"]), (client, arguments));
         server.end().failed("message 0 of the peer has 64 bytes instead of 65: give both sides the same -s");
-        // The C program may wait for ever.
+        // The C program might wait for ever.
         drop(client);
     }
 }
@@ -196,16 +198,17 @@ fn a_peer_that_is_killed_is_noticed() {
         let client = client.has_said("remote address");
         thread::sleep(Duration::from_secs(1));
         server.kill();
-        // It may have been killed before it acknowledged a message, or after.
+        // The server may have been killed before or after it acknowledged a message.
         client.end().failed_for_a_dead_peer();
     }
 }
 
-/// Both ways; the C program's server checks what came, our side every byte that came back.
+/// Each program is the server once. The C server checks the bytes that arrive; our side checks every byte that comes
+/// back.
 #[test]
 fn unreliable_transports_play_with_the_c_program() {
     for (letters, bytes) in [("uc", 1_638_400), ("ud", 409_600)] {
-        // Programs that both poll share few processors badly, so not many.
+        // Two polling programs share few processors badly, so the number of messages is small.
         let (plain, checked) = (["-n", "200"], ["-n", "200", "-c"]);
         if let Some((server, client)) = play((ours(letters), &plain), (theirs(letters), &plain)) {
             server.says("200 iterations of ").says(ECHOED).says(&format!("as ibv_{letters}_pingpong does"));
@@ -225,7 +228,8 @@ fn unreliable_transports_play_with_the_c_program() {
 
 #[test]
 fn unreliable_messages_of_any_size_go_to_the_c_program_and_back() {
-    // A datagram has at most one MTU; some packets of a longer message make one more way to lose it.
+    // A datagram holds at most one MTU. For longer messages, a few packets are enough: each one is a chance to lose the
+    // message.
     let sizes =
         [("uc", "100001", "4096"), ("uc", "4097", "256"), ("uc", "64", "1024"), ("ud", "4096", ""), ("ud", "64", "")];
     for (letters, size, mtu) in sizes {
@@ -279,7 +283,7 @@ fn unreliable_sides_that_disagree_about_the_size_say_so() {
             .end()
             .failed("nothing happened for 2s, while waiting for message 0")
             .failed("give both sides the same -s");
-        // Too long: the device drops it, or says so.
+        // The message is too long for the receive. The device drops it or reports it.
         let (server, client) = start(&devices, (ours(letters), &short), (ours(letters), &long));
         server.end().failed_for_one_of(&["nothing happened for 2s", "a message longer than 64 bytes came"]);
         client.end().failed("nothing happened for 2s");

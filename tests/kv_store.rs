@@ -1,4 +1,4 @@
-//! The example `kv_store`: its table, however it is torn; and the program, on the device that the other tests use.
+//! The example `kv_store`: its table under torn reads, and the program on the device that the other tests use.
 
 #[path = "../examples/kv_store/table.rs"]
 #[allow(dead_code, reason = "the program uses the rest")]
@@ -25,13 +25,13 @@ fn slot(words: Words) -> Slot {
 }
 
 fn entry(number: u64) -> Entry {
-    // Alike but for a few bytes, of different lengths.
+    // The values are equal except for a few bytes, and have different lengths.
     let value = format!("{}{number}", "value ".repeat(number as usize % 8));
     Entry { key: Key::new(b"key").unwrap(), value: Value::new(value.as_bytes()).unwrap() }
 }
 
-/// All that a slot is in the course of `updates`, which write it word by word; with the number of those that are
-/// finished.
+/// Returns every state of a slot during `updates` updates that write it word by word. Each state comes with the number
+/// of finished updates.
 fn history(updates: u64) -> Vec<(u64, Words)> {
     let mut now = words(Slot::new_zeroed());
     let mut history = vec![(0, now)];
@@ -60,7 +60,7 @@ fn a_slot_is_whole_at_every_step_of_an_update() {
     }
 }
 
-/// A device may read the words of a slot at any times, in any order.
+/// A device may read the words of a slot at different times and in any order.
 #[test]
 fn words_of_different_times_do_not_pass_for_a_value() {
     let history = history(30);
@@ -71,7 +71,7 @@ fn words_of_different_times_do_not_pass_for_a_value() {
     };
     let (mut whole, mut torn) = (0, 0);
     for _ in 0..300_000 {
-        // From a moment to more than two updates.
+        // The read takes from one step to more than two updates.
         let span = 1 + below(80);
         let start = below(history.len() - span);
         let mut seen = history[start].1;
@@ -109,7 +109,7 @@ fn versions_begin_anew_after_the_last() {
     let locked = last.locked_by(Owner::MAX);
     assert_eq!((locked.version(), locked.owner()), (last.0, Some(Owner::MAX)));
     assert_eq!((locked.unlocked(), locked.updated().owner()), (last, None));
-    // Not with 0, which is an empty slot; and the cell that counts is not written.
+    // The version skips 0, which means an empty slot, and the update avoids the cell that is currently valid.
     assert_ne!(locked.updated().version(), 0);
     assert_ne!(Slot::cell_of(locked.updated().version()), Slot::cell_of(last.version()));
 }
@@ -170,7 +170,7 @@ fn a_bad_argument_is_one_line() {
     }
 }
 
-/// A server on this device, and how to call it from the device that faces it, or else from the same.
+/// A server on this device. Clients use the device that faces it, or the same device if there is none.
 struct Served {
     server: Program,
     port: u16,
@@ -178,7 +178,7 @@ struct Served {
 }
 
 impl Served {
-    /// `None` where no other process reaches the device.
+    /// Returns `None` if no other process can reach the device.
     fn new(sessions: &str) -> Option<Self> {
         Self::with(&["--clients", sessions])
     }
@@ -215,7 +215,7 @@ fn processes_share_a_table() {
         served.run(&["put", "color", value]).succeeded();
     }
     assert_eq!(served.run(&["get", "color"]).succeeded().stdout, "blue\n");
-    // The one that found nothing said bye as well.
+    // The client that found nothing also said bye.
     served.run(&["put", "", "of the empty key"]).succeeded();
     let server = served.server.end().succeeded();
     server.says("session 5 said bye").says("2 of 64 slots").says("  color = blue (update 2)");
@@ -242,7 +242,8 @@ fn a_client_that_is_killed_keeps_no_lock() {
 fn many_clients_of_another_process_tear_nothing() {
     let Some(served) = Served::new("12") else { return };
     let arguments = ["bench", "--at", "127.0.0.1", "--clients", "4", "--keys", "2", "--operations", "100"];
-    // Once more: it goes on from what is there. Each is a session for each client, and two that count.
+    // The second run continues from the existing table. Each run has one session for each client and two more that
+    // count.
     for _ in 0..2 {
         served.run(&arguments).succeeded().says("no value was torn, none went back, no update was lost");
     }
@@ -279,7 +280,7 @@ fn a_server_ends_with_the_lease_of_its_table() {
 #[test]
 fn a_server_ends_with_its_input() {
     if on_hardware() {
-        // Which is empty here.
+        // The table is empty in this run.
         let port = free_port().to_string();
         kv_store(&["serve", "-p", &port]).succeeded().says("the table at the end, 0 of 64 slots:");
     }

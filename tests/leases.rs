@@ -1,4 +1,4 @@
-//! Memory that peers may use for a time; the same tests on every device.
+//! Memory that peers may use for a limited time. The same tests run on every device.
 
 use interlock::error::RegisterFailure;
 use interlock::memory::{Foreign, Pages};
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use support::{Counted, Link, PATIENCE, context, failure, filled, moved};
 
-/// Longer than a test.
+/// A deadline that no test reaches.
 const LONG: Duration = Duration::from_secs(3600);
 
 fn succeeded<B: Brand>(poller: &mut Poller<B>) -> Work<B> {

@@ -1,4 +1,4 @@
-//! Kinds of memory and ways to register it; the same tests on every device.
+//! Kinds of memory and ways to register them. The same tests run on every device.
 
 use interlock::access::{OnDemand, RelaxedOrdering, ZeroBased};
 use interlock::error::{NoSharedMap, RegisterFailure};
@@ -23,31 +23,31 @@ use support::{Link, PATIENCE, context, next, on_hardware, own_device};
 
 // ---- Memory of the program's own kind --------------------------------------------------------------
 
-/// Memory of the allocator that counts how often it is given back.
+/// Memory from the allocator that counts how often it is freed.
 #[derive(Debug)]
 struct Counted {
     start: NonNull<u8>,
     layout: Layout,
     freed: Arc<AtomicUsize>,
-    /// What happens when it is put together, and when it is dropped.
+    /// Run when the library rebuilds the memory from its parts, and when the memory is dropped.
     rebuilt: fn(),
     dropped: fn(),
 }
 
-// SAFETY: as a `Box<[u8]>`.
+// SAFETY: a `Counted` owns its allocation alone, as a `Box<[u8]>` does.
 unsafe impl Send for Counted {}
 
 impl Counted {
     fn new(len: usize, freed: &Arc<AtomicUsize>) -> Self {
         let layout = Layout::from_size_align(len, 64).unwrap();
         assert_ne!(len, 0);
-        // SAFETY: not of size 0.
+        // SAFETY: the size is not 0.
         let start = NonNull::new(unsafe { alloc_zeroed(layout) }).unwrap_or_else(|| handle_alloc_error(layout));
         Self { start, layout, freed: Arc::clone(freed), rebuilt: || (), dropped: || () }
     }
 
     fn bytes(&self) -> &[u8] {
-        // SAFETY: an allocation of our own, zeroed at first.
+        // SAFETY: the allocation is our own, and it was zeroed at first.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.layout.size()) }
     }
 }
@@ -55,7 +55,7 @@ impl Counted {
 impl Drop for Counted {
     fn drop(&mut self) {
         self.freed.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: allocated with this layout.
+        // SAFETY: `start` was allocated with this layout.
         unsafe { dealloc(self.start.as_ptr(), self.layout) };
         (self.dropped)();
     }
@@ -63,13 +63,14 @@ impl Drop for Counted {
 
 type Parts = (Layout, Arc<AtomicUsize>, fn(), fn());
 
-// SAFETY: an allocation of its own, zeroed, and known to nobody else; put together as it was, on any thread.
+// SAFETY: the allocation is our own and zeroed, and nothing else refers to it. `from_parts` rebuilds the same value, on
+// any thread.
 unsafe impl ForeignMemory for Counted {
     type Parts = Parts;
 
     fn into_parts(self) -> (NonNull<[u8]>, Parts) {
         let this = ManuallyDrop::new(self);
-        // SAFETY: not dropped, and read once.
+        // SAFETY: `freed` is read once, and `this` is never dropped.
         let freed = unsafe { std::ptr::read(&this.freed) };
         let bytes = NonNull::slice_from_raw_parts(this.start, this.layout.size());
         (bytes, (this.layout, freed, this.rebuilt, this.dropped))
@@ -121,7 +122,7 @@ fn peers_write_to_memory_of_another_kind() {
     assert_eq!(count(&freed), 1);
 }
 
-/// C072, C073: what is refused comes back.
+/// C072, C073: memory that is refused comes back.
 #[test]
 fn memory_of_another_kind_that_is_refused_comes_back_whole() {
     let (fabric, domain) = own_device!();
@@ -129,14 +130,14 @@ fn memory_of_another_kind_that_is_refused_comes_back_whole() {
     fabric.inject(Fault::VerbFails { verb: Verb::RegMr, after: 0, count: 1, errno: libc::EFAULT });
     let error = domain.register::<LocalWrite, _>(Foreign(Counted::new(32, &freed))).unwrap_err();
     assert_eq!((error.memory.0.bytes(), count(&freed)), (&[0; 32][..], 0));
-    // Not of whole words, so not for peers.
+    // Peers need whole words, and 33 bytes are not whole words.
     let error = domain.register::<RemoteRead, _>(Foreign(Counted::new(33, &freed))).unwrap_err();
     assert!(matches!(error.source, RegisterFailure::NotInWords { len_bytes: 33, .. }));
     drop(error);
     assert_eq!(count(&freed), 1);
 }
 
-/// C078, C080, C145: whatever is forgotten, registered memory is not freed.
+/// C078, C080, C145: registered memory is not freed, whatever object is forgotten.
 #[test]
 fn forgotten_memory_of_another_kind_is_never_given_back() {
     let (_fabric, domain) = own_device!();
@@ -151,7 +152,7 @@ fn forgotten_memory_of_another_kind_is_never_given_back() {
     mem::forget(rest);
     drop(buffer);
     assert_eq!(count(&freed), 0);
-    // One in flight, whose pair and poller are forgotten.
+    // A receive is in flight, and its pair and its poller are forgotten.
     let Link { domain, mut right, left, poller, .. } = Link::new(domain, 2);
     right.post_receive(region(&domain).split().1).unwrap();
     mem::forget((right, poller));
@@ -190,23 +191,23 @@ fn memory_of_another_kind_is_given_back_on_whatever_thread_drops_it_last() {
 fn a_panic_of_the_owner_of_memory_stays_out_of_destructors() {
     let (_fabric, domain) = own_device!();
     let freed: Arc<AtomicUsize> = Arc::default();
-    // In its `Drop`.
+    // The owner panics in its `Drop`.
     let mut owner = Counted::new(64, &freed);
     owner.dropped = || panic!("on purpose");
     drop(domain.register::<LocalWrite, _>(Foreign(owner)).unwrap());
     assert_eq!(count(&freed), 1);
-    // While it is put together: it leaks.
+    // The owner panics while it is rebuilt in a destructor. The memory leaks.
     let mut owner = Counted::new(64, &freed);
     owner.rebuilt = || panic!("on purpose");
     drop(domain.register::<LocalWrite, _>(Foreign(owner)).unwrap().split().1);
     assert_eq!(count(&freed), 1);
-    // In a call of the program's it is the program's, and the memory leaks too.
+    // The owner panics in a call that the program made, so the panic reaches the program. The memory leaks here too.
     let mut owner = Counted::new(64, &freed);
     owner.rebuilt = || panic!("on purpose");
     let region = domain.register::<RemoteRead, _>(Foreign(owner)).unwrap();
     let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| region.deregister().map(drop)));
     assert_eq!((caught.is_err(), count(&freed)), (true, 1));
-    // Nothing else suffered.
+    // The domain still works.
     drop(domain.register::<LocalWrite, _>(Foreign(Counted::new(64, &freed))).unwrap());
     assert_eq!(count(&freed), 2);
 }
@@ -226,7 +227,7 @@ fn an_owner_of_memory_may_call_the_library_when_it_is_given_back() {
     };
     let mut link = Link::new(domain, 2);
     link.right.post_receive(link.domain.register::<LocalWrite, _>(Foreign(owner)).unwrap().split().1).unwrap();
-    // In the last owner's drop of a queue that nobody polled.
+    // The owner's drop runs in the drop of a completion queue that nobody polled.
     drop(link);
     assert_eq!((count(&freed), DOMAIN.take().is_none()), (1, true));
 }
@@ -279,13 +280,13 @@ fn preferred_huge_pages_are_aligned_and_of_the_length_that_was_asked_for() {
             assert!(region.as_bytes().iter().all(|&byte| byte == 1));
         }
     }
-    // Miri ends where there is not so much.
+    // Miri stops the program where this much memory is not available.
     assert!(cfg!(miri) || [usize::MAX, usize::MAX / 2].iter().all(|&len| Pages::prefer_huge(len).is_err()));
 }
 
 // ---- Memory that other processes map, and that of other devices -----------------------------------
 
-/// What a shared map is to another process: the same file, by its own descriptor.
+/// The view that another process has of a shared map: the same file, through its own descriptor.
 fn other_side(map: &SharedMap) -> File {
     File::from(map.as_fd().try_clone_to_owned().unwrap())
 }
@@ -304,7 +305,7 @@ fn a_peer_writes_to_memory_that_another_process_sees() {
     bytes.fill(3);
     link.left.post_write(bytes, &region.remote().slice(8..24).unwrap()).unwrap();
     next(&mut link.poller);
-    // The peer's bytes, as the other process and as this one see them.
+    // Both the other process and this one see the bytes that the peer wrote.
     let mut seen = [0; 32];
     file.read_exact_at(&mut seen, 0).unwrap();
     let mut expected = [0; 32];
@@ -312,7 +313,7 @@ fn a_peer_writes_to_memory_that_another_process_sees() {
     assert_eq!(seen, expected);
     region.read_into(0, &mut seen).unwrap();
     assert_eq!((seen, region.load(8).unwrap()), (expected, 0x0303_0303_0303_0303));
-    // The other process's and this one's, as the peer sees them.
+    // The peer sees the bytes that the other process and this one wrote.
     file.write_all_at(b"process", 64).unwrap();
     region.write_from(71, b"!").unwrap();
     region.store(72, u64::from_ne_bytes(*b"and more")).unwrap();
@@ -323,13 +324,13 @@ fn a_peer_writes_to_memory_that_another_process_sees() {
         assert!(region.store(outside, 0).is_err() && region.write_from(outside, &[0; 8]).is_err());
     }
     assert!(region.load(4).is_err(), "not a word");
-    // It comes back, to be registered once more.
+    // The map comes back, and can be registered again.
     let map = region.deregister().unwrap();
     let again = link.domain.register_opaque::<RemoteRead, _>(map).unwrap();
     assert_eq!(again.load(8).unwrap(), 0x0303_0303_0303_0303);
 }
 
-/// C075: two registrations of the same memory. What both reach is a slice of neither.
+/// C075: two registrations of the same memory. The bytes that both reach are not a slice of either.
 #[test]
 #[cfg_attr(miri, ignore = "Miri knows no shared maps")]
 fn memory_is_registered_twice_where_nobody_borrows_it() {
@@ -345,7 +346,7 @@ fn memory_is_registered_twice_where_nobody_borrows_it() {
     link.left.post_write(bytes, &two.remote()).unwrap();
     next(&mut link.poller);
     assert_eq!(one.load(4096).unwrap(), 0x0505_0505_0505_0505);
-    // The end of one is not that of the other.
+    // The end of one registration leaves the other one valid.
     drop(two);
     link.left.post_read(link.domain.buffer(8).unwrap(), &one.remote().slice(4096..4104).unwrap()).unwrap();
     assert_eq!(next(&mut link.poller).into_buffer().unwrap()[..], [5; 8]);
@@ -369,7 +370,7 @@ fn what_is_not_inside_a_file_is_not_mapped() {
     let device = OwnedFd::from(File::options().read(true).write(true).open("/dev/zero").unwrap());
     assert!(matches!(SharedMap::of_file(device, 0, 4096), Err(NoSharedMap::NotAFile)));
     assert!(SharedMap::of_file(file(), 4096, 4096).unwrap().cannot_shrink());
-    // A length that is not of whole words can be mapped, but not granted; it comes back.
+    // A length that is not a whole number of words can be mapped but not granted. The map comes back.
     interlock::domain! { struct Test; }
     let domain = context().named_domain(Test).unwrap();
     let odd = SharedMap::of_file(file(), 0, 33).unwrap();
@@ -391,13 +392,13 @@ fn a_shared_map_that_is_not_deregistered_stays_mapped() {
     assert!(maps.contains("interlock-stays"), "the device may still write");
 }
 
-/// The soft device and Linux soft-RoCE take no dma-buf, and say so.
+/// The soft device and Linux soft-RoCE cannot register a dma-buf, and report that.
 #[test]
 #[cfg_attr(miri, ignore = "Miri knows no memory files")]
 fn a_dma_buf_is_registered_or_refused_as_such_and_comes_back() {
     interlock::domain! { struct Test; }
     let domain = context().named_domain(Test).unwrap();
-    // Not a dma-buf at all; neither device looks.
+    // The file is not a dma-buf; neither device looks at it.
     let file = SharedMap::new("interlock-test", 4096).unwrap().as_fd().try_clone_to_owned().unwrap();
     let error = domain.register_opaque::<RemoteWrite, _>(DmaBuf::new(file, 4096, 64)).unwrap_err();
     assert!(matches!(error.source, RegisterFailure::Unsupported { .. }), "{}", error.source);
@@ -413,7 +414,7 @@ fn a_dma_buf_is_registered_or_refused_as_such_and_comes_back() {
 
 // ---- Ways of registration ---------------------------------------------------------------------------
 
-/// C081: relaxed ordering, a right that a device may ignore, is taken by every device.
+/// C081: a device may ignore relaxed ordering, so every device accepts it.
 #[test]
 fn memory_with_relaxed_ordering_is_whole_at_its_completion() {
     interlock::domain! { struct Test; }
@@ -434,7 +435,7 @@ fn memory_with_relaxed_ordering_is_whole_at_its_completion() {
         }
         target = received.unwrap();
         assert!(target.iter().all(|&byte| byte == round), "all of it is there at the completion");
-        // A write that says by an immediate that it is done.
+        // The immediate tells that the write is done.
         link.right.post_receive(link.domain.buffer(0x40).unwrap()).unwrap();
         let mut bytes = link.domain.buffer(64).unwrap();
         bytes.fill(round);
@@ -449,7 +450,7 @@ fn memory_with_relaxed_ordering_is_whole_at_its_completion() {
     assert_eq!(region.deregister().unwrap(), [u64::from_ne_bytes([rounds - 1; 8]); 8]);
 }
 
-/// C076: on-demand paging where the device has none is refused as such.
+/// C076: on-demand paging is refused with its own error where the device has none.
 #[test]
 fn memory_is_paged_on_demand_or_the_device_says_that_it_does_not() {
     interlock::domain! { struct Test; }
@@ -481,7 +482,7 @@ fn peers_name_zero_based_memory_by_offsets() {
     link.left.post_fetch_and_add(link.domain.buffer(8).unwrap(), &grant.slice(0..8).unwrap(), 5).unwrap();
     next(&mut link.poller);
     assert_eq!(region.word(0).unwrap().load(), 5);
-    // What does not start a page is refused, and comes back.
+    // Memory that does not start on a page boundary is refused, and comes back.
     let mut words = vec![0_u64; 1024];
     if (words.as_ptr() as usize).is_multiple_of(4096) {
         words = vec![0; 1023];
@@ -520,14 +521,14 @@ fn too_much_locked_memory_is_told_with_what_there_is() {
             assert_eq!(refused.source.errno(), libc::ENOMEM);
             assert!(refused.to_string().contains("RLIMIT_MEMLOCK"), "{refused}");
         }
-        // There is no limit here, so it is not the reason.
+        // There is no limit here, so a limit cannot be the cause.
         (RegisterFailure::Verb(error), None) => assert_eq!(error.errno(), libc::ENOMEM),
         (other, limit) => panic!("{other:?} with the limit {limit:?}"),
     }
     assert_eq!(domain.buffer(4096).unwrap().len(), 4096, "what fits is still registered");
 }
 
-/// On a real device, with a limit of this process's own.
+/// Runs on a real device, with a limit that this process sets.
 #[test]
 #[cfg_attr(miri, ignore = "Miri knows no limits")]
 fn the_kernels_limit_of_locked_memory_is_recognized() {
@@ -537,19 +538,20 @@ fn the_kernels_limit_of_locked_memory_is_recognized() {
     }
     interlock::domain! { struct Test; }
     let domain = context().named_domain(Test).unwrap();
-    // Capabilities are a thread's own; limits are the process's, but nobody else here is held to them.
+    // Capabilities belong to a thread, limits to the process. The other threads keep their capabilities, so the limit
+    // does not bind them.
     let worker = std::thread::spawn(move || {
         let mut old = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        // SAFETY: may be written.
+        // SAFETY: `old` may be written.
         assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut old) }, 0);
         let low = libc::rlimit { rlim_cur: 1 << 20, ..old };
-        // SAFETY: may be read.
+        // SAFETY: `low` may be read.
         assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &low) }, 0);
         drop_capabilities();
         let before = pinned_memory().unwrap();
         let first = domain.register::<LocalRead, _>(Pages::new(1 << 19).unwrap());
         let refused = domain.register::<LocalRead, _>(Pages::new(1 << 20).unwrap());
-        // SAFETY: may be read.
+        // SAFETY: `old` may be read.
         assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &old) }, 0);
         (before, first.is_ok(), refused.unwrap_err().source)
     });
@@ -560,20 +562,20 @@ fn the_kernels_limit_of_locked_memory_is_recognized() {
     assert!(!fits || error.pinned_bytes.unwrap() >= 1 << 19, "{before} {error:?}");
 }
 
-/// Takes all effective capabilities from this thread.
+/// Drops all effective capabilities of this thread.
 fn drop_capabilities() {
     #[repr(C)]
     struct Header(u32, i32);
     /// `_LINUX_CAPABILITY_VERSION_3`, for the calling thread.
     const THIS: Header = Header(0x2008_0522, 0);
     let mut sets = [[0_u32; 3]; 2];
-    // SAFETY: a header and two sets, which may be written.
+    // SAFETY: the kernel reads one header and writes two sets; both are there.
     let got = unsafe { libc::syscall(libc::SYS_capget, &THIS, sets.as_mut_ptr()) };
     assert_eq!(got, 0);
     for [effective, ..] in &mut sets {
         *effective = 0;
     }
-    // SAFETY: a header and two sets.
+    // SAFETY: the kernel reads one header and two sets; both are there.
     assert_eq!(unsafe { libc::syscall(libc::SYS_capset, &THIS, sets.as_ptr()) }, 0);
 }
 
@@ -589,7 +591,7 @@ static ANNOUNCEMENT: [u64; 128] = {
     words
 };
 
-/// C074: memory that may only be read is registered to be read.
+/// C074: memory that may only be read can be registered with the right to be read.
 #[test]
 fn one_static_message_is_in_flight_to_many_pairs_at_once() {
     interlock::domain! { struct Test; }
@@ -616,7 +618,7 @@ fn one_static_message_is_in_flight_to_many_pairs_at_once() {
             left.post_send(message.clone()).unwrap();
         }
     }
-    // The program reads it meanwhile.
+    // The program reads the message while it is in flight.
     assert_eq!(message[..8], ANNOUNCEMENT[0].to_ne_bytes());
     let (mut sent, mut received) = (0, 0);
     while sent < pairs * times || received < pairs * times {
@@ -669,7 +671,7 @@ fn a_word_is_checked_once_and_shared_by_threads() {
     assert_eq!(region.to_vec(3..3).unwrap(), b"");
 }
 
-/// C079: what is not inside is an error, not a panic, whatever the numbers.
+/// C079: an access outside the region is an error and not a panic, whatever the numbers.
 #[test]
 fn words_and_bytes_that_are_not_inside_are_refused() {
     let (_fabric, domain) = own_device!();
@@ -687,7 +689,7 @@ fn words_and_bytes_that_are_not_inside_are_refused() {
     assert_eq!(region.word(40).unwrap_err().to_string(), "8 bytes at offset 40 are not inside 32 bytes");
 }
 
-/// C106: a key of memory of any kind is of no use once it is deregistered.
+/// C106: the key of memory of any kind is useless once the memory is deregistered.
 #[test]
 #[cfg_attr(miri, ignore = "Miri knows no shared maps")]
 fn a_deregistered_map_is_beyond_the_peers_reach() {

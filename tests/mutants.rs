@@ -1,10 +1,10 @@
-//! Each type-level mechanism is what refuses its illegal programs: without it, they compile.
+//! Each type-level mechanism is the reason that its illegal programs do not compile: without the mechanism, they do.
 //!
-//! A mutant is a copy of the library with one mechanism taken out. The cases of `ui-tests` that rest on the mechanism
-//! must compile against it; a case that does not is refused for some other reason than the one that it claims.
+//! A mutant is a copy of the library without one mechanism. The cases of `ui-tests` that rest on the mechanism must
+//! compile against the mutant. A case that still fails is refused for another reason than the one that it names.
 //!
-//! What the run-time brand has in the place of types are comparisons: without one of them, the tests that rest on it
-//! fail, and no others.
+//! The run-time brand compares domains instead. Without one of its comparisons, the tests that rest on that comparison
+//! must fail, and no others.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,9 +12,9 @@ use std::{env, fs, os::unix};
 
 struct Mutant {
     without: &'static str,
-    /// File, text, and what takes the text's place, everywhere in the file.
+    /// File, text and replacement. Every occurrence in the file is replaced.
     changes: &'static [(&'static str, &'static str, &'static str)],
-    /// The cases that compile then.
+    /// The cases that compile against the mutant.
     cases: &'static [&'static str],
 }
 
@@ -420,7 +420,7 @@ const MUTANTS: &[Mutant] = &[
         without: "what registered types must be",
         changes: &[
             ("memory/backing.rs", "FromBytes + IntoBytes + Immutable + Send", "Send"),
-            // Views keep what they need.
+            // Views keep the bounds that they need.
             ("memory/buffer.rs", "T: Plain", "T: Viewable + zerocopy::IntoBytes"),
         ],
         cases: &[
@@ -449,7 +449,7 @@ const MUTANTS: &[Mutant] = &[
     },
 ];
 
-/// Without a comparison of domains: what of `tests/checked.rs` fails then.
+/// A mutant without one comparison of domains, and the tests of `tests/checked.rs` that must fail.
 struct Unchecked {
     without: &'static str,
     changes: &'static [(&'static str, &'static str, &'static str)],
@@ -460,7 +460,7 @@ const UNCHECKED: &[Unchecked] = &[
     Unchecked {
         without: "any comparison of domains",
         changes: &[("domain/brand.rs", "const CHECKED: bool = true;", "const CHECKED: bool = false;")],
-        // What compares more than domains is not among them.
+        // Tests of functions that compare more than domains are not in the list.
         tests: &[
             "a_batch_of_all_items_takes_memory_of_its_own_domain",
             "a_batch_takes_memory_of_its_own_domain",
@@ -527,11 +527,11 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Puts the package with these changes to `library`.
+/// Copies the package to `library` and applies `changes`.
 fn write(root: &Path, library: &Path, without: &str, changes: &[(&str, &str, &str)]) {
     let _ = fs::remove_dir_all(library);
     copy(&root.join("src"), &library.join("src"));
-    // The rest of the package is as it is; the manifest names some of it.
+    // The rest of the package is unchanged, and its manifest names some of the files.
     for entry in fs::read_dir(root).unwrap().map(Result::unwrap) {
         if !["src", "target", ".git"].map(Into::into).contains(&entry.file_name()) {
             unix::fs::symlink(entry.path(), library.join(entry.file_name())).unwrap();
@@ -542,7 +542,7 @@ fn write(root: &Path, library: &Path, without: &str, changes: &[(&str, &str, &st
     }
 }
 
-/// The file of that package with the change.
+/// Returns the text of the file with the change applied.
 fn changed(package: &Path, without: &str, (file, from, to): &(&str, &str, &str)) -> String {
     let text = fs::read_to_string(package.join("src").join(file)).unwrap_or_else(|error| panic!("{file}: {error}"));
     assert!(text.contains(from), "no mutant without {without}: {file} has no `{from}`");
@@ -550,7 +550,7 @@ fn changed(package: &Path, without: &str, (file, from, to): &(&str, &str, &str))
 }
 
 impl Mutant {
-    /// Puts the mutant to `folder/library`, and a package of its cases to `folder/cases`.
+    /// Writes the mutant to `folder/library`, and a package of its cases to `folder/cases`.
     fn write(&self, root: &Path, folder: &Path) {
         let cases = folder.join("cases");
         write(root, &folder.join("library"), self.without, self.changes);
@@ -569,7 +569,7 @@ impl Mutant {
     }
 }
 
-/// So that who moves code hears of it at once.
+/// Fails as soon as a change to the library breaks a mutant, without building the mutants.
 #[test]
 fn what_a_mutant_changes_is_there() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));

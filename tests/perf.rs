@@ -1,4 +1,4 @@
-//! `examples/perf` as a program: what it writes, and how it fails. It uses the device that the other tests use.
+//! The example `perf` as a program: its output and its failures. It uses the device that the other tests use.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -11,7 +11,7 @@ fn perf(arguments: &[&str]) -> Ended {
     Program::run(example("perf"), arguments)
 }
 
-/// A file in the folder for temporary ones, gone with this.
+/// A temporary file that is deleted when this value is dropped.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -34,7 +34,7 @@ impl Drop for Scratch {
     }
 }
 
-/// The rest of `text` behind one JSON value.
+/// Returns the rest of `text` after one JSON value.
 fn after_value(text: &str) -> Option<&str> {
     let text = text.trim_start();
     match text.chars().next()? {
@@ -136,7 +136,7 @@ fn any_size_depth_and_manner_of_waiting_will_do() {
     perf(&["lat", "-s", "1,7,8,9,4097,100000", "-n", "5", "--event"]).succeeded();
     perf(&["bw", "-s", "1,4097,100000", "-n", "33", "-t", "1"]).succeeded();
     perf(&["bw", "-s", "9", "-n", "100", "-t", "7", "--event"]).succeeded();
-    // Some of the sizes inline.
+    // Some of these sizes are sent inline.
     perf(&["-s", "1,32,33", "-n", "40", "-t", "9", "-I", "32"]).succeeded();
     let ended = perf(&["bw", "write", "-n", "1", "-a"]).succeeded();
     assert_eq!(ended.stdout.lines().filter(|line| line.ends_with(char::is_numeric)).count(), 23, "{ended:#?}");
@@ -186,7 +186,7 @@ fn a_bad_argument_is_one_line() {
     }
 }
 
-/// What follows needs a device that other processes reach.
+/// Whether another process can reach the device, which the following tests need.
 fn another_process_reaches_it() -> bool {
     if !on_hardware() {
         println!("not covered here: needs an RDMA device (./x rxe)");
@@ -194,7 +194,7 @@ fn another_process_reaches_it() -> bool {
     on_hardware()
 }
 
-/// A server that listens, and its port.
+/// Starts a server; returns it with its port when it listens.
 fn server() -> (Program, String) {
     let port = free_port();
     let number = port.to_string();

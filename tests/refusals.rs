@@ -1,5 +1,5 @@
-//! What the library refuses before a device sees it, and what it gives back: devices take it, hang on it or blame
-//! something else.
+//! Requests that the library refuses before a device sees them, and the objects that it returns. A device would accept
+//! such a request, hang on it or report another cause.
 
 use interlock::attributes::{
     ConnectAttributes, InitAttributes, PeerPath, RtrAttributes, RtsAttributes, SqdAttributes, UnreliableRtrAttributes,
@@ -22,20 +22,20 @@ fn a_queue_without_room_says_what_the_whole_pair_needs() {
         assert_eq!(queue.room(), entries, "nothing stays leased");
         no_room
     };
-    // Room for the sends, and for nothing else.
+    // There is room for the sends alone.
     assert_eq!(no_room(4, &Limits::default()), NoRoom { needed: 8, free: 4 });
-    // Not for the sends either.
+    // There is not even room for the sends.
     assert_eq!(no_room(2, &Limits::default()), NoRoom { needed: 8, free: 2 });
     assert!(no_room(4, &Limits::default()).to_string().contains("room for 4 more completions, 8 are needed"));
 
-    // Two queues: each says what it lacks itself.
+    // There are two queues. The error reports the room of the queue that is too small.
     let ((sends, _s), (receives, _r)) = (domain.queue(4).unwrap(), domain.queue(2).unwrap());
     let Err(CreateError::NoRoom(of_receives)) = domain.reliable_on(&sends, &receives, &Limits::default()) else {
         panic!("there is no room")
     };
     assert_eq!(of_receives, NoRoom { needed: 4, free: 2 });
 
-    // With shared receives, the first pair leases room for all of those.
+    // With shared receives, the first pair leases room for all of them.
     let (queue, _poller) = domain.queue(6).unwrap();
     let limits = interlock::shared::SharedLimits { receives: 4, ..Default::default() };
     let all = limits.completions();
@@ -68,7 +68,7 @@ fn a_pair_without_a_read_depth_takes_no_read() {
             other => panic!("{other:?}"),
         })
         .unwrap();
-    // What is behind it goes on, and what is no read is posted.
+    // The pair still works: requests other than reads and atomics are posted.
     link.right.post_receive(link.domain.buffer(16).unwrap()).unwrap();
     link.left.post_send(buffer).unwrap();
     link.left.post_write(link.domain.buffer(8).unwrap(), &remote).unwrap();
@@ -76,7 +76,7 @@ fn a_pair_without_a_read_depth_takes_no_read() {
         next(&mut link.poller);
     }
 
-    // What the pair may have outstanding is changed in Send Queue Drain.
+    // The number of outstanding reads changes in Send Queue Drain.
     let drained = |pair: QueuePair<Test>, depth| {
         let mut pair = pair.into_sqd().unwrap();
         assert!(pair.drained(PATIENCE).unwrap());
@@ -146,7 +146,7 @@ fn a_partition_key_beyond_the_table_is_refused() {
 }
 interlock::domain! { struct Elsewhere; }
 
-/// Paths with one number each that is out of range, and what the error calls it.
+/// Paths that each have one number out of range, with the text of the error.
 fn bad_paths(good: PeerPath) -> [(PeerPath, &'static str); 3] {
     [
         (PeerPath { flow_label: 1 << 20, ..good }, "the flow label must be 0 to 1048575, not 1048576"),
@@ -182,7 +182,7 @@ fn a_path_with_a_number_out_of_range_is_refused() {
         let attr = UnreliableRtrAttributes { path, path_mtu, destination, receive_psn };
         assert!(matches!(pair.into_rtr(&attr).unwrap_err().source, TransitionFailure::Path(_)));
     }
-    // The ends of the ranges.
+    // The ends of the ranges are accepted.
     let path = PeerPath { flow_label: (1 << 20) - 1, hop_limit: 1, service_level: 15, ..good };
     domain.address_handle(&port, &path).unwrap();
 
@@ -232,7 +232,7 @@ fn what_was_no_message_comes_back() {
     assert_eq!(&message.unwrap()[..], b"hello");
     assert_eq!(free.iter().map(Buffer::capacity).collect::<Vec<_>>(), [16], "the send's buffer");
 
-    // A share and inline bytes are no message either.
+    // Sends of a share and of inline bytes are not messages either.
     link.right.post_receive(link.domain.buffer(32).unwrap()).unwrap();
     link.left.post_send(free.pop().unwrap().share()).unwrap();
     let shares = (0..2).filter_map(|_| next(&mut link.poller).into_received().err());
@@ -283,12 +283,12 @@ fn a_buffer_goes_where_bytes_go() {
     assert_eq!(len(buffer.share()), 8);
 }
 
-/// Each error that holds an object of a scoped domain leaves the domain's closure by the same method.
+/// Every error that holds an object of a scoped domain has the same method, which lets the error leave the closure.
 #[test]
 fn each_error_leaves_a_scoped_domain_without_its_object() {
     let context = context();
     let port = context.active_port().unwrap();
-    // One step that fails each, and how its text begins.
+    // Each step causes one failure; the table below has the start of its text.
     let failing = |step: usize| -> Result<(), Anything> {
         context.with_domain(|domain| {
             let (queue, mut poller) = domain.queue(64)?;
@@ -376,7 +376,7 @@ fn each_error_leaves_a_scoped_domain_without_its_object() {
     failing(texts.len()).unwrap();
 }
 
-/// The errors that the test above does not cause have the method, too.
+/// The errors that the test above does not cause have the method too.
 #[allow(dead_code, clippy::too_many_arguments, reason = "it need only compile")]
 fn the_others<B: interlock::Brand>(
     destroy: interlock::error::DestroyError<QueuePair<B>>,
@@ -400,7 +400,7 @@ fn the_others<B: interlock::Brand>(
     ]
 }
 
-/// What a poller gives can be looked at by several threads.
+/// Several threads can look at what a poller returns.
 #[test]
 fn completions_are_shared_between_threads() {
     fn both<T: Send + Sync>() {}
@@ -412,7 +412,7 @@ fn completions_are_shared_between_threads() {
     both::<Context>();
 }
 
-/// A function over reliable pairs connects them.
+/// A function over all reliable transports can connect a pair.
 #[allow(dead_code, reason = "it need only compile")]
 fn reliable_is_connected<B: interlock::Brand + 'static, T: interlock::transport::Reliable>(
     pair: QueuePair<B, interlock::Init, T>,
@@ -448,7 +448,7 @@ fn rts_attributes_set_the_read_depth() {
     assert!(matches!(read, Err(PostError::Flawed { flaw: RequestFlaw::NoReadDepth, .. })));
 }
 
-/// The addresses of the soft devices, in the process that this test starts.
+/// The addresses of the soft devices belong to the process that this test starts.
 #[test]
 fn the_addresses_of_soft_devices_are_those_of_the_process() {
     const CHILD: &str = "INTERLOCK_TEST_CHILD";
@@ -470,7 +470,8 @@ fn the_addresses_of_soft_devices_are_those_of_the_process() {
     assert_eq!(theirs.len(), ours.len());
     assert!(!theirs.iter().any(|address| ours.iter().any(|own| own == address)), "{ours:?} and {theirs:?}");
 
-    // A peer of another process does not answer, though a pair of this one has its number; and the failure says why.
+    // A peer of another process never answers, even if a pair of this process has the same number. The failure gives
+    // the reason.
     interlock::domain! { struct Test; }
     let domain = Context::open("soft0").unwrap().named_domain(Test).unwrap();
     let (queue, mut poller) = domain.queue(64).unwrap();

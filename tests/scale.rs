@@ -1,5 +1,5 @@
-//! Many pairs, many threads, many faults: nothing is lost, and nothing grows. The short form of `benches/scale` and
-//! `benches/soak`, by counts and never by the clock.
+//! Many pairs, many threads and many faults: nothing is lost, and memory does not grow. This is the short form of
+//! `benches/scale` and `benches/soak`. It checks counts and never the clock.
 
 #[path = "../benches/common/mod.rs"]
 mod common;
@@ -33,7 +33,8 @@ fn a_thousand_pairs_on_one_queue_each_get_their_own_completions() {
     });
 }
 
-/// What the library keeps for one of `count` pairs, in bytes, the handle included: not what the soft device does.
+/// Returns the bytes that the library keeps for one of `count` pairs, with its handle and without the soft device's
+/// memory.
 fn library_bytes<B: Brand>(domain: &ProtectionDomain<B>, port: &Port, count: usize, depth: u32) -> usize {
     let limits = Limits { sends: depth, receives: depth, ..Limits::default() };
     let (queue, mut poller) = queue_for(domain, &limits, count);
@@ -51,9 +52,9 @@ fn a_pair_takes_less_than_a_kibibyte_beside_its_slots() {
     with_soft_device(|domain, port| {
         const COUNT: usize = 500;
         let shallow = library_bytes(&domain, &port, COUNT, 8);
-        // Both ledgers have 8 more slots, of one word each.
+        // Both ledgers have 8 more slots of one word each.
         let deep = library_bytes(&domain, &port, COUNT, 16);
-        // Some of the memory of ledgers is not taken yet.
+        // Some memory of the ledgers may not be in use yet.
         assert!((deep - shallow).abs_diff(2 * 8 * size_of::<usize>()) <= 64, "a slot: {shallow} and {deep}");
         let beside = shallow - 2 * 8 * size_of::<usize>();
         assert!(beside < 1024, "{beside} bytes a pair beside its slots");
@@ -80,9 +81,9 @@ fn nothing_is_lost_between_64_threads_that_post_and_one_that_polls() {
 
 #[test]
 fn a_soak_with_faults_accounts_for_every_request_and_byte() {
-    // The first takes what a thread allocates once.
+    // The first run makes the allocations that happen once in each thread.
     generation(0, 8, 500, 500);
-    // Odd ones end with a completion queue that fails.
+    // An odd seed ends with a completion queue that fails.
     for seed in 1..=4 {
         let before = heap::mine();
         let tally = generation(seed, 8, 6_000, 2_000);

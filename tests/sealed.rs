@@ -1,7 +1,8 @@
-//! A program cannot implement the traits of this library, in none of their parameters.
+//! A program cannot implement the sealed traits of this library, whatever it puts in their parameters.
 //!
-//! `impl Trait<Local> for Ours<Local>` is a program's right where `Local` is a type of its own, unless the trait has a
-//! private supertrait with the same parameters. So this finds the public traits in the source, and tries.
+//! Rust lets a program write `impl Trait<Local> for Ours<Local>` if `Local` is the program's own type, unless a private
+//! supertrait with the same parameters prevents that. This test finds the public traits in the source and tries to
+//! implement each one.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,17 +10,18 @@ use std::process::Command;
 use std::{env, fs};
 use syn::{GenericParam, Generics, Item, Visibility};
 
-/// Traits that a program may implement, or that whatever fits has.
+/// Traits that a program may implement, or that every suitable type has by a blanket implementation.
 const OPEN: [(&str, &str); 3] = [
     ("ForeignMemory", "an unsafe trait, whose implementations are reviewed"),
     ("Plain", "each type has it whose bytes are plain"),
     ("Viewable", "each type has it whose bytes can be looked at"),
 ];
 
-/// Traits without parameters that `domain!` implements for a program's types. Doing so by hand is as good.
+/// Traits without parameters that `domain!` implements for a program's types. An implementation by hand does no harm.
 const NAMES: [&str; 1] = ["Named"];
 
-/// What the compiler says where a seal holds: the private supertrait is missing, or there is an implementation for all.
+/// The compiler's errors where a seal holds: the private supertrait is missing, or the implementation overlaps a
+/// blanket one.
 const REFUSALS: [&str; 3] = ["[E0277]", "[E0119]", "[E0117]"];
 
 /// The public modules that hold types and traits.
@@ -81,7 +83,7 @@ impl Found {
         }
     }
 
-    /// What is in a module inside a file is private: those are the seals.
+    /// Items of a module inside a file are not noted: those modules are private and hold the seals.
     fn note(&mut self, item: &Item) {
         let (visibility, name, generics, found) = match item {
             Item::Trait(item) => (&item.vis, &item.ident, &item.generics, &mut self.traits),
@@ -95,17 +97,17 @@ impl Found {
     }
 }
 
-/// `Name<'static, Local>`, as many as there are.
+/// `Name<'static, Local>`, with as many arguments as there are parameters.
 fn filled(name: &str, kinds: &[Kind]) -> String {
     let arguments: Vec<&str> =
         kinds.iter().map(|kind| if *kind == Kind::Lifetime { "'static" } else { "Local" }).collect();
     if arguments.is_empty() { name.to_owned() } else { format!("{name}<{}>", arguments.join(", ")) }
 }
 
-/// Where the implementations of a program begin.
+/// The first line of an implementation in a generated program.
 const FIRST: usize = 6;
 
-/// Programs, by the trait that each implements, one implementation a line. None is a program's to make.
+/// Generates one program for each trait, with one implementation in each line. No program may make any of these.
 fn attempts() -> BTreeMap<String, Vec<String>> {
     let mut found = Found::default();
     found.look(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"));
@@ -136,7 +138,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     all.filter(|path| path.extension().is_some_and(|extension| extension == "rs")).collect()
 }
 
-/// Which of the implementations the compiler refuses as sealed ones, by trait.
+/// Returns the implementations that the compiler refuses because of a seal, by trait.
 fn refused(attempts: &BTreeMap<String, Vec<String>>) -> BTreeMap<String, Vec<String>> {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("sealed");
     let _ = fs::remove_dir_all(&folder);
@@ -150,7 +152,7 @@ fn refused(attempts: &BTreeMap<String, Vec<String>>) -> BTreeMap<String, Vec<Str
         );
         fs::write(folder.join(name).with_extension("rs"), program).unwrap();
     }
-    // Whether one compiles, trybuild says; what the compiler says of the others, it writes.
+    // trybuild reports the programs that compile, and writes the compiler's errors for the others.
     let output = Command::new(env::current_exe().unwrap())
         .args(["--exact", "each_trait_is_sealed_in_each_parameter", "--nocapture"])
         .envs([(ELSEWHERE, folder.as_os_str()), ("TRYBUILD", "overwrite".as_ref())])
@@ -183,7 +185,7 @@ fn each_trait_is_sealed_in_each_parameter() {
         let end = format!(" for {ours} {{}}");
         assert!(attempts[named].iter().any(|line| line.ends_with(&end)), "{named} for {ours}");
     }
-    // The compiler tells of some kinds of errors only once there are none of others.
+    // The compiler reports some kinds of errors only after those of other kinds are gone.
     while !attempts.is_empty() {
         let refused = refused(&attempts);
         assert!(refused.values().any(|of_trait| !of_trait.is_empty()), "not sealed: {attempts:#?}");

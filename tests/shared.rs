@@ -1,4 +1,4 @@
-//! Shared receive queues: many pairs, one stock of receives.
+//! Shared receive queues: many pairs take receives from one stock.
 
 use interlock::attributes::ConnectAttributes;
 use interlock::error::{CreateError, TransitionFailure};
@@ -21,8 +21,8 @@ type Server<B, S = ReadyToSend> = QueuePair<B, S, OnShared<ReliableConnection>>;
 const LIMITS: Limits =
     Limits { sends: 4, receives: 4, inline_bytes: 0, elements: 1, posting: interlock::queue::Posting::List };
 
-/// Clients, each connected to a server; the servers receive from one queue. All sends complete on `sent`, receives on
-/// `received`.
+/// Clients that are each connected to a server. The servers receive from one shared queue. All sends complete on
+/// `sent`, and all receives on `received`.
 struct Star<B> {
     domain: ProtectionDomain<B>,
     port: Port,
@@ -62,7 +62,6 @@ impl<B: Brand> Star<B> {
         self.servers.push(server);
     }
 
-    /// Posts `count` receives of 64 bytes.
     fn stock(&mut self, count: usize) {
         for buffer in self.domain.buffers(count, 64).unwrap() {
             self.shared.post_receive(buffer).unwrap();
@@ -75,7 +74,7 @@ impl<B: Brand> Star<B> {
         self.clients[client].post_send(buffer).unwrap();
     }
 
-    /// Sends, and waits until the message has arrived.
+    /// Sends a message, and waits until it has arrived.
     fn deliver(&mut self, client: usize, text: &[u8]) {
         self.send(client, text);
         self.sent.1.wait(PATIENCE).unwrap().check().unwrap();
@@ -236,8 +235,8 @@ fn a_queue_is_resized_within_its_limits() {
     assert_eq!(back.len(), 20);
 }
 
-/// Soft-RoCE unmaps the old queue before it maps the new one. Here the new one gets no address space, and a post would
-/// write to memory that is not mapped.
+/// Soft-RoCE unmaps the old queue before it maps the new one. In this test the new one gets no address space, so a
+/// later post would write to unmapped memory.
 #[test]
 fn a_queue_whose_resize_failed_in_the_middle_takes_no_more() {
     interlock::domain! { struct Test; }
@@ -255,7 +254,7 @@ fn a_queue_whose_resize_failed_in_the_middle_takes_no_more() {
     assert_eq!(shared.destroy().unwrap().len(), 1);
 }
 
-/// On some devices a limit goes off at once if there are fewer receives than that, and is then no longer armed.
+/// On some devices, a limit that exceeds the number of posted receives triggers at once and is then no longer armed.
 #[test]
 fn a_queue_is_not_made_smaller_than_the_armed_limit() {
     interlock::domain! { struct Test; }
@@ -339,7 +338,7 @@ fn a_message_too_long_breaks_the_pair_that_took_it_alone() {
     assert_eq!(error.into_buffer().unwrap().capacity(), 4);
     let buffer = star.domain.buffer(8).unwrap();
     assert!(matches!(star.servers[0].post_send(buffer), Err(PostError::Broken { .. })));
-    // The other pairs go on.
+    // The other pairs still work.
     assert_eq!(star.servers[1].first_failure(), None);
     assert!(failure(&mut star.sent.1).status != Status::Destroyed);
     star.stock(1);
@@ -416,7 +415,7 @@ fn a_destroy_gives_what_was_not_polled_and_the_poller_gives_it_not_again() {
     star.deliver(0, b"unseen");
     star.servers.clear();
     if lacks(Promise::EndAtOnce) {
-        // The poller destroys the pair, after the completions that came before.
+        // The poller destroys the pair after it has returned the earlier completions.
         let error = star.shared.destroy().unwrap_err();
         assert_eq!(error.source.errno(), libc::EBUSY);
         assert_eq!(see_off(&star.received.0, &mut star.received.1).len(), 1);

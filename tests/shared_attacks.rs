@@ -1,5 +1,5 @@
-//! Programs that try to break the promises of shared receive queues with safe calls alone. Each test is named as what
-//! never happens. All run on soft devices of their own, whose requests stay in flight for as long as the attack wants.
+//! Attacks that use only safe calls on the promises of shared receive queues. Each test is named after what never
+//! happens. Each runs on a soft device of its own, whose requests stay in flight for as long as the attack needs.
 
 use interlock::attributes::ConnectAttributes;
 use interlock::number::RetryCount;
@@ -19,7 +19,7 @@ type Server<B, S = ReadyToSend> = QueuePair<B, S, OnShared<ReliableConnection>>;
 const LIMITS: Limits =
     Limits { sends: 4, receives: 4, inline_bytes: 0, elements: 1, posting: interlock::queue::Posting::List };
 
-/// Two servers on a shared queue of 4 receives, each with its client, on one completion queue of a manual fabric, where
+/// Two servers on a shared queue of 4 receives, each with its client, on one completion queue. The fabric is manual:
 /// nothing moves until `run` is called.
 struct Stage<B> {
     fabric: Fabric,
@@ -61,7 +61,7 @@ impl<B: Brand> Stage<B> {
         (0..count).map(|_| self.shared.post_receive(self.domain.buffer(8).unwrap()).unwrap()).collect()
     }
 
-    /// Sends a message from a client, which arrives. Neither completion is polled.
+    /// Sends a message from a client and lets it arrive. Polls neither completion.
     fn message(&mut self, client: usize) {
         let buffer = self.small();
         self.clients[client].post_send(buffer).unwrap();
@@ -69,7 +69,7 @@ impl<B: Brand> Stage<B> {
     }
 
     fn all(&mut self) -> Vec<Completion<B>> {
-        // A ledger that counts wrong might give completions without end.
+        // A ledger with a wrong count might return completions without end.
         std::iter::from_fn(|| self.poller.poll().unwrap()).take(100).collect()
     }
 
@@ -87,7 +87,7 @@ fn fails(verb: Verb, count: u32) -> Fault {
     Fault::VerbFails { verb, after: 0, count, errno: libc::EBUSY }
 }
 
-/// A stage in a domain that is named by the calling test.
+/// Makes a stage in a domain that the calling test names.
 macro_rules! stage {
     () => {{
         interlock::domain! { struct Test; }
@@ -104,7 +104,7 @@ fn a_forgotten_completion_of_a_shared_receive_is_never_lost() {
     stage.message(0);
     stage.message(1);
     for _ in 0..3 {
-        // The completion is forgotten before anything was taken out of it, so it comes again each time.
+        // The program forgets the completion before it takes anything, so the completion comes again each time.
         let mut seen = 0;
         let panicking = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             stage.poller.poll_retired(|retired| {
@@ -209,7 +209,7 @@ fn a_queue_destroyed_while_another_thread_polls_never_loses_or_doubles_a_buffer(
         let polled = thread::scope(|scope| {
             let polling = scope.spawn(move || {
                 let mut out = Vec::new();
-                // Until the leases of all pairs came back.
+                // Poll until the leases of all pairs are back.
                 while queue.room() != queue.capacity() {
                     while let Some(completion) = poller.poll().unwrap() {
                         out.extend(completion.check().ok().filter(is_receive).and_then(|s| s.into_buffer()));
@@ -238,7 +238,7 @@ fn a_queue_that_stays_never_gives_its_buffers() {
     let error = stage.shared.destroy().unwrap_err();
     assert_eq!((error.source.verb(), error.source.errno()), ("ibv_destroy_srq", libc::EBUSY));
     assert_eq!(error.shared.in_flight(), 2);
-    // The drop is refused, too: everything stays allocated, and the name of the domain stays taken.
+    // The drop is refused, too. So everything stays allocated, and the name of the domain stays taken.
     stage.fabric.inject(fails(Verb::DestroySrq, 1));
     drop(error.shared);
     let Stage { fabric, domain, port, queue, poller, clients, .. } = stage;
@@ -326,7 +326,7 @@ fn a_failed_creation_never_keeps_a_lease() {
         assert!(made.is_err());
         assert_eq!((queue.room(), stage.queue.room()), (8, room));
     }
-    // No number of a queue was lost.
+    // The failures leaked no queue number.
     for _ in 0..10 {
         stage.domain.shared_receive_queue(&SharedLimits::default()).unwrap();
     }
@@ -371,12 +371,12 @@ fn a_poller_that_was_dropped_never_drops_shared_receives() {
     let mut stage = stage!();
     let ids = stage.stock(2);
     stage.message(0);
-    // The next poller goes on where the dropped one ended.
+    // The next poller continues where the dropped one stopped.
     drop(mem::replace(&mut stage.poller, stage.domain.queue(1).unwrap().1));
     stage.message(1);
     stage.poller = stage.queue.take_poller().unwrap();
     assert_eq!(stage.received().into_iter().collect::<HashSet<_>>(), ids.into_iter().collect());
-    // If no poller follows, everything ends with the queue.
+    // Without a next poller, the requests end with the queue.
     stage.stock(2);
     stage.message(0);
     let Stage { queue, poller, shared, clients, servers, .. } = stage;

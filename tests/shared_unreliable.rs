@@ -1,5 +1,5 @@
-//! Shared receive queues of unreliable connections and of datagrams, on the soft device or on the one that
-//! `INTERLOCK_DEVICE` names.
+//! Shared receive queues of unreliable connections and of datagrams. The tests run on the soft device, or on the device
+//! that `INTERLOCK_DEVICE` names.
 
 use interlock::datagram::{Datagram, Recipient};
 use interlock::error::{RequestFlaw, TransitionFailure};
@@ -26,8 +26,8 @@ type Connection<B> = QueuePair<B, ReadyToSend, UnreliableConnection>;
 type Server<B> = QueuePair<B, ReadyToSend, OnShared<UnreliableConnection>>;
 type Mailbox<B> = QueuePair<B, ReadyToSend, OnShared<UnreliableDatagram>>;
 
-/// Unreliable connections from clients to servers that receive from one queue. All sends complete on `sent`, receives
-/// on `received`.
+/// Unreliable connections from clients to servers that receive from one shared queue. All sends complete on `sent`, and
+/// all receives on `received`.
 struct Star<B> {
     domain: ProtectionDomain<B>,
     sent: Poller<B>,
@@ -62,7 +62,7 @@ impl<B: Brand> Star<B> {
         }
     }
 
-    /// Sends, and waits until the message has left.
+    /// Sends a message, and waits until the send has completed.
     fn send(&mut self, client: usize, text: &[u8]) {
         self.clients[client].post_send(Inline(text)).unwrap();
         next(&mut self.sent);
@@ -90,7 +90,7 @@ fn each_message_comes_once_with_the_pair_that_took_it() {
         assert!(expected.remove(&(pair, buffer.to_vec())), "{pair:?}: {buffer:?}");
     }
     assert_eq!((star.shared.in_flight(), star.received.unknown_completions()), (0, 0));
-    // Servers answer.
+    // A server can answer.
     let client = &mut star.clients[1];
     client.post_receive(star.domain.buffer(64).unwrap()).unwrap();
     star.servers[1].post_send(Inline(b"answer")).unwrap();
@@ -119,7 +119,7 @@ fn a_message_without_a_shared_receive_is_lost_and_the_next_arrives() {
     assert_eq!(exposed.to_vec(0..9).unwrap(), b"somewhere");
 }
 
-/// Soft-RoCE reports another status for this.
+/// Soft-RoCE reports another status for a message that is too long.
 #[test]
 fn a_message_too_long_fails_the_pair_that_took_it_alone() {
     interlock::domain! { struct Test; }
@@ -153,7 +153,7 @@ fn a_pair_comes_up_again_after_a_reset_and_step_by_step() {
     let (client, server) = (star.clients.remove(0), star.servers.remove(0));
     let client = client.into_reset().unwrap().into_init(&port).unwrap();
     let Some(mut server) = unless_refused(server.into_error().unwrap().into_reset()) else { return };
-    // The poller has to see these completions first.
+    // The transition succeeds once the poller has seen the completions of the last life.
     let server = loop {
         server = match server.into_init(&port) {
             Ok(server) => break server,
@@ -184,7 +184,7 @@ fn a_pair_comes_up_again_after_a_reset_and_step_by_step() {
     assert_eq!(&next(&mut star.received).received().unwrap()[..], b"second");
 }
 
-/// Two pairs of datagrams that receive from one queue, all on one completion queue.
+/// Two datagram pairs that receive from one shared queue. Everything completes on one completion queue.
 struct Post<B> {
     domain: ProtectionDomain<B>,
     port: Port,
@@ -278,7 +278,7 @@ fn a_receive_without_room_for_the_header_comes_back() {
         other => panic!("{other:?}"),
     }
     assert_eq!(shared.in_flight(), 0);
-    // Messages of connections have no header.
+    // Messages of connections have no header, so a receive of one byte is allowed.
     let mut connections = domain.shared_receive_queue(&SHARED).unwrap();
     connections.post_receive(domain.buffer(1).unwrap()).unwrap();
 }
@@ -308,7 +308,8 @@ fn a_datagram_without_a_shared_receive_is_lost() {
     assert_eq!(post.arrived(2).iter().map(|(_, datagram)| datagram.message()).collect::<Vec<_>>(), [b"kept"]);
 }
 
-/// Whatever the device makes of such a datagram, the receive comes back once, and the other pair goes on.
+/// Whatever the device does with a datagram that is too long, the receive comes back once and the other pair still
+/// works.
 #[test]
 fn a_datagram_too_long_for_its_receive_is_no_message() {
     interlock::domain! { struct Test; }
@@ -371,7 +372,7 @@ fn a_pair_of_datagrams_comes_up_step_by_step_with_another_key() {
     }
 }
 
-/// The sends stop, the shared receives go on, and the pair can be resumed.
+/// The sends stop, the shared receives continue, and the pair can be resumed.
 #[test]
 fn a_failing_send_stops_the_sends_only() {
     let fabric = Fabric::new();

@@ -1,13 +1,13 @@
-//! Illegal programs do not compile, for the right reason; their legal twins do.
+//! Illegal programs fail to compile for the right reason, and their legal twins compile.
 //!
-//! Each `ui-tests/<module>/<rule>.rs` breaks one rule, which its first line names as the documentation of the library
-//! does; its second line names the compiler's error: a code, or the text where there is no code.
-//! `ui-tests/pass/<module>/<rule>.rs` is its legal twin, the same but for the offending lines. The twins are modules of
-//! this program.
+//! Each `ui-tests/<module>/<rule>.rs` breaks one rule. Its first line names the rule in the words of the library's
+//! documentation. Its second line names the compiler's error: a code, or the text if there is no code.
+//! `ui-tests/pass/<module>/<rule>.rs` is the legal twin, which differs only in the offending lines. The twins are
+//! modules of this program.
 //!
-//! What the compiler says to a case is kept beside it, as `.stderr`, for one version of the compiler. After a change of
-//! the messages, `TRYBUILD=overwrite cargo test --test ui` writes them anew: read the difference as a user would. On
-//! other versions only the pinned error is compared.
+//! The compiler's message for each case is kept next to it as `.stderr`, for one version of the compiler. When messages
+//! change, `TRYBUILD=overwrite cargo test --test ui` rewrites them; read the difference as a user would. Other compiler
+//! versions compare only the pinned error.
 
 #[path = "../ui-tests/pass/mod.rs"]
 #[allow(dead_code, clippy::all, reason = "they need only compile")]
@@ -18,20 +18,20 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
-/// The compiler that the messages are of.
+/// The compiler whose messages are kept.
 const PINNED_COMPILER: &str = "rustc 1.95.";
 
-/// A twin differs from its case by no more lines than this, on either side.
+/// A twin and its case may each have at most this many lines that the other lacks.
 const MOST_CHANGED_LINES: usize = 5;
 
-/// Where the cases are, if not in `ui-tests`: set by this program when it runs itself.
+/// Names the folder of the cases if it is not `ui-tests`. This program sets it when it runs itself.
 const ELSEWHERE: &str = "INTERLOCK_UI_TESTS";
 
 fn root() -> PathBuf {
     env::var_os(ELSEWHERE).map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("ui-tests"), PathBuf::from)
 }
 
-/// The files `<module>/<name>.<extension>` below `folder`, without their extension.
+/// Lists the files `<module>/<name>.<extension>` below `folder`, without their extension.
 fn files(folder: &Path, extension: &str) -> BTreeSet<PathBuf> {
     let entries = |folder: &Path| fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect::<Vec<_>>();
     entries(folder)
@@ -48,7 +48,7 @@ fn text(folder: &Path, name: &Path, extension: &str) -> String {
     fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()))
 }
 
-/// What the second line of a case says that the compiler says.
+/// Returns the compiler's error that the second line of a case names.
 fn pinned_error(case: &str) -> String {
     let error =
         case.lines().nth(1).and_then(|line| line.strip_prefix("//! Error: ")).expect("a second line `//! Error: `");
@@ -56,7 +56,7 @@ fn pinned_error(case: &str) -> String {
     if is_code { format!("error[{error}]: ") } else { format!("error: {error}\n") }
 }
 
-/// The cases of `folder` whose kept message has not the pinned error.
+/// Lists the cases of `folder` whose kept message lacks the pinned error.
 fn cases_with_another_error(folder: &Path) -> Vec<PathBuf> {
     let differs = |name: &PathBuf| {
         let error = pinned_error(&text(folder, name, "rs"));
@@ -77,7 +77,7 @@ fn illegal_programs_do_not_compile() {
         return;
     }
     println!("the whole messages are compared on {PINNED_COMPILER}x only, and this is {compiler}");
-    // Copied without their messages, which trybuild then writes.
+    // trybuild writes the messages of a case that has none, so the cases are copied without their messages.
     let copies = Path::new(env!("CARGO_TARGET_TMPDIR")).join("ui-tests");
     let _ = fs::remove_dir_all(&copies);
     for name in files(&root(), "rs") {
@@ -138,7 +138,7 @@ fn a_twin_differs_by_the_offending_lines() {
     }
 }
 
-/// The rules that the documentation of the library lists, as `Q3: a send ...`.
+/// Collects the rules that the library's documentation lists in the form `Q3: a send ...`.
 fn documented_rules(folder: &Path) -> BTreeSet<String> {
     let mut rules = BTreeSet::new();
     for entry in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
@@ -153,7 +153,7 @@ fn documented_rules(folder: &Path) -> BTreeSet<String> {
     rules
 }
 
-/// Whether `item` starts as a rule does: with a capital letter, a number and a colon.
+/// Whether `item` starts as a rule does: a capital letter, a number and a colon.
 fn is_rule(item: &str) -> bool {
     let id = item.split_once(": ").map_or("", |(id, _)| id);
     let number = id.strip_prefix(|first: char| first.is_ascii_uppercase());
@@ -169,7 +169,7 @@ fn each_rule_is_documented_and_has_a_case() {
     assert_eq!(cited.symmetric_difference(&documented).collect::<Vec<_>>(), <Vec<&String>>::new(), "only on one side");
 }
 
-/// The lines of code in `one` but not in `other`; `use` lists are not counted.
+/// Returns the lines of code that are in `one` but not in `other`. `use` lists do not count.
 fn only_in<'text>(one: &'text str, other: &str) -> Vec<&'text str> {
     let mut others: Vec<&str> = other.lines().collect();
     let is_new = |line: &&str| match others.iter().position(|other| other == line) {

@@ -47,7 +47,7 @@ impl<B: Brand> Two<B, UnreliableDatagram> {
     }
 }
 
-/// The datagrams among the next `count` completions, all of which succeed.
+/// Returns the datagrams among the next `count` completions, which must all succeed.
 fn arrived<B>(poller: &mut Poller<B>, count: usize) -> Vec<Datagram<B>> {
     let works = (0..count).map(|_| next(poller).work());
     works
@@ -59,7 +59,7 @@ fn arrived<B>(poller: &mut Poller<B>, count: usize) -> Vec<Datagram<B>> {
         .collect()
 }
 
-/// C165. The message after the lost one arrives.
+/// C165. The lost message does not stop the next one.
 #[test]
 fn a_message_without_a_receive_is_lost_and_nobody_is_told() {
     interlock::domain! { struct Test; }
@@ -111,7 +111,7 @@ fn a_write_arrives_or_is_dropped_but_is_complete_at_once() {
     exposed.read_into(0, &mut seen).unwrap();
     assert!(seen.iter().all(|&byte| byte == 7));
 
-    // The key belongs to no region any more: the write is dropped there, and it is complete here.
+    // The key no longer names a region. The peer drops the write, and it still completes here.
     drop(exposed);
     two.left.post_write(two.domain.buffer(8).unwrap(), &target).unwrap();
     assert!(matches!(next(&mut two.poller).work(), Work::Written(_)));
@@ -138,7 +138,7 @@ fn a_datagram_says_who_sent_it() {
     assert_eq!((came[1].message(), came[1].immediate), (&b"short"[..], Some(5)));
     assert_eq!(came[0].sender_gid(), Some(two.port.gid().unwrap().gid), "{:?}", came[0].header());
 
-    // This is all that an answer needs.
+    // An answer needs no more than the received datagram.
     let back = PeerPath::to(came[0].sender_gid().unwrap());
     let back = two.domain.address_handle(&two.port, &back).unwrap();
     let back = Recipient::new(back, came[0].sender, Qkey::USUAL);
@@ -184,7 +184,7 @@ fn a_datagram_has_one_mtu_and_a_receive_room_for_the_header() {
     assert_eq!(came[0].message().len(), mtu);
 }
 
-/// C164, as far as the types leave it open: the program drops the handle while the request is in flight.
+/// C164, as far as the types allow: the program drops the handle while the request is in flight.
 #[test]
 fn an_address_handle_lives_as_long_as_requests_that_go_by_it() {
     interlock::domain! { struct Test; }
@@ -220,15 +220,15 @@ fn a_full_queue_gives_the_datagram_back_with_its_recipient() {
     assert_eq!(next(&mut two.poller).into_buffer().unwrap().len(), 8);
 }
 
-/// C162. C141: a member may be destroyed, and leaves the group by that.
+/// C162. C141: a member may be destroyed, and so leaves the group.
 #[test]
 fn each_member_of_a_group_gets_a_datagram_to_it() {
     interlock::domain! { struct Test; }
     interlock::domain! { struct Elsewhere; struct Others; }
     let mut two = datagrams(support::context().named_domain(Elsewhere).unwrap());
-    // 239.7.7.7, as a GID.
+    // The GID of 239.7.7.7.
     let group = interlock::Gid::from(std::net::IpAddr::from([239, 7, 7, 7]));
-    // The network interface of each member must be a member, too.
+    // The network interface of each member must join the group, too.
     let interface = <[u8; 4]>::try_from(&two.port.gid().unwrap().gid.0[12..]).unwrap();
     let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
     if support::on_hardware() {
@@ -275,7 +275,7 @@ fn each_member_of_a_group_gets_a_datagram_to_it() {
     two.right.destroy().expect("a member is destroyed");
 }
 
-/// C158: a key with the top bit set stands for the key of the sender's own pair.
+/// C158: if the top bit of a key is set, the sender's own key is sent instead.
 #[test]
 fn c158_a_key_with_the_top_bit_set_is_that_of_the_sender() {
     interlock::domain! { struct Test; }
@@ -295,7 +295,7 @@ fn c158_a_key_with_the_top_bit_set_is_that_of_the_sender() {
     }
 }
 
-/// A soft device that can be told to fail.
+/// Runs `f` on a soft device that takes injected faults.
 fn soft<R>(f: impl for<'pd> FnOnce(&Fabric, ProtectionDomain<interlock::Scoped<'pd>>) -> R) -> R {
     let fabric = Fabric::new();
     Context::open_on(&fabric, "unreliable").unwrap().with_domain(|domain| f(&fabric, domain)).unwrap()
@@ -312,7 +312,7 @@ fn a_failing_send_stops_the_sends_only_until_the_pair_resumes() {
         drop(failure);
         assert!(matches!(two.left.post_send(Inline(b"x")), Err(PostError::Broken { .. })));
 
-        // Receives go on.
+        // Receives still work.
         two.left.post_receive(two.domain.buffer(8).unwrap()).unwrap();
         two.right.post_send(Inline(b"still")).unwrap();
         let received = (0..2).find_map(|_| next(&mut two.poller).received()).expect("a message");
@@ -328,7 +328,8 @@ fn a_failing_send_stops_the_sends_only_until_the_pair_resumes() {
     });
 }
 
-/// A failed send is not the cause of a receive that fails later, and the later failure does not replace it.
+/// The first failure of the pair is not reported as the cause of a later failure, and a later failure does not replace
+/// it.
 #[test]
 fn a_receive_that_fails_after_a_send_has_its_own_cause() {
     soft(|fabric, domain| {
@@ -343,7 +344,7 @@ fn a_receive_that_fails_after_a_send_has_its_own_cause() {
         let failure = (0..2).find_map(|_| two.poller.wait(PATIENCE).unwrap().check().err()).expect("too long");
         assert_eq!((failure.status, failure.first_failure), (Status::LocalLength, None));
         assert_eq!(two.left.first_failure(), Some(Status::LocalProtection), "the first of the pair");
-        // After a transition that the device refuses, both causes are still known.
+        // The device refuses a transition; both causes are still known.
         let error = two.left.into_sqe().unwrap_err();
         assert!(error.queue_pair.is_broken());
         assert_eq!(error.queue_pair.first_failure(), Some(Status::LocalProtection));
@@ -368,7 +369,7 @@ fn sends_are_polled_out_before_the_pair_resumes() {
         fabric.inject(Fault::RequestsFail { count: 1 });
         two.left.post_send_to(Inline(b"fails"), &right).unwrap();
         let failed = two.poller.wait(PATIENCE).unwrap();
-        // The failed send is out, so the pair can be resumed.
+        // The failed send has completed, so the pair can be resumed.
         drop(failed.check().unwrap_err());
         let pair = two.left.into_sqe().unwrap();
         let mut pair = pair.resume().unwrap();

@@ -1,6 +1,5 @@
-//! Programs that try to get at memory behind a window with safe calls alone. Each test is named as what never
-//! happens. All of them run on soft devices of their own, whose requests stay in flight for as long as the attack
-//! wants.
+//! Attacks that use only safe calls to reach the memory behind a window. Each test is named after what never happens.
+//! Each runs on a soft device of its own, whose requests stay in flight for as long as the attack needs.
 
 use interlock::access::Windowed;
 use interlock::memory::{Foreign, SplitRegion};
@@ -35,7 +34,7 @@ impl<B: Brand> Stage<B> {
         Self { fabric, domain, poller, left, right }
     }
 
-    /// The next success, after the devices have done what they can.
+    /// Runs the devices as far as they go, and returns the next success.
     fn next(&mut self) -> Work<B> {
         self.fabric.run();
         self.poller.poll().unwrap().expect("a completion").check().unwrap().work()
@@ -51,7 +50,7 @@ impl<B: Brand> Stage<B> {
         self.left.post_write(filled(&self.domain, byte, 8), to).unwrap();
     }
 
-    /// A window of the right pair over `memory`.
+    /// Binds a window of the right pair over `memory`.
     fn bind(&mut self, memory: Bindable<B>) -> BoundWindow<B> {
         let window = self.right.window().unwrap();
         self.right.post_bind::<RemoteWrite, _>(window, memory).unwrap();
@@ -74,7 +73,7 @@ macro_rules! stage {
 
 type Rest<B> = SplitRegion<B, Windowed<LocalWrite>, Foreign<Counted>>;
 
-/// 64 bytes for windows, and how often they were freed.
+/// Registers 64 bytes for windows. The counter says how often they were freed.
 fn counted<B: Brand>(domain: &ProtectionDomain<B>) -> (Rest<B>, Bindable<B>, Arc<AtomicUsize>) {
     let freed = Arc::default();
     let words = Counted::new(8, &freed);
@@ -130,7 +129,7 @@ fn a_forgotten_window_never_gives_its_memory_to_anybody_but_the_peer() {
     stage.write(7, &remote);
     stage.next();
     assert_eq!(count(&freed), 0);
-    // The pair takes the window with it, for it ends before the pair; the memory stays where it is.
+    // The window ends before its pair does, when the pair is destroyed. The memory stays where it is.
     let Stage { fabric, domain, poller, left, right } = stage;
     right.destroy().unwrap();
     drop((left, poller));
@@ -139,7 +138,7 @@ fn a_forgotten_window_never_gives_its_memory_to_anybody_but_the_peer() {
     assert_eq!((stage.status(), count(&freed)), (Status::RemoteAccess, 0));
 }
 
-/// Whatever has been done of a write of the peer when a window ends, nothing is done of it afterwards.
+/// A write of the peer may be at any step when the window ends; after that, it changes nothing more.
 #[test]
 fn a_write_in_flight_never_changes_memory_after_its_window_has_ended() {
     for steps in 0..12 {
@@ -164,7 +163,7 @@ fn a_write_in_flight_never_changes_memory_after_its_window_has_ended() {
                 None => assert!(stepped, "it ends"),
             }
         };
-        // It is borrowed to be written while the devices go on; Miri watches.
+        // The program borrows the memory mutably while the devices continue. Miri checks that nothing else writes.
         let bytes = &mut memory[..];
         let before = bytes.to_vec();
         stage.fabric.run();
@@ -183,7 +182,7 @@ fn a_window_that_a_peer_ends_twice_never_ends_the_next_binding() {
     let Work::Revoked(Revoked { window, memory, .. }) = stage.next() else { panic!("not revoked") };
     stage.right.post_bind::<RemoteWrite, _>(window, memory).unwrap();
     let Work::Bound(bound) = stage.next() else { panic!("not a bind") };
-    // The old key names nothing.
+    // The old key is no longer valid.
     stage.right.post_receive(stage.domain.buffer(8).unwrap()).unwrap();
     stage.left.post_send_invalidating(stage.domain.buffer(8).unwrap(), &remote).unwrap();
     let failures = [stage.status(), stage.status()];
@@ -215,7 +214,7 @@ fn keys_that_come_round_never_confuse_a_window() {
     assert!(keys.windows(2).all(|pair| pair[0] != pair[1]));
 }
 
-/// The provider may still be in the verb that binds when the window is out of the poller.
+/// The poller may return the window while the provider is still inside the verb that binds it.
 #[test]
 fn a_window_that_another_thread_polls_is_never_freed_under_the_verb_that_binds_it() {
     let stage = stage!(Fabric::new());

@@ -1,4 +1,4 @@
-//! Many pairs on one completion queue, each connected to itself, so that any number from 1 is possible.
+//! Many pairs on one completion queue. Each is connected to itself, so one pair is enough.
 
 use super::shape::{Ended, Outcome, poll_each};
 use interlock::{Brand, Buffer, CompletionQueue, Limits, Poller, Port, ProtectionDomain, QueuePair};
@@ -13,11 +13,11 @@ pub(crate) struct Fleet<B> {
     pub(crate) pairs: Vec<QueuePair<B>>,
     spare: Vec<Buffer<B>>,
     next: usize,
-    /// Whose messages are under way, oldest first.
+    /// The indices of the pairs whose messages are under way, the oldest first.
     under_way: Vec<usize>,
 }
 
-/// A completion queue that `count` pairs of these limits fit on.
+/// Makes a completion queue with room for `count` pairs of these limits.
 pub(crate) fn queue_for<B: Brand>(
     domain: &ProtectionDomain<B>,
     limits: &Limits,
@@ -26,7 +26,7 @@ pub(crate) fn queue_for<B: Brand>(
     domain.completion_queue(limits.completions() * count as u32).expect("a completion queue")
 }
 
-/// A pair that is connected to itself.
+/// Makes a pair that is connected to itself.
 pub(crate) fn pair_to_itself<B: Brand>(
     domain: &ProtectionDomain<B>,
     port: &Port,
@@ -51,14 +51,14 @@ impl<B: Brand> Fleet<B> {
             next: 0,
             under_way: Vec::with_capacity(in_flight),
         };
-        // So that the poller has learnt of all pairs.
+        // The poller learns of all pairs in this first exchange.
         fleet.exchange(count, count);
         fleet
     }
 
-    /// Sends `messages`, over the first `among` pairs in turn, with as many at a time as one pair holds. Two
-    /// completions each. Says how many arrived at a pair other than the one that they were sent on: none, if all is
-    /// well.
+    /// Sends `messages` messages, in turn over the first `among` pairs. As many are under way at a time as one pair
+    /// holds, and each makes two completions. Returns how many messages arrived at another pair than the one that sent
+    /// them, which must be 0.
     #[inline(never)]
     pub(crate) fn exchange(&mut self, messages: usize, among: usize) -> usize {
         let mut left = messages;
@@ -112,12 +112,12 @@ impl<B: Brand> Fleet<B> {
     }
 }
 
-/// What came of many threads that post, and one that polls.
+/// The result of many threads that post while one thread polls.
 #[derive(Debug)]
 pub(crate) struct Crowd {
     pub(crate) sent: u64,
     pub(crate) received: u64,
-    /// Messages whose turn it was not, on their pair.
+    /// Messages that arrived out of turn on their pair.
     pub(crate) out_of_order: u64,
     pub(crate) unknown: u64,
     /// Buffers that did not come back.
@@ -125,8 +125,8 @@ pub(crate) struct Crowd {
     pub(crate) elapsed: std::time::Duration,
 }
 
-/// `threads` threads, each with the send halves of `pairs_each` pairs, and `messages_each` messages per thread. The
-/// thread that calls polls, gives buffers back, and posts the receives.
+/// Runs `threads` threads. Each has the send halves of `pairs_each` pairs and sends `messages_each` messages. The
+/// calling thread polls, returns the buffers and posts the receives.
 pub(crate) fn crowd<B: Brand>(
     domain: &ProtectionDomain<B>,
     port: &Port,
@@ -152,7 +152,7 @@ pub(crate) fn crowd<B: Brand>(
         }
         by_number.insert(receive.number(), at);
         senders[at / pairs_each].push(send);
-        // The next message that comes on it.
+        // The number that the next message on this pair must carry.
         receivers.push((receive, 0_u64));
     }
     let (mut received, mut out_of_order, mut back) = (0, 0, 0);
@@ -162,7 +162,8 @@ pub(crate) fn crowd<B: Brand>(
         .into_iter()
         .map(|mut halves| {
             let (give, take) = mpsc::channel();
-            // Of each pair as many as it holds at a time: what comes back for a pair goes out on it.
+            // Each pair gets as many buffers as it holds at a time. A buffer that comes back to a pair is sent on the
+            // same pair again.
             for (at, _) in halves.iter().enumerate() {
                 for buffer in buffers.drain(..DEPTH as usize) {
                     give.send((at, buffer)).expect("a thread to be");
@@ -179,7 +180,7 @@ pub(crate) fn crowd<B: Brand>(
                     next[at] += 1;
                     sent += 1;
                 }
-                // Kept for what is still to come back, and for the pairs to stay.
+                // The channel must stay open for the buffers that still come back, and the pairs must stay alive.
                 (halves, take)
             };
             (give, poster)
@@ -213,7 +214,7 @@ pub(crate) fn crowd<B: Brand>(
         posters.into_iter().map(|poster| poster.join().expect("a thread that does not panic")).collect::<Vec<_>>()
     });
     let elapsed = begin.elapsed();
-    // What the threads hold, and then what the destroyed pairs give back.
+    // Count the buffers that the threads hold, and then those that the destroyed pairs return.
     let mut home = kept.iter().map(|(_, take)| take.try_iter().count()).sum::<usize>();
     drop((kept, receivers));
     loop {

@@ -1,8 +1,8 @@
-//! An allocator that counts, and that can tell whose an allocation is.
+//! An allocator that counts bytes and can tell the library's allocations from the soft device's.
 //!
-//! Objects of the library and of the soft device come from one allocator. They are told apart by the call stack: memory
-//! is the device's if it was asked for while a function of `interlock::provider::soft` was running. Stacks are looked
-//! at only inside [`attribute`], since a look takes some 0.1 ms.
+//! The library and the soft device share this allocator. An allocation belongs to the device if a function of
+//! `interlock::provider::soft` is on the call stack. The allocator reads call stacks only inside [`attribute`], because
+//! one capture takes some 0.1 ms.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::backtrace::Backtrace;
@@ -15,7 +15,7 @@ pub(crate) struct Counting;
 static LIVE: AtomicI64 = AtomicI64::new(0);
 
 thread_local! {
-    /// Of this thread: what it allocated less what it freed.
+    /// The bytes that this thread allocated, less the bytes that it freed.
     static MINE: Cell<i64> = const { Cell::new(0) };
     static WATCHING: Cell<bool> = const { Cell::new(false) };
     static LEDGER: RefCell<Ledger> = RefCell::default();
@@ -23,28 +23,28 @@ thread_local! {
 
 #[derive(Default)]
 struct Ledger {
-    /// What was asked for under watch and is still there: its bytes, and whether it is the device's.
+    /// The live allocations made under watch: the length of each, and whether it belongs to the device.
     live: HashMap<usize, (usize, bool)>,
 }
 
-/// Bytes that are allocated, in all threads.
+/// The allocated bytes of all threads.
 pub(crate) fn live() -> i64 {
     LIVE.load(Ordering::Relaxed)
 }
 
-/// Bytes that this thread allocated, less those that it freed: deterministic, whatever other threads do.
+/// The bytes that this thread allocated, less the bytes that it freed. Other threads do not change the result.
 pub(crate) fn mine() -> i64 {
     MINE.get()
 }
 
-/// What is left of what was allocated under watch.
+/// The bytes that were allocated under watch and not freed.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Owned {
     pub(crate) library_bytes: usize,
     pub(crate) device_bytes: usize,
 }
 
-/// Runs `f`, and tells whose the memory is that it allocated and did not free.
+/// Runs `f`, and tells who owns the memory that `f` allocated and did not free.
 pub(crate) fn attribute<R>(f: impl FnOnce() -> R) -> (R, Owned) {
     WATCHING.set(true);
     let result = f();
@@ -60,7 +60,7 @@ fn is_device_at_work() -> bool {
     Backtrace::force_capture().to_string().contains("interlock::provider::soft")
 }
 
-/// Looks at an event without looking at the allocations that looking makes.
+/// Records an event. The allocations of the recording itself are not watched.
 fn watch(f: impl FnOnce(&mut Ledger)) {
     if WATCHING.get() {
         WATCHING.set(false);

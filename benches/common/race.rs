@@ -1,8 +1,11 @@
-//! Threads that bring pairs up, use them in halves and break them, against one thread that polls.
+//! Threads that bring pairs up, use them in halves and break them, while one thread polls.
 //!
-//! The fabric is automatic, so each run is another one. Checked are: each queue gives its requests back in the order of
-//! posting, each once, with their own memory; messages come once and in order; nothing succeeds after a failure; a pair
-//! that was reset comes up only when everything of before is out; all buffers are back at the end.
+//! The fabric is automatic, so no two runs are the same. The race checks that
+//! - each queue returns its requests in posting order, each one once and with its own memory;
+//! - messages arrive once and in order;
+//! - no request succeeds after a failure;
+//! - a pair that was reset comes up only after all requests of its last life came back;
+//! - all buffers are back at the end.
 
 use super::random::Random;
 use super::shape::{Ended, Outcome, poll_each};
@@ -26,18 +29,19 @@ use std::time::{Duration, Instant};
 
 const LEN: usize = 64;
 const LIMITS: Limits = Limits { sends: 16, receives: 16, inline_bytes: 0, elements: 1, posting: Posting::List };
-/// For each thread.
+/// The number of buffers of each thread.
 const BUFFERS: usize = 64;
-/// After this long something is lost.
+/// After this long, a request counts as lost.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 const SEND: usize = 0;
 const RECEIVE: usize = 1;
 
-/// The accounts of one queue pair. What was posted and what arrived meet here, whichever is known first.
+/// The accounts of one queue pair. The record of a post and its completion may come in either order, and are matched
+/// here.
 #[derive(Default)]
 struct Account {
-    /// Without its id where many were posted at once.
+    /// Requests that were posted, with the addresses of their buffers. There is no id if `post_all` posted the request.
     posted: [VecDeque<(Option<WorkId>, usize)>; 2],
     arrived: [VecDeque<(WorkId, usize)>; 2],
     failed: [bool; 2],
@@ -67,7 +71,7 @@ struct Course<'r, B> {
     domain: &'r ProtectionDomain<B>,
     port: &'r Port,
     queue: &'r CompletionQueue<B>,
-    /// Whose completions go where.
+    /// The lane that each pair's completions go to.
     owners: &'r Mutex<HashMap<Qpn, usize>>,
 }
 
@@ -81,7 +85,7 @@ struct Lane<'r, B> {
     tally: Tally,
 }
 
-/// `threads` threads, each with two pairs that live `lives` times.
+/// Runs `threads` threads, each with two pairs that live `lives` times.
 pub(crate) fn race(seed: u64, threads: usize, lives: usize) -> Tally {
     let fabric = Fabric::new();
     let context = Context::open_on(&fabric, "race").expect("a device");
@@ -90,7 +94,8 @@ pub(crate) fn race(seed: u64, threads: usize, lives: usize) -> Tally {
 
 fn race_in<B: Brand>(fabric: &Fabric, domain: &ProtectionDomain<B>, seed: u64, threads: usize, lives: usize) -> Tally {
     let port = domain.context().active_port().expect("a port");
-    // Room for a pair that is made while its forerunner's room is not back yet; else its maker waits.
+    // The room of a destroyed pair comes back late. There is room for a third pair in each lane; without room, the lane
+    // waits.
     let (queue, poller) = domain.completion_queue(LIMITS.completions() * 3 * threads as u32).expect("a queue");
     let owners = Mutex::new(HashMap::new());
     let course = Course { fabric, domain, port: &port, queue: &queue, owners: &owners };
@@ -105,7 +110,7 @@ fn race_in<B: Brand>(fabric: &Fabric, domain: &ProtectionDomain<B>, seed: u64, t
             .map(|(number, inbox)| {
                 let (course, finished) = (&course, &finished);
                 scope.spawn(move || {
-                    // Also when it panics, so that the poller ends.
+                    // A panic also counts as finished, or the polling loop would not end.
                     let _ends = Ends(finished);
                     let mut lane = Lane {
                         course,
@@ -125,7 +130,7 @@ fn race_in<B: Brand>(fabric: &Fabric, domain: &ProtectionDomain<B>, seed: u64, t
         while finished.load(Ordering::Acquire) < threads {
             let give = |ended: Ended<B>| {
                 let owner = owners.lock().unwrap_or_else(PoisonError::into_inner)[&ended.queue_pair];
-                // A lane that panicked takes nothing any more.
+                // The inbox of a lane that panicked is closed.
                 _ = ways[owner].send(ended);
             };
             if random.one_in(64) {
@@ -189,7 +194,7 @@ impl<B: Brand> Lane<'_, B> {
         let pair = loop {
             match self.course.domain.reliable(self.course.queue, &Limits { posting, ..LIMITS }) {
                 Ok(pair) => break pair,
-                // The room of what was destroyed comes back once the poller has seen the queue empty.
+                // The room of a destroyed pair comes back once the poller has seen the queue empty.
                 Err(error) => assert!(Instant::now() < deadline, "{error}"),
             }
             self.read();
@@ -200,7 +205,7 @@ impl<B: Brand> Lane<'_, B> {
         pair
     }
 
-    /// What the poller sent.
+    /// Reads the completions that the polling thread sent.
     fn read(&mut self) {
         let mut any = false;
         while let Ok(Ended { id, queue_pair, outcome, memory }) = self.inbox.try_recv() {
@@ -257,8 +262,8 @@ impl<B: Brand> Lane<'_, B> {
         });
         let numbers = [left.number(), right.number()];
         for number in numbers {
-            // A pair sees itself drained when the poller has taken the last completion, which may still be on its way
-            // here.
+            // The pair counts as drained as soon as the poller has taken its last completion. That completion may still
+            // be on its way to this thread.
             let deadline = Instant::now() + PATIENCE;
             loop {
                 self.read();
@@ -329,7 +334,7 @@ impl<B: Brand> Lane<'_, B> {
         }
     }
 
-    /// They meet all lanes.
+    /// Injects faults, which hit all lanes.
     fn faults(&mut self) {
         let Course { fabric, .. } = self.course;
         if self.random.one_in(3) {
@@ -350,7 +355,7 @@ impl<B: Brand> Lane<'_, B> {
     }
 }
 
-/// What a sender gives back.
+/// What a sender thread returns.
 struct Sender<B> {
     half: SendHalf<B>,
     left: Vec<Buffer<B>>,
@@ -401,7 +406,7 @@ fn send_all<B: Brand>(
         left.push(buffer);
         let mut staged = Vec::new();
         if random.one_in(2) {
-            // Oldest first; those that do not fit stay.
+            // The oldest buffers come first; those that do not fit stay in `all`.
             let mut all = left.split_off(left.len() - random.below(left.len().min(20)));
             let mut number = next;
             let result = half.post_all(&mut all, |mut buffer| {

@@ -1,4 +1,4 @@
-//! The parts of the interface that look into completions, each in one place.
+//! The one place in these programs that looks into completions.
 
 use interlock::completion::{Received, WrittenWithImmediate};
 use interlock::error::PollError;
@@ -11,7 +11,7 @@ use interlock::{
     WorkRequest,
 };
 
-/// A completion, with all that can be asked of it.
+/// A completion, taken apart.
 pub(crate) struct Ended<B> {
     pub(crate) id: WorkId,
     pub(crate) queue_pair: Qpn,
@@ -63,7 +63,7 @@ impl<B> Ended<B> {
     }
 }
 
-/// What requests are posted to.
+/// Anything that requests can be posted to.
 pub(crate) trait Post<'env, B> {
     fn post<M: SendMemory<B> + 'env, K>(
         &mut self,
@@ -95,13 +95,13 @@ pub(crate) fn limits(sends: u32, receives: u32) -> Limits {
     Limits { sends, receives, inline_bytes: 16, elements: 1, posting: interlock::queue::Posting::List }
 }
 
-/// Gives `f` what there is now; says how much.
+/// Gives `f` each completion that there is now; returns their number.
 #[inline]
 pub(crate) fn poll_each<B: Brand>(poller: &mut Poller<B>, f: impl FnMut(Completion<B>)) -> Result<usize, PollError> {
     poller.poll_each(f)
 }
 
-/// The same by what the device completes.
+/// Does the same through `poll_retired`: `f` gets unsignalled requests, too.
 pub(crate) fn poll_retired<B: Brand>(poller: &mut Poller<B>, mut f: impl FnMut(Ended<B>)) -> Result<usize, PollError> {
     poller.poll_retired(|mut retired| {
         retired.unsignalled().for_each(|success| f(Ended::of_success(success)));

@@ -1,13 +1,14 @@
-//! A soak that comes again with the same seed: one thread, a manual fabric, faults, and accounts of every request.
+//! A soak that one thread runs on a manual fabric, with faults and with accounts of every request. The same seed gives
+//! the same soak.
 //!
-//! What is checked all the time:
-//! - each queue gives its requests back in the order of posting, each once, with the memory that it was posted with;
-//! - what succeeded did what it says: messages arrive once and in order, words and windows hold what was written,
-//!   atomics were executed once;
-//! - nothing succeeds after a failure, and nothing fails as destroyed that was not;
-//! - in between, when all pairs are gone, all buffers and all room on the completion queues are back.
+//! It checks all the time that
+//! - each queue returns its requests in posting order, each one once and with the memory that it was posted with;
+//! - each request that succeeded did its work: messages arrive once and in order, words and windows hold what was
+//!   written, and each atomic was executed once;
+//! - no request succeeds after a failure, and no request fails as destroyed unless its pair was reset or destroyed;
+//! - at each checkpoint, when all pairs are gone, all buffers and all room on the completion queues are back.
 //!
-//! What is leaked by design (a destructor that the device refuses) is not provoked. A violation panics.
+//! A destructor that the device refuses leaks by design, so the soak does not provoke that. A violation panics.
 
 use super::random::Random;
 use super::shape::{Ended, Outcome, Post, limits, poll_each, poll_retired};
@@ -28,21 +29,21 @@ use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
-/// Bytes of most buffers, and of a few.
+/// The length of most buffers, and of the few short ones, in bytes.
 const LEN: usize = 64;
 const SHORT: usize = 16;
-/// Words of the peer's memory that each end of a link works on: one for atomics, the rest is written and read as a
-/// whole.
+/// The number of words of the peer's memory that each end of a link works on. The first is for atomics; the others are
+/// written and read together.
 const WINDOW: usize = 8;
 const MOST_SENDS: usize = 48;
-/// Stands for the number of a message that is sent from shared memory, or inline.
+/// Stands in for the message number in a message that is sent inline or from shared memory.
 const SHARED: u32 = u32::MAX;
 static SHARED_BYTES: [u8; 4] = SHARED.to_ne_bytes();
 
 const SEND: usize = 0;
 const RECEIVE: usize = 1;
 
-/// How much happened.
+/// Counts of what happened.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Tally {
     pub(crate) posted: u64,
@@ -52,7 +53,7 @@ pub(crate) struct Tally {
     pub(crate) refused: u64,
     pub(crate) uncertain: u64,
     pub(crate) faults: u64,
-    /// Pairs that came up: for the first time, or again through Reset.
+    /// Lives of pairs: each time a pair comes up, first or after a reset.
     pub(crate) lives: u64,
     pub(crate) made: u64,
 }
@@ -96,24 +97,24 @@ enum Want {
 #[derive(Clone, Copy, Debug)]
 struct Posted {
     id: WorkId,
-    /// Of its buffer; 0 where it has none of its own.
+    /// The address of its buffer, or 0 if it has no buffer of its own.
     address: usize,
     want: Want,
 }
 
 /// The accounts of one queue pair.
 struct Books {
-    /// By side; oldest first.
+    /// The requests under way by side, the oldest first.
     posted: [VecDeque<Posted>; 2],
-    /// The completion queues, by side.
+    /// The index of the completion queue of each side.
     queues: [usize; 2],
     failed: [bool; 2],
-    /// Reset or destroyed with requests in flight.
+    /// The pair was reset or destroyed with requests in flight.
     ended: bool,
     gone: bool,
-    /// A post may have been half done, which breaks the pair.
+    /// A post may have been queued only in part, which breaks the pair.
     uncertain: bool,
-    /// Of the message that comes next.
+    /// The number that the next arriving message must carry.
     next_message: u32,
 }
 
@@ -129,9 +130,9 @@ struct End<B> {
     pair: AnyQueuePair<B>,
     number: Option<Qpn>,
     model: Model,
-    /// The model is that of this pair.
+    /// Whether `model` describes this pair.
     modelled: bool,
-    /// A reset failed, half way perhaps: the device may be in Reset already.
+    /// A reset failed, perhaps half way: the device may already be in Reset.
     half_reset: bool,
 }
 
@@ -144,17 +145,17 @@ pub(crate) struct World<B> {
     pub(crate) tally: Tally,
     fabric: Fabric,
     random: Random,
-    /// Faults were injected and not healed since, so verbs may fail.
+    /// Faults were injected and have not been healed since, so verbs may fail.
     armed: bool,
     links: Vec<[End<B>; 2]>,
     books: HashMap<Qpn, Books>,
     spare: Vec<Buffer<B>>,
     total: usize,
     under_way: usize,
-    /// Addresses of buffers that are under way once and then dropped.
+    /// Addresses of buffers that are posted once and are dropped when they come back.
     guests: HashSet<usize>,
     share: SharedBuffer<B>,
-    /// A grant of a region that is gone.
+    /// A grant of a region that has been deregistered.
     dead: RemoteRegion<RemoteAll>,
     window: MemoryRegion<B, RemoteAll, Vec<u64>>,
     queues: Vec<Polled<B>>,
@@ -162,7 +163,7 @@ pub(crate) struct World<B> {
     domain: ProtectionDomain<B>,
 }
 
-/// The word `at` of a window that was written with `tag`.
+/// The value of word `at` in a window that was written with `tag`.
 fn word_of(tag: u64, at: usize) -> u64 {
     tag.wrapping_mul((2 * at as u64).wrapping_add(1))
 }
@@ -171,17 +172,17 @@ fn byte_of(message: u32, at: usize) -> u8 {
     message.wrapping_mul(31).wrapping_add(at as u32) as u8
 }
 
-/// What came of a post.
+/// The outcome of a post.
 enum Answer {
     Posted(Posted),
     Uncertain(Posted),
-    /// Not posted: no room, or a flaw.
+    /// Not posted: there was no room, or the request was malformed.
     Not,
     Broken,
     Refused,
 }
 
-/// Reads the answer, and puts what came back with it where it came from.
+/// Sorts the result of a post. If the request was not posted, hands it to `back`.
 fn answer<M, K>(
     result: Result<WorkId, PostError<WorkRequest<M, K>>>,
     posted: impl FnOnce(WorkId) -> Posted,
@@ -202,7 +203,7 @@ fn answer<M, K>(
     }
 }
 
-/// What an end needs to post.
+/// What an end needs in order to post.
 struct Source<'w, B> {
     random: &'w mut Random,
     spare: &'w mut Vec<Buffer<B>>,
@@ -213,7 +214,7 @@ struct Source<'w, B> {
 }
 
 impl<'env, B: Brand + 'env> Source<'_, B> {
-    /// Posts something, where there is a buffer. `model` becomes what it is if that is executed.
+    /// Posts a random request. Updates `model` to the state of the peer's window after the request is executed.
     fn emit(&mut self, poster: &mut impl Post<'env, B>, model: &mut Model) -> Answer {
         let before = *model;
         let answer = match self.random.below(17) {
@@ -235,7 +236,7 @@ impl<'env, B: Brand + 'env> Source<'_, B> {
         answer
     }
 
-    /// `which` is the address of the buffer, and how much of it is filled.
+    /// `which` is the address of the buffer and its filled length.
     fn post<K>(
         &mut self,
         poster: &mut impl Post<'env, B>,
@@ -278,7 +279,7 @@ impl<'env, B: Brand + 'env> Source<'_, B> {
         let Some(mut buffer) = self.spare.pop() else { return Answer::Not };
         let whole = self.target.slice(8..8 * WINDOW as u64).expect("within the window");
         if buffer.capacity() < LEN {
-            // Too short to read into: not even posted.
+            // The buffer is too short to read into, so the library refuses to post the read.
             let result = poster.post(WorkRequest::read(buffer, &whole));
             assert!(matches!(result, Err(PostError::Flawed { .. })), "a read into too short a buffer");
             return answer(
@@ -288,7 +289,7 @@ impl<'env, B: Brand + 'env> Source<'_, B> {
             );
         }
         match kind {
-            // Seldom something that the peer refuses, and that breaks both ends.
+            // Rarely, write to memory that the peer refuses, which breaks both ends.
             6 if self.random.one_in(300) => {
                 buffer.set_len(8).expect("within its capacity");
                 let which = which(&buffer);
@@ -352,7 +353,7 @@ fn fails(verb: Verb, errno: i32) -> Fault {
 }
 
 impl<B: Brand> World<B> {
-    /// `links` of two pairs each, none of which is there yet.
+    /// Makes `links` links of two ends each. None of the pairs exists yet.
     pub(crate) fn new(fabric: Fabric, domain: ProtectionDomain<B>, seed: u64, links: usize) -> Self {
         let port = domain.context().active_port().expect("a port");
         let room = (links * 2 * MOST_SENDS * 3 / 2) as u32;
@@ -397,7 +398,6 @@ impl<B: Brand> World<B> {
         }
     }
 
-    /// Does `steps` steps.
     pub(crate) fn run(&mut self, steps: usize) {
         for _ in 0..steps {
             self.step();
@@ -444,12 +444,12 @@ impl<B: Brand> World<B> {
         assert_eq!(self.spare.len() + self.under_way, self.total, "buffers lost or given twice");
     }
 
-    /// Posts to one end, or brings its link up.
+    /// Posts to one end, or brings up its link.
     fn traffic(&mut self, link: usize, side: usize) {
         let [left, right] = &self.links[link];
         let up = |end: &End<B>| matches!(end.pair, AnyQueuePair::ReadyToSend(_));
         let broken = |end: &End<B>| {
-            // Also one that a refused post broke, which no completion tells.
+            // A pair that a refused post broke also counts; no completion reports it.
             end.number.and_then(|number| self.books.get(&number)).is_some_and(|books| books.failed != [false; 2])
         };
         if !up(left) || !up(right) {
@@ -496,7 +496,7 @@ impl<B: Brand> World<B> {
         }
         let wanted = source.random.below(MOST_SENDS);
         let first = *model;
-        // With the model after each.
+        // Each staged request with the model after it.
         let mut staged: Vec<(Posted, Model)> = Vec::with_capacity(wanted);
         let mut broken = false;
         let result = pair.batch(|batch| {
@@ -582,7 +582,7 @@ impl<B: Brand> World<B> {
         }
     }
 
-    /// Takes an end through transitions. Whether it got there.
+    /// Takes an end through transitions; returns whether it got there.
     fn shift(
         &mut self,
         link: usize,
@@ -597,7 +597,7 @@ impl<B: Brand> World<B> {
                 TransitionFailure::Verb { .. } if self.armed => self.tally.refused += 1,
                 TransitionFailure::Verb { source, .. }
                     if source.errno() == libc::EINVAL && self.links[link][side].half_reset => {}
-                // Not drained yet, or the device entered Error by itself.
+                // The send queue has not drained yet, or the device entered Error by itself.
                 TransitionFailure::Verb { to: "ReadyToSend" | "SendQueueDrain", source }
                     if source.errno() == libc::EINVAL => {}
                 other => panic!("{other}"),
@@ -606,7 +606,7 @@ impl<B: Brand> World<B> {
         false
     }
 
-    /// One step on the way up of both ends.
+    /// Takes both ends one step towards Ready To Send.
     fn bring_up(&mut self, link: usize) {
         for side in 0..2 {
             match &self.links[link][side].pair {
@@ -650,7 +650,7 @@ impl<B: Brand> World<B> {
                     });
                 }
             }
-            // Its peer has a new number, or a new sequence: what it is connected to is gone.
+            // The peer was reset, so the connection of the pair in Ready To Send is gone.
             (AnyQueuePair::ReadyToSend(_), AnyQueuePair::Init(_)) => self.reset_end(link, 0),
             (AnyQueuePair::Init(_), AnyQueuePair::ReadyToSend(_)) => self.reset_end(link, 1),
             _ => {}
@@ -693,7 +693,7 @@ impl<B: Brand> World<B> {
         (end.pair, end.number, end.modelled, end.half_reset) = (pair.into(), Some(number), false, false);
     }
 
-    /// A pair has entered Init: nothing of before is under way any more.
+    /// Begins the life of a pair that has entered Init. No request of its last life is under way any more.
     fn begin_life(&mut self, link: usize, side: usize) {
         self.tally.lives += 1;
         let target = (link * 2 + side) * WINDOW * 8;
@@ -741,7 +741,7 @@ impl<B: Brand> World<B> {
         }
     }
 
-    /// Destroys a pair, in whatever state it is: by dropping it, or with a first attempt that fails.
+    /// Destroys a pair in any state: either by dropping it, or by a first attempt that fails and a second one.
     fn destroy(&mut self, link: usize, side: usize) {
         let end = &mut self.links[link][side];
         let Some(number) = end.number.take() else { return };
@@ -773,7 +773,7 @@ impl<B: Brand> World<B> {
         }
     }
 
-    /// To Send Queue Drain; `bring_up` resumes.
+    /// Moves a pair to Send Queue Drain. `bring_up` resumes it.
     fn drain(&mut self, link: usize, side: usize) {
         self.shift(link, side, |pair| match pair {
             AnyQueuePair::ReadyToSend(pair) => Ok(pair.into_sqd()?.into()),
@@ -820,7 +820,8 @@ impl<B: Brand> World<B> {
         *pair = send.join(receive).expect("the halves of one pair").into();
     }
 
-    /// A batch whose closure panics: what was handed over by then is posted, the rest was never.
+    /// Runs a batch whose closure panics. The requests that were handed over before the panic are posted; the others
+    /// never are.
     fn panicking_batch(&mut self, link: usize, side: usize) {
         let Ok(buffers) = self.domain.buffers(3, LEN) else { return assert!(self.armed, "a region") };
         let Self { links, books, tally, under_way, guests, total, armed, .. } = self;
@@ -837,7 +838,7 @@ impl<B: Brand> World<B> {
                         staged.push(Posted { id, address, want: Want::Sent });
                     }
                 }
-                // Without the message of `panic!`.
+                // `panic!` would print a message.
                 resume_unwind(Box::new(()));
             })
         }));
@@ -849,11 +850,11 @@ impl<B: Brand> World<B> {
             *total += 1;
             own.keep(SEND, posted, tally, under_way);
         }
-        // Nobody learns of a fault that met it.
+        // If a fault hit the batch, the panic hides its error.
         own.uncertain |= *armed;
     }
 
-    /// Whole pairs whose peer has receives do not stay full, whatever was unsignalled.
+    /// Checks that pairs whose peer has receives do not stay full, however many of their requests were unsignalled.
     fn expect_progress(&mut self, link: usize) {
         self.heal();
         for _ in 0..100 {
@@ -870,7 +871,7 @@ impl<B: Brand> World<B> {
         };
         for (pair, peer) in [(left, right), (right, left)] {
             let own = &self.books[&pair.number()];
-            // One that waits for a receive may still do so, if its turn has not come.
+            // A pair that waited for a receive may not have had its turn yet, so the peer must have several receives.
             if own.failed == [false; 2] && !own.uncertain && peer.receives_in_flight() > 4 {
                 assert!(pair.sends_in_flight() < pair.limits().sends, "a queue that stays full");
             }
@@ -894,7 +895,7 @@ impl<B: Brand> World<B> {
         self.fabric.inject(match self.random.below(16) {
             0..3 => Fault::RequestsLost { count },
             3..6 => Fault::AnswersLost { count },
-            // A silent peer, for as long as nobody heals.
+            // A peer that stays silent until the faults are healed.
             6 => Fault::RequestsLost { count: u32::MAX },
             7 => Fault::FlushWithheld,
             8 => Fault::SendKept { errno: libc::EINVAL },
@@ -912,7 +913,7 @@ impl<B: Brand> World<B> {
         self.armed = false;
     }
 
-    /// Polls a completion queue in one of the ways that there are, to its end or not.
+    /// Polls a completion queue in a random way, not always until it is empty.
     fn collect(&mut self, at: usize) -> usize {
         let mut poller = self.queues[at].poller.take().expect("a poller");
         let mut count = 0;
@@ -936,7 +937,7 @@ impl<B: Brand> World<B> {
                 count = poll_retired(&mut poller, |ended| self.settle_ended(at, ended)).expect("a queue that works");
             }
             5 if self.random.one_in(8) => {
-                // What is left when the closure panics comes next time.
+                // If the closure panics, the next poll returns the remaining completions.
                 let result = catch_unwind(AssertUnwindSafe(|| {
                     poll_each(&mut poller, |completion| {
                         self.settle(at, completion);
@@ -1004,7 +1005,7 @@ impl<B: Brand> World<B> {
         }
     }
 
-    /// Takes everything down, and checks that everything is back.
+    /// Destroys all pairs, and checks that all buffers and all room are back.
     pub(crate) fn checkpoint(&mut self) {
         self.heal();
         for link in 0..self.links.len() {
@@ -1019,7 +1020,7 @@ impl<B: Brand> World<B> {
             self.fabric.run();
         }
         for at in 0..2 {
-            // The last look at the device gives the room back.
+            // The room comes back when the poller looks at the device for the last time.
             for _ in 0..1_000 {
                 self.collect(at);
             }
@@ -1044,7 +1045,7 @@ impl<B: Brand> World<B> {
             self.fabric.inject(fails(Verb::PollCq, libc::EIO));
         }
         let mut poller = self.queues[at].poller.take().expect("a poller");
-        // What was taken from the device before comes out first.
+        // Completions that the poller had already taken from the device come out first.
         let failed = loop {
             match poller.poll() {
                 Ok(completion) => self.settle(at, completion.expect("an empty queue that works")),
@@ -1087,7 +1088,7 @@ impl Books {
     }
 }
 
-/// Whether a request that succeeded did what it says.
+/// Checks that a request that succeeded did its work.
 fn check<B>(posted: &Posted, outcome: Outcome, buffer: &Buffer<B>, own: &mut Books) {
     match (posted.want, outcome) {
         (_, Outcome::Failed { .. }) | (Want::Sent, Outcome::Sent) | (Want::Written, Outcome::Written) => {}
@@ -1126,8 +1127,8 @@ fn check<B>(posted: &Posted, outcome: Outcome, buffer: &Buffer<B>, own: &mut Boo
     }
 }
 
-/// A world on a fabric of its own, from its beginning to its end: `steps`, taken down after each `checkpoint_every`; at
-/// the end in order, or with a broken completion queue.
+/// Runs a world on a fabric of its own for `steps` steps, with a checkpoint after each `checkpoint_every` of them. At
+/// the end of the run, an even seed takes the world down in order, and an odd seed breaks a completion queue.
 pub(crate) fn generation(seed: u64, links: usize, steps: usize, checkpoint_every: usize) -> Tally {
     let fabric = Fabric::manual();
     let context = Context::open_on(&fabric, "world").expect("a device");

@@ -1,11 +1,11 @@
-/* What rs-interlock-scale does, in C: pairs that take turns on one completion queue. See README.md.
+/* The same work as rs-interlock-scale, in C: pairs that take turns on one completion queue. See README.md.
  *
  *     scale-c table|apart|irregular|ids PAIRS MESSAGES ROUNDS [shuffled]
  *
- * table: notes for each pair which buffer is in flight in which of its slots. apart: the same, and between two pairs
- * there is as much on the heap as the library takes for one. irregular: what is between them is not always as much.
- * ids: the number of the buffer goes with the wr_id, and nothing is noted.
- * Prints "NS <nanoseconds>", those of MESSAGES completions in the fastest of ROUNDS.
+ * table: keeps for each pair which buffer is in flight in which slot. apart: the same, with as much heap between two
+ * pairs as the library takes for one pair. irregular: the same, with varying amounts of heap between the pairs.
+ * ids: the number of the buffer is in the wr_id, and the program keeps nothing.
+ * Prints "NS <nanoseconds>", the time of MESSAGES completions in the fastest of ROUNDS rounds.
  */
 #include <infiniband/verbs.h>
 #include <stdint.h>
@@ -18,7 +18,7 @@
 #define MESSAGE 64
 #define BUFFERS 64
 #define BETWEEN 1056
-#define DEPTH 16 /* of a pair, and under way at a time */
+#define DEPTH 16 /* depth of a pair, and number of messages under way */
 
 struct pair {
 	struct ibv_qp *qp;
@@ -31,11 +31,11 @@ static struct ibv_pd *pd;
 static struct ibv_cq *cq;
 static struct ibv_mr *mr;
 static char *memory;
-static struct pair *pairs;  /* of table and apart */
-static struct ibv_qp **qps; /* of ids */
-static uint32_t *turns;	    /* whose turn it is, if not that of the next */
+static struct pair *pairs;  /* used by table, apart and irregular */
+static struct ibv_qp **qps; /* used by ids */
+static uint32_t *turns;	    /* the order of the turns, or NULL: the order of making */
 static uint64_t count, turn;
-static uint32_t spare[BUFFERS], taken, put; /* a ring: who is not in flight, in the order of coming back */
+static uint32_t spare[BUFFERS], taken, put; /* a ring of free buffers, oldest first */
 
 static _Noreturn void die(const char *what)
 {
@@ -94,7 +94,7 @@ static void set_up(int apart, int irregular)
 		spare[i] = i;
 }
 
-/* The same as in the other program. */
+/* The same order as in the Rust program. */
 static void shuffle(void)
 {
 	uint64_t state = 1;
@@ -126,7 +126,7 @@ static ALWAYS_INLINE void post(struct ibv_qp *qp, uint64_t id, uint32_t buffer)
 		die("post");
 }
 
-/* MESSAGES, DEPTH under way at a time, each on the pair whose turn it is. */
+/* Sends MESSAGES messages, DEPTH under way at a time, each on the pair whose turn it is. */
 static ALWAYS_INLINE void exchange(uint64_t messages, const int table)
 {
 	uint64_t due[DEPTH];

@@ -4,9 +4,9 @@
     scale.py BUILD [--rounds N] [--pairs N,N..] [name=command ..]
 
 BUILD is the `build` folder of the instrument, with scale-c in bin/ and rs-interlock-scale in target/release/. For both
-orders of the turns it prints the least time of a completion of N runs of each program, all programs and numbers of
-pairs in turn, and the lines of 64 bytes that a completion misses in 48 KiB and in 1 MiB, by callgrind: those of the
-device, which is the instrument, and all others.
+orders of the turns, the script prints the least time of a completion in N runs of each program; the programs and
+numbers of pairs are interleaved. It also prints the 64-byte cache lines that a completion misses in caches of 48 KiB
+and of 1 MiB, by callgrind: those of the device, which is the instrument, and those of everything else.
 """
 import collections, os, re, subprocess, sys, tempfile
 
@@ -14,7 +14,7 @@ ROUNDS = 3  # in one process
 
 
 def messages(pairs):
-    # Whole cycles of a send queue, so that what happens once in each is in.
+    # Whole cycles of a send queue, so that events that happen once in each cycle are included.
     return max(40000, 16 * pairs)
 
 
@@ -31,7 +31,7 @@ def time(command, pairs, order, env):
 
 
 def counts(command, pairs, order, env, rounds):
-    """Instructions, and lines missed in the first and the last level: of the device and of all others."""
+    """Instructions and misses in the first and last cache level, of the device and of everything else."""
     total = collections.Counter()
     with tempfile.NamedTemporaryFile(suffix=".cg") as out:
         simulation = ["--cache-sim=yes", "--D1=49152,12,64", "--LL=1048576,16,64", "--toggle-collect=*counted_work*"]

@@ -1,5 +1,5 @@
-//! Objects that are dropped in any order, forgotten, made only half, or that the device does not let go of: what it may
-//! still use stays, and nothing else does.
+//! Objects that are dropped in any order, forgotten, made only in part, or not released by the device. The memory that
+//! the device may still use stays allocated, and nothing else stays.
 
 use super::{DEPTH, LIMITS, Stage, all, fails, fails_for_ever, settle, small};
 use interlock::error::{CreateError, NamedDomainError};
@@ -17,7 +17,7 @@ fn a_name_is_never_free_while_a_completion_queue_bears_it() {
     drop(domain);
     match Context::open_on(&other, "dev").unwrap().named_domain(Test) {
         Err(error) => assert!(matches!(error, NamedDomainError::Taken { .. }), "{error}"),
-        // The queue of one device in a pair of another.
+        // A pair of one device would use a completion queue of another.
         Ok(domain) => panic!("a second domain of that name: {:?}", domain.reliable(&queue, &LIMITS)),
     }
     drop(queue);
@@ -37,7 +37,7 @@ fn forgetting_a_completion_leaks_and_never_frees_in_flight_memory() {
     for completion in settle(&stage.fabric, &mut stage.poller) {
         mem::forget(completion);
     }
-    // The other half of the region is in flight still, and the device writes to it.
+    // The other half of the region is still in flight, and the device writes to it.
     stage.left.post_send(small(&stage.domain)).unwrap();
     assert_eq!(settle(&stage.fabric, &mut stage.poller).len(), 2);
 }
@@ -50,7 +50,7 @@ fn a_forgotten_pair_never_lets_its_memory_go() {
     let buffer = small(&stage.domain);
     stage.left.post_send(buffer).unwrap();
     drop((stage.poller, stage.queue, stage.domain));
-    // The device carries the message with nobody left to hear of it.
+    // The device carries out the message, although nobody is left to poll for it.
     stage.fabric.run();
     drop(stage.left);
     stage.fabric.run();
@@ -82,7 +82,7 @@ fn a_pair_that_cannot_be_destroyed_never_lets_its_memory_go() {
     drop(error);
     assert!(all(&mut stage.poller).is_empty(), "not given back by a destroy that failed");
     stage.left.post_send(small(&stage.domain)).unwrap();
-    // The lost pair receives still.
+    // The lost pair still receives.
     let out: Vec<_> = settle(&stage.fabric, &mut stage.poller)
         .into_iter()
         .map(|completion| completion.check().unwrap().work())
@@ -114,7 +114,7 @@ fn what_fails_half_way_never_leaves_anything_behind() {
     fabric.inject(fails(Verb::RegMr));
     let error = domain.register::<LocalWrite, _>(vec![7_u8; 3]).unwrap_err();
     assert_eq!(error.memory, [7; 3]);
-    // Only what was made is there, and it can all go.
+    // Only the objects that were made exist, and all of them can be released.
     assert!(format!("{fabric:?}").contains("regions: 0, completion_queues: 1, queue_pairs: 0"), "{fabric:?}");
     drop((domain, queue, _poller));
     assert!(context.named_domain(Test).is_ok());
@@ -131,7 +131,7 @@ fn a_domain_that_cannot_be_deallocated_never_frees_its_name() {
     assert!(matches!(context.named_domain(Test), Err(NamedDomainError::Taken { .. })));
 }
 
-/// J-2: here the handles keep each other alive, whatever is dropped or forgotten first.
+/// J-2: the handles keep each other alive, whichever is dropped or forgotten first.
 #[test]
 fn j_2_a_region_never_outlives_its_device() {
     let stage = stage!();
@@ -141,7 +141,7 @@ fn j_2_a_region_never_outlives_its_device() {
     assert_eq!(region.deregister().unwrap(), [1; 8]);
 }
 
-/// J-4: a forgotten pair and a dropped queue.
+/// J-4: the pair is forgotten and its completion queue is dropped.
 #[test]
 fn j_4_a_queue_never_ends_under_a_forgotten_pair() {
     let mut stage = stage!();
@@ -177,14 +177,14 @@ fn a_queue_that_cannot_be_destroyed_never_keeps_the_buffers() {
     assert!(format!("{:?}", stage.fabric).contains("regions: 0"), "{:?}", stage.fabric);
 }
 
-/// Errors are written where nobody reads any more, as after `program 2>&1 | head`.
+/// A drop reports an error to standard error when the reader has gone, as in `program 2>&1 | head`.
 #[test]
 #[cfg(not(miri))]
 fn a_drop_never_panics_for_want_of_standard_error() {
     use std::io::Read;
     use std::process::{Command, Stdio};
     if std::env::var_os("INTERLOCK_TEST_CHILD").is_some() {
-        // Until the other side of the pipe is closed.
+        // Wait until the parent has closed the other ends of the pipes.
         std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
         let mut stage = stage!();
         stage.right.post_receive(small(&stage.domain)).unwrap();
@@ -195,7 +195,7 @@ fn a_drop_never_panics_for_want_of_standard_error() {
         assert_eq!(settle(&stage.fabric, &mut stage.poller).len(), 2, "the pair that was not destroyed lives on");
         return;
     }
-    // Without the name of the program.
+    // The path of this test without the name of the program.
     let name = concat!(module_path!(), "::a_drop_never_panics_for_want_of_standard_error").split_once("::").unwrap().1;
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args([name, "--exact", "--nocapture"])
@@ -211,7 +211,7 @@ fn a_drop_never_panics_for_want_of_standard_error() {
     assert!(output.status.success() && said.contains("1 passed"), "{said}");
 }
 
-/// The way that a datagram in flight goes by: the program has dropped all that names it.
+/// The address handle of a datagram in flight. The program has dropped every object that names it.
 #[test]
 fn an_address_handle_never_ends_before_its_requests_nor_outlives_their_queues() {
     interlock::domain! { struct Test; }
@@ -233,7 +233,7 @@ fn an_address_handle_never_ends_before_its_requests_nor_outlives_their_queues() 
         match order {
             "poll" => {
                 pair.destroy().unwrap();
-                // The poller has not heard of it yet.
+                // The poller has not yet learned that the pair is gone.
                 handles(0);
                 assert_eq!(all(&mut poller).len(), 2, "destroyed");
                 drop(poller);
@@ -244,7 +244,7 @@ fn an_address_handle_never_ends_before_its_requests_nor_outlives_their_queues() 
                 assert_eq!(all(&mut poller).len(), 2, "of the life before");
                 let mut pair = open(pair);
                 (0..DEPTH).for_each(|_| send(&mut pair));
-                // A later request has each place.
+                // Later requests have taken all slots.
                 handles(DEPTH);
                 assert_eq!(settle(&fabric, &mut poller).len() as u32, DEPTH);
                 drop(poller);

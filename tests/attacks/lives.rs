@@ -1,5 +1,5 @@
-//! A pair through its lives: in halves and swapped with others, in transitions that fail, and after a reset with
-//! requests of the life before.
+//! A pair through its lives: split and swapped with others, in transitions that fail, and after a reset with requests
+//! of its last life.
 
 use super::{DEPTH, LIMITS, Stage, all, connect, fails, join, settle, small};
 use interlock::error::{CreateError, TransitionFailure};
@@ -59,8 +59,7 @@ fn halves_dropped_on_two_threads_never_destroy_twice_nor_lose_a_buffer() {
     }
 }
 
-/// Each life ends in failures, which another thread polls while the pair is reset: before, between and after, as it
-/// comes.
+/// Each life ends in failures. Another thread polls them before, during or after the reset of the pair.
 #[test]
 fn a_failure_that_another_thread_polls_never_breaks_the_next_life() {
     interlock::domain! { struct Test; }
@@ -81,7 +80,8 @@ fn a_failure_that_another_thread_polls_never_breaks_the_next_life() {
         let rounds = if cfg!(miri) { 4 } else { 200 };
         for round in 0..rounds {
             let made = ends.map(|mut pair| {
-                // Now and then all of them have come out before the reset, and the ledgers stay; or they have not.
+                // In some rounds all receives have come back before the reset, so the ledgers stay; in others they have
+                // not.
                 for _ in 0..round % 3 {
                     pair.post_receive(small(&domain)).unwrap();
                 }
@@ -151,7 +151,8 @@ fn a_reset_that_is_destroyed_unsettled_never_returns_its_lease_twice() {
     assert_eq!(stage.queue.room(), stage.queue.capacity());
 }
 
-/// Beside what breaks a pair is noted by which way it posts, and there is no other for an atomic write.
+/// The word that records a broken pair also records how the pair posts, and an atomic write can be posted in one way
+/// only.
 #[test]
 fn a_pair_of_sessions_never_posts_another_way_in_a_later_life() {
     let stage = stage!();
@@ -180,8 +181,8 @@ fn a_pair_of_sessions_never_posts_another_way_in_a_later_life() {
     assert_eq!((region.load(0).unwrap(), left.sends_in_flight()), (10, 0));
 }
 
-/// A pair is a few words by value. Wherever those go, and even if they are gone, a request stays with the pair that
-/// posted it.
+/// A pair is a few words, which move by value. Wherever those words go, and even if they are forgotten, a request stays
+/// with the pair that posted it.
 #[test]
 fn a_pair_that_was_swapped_or_forgotten_never_gives_back_what_another_posted() {
     let stage = stage!();
@@ -208,7 +209,7 @@ fn a_pair_that_was_swapped_or_forgotten_never_gives_back_what_another_posted() {
         });
     }));
     assert!(panicked.is_err());
-    // Its send is in flight, and its words are gone.
+    // The pair in `two` has a send in flight; its words are replaced and forgotten.
     mem::forget(mem::replace(&mut two, one));
     let (mut send, receive) = two.split();
     let id = thread::scope(|scope| {
@@ -239,7 +240,7 @@ fn a_pair_that_was_swapped_or_forgotten_never_gives_back_what_another_posted() {
     assert!(posted.is_empty(), "{posted:?}");
     drop(receive);
     drop((to_one, to_two));
-    // What the receivers had left, of which the device let go; nothing of the batch.
+    // Only the receiver's remaining request comes back, as destroyed. Nothing of the batch does.
     let left: Vec<_> = all(&mut poller).into_iter().map(|completion| completion.check().unwrap_err().status).collect();
     assert_eq!(left, [Status::Destroyed]);
 }
@@ -284,15 +285,15 @@ fn a_pair_never_says_ready_when_its_transition_failed() {
     assert_eq!(pair.query_state().unwrap(), DeviceState::Reset);
     let pair = pair.into_init(&stage.port).unwrap();
     let myself = pair.endpoint();
-    // The second of the two transitions that make a connection.
+    // The second of the two transitions of `connect` fails.
     stage.fabric.inject(Fault::VerbFails { verb: Verb::ModifyQp, after: 1, count: 1, errno: libc::EINVAL });
     let error = pair.connect(&myself).unwrap_err();
     let AnyQueuePair::ReadyToReceive(pair) = error.queue_pair else { panic!("where it got to") };
     assert_eq!(pair.query_state().unwrap(), DeviceState::ReadyToReceive);
 }
 
-/// A datagram pair whose sends go on after a failure, while another thread polls that a receive of it has failed:
-/// nobody may take it for a pair that works, nor the failure of the send for the cause.
+/// A datagram pair resumes its sends after a failure, while another thread polls the failure of a receive. The pair
+/// must not count as working, and the failed send must not be reported as the cause.
 #[test]
 fn sends_that_go_on_never_hide_that_a_receive_has_failed() {
     interlock::domain! { struct Test; }
@@ -335,7 +336,7 @@ fn sends_that_go_on_never_hide_that_a_receive_has_failed() {
                 let refused = left.post_receive(domain.buffer(41).unwrap()).unwrap_err();
                 assert!(matches!(refused, PostError::Broken { .. }), "{refused:?}");
             }
-            // The receive failed before.
+            // The receive failed before the pair could resume.
             Err(error) => assert!(error.queue_pair.is_broken()),
         }
         drop(right);

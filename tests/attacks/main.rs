@@ -1,9 +1,9 @@
-//! Programs that try to break the promises of this library with safe calls alone. Each test is named as what never
-//! happens. All of them run on soft devices of their own, whose requests stay in flight for as long as the attack
-//! wants.
+//! Attacks that use only safe calls on the promises of this library. Each test is named after what never happens. Each
+//! runs on a soft device of its own, whose requests stay in flight for as long as the attack needs.
+//!
 //! Each file attacks one kind of promise.
 
-/// A stage in a domain that is named by the calling test.
+/// Makes a stage in a domain that the calling test names.
 macro_rules! stage {
     () => {{
         interlock::domain! { struct Test; }
@@ -25,8 +25,7 @@ use interlock::soft::{Fabric, Fault, Verb};
 use interlock::{Brand, Buffer, Completion, CompletionQueue, Init, Limits, Poller, Port, ProtectionDomain, QueuePair};
 use support::Queues;
 
-/// Two connected pairs of depth 4 on one completion queue of a manual fabric, where nothing moves until `run` is
-/// called.
+/// Two connected pairs of depth 4 on one completion queue. The fabric is manual: nothing moves until `run` is called.
 struct Stage<B> {
     fabric: Fabric,
     domain: ProtectionDomain<B>,
@@ -54,7 +53,7 @@ fn small<B: Brand>(domain: &ProtectionDomain<B>) -> Buffer<B> {
     domain.buffer(8).unwrap()
 }
 
-/// Lets the devices do all that they can, and takes out all completions.
+/// Runs the devices as far as they go, and returns all completions.
 fn settle<B: Brand>(fabric: &Fabric, poller: &mut Poller<B>) -> Vec<Completion<B>> {
     fabric.run();
     all(poller)
@@ -77,7 +76,7 @@ fn join<B: Brand>(left: QueuePair<B, Init>, right: QueuePair<B, Init>) -> (Queue
 }
 
 fn all<B: Brand>(poller: &mut Poller<B>) -> Vec<Completion<B>> {
-    // A ledger that counts wrong might give completions without end.
+    // A ledger with a wrong count might return completions without end.
     std::iter::from_fn(|| poller.poll().unwrap()).take(100).collect()
 }
 

@@ -1,4 +1,4 @@
-//! Registered memory: who reaches which bytes, in parts and in shares too, and when it is dropped.
+//! Registered memory: who can reach which bytes, in parts and in shares, and when the memory is dropped.
 
 use super::{LIMITS, Stage, all, assert_disjoint, fails_for_ever, settle, small};
 use interlock::soft::{Fabric, Verb};
@@ -23,7 +23,7 @@ fn memory_that_cannot_be_deregistered_is_never_freed() {
     assert_eq!(error.region.load(0).unwrap(), 0);
     drop(error);
     assert_eq!(DROPS.load(Ordering::Relaxed), 0);
-    // The peer still reaches it.
+    // The peer can still reach the region.
     stage.left.post_write(small(&stage.domain), &target).unwrap();
     settle(&stage.fabric, &mut stage.poller).pop().unwrap().check().unwrap();
     stage.fabric.heal();
@@ -32,7 +32,7 @@ fn memory_that_cannot_be_deregistered_is_never_freed() {
     assert_eq!(DROPS.load(Ordering::Relaxed), 0);
 }
 
-/// A type with drop glue of which any bytes are a value.
+/// A type that has drop glue and accepts any bytes.
 #[derive(FromBytes, IntoBytes, Immutable, Debug)]
 #[repr(transparent)]
 struct Counted<const SITE: usize>(u64);
@@ -45,7 +45,7 @@ impl<const SITE: usize> Drop for Counted<SITE> {
     }
 }
 
-/// Memory whose drops are counted in `drops`.
+/// Makes memory whose drops are counted in `drops`.
 fn counted<const SITE: usize>(drops: &'static AtomicUsize, count: usize) -> Vec<Counted<SITE>> {
     SITES[SITE].set(drops).unwrap();
     (0..count).map(|_| Counted(0)).collect()
@@ -83,7 +83,7 @@ fn drop_glue_that_calls_the_library_never_deadlocks() {
             drop((domain.reliable(&queue, &LIMITS).unwrap(), domain.buffer(8).unwrap()));
         }
     }
-    // In the last owner's drop of a completion queue that nobody polled.
+    // The owner's drop runs in the drop of a completion queue that nobody polled.
     let fabric = Fabric::process().clone();
     let mut stage = Stage::new(fabric, Context::open("soft0").unwrap().named_domain(Test).unwrap());
     let region = stage.domain.register::<LocalWrite, _>(vec![Calls(0)]).unwrap();
@@ -119,7 +119,7 @@ fn r_2_memory_that_a_peer_is_writing_to_is_never_freed_before_it_is_deregistered
     let stale = region.remote();
     stage.left.post_write(stage.domain.buffer(4096).unwrap(), &stale).unwrap();
     drop(region);
-    // The same allocation, perhaps, for something else.
+    // The new vector may get the same allocation.
     let mut reused = vec![3_u64; 512];
     assert_eq!(
         settle(&stage.fabric, &mut stage.poller).pop().unwrap().check().unwrap_err().status,
@@ -144,7 +144,7 @@ fn r_3_memory_of_one_domain_is_never_reached_through_a_pair_of_another() {
     assert_eq!(region.load(0).unwrap(), 5);
 }
 
-/// what is posted has moved; its neighbours cannot be joined around it.
+/// a posted buffer has moved away, so its neighbours cannot be joined across it.
 #[test]
 fn r_4_a_part_in_flight_is_never_covered_by_another_buffer() {
     let mut stage = stage!();
@@ -173,7 +173,7 @@ fn memory_that_is_shared_in_flight_is_never_unique() {
     let share = share.try_into_unique().unwrap_err();
     let other = share.clone();
     drop(share);
-    // The last handle of the program, but not of the device.
+    // This is the program's last handle, but the device still has one.
     let other = other.try_into_unique().unwrap_err();
     drop(stage.left);
     let Some(back) = all(&mut stage.poller).pop().unwrap().check().unwrap_err().memory.into_shared() else {
@@ -198,14 +198,14 @@ fn a_region_shared_as_a_whole_is_never_written_again() {
     assert_eq!(remote.len(), 8);
 }
 
-/// J-3: the program reads as bytes what peers read at the same moment, and nothing that they write.
+/// J-3: the program may borrow bytes that peers only read, but never bytes that peers write.
 #[test]
 fn j_3_bytes_that_the_program_borrows_are_never_written_by_a_peer() {
     let mut stage = stage!();
     let region = stage.domain.register::<RemoteRead, _>(vec![7_u64; 4]).unwrap();
     let borrowed = region.as_bytes();
     stage.left.post_read(stage.domain.buffer(32).unwrap(), &region.remote()).unwrap();
-    // A peer that takes more than was granted.
+    // The peer claims more rights than it was granted.
     let mut record = region.remote().to_bytes();
     record[3] = RemoteRegion::<RemoteAll>::from_bytes(&all_rights(record)).unwrap().to_bytes()[3];
     let lie = RemoteRegion::<RemoteAll>::from_bytes(&record).unwrap();
@@ -220,7 +220,7 @@ fn j_3_bytes_that_the_program_borrows_are_never_written_by_a_peer() {
     assert_eq!(borrowed, [7_u64; 4].as_bytes());
 }
 
-/// The record with every remote right in it.
+/// Returns the record with every remote right.
 fn all_rights(mut record: [u8; 24]) -> [u8; 24] {
     record[3] = 0b1110;
     record
@@ -233,7 +233,7 @@ fn more_memory_than_a_message_is_never_lost() {
     }
     const GIB: usize = 1 << 30;
     let stage = stage!();
-    // Zeroed memory that nobody touches costs nothing.
+    // Zeroed memory takes no pages until somebody touches it.
     let region = stage.domain.register::<LocalWrite, _>(vec![0_u8; 4 * GIB + 4096]).unwrap();
     let (rest, whole) = region.split();
     assert_eq!(whole.capacity(), 4 * GIB + 4096);

@@ -1,4 +1,4 @@
-//! Pollers, waits and drains: each completion comes once, and no wait lasts longer than it was told.
+//! Pollers, waits and drains: each completion comes once, and no wait exceeds its deadline.
 
 use super::{DEPTH, LIMITS, Stage, all, assert_disjoint, connect, fails, join, settle, small};
 use interlock::error::PollError;
@@ -16,7 +16,7 @@ fn two_pollers_of_one_pair_on_two_threads_never_give_a_buffer_twice() {
     let fabric = Fabric::new();
     let domain = Context::open_on(&fabric, "dev").unwrap().named_domain(Test).unwrap();
     let port = domain.context().active_port().unwrap();
-    // The pollers are taken again by the threads.
+    // The threads take the pollers again.
     let (sends, receives) = (domain.queue(8).unwrap().0, domain.queue(8).unwrap().0);
     for _ in 0..if cfg!(miri) { 2 } else { 20 } {
         let make = || domain.reliable_on(&sends, &receives, &LIMITS).unwrap().into_init(&port).unwrap();
@@ -74,7 +74,7 @@ fn r_6_a_failed_poll_is_not_a_completion() {
     assert_eq!(stage.poller.poll().unwrap_err(), PollError::Failed);
     assert_eq!(stage.poller.poll().unwrap_err(), PollError::Failed, "from then on");
     assert_eq!(stage.right.receives_in_flight(), 1);
-    // The device writes to what is in flight, which nobody has freed.
+    // The device writes to the memory in flight, which nobody has freed.
     stage.left.post_send(small(&stage.domain)).unwrap();
     stage.fabric.run();
     drop(stage.poller);
@@ -95,7 +95,7 @@ fn r_7_a_drain_never_waits_longer_than_it_was_told() {
     let undrained = pair.drain(&mut stage.poller, Duration::from_millis(30), drop).unwrap_err();
     assert!(begun.elapsed() < Duration::from_secs(20));
     assert_eq!((undrained.sends, undrained.receives), (0, 1));
-    // What proves quiescence is destroying it.
+    // Destroying the pair proves that the device is done with it.
     pair.destroy().unwrap();
     assert_eq!(all(&mut stage.poller).len(), 1);
 }
@@ -117,7 +117,7 @@ fn a_drain_never_waits_longer_because_others_are_busy() {
     let begun = Instant::now();
     let mut overdue = 0;
     let outcome = stuck.drain(&mut poller, Duration::from_millis(10), |completion| {
-        // Each completion of the busy pair makes the next.
+        // Each completion of the busy pair triggers the next one.
         if let Ok(success) = completion.check() {
             if begun.elapsed() > Duration::from_millis(500) {
                 overdue += 1;
@@ -159,7 +159,7 @@ fn a_wait_never_sleeps_through_the_end_of_a_pair() {
     assert!(begun.elapsed() < Duration::from_secs(8), "it came when the time was over");
 }
 
-/// S-3: nothing of a completion is read from the device later.
+/// S-3: a completion that was returned never reads from the device again.
 #[test]
 fn s_3_a_completion_never_depends_on_what_it_came_from() {
     let mut stage = stage!();
@@ -192,7 +192,7 @@ fn completions_in_the_pollers_hands_never_come_twice() {
         stage.left.post_send(small(&stage.domain)).unwrap();
     }
     stage.fabric.run();
-    // The poller takes all six from the device, and gives one out.
+    // The poller takes all six completions from the device and returns one.
     let mut out = vec![stage.poller.poll().unwrap().unwrap()];
     drop((stage.left, stage.right));
     drop(stage.poller);

@@ -1,5 +1,5 @@
-//! Posts and batches: whatever refuses them, breaks them off or leaves it open whether they are queued, each buffer is
-//! with the device or with the program.
+//! Posts and batches. Whether a post is refused, broken off or uncertain, each buffer belongs either to the device or
+//! to the program.
 
 use super::{DEPTH, LIMITS, all, assert_disjoint, fails, join, settle, small};
 use interlock::error::{BatchError, PostAllError};
@@ -23,7 +23,7 @@ fn what_a_panicking_batch_took_back_never_comes_out_of_the_poller() {
             for buffer in staged {
                 batch.post(WorkRequest::send(buffer)).unwrap();
             }
-            // The poller looks at the ledger while it has requests that the device was never given.
+            // The poller looks at the ledger while it holds requests that were never given to the device.
             assert_eq!(all(poller).len(), 2);
             panic!("in the middle of a batch");
         });
@@ -85,7 +85,7 @@ fn a_batch_that_panics_after_a_doorbell_never_takes_back_what_was_rung() {
     for _ in 0..32 {
         poller.poll().unwrap().unwrap().check().unwrap();
     }
-    // The indices that were taken back are used again.
+    // The slots that were taken back are used again.
     pair.post_write(small(&stage.domain), &region.remote()).unwrap();
     stage.fabric.run();
     assert_eq!(all(&mut poller).len(), 1);
@@ -173,7 +173,7 @@ fn a_refused_post_never_keeps_the_buffer() {
         panic!("refused")
     };
     buffer.write(b"still").unwrap();
-    // A read that was refused has brought nothing.
+    // A refused read has not filled its buffer.
     let region = stage.domain.register::<RemoteRead, _>(vec![0_u64; 1]).unwrap();
     fabric.inject(fails(Verb::PostSend));
     let Err(PostError::Refused { request: buffer, .. }) = stage.left.post_read(buffer, &region.remote()) else {
@@ -202,7 +202,7 @@ fn an_uncertain_send_never_comes_back_before_the_device_is_done_with_it() {
     let PostError::Uncertain { id, .. } = error else { panic!("{error}") };
     assert_eq!(stage.left.sends_in_flight(), 1);
     assert!(matches!(stage.left.post_send(small(&stage.domain)), Err(PostError::Broken { first_failure: None, .. })));
-    // Moved by nobody here, the kept request runs with the next transition, as on soft-RoCE.
+    // Nothing has moved the kept request so far. It runs with the next transition, as on soft-RoCE.
     let left = stage.left.into_sqd().unwrap().into_error().unwrap();
     let out = stage.fabric.run();
     let completions = all(&mut stage.poller);
@@ -249,7 +249,8 @@ fn an_uncertain_batch_never_gives_its_buffers_back() {
     assert!(reset.into_init(&stage.port).is_ok(), "and the pair lives on");
 }
 
-/// What broke a pair stands beside its depth: it takes nothing more by any way, and all of its depth once it is reset.
+/// The record that a pair is broken is stored next to its depth. A broken pair takes no request in any way of posting;
+/// after a reset it takes its full depth.
 #[test]
 fn a_pair_that_broke_never_takes_a_request_by_any_way() {
     let stage = stage!();

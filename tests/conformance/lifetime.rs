@@ -3,25 +3,28 @@
 use crate::{message, next};
 use support::{PATIENCE, eventually};
 
-/// A child that touches what its parent has changes nothing for the parent. What it gets itself nobody promises.
+/// A child process that uses its parent's objects changes nothing for the parent. The results in the child are not
+/// specified.
 #[test]
 fn c146_a_child_that_uses_a_pair_leaves_the_parent_alone() {
     let mut link = link!(4);
     let receive = link.right.post_receive(link.domain.buffer(16).unwrap()).unwrap();
     let sent = message(&link.domain, b"of the parent");
-    // SAFETY: the child calls what it shall not, and ends without unwinding or running destructors.
+    // SAFETY: the child makes calls that are not allowed after a fork. It ends without unwinding and without
+    // destructors, and an alarm ends it if it hangs.
     let child = unsafe { libc::fork() };
     assert!(child >= 0);
     if child == 0 {
-        // SAFETY: a lock that another thread held at the fork stays locked here; then this ends it.
+        // SAFETY: `alarm` touches no memory. It ends the child if a call hangs on a lock that another thread held at
+        // the fork.
         unsafe { libc::alarm(2) };
         let _ = link.left.query_state();
         let _ = link.domain.context().attributes();
-        // SAFETY: ends the child.
+        // SAFETY: `_exit` only ends the child.
         unsafe { libc::_exit(0) };
     }
     let mut status = 0;
-    // SAFETY: our child, and room for its status.
+    // SAFETY: the child is our own, and `status` may be written.
     let ended = || unsafe { libc::waitpid(child, &mut status, libc::WNOHANG) } == child;
     assert!(eventually(ended), "the child ends");
     link.left.post_send(sent).unwrap();

@@ -1,4 +1,4 @@
-//! Limits, and what names a port.
+//! Limits, and the attributes that name a port.
 
 use interlock::device::GidKind;
 use interlock::error::CreateError;
@@ -7,7 +7,7 @@ use interlock::shared::SharedLimits;
 use interlock::{Limits, PostError, RemoteWrite};
 use std::net::IpAddr;
 
-/// What was asked for is there, and is what the library goes by, however much more the device has.
+/// A queue takes as many requests as were asked for, even if the device has room for more.
 #[test]
 fn c168_as_many_requests_as_asked_and_no_more() {
     let domain = domain!();
@@ -32,7 +32,7 @@ fn c168_as_many_requests_as_asked_and_no_more() {
     }
 }
 
-/// One more than the device has is refused, of each kind.
+/// A request for one more than the device has is refused, for each kind of limit.
 #[test]
 fn c169_more_than_the_device_has_is_refused() {
     let domain = domain!();
@@ -56,7 +56,7 @@ fn c169_more_than_the_device_has_is_refused() {
     assert!(domain.shared_receive_queue(&SharedLimits { receives: most + 1, grows_to: 0 }).is_err());
 }
 
-/// A GID is found by its address and kind; where there is none, the error lists those that there are.
+/// A GID is found by its address and kind. If it is missing, the error lists the GIDs of the port.
 #[test]
 fn c172_a_gid_is_found_by_what_it_is() {
     let context = support::context();

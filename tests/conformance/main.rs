@@ -1,14 +1,15 @@
-//! What the specification says of verbs, case by case: those of docs/conformance.md that no other test shows. The
-//! number of the case is in front. On the soft device, or on the one that `INTERLOCK_DEVICE` names, by the same code.
+//! The cases of docs/conformance.md that no other test shows: what the specification says of verbs. Each test name
+//! begins with the number of its case. The same code runs on the soft device, or on the device that `INTERLOCK_DEVICE`
+//! names.
 
-/// A domain on the device to test on.
+/// Makes a domain on the device under test.
 macro_rules! domain {
     () => {{
         interlock::domain! { struct Test; }
         support::context().named_domain(Test).unwrap()
     }};
 }
-/// Two connected pairs on the device to test on.
+/// Makes two connected pairs on the device under test.
 macro_rules! link {
     ($depth:expr) => {
         crate::Link::new(domain!(), $depth)
@@ -33,10 +34,10 @@ use interlock::attributes::{PeerPath, RtrAttributes, RtsAttributes};
 use interlock::number::{Psn, RnrTimer};
 use support::{Link, failure, message, next};
 
-/// Long enough for what does not come.
+/// How long a test waits for something that must not happen.
 const WHILE: std::time::Duration = std::time::Duration::from_millis(100);
 
-/// To Ready To Receive from `peer`.
+/// Attributes of Ready To Receive with `peer` as the sender.
 fn from(peer: &Endpoint) -> RtrAttributes {
     RtrAttributes {
         path: PeerPath::to(peer.gid().unwrap()),
@@ -48,7 +49,7 @@ fn from(peer: &Endpoint) -> RtrAttributes {
     }
 }
 
-/// To Ready To Send, `psn` first.
+/// Attributes of Ready To Send with `psn` as the first packet number.
 fn sending(psn: Psn) -> RtsAttributes {
     RtsAttributes {
         send_psn: psn,

@@ -7,7 +7,7 @@ use interlock::memory::BufferList;
 use interlock::{Limits, PostError, RemoteAtomic, RemoteRead, RemoteWrite, Work, WorkRequest};
 use support::{Link, PATIENCE, deviates, unless_refused};
 
-/// The result of an atomic takes 8 bytes, no more and no less.
+/// An atomic needs a buffer of exactly 8 bytes for its result.
 #[test]
 fn c056_an_atomic_answers_in_eight_bytes() {
     let mut link = link!(4);
@@ -25,7 +25,7 @@ fn c056_an_atomic_answers_in_eight_bytes() {
     assert_eq!(buffer[8..], [0xaa; 16], "beyond the answer");
 }
 
-/// Nothing is sent into no memory at all.
+/// A message of no bytes needs no memory.
 #[test]
 fn c057_an_empty_message_needs_no_memory() {
     let limits = Limits { elements: 2, ..Limits::default() };
@@ -41,7 +41,8 @@ fn c057_an_empty_message_needs_no_memory() {
     }
 }
 
-/// A fenced send starts only when the read before it is done: its message is never there before the data.
+/// A fenced send starts only after the read before it is done, so its message never arrives before the data of the
+/// read.
 #[test]
 fn c062_a_fenced_send_waits_for_the_read_before_it() {
     const LEN: usize = 256 * 1024;
@@ -53,7 +54,7 @@ fn c062_a_fenced_send_waits_for_the_read_before_it() {
         link.right.post_receive(link.domain.buffer(8).unwrap()).unwrap();
         link.left.post_read(buffer, &region.remote()).unwrap();
         link.left.post(WorkRequest::send(message(&link.domain, b"done")).fenced()).unwrap();
-        // One completion queue serves both sides, so that its order is the order of events.
+        // One completion queue serves both sides, so its order is the order of events.
         let Work::Read(read) = next(&mut link.poller).work() else { panic!("the read comes first") };
         assert!(read[..] == vec![round; LEN][..]);
         let received = (0..2).filter_map(|_| next(&mut link.poller).received()).count();
@@ -62,8 +63,8 @@ fn c062_a_fenced_send_waits_for_the_read_before_it() {
     }
 }
 
-/// A fenced send waits for the reads before it, not for one after it. On soft-RoCE it does when it has to be sent
-/// again, and that read waits for it: Error is the way out.
+/// A fenced send waits for the reads before it, but not for a later read. On soft-RoCE, a fenced send that is retried
+/// does wait for the later read, which in turn waits for the send; only Error ends that.
 #[test]
 fn c062_a_fenced_send_does_not_wait_for_the_read_after_it() {
     let mut link = link!(4);
@@ -76,7 +77,7 @@ fn c062_a_fenced_send_does_not_wait_for_the_read_after_it() {
     link.left.post(WorkRequest::send(message(&link.domain, b"late")).fenced()).unwrap();
     read(&mut link);
     assert!(matches!(next(&mut link.poller).work(), Work::Read(_)));
-    // It is refused for want of a receive, perhaps several times.
+    // The peer answers receiver-not-ready, perhaps several times.
     std::thread::sleep(WHILE);
     link.right.post_receive(link.domain.buffer(8).unwrap()).unwrap();
     if deviates("C062") {
@@ -90,12 +91,12 @@ fn c062_a_fenced_send_does_not_wait_for_the_read_after_it() {
     }
 }
 
-/// A pair that was reset with a read under way fences in its next life as in its first.
+/// A pair that was reset during a read obeys a fence in its next life as it did in its first.
 #[test]
 fn c017_c062_a_pair_that_was_reset_fences_again() {
     let Link { domain, port, mut poller, mut left, right, .. } = link!(4);
     let region = domain.register::<RemoteRead, _>(vec![7_u64; 8]).unwrap();
-    // Nobody answers the read.
+    // The peer is in Reset, so nobody answers the reads.
     let right = right.into_reset().unwrap();
     for _ in 0..2 {
         left.post_read(domain.buffer(64).unwrap(), &region.remote()).unwrap();
@@ -118,7 +119,7 @@ fn c017_c062_a_pair_that_was_reset_fences_again() {
     assert_eq!(received, 1);
 }
 
-/// A bad request in a list comes back by itself: the one before it runs, and none comes after it.
+/// A bad request in a list comes back by itself. The requests before it run, and none after it does.
 #[test]
 fn c066_a_list_stops_at_its_bad_request() {
     let mut link = link!(4);
@@ -146,7 +147,7 @@ fn c066_a_list_stops_at_its_bad_request() {
     );
 }
 
-/// An immediate is there if it was sent, and only then.
+/// A completion has an immediate if and only if the immediate was sent.
 #[test]
 fn c122_an_immediate_is_there_if_it_was_sent() {
     let mut link = link!(4);

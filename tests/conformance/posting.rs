@@ -1,11 +1,11 @@
-//! Posting in each state, and what becomes of it.
+//! Posting in each state, and the fate of the requests.
 
 use crate::{WHILE, failure, from, message, next};
 use interlock::state::DeviceState;
 use interlock::{Limits, RemoteWrite, Status, WorkRequest};
 use support::{PATIENCE, eventually};
 
-/// A receive of Init takes a message while its pair is still in Ready To Receive.
+/// A receive that was posted in Init takes a message while its pair is still in Ready To Receive.
 #[test]
 fn c033_a_receive_is_served_before_ready_to_send() {
     let domain = domain!();
@@ -25,7 +25,7 @@ fn c033_a_receive_is_served_before_ready_to_send() {
     assert_eq!(right.query_state().unwrap(), DeviceState::ReadyToReceive);
 }
 
-/// Receives are flushed in the order of posting, without anything more.
+/// Error alone flushes the receives, in posting order.
 #[test]
 fn c036_error_flushes_receives_in_order() {
     let mut link = link!(4);
@@ -37,7 +37,7 @@ fn c036_error_flushes_receives_in_order() {
     }
 }
 
-/// An unsignalled send that has succeeded is not flushed, so nothing tells of it but a later request.
+/// An unsignalled send that has succeeded is not flushed. Only the completion of a later request reports it.
 #[test]
 fn c037_error_does_not_flush_what_has_succeeded() {
     let mut link = link!(4);
@@ -45,7 +45,7 @@ fn c037_error_does_not_flush_what_has_succeeded() {
     let request = WorkRequest::write(message(&link.domain, &[7; 8]), &region.remote()).unsignalled();
     let id = link.left.post(request).unwrap();
     assert!(eventually(|| region.load(0).unwrap() != 0));
-    // Its acknowledgement is on the way.
+    // Wait until the acknowledgement of the send has arrived.
     std::thread::sleep(WHILE);
     let mut left = link.left.into_error().unwrap();
     assert!(link.poller.wait_for(WHILE).unwrap().is_none(), "no completion");
@@ -54,7 +54,7 @@ fn c037_error_does_not_flush_what_has_succeeded() {
     assert_eq!((written, left.sends_in_flight()), (vec![id], 0));
 }
 
-/// Each send that is flushed makes a completion, signalled or not.
+/// Every flushed send makes a completion, signalled or not.
 #[test]
 fn c037_error_flushes_unsignalled_sends_too() {
     let mut link = link!(8);

@@ -1,4 +1,4 @@
-//! What a peer may not do. Its records of granted memory are bytes, so they can say anything.
+//! What a peer may not do. A peer's record of granted memory is plain bytes, so it can claim anything.
 
 use crate::{failure, from, message, next, sending};
 use interlock::access::Exposed;
@@ -11,7 +11,7 @@ use interlock::{
 use std::time::{Duration, Instant};
 use support::{Link, PATIENCE, deviates, eventually};
 
-/// The record of `region` with byte `at` changed.
+/// Returns the record of `region` with byte `at` changed.
 fn forged<A: Exposed, B: Exposed>(
     region: &RemoteRegion<A>,
     at: usize,
@@ -22,15 +22,15 @@ fn forged<A: Exposed, B: Exposed>(
     RemoteRegion::from_bytes(&record).unwrap()
 }
 
-/// Where the rights of a record are, the lowest byte of its key and of its length.
+/// Offsets in a record: the rights, the lowest byte of the key, and the lowest byte of the length.
 const RIGHTS: usize = 3;
 const KEY: usize = 7;
 const LENGTH: usize = 23;
-/// All rights, as a record says them.
+/// All rights in the encoding of a record.
 const ALL: u8 = 0b1110;
 
-/// The write to `target` fails as the peer's memory is not to be reached so; the peer's pair breaks, and its receive is
-/// flushed.
+/// Checks that the write to `target` fails with a remote access error, that the peer's pair breaks, and that the peer's
+/// receive is flushed.
 fn is_refused<B: Brand>(link: &mut Link<B>, len: usize, target: &RemoteRegion<RemoteWrite>) {
     let receive = link.right.post_receive(link.domain.buffer(8).unwrap()).unwrap();
     let write = link.left.post_write(message(&link.domain, &vec![0xff; len]), target).unwrap();
@@ -90,7 +90,7 @@ fn c104_memory_to_write_takes_no_atomics() {
     assert_eq!(region.load(0).unwrap(), 5);
 }
 
-/// The pair's own rights count besides those of the memory. Devices refuse with one of two statuses.
+/// A peer needs the rights of the pair as well as those of the memory. Devices refuse with one of two statuses.
 #[test]
 fn c101_c102_a_pair_permits_only_what_it_was_given() {
     for reads in [false, true] {
@@ -147,7 +147,8 @@ fn c109_a_receive_that_comes_a_second_late_is_waited_for() {
     assert_eq!(&received[..], b"patient");
 }
 
-/// 4 times 67 ms, which a device may take up to four times as long for; the upper limit is generous to a busy machine.
+/// The device tries 4 times for 67 ms each, and may take up to four times as long. The upper limit leaves time for a
+/// busy machine.
 #[test]
 fn c110_a_peer_that_is_gone_is_given_up_in_time() {
     let attr = ConnectAttributes {
@@ -164,7 +165,7 @@ fn c110_a_peer_that_is_gone_is_given_up_in_time() {
     assert!(took >= Duration::from_millis(200) && took < PATIENCE / 6, "{took:?}");
 }
 
-/// What the one sends first is not what the other expects first.
+/// One side sends with another first packet number than the other side expects.
 #[test]
 fn c111_packet_numbers_that_do_not_match_are_given_up() {
     let domain = domain!();

@@ -2,7 +2,7 @@
 
 use interlock::{LocalRead, LocalWrite, RemoteRead};
 
-/// No rights at all, and the peer's right to read alone.
+/// Memory without any rights, and memory with only the peer's right to read.
 #[test]
 fn c071_memory_needs_no_right_to_be_written() {
     let domain = domain!();
@@ -12,7 +12,7 @@ fn c071_memory_needs_no_right_to_be_written() {
     assert_eq!((nothing.deregister().unwrap().len(), to_read.deregister().unwrap()), (100, vec![3; 100]));
 }
 
-/// No bytes are no region.
+/// An empty region is refused.
 #[test]
 fn c072_no_bytes_are_not_registered() {
     let domain = domain!();

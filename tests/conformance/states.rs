@@ -7,7 +7,7 @@ use interlock::state::DeviceState;
 use interlock::{Limits, PostError, RemoteWrite, Status};
 use support::{Link, PATIENCE, deviates, eventually};
 
-/// Step by step, and each time the device says the same as the type.
+/// The pair goes up step by step, and each time the device reports the state of the type.
 #[test]
 fn c001_c002_c007_c012_a_pair_goes_up_by_single_steps() {
     let domain = domain!();
@@ -28,7 +28,7 @@ fn c001_c002_c007_c012_a_pair_goes_up_by_single_steps() {
     assert_eq!(&received[..], b"up");
 }
 
-/// An unreliable datagram pair needs no address to receive from.
+/// A datagram pair needs no peer address to receive.
 #[test]
 fn c010_a_datagram_pair_goes_up_without_a_peer() {
     let domain = domain!();
@@ -41,8 +41,8 @@ fn c010_a_datagram_pair_goes_up_without_a_peer() {
     assert_eq!(pair.query_state().unwrap(), DeviceState::ReadyToSend);
 }
 
-/// A send queue of which each place was used drains as a new one does. On soft-RoCE it never does: Error is the way
-/// out.
+/// A send queue whose every slot has been used drains as a new one does. On soft-RoCE it never drains; only Error ends
+/// that.
 #[test]
 fn c015_a_send_queue_that_went_round_drains() {
     let Link { domain, mut poller, mut left, right: _right, .. } = link!(4);
@@ -63,7 +63,7 @@ fn c015_a_send_queue_that_went_round_drains() {
     }
 }
 
-/// From each state to Reset, and up again from there.
+/// Every state can go to Reset, and up again from there.
 #[test]
 fn c018_every_state_goes_to_reset() {
     let domain = domain!();
@@ -99,7 +99,7 @@ fn c018_every_state_goes_to_reset() {
     }
 }
 
-/// The peer's forbidden write takes a pair to Error that is still ready to send by its type.
+/// A forbidden write of the peer takes a pair to Error while its type still says Ready To Send.
 #[test]
 fn c021_a_pair_that_the_device_broke_posts_and_is_flushed() {
     let mut link = link!(4);
@@ -118,7 +118,7 @@ fn c021_a_pair_that_the_device_broke_posts_and_is_flushed() {
     assert!(matches!(refused, PostError::Broken { first_failure: None, .. }), "{refused}");
 }
 
-/// Both ways at once.
+/// Both pairs send at once.
 #[test]
 fn c028_two_pairs_of_one_process_send_to_each_other() {
     let mut link = link!(4);

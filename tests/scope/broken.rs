@@ -1,4 +1,4 @@
-//! What breaks the pair, and how it comes back: requests that fail or are cut off, on devices that stand still too.
+//! Failures that break the pair, and how it recovers. Requests fail or are cut off, also on devices that do not move.
 
 use crate::{SHORT, Wire, always, broken};
 use interlock::attributes::ConnectAttributes;
@@ -109,7 +109,7 @@ fn a_peer_that_is_silent_costs_the_time_of_the_scope_and_the_connection() {
     let bytes = [1_u8; 8];
     let ended = wire.exclusive.scope(SHORT, |scope| drop(scope.post_send(scope.lend(&bytes).unwrap()).unwrap()));
     assert_eq!(broken(ended), ("Errored", 1, None));
-    // One that gives up earlier says so.
+    // A pair with fewer retries reports that it gave up.
     let attributes = ConnectAttributes { retry_count: RetryCount::new(0).unwrap(), ..ConnectAttributes::default() };
     let mut wire = Wire::with(wire.domain, &attributes);
     let ended = wire.exclusive.scope(PATIENCE, |scope| {
@@ -131,9 +131,8 @@ fn a_flush_that_comes_late_is_waited_for() {
     assert_eq!(broken(ended), ("Errored", 1, None));
 }
 
-/// Posts a send, a receive and a read, on a fabric that does not move by itself; then `faults`, then the end of the
-/// scope. Afterwards the memory is changed, and what the device then does must not be seen. Says the state of the pair,
-/// and whether the poller is still there.
+/// Posts a send, a receive and a read on a manual fabric, injects `faults`, and ends the scope. Then changes the memory
+/// and runs the device, which must not touch it. Returns the state of the pair, and whether the poller still exists.
 fn cut_off_on_a_device_that_stands_still(faults: &[Fault]) -> (&'static str, bool) {
     let fabric = Fabric::manual();
     let context = Context::open_on(&fabric, "dev0").unwrap();
@@ -218,6 +217,6 @@ fn a_post_that_may_be_queued_keeps_the_memory_until_the_pair_is_flushed() {
         assert!(matches!(error, PostError::Uncertain { .. }), "{error:?}");
     });
     assert_eq!(broken(ended), ("Errored", 1, None));
-    // Nothing of it comes out later.
+    // No completion of the scope appears later.
     assert!(wire.exclusive.poll().unwrap().is_none());
 }

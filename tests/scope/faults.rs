@@ -1,5 +1,5 @@
-//! Devices that refuse something, let go late, or fail with nothing to hold on to: the memory comes back, or is leaked
-//! with its domain.
+//! Devices that refuse a verb, release memory late, or fail with nothing left to release it. The memory comes back, or
+//! leaks together with its domain.
 
 use crate::{DEPTH, SHORT, Wire, always, broken};
 use interlock::error::{NamedDomainError, RegisterFailure};

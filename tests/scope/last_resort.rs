@@ -1,5 +1,5 @@
-//! The last resort: where a device lets go of nothing, or peers still reach the memory, the process ends. Each test
-//! runs itself as another one.
+//! The last resort: if a device releases nothing, or if peers can still reach the memory, the process aborts. Each test
+//! runs itself again as a child process.
 
 use crate::{SHORT, always};
 use interlock::RemoteWrite;
@@ -9,8 +9,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::Command;
 use std::time::Duration;
 
-/// Runs the test `name` of this program again, as another process, which must abort with `message`. Says whether this
-/// is that process.
+/// Runs the test `name` again as a child process, which must abort with `message`. Returns whether this process is the
+/// child.
 fn is_to_abort(name: &str, message: &str) -> bool {
     const ABORTS: &str = "INTERLOCK_TEST_ABORTS";
     if env::var_os(ABORTS).is_some_and(|which| which == name) {

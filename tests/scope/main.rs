@@ -1,7 +1,7 @@
-//! Borrowed memory: what scopes do on whichever device there is, and that nothing breaks them. Each attack is named as
-//! what never happens, or as what happens instead.
+//! Borrowed memory: what scopes do on any device, and that nothing breaks them. Each attack is named after what never
+//! happens, or after what happens instead.
 
-/// A fabric, and a wire between two pairs of its only device.
+/// Makes a wire between two pairs of the only device of a fabric.
 macro_rules! wire {
     ($fabric:expr) => {{
         interlock::domain! { struct Test; }
@@ -34,7 +34,7 @@ use support::PATIENCE;
 const SHORT: Duration = Duration::from_millis(50);
 const DEPTH: u32 = 4;
 
-/// A pair for scopes, and its peer, which completes elsewhere.
+/// A pair for scopes and its peer, which has another completion queue.
 struct Wire<B> {
     domain: ProtectionDomain<B>,
     port: Port,
@@ -73,7 +73,7 @@ impl<B: Brand> Wire<B> {
         self.peer.post_send(buffer).unwrap();
     }
 
-    /// The next message that the peer received.
+    /// Returns the next message that the peer received.
     fn peer_received(&mut self) -> Vec<u8> {
         loop {
             if let Some(buffer) = self.peers_poller.wait(PATIENCE).unwrap().check().unwrap().received() {
@@ -87,7 +87,7 @@ fn always(verb: Verb, errno: i32) -> Fault {
     Fault::VerbFails { verb, after: 0, count: u32::MAX, errno }
 }
 
-/// The state and the number of requests that were cut off.
+/// Returns the state, the number of requests that were cut off, and the first failure.
 fn broken<R>(ended: Result<R, ScopeError<R>>) -> (&'static str, u32, Option<Status>) {
     match ended {
         Err(ScopeError::Broken { state, cut_off, first_failure, .. }) => (state, cut_off, first_failure),

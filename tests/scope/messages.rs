@@ -1,4 +1,4 @@
-//! What scopes are for: memory of the caller in messages, whole and in parts, beside what is owned and in scopes of
+//! What scopes are for: messages in the caller's memory, whole and in parts, next to owned buffers and inside scopes of
 //! other pairs.
 
 use crate::Wire;
@@ -154,7 +154,7 @@ fn parts_of_one_lend_are_in_flight_apart() {
             assert_eq!((left.len(), left.capacity(), right.capacity()), (3, 16, 16));
             let (left, right) = (scope.post_receive(left).unwrap(), scope.post_receive(right).unwrap());
             assert_ne!(left.id(), right.id());
-            // In the order that one likes.
+            // Tickets can be waited for in any order.
             let right = scope.wait(right).unwrap().memory;
             let left = scope.wait(left).unwrap().memory;
             assert!(left.split_at(16).is_err());
@@ -224,7 +224,7 @@ fn scopes_of_two_pairs_nest() {
     wire.exclusive
         .scope(PATIENCE, |outer| {
             let received = outer.wait(outer.post_receive(outer.lend_mut(&mut buffer)?)?)?.memory;
-            // What came is lent on, while it is still registered here.
+            // The received bytes are lent again while they are still registered here.
             let sent = other.exclusive.scope(PATIENCE, |inner| {
                 inner.wait(inner.post_send(inner.lend(&received[..])?)?)?;
                 Ok::<_, InScopeError>(())
@@ -253,7 +253,7 @@ fn lent_memory_is_filled_by_other_threads() {
     assert_eq!(wire.peer_received(), [4; 64]);
 }
 
-/// Types of functions that a program would write.
+/// Signatures that a program would write.
 #[allow(dead_code, reason = "needs only compile")]
 fn scopes_are_passed_on<'scope, B: Brand>(
     scope: &'scope Scope<'scope, '_, B>,
@@ -272,7 +272,7 @@ fn memory_longer_than_a_message_is_sent_in_slices() {
     }
     let (_fabric, mut wire) = wire!(Fabric::new());
     wire.peer_posts_receive(8);
-    // Never touched, so never there.
+    // Nothing touches this memory, so it takes no pages.
     let bytes = vec![0_u8; interlock::memory::MAX_MESSAGE_BYTES + 8];
     wire.exclusive
         .scope(PATIENCE, |scope| {
@@ -286,7 +286,7 @@ fn memory_longer_than_a_message_is_sent_in_slices() {
     assert_eq!(wire.peer_received(), [0; 8]);
 }
 
-/// For the numbers in the documentation.
+/// Prints the numbers in the documentation.
 #[test]
 #[ignore = "prints what a scope and a lend cost; run it in a release build"]
 fn what_lending_costs() {

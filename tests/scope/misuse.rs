@@ -1,4 +1,4 @@
-//! Attacks: closures that panic, handles that are forgotten or swapped, and pollers that serve others.
+//! Attacks: closures that panic, handles that are forgotten or swapped, and pollers that serve other pairs.
 
 use crate::{DEPTH, SHORT, Wire, broken};
 use interlock::error::WaitError;
@@ -69,7 +69,7 @@ fn forgotten_tickets_keep_places_until_the_scope_ends() {
                     let ticket = scope.post_write(lent.clone(), &remote)?;
                     let id = ticket.id();
                     mem::forget(ticket);
-                    // Another one is waited for, so that there is room in the queue.
+                    // Wait for another ticket, so that the queue has room.
                     let Ok(next) = scope.post_write(lent.clone(), &remote) else { return Ok(()) };
                     assert_ne!(next.id(), id);
                     scope.wait(next)?;
@@ -81,7 +81,7 @@ fn forgotten_tickets_keep_places_until_the_scope_ends() {
             .unwrap()
             .unwrap();
     }
-    // Those that are dropped take none.
+    // Dropped tickets keep no results.
     wire.exclusive
         .scope(PATIENCE, |scope| {
             let mut lent = scope.lend(&bytes)?;
@@ -126,26 +126,26 @@ fn a_poller_that_serves_others_makes_no_exclusive() {
         pair.connect(&myself).unwrap()
     };
     let pair = connected(&wire, wire.domain.reliable(&queue, &limits).unwrap());
-    // The queue's handle makes other pairs.
+    // The handle of the queue can make other pairs.
     let error = Exclusive::new(pair, poller).unwrap_err();
     assert_eq!(error.reason, SharedQueue::Shared { others: 1 });
-    // Another pair is there already.
+    // Another pair already uses the queue.
     let other = wire.domain.reliable(&queue, &limits).unwrap();
     drop(queue);
     let error = Exclusive::new(error.queue_pair, error.poller).unwrap_err();
     assert_eq!(error.reason, SharedQueue::Shared { others: 2 });
-    // One that was forgotten still is.
+    // A forgotten pair still uses the queue.
     mem::forget(other);
     let error = Exclusive::new(error.queue_pair, error.poller).unwrap_err();
     assert_eq!(error.reason, SharedQueue::Shared { others: 2 });
     assert!(error.to_string().contains("2 other handles"), "{error}");
-    // The poller of another pair.
+    // The poller belongs to another pair's queue.
     let parts = wire.exclusive.into_parts();
     let AnyQueuePair::ReadyToSend(mine) = parts.queue_pair else { panic!("is connected") };
     let swapped = Exclusive::new(mine, error.poller).unwrap_err();
     assert_eq!(swapped.reason, SharedQueue::OtherQueue);
     wire.exclusive = Exclusive::new(swapped.queue_pair, parts.poller.unwrap()).unwrap();
-    // Sends here, receives there.
+    // The pair completes its sends on one queue and its receives on another.
     let (one, one_poller) = wire.domain.completion_queue(8).unwrap();
     let (two, _two_poller) = wire.domain.completion_queue(8).unwrap();
     let pair = connected(&wire, wire.domain.reliable_on(&one, &two, &limits).unwrap());

@@ -1,5 +1,5 @@
-//! Memory of the caller and memory of peers: what is written, read and changed there, and what peers may reach here
-//! while a scope lasts.
+//! The caller's memory and peers' memory: writes, reads and atomics to a peer, and what peers may reach here during a
+//! scope.
 
 use interlock::access::ZeroBased;
 use interlock::error::{RegisterFailure, RequestFlaw};
@@ -119,7 +119,7 @@ fn memory_that_peers_read_only_may_be_looked_at() {
 #[test]
 fn memory_granted_from_zero_on_is_reached_by_offsets() {
     let mut wire = wire!();
-    // Whole pages: of 64 kB at most.
+    // The lent memory must be whole pages, of at most 64 kB each.
     let mut words = vec![0_u64; 3 * 8192];
     let at = (0..8192).find(|&at| words[at..].as_ptr().addr().is_multiple_of(65_536)).unwrap();
     let (peer, domain, poller) = (&mut wire.peer, &wire.domain, &mut wire.peers_poller);

@@ -8,7 +8,7 @@ fn unify(context: &Context) {
         context.with_domain(|other| {
             let (mut pair, buffer) = (ready(&one), other.buffer(64));
             if context.name().is_empty() {
-                // Nothing after the loop runs, so its constraints are not looked at: nor may they help below.
+                // Borrow checking skips the code after the loop. This call must not make the brands equal below.
                 loop {}
                 #[allow(unreachable_code)]
                 same(&one, &other);

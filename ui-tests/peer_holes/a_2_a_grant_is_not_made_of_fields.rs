@@ -1,4 +1,4 @@
-//! Hole A-2: a grant with public fields, made up.
+//! Hole A-2: a grant with public fields, which any program can make up.
 //! Error: E0451
 
 use interlock::{RemoteRegion, RemoteWrite};

@@ -1,4 +1,4 @@
-//! Hole A-3: local memory of another device or domain, accepted.
+//! Hole A-3: local memory of another device or domain is accepted.
 //! Error: E0308
 
 use interlock::{Buffer, QueuePair, RemoteRead, RemoteRegion};

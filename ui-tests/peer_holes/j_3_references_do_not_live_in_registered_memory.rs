@@ -1,4 +1,4 @@
-//! Hole J-3: references in memory that a peer writes, so that a peer makes up a pointer.
+//! Hole J-3: references inside memory that a peer writes, so the peer can forge a pointer.
 //! Error: E0277
 
 use interlock::{Brand, ProtectionDomain, RemoteAll};

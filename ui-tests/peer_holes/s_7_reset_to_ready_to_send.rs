@@ -1,4 +1,4 @@
-//! Hole S-7: from Reset to Ready To Send at once.
+//! Hole S-7: a transition from Reset directly to Ready To Send.
 //! Error: E0277
 
 use interlock::{Brand, QueuePair, Reset};

@@ -1,20 +1,20 @@
-//! What callgrind writes, as far as it is needed: who called whom, how often, and what that cost.
+//! Reads the call edges of a callgrind profile: caller, callee, number of calls and their cost.
 //!
-//! <https://valgrind.org/docs/manual/cl-format.html>, without compression of names and positions.
+//! The format is <https://valgrind.org/docs/manual/cl-format.html>, without compression of names and positions.
 
 use std::error::Error;
 
-/// Calls of one function by another.
+/// The calls of one function by another.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Edge<'f> {
     pub caller: &'f str,
     pub callee: &'f str,
     pub calls: i64,
-    /// Instructions of these calls, with all that they called.
+    /// The instructions of these calls, including all that the callee calls.
     pub cost: i64,
 }
 
-/// The call edges of a profile that has instructions as its only event.
+/// Returns the call edges of a profile that counts only instructions.
 pub fn edges(profile: &str) -> Result<Vec<Edge<'_>>, Box<dyn Error>> {
     if !profile.lines().any(|line| line.trim_end() == "events: Ir") {
         return Err("callgrind counted something else than instructions".into());
@@ -28,7 +28,7 @@ pub fn edges(profile: &str) -> Result<Vec<Edge<'_>>, Box<dyn Error>> {
             callee = name;
         } else if let Some(count) = line.strip_prefix("calls=") {
             let calls = count.split(' ').next().unwrap_or_default().parse()?;
-            // The line after it: where the call is, and what it cost.
+            // The next line has the position of the call and its cost.
             let cost = lines.next().and_then(|line| line.split(' ').next_back()).ok_or("a profile that is cut off")?;
             edges.push(Edge { caller, callee, calls, cost: cost.parse()? });
         }

@@ -1,4 +1,4 @@
-//! Instructions per request, against the limits.
+//! Counts the instructions per request and compares them with the limits.
 
 use crate::callgrind::{Edge, edges};
 use crate::limits::{WORKLOADS, Workload};
@@ -7,16 +7,17 @@ use std::error::Error;
 use std::ops::Sub;
 use std::process::{Command, Stdio};
 
-/// Where the device begins.
+/// Functions whose names begin with one of these belong to the device.
 const DEVICE: [&str; 2] = ["interlock::provider::soft::data_path::", "interlock::provider::soft::polling::"];
-/// Two numbers of iterations; in the difference of what they cost there is no set-up.
+/// Each workload runs with both numbers of iterations. The difference of the costs contains no set-up.
 const ITERATIONS: (u32, u32) = (100, 300);
 
-/// What a run of a workload cost.
+/// The cost of one run of a workload.
 struct Cost {
-    /// Instructions of the loop without those of the device. Below 0 where set-up calls the device more often.
+    /// The instructions of the loop without those of the device. It can be below 0, because the set-up's calls to the
+    /// device are also taken off.
     net: i64,
-    /// Calls into the device.
+    /// The number of calls into the device.
     device_calls: i64,
 }
 
@@ -69,7 +70,7 @@ fn measure(name: &str, iterations: u32) -> Result<Cost, Box<dyn Error>> {
     if !output.status.success() {
         return Err(format!("valgrind on {name}: {}", String::from_utf8_lossy(&output.stderr)).into());
     }
-    // The same loop on another queue.
+    // An `_extended` workload runs the same loop on another kind of queue.
     cost(&edges(&text?)?, &format!("workloads::{}", name.trim_end_matches("_extended")))
 }
 
@@ -79,7 +80,7 @@ fn cost(edges: &[Edge<'_>], workload: &str) -> Result<Cost, Box<dyn Error>> {
         if edge.callee == workload {
             whole += edge.cost;
         }
-        // Those of the set-up are among them, the same in both runs.
+        // This includes the calls of the set-up, which are the same in both runs.
         let is_device = |function: &str| DEVICE.iter().any(|device| function.starts_with(device));
         if is_device(edge.callee) && !is_device(edge.caller) {
             device += edge.cost;

@@ -1,14 +1,14 @@
-//! What is allowed: the one place to edit.
+//! The limits. This is the only file to edit when a limit changes.
 
-/// What is counted.
+/// A workload whose instructions are counted.
 pub struct Workload {
     pub name: &'static str,
-    /// One iteration of its loop.
+    /// One iteration of the loop.
     pub what: &'static str,
-    /// Requests in one iteration.
+    /// The number of requests in one iteration.
     pub requests: u32,
-    /// The most instructions per request: about a tenth above what was measured with rustc 1.95 on x86-64. Who lowers a
-    /// count lowers its limit.
+    /// The most instructions per request. It is about a tenth above the count with rustc 1.95 on x86-64. A change that
+    /// lowers the count should lower the limit.
     pub limit: f64,
 }
 
@@ -30,11 +30,11 @@ pub const WORKLOADS: [Workload; 14] = [
     Workload { name: "unsignalled", what: "32 times `post` without a batch, the last signalled, `poll_each`", requests: 32, limit: 124.0 },
 ];
 
-/// Functions of the hot path that are called through pointers.
+/// Functions of the hot path that are called through pointers only.
 pub const POINTED: [&str; 2] =
     ["interlock::inflight::extended_polling::poll", "interlock::inflight::extended_polling::poll_singly"];
 
-/// Functions off the hot path, by a part of their name, and when they run. They may allocate and lock.
+/// Functions off the hot path: a part of each name, and when the function runs. They may allocate and lock.
 pub const COLD: [(&str, &str); 15] = [
     ("poll_state::PollState::look_after_mail", "a pair was made or has gone since the last look at the device"),
     ("poll_state::PollState::resolve_unmatched", "a completion is of a pair that was made since, or of no request"),

@@ -1,4 +1,4 @@
-//! The machine code of this program, as objdump shows it.
+//! The machine code of a program, as objdump prints it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
@@ -14,24 +14,24 @@ pub struct Instruction {
     pub flow: Flow,
 }
 
-/// Where control goes.
+/// Where control goes after an instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Flow {
     /// To the next instruction.
     On,
-    /// To that address, or on.
+    /// To this address or to the next instruction.
     Branch(u64),
     Jump(u64),
-    /// Wherever a register says.
+    /// To an address in a register.
     JumpAnywhere,
-    /// And comes back.
+    /// To this address, and later back.
     Call(u64),
-    /// Through the slot at that address.
+    /// To the address in this slot, and later back.
     CallSlot(u64),
     JumpSlot(u64),
-    /// To wherever a register or other memory says.
+    /// To an address in a register or other memory, and later back.
     CallAnywhere,
-    /// Nowhere.
+    /// Nowhere: the function ends here.
     End,
 }
 
@@ -43,11 +43,11 @@ pub struct Function {
 }
 
 pub struct Listing {
-    /// By address.
+    /// The functions by address.
     pub functions: BTreeMap<u64, Function>,
-    /// Slots that the loader fills: with which symbol, or with the address of a function here.
+    /// The slots that the loader fills, each with a symbol or with the address of a function of the program.
     pub slots: BTreeMap<u64, Slot>,
-    /// Read-only data, where the tables of jumps are.
+    /// The read-only data, which contains the jump tables.
     constants: Vec<(Range<u64>, Vec<u8>)>,
 }
 
@@ -74,14 +74,14 @@ impl Listing {
         })
     }
 
-    /// The function that has this address.
+    /// Returns the function that contains this address.
     pub fn function_at(&self, address: u64) -> Option<(u64, &Function)> {
         let (start, function) = self.functions.range(..=address).next_back()?;
         function.code.contains_key(&address).then_some((*start, function))
     }
 
-    /// The instructions of a function that it comes to from its start. The others are what is done while a panic passes
-    /// through: only the unwinder knows the way there.
+    /// Returns the instructions that control can reach from the start of a function. The other instructions run only
+    /// while a panic unwinds; no jump leads to them.
     pub fn passes(&self, start: u64, function: &Function, ends: impl Fn(Flow) -> bool) -> BTreeSet<u64> {
         let (mut seen, mut to_see) = (BTreeSet::new(), vec![start]);
         to_see.extend(self.jump_targets(function));
@@ -102,8 +102,9 @@ impl Listing {
         seen
     }
 
-    /// Where the jump tables of a function point: tables of 32-bit distances from the table itself. Too much rather
-    /// than too little, since what follows a table is read too as long as it looks like one.
+    /// Returns the targets of the jump tables of a function. A table holds 32-bit distances from its own address. Its
+    /// length is unknown, so the data after it is read too, as long as it looks like an entry. That may give too many
+    /// targets but never too few.
     pub fn jump_targets(&self, function: &Function) -> Vec<u64> {
         let mut targets = Vec::new();
         if !function.code.values().any(|instruction| instruction.flow == Flow::JumpAnywhere) {
@@ -129,7 +130,7 @@ impl Listing {
     }
 }
 
-/// The address in the comment that objdump puts behind an operand relative to the program counter.
+/// Returns the address in the comment that objdump prints after an operand relative to the program counter.
 fn comment_address(text: &str, mnemonic: &str) -> Option<u64> {
     let (instruction, comment) = text.split_once('#')?;
     instruction.starts_with(mnemonic).then(|| hex(comment.split_whitespace().next()?))?

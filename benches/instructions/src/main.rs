@@ -1,12 +1,12 @@
-//! What the data path costs and what it can reach, as checks without a clock; README.md says what they mean.
+//! Checks without a clock what the data path costs and what its code can reach. README.md explains the checks.
 //!
 //! ```text
-//! instructions           both of:
-//! instructions counts    instructions per request, by valgrind, against the limits
-//! instructions code      what the machine code of each operation can reach, by objdump
+//! instructions           runs both checks
+//! instructions counts    counts instructions per request with valgrind, and compares them with the limits
+//! instructions code      finds what the machine code of each operation can reach, with objdump
 //! ```
 //!
-//! Exit status 1: a check failed. 77: a tool that one needs is missing (with `CI=true` that is a failure too).
+//! Exit status 1: a check failed. 77: a required tool is missing (with `CI=true`, that is a failure).
 #![forbid(unsafe_code)]
 
 mod callgrind;
@@ -47,12 +47,12 @@ fn run(which: Option<&str>) -> Result<Verdict, Box<dyn Error>> {
     }
 }
 
-/// A program that was built beside this one.
+/// Returns the path of a program that was built next to this one.
 fn sibling(name: &str) -> std::io::Result<PathBuf> {
     std::env::current_exe().map(|program| program.with_file_name(name))
 }
 
-/// Whether `tool` is there. In CI it must be.
+/// Whether `tool` is installed. In CI, a missing tool is an error.
 fn have(tool: &str) -> Result<bool, Box<dyn Error>> {
     let found = Command::new(tool).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
     if found.is_ok_and(|status| status.success()) {

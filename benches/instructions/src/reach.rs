@@ -1,4 +1,4 @@
-//! What the machine code of each probe can reach.
+//! Finds what the machine code of each probe can reach.
 
 use crate::listing::{Flow, Listing, Slot};
 use crate::{Verdict, have, limits, sibling};
@@ -9,10 +9,10 @@ use std::process::Command;
 
 const PANIC: &str = "panic";
 
-/// What the hot path has no business with, and by which part of their names its functions are known.
+/// The kinds of code that must not be on the hot path. Each is recognized by parts of function names.
 #[rustfmt::skip]
 const KINDS: [(&str, &[&str]); 4] = [
-    // A guard looks whether its thread panics.
+    // A mutex guard checks whether its thread is panicking.
     ("lock", &["futex", "Mutex", "pthread_mutex", "syscall", "panic_count::is_zero_slow_path"]),
     (PANIC, &[
         "core::panicking", "core::option::unwrap_failed", "core::option::expect_failed", "core::result::unwrap_failed",
@@ -28,31 +28,31 @@ const KINDS: [(&str, &[&str]); 4] = [
 ];
 
 fn kind_of(name: &str) -> Option<&'static str> {
-    // Named by what it drops; what it does is seen by looking into it.
+    // This name only says which type is dropped. The walk looks into the function instead.
     if name.starts_with("core::ptr::drop_in_place<") {
         return None;
     }
     KINDS.iter().find(|kind| kind.1.iter().any(|part| name.contains(part))).map(|kind| kind.0)
 }
 
-/// What the code of a function can reach.
+/// Everything that the code of a function can reach.
 #[derive(Default)]
 struct Reach {
     functions: usize,
     faults: Vec<Fault>,
-    /// Cold functions that were not looked into: where, and which of the list.
+    /// Cold functions that the walk did not enter: their addresses, and their indices in the list.
     cold: BTreeMap<u64, usize>,
-    /// Calls through a register or memory: the device, and closures behind a pointer.
+    /// Calls through a register or memory: to the device, and to closures behind a pointer.
     indirect: usize,
-    /// Instructions that lock the bus.
+    /// The number of instructions with a lock prefix.
     locked: usize,
-    /// What is called while a panic of somebody else passes through, by function.
+    /// Functions called only while a panic unwinds through, by calling function.
     pads: BTreeMap<String, BTreeSet<String>>,
 }
 
 struct Fault {
     kind: &'static str,
-    /// The functions on the way there, itself included.
+    /// The functions on the way to the fault, with the faulty one at the end.
     path: Vec<String>,
     /// The addresses of the calls, the last one first.
     calls: Vec<u64>,
@@ -90,7 +90,7 @@ pub fn check() -> Result<Verdict, Box<dyn Error>> {
             whole.pads.entry(function).or_default().extend(called);
         }
     }
-    // The same call is reached by many.
+    // Many probes reach the same call, so it is reported once.
     let mut faults = BTreeMap::<_, (String, BTreeSet<String>)>::new();
     for Fault { kind, path, calls } in &whole.faults {
         let end = path[path.len() - 2..].to_owned();
@@ -121,13 +121,13 @@ pub fn check() -> Result<Verdict, Box<dyn Error>> {
     Ok(Some(whole.faults.is_empty()))
 }
 
-/// The address of a function.
+/// Returns the address of a function.
 fn function(listing: &Listing, symbol: &str) -> Result<u64, String> {
     let found = listing.functions.iter().find(|(_, function)| function.name == symbol);
     found.map(|found| *found.0).ok_or_else(|| format!("{symbol} is not in the program"))
 }
 
-/// The check finds each kind in a function that has all of them; else it would find nothing anywhere.
+/// Checks the check: the control function contains every kind of fault, and the walk must find all of them.
 fn control(listing: &Listing) -> Result<(), String> {
     let found = walk(listing, function(listing, "probes::control")?, &[]).faults;
     match KINDS.iter().find(|kind| found.iter().all(|fault| fault.kind != kind.0)) {
@@ -136,10 +136,11 @@ fn control(listing: &Listing) -> Result<(), String> {
     }
 }
 
-/// Looks at all that the function calls or jumps to, nearest first, but into none that is in `cold`.
+/// Walks through all functions that the root calls or jumps to, the nearest first. It does not enter the functions in
+/// `cold`.
 fn walk(listing: &Listing, root: u64, cold: &[(&str, &str)]) -> Reach {
     let mut reach = Reach::default();
-    // Who calls a function, and where.
+    // The caller of each function, and the address of the call.
     let mut callers = BTreeMap::new();
     let mut queue = VecDeque::from([root]);
     while let Some(start) = queue.pop_front() {
@@ -163,7 +164,7 @@ fn walk(listing: &Listing, root: u64, cold: &[(&str, &str)]) -> Reach {
             let elsewhere = match instruction.flow {
                 Flow::CallAnywhere => true,
                 Flow::JumpAnywhere => tables.is_empty(),
-                // To what has no name is as good as through a pointer.
+                // A call of a function without a name counts as a call through a pointer.
                 Flow::Call(_) | Flow::CallSlot(_) | Flow::JumpSlot(_) => unknown,
                 _ => false,
             };
@@ -193,21 +194,21 @@ fn walk(listing: &Listing, root: u64, cold: &[(&str, &str)]) -> Reach {
     reach
 }
 
-/// A function that is called or jumped to.
+/// A function that some code calls or jumps to.
 struct Callee<'l> {
     name: &'l str,
-    /// Where it is, unless in another library.
+    /// Its address, or `None` if it is in another library.
     start: Option<u64>,
 }
 
 impl Callee<'_> {
-    /// What comes after such a call in memory is not what comes after it in time.
+    /// If the function never returns, the instruction after the call does not run after it.
     fn never_returns(&self) -> bool {
         kind_of(self.name) == Some(PANIC) || self.name.contains("_Unwind_Resume")
     }
 }
 
-/// Which function control goes to, if to one that is known.
+/// Returns the function that control goes to, if that is known.
 fn callee(listing: &Listing, flow: Flow) -> Option<Callee<'_>> {
     let here = |address| {
         let (start, function) = listing.function_at(address)?;
@@ -223,7 +224,7 @@ fn callee(listing: &Listing, flow: Flow) -> Option<Callee<'_>> {
     }
 }
 
-/// The lines of the library that the last call of a way comes from, each inlined into the next.
+/// Returns the source lines of the last call that is in the library. Each line is inlined into the next.
 fn place(program: &Path, calls: &[u64]) -> String {
     let lines = |call: &u64| {
         let output = Command::new("addr2line").arg("-ie").arg(program).arg(format!("{call:#x}")).output();

@@ -1,4 +1,4 @@
-//! The workloads, on a queue pair that is connected to itself.
+//! The workloads. Each runs on a queue pair that is connected to itself.
 
 use interlock::completion::{CompletionQueueOptions, Polling};
 use interlock::queue::Posting;
@@ -15,7 +15,7 @@ const SLOTS: usize = 64;
 const BATCH: usize = 32;
 const INLINE: usize = 32;
 
-/// Buffers that are not in flight, in the order in which they came back.
+/// The free buffers in the order in which they came back.
 struct Ring {
     free: [Option<Buffer<Bench>>; SLOTS],
     next: usize,
@@ -29,7 +29,7 @@ impl Ring {
 
     #[inline(always)]
     fn put(&mut self, buffer: Buffer<Bench>) {
-        // It was taken before: nothing to drop.
+        // The slot is empty, so there is nothing to drop.
         mem::forget(self.free[self.next % SLOTS].replace(buffer));
         self.next += 1;
     }
@@ -41,12 +41,12 @@ struct Setup {
     ring: Ring,
     target: [RemoteRegion<RemoteWrite>; SLOTS],
     receives: Vec<Buffer<Bench>>,
-    /// The other half of the 64 buffers is not in use: as the contenders do, a batch takes the next 32 of 64.
+    /// A batch takes the next 32 of 64 buffers, as in the other contenders. The other 32 wait here.
     batches: [Vec<Buffer<Bench>>; 2],
     bytes: Vec<u8>,
 }
 
-/// Polls until the completion of `id`.
+/// Polls until the completion of `id` comes.
 #[inline(always)]
 fn poll(poller: &mut Poller<Bench>, id: WorkId) -> Success<Bench> {
     loop {
@@ -128,7 +128,7 @@ fn w5(s: &mut Setup, n: u64) -> u64 {
     2 * n
 }
 
-/// What the contender named `name` does, which posts by `posting` and polls by `polling`.
+/// Runs the contender `name`, which posts by `posting` and polls by `polling`.
 pub fn main(name: &str, posting: Posting, polling: Polling) -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().collect();
     let [_, workload, iterations] = &arguments[..] else {

@@ -1,4 +1,4 @@
-//! Hole A-2: a grant with public fields, made up.
+//! Hole A-2: a grant with public fields, which any program can make up.
 
 use interlock::number::Rkey;
 use interlock::{RemoteRegion, RemoteWrite};

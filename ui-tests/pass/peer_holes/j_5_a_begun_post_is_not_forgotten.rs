@@ -1,4 +1,4 @@
-//! Hole J-5: a guard of begun posts that is forgotten, and begun again.
+//! Hole J-5: a guard of begun posts is forgotten, and posts are begun a second time.
 
 use interlock::{Brand, QueuePair};
 

@@ -1,4 +1,4 @@
-//! Hole S-5: a forgotten guard, and posts begun again beside it.
+//! Hole S-5: a guard is forgotten, and a second guard begins posts beside it.
 
 use interlock::{Brand, Buffer, QueuePair, WorkRequest};
 

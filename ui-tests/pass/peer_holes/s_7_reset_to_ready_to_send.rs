@@ -1,4 +1,4 @@
-//! Hole S-7: from Reset to Ready To Send at once.
+//! Hole S-7: a transition from Reset directly to Ready To Send.
 
 use interlock::attributes::RtsAttributes;
 use interlock::{Brand, QueuePair, ReadyToReceive};

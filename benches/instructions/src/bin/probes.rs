@@ -1,5 +1,5 @@
-//! What is looked at: one function for each operation of the data path. They neither unwrap nor index, and give on
-//! whatever they are given, so that nothing is dropped. Run, it prints their names.
+//! The code that the check reads: one function for each operation of the data path. The functions neither unwrap nor
+//! index, and they return everything that they get, so they drop nothing. When run, the program prints their names.
 #![forbid(unsafe_code)]
 
 use interlock::error::{BatchError, PollError, PostAllError};
@@ -21,13 +21,13 @@ type Request = WorkRequest<Buffer<Bench>, Write>;
 macro_rules! probes {
     ($($name:ident)+) => {
         fn main() {
-            // The address of each is taken, so that it stays, and nothing is known of what it is called with.
+            // The addresses escape, so the compiler keeps the functions and knows nothing about their arguments.
             $(
                 black_box($name as *const ());
                 println!(stringify!($name));
             )+
             black_box(control as *const ());
-            // For the functions that it gives to queues.
+            // This function gives queues the functions that are called through pointers.
             black_box(ProtectionDomain::<Bench>::completion_queue_with as *const ());
         }
     };
@@ -39,7 +39,7 @@ probes! {
     poll_each poll_retired
 }
 
-/// What a completion was. Nobody looks: it is for what it costs to make.
+/// The result of a completion. Nothing reads it; only the code that makes it matters.
 #[allow(dead_code, reason = "only made")]
 enum Outcome {
     Sent(PostedMemory<Bench>),
@@ -135,7 +135,7 @@ fn batch_post(batch: &mut Batch<'_, '_, Bench>, request: Request) -> Posted<Requ
     batch.post(request)
 }
 
-/// Whatever the iterator does is the program's own, so it is called through a pointer.
+/// The iterator is the program's own code, so it is called through a pointer and the walk does not enter it.
 #[inline(never)]
 fn batch_post_each(
     batch: &mut Batch<'_, '_, Bench>,
@@ -144,7 +144,7 @@ fn batch_post_each(
     batch.post_each(requests)
 }
 
-/// Likewise.
+/// The iterator is called through a pointer, as in `batch_post_each`.
 #[inline(never)]
 fn batch_post_all(
     batch: &mut Batch<'_, '_, Bench>,
@@ -154,7 +154,7 @@ fn batch_post_all(
     batch.post_all(buffers, make)
 }
 
-/// Likewise.
+/// The iterator is called through a pointer, as in `batch_post_each`.
 #[inline(never)]
 fn post_all(
     pair: &mut Pair,
@@ -186,7 +186,7 @@ fn poll_retired(
     })
 }
 
-/// Not an operation: what the check must see.
+/// This is not an operation. It contains every kind of fault, and the check must find them all.
 #[inline(never)]
 fn control(numbers: &Mutex<Vec<u64>>, at: usize) -> Option<(Box<u64>, String)> {
     let numbers = numbers.lock().ok()?;

@@ -1,4 +1,5 @@
-//! What is counted: `workloads NAME ITERATIONS`. Each workload is one loop, in a function of its own.
+//! The loops whose instructions are counted: `workloads NAME ITERATIONS`. Each workload is one loop in its own
+//! function.
 #![forbid(unsafe_code)]
 
 use interlock::completion::{CompletionQueueOptions, Polling};
@@ -18,11 +19,11 @@ const MESSAGE: usize = 64;
 const SLOTS: usize = 64;
 const BATCH: usize = 32;
 const INLINE: usize = 32;
-/// How many messages a peer can take, and so the most iterations.
+/// The number of receives of a peer, and so the greatest number of iterations.
 const RECEIVES: u32 = 300;
 const DEPTH: u32 = 128;
 
-/// Buffers that are not in flight, in the order in which they came back: what any program needs.
+/// The free buffers in the order in which they came back. Any program needs such a ring.
 struct Ring<T> {
     free: [Option<T>; SLOTS],
     next: usize,
@@ -39,7 +40,7 @@ impl<T> Ring<T> {
         self.take_at(0)
     }
 
-    /// The one that is `ahead` after the next one.
+    /// Takes the item that is `ahead` places after the next one.
     #[inline(always)]
     fn take_at(&mut self, ahead: usize) -> T {
         self.free[(self.next + ahead) % SLOTS].take().expect("fewer are in flight")
@@ -47,7 +48,7 @@ impl<T> Ring<T> {
 
     #[inline(always)]
     fn put(&mut self, item: T) {
-        // It was taken before: nothing to drop.
+        // The slot is empty, so there is nothing to drop.
         mem::forget(self.free[self.next % SLOTS].replace(item));
         self.next += 1;
     }
@@ -58,19 +59,19 @@ struct Setup<B = Bench> {
     poller: Poller<B>,
     ring: Ring<Buffer<B>>,
     shares: Ring<SharedBuffer<B>>,
-    /// Those of the batch that is next, and of the one after it.
+    /// The buffers of the next batch and of the one after it.
     batches: [Vec<Buffer<B>>; 2],
     bytes: Vec<u8>,
-    /// Parts of the peer's memory of `MESSAGE` bytes.
+    /// Slices of the peer's memory, each of `MESSAGE` bytes.
     target: [RemoteRegion<RemoteAll>; SLOTS],
     /// Words of the peer's memory.
     words: [RemoteRegion<RemoteAll>; SLOTS],
-    /// What `pair` is connected to, and with.
+    /// The peer of `pair` and the objects that it needs.
     _kept: Box<dyn Any>,
 }
 
 impl<B: Brand + 'static> Setup<B> {
-    /// A pair whose peer has `RECEIVES` receives posted, or one that is connected to itself and has `SLOTS`.
+    /// Makes a pair. Its peer has `RECEIVES` receives posted; a pair that is connected to itself has `SLOTS` of them.
     fn new(domain: ProtectionDomain<B>, to_peer: bool, polling: Polling) -> Result<Self, Box<dyn Error>> {
         let port = domain.context().active_port()?;
         let options = CompletionQueueOptions { polling, ..CompletionQueueOptions::default() };
@@ -111,7 +112,7 @@ impl<B: Brand + 'static> Setup<B> {
     }
 }
 
-/// Polls until the completion of `id`.
+/// Polls until the completion of `id` comes.
 #[inline(always)]
 fn poll<B>(poller: &mut Poller<B>, id: WorkId) -> Success<B> {
     loop {
@@ -224,7 +225,7 @@ fn inline(s: &mut Setup, n: u32) {
     }
 }
 
-/// Polls until a batch is back.
+/// Polls until a whole batch has come back.
 #[inline(always)]
 fn poll_batch(s: &mut Setup) {
     let Setup { ring, poller, .. } = s;
@@ -301,7 +302,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         Some(loop_name) => (loop_name, Polling::Extended),
         None => (name.as_str(), Polling::Array),
     };
-    // The loop, and whether the pair sends to a peer instead of to itself.
+    // The loop, and whether the pair sends to a peer or to itself.
     let (run, to_peer): (fn(&mut Setup, u32), bool) = match loop_name {
         "send" => (send, true),
         "write" => (write, false),

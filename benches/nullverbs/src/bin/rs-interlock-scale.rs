@@ -1,8 +1,8 @@
-//! Pairs that take turns on one completion queue, as in `scale.c`:
-//! `rs-interlock-scale PAIRS MESSAGES ROUNDS [shuffled]`.
+//! Pairs that take turns on one completion queue, as in `scale.c`: `rs-interlock-scale PAIRS MESSAGES ROUNDS
+//! [shuffled]`.
 //!
-//! Prints `NS <nanoseconds>`, those of `MESSAGES` completions in the fastest of `ROUNDS`. Exit status 2: it was called
-//! as a contender, which it is none of.
+//! Prints `NS <nanoseconds>`, the time of `MESSAGES` completions in the fastest of `ROUNDS` rounds. Exit status 2: the
+//! program was called as a contender, but it has no workload.
 #![forbid(unsafe_code)]
 
 use interlock::queue::Posting;
@@ -14,10 +14,10 @@ interlock::domain! { struct Bench; }
 
 const MESSAGE: usize = 64;
 const BUFFERS: usize = 64;
-/// Of a pair, and under way at a time.
+/// The depth of a pair, and the number of messages under way at a time.
 const DEPTH: usize = 16;
 
-/// Buffers that are not in flight, in the order in which they came back.
+/// The free buffers in the order in which they came back.
 struct Spare {
     ring: [Option<Buffer<Bench>>; BUFFERS],
     taken: usize,
@@ -34,7 +34,7 @@ impl Spare {
 
     #[inline(always)]
     fn put(&mut self, buffer: Buffer<Bench>) {
-        // It was taken before: nothing to drop.
+        // The slot is empty, so there is nothing to drop.
         mem::forget(self.ring[self.put % BUFFERS].replace(buffer));
         self.put += 1;
     }
@@ -45,7 +45,7 @@ struct Fleet {
     poller: Poller<Bench>,
     spare: Spare,
     turn: usize,
-    /// Whose turn it is, if not that of the next.
+    /// The order of the turns, or `None` if the pairs take turns in the order of making.
     turns: Option<Vec<u32>>,
     due: [Option<WorkId>; DEPTH],
 }
@@ -59,8 +59,8 @@ impl Fleet {
     }
 }
 
-/// So many messages, `DEPTH` under way at a time, each on the pair whose turn it is. For
-/// `valgrind --tool=callgrind --toggle-collect='*counted_work*'`.
+/// Sends `messages` messages, `DEPTH` under way at a time, each on the pair whose turn it is. The function has a name
+/// of its own for `valgrind --tool=callgrind --toggle-collect='*counted_work*'`.
 #[inline(never)]
 fn counted_work(fleet: &mut Fleet, mut messages: usize) {
     while messages > 0 {
@@ -85,7 +85,7 @@ fn counted_work(fleet: &mut Fleet, mut messages: usize) {
     }
 }
 
-/// The same as in the other program.
+/// Returns the same order as the C program does.
 fn shuffled(count: usize) -> Vec<u32> {
     let mut turns: Vec<u32> = (0..count as u32).collect();
     let mut state = 1_u64;
