@@ -417,8 +417,8 @@ impl PollState {
     /// flight.
     pub(super) fn settle(&mut self, control: &Control) -> bool {
         self.read_mail(control);
-        // Each completion, one look for the flag of each message, and as many again: a device that lies cannot keep us
-        // here.
+        // A device that lies could give completions for ever, so the number of looks is limited. At more
+        // than twice the capacity, the limit leaves room to spare.
         let mut looks = control.room().capacity().saturating_mul(2).saturating_add(64);
         while looks > 0
             && self.needs_completions()

@@ -177,9 +177,9 @@ impl<B> Source for Waiting<'_, B> {
             {
                 return Ok(());
             }
-            // A signal, or a timer of a soft device, has ended the sleep. A look now would find completions that are
-            // not solicited. A solicited one raises an event, since the queue is armed; the arming also lets a soft
-            // device run its timers.
+            // No event has come: a signal, or a timer of a soft device, has ended the sleep. Looking now would find
+            // completions that are not solicited. So the thread sleeps again, until a solicited one raises an event.
+            // Before that it arms the queue once more, because a verb lets a soft device run its timers.
             self.poller.request_event(self.wake_for)?;
         }
     }

@@ -235,7 +235,7 @@ mod tests {
         let rounds = if cfg!(miri) { 60 } else { 3000 };
         let go = |seed: usize| {
             for round in 0..rounds {
-                // More are taken than given back in the first half, and fewer in the second.
+                // In the first half of the rounds the threads mostly take blocks; in the second they mostly give back.
                 let takes = (round * 7 + seed * 3) % 10 < if round < rounds / 2 { 8 } else { 3 };
                 let length = [1, 2, 3, 9, 600][(round * 5 + seed) % 7 % 5];
                 if takes {

@@ -207,7 +207,7 @@ pub(super) unsafe extern "C" fn poll(cq: *mut ibv_cq, _: c_int, to: *mut ibv_wc)
     let (look, room) = unsafe { Look::new(cq, to) };
     match look.start() {
         0 => {}
-        // A look that did not start must not end.
+        // `ibv_start_poll` found nothing, so `ibv_end_poll` must not be called.
         libc::ENOENT => return 0,
         _ => return -1,
     }

@@ -185,7 +185,8 @@ pub enum RequestFlaw {
         /// How many its region has.
         region_bytes: u64,
     },
-    /// On this device, ending a window by a request gives no memory back, or does harm.
+    /// On this device, no request can end the window safely: peers may still reach the memory afterwards, or the
+    /// request does harm.
     #[error("windows of this device are not ended by requests: `dealloc` them, and deregister their region")]
     NoBarrier,
     /// A window of type 2 is for the pair that it was made by.

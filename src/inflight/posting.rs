@@ -1,7 +1,8 @@
 //! How requests are handed to the device.
 
-/// How the requests of a queue pair are handed to the device: [`Limits::posting`](crate::Limits::posting). It changes
-/// nothing about what can be posted, atomic writes apart.
+/// How the requests of a queue pair are handed to the device: [`Limits::posting`](crate::Limits::posting). Most
+/// requests can be posted in each way. Atomic writes need [`AtomicWrites`](Self::AtomicWrites), and requests about
+/// memory windows need [`List`](Self::List).
 ///
 /// # Examples
 ///

@@ -186,7 +186,7 @@ impl<B> Fault<B> {
     ///
     /// # Safety
     ///
-    /// So it is.
+    /// `staged`, `count` and `bad` are as described above.
     #[cold]
     unsafe fn of(
         queue: &mut SendQueue,
@@ -205,7 +205,7 @@ impl<B> Fault<B> {
         for number in (at..count).rev() {
             // SAFETY: the newest of those that are left was surely not queued (caller).
             let Some(entry) = (unsafe { queue.poster.take_back() }) else { break };
-            // SAFETY: staged there (caller).
+            // SAFETY: this entry was staged there (caller).
             unsafe { Staged::unstage(staged.wrapping_add(number), &entry) };
             fault.refused.push(entry.into_memory());
         }
@@ -269,8 +269,8 @@ impl<B> RawBatch<'_, B> {
         self.free.min(STAGED as u32)
     }
 
-    /// How many more requests can go into the session without a look at the queue, while one slot is left for a
-    /// signalled request.
+    /// How many more unsignalled requests can go into the session without a look at the queue. The last slot is left
+    /// for a signalled one.
     #[inline(always)]
     fn plain_room(&self) -> u32 {
         self.room().min(self.free.saturating_sub(1)).saturating_sub(self.count())
@@ -458,8 +458,8 @@ impl<B> RawBatch<'_, B> {
         None
     }
 
-    /// Makes the last request a signalled one, if any was added since the next id was `before`. Returns how many were
-    /// added.
+    /// Makes the newest request a signalled one, if any was added since the batch had `before` as its next id. Returns
+    /// how many were added.
     #[inline(always)]
     fn signal_last(&mut self, before: WorkId) -> usize {
         let added = self.added_since(before);
@@ -470,7 +470,7 @@ impl<B> RawBatch<'_, B> {
         added
     }
 
-    /// How many requests were added since the next id was `before`.
+    /// How many requests were added since the batch had `before` as its next id.
     #[inline(always)]
     fn added_since(&self, before: WorkId) -> usize {
         between(before.raw(), self.id.raw()) as usize
@@ -594,7 +594,8 @@ impl<B> RawBatch<'_, B> {
     #[inline(always)]
     fn opened<'s>(session: &'s mut Option<Session>, queue: &mut SendQueue, sessions: Sessions) -> &'s mut Session {
         let _ = queue;
-        // SAFETY: the pair of this queue sends (queue 0), nobody else posts (`&mut`), and no session is open.
+        // SAFETY: the pair is in a state that sends (0 of `WorkQueue`), nobody else posts (`&mut`), and no session is
+        // open.
         session.get_or_insert_with(|| unsafe { sessions.open() })
     }
 

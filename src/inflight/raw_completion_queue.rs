@@ -68,7 +68,7 @@ impl RawCompletionQueue {
         let is_complete = extended_polling::is_complete(unsafe { raw.as_ref() }, &extended);
         // `ibv_cq_ex_to_cq`: both structs begin alike.
         let queue = Self::own(raw.cast(), channel, Some(extended));
-        // A provider may make a queue of another kind. Dropping it destroys it.
+        // The provider may have left out the context or a function. The return drops the queue, which destroys it.
         if !is_complete {
             return Err(unsupported);
         }

@@ -291,7 +291,7 @@ impl SendQueue {
         // SAFETY: linked just now, and rung below, before `staged` ends. The length is not 0.
         let (entry, rest) = unsafe { Staged::stage::<false, B, M>(staged, memory, &action, length, id, false) };
         slot.push(entry);
-        // SAFETY: staged just now; the ledger has the memory.
+        // SAFETY: staged just now; since the push the ledger owns the memory.
         match unsafe { self.ring(staged) } {
             Ok(()) => Ok(id),
             // SAFETY: staged just now, as the newest.
@@ -380,7 +380,7 @@ impl SendQueue {
         // SAFETY: staged just now; it points to itself only by a pointer that is used after this reference.
         amend(unsafe { &mut (*staged).wr });
         self.poster.push(entry);
-        // SAFETY: staged just now; the ledger has the memory.
+        // SAFETY: staged just now; since the push the ledger owns the memory.
         match unsafe { self.ring(staged) } {
             Ok(()) => Ok(id),
             // SAFETY: staged just now, as the newest.
@@ -388,11 +388,11 @@ impl SendQueue {
         }
     }
 
-    /// The answer where the provider refused the request in `staged`.
+    /// What a post answers where the provider refused the request in `staged`.
     ///
     /// # Safety
     ///
-    /// The request is the newest, and was staged there.
+    /// The request is the newest one, and was staged in `staged`.
     #[cold]
     unsafe fn not_rung<B, M: Postable<B>, K, R>(
         &mut self,
@@ -405,7 +405,7 @@ impl SendQueue {
     ) -> PostError<R> {
         let unqueued = (bad == staged).then_some(Unqueued(()));
         self.refused((source, unqueued), id, move |entry| {
-            // SAFETY: staged there (caller).
+            // SAFETY: this entry was staged there (caller).
             unsafe { Staged::unstage(staged, &entry) };
             Some(back(WorkRequest::new(M::from_entry(entry, rest, KEY)?, action)))
         })

@@ -54,7 +54,7 @@ pub(crate) fn has_all_functions(qp: &ibv_qp_ex, kind: ibv_qp_type, posting: Post
 pub(super) struct Session {
     /// # Invariants
     ///
-    /// 0. As in [`Sessions`]. The session is open, and of whoever has this.
+    /// 0. As in [`Sessions`]. The session is open, and whoever has this value owns it.
     raw: NonNull<ibv_qp_ex>,
 }
 
@@ -73,7 +73,7 @@ impl Sessions {
     ///
     /// # Safety
     ///
-    /// The pair sends, nobody else posts to it, and no session of it is open.
+    /// The pair is in a state that sends, nobody else posts to it, and no session of it is open.
     #[inline(always)]
     pub(super) unsafe fn open(self) -> Session {
         // SAFETY: the function is there (0); the rest is the caller's promise.
@@ -191,7 +191,7 @@ impl Session {
         let (entry, _) = memory.into_entry(action.operation, KEY);
         // SAFETY: the cell is free (caller).
         unsafe { row.write(entry) };
-        // SAFETY: the ledger has the memory, or it is inline (caller). A plain request has no recipient.
+        // SAFETY: the ledger owns the memory, or the bytes are inline (caller). A plain request has no recipient.
         unsafe { self.add(action, action.flags, data, None, length, id) };
     }
 
@@ -324,7 +324,8 @@ impl SendQueue {
         last: bool,
     ) -> Result<WorkId, PostError<R>> {
         let id = self.id();
-        // SAFETY: the pair of this queue sends (queue 0), nobody else posts (`&mut`), and no session is open (caller).
+        // SAFETY: the pair is in a state that sends (0 of `WorkQueue`), nobody else posts (`&mut`), and no session is
+        // open (caller).
         let mut session = unsafe { sessions.open() };
         // SAFETY: there is room (caller); what is inline is the caller's, who waits; the entry is pushed below.
         let entry = unsafe { session.add_any(self, request, length, id, last) };
@@ -337,8 +338,8 @@ impl SendQueue {
 
     /// Rings the doorbell without a request.
     pub(super) fn ring_empty(&mut self, sessions: Sessions) {
-        // SAFETY: the pair of this queue sends (queue 0), nobody else posts (`&mut`), and sessions do not outlast a
-        // call.
+        // SAFETY: the pair is in a state that sends (0 of `WorkQueue`), nobody else posts (`&mut`), and sessions do not
+        // outlast a call.
         let session = unsafe { sessions.open() };
         // The session is empty, so its failure leaves nothing uncertain.
         let _ = session.complete();

@@ -141,7 +141,7 @@ mod tests {
         assert_ne!(QueueKey::new(QueueKind::Send, 3), QueueKey::new(QueueKind::Receive, 3));
     }
 
-    /// A device that sets both bits of the kind names no request.
+    /// No kind has both of its bits set. If a faulty device sets both, the id names no request.
     #[test]
     fn an_id_of_no_kind_is_of_no_shared_receive() {
         let id = WorkId::shared(5, 7);

@@ -76,7 +76,8 @@ impl WindowCore {
     /// Sets the key by which the provider names a window of type 2 (`ibv_inc_rkey(3)`). For `begin` only, whose caller
     /// has seen that the window is alive, and has the pair that would end it.
     fn set_device_rkey(&self, rkey: u32) {
-        // SAFETY: alive (0). The provider does not write the key of a window of type 2, and the one handle is here (2).
+        // SAFETY: alive (0). Only the handle of a window of type 2 writes its key (2): the provider does not, and the
+        // only handle is the one that calls this.
         unsafe { (*self.raw.0.as_ptr()).rkey = rkey };
     }
 

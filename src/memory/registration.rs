@@ -181,7 +181,7 @@ impl RegionInner {
     ) -> Result<(Registration, Arc<Self>), RegisterFailure> {
         let span = Span::of_slice(memory, A::ZERO_BASED);
         let mut registration = if span.len_bytes == 0 {
-            // A device registers no empty range, and a request with no bytes names no key.
+            // A device cannot register an empty range. It need not: a request with no bytes names no key.
             Registration::of_nothing(domain)
         } else {
             // SAFETY: the caller's promise.

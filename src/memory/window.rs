@@ -298,7 +298,7 @@ impl<B, K: WindowType> BoundWindow<B, K> {
         let missing = OutOfBounds { offset: offset as u64, len_bytes: len_bytes as u64, within };
         let part = self.inner.part().ok_or(missing)?;
         let region = part.region();
-        // A multiple of a word plus `offset`, because region and part both start at a word.
+        // Region and part both start at a word. So the result is as far into a word as `offset` is.
         Ok((region, part.address().addr() - region.address().addr() + offset))
     }
 

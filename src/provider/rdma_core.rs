@@ -68,13 +68,13 @@ fn name(device: *mut sys::ibv_device) -> String {
 
 /// `ibv_is_fork_initialized`.
 pub(crate) fn fork_status() -> sys::ibv_fork_status {
-    // SAFETY: takes nothing.
+    // SAFETY: the function takes no arguments.
     unsafe { sys::ibv_is_fork_initialized() }
 }
 
 /// `ibv_fork_init`.
 pub(crate) fn fork_init() -> Result<(), VerbError> {
-    // SAFETY: takes nothing; it refuses where it is too late.
+    // SAFETY: the function takes no arguments. If it is called too late, it only returns an error.
     zero_or_errno("ibv_fork_init", unsafe { sys::ibv_fork_init() })
 }
 

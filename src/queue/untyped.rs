@@ -136,7 +136,7 @@ impl PairCore {
         Err(TransitionFailure::ResetInFlight { sends, receives, provider: row.name })
     }
 
-    /// Whether its poller is to destroy it.
+    /// Whether only the poller may destroy the pair, since the provider wants its completions polled first.
     pub(crate) fn ends_by_poller(&self) -> bool {
         self.domain.context.promises().leaves_to_poller(self.shared.is_some())
     }

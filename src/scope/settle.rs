@@ -137,8 +137,8 @@ impl<B: Brand> Engine<B> {
                 } else if loan.is_exposed() {
                     abort("peers can still reach it: the device did not end its registration");
                 } else {
-                    // The device keeps it registered. No peer has a right to it, and no request names it; its key stays
-                    // taken.
+                    // The memory stays registered, and its key stays taken. Nobody uses the registration: no peer has a
+                    // right to the memory, and no request names it.
                     loan.leak(error);
                     break;
                 }

@@ -186,7 +186,8 @@ mod extended {
         // SAFETY: open (caller), and the member at its offset.
         let create =
             unsafe { function(context, offset_of!(verbs_context, create_cq_ex), |table| &table.create_cq_ex) }?;
-        // SAFETY: libibverbs' own function, which calls the provider's, called as its manual page requires (caller).
+        // SAFETY: libibverbs put its own function here, which calls the provider's. The call is as the manual page
+        // requires (caller).
         Some(unsafe { create(context, attributes) })
     }
 }
@@ -204,7 +205,7 @@ macro_rules! functions_of {
         pub(crate) unsafe fn $name(object: *mut $object, $($argument: $type),*) $(-> $result)? {
             // SAFETY: alive (caller).
             let function = unsafe { (*object).$member };
-            // SAFETY: the object was made with it (caller).
+            // SAFETY: the object was made with this function (caller).
             let function = unsafe { function.unwrap_unchecked() };
             // SAFETY: the provider's own function, called as its manual page requires (caller).
             unsafe { function(object, $($argument),*) }

@@ -447,7 +447,7 @@ impl State {
         let Some(pair) = self.pairs.get_mut(index) else { return };
         pair.timer = number;
         self.timers.push(Reverse(Timer { due, number, pair: index }));
-        // A thread that waits without a timeout would not return to fire it.
+        // A thread that waits already chose its timeout without this timer. It must wake, or it could sleep past it.
         if first && !self.is_manual() {
             self.wake_waiting();
         }

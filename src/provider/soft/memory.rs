@@ -312,7 +312,7 @@ fn load(from: Piece<'_>, Target(to): Target<'_>) {
     let mut target = ptr::with_exposed_provenance_mut::<u8>(to.addr);
     for (word, offset, part) in from.first(to.len).words() {
         let bytes = word.load(Ordering::Relaxed).to_ne_bytes();
-        // SAFETY: `part` bytes from `offset` end with the array; the target is ours alone and as long as the piece.
+        // SAFETY: `part` bytes from `offset` stay within the array; the target is ours alone and as long as the piece.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr().wrapping_add(offset), target, part) };
         target = target.wrapping_add(part);
     }
@@ -325,8 +325,8 @@ fn store(from: Piece<'_>, Target(to): Target<'_>) {
     fence(Ordering::Release);
     for (word, offset, part) in to.first(from.len).words() {
         let mut bytes = [0_u8; WORD];
-        // SAFETY: the piece is as long as the target, and nobody writes it; `part` bytes from `offset` end with the
-        // array.
+        // SAFETY: the piece is as long as the target, and nobody writes it; `part` bytes from `offset` stay within
+        // the array.
         unsafe { ptr::copy_nonoverlapping(source, bytes.as_mut_ptr().wrapping_add(offset), part) };
         let value = u64::from_ne_bytes(bytes);
         if part == WORD {

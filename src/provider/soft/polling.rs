@@ -103,11 +103,11 @@ unsafe fn polled<'a>(cq: *mut ibv_cq_ex) -> Polled<'a> {
     Polled {
         // SAFETY: alive (caller).
         object: unsafe { find(queue) },
-        // SAFETY: alive, and the poller's (caller).
+        // SAFETY: alive, and nobody but the poller uses this field (caller).
         wr_id: unsafe { &mut (*queue).base.wr_id },
-        // SAFETY: alive, and the poller's (caller).
+        // SAFETY: alive, and nobody but the poller uses this field (caller).
         status: unsafe { &mut (*queue).base.status },
-        // SAFETY: alive, and the poller's (caller).
+        // SAFETY: alive, and nobody but the poller uses this field (caller).
         progress: unsafe { &mut (*queue).progress },
     }
 }

@@ -26,7 +26,8 @@ pub(super) struct Refused<W> {
 const HALF: c_int = 0;
 
 impl State {
-    /// Posts a list of requests to the send queue. With `kept`, a fault, they are queued in any state, but not started.
+    /// Posts a list of requests to the send queue. `kept` is the error of an injected fault: the requests are queued in
+    /// any state, but not started, and the post answers with that error.
     pub(super) fn post_send(
         &mut self,
         list: &Post<'_, ibv_qp, ibv_send_wr>,

@@ -137,19 +137,19 @@ impl Request<'_, ibv_send_wr> {
     }
 
     fn remote(&self) -> Remote {
-        // SAFETY: the member of a read or a write (0).
+        // SAFETY: a read or a write has set this member of the union (0).
         let rdma = unsafe { self.wr.rdma };
         Remote { addr: rdma.remote_addr, rkey: rdma.rkey }
     }
 
     fn atomic(&self) -> (Remote, u64, u64) {
-        // SAFETY: the member of an atomic (0).
+        // SAFETY: an atomic has set this member of the union (0).
         let atomic = unsafe { self.wr.atomic };
         (Remote { addr: atomic.remote_addr, rkey: atomic.rkey }, atomic.compare_add, atomic.swap)
     }
 
     fn bind(&self) -> Result<Bind, c_int> {
-        // SAFETY: the member of a bind (0).
+        // SAFETY: a bind has set this member of the union (0).
         let bind = unsafe { self.__bindgen_anon_2.bind_mw };
         // SAFETY: the objects are alive (0).
         unsafe { bind_of_type_2(bind.mw, bind.rkey, bind.bind_info) }
@@ -184,7 +184,7 @@ impl Request<'_, ibv_send_wr> {
 
     /// Where a datagram goes.
     pub(super) fn destination(&self) -> Result<Destination, c_int> {
-        // SAFETY: the member of a datagram (0).
+        // SAFETY: a datagram has set this member of the union (0).
         let ud = unsafe { self.wr.ud };
         // SAFETY: alive, or null (0).
         unsafe { destination(ud.ah, ud.remote_qpn, ud.remote_qkey) }
@@ -266,7 +266,7 @@ impl<'a> BindRequest<'a> {
         self.request.send_flags
     }
 
-    /// The bind, with the next key of the window.
+    /// What the request binds, and under which key: the one that follows the present key of the window.
     pub(super) fn bind(&self) -> Result<Bind, c_int> {
         if self.window.type_ != ibv_mw_type::IBV_MW_TYPE_1 {
             return Err(libc::EINVAL);
