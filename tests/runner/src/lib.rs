@@ -1,0 +1,108 @@
+//! Which test programs a stage of `./x` runs.
+//!
+//! [`PROGRAMS`] says what each test program needs. The functions here turn that into arguments for cargo, or into the
+//! list of commands that `tests/rxe/suite` runs.
+
+mod programs;
+mod suite;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+pub use programs::{Fact, Leaks, PROGRAMS, Part, Program};
+pub use suite::suite;
+
+/// The names of the programs for which `chosen` is true.
+pub fn names(chosen: impl Fn(&Program) -> bool) -> Vec<&'static str> {
+    PROGRAMS.iter().filter(|program| chosen(program)).map(|program| program.name).collect()
+}
+
+/// The programs that `cargo test` is given in a stage: `adversary`, `asan`, `arm`, or `rxe`.
+pub fn programs_of(stage: &str) -> Option<Vec<&'static str>> {
+    Some(match stage {
+        "adversary" => names(|program| !program.has(Fact::NoDevice) && !program.has(Fact::OwnProfile)),
+        "asan" => names(|program| !program.has(Fact::NoDevice) && !program.has(Fact::StartsPrograms)),
+        "arm" => names(|program| program.has(Fact::Arm)),
+        "rxe" => names(|program| program.has(Fact::Rxe)),
+        _ => return None,
+    })
+}
+
+/// Names as arguments of `cargo test`.
+pub fn as_arguments(names: &[&str]) -> Vec<String> {
+    names.iter().flat_map(|name| ["--test".to_owned(), (*name).to_owned()]).collect()
+}
+
+/// One run of `cargo miri test`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MiriRun {
+    pub leaks: Leaks,
+    /// Whether completion queues are extended ones.
+    pub extended: bool,
+    pub arguments: Vec<String>,
+}
+
+/// The runs of one part of Miri. Programs that need the same share a run.
+pub fn miri(part: Part) -> Vec<MiriRun> {
+    let with = |wanted: Leaks| {
+        let has = move |fact: &Fact| *fact == Fact::Miri { part, leaks: wanted, only: &[] };
+        as_arguments(&names(|program| program.facts.iter().any(has)))
+    };
+    let run = |leaks, extended, arguments| MiriRun { leaks, extended, arguments };
+    let mut refused = with(Leaks::Refused);
+    if part == Part::One {
+        // No unit test leaks on purpose.
+        refused.insert(0, "--lib".to_owned());
+    }
+    let mut runs = vec![run(Leaks::Refused, false, refused), run(Leaks::Allowed, false, with(Leaks::Allowed))];
+    // A filter applies to all programs of a run, so a program that has one gets its own run.
+    for program in PROGRAMS {
+        for fact in program.facts {
+            if let Fact::Miri { part: its_part, leaks, only: only @ [_, ..] } = *fact
+                && its_part == part
+            {
+                let mut arguments = as_arguments(&[program.name]);
+                arguments.push("--".to_owned());
+                arguments.extend(only.iter().map(|&filter| filter.to_owned()));
+                runs.push(run(leaks, false, arguments));
+            }
+        }
+    }
+    if part == Part::One {
+        let extended = names(|program| program.has(Fact::MiriExtended));
+        runs.push(run(Leaks::Allowed, true, as_arguments(&extended)));
+    }
+    runs.retain(|run| !run.arguments.is_empty());
+    runs
+}
+
+/// The test programs that the cases of docs/conformance.md name, in alphabetical order.
+pub fn named_in_cases(document: &str) -> BTreeSet<&str> {
+    let rows = document.lines().filter(|line| line.starts_with("| C"));
+    let files = rows.flat_map(|row| row.split("`tests/").skip(1));
+    files.map(|file| file.split(['/', '.', '`']).next().unwrap_or_default()).collect()
+}
+
+/// Compares the table with the test programs that `cargo metadata` lists.
+///
+/// # Errors
+///
+/// Names the programs without a row, and the rows without a program.
+pub fn check_table(metadata: &str) -> Result<(), String> {
+    let metadata: Value = serde_json::from_str(metadata).map_err(|error| format!("cargo metadata: {error}"))?;
+    let packages = metadata["packages"].as_array().into_iter().flatten();
+    let library = packages.filter(|package| package["name"] == "rdma-interlock");
+    let targets = library.flat_map(|package| package["targets"].as_array().into_iter().flatten());
+    let tests = targets.filter(|target| target["kind"][0] == "test");
+    let built: BTreeSet<&str> = tests.filter_map(|target| target["name"].as_str()).collect();
+    let listed: BTreeSet<&str> = names(|_| true).into_iter().collect();
+    if built == listed {
+        return Ok(());
+    }
+    let missing: Vec<_> = built.difference(&listed).collect();
+    let stale: Vec<_> = listed.difference(&built).collect();
+    Err(format!("tests/runner/src/programs.rs: no row for {missing:?}; no test program for {stale:?}"))
+}

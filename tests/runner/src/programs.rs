@@ -1,0 +1,107 @@
+//! The table of test programs. A new file in `tests` needs a row here; `./x` refuses to run without it.
+
+use Fact::{Arm, Miri, MiriExtended, NoDevice, OwnProfile, Rxe, StartsPrograms};
+use Leaks::{Allowed, Refused};
+use Part::{One, Two};
+
+/// A test program: the file `tests/NAME.rs` or the folder `tests/NAME`.
+#[derive(Debug)]
+pub struct Program {
+    pub name: &'static str,
+    pub facts: &'static [Fact],
+}
+
+/// What a stage must know about a test program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fact {
+    /// Compiles or reads sources and uses no device: there is nothing to run on an adversary or under asan.
+    NoDevice,
+    /// Depends on the profile of its soft devices: chooses it, or counts the allocations of one. No adversary is forced
+    /// upon it.
+    OwnProfile,
+    /// Starts examples or C programs, which asan does not build.
+    StartsPrograms,
+    /// Uses the device that `INTERLOCK_DEVICE` names, so a run on soft-RoCE shows something new.
+    Rxe,
+    /// Is quick enough for qemu-user, which runs it on 64-bit Arm.
+    Arm,
+    /// Miri runs it. `only` has filters for its tests; without any, all tests run.
+    Miri { part: Part, leaks: Leaks, only: &'static [&'static str] },
+    /// Miri runs it once more, with extended completion queues. Elsewhere `also_extended!` starts a process for that,
+    /// which Miri cannot.
+    MiriExtended,
+}
+
+/// Miri uses one processor only, so it runs as two parts at a time. Both take about as long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    One,
+    Two,
+}
+
+/// Whether a leak of memory is an error under Miri.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Leaks {
+    /// No test of the program leaks on purpose.
+    Refused,
+    /// Some tests leak what the device may still write to.
+    Allowed,
+}
+
+const fn miri(part: Part, leaks: Leaks) -> Fact {
+    Miri { part, leaks, only: &[] }
+}
+
+/// One row for each test program, in alphabetical order.
+#[rustfmt::skip]
+pub const PROGRAMS: &[Program] = &[
+    Program { name: "adversary", facts: &[OwnProfile, miri(Two, Allowed)] },
+    Program { name: "allocations", facts: &[OwnProfile, Rxe] },
+    Program { name: "alter", facts: &[Rxe] },
+    Program { name: "attacks", facts: &[miri(Two, Allowed), MiriExtended] },
+    Program { name: "batch_attacks", facts: &[Rxe, miri(Two, Allowed)] },
+    Program { name: "bindings", facts: &[NoDevice] },
+    Program { name: "checked", facts: &[Rxe, Arm, miri(One, Allowed)] },
+    Program { name: "conformance", facts: &[Rxe] },
+    Program { name: "device", facts: &[Rxe] },
+    Program { name: "events", facts: &[Rxe] },
+    Program { name: "evidence", facts: &[NoDevice] },
+    Program { name: "examples", facts: &[StartsPrograms, Rxe] },
+    Program { name: "exchange", facts: &[Rxe, Arm, miri(One, Refused), MiriExtended] },
+    Program { name: "extended", facts: &[Rxe, MiriExtended] },
+    Program { name: "faults", facts: &[miri(One, Allowed), MiriExtended] },
+    Program { name: "house", facts: &[] },
+    Program { name: "interop", facts: &[StartsPrograms, Rxe] },
+    Program { name: "kv_store", facts: &[StartsPrograms, Rxe] },
+    Program { name: "leases", facts: &[Rxe, miri(Two, Allowed)] },
+    Program { name: "lifecycle", facts: &[Rxe, Arm, miri(One, Allowed), MiriExtended] },
+    Program { name: "memory", facts: &[Rxe, Arm, miri(Two, Allowed)] },
+    Program { name: "mutants", facts: &[NoDevice] },
+    Program { name: "perf", facts: &[StartsPrograms, Rxe] },
+    // The other tests of `posting` are too slow for Miri.
+    Program { name: "posting", facts: &[
+        Rxe, Miri { part: Two, leaks: Allowed, only: &["items", "buffers_of_a_run"] },
+    ] },
+    Program { name: "random", facts: &[Rxe] },
+    Program { name: "refusals", facts: &[Rxe] },
+    Program { name: "scale", facts: &[] },
+    Program { name: "scope", facts: &[Rxe, miri(One, Allowed)] },
+    Program { name: "sealed", facts: &[NoDevice] },
+    Program { name: "shared", facts: &[Rxe, Arm, miri(Two, Allowed), MiriExtended] },
+    Program { name: "shared_attacks", facts: &[miri(Two, Allowed)] },
+    Program { name: "shared_unreliable", facts: &[Rxe, miri(Two, Allowed)] },
+    Program { name: "ui", facts: &[NoDevice] },
+    Program { name: "unreliable", facts: &[Rxe, Arm] },
+    Program { name: "window_attacks", facts: &[miri(Two, Allowed)] },
+    Program { name: "windows", facts: &[Rxe, miri(Two, Allowed)] },
+];
+
+/// The examples that soft-RoCE runs after the tests, without arguments.
+pub const RXE_EXAMPLES: [&str; 6] =
+    ["devices", "rc_pingpong", "uc_pingpong", "ud_pingpong", "srq_pingpong", "kv_store"];
+
+impl Program {
+    pub fn has(&self, fact: Fact) -> bool {
+        self.facts.contains(&fact)
+    }
+}

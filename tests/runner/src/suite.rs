@@ -1,0 +1,65 @@
+//! The commands that soft-RoCE runs: built test programs, then examples.
+
+use serde_json::Value;
+
+use crate::programs::RXE_EXAMPLES;
+
+/// An executable that cargo built.
+struct Executable {
+    /// What the target is: `lib`, `test`, `example`.
+    kind: String,
+    name: String,
+    path: String,
+}
+
+/// Reads what cargo writes with `--message-format=json`. Of each target, the latest executable counts.
+///
+/// As `cargo test` builds them, examples are test programs; those are left out.
+fn executables(messages: &str) -> Result<Vec<Executable>, String> {
+    let mut found = Vec::new();
+    for line in messages.lines().filter(|line| line.starts_with('{')) {
+        let message: Value = serde_json::from_str(line).map_err(|error| format!("a message of cargo: {error}"))?;
+        let target = &message["target"];
+        let (Some(kind), Some(name), Some(path)) =
+            (target["kind"][0].as_str(), target["name"].as_str(), message["executable"].as_str())
+        else {
+            continue;
+        };
+        if message["profile"]["test"].as_bool() == Some(kind != "example") {
+            found.push(Executable { kind: kind.to_owned(), name: name.to_owned(), path: path.to_owned() });
+        }
+    }
+    Ok(found)
+}
+
+/// The list for `tests/rxe/suite`: the unit tests of the real device, `tests`, and the examples if `with_examples`.
+/// `messages` is what cargo wrote while it built them.
+///
+/// # Errors
+///
+/// Names what cargo did not build.
+pub fn suite(messages: &str, tests: &[&str], with_examples: bool) -> Result<Vec<String>, String> {
+    let executables = executables(messages)?;
+    let path = |kind: &str, name: &str| {
+        let is_meant = |executable: &&Executable| executable.kind == kind && executable.name == name;
+        let found = executables.iter().rev().find(is_meant);
+        found.map(|found| quote(&found.path)).ok_or_else(|| format!("cargo built no {kind} {name}"))
+    };
+    // The unit tests that need a real device are ignored elsewhere.
+    let mut list = vec![format!("{} rdma_core --ignored --test-threads=1", path("lib", "interlock")?)];
+    for name in tests {
+        list.push(format!("{} --test-threads=1", path("test", name)?));
+    }
+    if with_examples {
+        for name in RXE_EXAMPLES {
+            list.push(path("example", name)?);
+        }
+    }
+    Ok(list)
+}
+
+/// A path as one word of the shell.
+fn quote(path: &str) -> String {
+    let is_plain = |character: char| character.is_ascii_alphanumeric() || "/._-+".contains(character);
+    if path.chars().all(is_plain) { path.to_owned() } else { format!("'{}'", path.replace('\'', r"'\''")) }
+}

@@ -1,0 +1,107 @@
+use crate::{Fact, Leaks};
+use crate::{PROGRAMS, Part, check_table, miri, named_in_cases, programs_of, suite};
+
+fn metadata(names: &[&str]) -> String {
+    let targets: Vec<String> =
+        names.iter().map(|name| format!(r#"{{"kind":["test"],"name":"{name}","test":true}}"#)).collect();
+    let targets = targets.join(",");
+    format!(
+        r#"{{"packages":[{{"name":"other","targets":[{{"kind":["test"],"name":"no_concern"}}]}},
+            {{"name":"rdma-interlock","targets":[{{"kind":["lib"],"name":"interlock"}},{targets}]}}]}}"#
+    )
+}
+
+#[test]
+fn the_table_is_in_order_without_doubles() {
+    assert!(PROGRAMS.is_sorted_by(|a, b| a.name < b.name));
+}
+
+#[test]
+fn a_program_without_a_row_and_a_row_without_a_program_are_named() {
+    let names = crate::names(|_| true);
+    assert_eq!(check_table(&metadata(&names)), Ok(()));
+    let error = check_table(&metadata(&[&names[1..], &["newcomer"]].concat())).unwrap_err();
+    assert!(error.contains(r#"no row for ["newcomer"]; no test program for ["adversary"]"#), "{error}");
+    assert!(check_table("{}").is_err());
+    assert!(check_table("not JSON").is_err());
+}
+
+/// Facts that contradict each other.
+#[test]
+fn no_program_without_a_device_is_given_one() {
+    for program in PROGRAMS.iter().filter(|program| program.has(Fact::NoDevice)) {
+        assert_eq!(program.facts, [Fact::NoDevice], "{}", program.name);
+    }
+}
+
+#[test]
+fn each_stage_runs_something_and_unknown_stages_are_refused() {
+    for stage in ["adversary", "asan", "arm", "rxe"] {
+        assert!(programs_of(stage).is_some_and(|programs| programs.len() > 5), "{stage}");
+    }
+    assert_eq!(programs_of("check"), None);
+}
+
+#[test]
+fn each_program_for_miri_is_in_one_run_and_once_more_if_extended() {
+    let runs = [miri(Part::One), miri(Part::Two)].concat();
+    for program in PROGRAMS {
+        let count = |extended| {
+            let runs = runs.iter().filter(|run| run.extended == extended);
+            runs.flat_map(|run| &run.arguments).filter(|argument| *argument == program.name).count()
+        };
+        let is_listed = program.facts.iter().any(|fact| matches!(fact, Fact::Miri { .. }));
+        assert_eq!(count(false), usize::from(is_listed), "{}", program.name);
+        assert_eq!(count(true), usize::from(program.has(Fact::MiriExtended)), "{}", program.name);
+    }
+    let unit_tests = runs.iter().filter(|run| run.arguments.contains(&"--lib".to_owned()));
+    assert_eq!(unit_tests.map(|run| run.leaks).collect::<Vec<_>>(), [Leaks::Refused]);
+}
+
+/// The arguments after `--` are filters of all programs of a run.
+#[test]
+fn a_run_with_filters_has_one_program() {
+    for run in [miri(Part::One), miri(Part::Two)].concat() {
+        if run.arguments.contains(&"--".to_owned()) {
+            assert_eq!(run.arguments.iter().filter(|argument| *argument == "--test").count(), 1, "{run:?}");
+        }
+    }
+}
+
+#[test]
+fn cases_name_programs_in_files_and_folders() {
+    let document = "`tests/none.rs::x`\n| C001 | a | b | `tests/two/part.rs::x`, on soft `tests/one.rs::y` |\n\
+        | C002 | a | b | `src/types.rs::x`, `tests/two/other.rs::z` |\n";
+    assert_eq!(named_in_cases(document).into_iter().collect::<Vec<_>>(), ["one", "two"]);
+}
+
+/// The message of cargo about a target. `path` is JSON: a string, or `null` for a target without an executable.
+fn artifact(kind: &str, name: &str, test: bool, path: &str) -> String {
+    let target = format!(r#"{{"kind":["{kind}"],"name":"{name}"}}"#);
+    let profile = format!(r#"{{"test":{test}}}"#);
+    format!(r#"{{"reason":"compiler-artifact","target":{target},"profile":{profile},"executable":{path}}}"#)
+}
+
+#[test]
+fn the_suite_has_unit_tests_then_tests_then_examples() {
+    let mut messages = vec![
+        r#"{"reason":"build-script-executed","package_id":"x"}"#.to_owned(),
+        artifact("lib", "interlock", false, "null"),
+        artifact("lib", "interlock", true, r#""/t/interlock-0a""#),
+        artifact("test", "ui", true, r#""/t/ui-0b""#),
+        artifact("test", "memory", true, r#""/a folder/memory-0c""#),
+        artifact("example", "kv_store", true, r#""/t/kv_store-0d""#),
+    ];
+    let text = |messages: &[String]| messages.join("\n") + "\nsomething that is not JSON\n";
+    let expected = ["/t/interlock-0a rdma_core --ignored --test-threads=1", "'/a folder/memory-0c' --test-threads=1"];
+    assert_eq!(suite(&text(&messages), &["memory"], false).unwrap(), expected);
+    assert_eq!(suite(&text(&messages), &["lost"], false).unwrap_err(), "cargo built no test lost");
+    assert_eq!(suite(&text(&messages), &[], true).unwrap_err(), "cargo built no example devices");
+    for name in crate::programs::RXE_EXAMPLES {
+        messages.push(artifact("example", name, false, &format!(r#""/t/examples/{name}""#)));
+    }
+    let list = suite(&text(&messages), &["memory"], true).unwrap();
+    assert_eq!(list[..2], expected);
+    assert_eq!(list[2], "/t/examples/devices");
+    assert_eq!(list.len(), 8);
+}
