@@ -296,6 +296,11 @@ const MUTANTS: &[Mutant] = &[
                 "batch<'env, B, T, R>(\n    queue: &mut SendQueue,\n    f: impl for<'batch> FnOnce(",
                 "batch<'env, 'batch, B, T, R>(\n    queue: &'batch mut SendQueue,\n    f: impl FnOnce(",
             ),
+            (
+                "inflight/raw_batch.rs",
+                "batch<B, R>(\n    queue: &mut SendQueue,\n    f: impl for<'batch> FnOnce(",
+                "batch<'batch, B, R>(\n    queue: &'batch mut SendQueue,\n    f: impl FnOnce(",
+            ),
         ],
         cases: &["queue/batches_of_two_pairs_are_not_swapped"],
     },
