@@ -179,10 +179,13 @@ fn a_queue_that_cannot_be_destroyed_never_keeps_the_buffers() {
 
 /// Errors are written where nobody reads any more, as after `program 2>&1 | head`.
 #[test]
-#[cfg(not(miri))]
 fn a_drop_never_panics_for_want_of_standard_error() {
     use std::io::Read;
     use std::process::{Command, Stdio};
+    if cfg!(miri) {
+        // Miri starts no processes.
+        return;
+    }
     if std::env::var_os("INTERLOCK_TEST_CHILD").is_some() {
         // Until the other side of the pipe is closed.
         std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
