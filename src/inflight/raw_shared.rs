@@ -111,7 +111,8 @@ impl SharedPoster {
             Some(core) => core.destroy(),
             None => Err(VerbError::new("ibv_destroy_srq", libc::EBUSY)),
         };
-        self.broken |= ended.is_err() && !self.core.is_alive;
+        // Nothing is posted to a queue that has ended, or that a failed destroy has left half-dead.
+        self.broken |= !self.core.is_alive;
         ended
     }
 }
