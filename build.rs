@@ -1,5 +1,6 @@
-//! Refuses what cannot work, links libibverbs (feature `rdma-core`), and makes the bindings of its installed headers
-//! (feature `bindgen`). Without `bindgen` the bindings of `src/sys/bindings` serve.
+//! Refuses what cannot work, links libibverbs (feature `rdma-core`), and links librdmacm if that is installed (feature
+//! `cm`). Makes the bindings of their headers (feature `bindgen`). Without `bindgen` the bindings of `src/sys/bindings`
+//! serve.
 
 use std::{env, process::exit};
 
@@ -29,6 +30,13 @@ fn main() {
     let _library = rdma_core::link();
     #[cfg(feature = "bindgen")]
     generate::bindings(&_library);
+    println!("cargo:rustc-check-cfg=cfg(librdmacm)");
+    #[cfg(all(feature = "rdma-core", feature = "cm"))]
+    if let Some(_library) = rdma_core::link_cm() {
+        println!("cargo:rustc-cfg=librdmacm");
+        #[cfg(feature = "bindgen")]
+        generate::cm_bindings(&_library);
+    }
 }
 
 /// Ends the build with one message; each line of it is one that cargo shows.
@@ -49,6 +57,10 @@ mod rdma_core {
     /// Those of rdma-core 43 have no atomic writes.
     const OLDEST: &str = "1.14.44";
 
+    /// The librdmacm of the same release.
+    #[cfg(feature = "cm")]
+    const OLDEST_CM: &str = "1.3.44";
+
     /// Lets cargo link libibverbs.
     pub(crate) fn link() -> Library {
         let error = match Config::new().atleast_version(OLDEST).probe("libibverbs") {
@@ -62,6 +74,13 @@ mod rdma_core {
             )),
             Err(_) => stop("libibverbs with its development files", "libibverbs-dev", "rdma-core-devel", &error),
         }
+    }
+
+    /// Lets cargo link librdmacm, if it is there. Without it a program still builds: opening a channel of rdma_cm then
+    /// answers what to install.
+    #[cfg(feature = "cm")]
+    pub(crate) fn link_cm() -> Option<Library> {
+        Config::new().atleast_version(OLDEST_CM).probe("librdmacm").ok()
     }
 
     /// Ends the build with what to install, or how to do without.
@@ -168,35 +187,124 @@ mod generate {
         "verbs_context",
     ];
 
-    pub(crate) fn bindings(library: &Library) {
-        println!("cargo:rerun-if-changed=src/sys/wrapper.h");
+    #[cfg(feature = "cm")]
+    const CM_FUNCTIONS: &[&str] = &[
+        "rdma_accept",
+        "rdma_ack_cm_event",
+        "rdma_bind_addr",
+        "rdma_connect",
+        "rdma_create_event_channel",
+        "rdma_create_id",
+        "rdma_destroy_event_channel",
+        "rdma_destroy_id",
+        "rdma_disconnect",
+        "rdma_establish",
+        "rdma_get_cm_event",
+        "rdma_init_qp_attr",
+        "rdma_join_multicast",
+        "rdma_leave_multicast",
+        "rdma_listen",
+        "rdma_notify",
+        "rdma_reject",
+        "rdma_resolve_addr",
+        "rdma_resolve_route",
+        "rdma_set_option",
+    ];
+
+    #[cfg(feature = "cm")]
+    const CM_TYPES: &[&str] = &[
+        "rdma_addr",
+        "rdma_addr__bindgen.*",
+        "rdma_cm_event",
+        "rdma_cm_event__bindgen.*",
+        "rdma_cm_event_type",
+        "rdma_cm_id",
+        "rdma_conn_param",
+        "rdma_event_channel",
+        "rdma_ib_addr",
+        "rdma_port_space",
+        "rdma_route",
+        "rdma_ud_param",
+    ];
+
+    /// Tells bindgen that the types of other modules may be copied, so that unions of them are unions.
+    #[cfg(feature = "cm")]
+    #[derive(Debug)]
+    struct PlainTypes;
+
+    #[cfg(feature = "cm")]
+    impl bindgen::callbacks::ParseCallbacks for PlainTypes {
+        fn blocklisted_type_implements_trait(
+            &self,
+            _: &str,
+            wanted: bindgen::callbacks::DeriveTrait,
+        ) -> Option<bindgen::callbacks::ImplementsTrait> {
+            use bindgen::callbacks::{DeriveTrait, ImplementsTrait};
+            (wanted == DeriveTrait::Copy).then_some(ImplementsTrait::Yes)
+        }
+    }
+
+    /// What all bindings have in common.
+    fn builder(header: &str, library: &Library) -> bindgen::Builder {
+        println!("cargo:rerun-if-changed={header}");
         println!("cargo:rerun-if-env-changed=LIBCLANG_PATH");
-        let mut builder = bindgen::Builder::default()
-            .header("src/sys/wrapper.h")
+        bindgen::Builder::default()
+            .header(header)
             .clang_args(library.include_paths.iter().map(|path| format!("-I{}", path.display())))
             .parse_callbacks(Box::new(bindgen::CargoCallbacks::new()))
             .rust_target(bindgen::RustTarget::stable(85, 0).unwrap_or_else(|_| unreachable!("a past release")))
             .rust_edition(bindgen::RustEdition::Edition2024)
             // What a device writes is never a Rust enum: an unknown value would be undefined behaviour.
             .default_enum_style(bindgen::EnumVariation::NewType { is_bitfield: false, is_global: false })
-            .bitfield_enum("ibv_(access_flags|device_cap_flags|qp_(init_)?attr_mask|send_flags|srq_attr_mask|wc_flags)")
-            .bitfield_enum("ibv_(create_cq_wc|qp_create_send_ops)_flags")
-            // libc has these; a second copy would be another type.
-            .blocklist_type("pthread_.*|__pthread.*|timespec|__u?int.*_t|u_int.*")
-            .raw_line("use libc::{pthread_cond_t, pthread_mutex_t, timespec};")
-            .raw_line(format!("// libibverbs {}", library.version))
             .derive_default(true)
             .generate_comments(false)
             .layout_tests(true)
             .sort_semantically(true)
             .merge_extern_blocks(true)
-            .formatter(bindgen::Formatter::Rustfmt);
+            .formatter(bindgen::Formatter::Rustfmt)
+    }
+
+    /// The bindings of `<infiniband/verbs.h>`.
+    pub(crate) fn bindings(library: &Library) {
+        let mut builder = builder("src/sys/wrapper.h", library)
+            .bitfield_enum("ibv_(access_flags|device_cap_flags|qp_(init_)?attr_mask|send_flags|srq_attr_mask|wc_flags)")
+            .bitfield_enum("ibv_(create_cq_wc|qp_create_send_ops)_flags")
+            // libc has these; a second copy would be another type.
+            .blocklist_type("pthread_.*|__pthread.*|timespec|__u?int.*_t|u_int.*")
+            .raw_line("use libc::{pthread_cond_t, pthread_mutex_t, timespec};")
+            .raw_line(format!("// libibverbs {}", library.version));
         for name in FUNCTIONS {
             builder = builder.allowlist_function(name);
         }
         for name in TYPES {
             builder = builder.allowlist_type(name);
         }
+        write(builder, "bindings.rs");
+    }
+
+    /// The bindings of `<rdma/rdma_cma.h>`, which use those of verbs.
+    #[cfg(feature = "cm")]
+    pub(crate) fn cm_bindings(library: &Library) {
+        let mut builder = builder("src/sys/rdmacm.h", library)
+            // All other types are of the module of verbs or of libc; a second copy would be another type.
+            .allowlist_recursively(false)
+            .parse_callbacks(Box::new(PlainTypes))
+            .raw_line("use super::bindings::*;")
+            .raw_line("use libc::{sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage};")
+            // Nobody reads path records.
+            .raw_line("pub type ibv_sa_path_rec = libc::c_void;")
+            .raw_line(format!("// librdmacm {}", library.version));
+        for name in CM_FUNCTIONS {
+            builder = builder.allowlist_function(name);
+        }
+        for name in CM_TYPES {
+            builder = builder.allowlist_type(name);
+        }
+        write(builder, "rdmacm.rs");
+    }
+
+    /// Generates the bindings into the build's folder.
+    fn write(builder: bindgen::Builder, name: &str) {
         // bindgen panics when it cannot load libclang; say which package has it instead.
         let bindings = match std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| builder.generate())) {
             Ok(Ok(bindings)) => bindings,
@@ -211,7 +319,7 @@ mod generate {
                 stop("libclang", "libclang-dev", "clang-devel", &said)
             }
         };
-        let out = PathBuf::from(env::var_os("OUT_DIR").unwrap_or_default()).join("bindings.rs");
+        let out = PathBuf::from(env::var_os("OUT_DIR").unwrap_or_default()).join(name);
         if let Err(error) = bindings.write_to_file(&out) {
             refuse(&format!("cannot write {}: {error}", out.display()));
         }

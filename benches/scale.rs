@@ -69,7 +69,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     })?
 }
 
-/// For `valgrind --tool=callgrind --toggle-collect='*counted_work*'`.
+/// The part to count with `valgrind --tool=callgrind --toggle-collect='*counted_work*'`.
 #[inline(never)]
 fn counted_work<B: Brand>(fleet: &mut Fleet<B>, messages: usize) -> usize {
     let count = fleet.pairs.len();

@@ -1,6 +1,7 @@
 //! Lists the RDMA devices, and what keeps each port from working. `-v` adds limits and GID tables.
 #![forbid(unsafe_code)]
 
+use interlock::cm::Channel;
 use interlock::device::{GidEntry, GidKind, LinkLayer, PortState};
 use interlock::number::Mtu;
 use interlock::{Context, Device, Port};
@@ -71,12 +72,27 @@ fn show(out: &mut impl Write, device: &Device, verbose: bool) -> io::Result<()> 
     if !promises.are_reviewed() {
         writeln!(out, "  nobody has reviewed this provider: nothing is taken for granted (docs/providers.md)")?;
     }
+    let rdma_cm = Channel::open(&context);
+    if context.is_iwarp() {
+        writeln!(out, "  iWARP: queue pairs are connected by address, through rdma_cm, and in no other way")?;
+        if let Err(error) = &rdma_cm {
+            problem(out, &format!("rdma_cm is missing, so nothing can be connected: {error}"))?;
+        }
+    }
     if verbose {
         writeln!(out, "  provider             {}", promises.provider())?;
+        let said = rdma_cm.map_or_else(|error| format!("no: {error}"), |_| "yes".to_owned());
+        writeln!(out, "  rdma_cm              {said}")?;
+        if let Some(address) = context.pci_address() {
+            writeln!(out, "  PCI address          {address}")?;
+        }
+        if let Some(node) = context.numa_node() {
+            writeln!(out, "  NUMA node            {node}")?;
+        }
         limits(out, &context)?;
     }
     for port in &ports {
-        show_port(out, device, port, verbose)?;
+        show_port(out, device, port, context.is_iwarp(), verbose)?;
     }
     Ok(())
 }
@@ -114,20 +130,28 @@ fn problem(out: &mut impl Write, text: &str) -> io::Result<()> {
     writeln!(out, "    ! {text}")
 }
 
-fn show_port(out: &mut impl Write, device: &Device, port: &Port, verbose: bool) -> io::Result<()> {
+fn show_port(out: &mut impl Write, device: &Device, port: &Port, is_iwarp: bool, verbose: bool) -> io::Result<()> {
     write!(out, "  port {}: {}, {}", port.number(), state(port.state()), layer(port.link_layer()))?;
     write!(out, ", MTU {}", port.active_mtu())?;
     if port.lid() != 0 {
         write!(out, ", LID {:#06x}", port.lid())?;
     }
     match port.gid() {
+        // On iWARP a GID is no address: peers know the device by the IP addresses of its interface.
+        _ if is_iwarp => writeln!(out)?,
         Some(row) => writeln!(out, ", {}", describe(&row))?,
         None => writeln!(out, ", no GID")?,
     }
-    for text in problems(port, device) {
+    for text in problems(port, device, is_iwarp) {
         problem(out, &text)?;
     }
     if verbose {
+        let lanes = port.active_width().map_or("? lanes".to_owned(), |lanes| format!("{lanes} x"));
+        writeln!(out, "    link {lanes} {}, MTU up to {}", port.active_speed(), port.max_mtu())?;
+        if port.link_layer() == LinkLayer::InfiniBand {
+            let (manager, bits) = (port.subnet_manager_lid(), port.lid_mask_control());
+            writeln!(out, "    subnet manager at LID {manager:#06x}, LMC {bits}")?;
+        }
         writeln!(out, "    longest message {} bytes", port.max_message_bytes())?;
         for row in port.gids() {
             writeln!(out, "    GID row {:3}: {}", row.index(), describe(row))?;
@@ -167,7 +191,7 @@ fn layer(layer: LinkLayer) -> &'static str {
 }
 
 /// Prints what keeps the port from working, or from working well.
-fn problems(port: &Port, device: &Device) -> Vec<String> {
+fn problems(port: &Port, device: &Device, is_iwarp: bool) -> Vec<String> {
     let mut problems = Vec::new();
     let ethernet = port.link_layer() == LinkLayer::Ethernet;
     let interfaces = interfaces(port, device);
@@ -184,6 +208,9 @@ fn problems(port: &Port, device: &Device) -> Vec<String> {
                 .to_owned(),
         ),
         other => problems.push(format!("the port is not active: {}", state(other))),
+    }
+    if is_iwarp {
+        return problems;
     }
     match port.gid() {
         None if ethernet => problems.push(format!(

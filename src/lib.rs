@@ -7,8 +7,9 @@
 //! - what only the device can know comes back as a typed value;
 //! - what the program hands to the device nobody can touch until the device has handed it back.
 //!
-//! All of it is safe Rust: nothing of this interface is `unsafe` to use. Only a program that brings memory of a kind
-//! that the library does not know implements an `unsafe` trait for it, [`ForeignMemory`](memory::ForeignMemory).
+//! All of it is safe Rust: nothing of this interface is `unsafe` to use. The one exception is a program with memory of
+//! a kind that the library does not know: it implements an `unsafe` trait for it,
+//! [`ForeignMemory`](memory::ForeignMemory).
 //!
 //! # A first program
 //!
@@ -55,8 +56,8 @@
 //!
 //! # Where to find what
 //!
-//! The crate root has what a first program meets. Everything else is in a module named by its noun; what is at the root
-//! is in its module, too. [`verbs`] leads from each C function to the method that does the same, and the C names are
+//! The crate root has the types that a first program meets. Everything else is in a module named by its noun, and so is
+//! everything at the root. [`verbs`] leads from each C function to the method that does the same, and the C names are
 //! search aliases: try `ibv_post_send` or `IBV_QPS_RTR` in the search box.
 //!
 //! | module | what it is about |
@@ -67,18 +68,19 @@
 //! | [`completion`] | completion queues, their pollers, and what a poll gives back |
 //! | [`queue`], [`state`], [`transport`], [`attributes`] | queue pairs: making, connecting, draining, ending them |
 //! | [`request`], [`datagram`], [`shared`] | what is posted: work requests, datagrams, shared receives |
+//! | [`cm`] | connecting by address, through rdma_cm |
 //! | [`scope`] | requests on borrowed memory |
 //! | [`number`], [`error`] | checked numbers; all error types |
 //! | [`soft`] | the simulated device for tests |
 //!
 //! # States of a queue pair
 //!
-//! A transition is a method that consumes the pair and gives one of the next type, or an error with the pair as it was.
-//! The page of [`State`](state::State) has the diagram. [`connect`](QueuePair::connect) goes from Init to Ready To
-//! Send.
+//! A transition is a method that consumes the pair and returns one of the next type, or an error with the unchanged
+//! pair. The page of [`State`](state::State) has the diagram. [`connect`](QueuePair::connect) goes from Init to Ready
+//! To Send.
 //!
-//! The type says what the program asked for last. The device can enter Error by itself at any time: completions tell,
-//! and later posts are refused as [`PostError::Broken`].
+//! The type is the state that the program asked for last. The device can enter Error by itself at any time: completions
+//! report it, and later posts are refused as [`PostError::Broken`].
 //!
 //! # Who owns memory
 //!
@@ -90,16 +92,39 @@
 //! | the device | none: the buffer was moved into the queue pair | do nothing; the [`Completion`] gives it back |
 //! | a peer | a [`MemoryRegion`] that peers may write, a [`Lease`](memory::Lease) | copy bytes and load words, never borrow |
 //!
-//! Posting *moves* the buffer. Nothing rests on a destructor: when an object is forgotten or dropped, memory that the
-//! device may still write is leaked, never freed. Memory comes back by the completion of its request, or once the
-//! device has destroyed or reset the queue pair and said so.
+//! Posting *moves* the buffer. No safety depends on a destructor: when an object is forgotten or dropped, memory that
+//! the device may still write is leaked, never freed. Memory comes back with the completion of its request, or after
+//! the device has confirmed that it destroyed or reset the queue pair.
 //!
-//! Providers differ in what they promise. [`Context::promises`] says what the library relies on for this device. What
-//! is not promised, the library does in another way or refuses with an error.
+//! Providers differ in what they promise. [`Context::promises`] says what the library relies on for this device. If a
+//! provider does not promise something, the library uses another way, or refuses with an error.
 //!
 //! Everything of a protection domain bears the [brand](Brand) `B` of the domain. Objects of two domains do not fit
 //! together: ``expected `Buffer<Storage>`, found `Buffer<Scratch>` ``. A program that learns only at run time how many
 //! domains it has uses the brand [`Checked`]; mixing is then refused at run time.
+//!
+//! # Names
+//!
+//! | a method named | does |
+//! |---|---|
+//! | `into_` | consumes the object: a transition to the next state, or an accessor that takes a part out |
+//! | `post_` | hands a request to the device; [`QueuePair::post`] takes a [`WorkRequest`] with options |
+//! | `..._with` | the same as the method without it, with options |
+//! | `..._on` | the same, on objects that the caller chooses: two completion queues, or a soft fabric |
+//!
+//! # When it does not compile
+//!
+//! | the compiler says | what to do |
+//! |---|---|
+//! | ``borrow of moved value: `buffer` `` | It was posted, so the device has it. Take it out of its completion ([`Success::into_buffer`]), or use another. [`SharedBuffer`] is for memory that is sent many times at once. |
+//! | ``borrow of moved value: `pair` `` | A transition consumed it. Go on with the pair that the transition returned; in a struct field, use [`AnyQueuePair`]. |
+//! | ``cannot post ... in state `Init` `` | The note names the transitions that are missing. |
+//! | ``no method named `post_send` found`` for an [`AnyQueuePair`] | Ask for the pair in Ready To Send: [`AnyQueuePair::ready`]. |
+//! | ``no method named `into_received` found`` for a [`Completion`] | Call [`check`](Completion::check) first: it tells success from failure. |
+//! | ``no method named `poll` found`` for a [`CompletionQueue`] | The [`Poller`] polls; [`completion_queue`](ProtectionDomain::completion_queue) returns both. |
+//! | `is not memory of the protection domain`, ``expected `Storage`, found `Scratch` `` | Two domains are mixed: take both objects from one domain. |
+//! | `argument requires that borrow lasts for 'static`, for a post of [`Inline`] | The error of the post would keep the borrowed bytes. Let it drop them: `.map_err(PostError::into_cause)?`. |
+//! | `lifetime may not live long enough`, `borrowed data escapes` | An object of a [scoped](Scoped) domain meets one of another, or leaves its closure. |
 //!
 //! # Errors
 //!
@@ -110,9 +135,10 @@
 //! `?` turns all of them into a `Box<dyn Error>` where the brand is a named one. An error that holds an object of a
 //! [scoped](Scoped) brand cannot leave its closure; `into_cause` drops the object and gives an error that can.
 //!
-//! The text of an error says what to do. A `main` that returns an error prints its `Debug` form: print the error and
-//! its [sources](std::error::Error::source) instead, as the examples do. No function of this library panics, and no
-//! destructor fails silently: what had to be leaked is reported on standard error.
+//! The text of an error says what to do, and names the heading of `docs/failures.md` that has more. A `main` that
+//! returns an error prints its `Debug` form: print the error and its [sources](std::error::Error::source) instead, as
+//! the examples do. No function of this library panics, and no destructor fails silently: what had to be leaked is
+//! reported on standard error.
 //!
 //! # The soft device
 //!
@@ -129,6 +155,7 @@
 //! | `rdma-core` | yes | real devices, through libibverbs, which is linked |
 //! | `bindgen` | yes | makes the bindings from the installed headers at build time, with libclang; includes `rdma-core` |
 //! | `soft` | yes | the soft device |
+//! | `cm` | yes | connecting by address, the module [`cm`]; part of both others. librdmacm is linked if it is installed |
 //!
 //! Without `bindgen` the checked-in bindings serve, for x86-64 and 64-bit Arm; they suit the libibverbs of rdma-core 44
 //! and later. With `soft` alone nothing is linked. One of `rdma-core` and `soft` is needed. The environment variable
@@ -136,7 +163,7 @@
 //!
 //! # What is not here yet
 //!
-//! `rdma_cm` and futures; XRC and the transports of vendors.
+//! Futures; datagrams over `rdma_cm`; XRC and the transports of vendors.
 //!
 //! # More
 //!
@@ -157,6 +184,8 @@
     rustdoc::bare_urls
 )]
 
+#[cfg(feature = "cm")]
+pub mod cm;
 pub mod completion;
 pub mod device;
 pub mod domain;

@@ -1,86 +1,74 @@
-//! The few system calls that `std` does not have, as safe functions and one owned type.
+//! The few system calls that `std` does not have, as the library uses them, and maps of memory as owned types.
 //!
-//! They are calls of libc, not of a crate of wrappers: a call is one line here, and one through libc is seen by
-//! AddressSanitizer and by whoever interposes libc, which a crate that enters the kernel by itself goes around.
-#![allow(unsafe_code, reason = "calls libc")]
+//! They go through libc (feature `use-libc` of `rustix`): AddressSanitizer and whoever interposes libc see such a call,
+//! and would not see one that enters the kernel directly.
+#![allow(unsafe_code, reason = "maps memory")]
 
-use std::ffi::CString;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use crate::sys::ObjectPtr;
+use rustix::event::{EventfdFlags, epoll};
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::mm::{self, Advice, MapFlags, ProtFlags};
+use rustix::process::Resource;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::{io, mem::ManuallyDrop, ptr, ptr::NonNull, slice};
 
-/// The result of a call that returns -1 and sets `errno`.
-fn checked(result: i32) -> io::Result<i32> {
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+/// `eventfd(2)`, which does not block and is closed on `exec`.
+pub(crate) fn eventfd() -> io::Result<OwnedFd> {
+    Ok(rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
 }
 
 /// `epoll_create1(2)`, closed on `exec`.
 pub(crate) fn epoll() -> io::Result<OwnedFd> {
-    // SAFETY: takes a number.
-    let fd = checked(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
-    // SAFETY: made just now, so nobody else owns it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    Ok(epoll::create(epoll::CreateFlags::CLOEXEC)?)
 }
 
 /// `epoll_ctl(2)`: makes `epoll` readable while `fd` is, level-triggered.
-pub(crate) fn epoll_add(epoll: BorrowedFd<'_>, fd: RawFd) -> io::Result<()> {
-    let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
-    // SAFETY: a number that is no descriptor is answered with an error; the struct may be read.
-    checked(unsafe { libc::epoll_ctl(epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &mut event) }).map(drop)
+pub(crate) fn epoll_add(epoll: BorrowedFd<'_>, fd: BorrowedFd<'_>) -> io::Result<()> {
+    Ok(epoll::add(epoll, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?)
 }
 
-/// `poll(2)`: sleeps until one of `fds` is readable, for `millis` milliseconds at most. How many are.
+/// `ppoll(2)`: sleeps until one of `fds` is readable, for `left` at most. How many are.
 #[cfg(not(miri))]
-pub(crate) fn poll_readable<const N: usize>(fds: [RawFd; N], millis: i32) -> io::Result<usize> {
-    let mut polls = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
-    // SAFETY: `N` entries, which may be written.
-    let ready = checked(unsafe { libc::poll(polls.as_mut_ptr(), N as libc::nfds_t, millis) })?;
-    Ok(ready as usize)
+pub(crate) fn poll_readable<const N: usize>(fds: [BorrowedFd<'_>; N], left: std::time::Duration) -> io::Result<usize> {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    // More than the system can count is for ever.
+    let left = Timespec::try_from(left).ok();
+    Ok(poll(&mut fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)), left.as_ref())?)
 }
 
-/// `if_indextoname(3)`: the name of a network interface, if it still exists.
+/// `netdevice(7)`, `SIOCGIFNAME`: the name of a network interface, if it still exists.
 pub(crate) fn interface_name(index: u32) -> Option<String> {
-    let mut name = [0_u8; libc::IF_NAMESIZE];
-    // SAFETY: the buffer has the size that `if_indextoname(3)` asks for.
-    let found = unsafe { libc::if_indextoname(index, name.as_mut_ptr().cast()) };
-    let end = name.iter().position(|&byte| byte == 0)?;
-    (!found.is_null()).then(|| String::from_utf8_lossy(&name[..end]).into_owned())
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with};
+    let any = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None).ok()?;
+    netdevice::index_to_name(any, index).ok()
 }
 
 /// The length of a page of this machine.
 pub(crate) fn page_bytes() -> usize {
-    // SAFETY: takes a number.
-    usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096).max(1)
+    rustix::param::page_size().max(1)
 }
 
 /// `getrlimit(2)`: the soft limit of locked memory in bytes; `None` for no limit.
 pub(crate) fn locked_memory_limit() -> Option<u64> {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // Miri does not know the call.
-    // SAFETY: the struct may be written.
-    let known = !cfg!(miri) && unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit) } == 0;
-    (known && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
+    if cfg!(miri) { None } else { rustix::process::getrlimit(Resource::Memlock).current }
 }
 
 /// `memfd_create(2)`: a new memory file, which may be sealed and is closed on `exec`. `name` is cut at its first zero
 /// byte.
 pub(crate) fn memory_file(name: &str) -> io::Result<OwnedFd> {
-    let name = CString::new(name.split('\0').next().unwrap_or_default()).unwrap_or_default();
-    // SAFETY: a C string, which lives until the call returns.
-    let fd = checked(unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) })?;
-    // SAFETY: made just now, so nobody else owns it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    let name = name.split('\0').next().unwrap_or_default();
+    Ok(rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?)
 }
 
 /// `fcntl(2)`, `F_ADD_SEALS`.
 pub(crate) fn add_seals(file: BorrowedFd<'_>, seals: i32) -> io::Result<()> {
-    // SAFETY: takes numbers.
-    checked(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) }).map(drop)
+    Ok(rustix::fs::fcntl_add_seals(file, SealFlags::from_bits_retain(seals.cast_unsigned()))?)
 }
 
 /// `fcntl(2)`, `F_GET_SEALS`. An error where the file is of a kind that has none.
 pub(crate) fn seals(file: BorrowedFd<'_>) -> io::Result<i32> {
-    // SAFETY: takes numbers.
-    checked(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) })
+    Ok(rustix::fs::fcntl_get_seals(file)?.bits().cast_signed())
 }
 
 /// Pages that this process has mapped, readable and writable. Dropping it unmaps them.
@@ -89,34 +77,37 @@ pub(crate) struct Mapping {
     /// # Invariants
     ///
     /// 0. The start of a map of `len` bytes, which nobody else unmaps; dangling if `len` is 0.
-    addr: NonNull<u8>,
+    addr: ObjectPtr<u8>,
     len: usize,
 }
 
-// SAFETY: the owner of a range of addresses, which are those of the whole process.
-unsafe impl Send for Mapping {}
-// SAFETY: shared access gives an address only.
-unsafe impl Sync for Mapping {}
+const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 
 impl Mapping {
-    fn new(len: usize, flags: i32, fd: RawFd, offset: libc::off_t) -> io::Result<Self> {
-        if len == 0 {
-            return Ok(Self { addr: NonNull::dangling(), len });
-        }
-        // SAFETY: a new map, which replaces none.
-        let addr = unsafe { libc::mmap(ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, flags, fd, offset) };
-        let mapped = NonNull::new(addr.cast()).filter(|_| addr != libc::MAP_FAILED);
-        Ok(Self { addr: mapped.ok_or_else(io::Error::last_os_error)?, len })
+    /// The map that `mmap(2)` has made, of `len` bytes.
+    fn of_new(addr: *mut std::ffi::c_void, len: usize) -> io::Result<Self> {
+        let addr = NonNull::new(addr.cast()).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
+        Ok(Self { addr: ObjectPtr(addr), len })
+    }
+
+    /// No bytes, which need no map.
+    fn of_nothing() -> Self {
+        Self { addr: ObjectPtr(NonNull::dangling()), len: 0 }
     }
 
     /// `mmap(2)`: `len` bytes of `file` from `offset`, shared with whoever else maps them. `offset` is a multiple of
     /// the page length.
     pub(crate) fn shared(file: &impl AsFd, offset: libc::off_t, len: usize) -> io::Result<Self> {
-        Self::new(len, libc::MAP_SHARED, file.as_fd().as_raw_fd(), offset)
+        if len == 0 {
+            return Ok(Self::of_nothing());
+        }
+        let offset = u64::try_from(offset).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+        // SAFETY: a new map, which replaces none.
+        Self::of_new(unsafe { mm::mmap(ptr::null_mut(), len, READ_WRITE, MapFlags::SHARED, file, offset) }?, len)
     }
 
     pub(crate) fn as_ptr(&self) -> *mut u8 {
-        self.addr.as_ptr()
+        self.addr.0.as_ptr()
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -128,7 +119,8 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         if self.len != 0 {
             // SAFETY: our own map (0). Nobody uses it any more: whoever uses its bytes holds this.
-            unsafe { libc::munmap(self.addr.as_ptr().cast(), self.len) };
+            let ended = unsafe { mm::munmap(self.as_ptr().cast(), self.len) };
+            debug_assert!(ended.is_ok(), "{ended:?}");
         }
     }
 }
@@ -148,7 +140,13 @@ pub(crate) struct PrivateMapping {
 impl PrivateMapping {
     /// `mmap(2)`: `len` zeroed bytes, with `flags` besides. None are mapped for 0.
     pub(crate) fn new(len: usize, flags: i32) -> io::Result<Self> {
-        Ok(Self { map: Mapping::new(len, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags, -1, 0)? })
+        if len == 0 {
+            return Ok(Self { map: Mapping::of_nothing() });
+        }
+        let flags = MapFlags::PRIVATE | MapFlags::from_bits_retain(flags.cast_unsigned());
+        // SAFETY: a new map, which replaces none: no flag of our callers says where it goes.
+        let addr = unsafe { mm::mmap_anonymous(ptr::null_mut(), len, READ_WRITE, flags) }?;
+        Ok(Self { map: Mapping::of_new(addr, len)? })
     }
 
     /// `len` zeroed bytes or somewhat more: whole huge pages of 2 MiB, aligned to them.
@@ -167,29 +165,29 @@ impl PrivateMapping {
     fn split_at_page(self, len: usize) -> (Self, Self) {
         let map = ManuallyDrop::new(self.map);
         let len = len.min(map.len);
-        // SAFETY: inside the map or at its end (0), so the sum does not wrap around.
-        let rest = unsafe { map.addr.add(len) };
-        let rest = Mapping { addr: rest, len: map.len - len };
+        // Inside the map or at its end, so never null.
+        let rest = NonNull::new(map.as_ptr().wrapping_add(len)).unwrap_or(map.addr.0);
+        let rest = Mapping { addr: ObjectPtr(rest), len: map.len - len };
         (Self { map: Mapping { addr: map.addr, len } }, Self { map: rest })
     }
 
     /// `madvise(2)`, `MADV_POPULATE_WRITE`: takes the pages now, so that a shortage is an error here and not a signal
     /// later. Since Linux 5.14; `EINVAL` before.
     pub(crate) fn populate(&self) -> io::Result<()> {
-        self.advise(libc::MADV_POPULATE_WRITE)
+        self.advise(Advice::LinuxPopulateWrite)
     }
 
     /// `madvise(2)`, `MADV_HUGEPAGE`: asks for transparent huge pages.
     pub(crate) fn prefer_huge_pages(&self) -> io::Result<()> {
-        self.advise(libc::MADV_HUGEPAGE)
+        self.advise(Advice::LinuxHugepage)
     }
 
-    fn advise(&self, advice: i32) -> io::Result<()> {
+    fn advise(&self, advice: Advice) -> io::Result<()> {
         if self.map.len == 0 {
             return Ok(());
         }
         // SAFETY: our own map (0); neither of the two callers' advice changes what is there.
-        checked(unsafe { libc::madvise(self.as_ptr().cast(), self.map.len, advice) }).map(drop)
+        Ok(unsafe { mm::madvise(self.as_ptr().cast(), self.map.len, advice) }?)
     }
 
     pub(crate) fn as_ptr(&self) -> *mut u8 {

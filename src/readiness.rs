@@ -43,7 +43,7 @@ pub struct Readiness {
 impl Readiness {
     /// Readable while one of `fds` is. The descriptors stay the caller's: one that the caller closes is no longer
     /// watched.
-    pub(crate) fn over(fds: &[RawFd]) -> Result<Self, VerbError> {
+    pub(crate) fn over(fds: &[BorrowedFd<'_>]) -> Result<Self, VerbError> {
         let epoll = os::epoll().map_err(|error| failed("epoll_create1", &error))?;
         for &fd in fds {
             os::epoll_add(epoll.as_fd(), fd).map_err(|error| failed("epoll_ctl", &error))?;
@@ -58,7 +58,7 @@ impl Readiness {
     ///
     /// `poll(2)` failed.
     pub fn wait(&self, timeout: Duration) -> io::Result<bool> {
-        until_readable([self.epoll.as_raw_fd()], timeout)
+        until_readable([self.epoll.as_fd()], timeout)
     }
 }
 
@@ -76,10 +76,8 @@ impl AsRawFd for Readiness {
 
 /// Sleeps until one of `fds` is readable, `left` is over, or a signal comes. Returns whether one is readable.
 #[cfg(not(miri))]
-pub(crate) fn until_readable<const N: usize>(fds: [RawFd; N], left: Duration) -> io::Result<bool> {
-    // Rounded up: rounding down would spin through the last millisecond.
-    let millis = i32::try_from(left.as_micros().div_ceil(1000)).unwrap_or(i32::MAX);
-    match os::poll_readable(fds, millis) {
+pub(crate) fn until_readable<const N: usize>(fds: [BorrowedFd<'_>; N], left: Duration) -> io::Result<bool> {
+    match os::poll_readable(fds, left) {
         Ok(ready) => Ok(ready > 0),
         Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(false),
         Err(error) => Err(error),
@@ -88,7 +86,7 @@ pub(crate) fn until_readable<const N: usize>(fds: [RawFd; N], left: Duration) ->
 
 /// Miri has no `poll(2)`. Callers expect that this may come back early.
 #[cfg(miri)]
-pub(crate) fn until_readable<const N: usize>(_: [RawFd; N], _: Duration) -> io::Result<bool> {
+pub(crate) fn until_readable<const N: usize>(_: [BorrowedFd<'_>; N], _: Duration) -> io::Result<bool> {
     std::thread::yield_now();
     Ok(false)
 }

@@ -251,6 +251,9 @@ pub struct Qkey(pub u32);
 impl Qkey {
     /// `0x1111_1111`, which `ibv_ud_pingpong` and perftest use.
     pub const USUAL: Self = Self(0x1111_1111);
+    /// `0x0123_4567`, `RDMA_UDP_QKEY`: the key that rdma_cm tells peers, and that its multicast groups have.
+    #[doc(alias = "RDMA_UDP_QKEY")]
+    pub const CONNECTION_MANAGER: Self = Self(0x0123_4567);
 }
 
 /// A partition key. Two ports can communicate if the lower 15 bits of their keys are the same and at least one port is

@@ -54,6 +54,7 @@ fn hint(verb: &str, errno: i32) -> &'static str {
         ("ibv_create_cq" | "ibv_create_cq_ex", libc::EINVAL) => {
             " (no entries or more than the device has, or no such completion vector?)"
         }
+        ("ibv_alloc_mw", libc::EOPNOTSUPP) => " (no windows: register the part of the memory by itself)",
         ("ibv_query_port", libc::EINVAL) => " (no such port? `Context::ports` has them)",
         ("ibv_attach_mcast", libc::EINVAL) => " (not a multicast address?)",
         ("ibv_destroy_srq", libc::EBUSY) => " (queue pairs receive from it: destroy them first)",

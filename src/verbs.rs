@@ -45,12 +45,12 @@
 //! | `ibv_create_cq_ex`, `ibv_start_poll`, `ibv_next_poll`, `ibv_end_poll` | [`Polling::Extended`], for [`completion_queue_with`](ProtectionDomain::completion_queue_with) |
 //! | `ibv_create_comp_channel` | [`ProtectionDomain::completion_channel`]; each queue has one of its own otherwise |
 //! | `ibv_poll_cq` | [`Poller::poll`], [`Poller::poll_each`], [`Poller::poll_retired`] |
-//! | `ibv_req_notify_cq`, `ibv_get_cq_event`, `ibv_ack_cq_events` | [`Poller::wait`], [`Poller::wait_with`], [`CompletionChannel::wait_any`]; for event loops [`Poller::arm`] and [`Poller::readiness`] |
+//! | `ibv_req_notify_cq`, `ibv_get_cq_event`, `ibv_ack_cq_events` | [`Poller::wait`], [`Poller::wait_for`], [`CompletionChannel::wait_any`]; for event loops [`Poller::arm`] and [`Poller::readiness`] |
 //! | `solicited_only` | [`WakeFor`] |
 //! | `ibv_resize_cq` | [`Poller::resize`] |
 //! | `ibv_wc` | [`Completion::check`] gives a [`Success`] or a [`Failure`] |
 //! | `wc.status`, `ibv_wc_status_str` | [`Status`], printed with causes and what to check |
-//! | `wc.opcode` | [`Success::operation`], [`Success::work`] |
+//! | `wc.opcode` | [`Success::operation`], [`Success::into_work`] |
 //! | `wc.byte_len` | the length of the received buffer; [`WrittenWithImmediate::written_bytes`] |
 //! | `wc.imm_data` | [`Received::immediate`], host byte order |
 //! | `wc.src_qp`, `wc.slid`, `wc.sl`, the GRH | [`Datagram`] |
@@ -80,6 +80,24 @@
 //! | `wr.ud`: `ah`, `remote_qpn`, `remote_qkey` | [`Recipient`] |
 //! | `ibv_attach_mcast`, `ibv_detach_mcast` | [`join_group`](QueuePair::join_group), [`leave_group`](QueuePair::leave_group); [`Recipient::group`] |
 //!
+//! # rdma_cm
+//!
+//! | C | here |
+//! |---|---|
+//! | `rdma_create_event_channel`, `rdma_get_cm_event`, `rdma_ack_cm_event` | [`cm::Channel`]; events are acknowledged when they are taken, and nobody sees one |
+//! | `rdma_create_id`, `rdma_destroy_id` | [`cm::Idle::new`]; dropped |
+//! | `rdma_set_option` | [`set_type_of_service`](cm::Idle::set_type_of_service), [`set_reuse_address`](cm::Idle::set_reuse_address), [`set_ack_timeout`](cm::Idle::set_ack_timeout) |
+//! | `rdma_bind_addr`, `rdma_listen` | [`cm::Idle::bind`], [`cm::Bound::listen`], or [`cm::listen`] for both |
+//! | `rdma_resolve_addr`, `rdma_resolve_route` | [`cm::Idle::resolve`] |
+//! | `rdma_connect`, `rdma_establish` | [`cm::Resolved::connect`], [`cm::Connecting::wait`]; or [`cm::connect`] for everything |
+//! | `rdma_accept`, `rdma_reject` | [`cm::Request::accept`], [`cm::Request::reject`] |
+//! | `rdma_notify` | [`cm::Accepting::message_arrived`] |
+//! | `rdma_disconnect` | [`cm::Connection::disconnect`] |
+//! | `rdma_init_qp_attr` | inside `connect` and `accept` |
+//! | `rdma_create_qp` | a [`QueuePair`] of your own, which goes into `connect` or `accept` |
+//! | `rdma_get_local_addr`, `rdma_get_peer_addr` | [`cm::Connection::local_address`], [`cm::Connection::peer_address`] |
+//! | `conn_param.private_data` | [`cm::PrivateData`], [`cm::PeerData`] |
+//!
 //! # Not here
 //!
 //! | C | why |
@@ -89,7 +107,7 @@
 //! | alternate paths, `IBV_QP_ALT_PATH`; `static_rate`, `src_path_bits` of an address | InfiniBand links only, and nothing to test them on |
 //! | `ibv_create_qp` of `IBV_QPT_RAW_PACKET`, `IBV_QPT_XRC_*`, `IBV_QPT_DRIVER`; `ibv_create_wq`, `ibv_create_flow` | other transports; a type beside [`ReliableConnection`] would be one's place |
 //! | `ibv_alloc_dm`, `ibv_alloc_null_mr`, `ibv_advise_mr`, `ibv_reg_mr_iova` | not yet asked for |
-//! | `rdma_*` | not yet: the [`Endpoint`] goes to the peer by a way of your own |
+//! | `rdma_migrate_id`, `rdma_getaddrinfo`, `rdma_set_local_ece`, datagrams and multicast over rdma_cm | not yet asked for |
 
 // For the links of the page.
 #[allow(unused_imports, reason = "for the links of the page")]

@@ -95,7 +95,7 @@ fn count_each_operation(polling: Polling) {
     let mut one = |link: &mut Link<Test>, round: Round| {
         let before = COUNT.get();
         for _ in 0..round(link, &mut spare, &region) {
-            let work = link.poller.wait(PATIENCE).unwrap().check().unwrap().work();
+            let work = link.poller.wait(PATIENCE).unwrap().check().unwrap().into_work();
             let mut buffer = work.into_buffer().unwrap();
             buffer.set_len(64).unwrap();
             spare.push(buffer);

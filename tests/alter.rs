@@ -19,7 +19,7 @@ fn next<B: Brand>(poller: &mut Poller<B>) -> Completion<B> {
     poller.wait(PATIENCE).unwrap()
 }
 
-/// Whether `status` refuses a write without the right. The specification leaves devices a choice of two.
+/// Whether `status` is one of the two statuses with which a device may refuse a write without the right.
 fn is_refusal(status: Status) -> bool {
     matches!(status, Status::RemoteAccess | Status::RemoteInvalidRequest)
 }
@@ -155,11 +155,12 @@ fn a_drained_pair_changes_its_attributes_and_goes_on() {
     let mut buffer = link.domain.buffer(8).unwrap();
     buffer.write(b"on").unwrap();
     left.post_send(buffer).unwrap();
-    let texts =
-        [next(&mut link.poller), next(&mut link.poller)].map(|completion| match completion.check().unwrap().work() {
+    let texts = [next(&mut link.poller), next(&mut link.poller)].map(|completion| {
+        match completion.check().unwrap().into_work() {
             Work::Received(message) => Some(message.buffer.to_vec()),
             _ => None,
-        });
+        }
+    });
     assert!(texts.contains(&Some(b"on".to_vec())), "{texts:?}");
 }
 
@@ -178,7 +179,7 @@ fn a_path_that_leads_nowhere_is_refused_and_nothing_changes() {
     assert_eq!(left.query().unwrap(), before);
 }
 
-/// The fabric does not move, so the pair is still draining.
+/// The fabric is not stepped, so the pair is still draining.
 #[test]
 fn a_pair_that_still_drains_changes_nothing() {
     interlock::domain! { struct Test; }
@@ -215,14 +216,15 @@ fn datagrams_need_the_key_of_now() {
     }
     let mut texts = Vec::new();
     for _ in 0..3 {
-        if let Work::Datagram(datagram) = next(&mut poller).check().unwrap().work() {
+        if let Work::Datagram(datagram) = next(&mut poller).check().unwrap().into_work() {
             texts.push(datagram.message().to_vec());
         }
     }
     assert_eq!(texts, [b"2"]);
 }
 
-/// If a device took the change for a new transition to Send Queue Drain, this test would find the pair draining again.
+/// A device that takes the change for a new transition to Send Queue Drain would report that the pair is draining
+/// again.
 #[test]
 fn a_drained_pair_stays_so_however_often_it_changes() {
     interlock::domain! { struct Test; }
@@ -240,7 +242,7 @@ fn a_drained_pair_stays_so_however_often_it_changes() {
     assert_eq!(link.left.query().unwrap().peer_rights, PeerRights::ALL);
 }
 
-/// Requests that had not begun are sent after the resume, without another post.
+/// Requests that the device had not started before the drain are sent after the resume, without another post.
 #[test]
 fn what_waits_in_a_drained_queue_goes_on_when_it_resumes() {
     interlock::domain! { struct Test; }
@@ -264,7 +266,7 @@ fn what_waits_in_a_drained_queue_goes_on_when_it_resumes() {
         let left = left.resume().unwrap();
         let mut texts = Vec::new();
         for _ in 0..12 {
-            if let Work::Received(message) = next(&mut link.poller).check().unwrap().work() {
+            if let Work::Received(message) = next(&mut link.poller).check().unwrap().into_work() {
                 texts.push(message.buffer[0]);
             }
         }
@@ -273,7 +275,7 @@ fn what_waits_in_a_drained_queue_goes_on_when_it_resumes() {
     }
 }
 
-/// The fabric does not move, so the pair is still draining.
+/// The fabric is not stepped, so the pair is still draining.
 #[test]
 fn a_pair_that_still_drains_does_not_resume() {
     interlock::domain! { struct Test; }

@@ -58,13 +58,13 @@ fn addresses<B: interlock::Brand>(buffers: &[Buffer<B>]) -> HashSet<usize> {
     buffers.iter().map(|buffer| buffer.as_ptr().addr()).collect()
 }
 
-/// The thread lends out a single stage. If the closure that makes requests for one batch starts a batch on another
-/// pair, the inner batch takes no request of the outer one, whether the inner one panics or not. The outer batch
-/// continues with its own requests.
+/// Each thread has only one stage for batches. If a closure of one batch starts a batch on another pair, the inner
+/// batch takes no request of the outer one, even if the inner one panics. The outer batch continues with its own
+/// requests.
 #[test]
 fn a_batch_within_the_making_of_another_takes_nothing_of_it() {
     let domain = context().named_domain(Nested).unwrap();
-    // 40 requests are more than one hand-over; 32 are exactly one, which is posted in one session.
+    // 40 requests need more than one doorbell; 32 need exactly one, and are posted in one session.
     let ways = [Posting::List, Posting::WorkRequestApi].into_iter().flat_map(|way| [(way, 40_u8), (way, 32)]);
     for (posting, count, panics) in ways.flat_map(|(way, count)| [(way, count, false), (way, count, true)]) {
         let limits = Limits { sends: 64, receives: 64, posting, ..Limits::default() };
@@ -100,7 +100,7 @@ fn a_batch_within_the_making_of_another_takes_nothing_of_it() {
             WorkRequest::write(buffer, &outer)
         };
         assert_eq!(left.post_all(&mut items, write).unwrap(), count.into());
-        // Requests of the inner batch that were not handed over when it panicked are dropped. One signalled write
+        // Requests of the inner batch that the device did not have when it panicked are dropped. One signalled write
         // retires the others.
         let last = fresh(0xff);
         let last_address = last.as_ptr().addr();
@@ -127,8 +127,8 @@ fn a_batch_within_the_making_of_another_takes_nothing_of_it() {
     }
 }
 
-/// If the program forgets a run in the middle, or panics there, no slot is freed while its buffer is out, and no buffer
-/// is returned twice.
+/// If the program forgets a run of retired requests in the middle, or panics there, no slot is freed before its buffer
+/// is out, and no buffer is returned twice.
 #[test]
 fn a_run_that_is_forgotten_gives_each_buffer_once() {
     let domain = context().named_domain(Forgotten).unwrap();
@@ -138,7 +138,7 @@ fn a_run_that_is_forgotten_gives_each_buffer_once() {
     for round in 0..16 {
         let mut items = domain.buffers(6, 8).unwrap();
         let all = addresses(&items);
-        // The first request of the run was alone in flight.
+        // In half of the rounds the first request of the run is posted by itself.
         if round >= 8 {
             let _ = left.post(WorkRequest::write(items.remove(0), &word).unsignalled()).unwrap();
         }
@@ -173,7 +173,7 @@ fn a_run_that_is_forgotten_gives_each_buffer_once() {
     assert_eq!(poller.unknown_completions(), 0);
 }
 
-/// What the program does while it takes a run.
+/// What the program does while it takes a run of retired requests.
 #[derive(Clone, Copy, Debug)]
 enum Deed {
     Posts,
@@ -218,7 +218,7 @@ fn take(
             deed()
         }
         Taking::Last if deed() => true,
-        Taking::Last => return back.extend(retired.completion().check().unwrap().into_buffer()),
+        Taking::Last => return back.extend(retired.into_completion().check().unwrap().into_buffer()),
     };
     if forgets {
         return mem::forget(retired);
@@ -321,7 +321,7 @@ fn a_pair_that_ends_while_its_run_is_taken_gives_each_buffer_once() {
     }
 }
 
-/// What happens at one of the items.
+/// What happens at an item of the vector.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Event {
     Nothing,
@@ -334,7 +334,7 @@ enum Event {
     Poll,
 }
 
-/// Whatever stops a vector, at any place, no buffer is lost, returned twice or returned out of order. The queue never
+/// A vector may be stopped at any item: no buffer is lost, returned twice or returned out of order. The queue never
 /// stays full of requests without a completion: the next signalled request brings everything back.
 #[test]
 fn whatever_stops_a_vector_the_queue_goes_on() {
@@ -373,7 +373,7 @@ fn whatever_stops_a_vector_the_queue_goes_on() {
                 }));
                 let (rest, in_flight) = (items.len(), left.sends_in_flight() as usize);
                 assert!(items.iter().map(|(number, _)| *number).eq(count - rest..count), "{case}");
-                // Post one more unsignalled request. There is room for it now, or there will be.
+                // Post one more unsignalled request, at the latest when polling has made room.
                 let (mut last, start) =
                     (Some(WorkRequest::write(Inline(&[1; 8]), &word).unsignalled()), Instant::now());
                 while let Some(request) = last.take() {
@@ -391,7 +391,7 @@ fn whatever_stops_a_vector_the_queue_goes_on() {
                     take_back(poller, &mut back);
                     assert!(start.elapsed() < PATIENCE, "nothing completes: {case}");
                 }
-                // The requests that were handed over come back in order.
+                // The requests that the device got come back in order.
                 let seen: Vec<usize> = back.iter().map(|buffer| buffer.as_ptr().addr()).collect();
                 assert_eq!(seen, all[..seen.len()], "{case}");
                 match posted {
@@ -409,7 +409,7 @@ fn whatever_stops_a_vector_the_queue_goes_on() {
                         );
                     }
                     Ok(Err(error)) => panic!("{error}: {case}"),
-                    // The requests that were not handed over are dropped.
+                    // The requests that the device did not get are dropped.
                     Err(_) => assert_eq!((seen.len(), rest), (at / 32 * 32, count - at - 1), "{in_flight}: {case}"),
                 }
                 assert_eq!((poller.poll().unwrap().is_none(), poller.unknown_completions()), (true, 0), "{case}");

@@ -2,6 +2,8 @@
 #![cfg(feature = "bindgen")]
 
 use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
 
 const FRESH_PATH: &str = concat!(env!("OUT_DIR"), "/bindings.rs");
 const FRESH: &str = include_str!(concat!(env!("OUT_DIR"), "/bindings.rs"));
@@ -125,6 +127,25 @@ fn checked_in_bindings_agree_with_the_installed_headers() {
     assert!(members(&squeeze(CHECKED_IN)).len() > 50);
     let found = differences(CHECKED_IN, FRESH);
     assert!(found.is_empty(), "differ between {} and {}: {found:#?}", version(CHECKED_IN), version(FRESH));
+}
+
+/// The bindings of librdmacm are the same on each architecture.
+#[cfg(feature = "cm")]
+#[test]
+fn checked_in_bindings_of_librdmacm_agree_with_the_installed_headers() {
+    const OURS: &str = include_str!("../src/sys/bindings/rdmacm.rs");
+    let path = Path::new(FRESH_PATH).with_file_name("rdmacm.rs");
+    // Without librdmacm there is nothing to compare with, and nothing that uses the bindings.
+    let Ok(fresh) = fs::read_to_string(&path) else { return };
+    let release = |bindings: &str| bindings.lines().find(|line| line.starts_with("// librdmacm ")).map(str::to_owned);
+    if release(&fresh) == release(OURS) {
+        assert!(squeeze(&fresh) == squeeze(OURS), "copy {} over src/sys/bindings/rdmacm.rs", path.display());
+        return;
+    }
+    let (was, is) = (squeeze(OURS), squeeze(&fresh));
+    let (was, is) = ((members(&was), layouts(&was)), (members(&is), layouts(&is)));
+    assert!(was.1.len() > 60);
+    assert_eq!(was, is, "{:?} and {:?}", release(OURS), release(&fresh));
 }
 
 /// Replaces one text in `bindings`, which must contain it.

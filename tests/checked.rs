@@ -1,5 +1,5 @@
-//! The run-time brand. What other brands refuse at compile time, this one refuses at run time, before anything happens,
-//! and every object comes back. Each rule has the name of its case in `ui-tests`, if there is a case.
+//! The run-time brand. It refuses at run time what other brands refuse at compile time: before anything happens, and
+//! with every object given back. Each rule has the name of its case in `ui-tests`, if there is a case.
 
 use interlock::access::Windowed;
 use interlock::attributes::ConnectAttributes;
@@ -24,8 +24,8 @@ type Domain = ProtectionDomain<Checked>;
 
 const LIMITS: Limits = Limits { sends: 8, receives: 8, inline_bytes: 32, elements: 2, posting: Posting::List };
 
-/// Runs `test` with a domain and with two kinds of other domain: one of the same open device, and one of another
-/// device.
+/// Runs `test` twice, with a domain and another one: first another domain of the same open device, then a domain of
+/// another device.
 fn with_others(test: impl Fn(&Domain, &Domain)) {
     let (one, other) = (context(), context());
     let here = one.checked_domain().unwrap();
@@ -58,7 +58,7 @@ fn refused<T: fmt::Debug, R>(posted: Result<T, PostError<R>>) -> R {
 fn exchange(link: &mut Link<Checked>, text: &[u8]) -> Buffer<Checked> {
     link.right.post_receive(link.domain.buffer(64).unwrap()).unwrap();
     link.left.post_send(filled(&link.domain, text)).unwrap();
-    let received: Vec<_> = (0..2).filter_map(|_| next(&mut link.poller).received()).collect();
+    let received: Vec<_> = (0..2).filter_map(|_| next(&mut link.poller).into_received().ok()).collect();
     let [buffer] = received.try_into().unwrap();
     assert_eq!(&buffer[..], text);
     buffer
@@ -86,7 +86,9 @@ fn a_send_takes_memory_of_its_own_domain() {
         drop(exchange(&mut link, b"here"));
         their.right.post_receive(other.buffer(64).unwrap()).unwrap();
         their.left.post_send(buffer).unwrap();
-        assert!((0..2).any(|_| next(&mut their.poller).received().is_some_and(|buffer| &buffer[..] == b"elsewhere")));
+        assert!(
+            (0..2).any(|_| next(&mut their.poller).into_received().is_ok_and(|buffer| &buffer[..] == b"elsewhere"))
+        );
         assert_eq!(region.deregister().unwrap(), [0; 8], "nothing was written");
     });
 }
@@ -114,7 +116,7 @@ fn a_shared_buffer_is_sent_in_its_own_domain() {
         let fixed = refused(link.left.post_send(other.register_static(b"static").unwrap()));
         assert_eq!((&back[..], &fixed[..], link.left.sends_in_flight()), (&b"shared"[..], &b"static"[..], 0));
         drop(back);
-        assert_eq!(&share.try_into_unique().unwrap()[..], b"shared", "no clone is in flight");
+        assert_eq!(&share.into_unique().unwrap()[..], b"shared", "no clone is in flight");
     });
 }
 
@@ -124,7 +126,7 @@ fn inline_bytes_are_of_every_domain() {
     let mut link = link(&domain, Posting::List);
     link.right.post_receive(domain.buffer(64).unwrap()).unwrap();
     link.left.post_send(Inline(b"copied")).unwrap();
-    assert!((0..2).any(|_| next(&mut link.poller).received().is_some_and(|buffer| &buffer[..] == b"copied")));
+    assert!((0..2).any(|_| next(&mut link.poller).into_received().is_ok_and(|buffer| &buffer[..] == b"copied")));
 }
 
 /// A list can be built from any buffers and changed in place. Each post checks all its buffers.
@@ -163,7 +165,8 @@ fn a_batch_takes_memory_of_its_own_domain() {
             for _ in 0..4 {
                 link.right.post_receive(here.buffer(64).unwrap()).unwrap();
             }
-            // A bad request in the middle of a batch is refused, in both ways to post there. The others are posted.
+            // A bad request in the middle of a batch is refused, by both methods that a batch has for posting. The
+            // others are posted.
             let mut rest =
                 [filled(here, b"2"), filled(other, b"3"), filled(here, b"4")].into_iter().map(WorkRequest::send);
             let third = link
@@ -180,7 +183,7 @@ fn a_batch_takes_memory_of_its_own_domain() {
             assert_eq!((&buffer[..], &third[..]), (&b"elsewhere"[..], &b"3"[..]));
             let mut texts = Vec::new();
             for _ in 0..6 {
-                texts.extend(next(&mut link.poller).received().map(|buffer| buffer.to_vec()));
+                texts.extend(next(&mut link.poller).into_received().ok().map(|buffer| buffer.to_vec()));
             }
             assert_eq!(texts, [b"1", b"2", b"4"]);
         });
@@ -334,7 +337,7 @@ fn an_address_handle_of_another_domain_is_no_way() {
         assert_eq!((pair.sends_in_flight(), poller.poll().unwrap().is_none()), (0, true));
         pair.post_receive(here.buffer(40 + 64).unwrap()).unwrap();
         pair.post_send_to(buffer, &myself).unwrap();
-        let came: Vec<_> = (0..2).map(|_| next(&mut poller).work()).collect();
+        let came: Vec<_> = (0..2).map(|_| next(&mut poller).into_work()).collect();
         assert!(came.iter().any(|work| matches!(work, Work::Datagram(it) if it.message() == b"datagram")), "{came:?}");
     });
 }
@@ -358,7 +361,7 @@ fn a_drain_polls_a_queue_of_its_own_domain() {
                 pair.drain_on(pollers.0, pollers.1, PATIENCE, |completion| panic!("{completion:?}")).unwrap_err();
             assert!(matches!(error.source, Some(DrainFailure::OtherDomain)), "{error}");
         }
-        // The drain took no completion of the other queue. With the right poller it succeeds.
+        // The drain took no completion of the other queue. A drain with the right poller succeeds.
         assert_eq!((0..2).map(|_| next(&mut their.poller)).count(), 2);
         let mut flushed = Vec::new();
         pair.drain(&mut link.poller, PATIENCE, |completion| flushed.extend(completion.check().err())).unwrap();
@@ -445,7 +448,7 @@ fn a_completed_buffer_keeps_its_domain() {
     });
 }
 
-/// The domain of a buffer lives as long as the buffer, so a later domain cannot be mistaken for it.
+/// A buffer keeps its domain alive, so no later domain can be mistaken for it.
 #[test]
 fn a_buffer_is_not_of_a_domain_that_came_later() {
     let context = context();
@@ -467,7 +470,7 @@ fn a_datagram_is_answered_in_the_domain_to_which_it_came() {
         pair.post_receive(here.buffer(40 + 64).unwrap()).unwrap();
         let myself = here.recipient(&port, &pair.endpoint(), Qkey::USUAL).unwrap();
         pair.post_send_to(filled(here, b"datagram"), &myself).unwrap();
-        let came: Vec<_> = (0..2).map(|_| next(&mut poller).work()).collect();
+        let came: Vec<_> = (0..2).map(|_| next(&mut poller).into_work()).collect();
         let datagram =
             came.iter().find_map(|work| if let Work::Datagram(it) = work { Some(it) } else { None }).unwrap();
         let error = other.sender(&port, datagram, Qkey::USUAL).unwrap_err();
@@ -520,7 +523,7 @@ fn a_mix_up_does_not_reach_the_device() {
     ours.left.batch(|batch| assert!(batch.post_each(buffers.into_iter().map(WorkRequest::send)).is_err())).unwrap();
     assert!(matches!(here.reliable(&theirs, &LIMITS), Err(CreateError::OtherDomain { .. })));
     drop(buffer);
-    // None of these verbs has run yet, so the injected faults hit the following calls.
+    // The refused calls above reached none of these verbs, so the injected faults hit the calls below.
     let (queue, _poller) = here.completion_queue(16).unwrap();
     let own = || here.buffer(8).unwrap();
     assert!(matches!(ours.left.post_send(own()), Err(PostError::Refused { .. })));
@@ -546,8 +549,8 @@ fn a_window_is_bound_over_memory_and_on_a_pair_of_its_own_domain() {
         // Each window is bound in its own domain.
         link.right.post_bind::<RemoteAll, _>(window, ours).unwrap();
         their.right.post_bind::<RemoteAll, _>(theirs, memory).unwrap();
-        let Work::BoundType1(ours) = next(&mut link.poller).work() else { panic!("not a bind") };
-        let Work::BoundType1(theirs) = next(&mut their.poller).work() else { panic!("not a bind") };
+        let Work::BoundType1(ours) = next(&mut link.poller).into_work() else { panic!("not a bind") };
+        let Work::BoundType1(theirs) = next(&mut their.poller).into_work() else { panic!("not a bind") };
         let theirs = refused(link.right.post_revoke(theirs));
         let ours = refused(their.right.post_revoke(ours));
         let window = link.right.window().unwrap();

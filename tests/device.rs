@@ -88,12 +88,12 @@ fn a_device_says_what_it_can_do() {
 fn fork_support_is_there_for_who_asks() {
     match interlock::device::enable_fork_support() {
         Ok(support) => assert!(matches!(support, ForkSupport::Enabled | ForkSupport::Unneeded), "{support:?}"),
-        // Another test of this process made a device call first.
+        // Another test of this process has already used a device, after which the call is too late.
         Err(error) => assert_eq!((error.verb(), error.errno()), ("ibv_fork_init", libc::EINVAL)),
     }
 }
 
-/// The tests run with `INTERLOCK_DEVICE` set, so this test runs itself again without it.
+/// `INTERLOCK_DEVICE` is set for tests, so this test runs itself again in a process without the variable.
 #[test]
 fn the_default_device_is_not_a_simulation_unless_it_is_named() {
     if env::var_os("INTERLOCK_DEVICE").is_some() {

@@ -1,4 +1,4 @@
-//! The examples as programs: what they do, and how they fail. They use the device that the other tests use.
+//! Runs the examples as programs, and checks their output and their failures. They use the device under test.
 
 use interlock::Device;
 use std::fs;
@@ -12,7 +12,7 @@ fn pingpong(arguments: &[&str]) -> Ended {
     Program::run(example("rc_pingpong"), arguments)
 }
 
-/// The programs of the guide, and what each says at its end.
+/// The programs of the guide, and the last line that each prints.
 const GUIDE: [(&str, &str); 9] = [
     ("01_hello", "hello"),
     ("02_two_machines", "heard: hello from the server"),
@@ -85,7 +85,7 @@ fn unreliable_pingpongs_play_too() {
         Program::run(example(name), &["-h"]).succeeded().says(&format!("  {name} HOST "));
         Program::run(example(name), &["-d", "soft0"]).failed(&format!("{name}: soft0 is a soft device"));
     }
-    // Of a datagram the MTU is the limit.
+    // A datagram can be at most as long as the MTU.
     let ended = Program::run(example("ud_pingpong"), &["-s", "4097"]);
     ended.failed("ud_pingpong: a datagram of 4097 bytes is more than the ").failed("give a lesser -s");
     Program::run(example("ud_pingpong"), &["-m", "256"]).failed("ud_pingpong: invalid option '-m'");
@@ -125,7 +125,7 @@ fn what_the_device_does_not_have_is_one_line() {
     pingpong(&["-d", "mlx9_9"]).failed("there is no RDMA device \"mlx9_9\"; there are: ").failed("soft0");
     pingpong(&["-b", "-g", "251"]).failed("no row 251: port 1 has no such GID; it has: ");
     pingpong(&["-b", "-i", "77"]).failed(&format!("port 77 of {name}: ibv_query_port failed"));
-    // Some devices have room for so many receives.
+    // Some devices can hold that many receives, so both results are correct.
     let many_receives = pingpong(&["-b", "-r", "40000", "-s", "1"]);
     if !many_receives.status.success() {
         many_receives.failed("completion queue");
@@ -150,7 +150,7 @@ fn devices_shows_the_one_that_is_used() {
     }
 }
 
-/// What follows needs a device that other processes reach.
+/// Whether another process can reach the device, which the tests below need.
 fn another_process_reaches_it() -> bool {
     if !on_hardware() {
         println!("not covered here: needs an RDMA device (./x rxe)");
@@ -158,7 +158,7 @@ fn another_process_reaches_it() -> bool {
     on_hardware()
 }
 
-/// A server, and its client, which is this test.
+/// A server, connected to this test as its client.
 fn server_and_stream() -> (Program, TcpStream) {
     let (name, port) = (context().name().to_owned(), free_port());
     let arguments = ["-d", &name, "-p", &port.to_string(), "--patience", "1"];
@@ -166,7 +166,7 @@ fn server_and_stream() -> (Program, TcpStream) {
     (server, TcpStream::connect(("127.0.0.1", port)).unwrap())
 }
 
-/// A client, and its server, which is this test.
+/// A client, connected to this test as its server.
 fn client_and_stream(patience: &str) -> (Program, TcpStream) {
     let (name, listener) = (context().name().to_owned(), TcpListener::bind(("127.0.0.1", 0)).unwrap());
     let port = listener.local_addr().unwrap().port().to_string();
@@ -175,14 +175,14 @@ fn client_and_stream(patience: &str) -> (Program, TcpStream) {
     (client, listener.accept().unwrap().0)
 }
 
-/// How to reach a queue pair that there is not, behind a port that there is.
+/// The address of a queue pair that does not exist, behind a port that exists.
 fn address_of_nobody() -> String {
     let port = context().active_port().unwrap();
     let gid = u128::from_be_bytes(port.gid().unwrap().gid.0);
     format!("{:04x}:{:06x}:{:06x}:{gid:032x}\0", port.lid(), 0xff_0000, 1)
 }
 
-/// Reads what the other side says until it ends or has said an address.
+/// Reads the output of the other side until the output ends or contains an address.
 fn hear_address(stream: &mut TcpStream) -> String {
     let mut bytes = [0; 52];
     stream.read_exact(&mut bytes).unwrap();
@@ -204,7 +204,7 @@ fn a_taken_tcp_port_is_one_line() {
     if another_process_reaches_it() {
         let listener = TcpListener::bind(("0.0.0.0", 0)).unwrap();
         let port = listener.local_addr().unwrap().port().to_string();
-        // The second of the two addresses that it tries is the one that is taken here.
+        // The program tries to listen on two addresses, and the second one is taken here.
         let name = context().name().to_owned();
         pingpong(&["-d", &name, "-p", &port])
             .failed(&format!("cannot listen on TCP port {port}: Address already in use"));
@@ -225,7 +225,7 @@ fn a_peer_that_sends_rubbish_is_one_line() {
             stream.write_all(&rubbish.as_bytes()[..52]).unwrap();
             client.end().failed("the peer sent no address of a queue pair, but \"");
         }
-        // A GID of zeros is what a peer without -g sends.
+        // A peer without -g sends a GID of zeros.
         let (server, mut stream) = server_and_stream();
         stream.write_all(format!("0000:000011:000001:{:032x}\0", 0).as_bytes()).unwrap();
         server.end().failed("the peer named no GID");
@@ -290,7 +290,7 @@ fn without_hardware_an_example_says_in_one_line_that_it_simulates() {
     let path = example("rc_pingpong").into_os_string().into_string().unwrap();
     let ended = Program::run("env", &["-u", "INTERLOCK_DEVICE", &path]).says("every byte checked");
     assert!(ended.status.success(), "{ended:#?}");
-    // With hardware, it is that or the simulation, and the line tells which.
+    // On a machine with hardware the program may use the hardware or the simulation; the line says which.
     let is_simulated = ended.stdout.contains("soft0 port 1");
     assert!(is_simulated || !interlock::devices().unwrap().iter().all(Device::is_soft), "{ended:#?}");
     assert_eq!(ended.stderr.lines().count(), usize::from(is_simulated), "{ended:#?}");

@@ -1,4 +1,4 @@
-//! Data goes from one pair to another, by every operation: the same tests on every device.
+//! Moves data from one pair to another with every operation. The same tests run on every device.
 
 use interlock::attributes::ConnectAttributes;
 use interlock::completion::Scattered;
@@ -43,7 +43,7 @@ fn messages_of_many_lengths_arrive_as_they_were_sent() {
         message.set_len(len).unwrap();
         let expected = message.to_vec();
         link.left.post_send(message).unwrap();
-        let received = completion_of(&mut link.poller, receive).check().unwrap().received().unwrap();
+        let received = completion_of(&mut link.poller, receive).check().unwrap().into_received().unwrap();
         assert_eq!(received.len(), len);
         assert!(received[..] == expected[..], "{len} bytes");
     }
@@ -55,7 +55,7 @@ fn an_immediate_arrives_in_host_byte_order() {
     let mut link = Link::new(context().named_domain(Test).unwrap(), 4);
     let receive = link.right.post_receive(link.domain.buffer(8).unwrap()).unwrap();
     link.left.post_send_with_immediate(link.domain.buffer(8).unwrap(), 0x0102_0304).unwrap();
-    match completion_of(&mut link.poller, receive).check().unwrap().work() {
+    match completion_of(&mut link.poller, receive).check().unwrap().into_work() {
         Work::Received(received) => assert_eq!(received.immediate, Some(0x0102_0304)),
         other => panic!("{other:?}"),
     }
@@ -70,7 +70,7 @@ fn a_write_arrives_and_takes_no_receive() {
     let message = filled(link.domain.buffer(1000).unwrap(), 3);
     let expected = message.to_vec();
     link.left.post_write(message, &target.slice(24..2000).unwrap()).unwrap();
-    let Work::Written(PostedMemory::Unique(back)) = next(&mut link.poller).work() else { panic!("a write") };
+    let Work::Written(PostedMemory::Unique(back)) = next(&mut link.poller).into_work() else { panic!("a write") };
     assert_eq!(back[..], expected[..]);
     let mut seen = vec![0; 1000];
     region.read_into(24, &mut seen).unwrap();
@@ -89,7 +89,7 @@ fn a_write_with_immediate_gives_the_receive_back_unfilled() {
     let receive = link.right.post_receive(link.domain.buffer(16).unwrap()).unwrap();
     let message = filled(link.domain.buffer(40).unwrap(), 9);
     link.left.post_write_with_immediate(message, &region.remote(), 77).unwrap();
-    match completion_of(&mut link.poller, receive).check().unwrap().work() {
+    match completion_of(&mut link.poller, receive).check().unwrap().into_work() {
         Work::WrittenWithImmediate(written) => {
             assert_eq!((written.immediate, written.written_bytes), (77, 40));
             assert!(written.buffer.is_empty());
@@ -108,7 +108,7 @@ fn a_read_brings_what_the_peer_has() {
     assert_eq!(&region.as_bytes()[3..20], b"what the peer has");
     let source = region.remote().slice(3..20).unwrap();
     link.left.post_read(link.domain.buffer(64).unwrap(), &source).unwrap();
-    let Work::Read(buffer) = next(&mut link.poller).work() else { panic!("a read") };
+    let Work::Read(buffer) = next(&mut link.poller).into_work() else { panic!("a read") };
     assert_eq!(&buffer[..], b"what the peer has");
 }
 
@@ -123,7 +123,7 @@ fn atomics_give_the_original_and_change_the_word() {
     let mut original = |link: &mut Link<Test>, post: &mut dyn FnMut(&mut Link<Test>, Buffer<Test>)| {
         let buffer = std::mem::replace(&mut result, link.domain.buffer(8).unwrap());
         post(link, buffer);
-        match next(&mut link.poller).work() {
+        match next(&mut link.poller).into_work() {
             Work::Atomic { original, buffer } => {
                 assert_eq!(buffer.len(), 8);
                 original
@@ -162,7 +162,7 @@ fn a_pair_may_be_connected_to_itself() {
     let mut message = domain.buffer(8).unwrap();
     message.write(b"echo").unwrap();
     pair.post_send(message).unwrap();
-    let received = completion_of(&mut poller, receive).check().unwrap().received().unwrap();
+    let received = completion_of(&mut poller, receive).check().unwrap().into_received().unwrap();
     assert_eq!(&received[..], b"echo");
 }
 
@@ -177,10 +177,10 @@ fn a_share_is_in_flight_many_times_and_unique_again_after() {
         link.right.post_receive(link.domain.buffer(16).unwrap()).unwrap();
         link.left.post_send(news.clone()).unwrap();
     }
-    let news = news.try_into_unique().expect_err("clones are in flight");
+    let news = news.into_unique().expect_err("clones are in flight").share;
     let (mut sent, mut received) = (0, 0);
     while (sent, received) != (3, 3) {
-        match next(&mut link.poller).work() {
+        match next(&mut link.poller).into_work() {
             Work::Sent(PostedMemory::Shared(share)) => {
                 assert_eq!(&share[..], b"to all");
                 sent += 1;
@@ -192,7 +192,7 @@ fn a_share_is_in_flight_many_times_and_unique_again_after() {
             other => panic!("{other:?}"),
         }
     }
-    let mut news = news.try_into_unique().expect("the clones are gone");
+    let mut news = news.into_unique().expect("the clones are gone");
     news.write(b"mine again").unwrap();
 }
 
@@ -203,9 +203,9 @@ fn memory_without_local_write_can_be_sent_from() {
     let share = link.domain.register::<LocalRead, _>(b"fixed".to_vec()).unwrap().share();
     let receive = link.right.post_receive(link.domain.buffer(16).unwrap()).unwrap();
     link.left.post_send(share.clone()).unwrap();
-    let received = completion_of(&mut link.poller, receive).check().unwrap().received().unwrap();
+    let received = completion_of(&mut link.poller, receive).check().unwrap().into_received().unwrap();
     assert_eq!(&received[..], b"fixed");
-    assert!(share.try_into_unique().is_err(), "the device may not write there");
+    assert!(share.into_unique().is_err(), "the device may not write there");
 }
 
 #[test]
@@ -321,7 +321,7 @@ fn typed_views_are_the_bytes_that_arrived() {
     let mut message = link.domain.buffer(8).unwrap();
     *message.view_mut::<Reading>().unwrap() = sent;
     link.left.post_send(message).unwrap();
-    let received = completion_of(&mut link.poller, receive).check().unwrap().received().unwrap();
+    let received = completion_of(&mut link.poller, receive).check().unwrap().into_received().unwrap();
     assert_eq!(received.view::<Reading>().unwrap(), &sent);
     assert_eq!(received.view_slice::<u32>().unwrap(), [3, 99]);
     assert!(received.view::<u64>().is_ok() && received.view::<[u8; 9]>().is_err());
@@ -348,7 +348,7 @@ fn two_halves_of_a_pair_work_on_two_threads() {
                 buffer.copy_from_slice(&number.to_ne_bytes());
                 let mut buffer = Some(buffer);
                 while let Some(again) = buffer.take() {
-                    // The poller returns a buffer before it counts the slot as free.
+                    // A poll returns a buffer before it counts the slot as free, so the queue may still look full.
                     match sender.post_send(again) {
                         Ok(_) => {}
                         Err(PostError::QueueFull(back)) => buffer = Some(back),
@@ -361,10 +361,10 @@ fn two_halves_of_a_pair_work_on_two_threads() {
         let mut expected = 0_u32;
         let mut sent = 0;
         while expected < messages || sent < messages {
-            match poller.wait(PATIENCE).unwrap().check().unwrap().work() {
+            match poller.wait(PATIENCE).unwrap().check().unwrap().into_work() {
                 Work::Sent(memory) => {
                     sent += 1;
-                    // The sender may have ended already.
+                    // The sender may have ended, and then it takes no more buffers.
                     let _ = free.send(memory.into_buffer().unwrap());
                 }
                 Work::Received(message) => {
@@ -409,7 +409,7 @@ fn one_queue_serves_many_pairs() {
     for _ in 0..2 * pairs {
         let success = next(&mut poller);
         let from = success.queue_pair();
-        let Work::Received(message) = success.work() else { continue };
+        let Work::Received(message) = success.into_work() else { continue };
         let number = u64::from_ne_bytes(message.buffer[..].try_into().unwrap()) as usize;
         assert_eq!(from, links[number].1.number());
         assert!(!std::mem::replace(&mut seen[number], true), "{number} came twice");
@@ -428,7 +428,7 @@ fn a_write_beyond_what_was_granted_fails_and_changes_nothing() {
     let lie = RemoteRegion::<RemoteWrite>::from_bytes(&record).unwrap();
     let receive = link.right.post_receive(link.domain.buffer(8).unwrap()).unwrap();
     link.left.post_write(filled(link.domain.buffer(40).unwrap(), 1), &lie).unwrap();
-    // The peer's pair breaks, too, so its receive is flushed.
+    // The peer's pair breaks too, so its receive is flushed.
     for _ in 0..2 {
         let failure = failure(&mut link.poller);
         if failure.id == receive {
@@ -486,7 +486,7 @@ fn a_message_waits_for_a_receive_that_comes_late() {
     link.left.post_send(message).unwrap();
     assert!(link.poller.wait(Duration::from_millis(50)).is_err(), "nobody is ready to receive");
     let receive = link.right.post_receive(link.domain.buffer(8).unwrap()).unwrap();
-    let received = completion_of(&mut link.poller, receive).check().unwrap().received().unwrap();
+    let received = completion_of(&mut link.poller, receive).check().unwrap().into_received().unwrap();
     assert_eq!(&received[..], b"patient");
 }
 
@@ -527,8 +527,8 @@ fn two_devices_reach_each_other() {
     let mut message = here.buffer(64).unwrap();
     message.write(b"over there").unwrap();
     left.post_send(message).unwrap();
-    assert_eq!(&next(&mut there_poller).received().unwrap()[..], b"over there");
-    assert!(matches!(next(&mut here_poller).work(), Work::Sent(_)));
+    assert_eq!(&next(&mut there_poller).into_received().unwrap()[..], b"over there");
+    assert!(matches!(next(&mut here_poller).into_work(), Work::Sent(_)));
 }
 
 fn list_of<B: Brand>(domain: &ProtectionDomain<B>, parts: &[&[u8]]) -> BufferList<B> {
@@ -549,13 +549,13 @@ fn listed<B: Brand>(domain: ProtectionDomain<B>) -> Link<B> {
 fn a_list_is_gathered_on_one_side_and_scattered_on_the_other() {
     interlock::domain! { struct Test; }
     let mut link = listed(context().named_domain(Test).unwrap());
-    // An empty buffer in the middle changes nothing.
+    // An empty buffer in the middle of the list adds nothing to the message.
     let message = list_of(&link.domain, &[b"head", b"", b"and body"]);
     let into: BufferList<_> = [5, 3, 100].map(|len| link.domain.buffer(len).unwrap()).into_iter().collect();
     link.right.post_receive(into).unwrap();
     link.left.post_send(message).unwrap();
     for _ in 0..2 {
-        match next(&mut link.poller).work() {
+        match next(&mut link.poller).into_work() {
             Work::Sent(PostedMemory::List(list)) => assert_eq!((&list[0][..], list.filled_bytes()), (&b"head"[..], 12)),
             Work::Scattered(Scattered { list, written_bytes: None, immediate: None, .. }) => {
                 let parts: Vec<&[u8]> = list.iter().map(|buffer| &buffer[..]).collect();
@@ -576,17 +576,17 @@ fn memory_of_the_peer_is_read_into_a_list_and_written_from_one() {
     let remote = theirs.remote();
     let list = list_of(&link.domain, &[b"three", b"and", b"a lot more"]);
     link.left.post(WorkRequest::read_scattered(list, &remote.slice(0..10).unwrap())).unwrap();
-    let Work::ReadScattered(list) = next(&mut link.poller).work() else { panic!("a read") };
+    let Work::ReadScattered(list) = next(&mut link.poller).into_work() else { panic!("a read") };
     let parts: Vec<&[u8]> = list.iter().map(|buffer| &buffer[..]).collect();
     assert_eq!(parts, [&b"01234"[..], b"567", b"89"]);
     link.left.post_write(list, &remote.slice(6..16).unwrap()).unwrap();
-    let Work::Written(PostedMemory::List(_)) = next(&mut link.poller).work() else { panic!("a write") };
+    let Work::Written(PostedMemory::List(_)) = next(&mut link.poller).into_work() else { panic!("a write") };
     let mut bytes = [0; 16];
     theirs.read_into(0, &mut bytes).unwrap();
     assert_eq!(&bytes, b"0123450123456789");
 }
 
-/// C047 besides: the write needs no memory of the receive. C065: more than the pair takes.
+/// C047 too: the write does not use the memory of the receive. C065: the list has more buffers than the pair takes.
 #[test]
 fn a_list_has_as_many_buffers_as_the_pair_takes() {
     interlock::domain! { struct Test; }
@@ -602,7 +602,7 @@ fn a_list_has_as_many_buffers_as_the_pair_takes() {
     let theirs = link.domain.register::<RemoteAll, _>(vec![0_u64; 1]).unwrap();
     link.right.post_receive(BufferList::new(Vec::new())).unwrap();
     link.left.post_write_with_immediate(list_of(&link.domain, &[b"to", b"them"]), &theirs.remote(), 3).unwrap();
-    let works = [next(&mut link.poller).work(), next(&mut link.poller).work()];
+    let works = [next(&mut link.poller).into_work(), next(&mut link.poller).into_work()];
     let told = works.iter().find_map(|work| match work {
         Work::Scattered(scattered) => Some((scattered.written_bytes, scattered.immediate, scattered.list.len())),
         _ => None,

@@ -1,4 +1,4 @@
-//! What extended completion queues do that others do not. What both kinds do, other programs test: they run each test
+//! What only extended completion queues do. What both kinds do is tested by the other programs, which run each test
 //! that `also_extended!` names once for each kind.
 
 use interlock::attributes::ConnectAttributes;
@@ -13,7 +13,7 @@ use support::{Link, PATIENCE, POLLING, Queues, context, extended};
 /// More completions than one call of the poller takes out.
 const MANY: u32 = 40;
 
-/// The helpers of all test programs make the kind of queue that `INTERLOCK_POLLING` names.
+/// The helpers of all test programs make the kind of completion queue that `INTERLOCK_POLLING` names.
 #[test]
 fn a_test_gets_the_kind_of_queue_that_the_environment_names() {
     let is_extended = std::env::var_os("INTERLOCK_POLLING").is_some();
@@ -93,7 +93,7 @@ fn more_than_one_look_takes_comes_whole_and_in_order() {
         while sent + received < 2 * MANY {
             let success = link.poller.wait(PATIENCE).unwrap().check().unwrap();
             let id = success.id();
-            match success.work() {
+            match success.into_work() {
                 Work::Received(message) => {
                     assert_eq!(id, receives[received as usize]);
                     assert_eq!(message.buffer[..], u64::from(received).to_le_bytes());
@@ -128,11 +128,11 @@ fn a_pair_may_complete_on_one_of_each_kind() {
         for _ in 0..2 {
             sent.wait(PATIENCE).unwrap().check().unwrap();
         }
-        match received.wait(PATIENCE).unwrap().check().unwrap().work() {
+        match received.wait(PATIENCE).unwrap().check().unwrap().into_work() {
             Work::Received(message) => assert_eq!((message.buffer.len(), message.immediate), (8, Some(5))),
             other => panic!("{other:?}"),
         }
-        match received.wait(PATIENCE).unwrap().check().unwrap().work() {
+        match received.wait(PATIENCE).unwrap().check().unwrap().into_work() {
             Work::WrittenWithImmediate(written) => assert_eq!((written.written_bytes, written.immediate), (8, 6)),
             other => panic!("{other:?}"),
         }
@@ -146,7 +146,7 @@ fn a_pair_may_complete_on_one_of_each_kind() {
     }
 }
 
-/// A queue learns that it serves datagrams when the first such pair comes.
+/// A queue is told that it serves datagrams when the first datagram pair is attached.
 #[test]
 fn the_sender_of_a_datagram_is_known_beside_connections_that_were_there_first() {
     interlock::domain! { struct Test; }
@@ -173,7 +173,7 @@ fn the_sender_of_a_datagram_is_known_beside_connections_that_were_there_first() 
         from.post_send_to(link.domain.buffer(8).unwrap(), &to).unwrap();
         let mut found = None;
         for _ in 0..2 {
-            if let Work::Datagram(datagram) = link.poller.wait(PATIENCE).unwrap().check().unwrap().work() {
+            if let Work::Datagram(datagram) = link.poller.wait(PATIENCE).unwrap().check().unwrap().into_work() {
                 found = Some((datagram.sender, datagram.message().len()));
             }
         }
@@ -181,7 +181,7 @@ fn the_sender_of_a_datagram_is_known_beside_connections_that_were_there_first() 
     }
 }
 
-/// The completions that came before the failure come out, as they do from other queues.
+/// Completions from before the failure still come out, as from other queues.
 #[test]
 fn a_queue_that_fails_in_the_middle_gives_out_what_came_before() {
     interlock::domain! { struct Test; }

@@ -45,7 +45,8 @@ fn a_drop_that_cannot_destroy_leaks_the_pair_with_all_that_it_needs() {
     link.left.post_send(link.domain.buffer(8).unwrap()).unwrap();
     let mut received = 0;
     for _ in 0..2 {
-        received += usize::from(matches!(link.poller.wait(SHORT).unwrap().check().unwrap().work(), Work::Received(_)));
+        received +=
+            usize::from(matches!(link.poller.wait(SHORT).unwrap().check().unwrap().into_work(), Work::Received(_)));
     }
     assert_eq!(received, 1);
     let context = link.domain.context();
@@ -129,7 +130,7 @@ fn a_refused_post_that_names_itself_gives_its_buffer_back() {
     assert_eq!((&request[..], source.errno()), (&b"back"[..], libc::ENOMEM));
     fabric.inject(fails(Verb::PostRecv, libc::ENOMEM));
     let Err(PostError::Refused { request, .. }) = link.right.post_receive(request) else { panic!("refused") };
-    // The refusal breaks nothing.
+    // The refusal does not break the pair.
     link.right.post_receive(request).unwrap();
     link.left.post_send(link.domain.buffer(8).unwrap()).unwrap();
     for _ in 0..2 {
@@ -263,14 +264,14 @@ fn in_flight_memory_is_freed_neither_by_drops_nor_by_forgetting() {
     let mut message = link.domain.buffer(64).unwrap();
     message.write(b"late").unwrap();
     link.left.post_send(message).unwrap();
-    // The program loses everything except the fabric while both requests are in flight. Then the device moves.
+    // The program drops everything except the fabric while both requests are in flight. Then the device runs.
     std::mem::forget(link.left);
     std::mem::forget(link.right);
     drop((link.domain, link.queue));
     fabric.run();
     let mut received = None;
     while let Some(completion) = link.poller.poll().unwrap() {
-        received = received.or(completion.check().unwrap().received());
+        received = received.or(completion.check().unwrap().into_received().ok());
     }
     assert_eq!(&received.unwrap()[..], b"late");
 }
@@ -376,13 +377,13 @@ fn a_batch_of_which_nothing_is_known_says_so() {
     assert!(matches!(next, PostError::Broken { .. }), "{next:?}");
 }
 
-/// A fault may be injected with a number that is no `errno`. The failed poll then still gives no completions.
+/// A fault may be injected with a number that is not an `errno`. Even then a failed poll gives no completions.
 #[test]
 fn a_fault_without_an_errno_never_makes_completions() {
     for errno in [0, -1, -16, i32::MIN] {
         let (fabric, domain) = own_device!(Fabric::manual());
         let mut link = Link::new(domain, 4);
-        // The first request has an id of all zeros, as has a completion that was never written.
+        // An entry that the device never wrote has the id 0. It must not be taken for this first request.
         link.left.post_send(link.domain.buffer(8).unwrap()).unwrap();
         fabric.inject(Fault::VerbFails { verb: Verb::PollCq, after: 0, count: 1, errno });
         assert!(link.poller.poll().is_err());
@@ -406,8 +407,8 @@ fn a_clock_at_its_end_lets_no_run_go_on_for_ever() {
     link.poller.poll().unwrap().unwrap().check().unwrap();
 }
 
-/// A buffer that is registered again is freed in the drop of that registration, and so on. Without a limit to that, the
-/// drop would overflow the stack.
+/// A buffer may be registered again, and its new registration frees it. Chains of this are limited: otherwise the drop
+/// would overflow the stack.
 #[test]
 fn a_buffer_is_not_registered_without_end() {
     interlock::domain! { struct Test; }
@@ -430,7 +431,7 @@ fn a_buffer_is_not_registered_without_end() {
     domain.buffer(64).unwrap();
 }
 
-/// A receive that the provider may or may not have stays uncertain until a reset, whatever becomes of the sends.
+/// If the provider may have a receive, that receive stays uncertain until a reset, whatever happens to the sends.
 #[test]
 fn poison_of_a_receive_outlives_the_resume_of_the_sends() {
     interlock::domain! { struct Test; }
@@ -460,7 +461,7 @@ fn poison_of_a_receive_outlives_the_resume_of_the_sends() {
     left.post_receive(domain.buffer(8).unwrap()).unwrap();
 }
 
-/// The library resets a pair twice, because soft-RoCE needs it.
+/// The library resets a pair twice, because soft-RoCE keeps requests after one reset.
 #[test]
 fn a_device_that_is_reset_may_refuse_to_be_reset_again() {
     let (fabric, domain) = own_device!(Fabric::new());
@@ -471,7 +472,7 @@ fn a_device_that_is_reset_may_refuse_to_be_reset_again() {
     assert_eq!(link.poller.wait(SHORT).unwrap().check().unwrap_err().status, Status::Destroyed);
     assert!(link.poller.poll().unwrap().is_none());
     drop(right.into_init(&link.port).unwrap());
-    // The first reset must succeed.
+    // If the first of the two resets fails, the whole reset fails.
     fabric.inject(fails(Verb::ModifyQp, libc::EINVAL));
     let error = link.left.into_reset().unwrap_err();
     assert_eq!(error.queue_pair.query_state().unwrap(), interlock::state::DeviceState::ReadyToSend);
@@ -496,8 +497,8 @@ fn a_reset_that_came_half_way_is_asked_for_again() {
     drop(left.into_init(&link.port).unwrap());
 }
 
-/// A drain posts a marker. Its completion must not count as the success of an earlier send that the device may not
-/// have.
+/// A drain posts a marker request. The marker's completion must not count as the success of an earlier send that the
+/// device may not have.
 #[test]
 fn a_drain_makes_no_success_of_an_uncertain_send() {
     interlock::domain! { struct Test; }

@@ -30,7 +30,7 @@ fn devices() -> Option<Devices> {
         return None;
     }
     let here = context();
-    // `tests/rxe/devices` makes two devices that face each other. Any other device talks to itself.
+    // `tests/rxe/devices` makes two devices that are connected to each other. Any other device talks to itself.
     let there =
         if here.name() == "rxe0" { Context::open("rxe1").unwrap_or_else(|_| here.clone()) } else { here.clone() };
     Some(Devices { server: arguments(&here), client: arguments(&there) })
@@ -184,7 +184,7 @@ fn sides_that_disagree_about_the_size_say_so() {
     {
         let (server, client) = start(&devices, (our_program(), &["-s", "65"]), (client, arguments));
         server.end().failed("message 0 of the peer has 64 bytes instead of 65: give both sides the same -s");
-        // The C program might wait for ever.
+        // Without its peer the C program might wait for ever, so the drop kills it.
         drop(client);
     }
 }
@@ -198,13 +198,13 @@ fn a_peer_that_is_killed_is_noticed() {
         let client = client.has_said("remote address");
         thread::sleep(Duration::from_secs(1));
         server.kill();
-        // The server may have been killed before or after it acknowledged a message.
+        // The server may have been killed before or after it acknowledged a message, so there are two possible errors.
         client.end().failed_for_a_dead_peer();
     }
 }
 
-/// Each program is the server once. The C server checks the bytes that arrive; our side checks every byte that comes
-/// back.
+/// Each program takes its turn as the server. The C server checks the bytes that arrive; our side checks every byte
+/// that comes back.
 #[test]
 fn unreliable_transports_play_with_the_c_program() {
     for (letters, bytes) in [("uc", 1_638_400), ("ud", 409_600)] {
@@ -228,8 +228,8 @@ fn unreliable_transports_play_with_the_c_program() {
 
 #[test]
 fn unreliable_messages_of_any_size_go_to_the_c_program_and_back() {
-    // A datagram holds at most one MTU. For longer messages, a few packets are enough: each one is a chance to lose the
-    // message.
+    // A datagram holds at most one MTU. Each packet is a chance to lose the whole message, so long messages have only a
+    // few packets.
     let sizes =
         [("uc", "100001", "4096"), ("uc", "4097", "256"), ("uc", "64", "1024"), ("ud", "4096", ""), ("ud", "64", "")];
     for (letters, size, mtu) in sizes {

@@ -1,4 +1,4 @@
-//! The example `kv_store`: its table under torn reads, and the program on the device that the other tests use.
+//! Tests the example `kv_store`: its table under torn reads, and the program on the device under test.
 
 #[path = "../examples/kv_store/table.rs"]
 #[allow(dead_code, reason = "the program uses the rest")]
@@ -242,8 +242,8 @@ fn a_client_that_is_killed_keeps_no_lock() {
 fn many_clients_of_another_process_tear_nothing() {
     let Some(served) = Served::new("12") else { return };
     let arguments = ["bench", "--at", "127.0.0.1", "--clients", "4", "--keys", "2", "--operations", "100"];
-    // The second run continues from the existing table. Each run has one session for each client and two more that
-    // count.
+    // The second run continues with the table of the first. Each run has one session for each client, and two more
+    // clients that count.
     for _ in 0..2 {
         served.run(&arguments).succeeded().says("no value was torn, none went back, no update was lost");
     }

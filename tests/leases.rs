@@ -17,7 +17,7 @@ use support::{Counted, Link, PATIENCE, context, failure, filled, moved};
 const LONG: Duration = Duration::from_secs(3600);
 
 fn succeeded<B: Brand>(poller: &mut Poller<B>) -> Work<B> {
-    poller.wait(PATIENCE).unwrap().check().unwrap().work()
+    poller.wait(PATIENCE).unwrap().check().unwrap().into_work()
 }
 
 fn counted<B: Brand>(domain: &ProtectionDomain<B>, freed: &Arc<AtomicUsize>) -> Buffer<B> {
@@ -41,7 +41,7 @@ fn a_peer_writes_to_leased_memory_until_the_lease_ends() {
     assert_eq!((lease.load(112).unwrap(), lease.load(104).unwrap()), (0x0707_0707_0707_0707, 0));
     let mut part = lease.end().unwrap();
     assert_eq!((&part[..112], &part[112..]), (&[0; 112][..], &[7; 16][..]));
-    // The memory is the program's again, and can be posted.
+    // The memory belongs to the program again, and can be posted.
     part.fill(9);
     link.right.post_receive(before).unwrap();
     link.left.post_send(part.split_at(64).unwrap().0).unwrap();
@@ -112,7 +112,7 @@ fn a_forgotten_lease_leaves_its_memory_to_the_peer_for_good() {
     let lease = link.domain.lease::<RemoteAll, _>(part, Duration::ZERO).unwrap();
     let remote = lease.remote();
     mem::forget(lease);
-    // The program may drop the memory beside the lease. Nobody frees the leased memory.
+    // The program may drop the part of the memory that is not leased. The leased part is not freed.
     drop(rest);
     link.left.post_write(filled(&link.domain, 7, 8), &remote).unwrap();
     succeeded(&mut link.poller);

@@ -1,4 +1,4 @@
-//! Pairs, queues, memory and domains come and go in any order, and each buffer comes back once.
+//! Pairs, queues, memory and domains are made and dropped in any order, and each buffer comes back once.
 
 use interlock::attributes::{ConnectAttributes, InitAttributes, PeerRights};
 use interlock::error::{TransitionFailure, WaitError};
@@ -34,15 +34,15 @@ fn completions_of_before_the_destroy_keep_their_status() {
     let mut link = Link::new(context().named_domain(Test).unwrap(), 4);
     link.right.post_receive(link.domain.buffer(8).unwrap()).unwrap();
     link.left.post_send(link.domain.buffer(8).unwrap()).unwrap();
-    // When the send is complete, the receive is complete, too, and it is not polled yet.
+    // When the send has completed, the receive has completed too, but it is not polled yet.
     let first = link.poller.wait(PATIENCE).unwrap().check().unwrap();
-    let mut received = matches!(first.work(), Work::Received(_));
+    let mut received = matches!(first.into_work(), Work::Received(_));
     link.right.post_receive(link.domain.buffer(8).unwrap()).unwrap();
     drop(link.right);
     let mut destroyed = 0;
     while let Ok(completion) = link.poller.wait(Duration::from_millis(300)) {
         match completion.check() {
-            Ok(success) => received |= matches!(success.work(), Work::Received(_)),
+            Ok(success) => received |= matches!(success.into_work(), Work::Received(_)),
             Err(failure) => {
                 assert_eq!(failure.status, Status::Destroyed);
                 destroyed += 1;
@@ -129,7 +129,8 @@ fn a_reset_with_requests_in_flight_gives_them_back_and_waits_for_an_empty_queue(
     assert_eq!(poller.unknown_completions(), 0);
 }
 
-/// With the second depth the ring of soft-RoCE is full, so that it would find the requests that were posted last.
+/// With the second depth the ring of soft-RoCE is full. After a single reset, soft-RoCE would find old requests in a
+/// full ring.
 #[test]
 fn what_was_in_flight_when_a_pair_was_reset_is_not_sent_in_its_next_life() {
     interlock::domain! { struct Test; }
@@ -161,7 +162,7 @@ fn what_was_in_flight_when_a_pair_was_reset_is_not_sent_in_its_next_life() {
         }
         let (mut sent, mut received) = (0, 0);
         while sent + received < 2 * depth {
-            match poller.wait(PATIENCE).unwrap().check().unwrap().work() {
+            match poller.wait(PATIENCE).unwrap().check().unwrap().into_work() {
                 Work::Received(message) => {
                     assert_eq!(message.buffer[..], [received as u8; 8], "of depth {depth}");
                     received += 1;
@@ -173,9 +174,9 @@ fn what_was_in_flight_when_a_pair_was_reset_is_not_sent_in_its_next_life() {
     }
 }
 
-/// Packet sequence numbers wrap around at 2^24, and a number that is half of that ahead counts as behind. Without a
-/// start PSN that is well ahead of the last life, a late acknowledgement of that life could acknowledge packets of this
-/// one.
+/// Packet sequence numbers wrap around at 2^24, and a number that is more than half of that ahead counts as behind. So
+/// the start PSN after a reset lies well ahead of the numbers from before: otherwise a late acknowledgement from before
+/// the reset could acknowledge new packets.
 #[test]
 fn the_packets_of_a_pairs_next_life_are_ahead_of_those_of_its_last() {
     interlock::domain! { struct Test; }
@@ -210,7 +211,7 @@ fn a_pair_that_fails_while_it_is_reset_is_in_reset() {
     region.deregister().unwrap();
     for round in 0..if cfg!(miri) { 3 } else { 300 } {
         link.left.post_write(link.domain.buffer(8).unwrap(), &nothing).unwrap();
-        // The refusal is under way.
+        // The refusal is on its way to the requester.
         for _ in 0..round * 50 {
             std::hint::spin_loop();
         }
@@ -256,7 +257,7 @@ fn a_pair_with_two_completion_queues_is_drained_on_both() {
     }
     let (to_left, to_right) = (left.endpoint(), right.endpoint());
     let (mut left, _right) = (left.connect(&to_right).unwrap(), right.connect(&to_left).unwrap());
-    // The peer has no receive, so these wait.
+    // The peer has no receive, so these sends stay in flight.
     for _ in 0..2 {
         left.post_send(domain.buffer(8).unwrap()).unwrap();
     }
@@ -323,7 +324,7 @@ fn a_refused_transition_gives_the_pair_back_as_it_was() {
     let pair = domain.reliable(&queue, &Limits::default()).unwrap().into_init(&port).unwrap();
     let peer = pair.endpoint();
     let too_deep = ConnectAttributes { read_depth: 255.try_into().unwrap(), ..Default::default() };
-    // `connect` lowers it to what the device has; the bare transitions say that it is too much.
+    // `connect` lowers the depth to the device's limit; the single transitions report that it is too great.
     let pair = pair.into_rtr(&interlock::attributes::RtrAttributes {
         path: interlock::attributes::PeerPath::to(peer.gid().unwrap_or_default()),
         path_mtu: peer.mtu(),
@@ -410,7 +411,7 @@ fn dropping_everything_in_any_order_ends_everything() {
             4 => drop((queue, domain, kept, right, poller, left)),
             _ => drop((left, right, kept, domain, queue, poller)),
         }
-        // The name is free again only once the last of them is gone: the next round takes it.
+        // The name is free only after the last of these objects is dropped; the next round takes the name again.
     }
 }
 
@@ -424,7 +425,8 @@ fn a_name_is_taken_until_the_last_object_is_gone() {
     let error = context.named_domain(Test).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "the domain name `Test` is taken until every object of the domain that has it is dropped"
+        "the domain name `Test` is taken until every object of the domain that has it is dropped (see \
+         docs/failures.md#name-taken)"
     );
     drop(buffer);
     drop(context.named_domain(Test).unwrap());
@@ -459,7 +461,7 @@ fn leaked_objects_leak_memory_and_nothing_else() {
     link.left.post_send(message).unwrap();
     let mut received = false;
     for _ in 0..2 {
-        if let Some(buffer) = link.poller.wait(PATIENCE).unwrap().check().unwrap().received() {
+        if let Ok(buffer) = link.poller.wait(PATIENCE).unwrap().check().unwrap().into_received() {
             assert_eq!(&buffer[..], b"into the void");
             received = true;
         }
@@ -618,7 +620,7 @@ fn a_pair_may_be_destroyed_on_one_thread_while_another_polls() {
     assert!(poller.poll().unwrap().is_none());
 }
 
-/// A queue that is never seen empty gives a destroyed pair's memory back all the same, and its room.
+/// A busy queue that is never seen empty still gives back the memory and the room of a destroyed pair.
 #[test]
 fn a_busy_queue_lets_a_destroyed_pair_leave() {
     interlock::domain! { struct Test; }

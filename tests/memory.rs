@@ -34,7 +34,7 @@ struct Counted {
     dropped: fn(),
 }
 
-// SAFETY: a `Counted` owns its allocation alone, as a `Box<[u8]>` does.
+// SAFETY: only the `Counted` refers to its allocation, as a `Box<[u8]>` does.
 unsafe impl Send for Counted {}
 
 impl Counted {
@@ -98,7 +98,7 @@ fn memory_of_another_kind_is_sent_received_and_given_back() {
     link.left.post_send(message).unwrap();
     let mut received = None;
     for _ in 0..2 {
-        received = next(&mut link.poller).received().or(received);
+        received = next(&mut link.poller).into_received().ok().or(received);
     }
     assert_eq!(count(&freed), 1, "the sent one was the last part of its region");
     let memory = rest.rejoin(received.unwrap()).unwrap().deregister().unwrap().0;
@@ -178,7 +178,7 @@ fn memory_of_another_kind_is_given_back_on_whatever_thread_drops_it_last() {
     let freed = Arc::default();
     let (rest, buffer) = domain.register::<LocalWrite, _>(Foreign(Counted::new(64, &freed))).unwrap().split();
     drop(rest);
-    let parts: Vec<Buffer<_>> = buffer.chunks(8);
+    let parts: Vec<Buffer<_>> = buffer.into_chunks(8);
     std::thread::scope(|scope| {
         for part in parts {
             scope.spawn(move || drop(part));
@@ -313,7 +313,7 @@ fn a_peer_writes_to_memory_that_another_process_sees() {
     assert_eq!(seen, expected);
     region.read_into(0, &mut seen).unwrap();
     assert_eq!((seen, region.load(8).unwrap()), (expected, 0x0303_0303_0303_0303));
-    // The peer sees the bytes that the other process and this one wrote.
+    // The peer reads the bytes that the other process and this one wrote.
     file.write_all_at(b"process", 64).unwrap();
     region.write_from(71, b"!").unwrap();
     region.store(72, u64::from_ne_bytes(*b"and more")).unwrap();
@@ -330,7 +330,7 @@ fn a_peer_writes_to_memory_that_another_process_sees() {
     assert_eq!(again.load(8).unwrap(), 0x0303_0303_0303_0303);
 }
 
-/// C075: two registrations of the same memory. The bytes that both reach are not a slice of either.
+/// C075: two registrations of the same memory. The bytes that both cover cannot be borrowed as a slice from either.
 #[test]
 #[cfg_attr(miri, ignore = "Miri knows no shared maps")]
 fn memory_is_registered_twice_where_nobody_borrows_it() {
@@ -346,7 +346,7 @@ fn memory_is_registered_twice_where_nobody_borrows_it() {
     link.left.post_write(bytes, &two.remote()).unwrap();
     next(&mut link.poller);
     assert_eq!(one.load(4096).unwrap(), 0x0505_0505_0505_0505);
-    // The end of one registration leaves the other one valid.
+    // Ending one registration leaves the other one valid.
     drop(two);
     link.left.post_read(link.domain.buffer(8).unwrap(), &one.remote().slice(4096..4104).unwrap()).unwrap();
     assert_eq!(next(&mut link.poller).into_buffer().unwrap()[..], [5; 8]);
@@ -398,7 +398,7 @@ fn a_shared_map_that_is_not_deregistered_stays_mapped() {
 fn a_dma_buf_is_registered_or_refused_as_such_and_comes_back() {
     interlock::domain! { struct Test; }
     let domain = context().named_domain(Test).unwrap();
-    // The file is not a dma-buf; neither device looks at it.
+    // The file is not a dma-buf; neither device reads it.
     let file = SharedMap::new("interlock-test", 4096).unwrap().as_fd().try_clone_to_owned().unwrap();
     let error = domain.register_opaque::<RemoteWrite, _>(DmaBuf::new(file, 4096, 64)).unwrap_err();
     assert!(matches!(error.source, RegisterFailure::Unsupported { .. }), "{}", error.source);
@@ -431,7 +431,7 @@ fn memory_with_relaxed_ordering_is_whole_at_its_completion() {
         link.left.post_send(message).unwrap();
         let mut received = None;
         for _ in 0..2 {
-            received = next(&mut link.poller).received().or(received);
+            received = next(&mut link.poller).into_received().ok().or(received);
         }
         target = received.unwrap();
         assert!(target.iter().all(|&byte| byte == round), "all of it is there at the completion");
@@ -441,7 +441,7 @@ fn memory_with_relaxed_ordering_is_whole_at_its_completion() {
         bytes.fill(round);
         link.left.post_write_with_immediate(bytes, &region.remote(), u32::from(round)).unwrap();
         for _ in 0..2 {
-            if let Work::WrittenWithImmediate(written) = next(&mut link.poller).work() {
+            if let Work::WrittenWithImmediate(written) = next(&mut link.poller).into_work() {
                 assert_eq!((written.immediate, region.to_vec(0..64).unwrap()), (u32::from(round), vec![round; 64]));
             }
         }
@@ -521,7 +521,7 @@ fn too_much_locked_memory_is_told_with_what_there_is() {
             assert_eq!(refused.source.errno(), libc::ENOMEM);
             assert!(refused.to_string().contains("RLIMIT_MEMLOCK"), "{refused}");
         }
-        // There is no limit here, so a limit cannot be the cause.
+        // No limit is set, so the error must not blame one.
         (RegisterFailure::Verb(error), None) => assert_eq!(error.errno(), libc::ENOMEM),
         (other, limit) => panic!("{other:?} with the limit {limit:?}"),
     }
@@ -538,8 +538,8 @@ fn the_kernels_limit_of_locked_memory_is_recognized() {
     }
     interlock::domain! { struct Test; }
     let domain = context().named_domain(Test).unwrap();
-    // Capabilities belong to a thread, limits to the process. The other threads keep their capabilities, so the limit
-    // does not bind them.
+    // Capabilities belong to a thread, limits to the process. So the limit binds only this thread, which drops its
+    // capabilities.
     let worker = std::thread::spawn(move || {
         let mut old = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: `old` may be written.
@@ -622,7 +622,7 @@ fn one_static_message_is_in_flight_to_many_pairs_at_once() {
     assert_eq!(message[..8], ANNOUNCEMENT[0].to_ne_bytes());
     let (mut sent, mut received) = (0, 0);
     while sent < pairs * times || received < pairs * times {
-        match next(&mut poller).work() {
+        match next(&mut poller).into_work() {
             Work::Received(arrived) => {
                 assert_eq!(arrived.buffer.view_slice::<u64>().unwrap(), ANNOUNCEMENT);
                 received += 1;
@@ -630,7 +630,7 @@ fn one_static_message_is_in_flight_to_many_pairs_at_once() {
             _ => sent += 1,
         }
     }
-    let message = message.try_into_unique().unwrap_err();
+    let message = message.into_unique().unwrap_err().share;
     assert_eq!(message[..], *zerocopy::IntoBytes::as_bytes(&ANNOUNCEMENT[..]), "static memory is never written");
 }
 

@@ -1,4 +1,5 @@
-//! Each type-level mechanism is the reason that its illegal programs do not compile: without the mechanism, they do.
+//! Shows that each type-level mechanism is the reason why its illegal programs do not compile: without it, they
+//! compile.
 //!
 //! A mutant is a copy of the library without one mechanism. The cases of `ui-tests` that rest on the mechanism must
 //! compile against the mutant. A case that still fails is refused for another reason than the one that it names.
@@ -126,7 +127,7 @@ const MUTANTS: &[Mutant] = &[
         changes: &[
             ("queue/request.rs", "impl<B> SendMemory<B> for Buffer<B>", "impl<A, B> SendMemory<B> for Buffer<A>"),
             ("queue/request.rs", "impl<B> Postable<B> for Buffer<B>", "impl<A, B> Postable<B> for Buffer<A>"),
-            // The compiler then cannot tell which brand is meant.
+            // Without this change, the compiler could not tell which brand is meant.
             ("queue/pair_post.rs", "self.inner.send.post(", "self.inner.send.post::<B, _, _, _>("),
         ],
         cases: &[
@@ -298,9 +299,15 @@ const MUTANTS: &[Mutant] = &[
             ),
             (
                 "inflight/raw_batch.rs",
-                "batch<B, R>(\n    queue: &mut SendQueue,\n    f: impl for<'batch> FnOnce(",
-                "batch<'batch, B, R>(\n    queue: &'batch mut SendQueue,\n    f: impl FnOnce(",
+                "batch<'env, B, R>(\n    queue: &mut SendQueue,\n    f: impl for<'batch> FnOnce(",
+                "batch<'env, 'batch, B, R>(\n    queue: &'batch mut SendQueue,\n    f: impl FnOnce(",
             ),
+            (
+                "inflight/stage.rs",
+                "with_stage<R>(f: impl FnOnce(&[Slot]) -> R)",
+                "with_stage<R>(f: impl FnOnce(&'static [Slot]) -> R)",
+            ),
+            ("inflight/stage.rs", "    f(&stage.0)\n", "    let _ = stage;\n    f(&[])\n"),
         ],
         cases: &["queue/batches_of_two_pairs_are_not_swapped"],
     },
@@ -342,6 +349,8 @@ const MUTANTS: &[Mutant] = &[
             ("memory/region.rs", "        A: Unexposed,\n", "        A: Access,\n"),
             ("memory/whole.rs", "        A: PeerCannotWrite,\n", "        A: Access,\n"),
             ("memory/whole.rs", "        A: Unexposed,\n", "        A: Access,\n"),
+            ("memory/part.rs", "        A: PeerCannotWrite,\n", "        A: Access,\n"),
+            ("memory/part.rs", "        A: Unexposed,\n", "        A: Access,\n"),
         ],
         cases: &[
             "memory/remote_write_memory_is_no_slice",
@@ -360,6 +369,7 @@ const MUTANTS: &[Mutant] = &[
             ("memory/region.rs", "        A: DeviceMayWrite + Unexposed,\n", "        A: Access,\n"),
             ("memory/region.rs", "A: DeviceMayWrite + Unexposed, M", "A: Access, M"),
             ("memory/whole.rs", "        A: DeviceMayWrite + Unexposed,\n", "        A: Access,\n"),
+            ("memory/part.rs", "        A: DeviceMayWrite + Unexposed,\n", "        A: Access,\n"),
         ],
         cases: &[
             "memory/peer_writable_memory_is_not_split_into_buffers",
@@ -425,7 +435,7 @@ const MUTANTS: &[Mutant] = &[
         without: "what registered types must be",
         changes: &[
             ("memory/backing.rs", "FromBytes + IntoBytes + Immutable + Send", "Send"),
-            // Views keep the bounds that they need.
+            // The bounds that views need stay.
             ("memory/buffer.rs", "T: Plain", "T: Viewable + zerocopy::IntoBytes"),
         ],
         cases: &[
@@ -465,7 +475,7 @@ const UNCHECKED: &[Unchecked] = &[
     Unchecked {
         without: "any comparison of domains",
         changes: &[("domain/brand.rs", "const CHECKED: bool = true;", "const CHECKED: bool = false;")],
-        // Tests of functions that compare more than domains are not in the list.
+        // Tests of functions that also compare other things are not in the list.
         tests: &[
             "a_batch_of_all_items_takes_memory_of_its_own_domain",
             "a_batch_takes_memory_of_its_own_domain",

@@ -1,5 +1,5 @@
-//! Requests that the library refuses before a device sees them, and the objects that it returns. A device would accept
-//! such a request, hang on it or report another cause.
+//! Requests that the library refuses before a device sees them, and gives back. A device would accept such a request,
+//! hang on it, or report a wrong cause.
 
 use interlock::attributes::{
     ConnectAttributes, InitAttributes, PeerPath, RtrAttributes, RtsAttributes, SqdAttributes, UnreliableRtrAttributes,
@@ -22,11 +22,11 @@ fn a_queue_without_room_says_what_the_whole_pair_needs() {
         assert_eq!(queue.room(), entries, "nothing stays leased");
         no_room
     };
-    // There is room for the sends alone.
+    // There is room for the sends, but not for the receives.
     assert_eq!(no_room(4, &Limits::default()), NoRoom { needed: 8, free: 4 });
     // There is not even room for the sends.
     assert_eq!(no_room(2, &Limits::default()), NoRoom { needed: 8, free: 2 });
-    assert!(no_room(4, &Limits::default()).to_string().contains("room for 4 more completions, 8 are needed"));
+    assert!(no_room(4, &Limits::default()).to_string().contains("room for 4 more completions, but 8 are needed"));
 
     // There are two queues. The error reports the room of the queue that is too small.
     let ((sends, _s), (receives, _r)) = (domain.queue(4).unwrap(), domain.queue(2).unwrap());
@@ -93,7 +93,7 @@ fn a_pair_without_a_read_depth_takes_no_read() {
     };
     let (mut left, _right) = (drained(link.left, 4), responder(link.right));
     left.post_read(link.domain.buffer(16).unwrap(), &remote).unwrap();
-    assert!(matches!(next(&mut link.poller).work(), Work::Read(_)));
+    assert!(matches!(next(&mut link.poller).into_work(), Work::Read(_)));
     let mut left = drained(left, 0);
     flawed(left.post_read(link.domain.buffer(16).unwrap(), &remote).unwrap_err());
 }
@@ -115,7 +115,7 @@ fn a_read_depth_goes_with_each_life_of_a_pair() {
         let read = link.left.post_read(link.domain.buffer(16).unwrap(), &region.remote());
         assert_eq!(read.is_ok(), depth != 0);
         if read.is_ok() {
-            assert!(matches!(next(&mut link.poller).work(), Work::Read(_)));
+            assert!(matches!(next(&mut link.poller).into_work(), Work::Read(_)));
         }
     }
 }
@@ -208,7 +208,7 @@ fn no_connection_goes_to_a_multicast_number() {
     let pair = domain.reliable(&queue, &Limits::default()).unwrap().into_init(&port).unwrap();
     let error = pair.connect(&peer).unwrap_err();
     assert!(matches!(error.source, TransitionFailure::Multicast { number: Qpn::MULTICAST }), "{error:?}");
-    assert!(error.to_string().starts_with("0xffffff is no queue pair"), "{error}");
+    assert!(error.to_string().starts_with("0xffffff is not one queue pair"), "{error}");
     assert!(matches!(error.queue_pair, interlock::AnyQueuePair::Init(_)), "it is as it was");
     let pair = domain.unreliable(&queue, &Limits::default()).unwrap().into_init(&port).unwrap();
     assert!(matches!(pair.connect(&peer).unwrap_err().source, TransitionFailure::Multicast { .. }));
@@ -400,7 +400,7 @@ fn the_others<B: interlock::Brand>(
     ]
 }
 
-/// Several threads can look at what a poller returns.
+/// Several threads can read the objects that a poller returns.
 #[test]
 fn completions_are_shared_between_threads() {
     fn both<T: Send + Sync>() {}
@@ -412,7 +412,7 @@ fn completions_are_shared_between_threads() {
     both::<Context>();
 }
 
-/// A function over all reliable transports can connect a pair.
+/// A function that is generic over reliable transports can connect a pair.
 #[allow(dead_code, reason = "it need only compile")]
 fn reliable_is_connected<B: interlock::Brand + 'static, T: interlock::transport::Reliable>(
     pair: QueuePair<B, interlock::Init, T>,

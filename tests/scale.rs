@@ -57,7 +57,9 @@ fn a_pair_takes_less_than_a_kibibyte_beside_its_slots() {
         // Some memory of the ledgers may not be in use yet.
         assert!((deep - shallow).abs_diff(2 * 8 * size_of::<usize>()) <= 64, "a slot: {shallow} and {deep}");
         let beside = shallow - 2 * 8 * size_of::<usize>();
-        assert!(beside < 1024, "{beside} bytes a pair beside its slots");
+        // Under the address sanitizer each ledger is an allocation of its own, with a header.
+        let limit = if cfg!(asan) { 1280 } else { 1024 };
+        assert!(beside < limit, "{beside} bytes a pair beside its slots");
     });
 }
 

@@ -25,9 +25,10 @@ const NAMES: [&str; 1] = ["Named"];
 const REFUSALS: [&str; 3] = ["[E0277]", "[E0119]", "[E0117]"];
 
 /// The public modules that hold types and traits.
-const MODULES: [&str; 17] = [
+const MODULES: [&str; 18] = [
     "access",
     "attributes",
+    "cm",
     "completion",
     "datagram",
     "device",
@@ -58,13 +59,14 @@ struct Found {
 enum Kind {
     Lifetime,
     Type,
+    Number,
 }
 
 fn kinds(generics: &Generics) -> Vec<Kind> {
     let kind = |parameter: &GenericParam| match parameter {
         GenericParam::Lifetime(_) => Kind::Lifetime,
         GenericParam::Type(_) => Kind::Type,
-        GenericParam::Const(_) => panic!("no parameter of this crate is a number"),
+        GenericParam::Const(_) => Kind::Number,
     };
     generics.params.iter().map(kind).collect()
 }
@@ -83,7 +85,7 @@ impl Found {
         }
     }
 
-    /// Items of a module inside a file are not noted: those modules are private and hold the seals.
+    /// Items of a module inside a file are skipped: such modules are private and hold the seals.
     fn note(&mut self, item: &Item) {
         let (visibility, name, generics, found) = match item {
             Item::Trait(item) => (&item.vis, &item.ident, &item.generics, &mut self.traits),
@@ -97,10 +99,14 @@ impl Found {
     }
 }
 
-/// `Name<'static, Local>`, with as many arguments as there are parameters.
+/// `Name<'static, Local, 1>`, with as many arguments as there are parameters.
 fn filled(name: &str, kinds: &[Kind]) -> String {
-    let arguments: Vec<&str> =
-        kinds.iter().map(|kind| if *kind == Kind::Lifetime { "'static" } else { "Local" }).collect();
+    let argument = |kind: &Kind| match kind {
+        Kind::Lifetime => "'static",
+        Kind::Type => "Local",
+        Kind::Number => "1",
+    };
+    let arguments: Vec<&str> = kinds.iter().map(argument).collect();
     if arguments.is_empty() { name.to_owned() } else { format!("{name}<{}>", arguments.join(", ")) }
 }
 
@@ -111,13 +117,16 @@ const FIRST: usize = 6;
 fn attempts() -> BTreeMap<String, Vec<String>> {
     let mut found = Found::default();
     found.look(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"));
-    // What is public is said at the front door, and by the modules that it leads to.
+    // The public items are those that `lib.rs` and the modules below it export.
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let floors = MODULES.map(|module| source.join(module).join("mod.rs")).into_iter().filter(|file| file.exists());
     let doors = floors.chain([source.join("lib.rs")]).chain(files(&source.join("front")));
     let library: String = doors.map(|door| fs::read_to_string(door).unwrap()).collect();
-    let exports =
-        library.split("pub use ").filter_map(|list| list.split(';').next()).filter(|list| !list.contains("soft"));
+    let exports = library
+        .split("pub use ")
+        .skip(1)
+        .filter_map(|list| list.split(';').next())
+        .filter(|list| !list.contains("soft"));
     let exports: Vec<&str> = exports.flat_map(|list| list.split(|c: char| !c.is_alphanumeric())).collect();
     let ours: Vec<_> = found.types.iter().filter(|(name, _)| exports.contains(&name.as_str())).collect();
     let traits = found.traits.iter().filter(|(name, _)| !OPEN.iter().any(|(open, _)| open == name));
@@ -161,7 +170,7 @@ fn refused(attempts: &BTreeMap<String, Vec<String>>) -> BTreeMap<String, Vec<Str
     assert!(output.status.success(), "one compiles:\n{}", String::from_utf8_lossy(&output.stderr));
     let of_trait = |(name, implementations): (&String, &Vec<String>)| {
         let message = format!("\n{}", fs::read_to_string(folder.join(name).with_extension("stderr")).unwrap());
-        // An item that is missing, say, is no seal.
+        // An error such as a missing item does not come from a seal.
         let is_seal = |error: &&str| REFUSALS.iter().any(|code| error.starts_with(code));
         let errors: Vec<&str> = message.split("\nerror").filter(is_seal).collect();
         let is_refused = |at: usize| errors.iter().any(|error| error.contains(&format!("{name}.rs:{}:", FIRST + at)));

@@ -104,7 +104,8 @@ fn a_forgotten_completion_of_a_shared_receive_is_never_lost() {
     stage.message(0);
     stage.message(1);
     for _ in 0..3 {
-        // The program forgets the completion before it takes anything, so the completion comes again each time.
+        // The program forgets the completion without taking anything from it, so the same completion comes again each
+        // time.
         let mut seen = 0;
         let panicking = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             stage.poller.poll_retired(|retired| {
@@ -161,7 +162,7 @@ fn a_number_that_is_used_again_never_mixes_two_pairs() {
     for _ in 0..20 {
         stage.stock(2);
         stage.message(0);
-        // The server goes before its completion is polled, and the next server may get its number.
+        // The server is dropped before its completion is polled, and the next server may get its number.
         drop(stage.servers.remove(0));
         drop(stage.clients.remove(0));
         stage.add();
@@ -238,7 +239,7 @@ fn a_queue_that_stays_never_gives_its_buffers() {
     let error = stage.shared.destroy().unwrap_err();
     assert_eq!((error.source.verb(), error.source.errno()), ("ibv_destroy_srq", libc::EBUSY));
     assert_eq!(error.shared.in_flight(), 2);
-    // The drop is refused, too. So everything stays allocated, and the name of the domain stays taken.
+    // The drop's destroy is refused too. So everything stays allocated, and the name of the domain stays taken.
     stage.fabric.inject(fails(Verb::DestroySrq, 1));
     drop(error.shared);
     let Stage { fabric, domain, port, queue, poller, clients, .. } = stage;
@@ -291,7 +292,7 @@ fn a_resize_that_is_refused_never_changes_the_size() {
     stage.stock(1);
 }
 
-/// When a resize fails in the middle, the provider may have freed the old queue already.
+/// When a resize fails halfway, the provider may already have freed the old queue.
 #[test]
 fn a_resize_that_failed_in_the_middle_never_lets_a_post_through() {
     for verb in [Verb::ModifySrq, Verb::QuerySrq] {
@@ -376,7 +377,7 @@ fn a_poller_that_was_dropped_never_drops_shared_receives() {
     stage.message(1);
     stage.poller = stage.queue.take_poller().unwrap();
     assert_eq!(stage.received().into_iter().collect::<HashSet<_>>(), ids.into_iter().collect());
-    // Without a next poller, the requests end with the queue.
+    // If no other poller follows, the requests end with the queue.
     stage.stock(2);
     stage.message(0);
     let Stage { queue, poller, shared, clients, servers, .. } = stage;

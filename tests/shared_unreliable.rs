@@ -86,7 +86,7 @@ fn each_message_comes_once_with_the_pair_that_took_it() {
     for _ in 0..8 {
         let success = next(&mut star.received);
         let pair = success.queue_pair();
-        let buffer = success.received().expect("a message");
+        let buffer = success.into_received().expect("a message");
         assert!(expected.remove(&(pair, buffer.to_vec())), "{pair:?}: {buffer:?}");
     }
     assert_eq!((star.shared.in_flight(), star.received.unknown_completions()), (0, 0));
@@ -94,7 +94,7 @@ fn each_message_comes_once_with_the_pair_that_took_it() {
     let client = &mut star.clients[1];
     client.post_receive(star.domain.buffer(64).unwrap()).unwrap();
     star.servers[1].post_send(Inline(b"answer")).unwrap();
-    let answers: Vec<_> = (0..2).filter_map(|_| next(&mut star.sent).received()).collect();
+    let answers: Vec<_> = (0..2).filter_map(|_| next(&mut star.sent).into_received().ok()).collect();
     assert_eq!(answers.iter().map(|answer| &answer[..]).collect::<Vec<_>>(), [b"answer"]);
 }
 
@@ -106,13 +106,13 @@ fn a_message_without_a_shared_receive_is_lost_and_the_next_arrives() {
     nothing_comes(&mut star.received);
     star.stock(2);
     star.send(0, b"kept");
-    assert_eq!(&next(&mut star.received).received().unwrap()[..], b"kept");
+    assert_eq!(&next(&mut star.received).into_received().unwrap()[..], b"kept");
     // A write with immediate takes a receive.
     let exposed = star.domain.register::<RemoteWrite, _>(vec![0_u64; 8]).unwrap();
     star.clients[1].post_write_with_immediate(Inline(b"somewhere"), &exposed.remote(), 0xfeed).unwrap();
     let success = next(&mut star.received);
     assert_eq!(success.queue_pair(), star.servers[1].number());
-    match success.work() {
+    match success.into_work() {
         Work::WrittenWithImmediate(written) => assert_eq!((written.written_bytes, written.immediate), (9, 0xfeed)),
         other => panic!("{other:?}"),
     }
@@ -133,7 +133,7 @@ fn a_message_too_long_fails_the_pair_that_took_it_alone() {
     assert!(star.servers[0].is_broken());
     star.stock(1);
     star.send(1, b"still here");
-    assert_eq!(&next(&mut star.received).received().unwrap()[..], b"still here");
+    assert_eq!(&next(&mut star.received).into_received().unwrap()[..], b"still here");
     assert_eq!(star.servers[1].first_failure(), None);
     star.servers.clear();
     if lacks(Promise::EndAtOnce) {
@@ -148,12 +148,12 @@ fn a_pair_comes_up_again_after_a_reset_and_step_by_step() {
     let mut star = Star::new(context().named_domain(Test).unwrap(), 1);
     star.stock(2);
     star.send(0, b"first");
-    assert_eq!(&next(&mut star.received).received().unwrap()[..], b"first");
+    assert_eq!(&next(&mut star.received).into_received().unwrap()[..], b"first");
     let port = star.domain.context().active_port().unwrap();
     let (client, server) = (star.clients.remove(0), star.servers.remove(0));
     let client = client.into_reset().unwrap().into_init(&port).unwrap();
     let Some(mut server) = unless_refused(server.into_error().unwrap().into_reset()) else { return };
-    // The transition succeeds once the poller has seen the completions of the last life.
+    // The transition succeeds after the poller has given out the completions from before the reset.
     let server = loop {
         server = match server.into_init(&port) {
             Ok(server) => break server,
@@ -181,7 +181,7 @@ fn a_pair_comes_up_again_after_a_reset_and_step_by_step() {
     star.servers.push(server.into_rtr(&attributes).unwrap().into_rts(psn).unwrap());
     star.clients.push(client.connect(&to_server).unwrap());
     star.send(0, b"second");
-    assert_eq!(&next(&mut star.received).received().unwrap()[..], b"second");
+    assert_eq!(&next(&mut star.received).into_received().unwrap()[..], b"second");
 }
 
 /// Two datagram pairs that receive from one shared queue. Everything completes on one completion queue.
@@ -224,7 +224,7 @@ impl<B: Brand> Post<B> {
         let arrived = (0..completions).filter_map(|_| {
             let success = next(&mut self.poller);
             let pair = success.queue_pair();
-            match success.work() {
+            match success.into_work() {
                 Work::Datagram(datagram) => Some((pair, datagram)),
                 Work::Sent(_) => None,
                 other => panic!("{other:?}"),
@@ -366,7 +366,7 @@ fn a_pair_of_datagrams_comes_up_step_by_step_with_another_key() {
     post.stock(1, 104);
     post.send(0, b"with its key", &to);
     assert!(post.arrived(1).is_empty());
-    match next(&mut poller).work() {
+    match next(&mut poller).into_work() {
         Work::Datagram(datagram) => assert_eq!(datagram.message(), b"with its key"),
         other => panic!("{other:?}"),
     }

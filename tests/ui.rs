@@ -1,4 +1,4 @@
-//! Illegal programs fail to compile for the right reason, and their legal twins compile.
+//! Tests that illegal programs fail to compile for the right reason, and that their legal twins compile.
 //!
 //! Each `ui-tests/<module>/<rule>.rs` breaks one rule. Its first line names the rule in the words of the library's
 //! documentation. Its second line names the compiler's error: a code, or the text if there is no code.

@@ -49,7 +49,7 @@ impl<B: Brand> Two<B, UnreliableDatagram> {
 
 /// Returns the datagrams among the next `count` completions, which must all succeed.
 fn arrived<B>(poller: &mut Poller<B>, count: usize) -> Vec<Datagram<B>> {
-    let works = (0..count).map(|_| next(poller).work());
+    let works = (0..count).map(|_| next(poller).into_work());
     works
         .filter_map(|work| match work {
             Work::Datagram(datagram) => Some(datagram),
@@ -71,13 +71,13 @@ fn a_message_without_a_receive_is_lost_and_nobody_is_told() {
     };
     let (lost, kept) = (message(b"lost"), message(b"kept"));
     two.left.post_send(lost).unwrap();
-    assert!(matches!(next(&mut two.poller).work(), Work::Sent(_)));
+    assert!(matches!(next(&mut two.poller).into_work(), Work::Sent(_)));
     nothing_comes(&mut two.poller);
     two.right.post_receive(two.domain.buffer(64).unwrap()).unwrap();
     two.left.post(WorkRequest::send(kept).with_immediate(9)).unwrap();
     let mut messages = 0;
     for _ in 0..2 {
-        if let Work::Received(received) = next(&mut two.poller).work() {
+        if let Work::Received(received) = next(&mut two.poller).into_work() {
             assert_eq!((&received.buffer[..], received.immediate), (&b"kept"[..], Some(9)));
             messages += 1;
         }
@@ -99,7 +99,7 @@ fn a_write_arrives_or_is_dropped_but_is_complete_at_once() {
     two.right.post_receive(two.domain.buffer(8).unwrap()).unwrap();
     two.left.post_write_with_immediate(source, &target, 0xfeed).unwrap();
     for _ in 0..2 {
-        match next(&mut two.poller).work() {
+        match next(&mut two.poller).into_work() {
             Work::WrittenWithImmediate(written) => {
                 assert_eq!((written.written_bytes, written.immediate), (4096, 0xfeed));
             }
@@ -111,10 +111,10 @@ fn a_write_arrives_or_is_dropped_but_is_complete_at_once() {
     exposed.read_into(0, &mut seen).unwrap();
     assert!(seen.iter().all(|&byte| byte == 7));
 
-    // The key no longer names a region. The peer drops the write, and it still completes here.
+    // The key no longer names a region, so the peer drops the write. Here the write still completes.
     drop(exposed);
     two.left.post_write(two.domain.buffer(8).unwrap(), &target).unwrap();
-    assert!(matches!(next(&mut two.poller).work(), Work::Written(_)));
+    assert!(matches!(next(&mut two.poller).into_work(), Work::Written(_)));
     nothing_comes(&mut two.poller);
     assert_eq!(two.right.first_failure(), None);
 }
@@ -138,7 +138,7 @@ fn a_datagram_says_who_sent_it() {
     assert_eq!((came[1].message(), came[1].immediate), (&b"short"[..], Some(5)));
     assert_eq!(came[0].sender_gid(), Some(two.port.gid().unwrap().gid), "{:?}", came[0].header());
 
-    // An answer needs no more than the received datagram.
+    // An answer needs only the received datagram.
     let back = PeerPath::to(came[0].sender_gid().unwrap());
     let back = two.domain.address_handle(&two.port, &back).unwrap();
     let back = Recipient::new(back, came[0].sender, Qkey::USUAL);
@@ -156,7 +156,7 @@ fn a_datagram_with_another_key_is_dropped() {
     let stranger = two.to_right(Qkey(0x2222_2222));
     two.right.post_receive(two.domain.buffer(64).unwrap()).unwrap();
     two.left.post_send_to(two.domain.buffer(8).unwrap(), &stranger).unwrap();
-    assert!(matches!(next(&mut two.poller).work(), Work::Sent(_)));
+    assert!(matches!(next(&mut two.poller).into_work(), Work::Sent(_)));
     nothing_comes(&mut two.poller);
 }
 
@@ -214,7 +214,7 @@ fn a_full_queue_gives_the_datagram_back_with_its_recipient() {
     let addressed = request.into_memory();
     assert_eq!((addressed.recipient.queue_pair(), addressed.memory.len()), (two.right.number(), 8));
     for _ in 0..LIMITS.sends {
-        assert!(matches!(next(&mut two.poller).work(), Work::Sent(_)));
+        assert!(matches!(next(&mut two.poller).into_work(), Work::Sent(_)));
     }
     two.left.post_send_to(addressed.memory, &right).unwrap();
     assert_eq!(next(&mut two.poller).into_buffer().unwrap().len(), 8);
@@ -244,7 +244,7 @@ fn each_member_of_a_group_gets_a_datagram_to_it() {
     let (queue, mut poller) = domain.queue(LIMITS.completions()).unwrap();
     let mut sender = domain.datagram(&queue, &LIMITS).unwrap().into_init(&port).unwrap().open().unwrap();
     sender.post_send_to(Inline(b"all"), &Recipient::group(handle, Qkey::USUAL)).unwrap();
-    assert!(matches!(next(&mut poller).work(), Work::Sent(_)));
+    assert!(matches!(next(&mut poller).into_work(), Work::Sent(_)));
     // The members are on the sender's own device.
     let came = arrived(&mut two.poller, 2);
     assert_eq!(came.len(), 2);
@@ -264,7 +264,7 @@ fn each_member_of_a_group_gets_a_datagram_to_it() {
         }
         let handle = domain.address_handle(&port, &PeerPath::to(group)).unwrap();
         sender.post_send_to(Inline(b"more"), &Recipient::group(handle, Qkey::USUAL)).unwrap();
-        assert!(matches!(next(&mut poller).work(), Work::Sent(_)));
+        assert!(matches!(next(&mut poller).into_work(), Work::Sent(_)));
         assert_eq!(arrived(&mut others.poller, 1)[0].message(), b"more");
         assert_eq!(arrived(&mut two.poller, 2).len(), 2);
     }
@@ -283,7 +283,7 @@ fn c158_a_key_with_the_top_bit_set_is_that_of_the_sender() {
     two.right.post_receive(two.domain.buffer(64).unwrap()).unwrap();
     two.left.post_send_to(Inline(b"own"), &two.to_right(Qkey(0x8000_0001))).unwrap();
     if support::deviates("C158") {
-        assert!(matches!(next(&mut two.poller).work(), Work::Sent(_)));
+        assert!(matches!(next(&mut two.poller).into_work(), Work::Sent(_)));
         nothing_comes(&mut two.poller);
     } else {
         assert_eq!(arrived(&mut two.poller, 2)[0].message(), b"own");
@@ -315,7 +315,7 @@ fn a_failing_send_stops_the_sends_only_until_the_pair_resumes() {
         // Receives still work.
         two.left.post_receive(two.domain.buffer(8).unwrap()).unwrap();
         two.right.post_send(Inline(b"still")).unwrap();
-        let received = (0..2).find_map(|_| next(&mut two.poller).received()).expect("a message");
+        let received = (0..2).find_map(|_| next(&mut two.poller).into_received().ok()).expect("a message");
         assert_eq!(&received[..], b"still");
 
         let pair = two.left.into_sqe().expect("the device says so").resume().expect("all sends are out");
@@ -323,13 +323,13 @@ fn a_failing_send_stops_the_sends_only_until_the_pair_resumes() {
         assert_eq!(two.left.first_failure(), None);
         two.right.post_receive(two.domain.buffer(8).unwrap()).unwrap();
         two.left.post_send(Inline(b"again")).unwrap();
-        let received = (0..2).find_map(|_| next(&mut two.poller).received()).expect("a message");
+        let received = (0..2).find_map(|_| next(&mut two.poller).into_received().ok()).expect("a message");
         assert_eq!(&received[..], b"again");
     });
 }
 
-/// The first failure of the pair is not reported as the cause of a later failure, and a later failure does not replace
-/// it.
+/// The first failure of the pair is not reported as the cause of a later, unrelated failure, and a later failure does
+/// not replace it.
 #[test]
 fn a_receive_that_fails_after_a_send_has_its_own_cause() {
     soft(|fabric, domain| {
@@ -432,14 +432,14 @@ fn sends_and_receives_complete_on_queues_of_their_own() {
     let (mut left, mut right) = (left.connect(&to_right).unwrap(), right.connect(&to_left).unwrap());
     right.post_receive(domain.buffer(64).unwrap()).unwrap();
     left.post_send(Inline(b"uc")).unwrap();
-    assert!(matches!(next(&mut sent).work(), Work::Sent(_)));
-    assert!(matches!(next(&mut received).work(), Work::Received(_)));
+    assert!(matches!(next(&mut sent).into_work(), Work::Sent(_)));
+    assert!(matches!(next(&mut received).into_work(), Work::Received(_)));
     let mut pair = domain.datagram_on(&sends, &receives, &LIMITS).unwrap().into_init(&port).unwrap().open().unwrap();
     let myself = domain.recipient(&port, &pair.endpoint(), Qkey::USUAL).unwrap();
     pair.post_receive(domain.buffer(64).unwrap()).unwrap();
     pair.post_send_to(Inline(b"ud"), &myself).unwrap();
-    assert!(matches!(next(&mut sent).work(), Work::Sent(_)));
-    assert!(matches!(next(&mut received).work(), Work::Datagram(_)));
+    assert!(matches!(next(&mut sent).into_work(), Work::Sent(_)));
+    assert!(matches!(next(&mut received).into_work(), Work::Datagram(_)));
 }
 
 support::also_extended![

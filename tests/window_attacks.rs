@@ -37,7 +37,7 @@ impl<B: Brand> Stage<B> {
     /// Runs the devices as far as they go, and returns the next success.
     fn next(&mut self) -> Work<B> {
         self.fabric.run();
-        self.poller.poll().unwrap().expect("a completion").check().unwrap().work()
+        self.poller.poll().unwrap().expect("a completion").check().unwrap().into_work()
     }
 
     fn status(&mut self) -> Status {
@@ -155,7 +155,7 @@ fn a_write_in_flight_never_changes_memory_after_its_window_has_ended() {
             let stepped = stage.fabric.step();
             match stage.poller.poll().unwrap().map(|completion| completion.check()) {
                 Some(Ok(success)) => {
-                    if let Work::Revoked(Revoked { memory, .. }) = success.work() {
+                    if let Work::Revoked(Revoked { memory, .. }) = success.into_work() {
                         break memory;
                     }
                 }
@@ -237,7 +237,7 @@ fn a_window_that_another_thread_polls_is_never_freed_under_the_verb_that_binds_i
         });
         for _ in 0..rounds {
             let success = poller.wait(PATIENCE).unwrap().check().unwrap();
-            let Work::BoundType1(bound) = success.work() else { panic!("not a bind") };
+            let Work::BoundType1(bound) = success.into_work() else { panic!("not a bind") };
             assert_eq!(bound.rkey(), bound.remote::<RemoteWrite>().unwrap().rkey());
             drop(bound);
         }

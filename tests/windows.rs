@@ -1,4 +1,4 @@
-//! Memory windows: the same tests on every device, as far as the device can do what they ask.
+//! Memory windows: the same tests run on every device, as far as the device has what they need.
 
 use interlock::access::{WindowRights, Windowed};
 use interlock::error::{RecordError, RequestFlaw};
@@ -76,7 +76,7 @@ fn rebind<W: WindowRights, K: Kind, B: Brand>(
     let id = link.right.post_bind::<W, K>(window, memory).unwrap();
     let success = next(&mut link.poller);
     assert_eq!((success.id(), success.queue_pair()), (id, link.right.number()));
-    K::bound(success.work())
+    K::bound(success.into_work())
 }
 
 /// Writes from the left pair.
@@ -91,7 +91,7 @@ macro_rules! link {
     }};
 }
 
-/// A link of a soft device that can be told to fail.
+/// Makes a link of a soft device that takes injected faults.
 macro_rules! soft {
     () => {
         soft!(Fabric::new())
@@ -107,7 +107,7 @@ macro_rules! soft {
 #[test]
 fn c082_windows_come_and_go() {
     let mut link = link!();
-    assert_eq!(link.domain.context().windows_are_barriers(), !deviates("C082"));
+    assert_eq!(link.domain.context().promises().windows_are_barriers(), !deviates("C082"));
     for _ in 0..3 {
         link.domain.window().unwrap().dealloc().unwrap();
         link.right.window().unwrap().dealloc().unwrap();
@@ -135,9 +135,9 @@ fn c083_a_peer_reaches_what_a_window_is_bound_over() {
         assert_eq!((bound.load(8).unwrap(), &text), (0x0707_0707_0707_0707, b"text"));
         assert!(bound.load(4096).is_err() && bound.load(4).is_err() && bound.read_into(4095, &mut text).is_err());
         link.left.post_read(link.domain.buffer(32).unwrap(), &remote.slice(0..32).unwrap()).unwrap();
-        let Work::Read(read) = next(&mut link.poller).work() else { panic!("not a read") };
+        let Work::Read(read) = next(&mut link.poller).into_work() else { panic!("not a read") };
         assert_eq!((&read[..16], read[16], &read[24..28]), (&[7; 16][..], 9, &b"text"[..]));
-        // This ends the peer's access on any device: the window is freed, and then the region is deregistered.
+        // This ends the peer's access on every device: the window is freed, and then the region is deregistered.
         let lapsed = bound.dealloc().unwrap();
         let pages = rest.rejoin_lapsed(lapsed).unwrap().deregister().unwrap();
         write(&mut link, 1, 8, &remote.restrict().unwrap());
@@ -156,7 +156,7 @@ fn a_freed_window_lets_nobody_in() {
         let remote = bound.remote().unwrap();
         write(&mut link, 7, 8, &remote);
         next(&mut link.poller);
-        // The window is gone, and the region is still there.
+        // The window is freed, but the region is still registered.
         let lapsed = bound.dealloc().unwrap();
         write(&mut link, 8, 8, &remote);
         assert_eq!(failure(&mut link.poller).status, Status::RemoteAccess);
@@ -189,13 +189,13 @@ fn a_bind_and_the_message_that_tells_of_it_are_posted_together() {
     link.left.post_receive(link.domain.buffer(64).unwrap()).unwrap();
     let window = link.right.window().unwrap();
     link.right.post_bind::<RemoteWrite, _>(window, memory).unwrap();
-    let Work::Bound(bound) = next(&mut link.poller).work() else { panic!("not a bind") };
+    let Work::Bound(bound) = next(&mut link.poller).into_work() else { panic!("not a bind") };
     let mut record = link.domain.buffer(24).unwrap();
     record.write(&bound.remote::<RemoteWrite>().unwrap().to_bytes()).unwrap();
     link.right.post_send(record).unwrap();
     let mut told = None;
     for _ in 0..2 {
-        told = next(&mut link.poller).received().or(told);
+        told = next(&mut link.poller).into_received().ok().or(told);
     }
     let remote = RemoteRegion::<RemoteWrite>::from_bytes(&told.unwrap()).unwrap();
     write(&mut link, 7, 8, &remote);
@@ -203,7 +203,7 @@ fn a_bind_and_the_message_that_tells_of_it_are_posted_together() {
     assert_eq!(bound.load(0).unwrap(), 0x0707_0707_0707_0707);
 }
 
-/// C087: a right that the window does not have is refused by the device.
+/// C087: the device refuses an access for which the window has no right.
 #[test]
 fn m5_a_window_permits_what_it_was_bound_for() {
     let mut link = link!();
@@ -250,7 +250,7 @@ fn a_window_is_bound_on_an_unreliable_connection() {
     let (_rest, memory) = page(&link.domain);
     let window = pair.window().unwrap();
     pair.post_bind::<RemoteWrite, _>(window, memory).unwrap();
-    let Work::Bound(bound) = next(&mut poller).work() else { panic!("not a bind") };
+    let Work::Bound(bound) = next(&mut poller).into_work() else { panic!("not a bind") };
     pair.post_write(filled(&link.domain, 7, 8), &bound.remote::<RemoteWrite>().unwrap()).unwrap();
     next(&mut poller);
     drop(pair);
@@ -276,7 +276,7 @@ fn m12_a_pair_with_bound_windows_is_destroyed_at_once() {
     let Link { domain, right, .. } = link;
     right.destroy().unwrap();
     assert!(started.elapsed() < std::time::Duration::from_secs(30));
-    // The handle still has the memory. The window was freed with the pair, and `dealloc` accepts that.
+    // The handle still holds the memory. The window was freed with the pair, and `dealloc` accepts that.
     let lapsed = bound.dealloc().unwrap();
     assert_eq!(rest.rejoin_lapsed(lapsed).unwrap().deregister().unwrap().len(), 4096);
     unbound.dealloc().unwrap();
@@ -305,7 +305,7 @@ fn a_window_goes_on_through_a_reset_of_its_pair() {
     let (to_left, to_right) = (left.endpoint(), right.endpoint());
     let (left, mut right) = (left.connect(&to_right).unwrap(), right.connect(&to_left).unwrap());
     right.post_bind::<RemoteWrite, _>(window, memory).unwrap();
-    let Work::Bound(bound) = next(&mut poller).work() else { panic!("not a bind") };
+    let Work::Bound(bound) = next(&mut poller).into_work() else { panic!("not a bind") };
     let mut link = Link { domain, port, queue, poller, left, right };
     write(&mut link, 7, 8, &bound.remote().unwrap());
     next(&mut link.poller);
@@ -325,7 +325,7 @@ fn the_end_of_a_window_gives_memory_back_where_it_is_a_barrier() {
         let (_rest, memory) = page(&link.domain);
         let bound: BoundWindow<_, K> = bind::<RemoteWrite, _, _>(&mut link, memory);
         let remote = bound.remote().unwrap();
-        // For mlx5 it is not known that anything but `ibv_dealloc_mw` ends a window of type 1.
+        // It is not known whether on mlx5 anything but `ibv_dealloc_mw` ends a window of type 1.
         let is_posted =
             TypeId::of::<K>() == TypeId::of::<Type2>() || link.domain.context().promises().provider() != "mlx5";
         if deviates("C088") || !is_posted {
@@ -341,7 +341,7 @@ fn the_end_of_a_window_gives_memory_back_where_it_is_a_barrier() {
         write(&mut link, 7, 8, &remote);
         next(&mut link.poller);
         link.right.post_revoke(bound).unwrap();
-        let Revoked { window, mut memory, .. } = K::revoked(next(&mut link.poller).work());
+        let Revoked { window, mut memory, .. } = K::revoked(next(&mut link.poller).into_work());
         assert_eq!(memory[..8], [7; 8]);
         memory.fill(3);
         // When the window is bound again, it gets another key.
@@ -382,7 +382,7 @@ fn a_peer_ends_a_window_with_its_message_where_that_does_no_harm() {
     link.left.post_send_invalidating(filled(&link.domain, 1, 8), &remote).unwrap();
     let mut invalidated = None;
     for _ in 0..2 {
-        match next(&mut link.poller).work() {
+        match next(&mut link.poller).into_work() {
             Work::Received(received) => {
                 assert_eq!((&received.buffer[..], received.immediate), (&[1; 8][..], None));
                 invalidated = received.invalidated;
@@ -410,7 +410,7 @@ fn a_window_is_over_a_whole_region_where_bounds_are_not_kept() {
         let expected = RequestFlaw::WindowOverPart { len_bytes: 64, region_bytes: 4096 };
         assert!(matches!(&error, PostError::Flawed { flaw, .. } if *flaw == expected), "{error}");
         let (window, left) = error.into_request().unwrap();
-        // A registration of this part alone makes it a whole region.
+        // A registration of only this part makes the part a whole region.
         let part = link.domain.register::<Windowed<LocalWrite>, _>(left.into_buffer()).unwrap();
         let (_part, memory) = part.split_bindable();
         let bound = rebind::<RemoteWrite, Type2, _>(&mut link, window, memory);
@@ -422,7 +422,7 @@ fn a_window_is_over_a_whole_region_where_bounds_are_not_kept() {
     let bound = rebind::<RemoteWrite, Type2, _>(&mut link, window, left);
     write(&mut link, 7, 8, &moved(&bound.remote().unwrap(), 56));
     next(&mut link.poller);
-    // The memory beside it stays the program's.
+    // The neighbouring memory still belongs to the program.
     assert!(right.iter().all(|&byte| byte == 0));
     write(&mut link, 8, 8, &moved(&bound.remote().unwrap(), 64));
     assert_eq!(failure(&mut link.poller).status, Status::RemoteAccess);
@@ -483,7 +483,7 @@ fn a_full_queue_gives_windows_back() {
     }
     link.right.post_bind::<RemoteRead, _>(window, memory).unwrap();
     fabric.run();
-    assert!(matches!(next(&mut link.poller).work(), Work::Bound(_)));
+    assert!(matches!(next(&mut link.poller).into_work(), Work::Bound(_)));
 }
 
 #[test]
@@ -504,9 +504,9 @@ fn a_refused_bind_gives_all_back_and_an_uncertain_one_breaks_the_pair() {
     write(&mut link, 7, 8, &bound.remote().unwrap());
     next(&mut link.poller);
     link.right.post_revoke(bound).unwrap();
-    let Work::Revoked(Revoked { memory, .. }) = next(&mut link.poller).work() else { panic!("not revoked") };
+    let Work::Revoked(Revoked { memory, .. }) = next(&mut link.poller).into_work() else { panic!("not revoked") };
     assert_eq!(memory[..8], [7; 8]);
-    // `ibv_bind_mw` has no `bad_wr`.
+    // `ibv_bind_mw` has no `bad_wr` with which to name a request, so every failure is uncertain.
     fabric.inject(Fault::VerbFails { verb: Verb::BindMw, after: 0, count: 1, errno: libc::ENOMEM });
     let window = link.domain.window().unwrap();
     let error = link.right.post_bind::<RemoteWrite, _>(window, memory).unwrap_err();
@@ -549,7 +549,7 @@ fn a_window_that_the_peer_ended_first_is_not_ended_again() {
     for _ in 0..2 {
         next(&mut link.poller);
     }
-    // A program may revoke a window that the peer has ended already: the request fails, and does no harm.
+    // If the program revokes a window that the peer has already ended, the request fails and does no harm.
     link.right.post_revoke(bound).unwrap();
     let failure = failure(&mut link.poller);
     assert_eq!(
@@ -586,7 +586,7 @@ fn a_pair_whose_windows_cannot_be_freed_is_not_destroyed() {
     fabric.inject(Fault::VerbFails { verb: Verb::DeallocMw, after: 0, count: 1, errno: libc::EBUSY });
     let error = link.right.destroy().unwrap_err();
     assert_eq!((error.source.verb(), error.source.errno()), ("ibv_dealloc_mw", libc::EBUSY));
-    // The device has reset the pair already, so the library posts nothing.
+    // The device has already reset the pair, so the library posts nothing.
     let mut pair = error.queue_pair;
     let error = pair.post_send(link.domain.buffer(8).unwrap()).unwrap_err();
     assert!(matches!(error, PostError::Broken { .. }), "{error}");

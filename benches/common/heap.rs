@@ -88,10 +88,10 @@ fn count(bytes: i64) {
     MINE.set(MINE.get() + bytes);
 }
 
-// SAFETY: as the system's allocator, which does the work.
+// SAFETY: the system's allocator does all the work, and it keeps the contract.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps the contract of `alloc`, which is the same for the system's allocator.
         let memory = unsafe { System.alloc(layout) };
         if !memory.is_null() {
             came(memory, layout.size());
@@ -101,12 +101,12 @@ unsafe impl GlobalAlloc for Counting {
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
         goes(memory, layout.size());
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps the contract of `dealloc`, which is the same for the system's allocator.
         unsafe { System.dealloc(memory, layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps the contract of `alloc_zeroed`, which is the same for the system's allocator.
         let memory = unsafe { System.alloc_zeroed(layout) };
         if !memory.is_null() {
             came(memory, layout.size());
@@ -115,7 +115,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 
     unsafe fn realloc(&self, memory: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps the contract of `realloc`, which is the same for the system's allocator.
         let moved = unsafe { System.realloc(memory, layout, new_size) };
         if !moved.is_null() {
             goes(memory, layout.size());

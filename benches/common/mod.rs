@@ -1,4 +1,4 @@
-//! What `benches/scale`, `benches/soak` and `tests/scale` share.
+//! The code that `benches/scale`, `benches/soak` and `tests/scale` share.
 #![allow(dead_code, reason = "each of them uses a part")]
 
 pub(crate) mod fleet;

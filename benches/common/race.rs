@@ -4,7 +4,7 @@
 //! - each queue returns its requests in posting order, each one once and with its own memory;
 //! - messages arrive once and in order;
 //! - no request succeeds after a failure;
-//! - a pair that was reset comes up only after all requests of its last life came back;
+//! - a pair that was reset comes up again only after all requests from before the reset came back;
 //! - all buffers are back at the end.
 
 use super::random::Random;
@@ -65,7 +65,7 @@ impl Account {
     }
 }
 
-/// What all threads share.
+/// The data that all threads share.
 struct Course<'r, B> {
     fabric: &'r Fabric,
     domain: &'r ProtectionDomain<B>,
@@ -85,7 +85,7 @@ struct Lane<'r, B> {
     tally: Tally,
 }
 
-/// Runs `threads` threads, each with two pairs that live `lives` times.
+/// Runs `threads` threads. Each has two pairs, and brings each of them up `lives` times.
 pub(crate) fn race(seed: u64, threads: usize, lives: usize) -> Tally {
     let fabric = Fabric::new();
     let context = Context::open_on(&fabric, "race").expect("a device");

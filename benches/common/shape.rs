@@ -11,7 +11,7 @@ use interlock::{
     WorkRequest,
 };
 
-/// A completion, taken apart.
+/// A completion, split into its parts.
 pub(crate) struct Ended<B> {
     pub(crate) id: WorkId,
     pub(crate) queue_pair: Qpn,
@@ -19,7 +19,7 @@ pub(crate) struct Ended<B> {
     pub(crate) memory: PostedMemory<B>,
 }
 
-/// What became of a request.
+/// How a request ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Outcome {
     Sent,
@@ -46,7 +46,7 @@ impl<B> Ended<B> {
     #[inline]
     fn of_success(success: Success<B>) -> Self {
         let (id, queue_pair) = (success.id(), success.queue_pair());
-        let (outcome, memory) = match success.work() {
+        let (outcome, memory) = match success.into_work() {
             Work::Sent(memory) => (Outcome::Sent, memory),
             Work::Written(memory) => (Outcome::Written, memory),
             Work::Read(buffer) => (Outcome::Read, PostedMemory::Unique(buffer)),
@@ -101,10 +101,10 @@ pub(crate) fn poll_each<B: Brand>(poller: &mut Poller<B>, f: impl FnMut(Completi
     poller.poll_each(f)
 }
 
-/// Does the same through `poll_retired`: `f` gets unsignalled requests, too.
+/// As [`poll_each`], through `poll_retired`: `f` gets the unsignalled requests too.
 pub(crate) fn poll_retired<B: Brand>(poller: &mut Poller<B>, mut f: impl FnMut(Ended<B>)) -> Result<usize, PollError> {
     poller.poll_retired(|mut retired| {
         retired.unsignalled().for_each(|success| f(Ended::of_success(success)));
-        f(Ended::of(retired.completion()));
+        f(Ended::of(retired.into_completion()));
     })
 }

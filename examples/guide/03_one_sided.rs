@@ -58,7 +58,7 @@ fn main() -> anyhow::Result<()> {
     }
 
     // The owner hears of it, and copies the lines.
-    let Work::WrittenWithImmediate(news) = owner_poller.wait(WAIT)?.check()?.work() else {
+    let Work::WrittenWithImmediate(news) = owner_poller.wait(WAIT)?.check()?.into_work() else {
         bail!("another completion than the one that is due");
     };
     let mut copy = [0; 128];

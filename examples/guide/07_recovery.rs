@@ -23,7 +23,7 @@
 //! What was the request's fate? A failed request may have been executed, and only its answer was lost. A protocol that
 //! repeats requests after a failure needs a number in each, so that the peer can tell a repetition.
 use anyhow::Context as _;
-use interlock::{AnyQueuePair, Buffer, Context, Endpoint, Limits, Poller, Port, ProtectionDomain};
+use interlock::{AnyQueuePair, Buffer, Context, Endpoint, Failure, Limits, Poller, Port, ProtectionDomain, Success};
 use std::time::Duration;
 
 interlock::domain! { struct Phoenix; }
@@ -53,14 +53,12 @@ impl Connection {
         })?;
         let mut buffers = Vec::new();
         if let AnyQueuePair::Errored(pair) = &mut self.pair {
-            pair.drain(&mut self.poller, WAIT, |completion| match completion.check() {
-                Ok(success) => buffers.extend(success.into_buffer()),
-                Err(failure) => buffers.extend(failure.into_buffer()),
+            pair.drain(&mut self.poller, WAIT, |completion| {
+                buffers.extend(completion.check().map_or_else(Failure::into_buffer, Success::into_buffer));
             })?;
         }
-        let port = &self.port;
         self.pair.advance(|pair| match pair {
-            AnyQueuePair::Errored(pair) => Ok(pair.into_reset()?.into_init(port)?.into()),
+            AnyQueuePair::Errored(pair) => Ok(pair.into_reset()?.into_init(&self.port)?.into()),
             other => Ok(other),
         })?;
         Ok(buffers)
@@ -80,33 +78,30 @@ impl Connection {
         })?)
     }
 
-    fn send(&mut self, message: Buffer<Phoenix>) -> anyhow::Result<()> {
+    /// Sends, and returns the buffer once the message has arrived.
+    fn send(&mut self, message: Buffer<Phoenix>) -> anyhow::Result<Option<Buffer<Phoenix>>> {
         self.pair.ready().context("not connected")?.post_send(message)?;
-        self.poller.wait(WAIT)?.check()?;
-        Ok(())
+        Ok(self.poller.wait(WAIT)?.check()?.into_buffer())
     }
 }
 
 fn main() -> anyhow::Result<()> {
-    let context = Context::open_default()?;
-    let domain = context.named_domain(Phoenix)?;
+    let domain = Context::open_default()?.named_domain(Phoenix)?;
     let (mut left, mut right) = (Connection::new(&domain)?, Connection::new(&domain)?);
-    let text = "a message of 23 bytes..";
     for room in [8, 64] {
         // A real program sends the endpoints by a socket.
         let (to_left, to_right) = (left.prepare(domain.buffer(room)?)?, right.prepare(domain.buffer(room)?)?);
         left.connect(&to_right)?;
         right.connect(&to_left)?;
         let mut message = domain.buffer(64)?;
-        message.write(text.as_bytes())?;
-        match left.send(message) {
-            Ok(()) => println!("receives of {room} bytes: it has arrived"),
-            Err(fault) => {
-                println!("receives of {room} bytes: {fault}");
-                let back = left.reset()?.len() + right.reset()?.len();
-                println!("both ends are in Init again; {back} more buffers came back");
-            }
+        message.write(b"a message of 23 bytes..")?;
+        if let Err(fault) = left.send(message) {
+            println!("receives of {room} bytes: {fault}");
+            let back = left.reset()?.len() + right.reset()?.len();
+            println!("both ends are in Init again; {back} more buffers came back");
+            continue;
         }
+        println!("receives of {room} bytes: it has arrived");
     }
     Ok(())
 }

@@ -79,7 +79,7 @@ fn main() -> anyhow::Result<()> {
     let (rest, whole) = region.split_bindable();
     let window = pair.window()?;
     pair.post_bind::<RemoteWrite, _>(window, whole)?;
-    let Work::Bound(bound) = poller.wait(WAIT)?.check()?.work() else { bail!("not a bind") };
+    let Work::Bound(bound) = poller.wait(WAIT)?.check()?.into_work() else { bail!("not a bind") };
     let mut message = domain.buffer(9)?;
     message.write(b"by window")?;
     pair.post_write(message, &bound.remote::<RemoteWrite>()?)?;

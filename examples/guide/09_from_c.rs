@@ -79,7 +79,7 @@ fn main() -> anyhow::Result<()> {
         let completion = poller.wait(Duration::from_secs(5))?;
         let id = completion.id(); // wc.wr_id
         // if (wc.status != IBV_WC_SUCCESS) die(ibv_wc_status_str(wc.status))
-        match completion.check()?.work() {
+        match completion.check()?.into_work() {
             // wc.opcode == IBV_WC_RECV, wc.byte_len
             Work::Received(message) if id == receive_id => println!("{}", String::from_utf8_lossy(&message.buffer)),
             // wc.opcode == IBV_WC_SEND

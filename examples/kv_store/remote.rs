@@ -230,7 +230,7 @@ impl<B: Brand> Remote<B> {
     fn swap(&mut self, slot: u64, from: Word, to: Word) -> Result<Word, Fault> {
         let (buffer, target) = (self.unanswered()?, self.part(slot, 0, size_of::<Word>() as u64)?);
         self.link.pair.post_compare_and_swap(buffer, &target, from.0, to.0).doing("cannot post a compare-and-swap")?;
-        match self.link.poller.wait(self.patience)?.check()?.work() {
+        match self.link.poller.wait(self.patience)?.check()?.into_work() {
             Work::Atomic { original, buffer } => {
                 self.idle.push(buffer);
                 answered(Word(original))

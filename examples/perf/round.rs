@@ -310,7 +310,7 @@ impl Client<'_> {
                 self.tell(now, completed)?;
             } else if completed < posted {
                 let success = self.watch.next(&mut player.sends)?.check()?;
-                pool.push(memory(success.work()).ok_or_else(lost)?);
+                pool.push(memory(success.into_work()).ok_or_else(lost)?);
                 completed += 1;
             } else if !warm {
                 warm = true;
@@ -483,7 +483,7 @@ impl Player {
 
     /// Posts the buffer of a received message again.
     fn take_message(&mut self, completion: interlock::Completion<Perf>) -> Result<(), Fault> {
-        let Work::Received(Received { buffer, .. }) = completion.check()?.work() else { return Err(lost()) };
+        let Work::Received(Received { buffer, .. }) = completion.check()?.into_work() else { return Err(lost()) };
         if buffer.len() != self.size {
             return Err(Fault::new(format!("a message of {} bytes came instead of {}", buffer.len(), self.size)));
         }

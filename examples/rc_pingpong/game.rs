@@ -285,7 +285,7 @@ pub(crate) fn play<T: Game>(
         let Some(player) = players.iter_mut().find(|player| player.pair.number() == success.queue_pair()) else {
             return Err(Fault::new(format!("a completion of a stranger: {success:?}")));
         };
-        player.take(success.work())?;
+        player.take(success.into_work())?;
         player.send_if_due()?;
     }
     Ok(start.elapsed())

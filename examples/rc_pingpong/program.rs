@@ -69,6 +69,11 @@ fn choose_port(context: &Context, options: &Options) -> Result<Port, Fault> {
             "{name} is a soft device, which no other process reaches: both ends must be here"
         )));
     }
+    if context.is_iwarp() {
+        return Err(Fault::new(format!(
+            "{name} is an iWARP device, which connects by rdma_cm only: see the example rping"
+        )));
+    }
     let port = match options.device_port {
         Some(number) => context.port(number).doing(format_args!("port {number} of {name}"))?,
         None => context.active_port().doing(format_args!("cannot use {name}"))?,

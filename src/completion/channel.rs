@@ -10,7 +10,7 @@ use super::wait::{self, WaitError, WakeFor};
 use crate::device::CompletionQueueId;
 use crate::domain::brand::Branded;
 use crate::domain::{Brand, ProtectionDomain};
-use crate::readiness::Readiness;
+use crate::readiness::{Readiness, until_readable};
 use crate::verb_error::VerbError;
 use std::fmt;
 use std::marker::PhantomData;
@@ -54,7 +54,7 @@ use std::time::{Duration, Instant};
 #[doc(alias = "ibv_destroy_comp_channel")]
 pub struct CompletionChannel<B> {
     inner: Arc<EventChannel>,
-    /// The index of the poller that [`wait_any`](Self::wait_any) polls first, so that none starves.
+    /// The index of the poller that [`wait_any`](Self::wait_any) polls first. It advances, so that no poller starves.
     first: usize,
     brand: Branded<B>,
 }
@@ -75,7 +75,7 @@ impl<B: Brand> ProtectionDomain<B> {
 }
 
 impl<B> CompletionChannel<B> {
-    /// A completion queue for `entries` completions on this channel, and the one poller of it. It may outlive this
+    /// A completion queue for `entries` completions on this channel, and its one poller. The queue may outlive this
     /// handle.
     ///
     /// `ibv_create_cq(3)`.
@@ -88,7 +88,7 @@ impl<B> CompletionChannel<B> {
         self.completion_queue_with(entries, &CompletionQueueOptions::default()).map_err(CompletionQueueError::into_verb)
     }
 
-    /// As [`completion_queue`](Self::completion_queue), with a choice of completion vector and of the way to poll.
+    /// As [`completion_queue`](Self::completion_queue), with options: the completion vector and the polling interface.
     ///
     /// # Errors
     ///
@@ -103,13 +103,13 @@ impl<B> CompletionChannel<B> {
     }
 
     /// Waits for the next completion of any of `pollers`, for `timeout` at most. Returns the index of the poller and
-    /// the completion; `None` if none came in time.
+    /// the completion; `None` if no completion came in time.
     ///
     /// Each call polls and arms all of the pollers. For very many, use [`next`](Self::next).
     ///
     /// # Errors
     ///
-    /// [`WaitError`], but for `TimedOut`.
+    /// [`WaitError`], but never `TimedOut`.
     pub fn wait_any(
         &mut self,
         pollers: &mut [Poller<B>],
@@ -121,16 +121,17 @@ impl<B> CompletionChannel<B> {
         wait::wait(&mut AnyOf { channel: self, pollers }, Duration::ZERO, timeout)
     }
 
-    /// Waits until a queue of this channel is ready, for `timeout` at most. Returns which; `None` if none is.
+    /// Waits until a queue of this channel is ready, for `timeout` at most. Returns the queue's id; `None` if no queue
+    /// became ready.
     ///
     /// A queue becomes ready once for each time that it was [armed](Poller::arm), and when one of its pairs was
     /// destroyed. So arm each poller until it is [empty](super::Armed::Empty), wait here, then arm the poller of the
-    /// named queue until that is empty again. A named queue may have nothing if another thread waits with its poller
-    /// too.
+    /// returned queue until that poller is empty again. If another thread also waits with that poller, the queue may
+    /// have no completion left.
     ///
     /// # Errors
     ///
-    /// [`WaitError`], but for `TimedOut`.
+    /// [`WaitError`], but never `TimedOut`.
     #[doc(alias = "ibv_get_cq_event")]
     pub fn next(&mut self, timeout: Duration) -> Result<Option<CompletionQueueId>, WaitError> {
         let deadline = Instant::now().checked_add(timeout);
@@ -146,12 +147,12 @@ impl<B> CompletionChannel<B> {
         }
     }
 
-    /// As [`next`](Self::next), without waiting, for an event loop of the program's own: call it until it gives `None`,
-    /// then wait until the [`readiness`](Self::readiness) is readable.
+    /// As [`next`](Self::next), without waiting, for an event loop of the program's own: call it until it returns
+    /// `None`, then wait until the [`readiness`](Self::readiness) is readable.
     ///
     /// # Errors
     ///
-    /// The channel could not be read: `EIO` where the device is gone.
+    /// The channel could not be read: `EIO` if the device is gone.
     pub fn poll(&mut self) -> Result<Option<CompletionQueueId>, WaitError> {
         if let Some(id) = self.inner.next_ready() {
             return Ok(Some(id));
@@ -161,7 +162,7 @@ impl<B> CompletionChannel<B> {
         Ok(self.inner.next_ready())
     }
 
-    /// For an event loop of the program's own: readable when [`poll`](Self::poll) may have something.
+    /// A descriptor for an event loop of the program's own: readable when [`poll`](Self::poll) may have something.
     ///
     /// # Errors
     ///
@@ -170,14 +171,15 @@ impl<B> CompletionChannel<B> {
         self.inner.readiness()
     }
 
-    /// As [`Poller::next_timer`], for the timers of the device. Each poller may have a limit of its own.
+    /// As [`Poller::next_timer`], but only for the timers of the device. Ask each poller for its own limit too.
     pub fn next_timer(&self) -> Option<Duration> {
         self.inner.raw().domain().context.next_timer()
     }
 
-    /// Sleeps until there is an event, for `left` or the shortest of the `next` times at most.
+    /// Sleeps until there is an event, but no longer than `left` or the shortest of the `next` times.
     fn sleep(&self, left: Duration, next: impl Iterator<Item = Duration>) -> Result<(), WaitError> {
-        Ok(self.inner.sleep(next.chain(self.next_timer()).fold(left, Duration::min))?)
+        until_readable(self.inner.fds()?, next.chain(self.next_timer()).fold(left, Duration::min))?;
+        Ok(())
     }
 }
 

@@ -9,12 +9,11 @@ use std::{fmt, marker::PhantomData};
 
 /// The end of one posted request. Every posted request has exactly one.
 ///
-/// It shows nothing but its id until [`check`](Self::check) has told success from failure. Dropping it drops the
-/// buffer.
+/// Only its id can be read until [`check`](Self::check) has told success from failure. Dropping it drops the buffer.
 ///
 /// # Rules
 ///
-/// Each is kept by the compiler; programs that break them are in `ui-tests/completion`.
+/// The compiler enforces each rule; programs that break them are in `ui-tests/completion`.
 ///
 /// - C1: a completion says nothing before its status is checked.
 /// - C2: a failure has no received message.
@@ -36,12 +35,12 @@ impl<B> Completion<B> {
         Self { ended, entry: Entry::from_raw(entry), brand: PhantomData }
     }
 
-    /// The id that posting gave.
+    /// The id that the post returned.
     pub fn id(&self) -> WorkId {
         self.ended.id
     }
 
-    /// Tells success from failure. Both hold the memory of the request.
+    /// Tells success from failure. Either result holds the memory of the request.
     ///
     /// # Errors
     ///

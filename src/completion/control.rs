@@ -2,9 +2,9 @@
 //! lease.
 //!
 //! Every attached work queue has a *place*: a slot, whose number its work ids carry, and a lease of room for its full
-//! depth. Both are given back only when the completion queue was seen empty after the queue pair was destroyed: until
-//! then old completions of the pair may be in it. The ids of the next work queue in a slot go on where those of the
-//! last one ended.
+//! depth. After the queue pair is destroyed, both are given back only when the poller has seen every completion that
+//! the queue could still hold: old completions of the pair may be among them. The next work queue in a slot continues
+//! the id count of the last one, so an old id never names a new request.
 //!
 //! ASSUMPTION: a pair makes at most one completion for each request that it can hold.
 
@@ -19,8 +19,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 /// A completion queue has no room for the full depth of a queue pair's work queues.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
-    "the completion queue has room for {free} more completions, {needed} are needed (a queue pair leases the depth of \
-     its queues until it is destroyed and the completion queue was polled empty)"
+    "the completion queue has room for {free} more completions, but {needed} are needed (a queue pair leases the depth of \
+     its queues until it is destroyed and the completion queue was polled empty; see docs/failures.md#no-room)"
 )]
 pub struct NoRoom {
     /// What the queue pair asked for.
@@ -32,7 +32,7 @@ pub struct NoRoom {
 pub(crate) struct Control {
     pub(super) mailbox: Mailbox<Message>,
     room: Mutex<Room>,
-    /// The memory of the domain's ledgers.
+    /// The memory from which the domain allocates ledgers.
     pub(super) ledgers: Arc<Blocks>,
 }
 
@@ -48,15 +48,15 @@ impl Control {
 
 /// The slots and the room of a completion queue.
 pub(super) struct Room {
-    /// At least `leased`.
+    /// Never less than `leased`.
     capacity: u32,
     leased: u32,
     shared: SharedLeases,
-    /// The numbers of the pairs that may have completions of shared receives in the queue; once for each life of a
-    /// pair.
+    /// The numbers of the pairs that may have completions of shared receives in the queue. A reset adds a pair's number
+    /// once more, until the completions from before the reset were seen.
     numbers: Vec<u32>,
-    /// Slots that were used before, each with the count at which its next user begins. The slot that was free for
-    /// longest comes first.
+    /// Slots that were used before, each with the count at which the ids of its next user begin. The slot that was free
+    /// for longest comes first.
     free: VecDeque<(u32, u64)>,
     /// The lowest slot that was never used.
     fresh: u32,
@@ -84,17 +84,17 @@ impl Room {
         self.capacity - self.leased
     }
 
-    /// A pair of that number receives from a shared receive queue.
+    /// Records that a pair with that number receives from a shared receive queue.
     pub(super) fn note_number(&mut self, qpn: u32) {
         self.numbers.push(qpn);
     }
 
-    /// Whether there may be completions of shared receives by a pair of that number.
+    /// Whether the queue may hold completions of shared receives by a pair with that number.
     pub(super) fn has_number(&self, qpn: u32) -> bool {
         self.numbers.contains(&qpn)
     }
 
-    /// All completions of one life of a pair of that number were seen.
+    /// Undoes one [`note_number`](Self::note_number): all completions that it stands for were seen.
     pub(super) fn forget_number(&mut self, qpn: u32) {
         if let Some(at) = self.numbers.iter().position(|&number| number == qpn) {
             self.numbers.swap_remove(at);
@@ -111,14 +111,13 @@ impl Room {
         Ok(place)
     }
 
-    /// How much room one more pair that receives from that shared queue leases for its receives: all of the queue's
-    /// receives for the first pair, none for the others.
+    /// How much room one more pair of that shared receive queue leases for its receives: all of the queue's receives
+    /// for the first pair, nothing for later pairs.
     pub(super) fn needed_by(&mut self, ledger: &SharedLedger) -> u32 {
         self.shared.needed(ledger)
     }
 
-    /// Takes a slot for a pair that receives from a shared receive queue, and leases the room that it
-    /// [needs](Self::needed_by).
+    /// Takes a slot for a pair on a shared receive queue, and leases the room that the pair [needs](Self::needed_by).
     pub(super) fn lease_shared(&mut self, ledger: &SharedLedger) -> Result<Place, NoRoom> {
         let needed = self.needed_by(ledger);
         if needed > self.free() {
@@ -130,13 +129,13 @@ impl Room {
         Ok(Place { shared: Some(SharedLedger::clone(ledger)), ..place })
     }
 
-    /// Another slot on the lease of `old`, whose completions may still be in the queue.
+    /// Takes another slot under the lease of `old`, because completions of the old slot may still be in the queue.
     pub(super) fn renew(&mut self, kind: QueueKind, old: &Place) -> Option<Place> {
         let place = self.place(kind, old.depth)?;
         Some(Place { shared: old.shared.clone(), ..place })
     }
 
-    /// Gives a slot back, and its lease if that ends.
+    /// Gives a slot back, and also its lease if `ends_lease`.
     pub(super) fn release(&mut self, place: Place, ends_lease: bool) {
         self.free.push_back((place.next.key().slot() as u32, place.next.count()));
         if ends_lease {
@@ -152,8 +151,8 @@ impl Room {
             Some(used) => used,
             None if self.fresh < MAX_SLOTS => {
                 self.fresh += 1;
-                // Counts begin at 1: a completion that the device has not written has the id 0, which must name no
-                // request.
+                // Counts begin at 1, so that no request has the id 0: an entry that the device did not fill in has that
+                // id.
                 (self.fresh - 1, 1)
             }
             None => return None,
@@ -167,7 +166,7 @@ mod tests {
     use super::*;
     use crate::inflight::WorkId;
 
-    /// A device that writes no id into an entry names nothing.
+    /// If a device writes no id into an entry, the entry names no request.
     #[test]
     fn no_request_has_the_id_zero() {
         let place = Room::new(8).place(QueueKind::Send, 4).unwrap();
@@ -178,7 +177,7 @@ mod tests {
     fn a_slot_never_names_a_request_as_it_named_one_of_an_earlier_life() {
         let mut room = Room::new(1);
         let mut last = None;
-        // More lives than a count of lives would have had bits for.
+        // A generation count next to the index would wrap around after 2^18 uses of a slot, and repeat old ids.
         for _ in 0..if cfg!(miri) { 100 } else { (1 << 18) + 2 } {
             let place = room.lease(QueueKind::Send, 1).unwrap();
             assert!(last.is_none_or(|last: WorkId| last.count() < place.next.count()));

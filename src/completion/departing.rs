@@ -1,37 +1,38 @@
 //! Queue pairs that the program has dropped and that the poller destroys.
 //!
 //! Some providers free a pair while another thread polls its completion queue, or read the pair in a later poll, or
-//! drop completions that were not polled before the destroy. On such a provider the drop of a pair moves the pair to
+//! drop completions that were not polled before the destroy. On such a provider, dropping a pair moves the pair to
 //! Error and hands it to the poller of its receives. The poller gives out the flushed completions. It destroys the pair
-//! once nothing of it is in flight and the completion queue was seen empty. A completion queue that goes away first
-//! destroys its departing pairs then, since nobody polls any more. A pair that cannot be destroyed is leaked, with
-//! everything that is in flight on its completion queue.
+//! once no request of the pair is in flight and the completion queue was seen empty. If the completion queue is dropped
+//! first, it destroys its departing pairs then, since nobody polls any more. A pair that cannot be destroyed is leaked,
+//! with everything that is in flight on its completion queue.
 
-use super::message::Place;
+use super::message::Orphan;
+use crate::inflight::Quiescent;
 use crate::verb_error::VerbError;
 use std::time::{Duration, Instant};
 
 /// A queue pair that the program has dropped.
 pub(crate) trait Departing: Send + Sync {
-    /// The slots, on this completion queue, of the work queues that must have nothing in flight before the destroy. The
-    /// pair's shared receives are not counted anywhere; they have [`SHARED_GRACE`].
+    /// The slots, on this completion queue, of the work queues that must have nothing in flight before the destroy.
+    /// Shared receives that the pair has taken cannot be counted; [`SHARED_GRACE`] gives the device time for them.
     fn slots(&self) -> [Option<usize>; 2];
-    /// Whether it receives from a shared receive queue.
+    /// Whether the pair receives from a shared receive queue.
     fn is_on_shared(&self) -> bool;
-    /// Moves it to Error again: some devices flush only when they are told to.
+    /// Moves the pair to Error again: some devices flush only on such a call.
     fn flush_again(&self);
-    /// Destroys it. Nobody polls its completion queue meanwhile.
-    fn destroy(&mut self) -> Result<(), VerbError>;
-    /// The places on this completion queue that it gives back after its destroy. It tells another completion queue by
-    /// itself.
-    fn into_places(self: Box<Self>) -> [Option<Place>; 2];
-    /// Leaks it, with everything that the device may still use.
+    /// Destroys the pair. Nobody may poll its completion queue meanwhile.
+    fn destroy(&mut self) -> Result<Quiescent, VerbError>;
+    /// The work queues on this completion queue that the destroy has ended. If the pair has a place on another
+    /// completion queue, it gives that back by itself.
+    fn into_orphans(self: Box<Self>, quiescent: &Quiescent) -> [Option<Orphan>; 2];
+    /// Leaks the pair, with everything that the device may still use.
     fn leak(self: Box<Self>, error: VerbError);
 }
 
-/// How often a device is told again to flush.
+/// How often a device is asked again to flush.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(20);
-/// How long a device has to finish the shared receives that it had begun. The library cannot count them.
+/// How long a device gets to finish the shared receives that it has started. The library cannot count them.
 const SHARED_GRACE: Duration = Duration::from_millis(20);
 
 /// A [`Departing`] pair that waits for its destroy.
@@ -47,12 +48,12 @@ impl DepartingPair {
         Self { pair, since: now, flushed: now }
     }
 
-    /// Whether the device had its time for shared receives.
+    /// Whether the device has had its time to finish shared receives.
     pub(super) fn is_past_grace(&self) -> bool {
         !self.pair.is_on_shared() || self.since.elapsed() >= SHARED_GRACE
     }
 
-    /// Tells the device again to flush, if the last time was long ago.
+    /// Asks the device again to flush, if [`FLUSH_INTERVAL`] has passed since the last time.
     pub(super) fn flush_if_due(&mut self) {
         if self.flushed.elapsed() >= FLUSH_INTERVAL {
             self.flushed = Instant::now();

@@ -6,21 +6,21 @@ use crate::inflight::{Entry, HEADER_BYTES, RawEntry, Status, WorkId, immediate_o
 use crate::sys;
 use crate::types::{Qpn, Rkey};
 
-/// What is known of a request that ended, besides its memory.
+/// What the completion tells about a request that ended, besides its memory.
 ///
-/// The fields are whole words: a load of one word that two stores have written would wait for both.
+/// The fields are whole words, and each is written with one store: a load that covers two stores would wait for both.
 #[derive(Clone, Copy)]
 pub(super) struct Ended {
     pub(super) id: WorkId,
-    /// Upper half: the status, which is the device's, `DESTROYED` or `IMPOSSIBLE`. Lower half: the flags `WITH_WRITE`
-    /// and so on, then 24 bits of queue pair number.
+    /// Upper half: the status, either the device's or `DESTROYED` or `IMPOSSIBLE`. Lower half: the flags `WITH_WRITE`
+    /// to `WITH_HEADER`, and in the low 24 bits the queue pair number.
     head: u64,
-    /// For a receive that succeeded: the immediate (big-endian) or the invalidated key in the upper half, the length in
-    /// the lower. For a failure: the first failure of the pair plus 1 or else 0 in the upper half, the provider's code
-    /// in the lower.
+    /// For a successful receive: the immediate (big-endian) or the invalidated key in the upper half, the length in the
+    /// lower half. For a failure: in the upper half 0, or 1 plus the first failure of the pair; the provider's code in
+    /// the lower half.
     detail: u64,
-    /// For a datagram that was received: 16 bits of LID from bit 32 on, 8 of service level from bit 24 on, 24 of queue
-    /// pair number.
+    /// For a received datagram: 16 bits of LID from bit 32 on, 8 bits of service level from bit 24 on, and in the low
+    /// 24 bits the number of the queue pair that sent it.
     sender: u64,
 }
 
@@ -38,7 +38,7 @@ const WITH_INVALIDATION: u64 = 1 << 26;
 const DATAGRAM: u64 = 1 << 27;
 /// The device wrote the 40 bytes of header in front of the datagram.
 const WITH_HEADER: u64 = 1 << 28;
-/// The two flags of a work completion that are kept, and how far they are shifted for that.
+/// The two flags of a work completion that are copied into `head`, and by how many bits to the left.
 const EXTRAS: u32 = sys::ibv_wc_flags::IBV_WC_WITH_IMM.0 | sys::ibv_wc_flags::IBV_WC_WITH_INV.0;
 const EXTRAS_SHIFT: u32 = 23;
 static_assertions::const_assert_eq!((sys::ibv_wc_flags::IBV_WC_WITH_IMM.0 as u64) << EXTRAS_SHIFT, WITH_IMMEDIATE);
@@ -49,7 +49,7 @@ fn word(upper: u32, lower: u32) -> u64 {
 }
 
 impl Ended {
-    /// An unsignalled request: a later one of its queue completed, so this one succeeded before it.
+    /// An unsignalled request, which makes no completion: a later request of its queue succeeded, so this one did too.
     #[inline(always)]
     pub(super) fn implied(id: WorkId, qpn: u32) -> Self {
         Self { id, head: u64::from(qpn), detail: 0, sender: 0 }
@@ -68,15 +68,15 @@ impl Ended {
         Self::received(id, entry, origin, wc)
     }
 
-    /// A receive that succeeded: its buffer counts as filled by the message. A success with more bytes than the buffer
-    /// has is a fault of the provider.
+    /// A successful receive: its buffer counts as filled by the message. If the device reports more bytes than the
+    /// buffer has, the provider is wrong, and the receive counts as failed.
     #[inline(always)]
     fn received(id: WorkId, entry: &Entry, origin: Origin, wc: &sys::ibv_wc) -> Self {
         let (qpn, datagrams) = (origin.qpn(), origin.datagrams());
         let mut head = u64::from(qpn) | u64::from(wc.wc_flags & EXTRAS) << EXTRAS_SHIFT;
         let mut filled = wc.byte_len as usize;
         if wc.opcode == sys::ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM {
-            // The bytes went to the memory that the peer named, none to the buffer of the receive.
+            // The bytes went to the memory that the peer addressed, and none to the buffer of the receive.
             filled = 0;
             head |= WITH_WRITE;
         }
@@ -99,7 +99,7 @@ impl Ended {
     #[cold]
     pub(super) fn failed(id: WorkId, qpn: u32, wc: &sys::ibv_wc, first: Option<Status>) -> Self {
         let first = first.and_then(Status::code).map_or(0, |code| code.saturating_add(1));
-        // A device cannot report the library's own statuses.
+        // Keeps a device from reporting a status that this library defines itself.
         let status = wc.status.0.min(IMPOSSIBLE - 1);
         Self { id, head: word(status, qpn), detail: word(first, wc.vendor_err), sender: 0 }
     }
@@ -114,11 +114,17 @@ impl Ended {
         (self.head >> 32) as u32
     }
 
+    /// The status as a device reports it; the library's own statuses are none of a device.
+    #[inline(always)]
+    pub(super) fn device_status(self) -> sys::ibv_wc_status {
+        sys::ibv_wc_status(self.status())
+    }
+
     pub(super) fn qpn(self) -> Qpn {
         Qpn::from_device(self.head as u32)
     }
 
-    /// How many bytes came; only for a receive that succeeded, as are the four that follow.
+    /// How many bytes the message has. This and the next four methods are only for successful receives.
     pub(super) fn byte_len(self) -> u32 {
         self.detail as u32
     }
@@ -133,7 +139,7 @@ impl Ended {
         (self.head & WITH_INVALIDATION != 0).then_some(Rkey((self.detail >> 32) as u32))
     }
 
-    /// For a datagram: whether its header is there, and its sender as LID, service level and queue pair number.
+    /// For a datagram: whether its header was written, and its sender as LID, service level and queue pair number.
     pub(super) fn datagram(self) -> Option<(bool, u16, u8, Qpn)> {
         (self.head & DATAGRAM != 0).then(|| {
             let sender = self.sender;
@@ -152,8 +158,8 @@ impl Ended {
         Self::failure_of(id, head, detail, entry.into_raw())
     }
 
-    /// Takes plain words, which are passed in registers: so the compiler need not put a completion that succeeds into
-    /// memory.
+    /// Takes plain words, which are passed in registers. A reference would make the compiler store every completion to
+    /// memory, also the successful ones.
     #[cold]
     #[inline(never)]
     fn failure_of<B>(id: WorkId, head: u64, detail: u64, entry: RawEntry) -> Failure<B> {

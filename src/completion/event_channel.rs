@@ -1,20 +1,19 @@
-//! The channel on which completion queues report their events: of one queue, or shared by several.
+//! The channel on which completion queues report their events. It belongs to one queue, or several queues share it.
 //!
-//! An event in a shared channel is of one queue, and whoever reads the channel may get the event of another queue. So
-//! all events are taken under one lock, and each is passed on: it marks its queue as ready, and wakes the poller of
-//! that queue, which may sleep on its own.
+//! Each event in a shared channel belongs to one queue, but whoever reads the channel takes the events of all queues.
+//! So all events are taken under one lock, and each is passed on: it marks its queue as ready, and wakes that queue's
+//! poller, which may be asleep in another thread.
 
 use crate::device::CompletionQueueId;
 use crate::domain::DomainInner;
 use crate::inflight::{RawChannel, Waker};
-use crate::readiness::{Readiness, until_readable};
+use crate::readiness::Readiness;
 use crate::sync::lock;
 use crate::verb_error::VerbError;
 use std::collections::{HashMap, VecDeque};
-use std::os::fd::RawFd;
+use std::mem;
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
-use std::{io, mem};
 
 pub(super) struct EventChannel {
     raw: Arc<RawChannel>,
@@ -24,17 +23,17 @@ pub(super) struct EventChannel {
 
 /// The queues of a shared channel.
 struct Members {
-    /// Wakes a program that waits for any of them.
+    /// Wakes a program that waits for any of the queues.
     waker: Waker,
     table: Mutex<Table>,
 }
 
 #[derive(Default)]
 struct Table {
-    /// By the address of the queue. A queue is here before it is armed for the first time, and leaves before it is
-    /// destroyed, so that an event finds no other queue at its address.
+    /// Keyed by the address of the queue. A queue is added before it is armed for the first time, and is removed before
+    /// it is destroyed, so that an event never finds another queue at its address.
     queues: HashMap<usize, Member>,
-    /// The addresses of ready queues that [`EventChannel::next_ready`] has not told yet, each once.
+    /// The addresses of ready queues that [`EventChannel::next_ready`] has not returned yet, each once.
     ready: VecDeque<usize>,
 }
 
@@ -77,27 +76,27 @@ impl EventChannel {
         &self.raw
     }
 
-    pub(super) fn fd(&self) -> RawFd {
+    pub(super) fn fd(&self) -> Result<BorrowedFd<'_>, VerbError> {
         self.raw.fd()
     }
 
-    /// How many queues share it.
+    /// How many queues share the channel.
     pub(super) fn members(&self) -> usize {
         self.members.as_ref().map_or(0, |members| members.table().queues.len())
     }
 
-    /// A queue was made on this channel.
+    /// Adds a queue that was created on this channel.
     pub(super) fn join(&self, address: usize, id: CompletionQueueId, waker: &Arc<Waker>) {
         if let Some(members) = &self.members {
             let mut table = members.table();
             table.queues.insert(address, Member { id, waker: Arc::clone(waker), is_ready: false });
-            // So that taking events does not allocate.
+            // Reserves room, so that taking events does not allocate.
             let room = table.queues.len();
             table.ready.reserve(room);
         }
     }
 
-    /// A queue is about to be destroyed.
+    /// Removes a queue that is about to be destroyed.
     pub(super) fn leave(&self, address: usize) {
         if let Some(members) = &self.members {
             let mut table = members.table();
@@ -106,7 +105,8 @@ impl EventChannel {
         }
     }
 
-    /// Something happened to a queue that raises no event. Wakes a program that waits for any of several queues.
+    /// Marks a queue as ready after a change that raises no event, and wakes a program that waits for any of the
+    /// queues.
     pub(super) fn tell(&self, address: usize) {
         if let Some(members) = &self.members {
             members.table().mark(address);
@@ -114,7 +114,7 @@ impl EventChannel {
         }
     }
 
-    /// Takes and acknowledges all events that are there, and returns how many there were. Events of other queues than
+    /// Takes and acknowledges all events in the channel, and returns how many there were. Events of queues other than
     /// `own` are passed on.
     pub(super) fn take_events(&self, own: Option<CompletionQueueId>) -> Result<usize, VerbError> {
         let mut count = 0;
@@ -141,7 +141,7 @@ impl EventChannel {
         Ok(count)
     }
 
-    /// A queue that is ready, each once.
+    /// A queue that is ready. Each is returned once.
     pub(super) fn next_ready(&self) -> Option<CompletionQueueId> {
         let mut table = self.members.as_ref()?.table();
         loop {
@@ -153,25 +153,22 @@ impl EventChannel {
         }
     }
 
-    /// Ends the wake-ups for a program that waits for any of the queues.
+    /// Clears the wake-ups of a program that waits for any of the queues.
     pub(super) fn clear_waker(&self) {
         if let Some(members) = &self.members {
             members.waker.clear();
         }
     }
 
-    /// The two descriptors of a shared channel; the same one twice for the channel of one queue.
-    fn fds(&self) -> [RawFd; 2] {
-        [self.fd(), self.members.as_ref().map_or(self.fd(), |members| members.waker.fd())]
+    /// Readable when there are events, or a queue was [told](Self::tell) of: the two descriptors of a shared channel,
+    /// or the same one twice for the channel of one queue.
+    pub(super) fn fds(&self) -> Result<[BorrowedFd<'_>; 2], VerbError> {
+        let fd = self.fd()?;
+        Ok([fd, self.members.as_ref().map_or(fd, |members| members.waker.fd())])
     }
 
-    /// Readable when there are events, or a queue was [told](Self::tell) of.
+    /// Readable while one of the [descriptors](Self::fds) is.
     pub(super) fn readiness(&self) -> Result<Readiness, VerbError> {
-        Readiness::over(&self.fds())
-    }
-
-    /// Sleeps until there are events, or a queue was [told](Self::tell) of, or for `left`.
-    pub(super) fn sleep(&self, left: Duration) -> io::Result<()> {
-        until_readable(self.fds(), left).map(drop)
+        Readiness::over(&self.fds()?)
     }
 }

@@ -9,9 +9,11 @@ use std::{error, fmt};
 ///
 /// A failed request may have been executed in part or in whole: the peer may have executed a request that was flushed
 /// or timed out.
+///
+/// As other errors it has fields, so that a pattern takes it apart. A [`Success`](super::Success) is read by methods.
 #[non_exhaustive]
 pub struct Failure<B> {
-    /// The id that posting gave.
+    /// The id that the post returned.
     pub id: WorkId,
     /// The queue pair that the request was posted to; for a shared receive, the pair that took it.
     pub queue_pair: Qpn,
@@ -19,13 +21,14 @@ pub struct Failure<B> {
     pub operation: Operation,
     /// Why it failed.
     pub status: Status,
-    /// The provider's own code, which its vendor can explain.
+    /// The provider's own code, which only its vendor can explain.
     #[doc(alias = "vendor_err")]
     pub vendor_error: u32,
-    /// The first failure of the pair, if this failure follows from it; `None` if this is the first, or the first is
-    /// unknown.
+    /// The first failure of the pair, if this failure follows from it; `None` if this failure is the first, or if the
+    /// first is unknown.
     pub first_failure: Option<Status>,
-    /// The memory of the request. After a failed read or atomic the bytes that it should have brought count as filled.
+    /// The memory of the request. After a failed read or atomic, the bytes that the request was to fill count as
+    /// filled.
     pub memory: PostedMemory<B>,
 }
 
@@ -39,9 +42,10 @@ pub struct FailureCause {
     pub operation: Operation,
     /// Why it failed.
     pub status: Status,
-    /// The provider's own code, which its vendor can explain.
+    /// The provider's own code, which only its vendor can explain.
     pub vendor_error: u32,
-    /// The first failure of the pair, if this failure follows from it.
+    /// The first failure of the pair, if this failure follows from it; `None` if this failure is the first, or if the
+    /// first is unknown.
     pub first_failure: Option<Status>,
 }
 
@@ -64,7 +68,7 @@ impl<B> From<Failure<B>> for FailureCause {
 }
 
 impl<B> Failure<B> {
-    /// The failure without its memory.
+    /// The failure without its memory, to keep or to log beside it.
     pub fn cause(&self) -> FailureCause {
         let Self { queue_pair, operation, status, vendor_error, first_failure, .. } = *self;
         FailureCause { queue_pair, operation, status, vendor_error, first_failure }

@@ -3,18 +3,19 @@
 use super::departing::Departing;
 use super::shared_receivers::SharedReceiver;
 use crate::inflight::ledger::Retirer;
-use crate::inflight::{Entry, PairStatus, SharedLedger, WorkId};
+use crate::inflight::{Entry, PairStatus, Quiescent, SharedLedger, WorkId};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
-/// The place of a work queue on a completion queue: its slot, and its lease of room. Not `Copy`: it is given back once.
+/// The place of a work queue on a completion queue: its slot, and its lease of room. Not `Copy`, because it is given
+/// back only once.
 #[derive(Debug)]
 pub(crate) struct Place {
     /// The id of the first request of the work queue. When the place is given back: the id after the last request.
     pub(crate) next: WorkId,
-    /// How much room it leases.
+    /// How many completions it leases room for.
     pub(super) depth: u32,
-    /// The shared receive queue that the pair receives from. The pairs of one shared queue have one lease together.
+    /// The shared receive queue from which the pair receives. All pairs of one shared receive queue share one lease.
     pub(crate) shared: Option<SharedLedger>,
 }
 
@@ -30,12 +31,14 @@ pub(crate) struct Attached {
     pub(crate) status: Arc<PairStatus>,
 }
 
-/// A work queue that the device is done with, since its pair was destroyed or reset.
+/// A work queue whose pair was destroyed or reset, so that the device is done with it.
 pub(crate) struct Orphan {
     pub(crate) place: Place,
-    /// The pair was reset: it keeps its lease, and this counts its work queues with old completions that nobody has
-    /// seen.
+    /// `Some` after a reset: the pair keeps its lease. The counter holds how many of the pair's work queues may still
+    /// have completions from before a reset in a completion queue.
     pub(crate) keeps_lease: Option<Arc<AtomicU32>>,
+    /// The device is done with it.
+    pub(crate) quiescent: Quiescent,
 }
 
 /// What the control path tells the poller.
@@ -46,6 +49,6 @@ pub(super) enum Message {
     Join(SharedReceiver),
     /// The device is done with a work queue.
     Orphan(Orphan),
-    /// The poller shall destroy a pair once nothing of it is in flight.
+    /// Asks the poller to destroy a pair once no request of the pair is in flight.
     Depart(Box<dyn Departing>),
 }

@@ -1,12 +1,12 @@
-//! Completion queues, the one poller of each, and what it gives back.
+//! Completion queues, the one poller of each, and the completions that it gives out.
 //!
-//! Every posted request completes once. The [`Poller`] gives its [`Completion`], which holds the memory of the request;
-//! [`check`](Completion::check) tells a [`Success`] from a [`Failure`]. A queue pair reserves room for all its requests
-//! when it is made, so a completion queue never overflows.
+//! Every posted request completes once. The [`Poller`] returns its [`Completion`], which holds the memory of the
+//! request; [`check`](Completion::check) tells a [`Success`] from a [`Failure`]. A queue pair reserves room for all its
+//! requests when it is created, so a completion queue never overflows.
 //!
-//! Ways to get completions: [`poll`](Poller::poll) looks once and never sleeps; [`wait`](Poller::wait) sleeps until one
-//! comes or the time is over; [`poll_each`](Poller::poll_each) hands over all that there are; [`Armed`] waits in an
-//! event loop of your own; a [`CompletionChannel`] waits for several queues.
+//! Ways to get completions: [`poll`](Poller::poll) never sleeps; [`wait`](Poller::wait) sleeps until a completion comes
+//! or the time is over; [`poll_each`](Poller::poll_each) hands over all completions that there are; [`Armed`] waits in
+//! an event loop of your own; a [`CompletionChannel`] waits for several queues.
 //!
 //! ```
 //! use interlock::completion::Poller;

@@ -24,7 +24,7 @@ pub struct CompletionQueueOptions {
     pub polling: Polling,
 }
 
-/// How a poller takes completions from the device. The completions are the same.
+/// How a poller takes completions from the device. The choice does not change the completions.
 ///
 /// # Examples
 ///
@@ -73,7 +73,7 @@ pub enum CompletionQueueError {
 }
 
 impl CompletionQueueError {
-    /// The error of a device that was asked for an extended queue.
+    /// Turns the error of a device that was asked for an extended queue into the right variant.
     pub(super) fn of_extended(error: VerbError) -> Self {
         match error.errno() {
             libc::EOPNOTSUPP | libc::ENOSYS => Self::NotExtended(error),

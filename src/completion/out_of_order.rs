@@ -1,20 +1,20 @@
-//! Work queues whose requests have completed in another order than they were posted.
+//! Work queues whose requests have completed in another order than they were posted in.
 //!
-//! A poller takes requests out of a ledger in the order of posting. When a completion names a request that is not the
-//! oldest, and the requests before it do not end with it, the request moves to a second ledger with room for one. The
-//! poller takes it from there as if it had been the oldest. Receives of every provider may complete so, and sends of
-//! some.
+//! A poller takes requests out of a ledger in the order of posting. Suppose a completion names a request that is not
+//! the oldest, and does not end the requests before it. Then that request moves to a second ledger, which has room for
+//! one request. The poller takes the request from there, where it is the oldest. Receives of every provider may
+//! complete out of order, and so may sends of some providers.
 
 use crate::domain::Blocks;
 use crate::inflight::ledger::{AnyOrderRetirer, Origin, Poster, Retirer, ledger};
-use crate::inflight::{Entry, WorkId};
+use crate::inflight::{Entry, Quiescent, WorkId};
 use std::sync::Arc;
 
 /// The two ledgers of one work queue.
 struct TwoLedgers {
     /// The ledger that the program posts to.
     posted: AnyOrderRetirer<Entry>,
-    /// The ledger for one request. Its retirer has the place of the work queue in the poll state.
+    /// The ledger for one request. Its retirer stands in the poll state, in the slot of the work queue.
     single: Poster<Entry>,
 }
 
@@ -27,8 +27,8 @@ impl OutOfOrder {
         self.0.get_mut(slot)?.as_deref_mut()
     }
 
-    /// From now on the work queue in this slot, whose ledger is `posted`, completes out of order. Gives the retirer of
-    /// its ledger for one request.
+    /// From now on the work queue in this slot, whose ledger is `posted`, completes out of order. Returns the retirer
+    /// of its ledger for one request.
     pub(super) fn begin(&mut self, slot: usize, posted: Retirer<Entry>, pool: &Arc<Blocks>) -> Retirer<Entry> {
         let origin = Origin::new(posted.origin().qpn(), posted.origin().datagrams());
         let (single, retirer) = ledger(pool, 1, posted.oldest(), origin);
@@ -41,7 +41,7 @@ impl OutOfOrder {
         retirer
     }
 
-    /// Whether the work queue in this slot is one of them.
+    /// Whether the work queue in this slot has completed out of order.
     pub(super) fn has(&self, slot: usize) -> bool {
         self.0.get(slot).is_some_and(Option::is_some)
     }
@@ -51,33 +51,30 @@ impl OutOfOrder {
         self.of(id.key().slot()).is_some_and(|queue| queue.single.free() != 0 && queue.posted.has(id.raw()))
     }
 
-    /// Moves the request with this id to the ledger for one request, of which `retirer` is the other end. False,
-    /// without a change, if the id is not in flight or was moved before, or if another request is in that ledger.
+    /// Moves the request with this id to the ledger for one request; `retirer` is the other end of that ledger. Returns
+    /// false and changes nothing if the id is not in flight, was moved before, or if that ledger holds another request.
     pub(super) fn move_to_single(&mut self, id: WorkId, retirer: &mut Retirer<Entry>) -> bool {
         let Some(queue) = self.of(id.key().slot()) else { return false };
         if !queue.posted.has(id.raw()) || !retirer.restart(&mut queue.single, id.raw()) {
             return false;
         }
-        let Some(entry) = queue.posted.take(id.raw()) else { return false };
-        // The ledger was empty, so there is room.
-        queue.single.try_push(entry).is_ok()
+        queue.posted.move_to(id.raw(), &mut queue.single)
     }
 
-    /// The id of the oldest request of that slot which was not moved.
+    /// The id of the oldest request in that slot that was not moved.
     pub(super) fn oldest(&self, slot: usize) -> Option<WorkId> {
         self.0.get(slot)?.as_deref()?.posted.oldest().map(WorkId::from_raw)
     }
 
-    /// The work queue has gone, and all of its requests were moved: its ledger.
+    /// Ends the work queue in that slot, which is gone and has no request left. Returns the retirer of the ledger that
+    /// the program posted to.
     pub(super) fn end(&mut self, slot: usize) -> Option<Retirer<Entry>> {
         self.0.get_mut(slot)?.take().map(|queue| queue.posted.into_retirer())
     }
 
-    /// The requests that were not moved.
-    pub(super) fn drain(&mut self) -> impl Iterator<Item = Entry> {
-        self.0.drain(..).flatten().flat_map(|mut queue| {
-            std::iter::from_fn(move || queue.posted.oldest().and_then(|oldest| queue.posted.take(oldest)))
-        })
+    /// Takes out the oldest request of that slot which was not moved. The device is done with the work queue.
+    pub(super) fn take_oldest(&mut self, slot: usize, quiescent: &Quiescent) -> Option<Entry> {
+        self.of(slot)?.posted.take_oldest(quiescent)
     }
 }
 
@@ -87,7 +84,8 @@ mod tests {
     use crate::inflight::ledger::after;
     use crate::inflight::{Operation, QueueKey, QueueKind};
 
-    /// A queue of `depth` in slot 1 with all of it posted, as the desk has it.
+    /// An out-of-order queue of `depth` in slot 1 with all of its requests posted, and its retirer for one request, as
+    /// a poll state would hold them.
     fn full(depth: u32) -> (OutOfOrder, Poster<Entry>, Retirer<Entry>, Vec<u64>) {
         let pool = Arc::default();
         let first = QueueKey::new(QueueKind::Send, 1).first(7).raw();
@@ -150,8 +148,9 @@ mod tests {
             let oldest = out_of_order.oldest(1).unwrap();
             assert!(out_of_order.move_to_single(oldest, &mut place));
             assert_eq!(place.oldest(), id);
-            assert!(place.take().is_some());
+            assert!(place.take(&Quiescent::without_device()).is_some());
         }
-        assert_eq!((out_of_order.drain().count(), has_any(&out_of_order)), (1, false));
+        let taken = std::iter::from_fn(|| out_of_order.take_oldest(1, &Quiescent::without_device())).count();
+        assert_eq!((taken, has_any(&out_of_order)), (1, false));
     }
 }

@@ -1,7 +1,8 @@
-//! What a poller works on: the work queues of one completion queue, and the completions that were taken from the
-//! device.
+//! The state of a poller: the work queues of one completion queue, and the completions that were taken from the device
+//! but not given out yet.
 //!
-//! ASSUMPTION: where the row of the provider says so, the sends of one work queue complete in the order of posting.
+//! ASSUMPTION: where the provider's row in `provider/reviewed.rs` says so, the sends of one work queue complete in the
+//! order of posting.
 
 use super::completion::Completion;
 use super::control::Control;
@@ -22,9 +23,12 @@ use std::sync::atomic::Ordering;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PollError {
-    /// `ibv_poll_cq` failed. The completion queue is of no use any more. Memory that is in flight on it is freed when
+    /// `ibv_poll_cq` failed. The completion queue can no longer be used. Memory that is in flight on it is freed when
     /// its queue pairs and the queue are dropped. A pair that was reset before it was drained cannot leave Reset.
-    #[error("the completion queue failed (overrun, or its device is gone): destroy its queue pairs")]
+    #[error(
+        "the completion queue failed (overrun, or its device is gone): destroy its queue pairs (see \
+         docs/failures.md#poll-failed)"
+    )]
     Failed,
 }
 
@@ -32,27 +36,27 @@ pub enum PollError {
 pub(crate) struct PollState {
     /// The work queues, by slot.
     retirers: Retirers<Entry>,
-    /// The pairs of the work queues, which are looked at when a request fails.
+    /// The statuses of the pairs of the work queues. They are read only when a request fails.
     statuses: Statuses,
     /// The pairs that receive from a shared receive queue.
     receivers: SharedReceivers,
-    /// The work queues that have completed in another order than they were posted to.
+    /// The work queues that have completed in another order than they were posted in.
     out_of_order: OutOfOrder,
-    /// Pairs to destroy once nothing of them is in flight.
+    /// Pairs to destroy once none of their requests is in flight.
     departing: Vec<DepartingPair>,
-    /// A pair could not be destroyed. The device may use for ever what the pair has in flight here.
+    /// Whether a pair could not be destroyed. If so, the device may use for ever what the pair has in flight here.
     has_leaked: bool,
     end: PollEnd,
-    /// Work queues that were gone before the last look at the device. Each is emptied once the completions of that look
-    /// have been given out.
+    /// Work queues that were gone before the device was last polled. Each gives out its remaining requests as destroyed
+    /// once the completions of that poll have been given out.
     leaving: Vec<Orphan>,
-    /// Work queues that have gone since, in that order. Each has a count of the completions that may be in the queue
-    /// from before it went. The queue gives completions out in order, so it need not be seen empty before a work queue
-    /// can leave.
+    /// Work queues that have gone since, in that order. Each has a count: how many completions from before it went the
+    /// completion queue may still hold. The device gives completions out in order, so counting them is enough. The work
+    /// queue need not wait until the completion queue is seen empty.
     left: Vec<(Orphan, u32)>,
     /// How many completions named no request in flight.
     unknown: u64,
-    /// The completion queue has failed.
+    /// Whether the completion queue has failed.
     failed: bool,
 }
 
@@ -73,12 +77,12 @@ impl PollState {
         }
     }
 
-    /// The end of the completion queue that polls, for arming and resizing.
+    /// The polling end of the completion queue, which also arms and resizes it.
     pub(super) fn end(&mut self) -> &mut PollEnd {
         &mut self.end
     }
 
-    /// Whether pairs wait to be destroyed.
+    /// Whether pairs wait here to be destroyed.
     pub(super) fn has_departing(&self) -> bool {
         !self.departing.is_empty()
     }
@@ -88,13 +92,13 @@ impl PollState {
         self.unknown
     }
 
-    /// Whether a look at the device is needed before anything more can be given out.
+    /// Whether nothing is left to give out, so that the device has to be polled.
     #[inline(always)]
     pub(super) fn is_out(&self, control: &Control) -> bool {
         self.end.is_out() && !control.mailbox.is_flagged()
     }
 
-    /// The next completion to give out; `None` if there is none now. Looks at the device only if it `may_look`.
+    /// The next completion to give out; `None` if there is none now. Polls the device only if `may_look`.
     #[inline(always)]
     pub(super) fn next<B>(&mut self, control: &Control, may_look: bool) -> Result<Option<Completion<B>>, PollError> {
         if self.end.is_out() {
@@ -117,13 +121,13 @@ impl PollState {
         {
             return Ok(Some(completion));
         }
-        // Out of line, so that the compiler need not put a completion of the short way into memory.
+        // A function of its own, so that a completion of the fast path above can stay in registers.
         let Some((ended, entry)) = self.next_of_any(control, may_look)? else { return Ok(None) };
         Ok(Some(Completion::new(ended, entry)))
     }
 
-    /// The oldest request that the pending completion retires, if that completion is a success and its work queue is an
-    /// ordinary one.
+    /// The oldest request that the pending completion retires, on the fast path: the completion is a success, and its
+    /// work queue completes in order.
     #[inline(always)]
     fn oldest_of_success<B>(retirers: &mut Retirers<Entry>, pending: Pending<'_>) -> Option<Completion<B>> {
         let wc = pending.wc();
@@ -148,18 +152,17 @@ impl PollState {
         Some(Completion::new(ended, entry.into_raw()))
     }
 
-    /// The same as [`next`](Self::next), for whatever comes.
+    /// As [`next`](Self::next), for every kind of completion. The slow path.
     #[cold]
     #[inline(never)]
     fn next_of_any(&mut self, control: &Control, may_look: bool) -> Result<Option<(Ended, RawEntry)>, PollError> {
         self.with_next(control, may_look, |found| found.into_oldest())
     }
 
-    /// Gives `f` the next requests to give out; `None` if there are none now. Looks at the device only if it
-    /// `may_look`.
+    /// Gives `f` the next requests to give out; `None` if there are none now. Polls the device only if `may_look`.
     ///
-    /// (A function that returned what it borrows would not get past the borrow checker: it goes on to use `self` where
-    /// it has found nothing.)
+    /// (This takes a closure, because the borrow checker rejects a function that returns the borrowed requests: the
+    /// loop uses `self` again after an attempt that found nothing.)
     #[inline(always)]
     pub(super) fn with_next<R>(
         &mut self,
@@ -193,8 +196,8 @@ impl PollState {
         Ok(found.map(f))
     }
 
-    /// What the next completion retires; `None` if its request is not in flight, or is not the oldest of a work queue
-    /// that does not retire prefixes.
+    /// The requests that the next completion retires. `None` if the request that it names is not in flight. `None` also
+    /// if that request is not the oldest, and its work queue completes requests one by one.
     #[inline(always)]
     fn current(&mut self) -> Option<Retirement<'_>> {
         let pending = self.end.pending()?;
@@ -205,8 +208,8 @@ impl PollState {
         Some(Retirement::completed(requests, &self.statuses, pending))
     }
 
-    /// If the next completion names a request that completed out of order: moves that request to where it is the
-    /// oldest.
+    /// If the next completion names a request that completed out of order, moves that request to the ledger where it is
+    /// the oldest.
     #[cold]
     #[inline(never)]
     fn move_to_single(&mut self, control: &Control) -> bool {
@@ -224,8 +227,8 @@ impl PollState {
         if !self.out_of_order.can_move(id) {
             return false;
         }
-        // The move takes the request out of the ledger, so the program can see the pair drained, and begin a new life
-        // of it. The pair must know of the failure before.
+        // The move takes the request out of the ledger. From then on the program can see the pair drained, and reset
+        // it. So the failure is recorded before the move: otherwise it would count against the pair after the reset.
         let status = Status::from_raw(wc.status.0);
         if status != Status::Success {
             self.statuses.note_early(id, status);
@@ -233,15 +236,15 @@ impl PollState {
         self.retirers.get_mut(slot).is_some_and(|place| self.out_of_order.move_to_single(id, place))
     }
 
-    /// If the next completion is of a shared receive: moves its request to the pair that took it, and gives the slot of
-    /// that pair.
+    /// If the next completion belongs to a shared receive, moves its request to the pair that took it, and returns the
+    /// slot of that pair.
     #[cold]
     #[inline(never)]
     fn move_to_pair(&mut self) -> Option<usize> {
         self.receivers.move_to_pair(&self.end.peek()?)
     }
 
-    /// The shared receive that was moved to the pair in this slot, with the next completion.
+    /// The shared receive that was moved to the pair in this slot. The next completion belongs to it.
     #[cold]
     fn current_of(&mut self, slot: usize) -> Option<Retirement<'_>> {
         let pending = self.end.pending()?;
@@ -250,15 +253,15 @@ impl PollState {
         Some(Retirement::completed(retirer.prefix_to(moved)?, &self.statuses, pending))
     }
 
-    /// The oldest request of a work queue that is gone.
+    /// The oldest request of a work queue that is gone: the last of `leaving`, in this slot.
     #[cold]
     fn destroyed(&mut self, slot: usize) -> Option<Retirement<'_>> {
-        let retirer = self.retirers.get_mut(slot)?.lend();
-        let oldest = retirer.oldest();
-        Some(Retirement::destroyed(retirer.prefix_to(oldest)?, &self.statuses))
+        let Orphan { quiescent, .. } = self.leaving.last()?;
+        let oldest = self.retirers.get_mut(slot)?.lend().oldest_of(quiescent)?;
+        Some(Retirement::destroyed(oldest, &self.statuses))
     }
 
-    /// Takes completions from the device. False if there are none.
+    /// Polls the device. False if it has no completions.
     #[inline(always)]
     fn look(&mut self, control: &Control) -> Result<bool, PollError> {
         match self.end.take() {
@@ -271,7 +274,7 @@ impl PollState {
         }
     }
 
-    /// A look at the device that also reads the mail of the control path, and empties the work queues that are gone.
+    /// Polls the device, and also reads the mail of the control path and empties the work queues that are gone.
     #[cold]
     #[inline(never)]
     fn look_after_mail(&mut self, control: &Control, may_look: bool) -> Result<Found, PollError> {
@@ -284,19 +287,20 @@ impl PollState {
         if !may_look {
             return Ok(Found::Nothing);
         }
-        // The mail first: if the look then finds the queue empty, the work queues that had gone before have nothing in
-        // it.
+        // Reads the mail before the poll: if the poll then finds the queue empty, the queue holds no completion of a
+        // work queue that the mail reported as gone.
         self.read_mail(control);
         let any = self.look(control)?;
-        // A look may find fewer completions than there are, so only an empty one shows that there are no more.
+        // A poll may return fewer completions than there are. So a poll that returns some lowers each count by that
+        // number, and only an empty one clears the counts.
         let seen = if any { self.end.found() } else { u32::MAX };
         self.left.iter_mut().for_each(|(_, before)| *before = before.saturating_sub(seen));
-        // The first of `left` have waited longest. `leaving` is emptied from its end.
+        // The first of `left` has waited longest. `leaving` is emptied from its end, hence `rev`.
         let done = self.left.iter().take_while(|(_, before)| *before == 0).count();
         let waiting = self.left.split_off(done);
         self.leaving.extend(mem::replace(&mut self.left, waiting).into_iter().rev().map(|(orphan, _)| orphan));
         if !(self.left.is_empty() && self.leaving.is_empty() && self.departing.is_empty()) {
-            // A reminder to come back here.
+            // Makes the next call come here again.
             control.mailbox.flag();
         }
         if any {
@@ -323,25 +327,25 @@ impl PollState {
         }
     }
 
-    /// The next completion names no request that this state knows. If there is mail, it may be of a work queue that was
-    /// attached since. Otherwise it is dropped and counted.
+    /// The next completion names no request that this state knows. If there is mail, its work queue may have been
+    /// attached just now, so the mail is read first. Otherwise the completion is dropped and counted.
     #[cold]
     #[inline(never)]
     fn resolve_unmatched(&mut self, control: &Control) {
         if control.mailbox.has_mail() {
             self.read_mail(control);
-            // For the rest of what `look_after_mail` does.
+            // Makes a later call do the rest of `look_after_mail`.
             control.mailbox.flag();
         } else if let Some(wc) = self.end.peek() {
-            // The requests of a destroyed shared receive queue came back with its destroy, so their completions are no
-            // fault.
+            // The destroy of a shared receive queue gave its requests back, so late completions of them are not a fault
+            // of the provider.
             self.unknown += u64::from(!self.receivers.is_of_destroyed(WorkId::from_raw(wc.wr_id)));
             self.end.skip();
         }
     }
 
-    /// The slot of a work queue that is gone and still has requests, all of whose completions have been given out. Work
-    /// queues that are gone and have none give their places back.
+    /// The slot of a work queue that is gone and still has requests, whose completions have all been given out. A work
+    /// queue that is gone and has no requests gives its place back.
     #[cold]
     fn next_destroyed(&mut self, control: &Control) -> Option<usize> {
         while let Some(orphan) = self.leaving.last() {
@@ -364,7 +368,7 @@ impl PollState {
                 next = self.out_of_order.end(slot).or(ended).map_or(next, |posted| WorkId::from_raw(posted.oldest()));
                 self.statuses.set(slot, None);
             }
-            if let Some(Orphan { place, keeps_lease }) = self.leaving.pop() {
+            if let Some(Orphan { place, keeps_lease, .. }) = self.leaving.pop() {
                 control.room().release(Place { next, ..place }, keeps_lease.is_none());
                 if let Some(unsettled) = keeps_lease {
                     unsettled.fetch_sub(1, Ordering::Release);
@@ -374,7 +378,7 @@ impl PollState {
         None
     }
 
-    /// The completion queue has failed; says so from now on.
+    /// Marks the completion queue as failed: every later poll answers the same.
     #[cold]
     pub(super) fn fail(&mut self, control: &Control) -> PollError {
         self.failed = true;
@@ -394,31 +398,29 @@ impl PollState {
                 self.departing.push(departing);
                 continue;
             }
-            let places = self.destroy(departing).into_iter().flatten();
-            self.leaving.extend(places.map(|place| Orphan { place, keeps_lease: None }));
+            self.destroy(departing);
         }
     }
 
-    /// Destroys a pair, and gives its places here. If the pair cannot be destroyed, what it has in flight here is
+    /// Destroys a pair, whose work queues then leave. If the pair cannot be destroyed, its requests in flight here are
     /// leaked.
-    fn destroy(&mut self, mut departing: DepartingPair) -> [Option<Place>; 2] {
+    fn destroy(&mut self, mut departing: DepartingPair) {
         match departing.pair.destroy() {
-            Ok(()) => departing.pair.into_places(),
+            Ok(quiescent) => self.leaving.extend(departing.pair.into_orphans(&quiescent).into_iter().flatten()),
             Err(error) => {
                 departing.pair.leak(error);
                 self.has_leaked = true;
-                [None, None]
             }
         }
     }
 
-    /// The completion queue goes away: takes out the completions that it still has, where they matter, and destroys the
-    /// departing pairs. False if a pair, now or earlier, could not be destroyed: the device may go on to use what is in
-    /// flight.
+    /// For the end of the completion queue: takes out the completions that it still has, if anybody needs them, and
+    /// destroys the departing pairs. False if a pair could not be destroyed, now or earlier: then the device may still
+    /// use the memory in flight.
     pub(super) fn settle(&mut self, control: &Control) -> bool {
         self.read_mail(control);
-        // A device that lies could give completions for ever, so the number of looks is limited. At more
-        // than twice the capacity, the limit leaves room to spare.
+        // A faulty device could give completions for ever, so the number of polls is limited. A correct device has no
+        // more completions than the capacity, so twice that is ample.
         let mut looks = control.room().capacity().saturating_mul(2).saturating_add(64);
         while looks > 0
             && self.needs_completions()
@@ -427,43 +429,49 @@ impl PollState {
             looks -= 1;
         }
         for departing in mem::take(&mut self.departing) {
-            // `into_places` tells the other completion queue of the pair. This one needs its places no more.
-            drop(self.destroy(departing));
+            self.destroy(departing);
         }
         !self.has_leaked
     }
 
-    /// Whether completions that are in the queue matter although nobody polls any more: those of shared receives, and
-    /// those of pairs to destroy.
+    /// Whether the completions in the queue are still needed although nobody polls any more: for shared receives, and
+    /// before departing pairs can be destroyed.
     fn needs_completions(&self) -> bool {
         !self.failed && (!self.receivers.is_empty() || !self.departing.is_empty())
     }
 
-    /// Ends the polling. What is in flight is all that remains.
+    /// Ends the polling, and returns the requests that are still in flight.
     pub(super) fn into_in_flight(self) -> InFlight {
-        InFlight { retirers: self.retirers, out_of_order: self.out_of_order }
+        let left = self.left.into_iter().map(|(orphan, _)| orphan);
+        let gone = self.leaving.into_iter().chain(left).collect();
+        InFlight { gone, retirers: self.retirers, out_of_order: self.out_of_order }
     }
 }
 
-/// What is in flight on a completion queue that nobody polls any more. The device is done with all of it, so it is
-/// dropped.
+/// The requests in flight on a completion queue that nobody polls any more. Those of work queues that the device is
+/// done with are dropped, and those of others are leaked. (There are no others, since each pair keeps its completion
+/// queues alive until it is destroyed.)
 pub(super) struct InFlight {
+    gone: Vec<Orphan>,
     retirers: Retirers<Entry>,
     out_of_order: OutOfOrder,
 }
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        self.out_of_order.drain().for_each(drop);
-        self.retirers.drain().for_each(drop);
+        for Orphan { place, quiescent, .. } in &self.gone {
+            let slot = place.slot();
+            while self.out_of_order.take_oldest(slot, quiescent).is_some() {}
+            while self.retirers.get_mut(slot).is_some_and(|retirer| retirer.take(quiescent).is_some()) {}
+        }
     }
 }
 
-/// The result of a look that also reads the mail.
+/// What [`PollState::look_after_mail`] found.
 enum Found {
     /// The device had completions.
     Polled,
-    /// The work queue in this slot is gone, and has requests.
+    /// The pair of the work queue in this slot is gone, and the work queue still has requests.
     Destroyed(usize),
     Nothing,
 }

@@ -17,16 +17,16 @@ use std::sync::Arc;
 
 /// Polls one completion queue of domain `B`. Each queue has one poller, so `&mut` means that nobody else polls.
 ///
-/// It may go to another thread. Dropping it loses nothing:
-/// [`CompletionQueue::take_poller`](super::CompletionQueue::take_poller) gives the next one, and memory that nobody
-/// polls for is freed with the queue.
+/// It may be sent to another thread. Dropping it loses nothing:
+/// [`CompletionQueue::take_poller`](super::CompletionQueue::take_poller) gives another one, and memory in flight that
+/// nobody polls for is freed with the queue.
 #[doc(alias = "ibv_poll_cq")]
 pub struct Poller<B> {
     pub(super) parts: FinishOnDrop<PollerParts>,
     brand: Branded<B>,
 }
 
-/// What a poller has. In the end the queue gets the state.
+/// The parts of a poller. When the poller is dropped, the queue keeps the state.
 pub(super) struct PollerParts {
     pub(super) state: Box<PollState>,
     pub(super) queue: Arc<CqInner>,
@@ -40,7 +40,7 @@ impl Finish for PollerParts {
 
 /// How a domain makes completion queues.
 impl<B: Brand> ProtectionDomain<B> {
-    /// A completion queue for `entries` completions, and the one poller of it.
+    /// A completion queue for `entries` completions, and its one poller.
     ///
     /// `ibv_create_cq(3)`. Each queue pair leases room for the full depth of its work queues
     /// ([`Limits::completions`](crate::Limits::completions)), so the queue never overflows.
@@ -54,13 +54,13 @@ impl<B: Brand> ProtectionDomain<B> {
         self.completion_queue_with(entries, &CompletionQueueOptions::default()).map_err(CompletionQueueError::into_verb)
     }
 
-    /// As [`completion_queue`](Self::completion_queue), with a choice of completion vector and of the way to poll.
+    /// As [`completion_queue`](Self::completion_queue), with options: the completion vector and the polling interface.
     ///
     /// `ibv_create_cq(3)`, or `ibv_create_cq_ex(3)` with [`Polling::Extended`](crate::completion::Polling::Extended).
     ///
     /// # Errors
     ///
-    /// As [`completion_queue`](Self::completion_queue); `EINVAL` also where the device has no such vector.
+    /// As [`completion_queue`](Self::completion_queue); `EINVAL` also if the device has no such vector.
     /// [`CompletionQueueError::NotExtended`]: the device has no extended completion queues.
     #[doc(alias = "ibv_create_cq_ex")]
     pub fn completion_queue_with(
@@ -73,7 +73,7 @@ impl<B: Brand> ProtectionDomain<B> {
 }
 
 impl<B> CompletionQueue<B> {
-    /// The poller again, if it has been dropped.
+    /// Another poller, if the last one has been dropped.
     pub fn take_poller(&self) -> Option<Poller<B>> {
         Some(Poller::new(Arc::clone(&self.inner), self.inner.unpark()?))
     }
@@ -96,24 +96,25 @@ impl<B> Poller<B> {
 
     /// The next completion; `None` if there is none now.
     ///
-    /// `ibv_poll_cq(3)`, which takes up to 16 completions at once. Each posted request comes out exactly once: with the
-    /// status that the device reported; as a success if it was unsignalled and a later one succeeded; or, after its
-    /// queue pair was destroyed or reset, as a [`Failure`](super::Failure) with
+    /// `ibv_poll_cq(3)`, which takes up to 16 completions at once. Each posted request comes out exactly once. Its
+    /// status is the device's; an unsignalled request counts as a success when a later one succeeded; and if the queue
+    /// pair was destroyed or reset, the request is a [`Failure`](super::Failure) with
     /// [`Status::Destroyed`](crate::Status::Destroyed).
     ///
     /// # Errors
     ///
-    /// [`PollError::Failed`], from then on always.
+    /// [`PollError::Failed`]; every later poll fails in the same way.
     #[inline(always)]
     pub fn poll(&mut self) -> Result<Option<Completion<B>>, PollError> {
         let PollerParts { state, queue } = &mut *self.parts;
         state.next(&queue.control, true)
     }
 
-    /// Gives `f` each completion that there is now, and returns how many. Cheaper than as many calls of
-    /// [`poll`](Self::poll).
+    /// Gives `f` each completion that there is now, and returns how many. Cheaper than calling [`poll`](Self::poll) for
+    /// each.
     ///
-    /// Looks at the device only if nothing is left of an earlier look. If `f` panics, the rest comes next time.
+    /// Polls the device only if nothing is left of an earlier poll. If `f` panics, the remaining completions come next
+    /// time.
     ///
     /// # Errors
     ///
@@ -133,9 +134,10 @@ impl<B> Poller<B> {
     }
 
     /// Gives `f` each completion of the device that there is now, together with the unsignalled requests that it
-    /// retires. Returns how many requests there were. The fastest way where most requests are unsignalled.
+    /// retires. Returns how many requests there were. This is the fastest way if most requests are unsignalled.
     ///
-    /// Looks at the device only if nothing is left of an earlier look. If `f` panics, the rest comes next time.
+    /// Polls the device only if nothing is left of an earlier poll. If `f` panics, the remaining completions come next
+    /// time.
     ///
     /// # Errors
     ///
@@ -151,7 +153,7 @@ impl<B> Poller<B> {
     /// # let (mut poller, mut free): (interlock::Poller<Docs>, Vec<interlock::Buffer<Docs>>) = todo!();
     /// poller.poll_retired(|mut retired| {
     ///     retired.unsignalled().for_each(|success| free.extend(success.into_buffer()));
-    ///     match retired.completion().check() {
+    ///     match retired.into_completion().check() {
     ///         Ok(success) => free.extend(success.into_buffer()),
     ///         Err(failure) => eprintln!("{failure}"),
     ///     }
@@ -176,7 +178,7 @@ impl<B> Poller<B> {
         Ok(count)
     }
 
-    /// How many completions named no request in flight, and were dropped. Not 0 means a fault of the provider, or that
+    /// How many completions named no request in flight, and were dropped. If this is not 0, the provider is wrong, or
     /// another program wrote to the memory of this one.
     pub fn unknown_completions(&self) -> u64 {
         self.parts.state.unknown()
@@ -186,7 +188,7 @@ impl<B> Poller<B> {
         &self.parts.queue
     }
 
-    /// The name of its completion queue, as [`CompletionQueue::id`](super::CompletionQueue::id) gives it.
+    /// The id of the poller's completion queue, as [`CompletionQueue::id`](super::CompletionQueue::id) returns it.
     pub fn id(&self) -> CompletionQueueId {
         self.parts.queue.id
     }

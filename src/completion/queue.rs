@@ -18,14 +18,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use std::{fmt, mem};
 
-/// How soon a sleeper looks again while queue pairs wait to be destroyed.
+/// How soon a sleeping poller polls again while queue pairs wait to be destroyed.
 const LOOK_FOR_DEPARTING: Duration = Duration::from_millis(10);
-/// How soon a sleeper looks again on devices that flush without an event.
+/// How soon a sleeping poller polls again on devices that flush without an event.
 const LOOK_FOR_QUIET: Duration = Duration::from_millis(50);
 
-/// A completion queue of domain `B`, which queue pairs are created with. A handle: clones name the same queue.
+/// A completion queue of domain `B`, needed to create queue pairs. A handle: clones name the same queue.
 ///
-/// Its [`Poller`](super::Poller) was made with it.
+/// Its [`Poller`](super::Poller) is created together with it.
 #[doc(alias = "ibv_cq")]
 #[doc(alias = "ibv_destroy_cq")]
 pub struct CompletionQueue<B> {
@@ -34,7 +34,7 @@ pub struct CompletionQueue<B> {
 }
 
 impl<B> CompletionQueue<B> {
-    /// The name of the queue, which tells it from others in events.
+    /// The id of the queue, which events carry.
     pub fn id(&self) -> CompletionQueueId {
         self.inner.id
     }
@@ -44,7 +44,7 @@ impl<B> CompletionQueue<B> {
         self.inner.control.room().capacity()
     }
 
-    /// How much of the capacity no queue pair has leased.
+    /// How much of the capacity is not leased to queue pairs.
     pub fn room(&self) -> u32 {
         self.inner.control.room().free()
     }
@@ -71,12 +71,17 @@ pub(crate) struct CqInner {
     pub(super) channel: Arc<EventChannel>,
     pub(crate) id: CompletionQueueId,
     pub(super) waker: Arc<Waker>,
-    /// The state of a poller that was dropped, for the next poller or for the end of the queue.
+    /// The state of a poller that was dropped. The next poller takes it; if there is none, the drop of the queue does.
     parked: Mutex<Option<Box<PollState>>>,
-    /// What was in flight when the queue was dropped. It stands behind `raw`, so that it is dropped after the queue was
-    /// destroyed.
+    /// What was in flight when the queue was dropped.
+    ///
+    /// # Invariants
+    ///
+    /// 0. Declared behind `raw`, since fields are dropped in order: `raw` is the last reference to the device's queue
+    ///    by then, so the queue is destroyed before this memory is freed.
+    /// 1. `Some` only in the drop, after each pair of the queue was destroyed.
     in_flight: Option<InFlight>,
-    /// The domain whose brand the queue has. Its name stays taken as long as this lives.
+    /// The domain whose brand the queue has. The name of the domain stays taken until this reference is dropped.
     pub(crate) domain: Arc<DomainInner>,
 }
 
@@ -105,7 +110,7 @@ impl CqInner {
         Ok((inner, Box::new(PollState::new(end))))
     }
 
-    /// A work queue was attached.
+    /// Tells the poller of a new work queue.
     pub(crate) fn attach(&self, attached: Attached) {
         if attached.retirer.origin().datagrams() {
             self.raw.expect_datagrams();
@@ -113,14 +118,14 @@ impl CqInner {
         self.control.mailbox.send(Message::Attach(attached));
     }
 
-    /// A pair that was attached receives from a shared receive queue.
+    /// Tells the poller that an attached pair receives from a shared receive queue.
     pub(crate) fn join(&self, receiver: SharedReceiver) {
         self.control.room().note_number(receiver.qpn);
         self.control.mailbox.send(Message::Join(receiver));
     }
 
-    /// How long a sleeper waits before it polls without an event; `None` is for ever. `has_departing`: queue pairs wait
-    /// to be destroyed, and no event tells when it is time.
+    /// How long a sleeping poller may wait before it polls without an event; `None` is for ever. `has_departing`: queue
+    /// pairs wait to be destroyed, and no event says when they can be.
     pub(super) fn next_look(&self, has_departing: bool) -> Option<Duration> {
         let context = &self.domain.context;
         let departing = has_departing.then_some(LOOK_FOR_DEPARTING);
@@ -128,17 +133,18 @@ impl CqInner {
         [context.next_timer(), departing, quiet].into_iter().flatten().min()
     }
 
-    /// Whether there may be completions of shared receives by a pair of that number.
+    /// Whether the queue may hold completions of shared receives by a pair with that number.
     pub(crate) fn has_number(&self, qpn: u32) -> bool {
         self.control.room().has_number(qpn)
     }
 
-    /// The device is done with a work queue. The poller, which may be asleep, shall give out what the queue has left.
+    /// Tells the poller that the device is done with a work queue, and wakes the poller, so that it gives out the
+    /// remaining requests.
     pub(crate) fn orphan(&self, orphan: Orphan) {
         self.send_and_wake(Message::Orphan(orphan));
     }
 
-    /// The poller shall destroy this pair.
+    /// Asks the poller to destroy this pair, and wakes the poller.
     pub(crate) fn depart(&self, pair: Box<dyn Departing>) {
         self.send_and_wake(Message::Depart(pair));
     }
@@ -154,33 +160,32 @@ impl CqInner {
         self.control.room().lease(kind, depth)
     }
 
-    /// Takes a slot for a pair that receives from a shared receive queue, and leases the room that it
-    /// [needs](Self::needed_by).
+    /// Takes a slot for a pair on a shared receive queue, and leases the room that the pair [needs](Self::needed_by).
     pub(crate) fn lease_shared(&self, ledger: &SharedLedger) -> Result<Place, NoRoom> {
         self.control.room().lease_shared(ledger)
     }
 
-    /// How much room one more pair that receives from that shared queue leases for its receives.
+    /// How much room one more pair of that shared receive queue leases for its receives.
     pub(crate) fn needed_by(&self, ledger: &SharedLedger) -> u32 {
         self.control.room().needed_by(ledger)
     }
 
-    /// Another slot on the lease of `old`, whose completions may still be in the queue.
+    /// Takes another slot under the lease of `old`, because completions of the old slot may still be in the queue.
     pub(crate) fn renew(&self, kind: QueueKind, old: &Place) -> Option<Place> {
         self.control.room().renew(kind, old)
     }
 
-    /// Gives a slot back, and its lease if that ends.
+    /// Gives a slot back, and also its lease if `ends_lease`.
     pub(crate) fn release(&self, place: Place, ends_lease: bool) {
         self.control.room().release(place, ends_lease);
     }
 
-    /// Keeps the state of a poller that is dropped.
+    /// Keeps the state of a dropped poller.
     pub(super) fn park(&self, state: Box<PollState>) {
         *lock(&self.parked) = Some(state);
     }
 
-    /// The state of a poller that was dropped.
+    /// Takes the state of a dropped poller.
     pub(super) fn unpark(&self) -> Option<Box<PollState>> {
         lock(&self.parked).take()
     }
@@ -188,16 +193,16 @@ impl CqInner {
 
 impl Drop for CqInner {
     fn drop(&mut self) {
-        // Also if the queue has to stay: nobody is told of its events any more.
+        // The queue leaves its channel even if it cannot be destroyed: nobody waits for its events any more.
         self.channel.leave(self.raw.address());
-        // The poller holds this, so it was dropped before and has parked its state.
+        // The poller holds a reference to this, so it was dropped before and has parked its state.
         let Some(mut state) = self.unpark() else { return };
         if state.settle(&self.control) {
-            // Each pair that was attached has been destroyed: a pair that could not be destroyed keeps this alive, or
-            // `settle` has seen it. So the device is done with whatever the ledgers still hold.
+            // Every attached pair has been destroyed: a pair that could not be destroyed either keeps this queue alive,
+            // or made `settle` return false. So the device is done with the requests that the ledgers still hold.
             self.in_flight = Some(state.into_in_flight());
         } else {
-            // The state keeps the completion queue alive, with its channel and its domain.
+            // The leaked state keeps the completion queue alive, and with it the channel and the domain.
             mem::forget(state);
         }
     }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ResizeError {
-    /// Queue pairs have leased more room than that. As many completions may still come.
+    /// Queue pairs have leased more room than was asked for, and may cause as many completions.
     #[error(
         "room for {asked} completions is less than the {leased} that queue pairs have leased: destroy some, and poll until \
          the queue is empty"
@@ -32,8 +32,8 @@ pub enum ResizeError {
     /// (`docs/providers.md`), or the device could not be queried.
     #[error("the completion queue keeps its capacity")]
     Refused(#[source] VerbError),
-    /// The device failed in the middle. Some providers have freed the old queue by then, so the queue is of no use any
-    /// more, and its poller answers [`PollError::Failed`](super::PollError::Failed).
+    /// The device failed halfway. Some providers have freed the old queue by then. So the queue can no longer be used,
+    /// and its poller answers [`PollError::Failed`](super::PollError::Failed).
     #[error("the completion queue failed while it was resized: destroy its queue pairs")]
     Failed(#[source] VerbError),
 }
@@ -41,12 +41,12 @@ pub enum ResizeError {
 impl<B> Poller<B> {
     /// Gives the completion queue room for `entries` completions. The completions in it stay.
     ///
-    /// `ibv_resize_cq(3)`. It borrows the poller, so that nobody polls meanwhile: not all providers take the lock of
-    /// the queue. The manual page does not say whether an armed queue stays armed, so arm it again.
+    /// `ibv_resize_cq(3)`. It borrows the poller, so that nobody polls meanwhile: not all providers lock the queue
+    /// while they resize it. The manual page does not say whether an armed queue stays armed, so arm it again.
     ///
     /// # Errors
     ///
-    /// [`ResizeError::Failed`] if the queue is lost. After any other [`ResizeError`] it is as before.
+    /// [`ResizeError::Failed`] if the queue is lost. After any other [`ResizeError`] the queue is unchanged.
     ///
     /// # Examples
     ///
@@ -75,7 +75,7 @@ impl<B> Poller<B> {
         if entries == 0 || entries > most {
             return Err(ResizeError::OutOfRange { asked: entries, most });
         }
-        // The lock stays held, so that nothing is leased meanwhile.
+        // The lock stays held, so that nobody leases room before the resize is done.
         let mut room = queue.control.room();
         if entries < room.leased() {
             return Err(ResizeError::Leased { asked: entries, leased: room.leased() });

@@ -1,6 +1,8 @@
-//! What one completion of the device brings back: its own request, and the unsignalled ones before it.
+//! The requests that one completion of the device retires: the request that it names, and the unsignalled ones before
+//! that.
 //!
-//! The poller takes memory out of the ledgers here, and in `poll_state` where one completion is asked for at a time.
+//! The poller takes memory out of the ledgers only here, and in `poll_state` for callers that ask for one completion at
+//! a time.
 
 use super::completion::Completion;
 use super::ended::Ended;
@@ -14,8 +16,9 @@ use crate::memory::Buffer;
 use crate::sys;
 use std::{fmt, iter::FusedIterator, marker::PhantomData};
 
-/// Requests of one work queue that have ended together: unsignalled ones that succeeded, and a last one. Forgetting it
-/// changes nothing: the requests are still in the ledger, and the next poll finds them again.
+/// Requests of one work queue that have ended together: unsignalled ones that succeeded, and a last one. Forgetting
+/// this value (`mem::forget`) changes nothing: the requests are still in the ledger, and the next poll finds them
+/// again.
 pub(super) struct Retirement<'d> {
     requests: Prefix<'d, Entry>,
     statuses: &'d Statuses,
@@ -29,7 +32,7 @@ impl<'d> Retirement<'d> {
         Self { requests, statuses, by_device: Some(pending) }
     }
 
-    /// There is one request, whose queue pair is gone.
+    /// One request, whose queue pair was destroyed or reset.
     pub(super) fn destroyed(requests: Prefix<'d, Entry>, statuses: &'d Statuses) -> Self {
         Self { requests, statuses, by_device: None }
     }
@@ -40,7 +43,7 @@ impl<'d> Retirement<'d> {
         self.requests.ahead()
     }
 
-    /// Whether the last is a successful request of a send queue: then it has ended in the same way as those before it.
+    /// Whether the last request is a successful send. If so, it has ended in the same way as the requests before it.
     #[inline(always)]
     fn is_sent(&self) -> bool {
         self.by_device.as_ref().is_some_and(|pending| {
@@ -50,7 +53,7 @@ impl<'d> Retirement<'d> {
         })
     }
 
-    /// The oldest of the requests. The others stay in the ledger.
+    /// Takes out the oldest of the requests. The others stay in the ledger.
     pub(super) fn into_oldest(mut self) -> (Ended, RawEntry) {
         let (ended, entry) = match self.next_before_last() {
             Some(before) => before,
@@ -73,7 +76,7 @@ impl<'d> Retirement<'d> {
         self.requests.each_before_last(|id, entry| f(Ended::implied(WorkId::from_raw(id), qpn), entry));
     }
 
-    /// The last request. Those before it must have been taken out.
+    /// Takes out the last request. The caller has taken out the requests before it.
     #[inline(always)]
     fn into_last(self) -> (Ended, Entry) {
         let Self { requests, statuses, by_device } = self;
@@ -83,19 +86,20 @@ impl<'d> Retirement<'d> {
         };
         let wc = pending.wc();
         pending.give_out();
-        // The completion of a shared receive has another id than `last`, which the ledger of the pair gave it.
+        // `last` is the id that the ledger of the pair gave the request. The completion of a shared receive carries
+        // another id, that of the shared receive queue.
         let id = WorkId::from_raw(wc.wr_id);
         if wc.status == sys::ibv_wc_status::IBV_WC_SUCCESS {
             let entry = requests.into_last();
             return (Ended::succeeded(id, &entry, origin, wc), entry);
         }
-        // Before the request leaves the ledger: then the program can see the pair drained, and begin a new life of it,
-        // to which the failure must not belong.
+        // The failure is recorded before the request leaves the ledger. After that the program can see the pair
+        // drained, and reset it: a failure recorded later would count against the pair after the reset.
         let first = statuses.note(WorkId::from_raw(last), id.key().kind(), Status::from_raw(wc.status.0));
         (Ended::failed(id, origin.qpn(), wc, first), requests.into_last())
     }
 
-    /// The last request. Drops the memory of those before it that were not taken out.
+    /// Takes out the last request. Drops the memory of requests before it that were not taken.
     #[inline(always)]
     pub(super) fn into_completion<B>(mut self) -> Completion<B> {
         if self.ahead() != 0 {
@@ -111,8 +115,8 @@ impl<'d> Retirement<'d> {
         self.each_before_last(|_, entry| drop(entry));
     }
 
-    /// Puts the buffers of all requests into `free`, if the last [is sent](Self::is_sent) and all have buffers.
-    /// Otherwise gives back a rest.
+    /// Puts the buffers of all requests into `free`, if the last request [is a successful send](Self::is_sent) and all
+    /// requests have buffers. Otherwise returns what is left.
     #[inline(always)]
     fn into_sent_buffers<B>(self, free: &mut Vec<Buffer<B>>) -> Result<(), Self> {
         if !self.is_sent() {
@@ -134,7 +138,7 @@ impl<'d> Retirement<'d> {
     #[inline(always)]
     fn take_buffers<B>(&mut self, free: &mut Vec<Buffer<B>>) {
         self.requests.take_buffers_before_last(free);
-        // A part with other memory too.
+        // The requests that are left have other memory than buffers, at least in part.
         if self.ahead() != 0 {
             self.each_before_last(|_, entry| free.extend(entry.into_buffer()));
         }
@@ -148,12 +152,12 @@ impl Finish for Retirement<'_> {
     }
 }
 
-/// What one completion of the device retires: requests of one work queue, in the order of posting. Lent by
+/// The requests that one completion of the device retires: requests of one work queue, in the order of posting. Lent by
 /// [`Poller::poll_retired`](super::Poller::poll_retired).
 ///
 /// The requests before the last were unsignalled and have succeeded. Dropping this drops the memory that was not taken.
-/// Forgetting it loses nothing: the same requests come again at once, so a program that forgets each of them never
-/// ends.
+/// Forgetting it (`mem::forget`) loses nothing: the same requests come again at once, so a closure that forgets every
+/// one of them never gets to the end.
 pub struct Retired<'p, B> {
     retirement: FinishOnDrop<Retirement<'p>>,
     brand: Branded<B>,
@@ -165,7 +169,7 @@ impl<'p, B> Retired<'p, B> {
         Self { retirement: FinishOnDrop::new(retirement), brand: PhantomData }
     }
 
-    /// How many requests there are, the last included.
+    /// How many requests there are, including the last one.
     #[inline(always)]
     #[allow(clippy::len_without_is_empty, reason = "never empty")]
     pub fn len(&self) -> usize {
@@ -184,7 +188,7 @@ impl<'p, B> Retired<'p, B> {
     ///
     /// # Errors
     ///
-    /// The last request failed: the failure has its memory, and `free` has the buffers of the others.
+    /// The last request failed: the error has its memory, and `free` has the buffers of the others.
     #[inline(always)]
     pub fn into_buffers(self, free: &mut Vec<Buffer<B>>) -> Result<(), Failure<B>> {
         let Err(mut rest) = self.retirement.into_inner().into_sent_buffers(free) else { return Ok(()) };
@@ -198,9 +202,9 @@ impl<'p, B> Retired<'p, B> {
         self.retirement.take_buffers(free);
     }
 
-    /// The last request, the one that the device has reported. Drops the memory of those before it that were not taken.
+    /// The last request, which the device has reported. Drops the memory of requests before it that were not taken.
     #[inline(always)]
-    pub fn completion(self) -> Completion<B> {
+    pub fn into_completion(self) -> Completion<B> {
         self.retirement.into_inner().into_completion()
     }
 }
@@ -211,7 +215,7 @@ impl<B> fmt::Debug for Retired<'_, B> {
     }
 }
 
-/// Unsignalled requests that succeeded. The [`Retired`] that lent them keeps those that are not taken.
+/// Unsignalled requests that succeeded. Requests that are not taken stay in the [`Retired`] that lent them.
 pub struct Unsignalled<'r, 'p, B> {
     retirement: &'r mut Retirement<'p>,
     brand: Branded<B>,

@@ -3,8 +3,8 @@
 use crate::inflight::SharedLedger;
 use crate::sync::Arc;
 
-/// The room that a completion queue has leased to shared receive queues: one lease for each, however many of its pairs
-/// complete here.
+/// The room that a completion queue has leased to shared receive queues. Each shared receive queue has one lease,
+/// however many of its pairs complete here.
 #[derive(Default)]
 pub(super) struct SharedLeases(Vec<SharedLease>);
 
@@ -19,12 +19,12 @@ impl SharedLeases {
         self.0.iter().position(|lease| Arc::ptr_eq(&lease.ledger, ledger))
     }
 
-    /// How much room one more pair needs.
+    /// How much room one more pair of that shared receive queue needs.
     pub(super) fn needed(&mut self, ledger: &SharedLedger) -> u32 {
         if self.of(ledger).is_some() { 0 } else { ledger.slots() }
     }
 
-    /// A pair was attached.
+    /// Counts a pair that was attached, and begins the lease with the first one.
     pub(super) fn begin(&mut self, ledger: &SharedLedger) {
         match self.of(ledger).and_then(|at| self.0.get_mut(at)) {
             Some(lease) => lease.pairs += 1,
@@ -32,7 +32,7 @@ impl SharedLeases {
         }
     }
 
-    /// A pair has gone; says how much room becomes free.
+    /// Counts a pair that has gone, and ends the lease with the last one. Returns how much room became free.
     pub(super) fn end(&mut self, ledger: &SharedLedger) -> u32 {
         let Some(at) = self.of(ledger) else { return 0 };
         match self.0.get_mut(at) {

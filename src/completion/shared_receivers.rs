@@ -1,30 +1,30 @@
-//! The queue pairs that receive from shared receive queues, as a completion queue sees them.
+//! The queue pairs of a completion queue that receive from shared receive queues.
 //!
-//! The id of a shared receive names its queue. The completion says in `qp_num`, which is defined for failures too,
-//! which pair took the receive. The poller moves the request from the slab of the shared queue to a ledger of that
-//! pair, which has room for one request. From there it goes on like a receive of the pair.
+//! The id of a shared receive names its shared receive queue. The completion's `qp_num`, which is defined for failures
+//! too, names the pair that took the receive. The poller moves the request from the slab of the shared receive queue to
+//! a ledger of that pair, which has room for one request. From there the request retires like a receive of the pair.
 //!
 //! ASSUMPTION: a completion of a shared receive comes to the receive completion queue of the pair that it names in
-//! `qp_num` (`ibv_poll_cq(3)`), and a shared receive makes at most one.
+//! `qp_num` (`ibv_poll_cq(3)`), and a shared receive makes at most one completion.
 
 use crate::inflight::ledger::Poster;
 use crate::inflight::{Entry, SharedLedger, WorkId};
 use crate::sys;
 use std::mem;
 
-/// A queue pair that receives from a shared receive queue and completes here. A pair that was reset is a new one.
+/// A queue pair that receives from a shared receive queue and completes here. After a reset the pair gets a new entry.
 pub(crate) struct SharedReceiver {
     pub(crate) qpn: u32,
     /// The slot of its receive queue on this completion queue.
     pub(crate) slot: usize,
-    /// The end that posts of its ledger for one request. The retirer of that ledger is in the slot.
+    /// The posting end of the pair's ledger for one request. The retirer of that ledger is in the slot.
     pub(crate) poster: Poster<Entry>,
     /// What is in flight on the shared receive queue.
     pub(crate) ledger: SharedLedger,
 }
 
-/// All of them, sorted by number. Several have one number if the earlier pairs have gone and their completions may
-/// still come; the earlier pair comes first.
+/// All such pairs, sorted by number. If completions of earlier pairs may still come, several pairs have the same
+/// number; the earlier pair comes first.
 #[derive(Default)]
 pub(super) struct SharedReceivers(Vec<SharedReceiver>);
 
@@ -42,25 +42,27 @@ impl SharedReceivers {
         self.0.retain(|receiver| (receiver.qpn, receiver.slot) != (qpn, slot));
     }
 
-    /// Moves the request of a shared receive to the pair that its completion names, and gives the slot of that pair.
-    /// `None` if no such request is in flight, or the queue has no such pair.
+    /// Moves the request of a shared receive to the pair that its completion names, and returns the slot of that pair.
+    /// `None` if no such request is in flight, or if no such pair completes here.
     pub(super) fn move_to_pair(&mut self, wc: &sys::ibv_wc) -> Option<usize> {
         let id = WorkId::from_raw(wc.wr_id);
         let first = self.0.partition_point(|receiver| receiver.qpn < wc.qp_num);
         let of_this_number = self.0.iter_mut().skip(first).take_while(|receiver| receiver.qpn == wc.qp_num);
         let receiver = of_this_number.into_iter().find(|receiver| receiver.ledger.is_of(id))?;
-        // A full ledger has the request already: the program has forgotten what it got for it, and gets it again.
+        // A full ledger already has this request: the program forgot the `Retired` that it got, so this poll finds the
+        // completion again.
         if receiver.poster.free() != 0 {
             let entry = receiver.ledger.take(id)?;
             if let Err(entry) = receiver.poster.try_push(entry) {
-                // Cannot be, since there is room. The code of a drop would be one more thing that polls can reach.
+                // Unreachable, since the ledger has room. A drop would add its code to the polling path; a leak adds
+                // none.
                 mem::forget(entry);
             }
         }
         Some(receiver.slot)
     }
 
-    /// Whether the id is of a shared receive queue that was destroyed.
+    /// Whether the id belongs to a shared receive queue that was destroyed.
     pub(super) fn is_of_destroyed(&self, id: WorkId) -> bool {
         self.0.iter().any(|receiver| receiver.ledger.is_of(id) && receiver.ledger.has_ended())
     }
@@ -68,11 +70,11 @@ impl SharedReceivers {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    //! With a device that reports wrong completions.
+    //! Tests with a device that reports wrong completions.
     use super::*;
     use crate::domain::Numbers;
     use crate::inflight::ledger::{Origin, Retirer, ledger};
-    use crate::inflight::{Operation, SlabPoster, slab};
+    use crate::inflight::{Operation, Quiescent, SlabPoster, slab};
     use crate::sync::Arc;
 
     fn queues() -> [SlabPoster<Entry>; 2] {
@@ -90,6 +92,10 @@ mod tests {
         retirer
     }
 
+    fn take(retirer: &mut Retirer<Entry>) -> Option<Entry> {
+        retirer.take(&Quiescent::without_device())
+    }
+
     fn wc(id: WorkId, qp_num: u32) -> sys::ibv_wc {
         sys::ibv_wc { wr_id: id.raw(), qp_num, ..Default::default() }
     }
@@ -101,11 +107,11 @@ mod tests {
         let ids = [post(&mut queue), post(&mut queue)];
         assert_eq!(receivers.move_to_pair(&wc(ids[1], 7)), Some(0));
         assert_eq!(receivers.move_to_pair(&wc(ids[1], 7)), Some(0), "forgotten, not taken");
-        assert!(one.take().is_some() && !one.has_any() && !two.has_any());
+        assert!(take(&mut one).is_some() && !one.has_any() && !two.has_any());
         assert_eq!(receivers.move_to_pair(&wc(ids[1], 7)), None, "completed twice");
         assert_eq!(receivers.move_to_pair(&wc(ids[1], 3)), None);
         assert_eq!(receivers.move_to_pair(&wc(ids[0], 3)), Some(1));
-        assert!(two.take().is_some());
+        assert!(take(&mut two).is_some());
     }
 
     #[test]
@@ -121,7 +127,7 @@ mod tests {
         assert_eq!((queue.slab.in_flight(), other.slab.in_flight()), (1, 1));
         assert!(!retirer.has_any() && !of_other.has_any());
         assert_eq!(receivers.move_to_pair(&wc(id, 7)), Some(0));
-        assert!(retirer.take().is_some());
+        assert!(take(&mut retirer).is_some());
         drop(other.slab.take(others));
     }
 
@@ -138,7 +144,7 @@ mod tests {
         receivers.leave(7, 4);
         let id = post(&mut queue);
         assert_eq!(receivers.move_to_pair(&wc(id, 7)), Some(2));
-        assert!([&mut old, &mut new, &mut elsewhere].map(Retirer::take).iter().all(Option::is_some));
+        assert!([&mut old, &mut new, &mut elsewhere].map(take).iter().all(Option::is_some));
     }
 
     #[test]
@@ -147,7 +153,7 @@ mod tests {
         let retirer = join(&mut receivers, 7, 0, &queue);
         let id = post(&mut queue);
         assert!(!receivers.is_of_destroyed(id));
-        queue.slab.end();
+        queue.slab.end(&Quiescent::without_device());
         assert_eq!(queue.slab.take_all().count(), 1);
         assert_eq!((receivers.move_to_pair(&wc(id, 7)), receivers.is_of_destroyed(id)), (None, true));
         assert!(!retirer.has_any());

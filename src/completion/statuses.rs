@@ -1,4 +1,4 @@
-//! The statuses of the queue pairs of a completion queue, where failures are noted.
+//! The statuses of the queue pairs of a completion queue, where failures are recorded.
 
 use crate::inflight::{PairStatus, QueueKind, Status, WorkId};
 use std::sync::Arc;
@@ -7,8 +7,8 @@ use std::sync::Arc;
 #[derive(Default)]
 pub(super) struct Statuses {
     by_slot: Vec<Option<Arc<PairStatus>>>,
-    /// A request whose failure was noted before the request was given out, and the first failure of its pair. One is
-    /// enough: the poller gives this request out before it looks at the next completion.
+    /// A request whose failure was recorded before the request was given out, and the first failure of its pair. One
+    /// entry is enough: the poller gives out this request before it takes the next completion.
     early: Option<(WorkId, Option<Status>)>,
 }
 
@@ -19,8 +19,8 @@ impl Statuses {
         self.by_slot.get(id.key().slot())?.as_deref()
     }
 
-    /// Notes that a request has failed, and gives the first failure of its pair from before. `side` is the kind of the
-    /// work queue; a shared receive counts for the receives of its pair.
+    /// Records that a request has failed, and returns the failure that the pair had before, if any. `side` is the kind
+    /// of the work queue; a shared receive counts as a receive of its pair.
     #[cold]
     pub(super) fn note(&self, id: WorkId, side: QueueKind, failed: Status) -> Option<Status> {
         match self.early {
@@ -29,7 +29,7 @@ impl Statuses {
         }
     }
 
-    /// As [`note`](Self::note), before the request is given out.
+    /// As [`note`](Self::note), for a request that is given out later.
     #[cold]
     pub(super) fn note_early(&mut self, id: WorkId, failed: Status) {
         self.early = Some((id, self.note(id, id.key().kind(), failed)));

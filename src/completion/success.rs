@@ -9,6 +9,9 @@ use crate::types::Qpn;
 use std::{fmt, marker::PhantomData};
 
 /// A request that succeeded. Dropping it drops the buffer.
+///
+/// It is read by methods, because it is decoded only when it is asked. A [`Failure`](super::Failure) has fields, as
+/// other errors have, so that a pattern takes it apart.
 pub struct Success<B> {
     ended: Ended,
     entry: Entry,
@@ -21,7 +24,7 @@ impl<B> Success<B> {
         Self { ended, entry, brand: PhantomData }
     }
 
-    /// The id that posting gave.
+    /// The id that the post returned.
     #[inline]
     pub fn id(&self) -> WorkId {
         self.ended.id
@@ -41,10 +44,10 @@ impl<B> Success<B> {
 
     /// What the request did, with its memory.
     #[inline]
-    pub fn work(self) -> Work<B> {
+    pub fn into_work(self) -> Work<B> {
         match self.operation() {
             Operation::Receive => self.into_receive(),
-            operation => Work::of(operation, self.entry.into_memory()),
+            operation => Work::of(operation, self.entry.into_memory(), self.ended.device_status()),
         }
     }
 
@@ -76,7 +79,7 @@ impl<B> Success<B> {
                 immediate: ended.immediate(),
                 invalidated: ended.invalidated(),
             }),
-            // Cannot be: a receive has one of these two.
+            // Unreachable: a receive has one of the two kinds of memory above.
             memory => Work::Sent(memory),
         }
     }
@@ -97,8 +100,8 @@ impl<B> Success<B> {
     ///
     /// # Errors
     ///
-    /// This again, with its memory, if the request was anything else: a send or another request of this side, a
-    /// datagram, a receive into a list, or a receive that a write with immediate took.
+    /// This value again, with its memory, if the request was anything else: a request of this side, a datagram, a
+    /// receive into a list, or a receive that a write with immediate took.
     ///
     /// # Examples
     ///
@@ -129,13 +132,6 @@ impl<B> Success<B> {
             Ok(buffer) => Ok(buffer),
             Err(entry) => Err(Self { ended, entry, brand }),
         }
-    }
-
-    /// The buffer of a message that was received over a connection; `None` for anything else, whose memory is dropped.
-    /// [`into_received`](Self::into_received) keeps that memory.
-    #[inline]
-    pub fn received(self) -> Option<Buffer<B>> {
-        self.into_received().ok()
     }
 }
 

@@ -1,9 +1,9 @@
 //! Waiting for a completion without ever sleeping through one.
 //!
-//! An armed queue raises one event, for the first completion *after* it was armed. A completion that was there already
-//! raises none. So the order is: look, take old events, arm, look again, sleep, and begin anew. Everything in this
-//! library that waits goes through [`arm`] and [`wait`] here. They know nothing of devices, so that models can try
-//! every order in which a device may complete, and tests can complete a request at each step.
+//! An armed queue raises one event, for the first completion *after* it was armed. A completion from before raises
+//! none. So the order is: poll, take old events, arm, poll again, sleep, and start over. Everything in this library
+//! that waits goes through [`arm`] and [`wait`] here. They know nothing of devices, so that models can try every order
+//! in which a device may complete, and tests can complete a request at each step.
 
 use super::completion::Completion;
 use super::poll_state::PollError;
@@ -23,12 +23,12 @@ pub enum WakeFor {
     ///
     /// For a side that must act on few of many messages. Other completions may wake the sleeper too, if the queue is
     /// still armed for any completion from an earlier wait. Linux soft-RoCE does not wake for failures, so choose a
-    /// time limit.
+    /// short timeout there.
     #[doc(alias = "IBV_SEND_SOLICITED")]
     Solicited,
 }
 
-/// How to wait: for [`Poller::wait_with`].
+/// How to wait: for [`Poller::wait_for`]. A [`Duration`] alone is [`Wait::new`] of it.
 ///
 /// # Examples
 ///
@@ -48,7 +48,7 @@ pub struct Wait {
     pub timeout: Duration,
     /// For how long to poll before going to sleep. 0 by default.
     pub spin: Duration,
-    /// Which completions end the sleep. The wait then gives the next completion, solicited or not.
+    /// Which completions end the sleep. The wait then returns the next completion, solicited or not.
     pub wake_for: WakeFor,
 }
 
@@ -59,6 +59,12 @@ impl Wait {
     }
 }
 
+impl From<Duration> for Wait {
+    fn from(timeout: Duration) -> Self {
+        Self::new(timeout)
+    }
+}
+
 /// Why a wait gave no completion.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -66,7 +72,7 @@ pub enum WaitError {
     /// No completion came in time.
     #[error(
         "no completion within {0:?} (is anything in flight? A send waits for a receive of the peer, by default for ever; \
-         an unsignalled request completes with a later one)"
+         an unsignalled request completes with a later one; see docs/failures.md#timed-out)"
     )]
     TimedOut(Duration),
     /// See [`PollError`].
@@ -78,8 +84,8 @@ pub enum WaitError {
     /// Waiting for the channel failed.
     #[error("cannot wait for the completion channel")]
     Io(#[from] io::Error),
-    /// A poller is of another channel, so this channel would not get the events of its completions.
-    #[error("poller {index} is of another completion channel: make its queue from this one")]
+    /// A poller belongs to another channel, so its events do not come to this channel.
+    #[error("poller {index} belongs to another completion channel: create its queue from this one")]
     OtherChannel {
         /// The index of the poller.
         index: usize,
@@ -90,8 +96,8 @@ pub enum WaitError {
 #[must_use = "it may hold a completion, for which no event comes"]
 #[derive(Debug)]
 pub enum Armed<B> {
-    /// There is a completion already. It may have come before the queue was armed, and then it raises no event. So do
-    /// not wait: poll, or arm again.
+    /// There is a completion already. If it came before the queue was armed, it raises no event. So do not wait: poll,
+    /// or arm again.
     Ready(Completion<B>),
     /// The queue is armed, and was empty after that: the next completion makes the [`Readiness`] readable.
     Empty,
@@ -100,7 +106,7 @@ pub enum Armed<B> {
 /// A source of completions, or of something like them, to wait for.
 pub(super) trait Source {
     type Item;
-    /// The next item, if there is one now.
+    /// Polls: the next item, if there is one now.
     fn look(&mut self) -> Result<Option<Self::Item>, PollError>;
     /// Asks for an event.
     fn arm(&mut self) -> Result<(), VerbError>;
@@ -110,20 +116,20 @@ pub(super) trait Source {
     fn take_events(&mut self) -> Result<bool, WaitError>;
 }
 
-/// Arms the source. `None`: it has no item, and the next one raises an event.
+/// Arms the source, and returns an item if there is one already. After `None`, the next item raises an event.
 pub(super) fn arm<S: Source>(source: &mut S) -> Result<Option<S::Item>, WaitError> {
     if let Some(item) = source.look()? {
         return Ok(Some(item));
     }
-    // The events of earlier armings. They are taken here, so that they do not pile up; and before the last look, which
-    // finds the completions that raised them.
+    // Takes the events of earlier armings, so that they do not pile up. This comes before the last poll, which finds
+    // the completions that raised those events.
     source.take_events()?;
     source.arm()?;
-    // A completion from before the arming raises no event.
+    // A completion that came before the arming raises no event, so only a poll finds it.
     Ok(source.look()?)
 }
 
-/// The first item that is there or comes within `timeout`.
+/// The first item that is there, or that comes within `timeout`.
 pub(super) fn wait<S: Source>(source: &mut S, spin: Duration, timeout: Duration) -> Result<Option<S::Item>, WaitError> {
     let start = Instant::now();
     let deadline = start.checked_add(timeout);
@@ -146,7 +152,7 @@ pub(super) fn wait<S: Source>(source: &mut S, spin: Duration, timeout: Duration)
     }
 }
 
-/// A poller that waits.
+/// A poller as a [`Source`] to wait for.
 struct Waiting<'p, B> {
     poller: &'p mut Poller<B>,
     wake_for: WakeFor,
@@ -169,7 +175,7 @@ impl<B> Source for Waiting<'_, B> {
             let PollerParts { state, queue } = &*self.poller.parts;
             let left = deadline.map_or(left, |deadline| deadline.saturating_duration_since(Instant::now()));
             let nap = self.poller.next_timer().map_or(left, |next| next.min(left));
-            until_readable([queue.channel.fd(), queue.waker.fd()], nap)?;
+            until_readable([queue.channel.fd()?, queue.waker.fd()], nap)?;
             let is_over = left.is_zero() || self.wake_for == WakeFor::Any || state.has_departing();
             if is_over
                 || until_readable([queue.waker.fd()], Duration::ZERO)?
@@ -177,9 +183,9 @@ impl<B> Source for Waiting<'_, B> {
             {
                 return Ok(());
             }
-            // No event has come: a signal, or a timer of a soft device, has ended the sleep. Looking now would find
-            // completions that are not solicited. So the thread sleeps again, until a solicited one raises an event.
-            // Before that it arms the queue once more, because a verb lets a soft device run its timers.
+            // No event came: a signal, or a timer of a soft device, ended the sleep. A poll now would also find
+            // completions that are not solicited. So the thread sleeps again, until a solicited completion raises an
+            // event. It arms the queue once more first, because a soft device runs its timers only in calls of a verb.
             self.poller.request_event(self.wake_for)?;
         }
     }
@@ -194,9 +200,10 @@ impl<B> Source for Waiting<'_, B> {
 /// | method | use it |
 /// |---|---|
 /// | [`poll`](Self::poll) | to look without waiting, and to spin |
+/// | [`poll_each`](Self::poll_each) | as `poll`, for all completions that are there |
+/// | [`poll_retired`](Self::poll_retired) | as `poll_each`, where most requests are unsignalled |
 /// | [`wait`](Self::wait) | where a completion must come: none in time is an error |
-/// | [`wait_for`](Self::wait_for) | in a loop that does something else from time to time: none in time is `None` |
-/// | [`wait_with`](Self::wait_with) | as `wait_for`, with spinning or for solicited completions |
+/// | [`wait_for`](Self::wait_for) | in a loop that does something else from time to time: none in time is `None`; also to spin first, or to sleep until a solicited completion |
 /// | [`arm`](Self::arm) | in an event loop of the program's own, with [`readiness`](Self::readiness) |
 /// | [`CompletionChannel::wait_any`](super::CompletionChannel::wait_any) | for several pollers at once |
 impl<B> Poller<B> {
@@ -209,14 +216,15 @@ impl<B> Poller<B> {
     ///
     /// [`WaitError::TimedOut`] if no completion came in time; the other variants if the poll or the wait failed.
     pub fn wait(&mut self, timeout: Duration) -> Result<Completion<B>, WaitError> {
-        self.wait_for(timeout)?.ok_or(WaitError::TimedOut(timeout))
+        self.wait_as(Wait::new(timeout))?.ok_or(WaitError::TimedOut(timeout))
     }
 
-    /// As [`wait`](Self::wait), but gives `None` if no completion came in time.
+    /// As [`wait`](Self::wait), but gives `None` if no completion came in time. Takes a [`Duration`], or a [`Wait`] to
+    /// spin before the sleep or to sleep until a solicited completion.
     ///
     /// # Errors
     ///
-    /// [`WaitError`], but for `TimedOut`.
+    /// [`WaitError`], but never `TimedOut`.
     ///
     /// # Examples
     ///
@@ -233,30 +241,26 @@ impl<B> Poller<B> {
     /// }
     /// # Ok(()) }
     /// ```
-    pub fn wait_for(&mut self, timeout: Duration) -> Result<Option<Completion<B>>, WaitError> {
-        self.wait_with(&Wait::new(timeout))
+    #[doc(alias = "ibv_req_notify_cq")]
+    pub fn wait_for(&mut self, how: impl Into<Wait>) -> Result<Option<Completion<B>>, WaitError> {
+        self.wait_as(how.into())
     }
 
-    /// As [`wait_for`](Self::wait_for), with options: spin before the sleep, or sleep until a solicited completion.
-    ///
-    /// # Errors
-    ///
-    /// As [`wait_for`](Self::wait_for).
-    #[doc(alias = "ibv_req_notify_cq")]
-    pub fn wait_with(&mut self, how: &Wait) -> Result<Option<Completion<B>>, WaitError> {
-        let &Wait { timeout, spin, wake_for } = how;
+    /// Is not generic over how to wait, so that it is compiled once for a brand.
+    fn wait_as(&mut self, Wait { timeout, spin, wake_for }: Wait) -> Result<Option<Completion<B>>, WaitError> {
         wait(&mut Waiting { poller: self, wake_for }, spin, timeout)
     }
 
     /// Arms the queue for an event loop of the program's own, which then waits until the [`Readiness`] is readable.
     ///
-    /// Looks, takes the events that are there, arms (`ibv_req_notify_cq(3)`) and looks again. Each arming wakes once.
-    /// So the loop is: arm and handle completions until [`Armed::Empty`], wait until readable, begin again. No
-    /// completion is missed if the program waits only after `Empty`. A future that waits may be dropped at any time.
+    /// Polls, takes the events that are there, arms (`ibv_req_notify_cq(3)`) and polls again. Each arming wakes once.
+    /// So the loop is: arm and handle completions until [`Armed::Empty`], wait until readable, start over. No
+    /// completion is missed if the program waits only after `Empty`. A future that waits in this way may be dropped at
+    /// any time.
     ///
     /// # Errors
     ///
-    /// [`WaitError`], but for `TimedOut`.
+    /// [`WaitError`], but never `TimedOut`.
     ///
     /// # Examples
     ///
@@ -309,11 +313,12 @@ impl<B> Poller<B> {
     ///
     /// # Errors
     ///
-    /// The channel could not be read: `EIO` where the device is gone.
+    /// The channel could not be read: `EIO` if the device is gone.
     #[doc(alias = "ibv_get_cq_event")]
     #[doc(alias = "ibv_ack_cq_events")]
     pub fn take_events(&mut self) -> Result<bool, WaitError> {
-        // First, so that a wake-up from now on makes the descriptor readable again.
+        // The waker is cleared before the events are taken, so that a later wake-up makes the descriptor readable
+        // again.
         let queue = self.queue();
         queue.waker.clear();
         Ok(queue.channel.take_events(Some(queue.id))? > 0)
@@ -329,11 +334,11 @@ impl<B> Poller<B> {
     ///
     /// No more descriptors (`EMFILE`, `ENFILE`).
     pub fn readiness(&self) -> Result<Readiness, VerbError> {
-        Readiness::over(&[self.queue().channel.fd(), self.queue().waker.fd()])
+        Readiness::over(&[self.queue().channel.fd()?, self.queue().waker.fd()])
     }
 
-    /// How long an event loop may wait before it must arm again, although nothing is readable; `None` is for ever. Ask
-    /// after each [`Armed::Empty`].
+    /// How long an event loop may wait before it must arm again, although nothing is readable; `None` is for ever. The
+    /// loop asks after each [`Armed::Empty`].
     ///
     /// There is a limit while dropped queue pairs wait to be destroyed, on devices that flush without an event, and on
     /// an automatic soft device, which runs its timers in calls of the program.

@@ -2,7 +2,10 @@
 
 use crate::domain::DomainId;
 use crate::inflight::{HEADER_BYTES, Operation, PostedMemory};
-use crate::memory::{BoundWindow, Buffer, BufferList, Revoked, SharedBuffer, Type1, Type2, UnsettledWindow, Window};
+use crate::memory::{
+    BoundWindow, Buffer, BufferList, Revoked, Settled, SharedBuffer, Succeeded, Type1, Type2, UnsettledWindow, Window,
+};
+use crate::sys::ibv_wc_status;
 use crate::types::{Gid, Qpn, Rkey};
 use std::fmt;
 
@@ -51,9 +54,9 @@ pub struct Received<B> {
     #[doc(alias = "imm_data")]
     #[doc(alias = "IBV_WC_WITH_IMM")]
     pub immediate: Option<u32>,
-    /// The key of the memory window that the message has invalidated: compare
-    /// [`BoundWindow::rkey`](crate::window::BoundWindow::rkey). The handle of the window does not know;
-    /// [`dealloc`](crate::window::BoundWindow::dealloc) it.
+    /// The key of the memory window that the message has invalidated: compare it with
+    /// [`BoundWindow::rkey`](crate::window::BoundWindow::rkey). The handle of the window does not notice; call
+    /// [`dealloc`](crate::window::BoundWindow::dealloc) on it.
     #[doc(alias = "invalidated_rkey")]
     #[doc(alias = "IBV_WC_WITH_INV")]
     pub invalidated: Option<Rkey>,
@@ -64,7 +67,8 @@ pub struct Received<B> {
 pub struct Scattered<B> {
     /// The list. The filled parts of its buffers, in order, are the message. A datagram starts with 40 bytes of header.
     pub list: BufferList<B>,
-    /// If a write with immediate took the receive: how many bytes the peer wrote to its target. The list is empty then.
+    /// If a write with immediate took the receive: how many bytes the peer wrote to its target. The filled parts are
+    /// then empty.
     pub written_bytes: Option<u32>,
     /// The immediate of the message, in host byte order.
     pub immediate: Option<u32>,
@@ -178,8 +182,9 @@ pub struct WrittenWithImmediate<B> {
 }
 
 impl<B> Work<B> {
+    /// The work of a request of this side that has succeeded; `status` says so.
     #[inline(always)]
-    pub(super) fn of(operation: Operation, memory: PostedMemory<B>) -> Self {
+    pub(super) fn of(operation: Operation, memory: PostedMemory<B>, status: ibv_wc_status) -> Self {
         match (operation, memory) {
             (Operation::Read, PostedMemory::Unique(buffer)) => Self::Read(buffer),
             (Operation::CompareAndSwap | Operation::FetchAndAdd, PostedMemory::Unique(buffer)) => {
@@ -187,7 +192,7 @@ impl<B> Work<B> {
                 Self::Atomic { original, buffer }
             }
             (Operation::Read, PostedMemory::List(list)) => Self::ReadScattered(list),
-            (operation, PostedMemory::Window(window)) => Self::of_window(operation, window),
+            (_, PostedMemory::Window(window)) => Self::of_window(window, status),
             (Operation::Write | Operation::AtomicWrite, memory) => Self::Written(memory),
             (_, memory) => Self::Sent(memory),
         }
@@ -196,21 +201,16 @@ impl<B> Work<B> {
     /// A request about a memory window, which succeeded.
     #[cold]
     #[inline(never)]
-    fn of_window(operation: Operation, window: UnsettledWindow<B>) -> Self {
-        let mut inner = window.into_inner();
-        let is_type_1 = inner.is_type_1();
-        if operation == Operation::Bind {
-            return if is_type_1 {
-                Self::BoundType1(BoundWindow::of(inner))
-            } else {
-                Self::Bound(BoundWindow::of(inner))
-            };
-        }
-        match inner.take_memory() {
-            Some(memory) if is_type_1 => Self::RevokedType1(Revoked { window: Window::of(inner), memory }),
-            Some(memory) => Self::Revoked(Revoked { window: Window::of(inner), memory }),
-            // Cannot be: a bound window has memory.
-            None => Self::Sent(PostedMemory::Inline),
+    fn of_window(window: UnsettledWindow<B>, status: ibv_wc_status) -> Self {
+        // Cannot fail: only a success has work.
+        let Some(proof) = Succeeded::of(status) else { return Self::Sent(PostedMemory::Window(window)) };
+        match window.settle(proof) {
+            Settled::Bound(inner) if inner.is_type_1() => Self::BoundType1(BoundWindow::of(inner)),
+            Settled::Bound(inner) => Self::Bound(BoundWindow::of(inner)),
+            Settled::Revoked(inner, memory) if inner.is_type_1() => {
+                Self::RevokedType1(Revoked { window: Window::of(inner), memory })
+            }
+            Settled::Revoked(inner, memory) => Self::Revoked(Revoked { window: Window::of(inner), memory }),
         }
     }
 

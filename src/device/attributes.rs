@@ -8,7 +8,7 @@ use std::fmt;
 #[doc(alias = "ibv_device_attr")]
 pub struct DeviceAttributes(pub(super) sys::ibv_device_attr);
 
-/// A limit that C declares as an `int`; it is never negative.
+/// A limit that C declares as an `int`. Devices never report a negative one.
 fn limit(value: i32) -> u32 {
     value.try_into().unwrap_or(0)
 }
@@ -54,7 +54,7 @@ impl DeviceAttributes {
         limit(self.0.max_sge)
     }
 
-    /// Shared receive queues; 0 where the device has none.
+    /// Shared receive queues; 0 if the device has none.
     #[doc(alias = "max_srq")]
     pub fn max_shared_receive_queues(&self) -> u32 {
         limit(self.0.max_srq)
@@ -90,7 +90,7 @@ impl DeviceAttributes {
         limit(self.0.max_mcast_qp_attach)
     }
 
-    /// Memory windows; 0 where the device has none.
+    /// Memory windows; 0 if the device has none.
     #[doc(alias = "max_mw")]
     pub fn max_windows(&self) -> u32 {
         limit(self.0.max_mw)
@@ -108,7 +108,8 @@ impl DeviceAttributes {
         limit(self.0.max_pd)
     }
 
-    /// How long the device may take to acknowledge, as an exponent like [`AckTimeout`](crate::number::AckTimeout)'s.
+    /// The longest time that the device takes to acknowledge, as an exponent like that of
+    /// [`AckTimeout`](crate::number::AckTimeout).
     #[doc(alias = "local_ca_ack_delay")]
     pub fn acknowledgement_delay(&self) -> u8 {
         self.0.local_ca_ack_delay
@@ -150,7 +151,7 @@ impl DeviceAttributes {
         self.0.atomic_cap != sys::ibv_atomic_cap::IBV_ATOMIC_NONE
     }
 
-    /// Whether its atomics are also atomic with those of the processor and of other devices.
+    /// Whether the device's atomics are also atomic with those of the processor and of other devices.
     #[doc(alias = "IBV_ATOMIC_GLOB")]
     pub fn atomics_reach_the_processor(&self) -> bool {
         self.0.atomic_cap == sys::ibv_atomic_cap::IBV_ATOMIC_GLOB

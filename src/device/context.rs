@@ -6,11 +6,12 @@ use crate::provider::reviewed::Promises;
 use crate::provider::{self, Opened};
 use crate::types::{Pkey, PortNumber};
 use crate::verb_error::VerbError;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
-use std::{env, fmt};
+use std::{env, fmt, fs};
 
-/// Environment variables with which libibverbs or a provider reports failed destroys as success, or leaves out locks.
-/// With either, a destroy would not prove that the device is done.
+/// Environment variables that make libibverbs or a provider report a failed destroy as a success, or skip its locks.
+/// With any of them set, a successful destroy would not prove that the device is done.
 const FORBIDDEN_ENVIRONMENT: [&str; 5] = [
     "RDMAV_ALLOW_DISASSOC_DESTROY",
     "MLX4_DEVICE_FATAL_CLEANUP",
@@ -19,8 +20,8 @@ const FORBIDDEN_ENVIRONMENT: [&str; 5] = [
     "MLX5_CQE_SIZE",
 ];
 
-/// The forbidden variable that is set now or was set at an earlier call: libibverbs reads its environment only once, at
-/// its first use.
+/// The forbidden variable that is set now, or was set at an earlier call. The earlier call counts because libibverbs
+/// reads its environment only once, at its first use.
 pub(super) fn forbidden_variable() -> Option<&'static str> {
     static SEEN: OnceLock<&str> = OnceLock::new();
     if let Some(variable) = FORBIDDEN_ENVIRONMENT.into_iter().find(|name| env::var_os(name).is_some()) {
@@ -43,14 +44,19 @@ pub enum OpenError {
     },
     /// [`Context::open_default`] found no RDMA device of this machine that it can use. It never takes a simulated
     /// device instead: ask for one by [`Context::open`] with `soft0`, or by `INTERLOCK_DEVICE=soft0`.
-    #[error("this machine has no usable RDMA device ({}); {}", reasons(unusable), what_to_check())]
+    #[error(
+        "this machine has no usable RDMA device ({}); {} (see docs/failures.md#no-hardware)",
+        reasons(unusable),
+        what_to_check()
+    )]
     NoHardware {
         /// The devices that there are, each with the reason why it cannot be used.
         unusable: Vec<String>,
     },
-    /// An environment variable is set with which failed destroys look like success, or locks are left out.
+    /// An environment variable is set that makes failed destroys look like successes, or switches locks off.
     #[error(
-        "the environment variable {variable} makes a provider hide failures, leave out locks or misplace data: unset it"
+        "the environment variable {variable} makes a provider hide failures, leave out locks or misplace data: unset it \
+         (see docs/failures.md#forbidden-environment)"
     )]
     ForbiddenEnvironment {
         /// Its name.
@@ -77,7 +83,7 @@ fn reasons(unusable: &[String]) -> String {
     if unusable.is_empty() { "none is listed".to_owned() } else { unusable.join("; ") }
 }
 
-/// The part of a message that says what to do where there is no hardware.
+/// The part of a message that says what to check on a machine without a usable device.
 fn what_to_check() -> &'static str {
     if !cfg!(feature = "rdma-core") {
         "this program was built without the feature `rdma-core`: it has the simulated device soft0 only, \
@@ -93,7 +99,7 @@ fn what_to_check() -> &'static str {
     }
 }
 
-/// libibverbs answers `ENOENT` also if the node exists but this user may not open it.
+/// libibverbs answers `ENOENT` not only if the device node is missing, but also if this user may not open it.
 fn may_not(source: &VerbError) -> &'static str {
     match source.errno() {
         libc::EACCES | libc::EPERM | libc::ENOENT => {
@@ -138,15 +144,15 @@ impl Context {
         Err(OpenError::NoSuchDevice { name: name.to_owned(), available })
     }
 
-    /// Opens the device that the environment variable `INTERLOCK_DEVICE` names. If it is not set, opens the first RDMA
-    /// device of this machine that can be opened and has an active port.
+    /// Opens the device that the environment variable `INTERLOCK_DEVICE` names. If the variable is not set, opens the
+    /// first RDMA device of this machine that can be opened and has an active port.
     ///
-    /// It never opens a simulated device unless the variable names one: `INTERLOCK_DEVICE=soft0`. A program that wants
-    /// to go on with a simulation when there is no hardware asks for it, with [`open("soft0")`](Self::open).
+    /// It never opens a simulated device unless the variable names one: `INTERLOCK_DEVICE=soft0`. A program that can
+    /// run on a simulation when there is no hardware calls [`open("soft0")`](Self::open).
     ///
     /// # Errors
     ///
-    /// [`OpenError::NoHardware`] says what to check. With the variable, as [`open`](Self::open).
+    /// [`OpenError::NoHardware`] says what to check. If the variable is set, as [`open`](Self::open).
     pub fn open_default() -> Result<Self, OpenError> {
         if let Some(name) = env::var_os("INTERLOCK_DEVICE").filter(|name| !name.is_empty()) {
             return Self::open(&name.to_string_lossy());
@@ -233,15 +239,6 @@ impl Context {
         *self.0.promises()
     }
 
-    /// Whether the end of a [memory window](crate::window::Window) gives its memory back, as on the soft device and
-    /// mlx5. On other devices windows are bound over whole regions only, and the end of the region gives the memory
-    /// back.
-    ///
-    /// `ibv_query_device(3)`, the first time. `false` if that fails.
-    pub fn windows_are_barriers(&self) -> bool {
-        self.0.promises().windows.are_barriers()
-    }
-
     /// One port, with the GID that RoCE traffic usually wants already chosen (see [`Port`]).
     ///
     /// # Errors
@@ -275,7 +272,31 @@ impl Context {
         ports.into_iter().find(Port::is_active).ok_or(NoActivePort::Inactive { states })
     }
 
-    /// Whether this is a soft device rather than one of the machine.
+    /// Whether it speaks iWARP, RDMA over TCP. Such a device connects through rdma_cm only.
+    #[doc(alias = "transport_type")]
+    pub fn is_iwarp(&self) -> bool {
+        self.0.is_iwarp()
+    }
+
+    /// The address of its card on the PCI bus, such as `0000:3b:00.0`; `None` for a device that is no card.
+    pub fn pci_address(&self) -> Option<String> {
+        let card = fs::canonicalize(self.sysfs("device")?).ok()?;
+        let address = card.file_name()?.to_str()?.to_owned();
+        (address.matches(':').count() == 2).then_some(address)
+    }
+
+    /// The NUMA node that its card is attached to: threads and memory of that node reach it soonest. `None` if the
+    /// system does not say.
+    pub fn numa_node(&self) -> Option<u32> {
+        fs::read_to_string(self.sysfs("device/numa_node")?).ok()?.trim().parse().ok()
+    }
+
+    /// A file of the device in sysfs.
+    fn sysfs(&self, file: &str) -> Option<PathBuf> {
+        (!self.is_soft()).then(|| Path::new("/sys/class/infiniband").join(self.name()).join(file))
+    }
+
+    /// Whether this is a soft device of the process, not a device of the machine.
     pub fn is_soft(&self) -> bool {
         self.0.soft
     }
@@ -289,7 +310,7 @@ fn refused(name: &str, source: VerbError) -> OpenError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NoActivePort {
-    /// None is active.
+    /// No port is active.
     #[error("no port is active: {}", list(states))]
     Inactive {
         /// The ports and their states.

@@ -1,4 +1,4 @@
-//! Asynchronous events: what happens to a device and its objects without a completion.
+//! Asynchronous events, which report what happens to a device and its objects without a completion.
 
 use super::inner::ContextInner;
 use super::objects::Object;
@@ -9,6 +9,7 @@ use crate::sys::ibv_event_type as Kind;
 use crate::types::{PortNumber, Qpn};
 use crate::verb_error::VerbError;
 use std::collections::HashMap;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -16,8 +17,8 @@ use std::{fmt, io};
 
 /// Something that happened to a device or to one of its objects. The text of an event says what to do.
 ///
-/// `ibv_get_async_event(3)`. Events are copied and acknowledged at once, so no destroy waits for the program to be done
-/// with one. Events about objects that are gone are dropped.
+/// `ibv_get_async_event(3)`. The library copies and acknowledges each event at once, so a destroy never waits until the
+/// program has handled an event. Events about objects that are gone are dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 #[doc(alias = "ibv_async_event")]
@@ -26,8 +27,8 @@ pub enum AsyncEvent {
     /// About a queue pair, by its number on this device. The number may be used for another pair after this one is
     /// gone.
     OfQueuePair(Qpn, QueuePairEvent),
-    /// A completion queue failed: it overran, or the device cannot write to it. Its poller reports that too, and its
-    /// queue pairs are in Error or will be.
+    /// A completion queue failed: it overran, or the device cannot write to it. Its poller reports the failure too, and
+    /// its queue pairs are in Error or will be.
     #[doc(alias = "IBV_EVENT_CQ_ERR")]
     CompletionQueueError(CompletionQueueId),
     /// About a shared receive queue.
@@ -35,7 +36,7 @@ pub enum AsyncEvent {
     /// About a port.
     OfPort(PortNumber, PortEvent),
     /// The device has failed or was removed. No object of it recovers: drop everything that was made from this context,
-    /// and open the device again once it is back. After the remaining events, [`AsyncEvents`] answers
+    /// and open the device again when it is back. After the remaining events, [`AsyncEvents`] answers
     /// [`EventsError::DeviceGone`].
     #[doc(alias = "IBV_EVENT_DEVICE_FATAL")]
     DeviceFatal,
@@ -50,7 +51,7 @@ pub enum AsyncEvent {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum QueuePairEvent {
-    /// It failed in a way that no completion can report, and is in Error.
+    /// The pair failed in a way that no completion can report, and is in Error.
     #[doc(alias = "IBV_EVENT_QP_FATAL")]
     Fatal,
     /// The peer sent an invalid request (opcode, alignment, order, length); the pair is in Error.
@@ -59,15 +60,15 @@ pub enum QueuePairEvent {
     /// The peer named memory that it may not use (key, range, rights, domain); the pair is in Error.
     #[doc(alias = "IBV_EVENT_QP_ACCESS_ERR")]
     AccessError,
-    /// A first message came while the pair was in Ready To Receive: the peer is connected, so go to Ready To Send.
+    /// The first message arrived while the pair was in Ready To Receive. So the peer is connected: go to Ready To Send.
     #[doc(alias = "IBV_EVENT_COMM_EST")]
     ConnectionEstablished,
     /// The send queue is drained: all sends from before [`SendQueueDrain`](crate::state::SendQueueDrain) have
     /// completed.
     #[doc(alias = "IBV_EVENT_SQ_DRAINED")]
     SendQueueDrained,
-    /// The pair is in Error, and takes no more receives from its shared receive queue: it can be destroyed once its
-    /// completions are polled.
+    /// The pair is in Error, and takes no more receives from its shared receive queue: destroy it once its completions
+    /// are polled.
     #[doc(alias = "IBV_EVENT_QP_LAST_WQE_REACHED")]
     LastRequestReached,
     /// The connection has moved to its alternate path.
@@ -85,7 +86,7 @@ pub enum SharedReceiveQueueEvent {
     /// Fewer receives are left than the limit that was set. The event comes once each time that the limit is set.
     #[doc(alias = "IBV_EVENT_SRQ_LIMIT_REACHED")]
     LimitReached,
-    /// It failed. Its queue pairs get no more receives.
+    /// The queue failed. Its queue pairs get no more receives.
     #[doc(alias = "IBV_EVENT_SRQ_ERR")]
     Failed,
 }
@@ -100,7 +101,7 @@ pub enum PortEvent {
     /// The link is down. Queue pairs stay as they are, and retry.
     #[doc(alias = "IBV_EVENT_PORT_ERR")]
     Down,
-    /// The subnet manager gave it another LID.
+    /// The subnet manager gave the port another LID.
     #[doc(alias = "IBV_EVENT_LID_CHANGE")]
     LidChanged,
     /// The table of partition keys changed.
@@ -109,7 +110,7 @@ pub enum PortEvent {
     /// There is another subnet manager.
     #[doc(alias = "IBV_EVENT_SM_CHANGE")]
     SubnetManagerChanged,
-    /// The subnet manager wants multicast groups joined and services registered again.
+    /// The subnet manager asks that multicast groups be joined again and services registered again.
     #[doc(alias = "IBV_EVENT_CLIENT_REREGISTER")]
     ReregisterRequested,
     /// The GID table changed: an address came, went, or moved to another row.
@@ -123,7 +124,7 @@ pub enum PortEvent {
 ///
 /// # Rules
 ///
-/// Kept by the compiler; programs that break it are in `ui-tests/device`.
+/// The compiler enforces this rule; programs that break it are in `ui-tests/device`.
 ///
 /// - E1: the events of a device are taken by one at a time.
 pub struct AsyncEvents {
@@ -148,8 +149,8 @@ pub enum EventsError {
 }
 
 impl Context {
-    /// The asynchronous events of this open device; `None` while there is another handle of them, also if it came from
-    /// a clone of this context.
+    /// The asynchronous events of this open device. `None` while another handle exists, even if that handle came from a
+    /// clone of this context.
     ///
     /// # Examples
     ///
@@ -179,7 +180,8 @@ impl AsyncEvents {
     ///
     /// # Errors
     ///
-    /// [`EventsError::DeviceGone`], after [`AsyncEvent::DeviceFatal`] and all other events; from then on always.
+    /// [`EventsError::DeviceGone`], after [`AsyncEvent::DeviceFatal`] and all other events; every later call fails in
+    /// the same way.
     #[doc(alias = "ibv_ack_async_event")]
     pub fn poll(&mut self) -> Result<Option<AsyncEvent>, EventsError> {
         let fatal = &self.context.event_state.fatal;
@@ -189,7 +191,7 @@ impl AsyncEvents {
                 Ok(Taken::OfNobody) => continue,
                 Ok(Taken::Nothing) if fatal.load(Ordering::Relaxed) => return Err(EventsError::DeviceGone),
                 Ok(Taken::Nothing) => return Ok(None),
-                // The kernel's answer when the device was removed.
+                // The kernel answers `EIO` when the device was removed.
                 Err(error) if error.errno() == libc::EIO => {
                     if fatal.load(Ordering::Relaxed) {
                         return Err(EventsError::DeviceGone);
@@ -225,9 +227,9 @@ impl AsyncEvents {
         }
     }
 
-    /// For an event loop of the program's own: readable while events wait.
+    /// A descriptor for an event loop of the program's own: readable while events wait.
     ///
-    /// Take all with [`poll`](Self::poll) until it gives `None`, then wait until it is readable.
+    /// Call [`poll`](Self::poll) until it returns `None`, then wait until the descriptor is readable.
     ///
     /// # Errors
     ///
@@ -236,13 +238,13 @@ impl AsyncEvents {
         Readiness::over(&[self.fd()])
     }
 
-    /// How long an event loop may wait before it polls although nothing is readable. `None`: for ever. Only a soft
-    /// device that runs by itself has timers, which go off when the program calls it.
+    /// How long an event loop may wait before it must poll, although nothing is readable. `None` is for ever. Only an
+    /// automatic soft device has such timers: it runs them in calls of the program.
     pub fn next_timer(&self) -> Option<Duration> {
         self.context.next_timer()
     }
 
-    fn fd(&self) -> i32 {
+    fn fd(&self) -> BorrowedFd<'_> {
         self.context.async_fd()
     }
 
@@ -269,7 +271,7 @@ impl Drop for AsyncEvents {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Taken {
     Nothing,
-    /// An event about an object that is gone.
+    /// An event about an object that no longer exists.
     OfNobody,
     Event(AsyncEvent),
 }

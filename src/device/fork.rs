@@ -1,4 +1,4 @@
-//! What becomes of registered memory when the process forks.
+//! What happens to registered memory when the process forks.
 
 #[cfg(feature = "rdma-core")]
 use crate::sys::ibv_fork_status;
@@ -7,17 +7,17 @@ use crate::verb_error::VerbError;
 /// Whether memory that a device works on stays with this process when it forks.
 ///
 /// After a fork, parent and child share each page until one of them writes it and gets a copy. If the parent writes
-/// first, the device goes on with the old page, which only the child has now: what the device receives is lost to the
-/// parent. That loses data, but it neither frees memory nor shares any that was not shared before. (`fork(2)` is not
-/// safe Rust, but programs that start others use it.)
+/// first, the child keeps the old page, and the device goes on using that page: the parent never sees what the device
+/// receives. The parent loses data, but nothing is freed, and nothing is shared that was not shared before. (`fork(2)`
+/// is not safe Rust, but programs that start others use it.)
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[doc(alias = "ibv_fork_status")]
 pub enum ForkSupport {
-    /// It does not. A child must call `exec` at once. A program that cannot promise that must not fork while memory is
-    /// registered.
+    /// Registered memory is not protected. A child must call `exec` at once. A program that cannot promise that must
+    /// not fork while memory is registered.
     #[doc(alias = "IBV_FORK_DISABLED")]
     Disabled,
-    /// Registered pages are kept from children: a child that touches them, or data on the same pages, gets a signal.
+    /// Children get no registered pages: a child that touches them, or other data on the same pages, gets a signal.
     #[doc(alias = "IBV_FORK_ENABLED")]
     Enabled,
     /// The kernel copies registered pages for the child at the fork (Linux 5.12 and later), or there are only soft
@@ -26,9 +26,9 @@ pub enum ForkSupport {
     Unneeded,
 }
 
-/// What happens to registered memory in a fork, with the present settings.
+/// How registered memory is protected in a fork, with the present settings.
 ///
-/// `ibv_is_fork_initialized(3)`. In any case, the child must not use an object of this library.
+/// `ibv_is_fork_initialized(3)`. Even if it is protected, the child must not use an object of this library.
 #[doc(alias = "ibv_is_fork_initialized")]
 pub fn fork_support() -> ForkSupport {
     #[cfg(feature = "rdma-core")]
@@ -41,7 +41,7 @@ pub fn fork_support() -> ForkSupport {
     ForkSupport::Unneeded
 }
 
-/// Keeps memory that is registered from now on out of children, if the kernel does not protect it by itself.
+/// Keeps memory that is registered from now on out of child processes, if the kernel does not do so by itself.
 ///
 /// `ibv_fork_init(3)`. Call it before anything is registered on a device that is not soft. From then on each
 /// registration costs one more system call.

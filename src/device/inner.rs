@@ -1,4 +1,4 @@
-//! What all objects of an open device share.
+//! The state that all objects of an open device share.
 
 use super::objects::Objects;
 use crate::provider::Opened;
@@ -15,15 +15,28 @@ pub(crate) struct DeviceKey {
     fabric: usize,
 }
 
-/// An open device, and what the library keeps of it. All that is made from the device holds a reference to this.
+#[cfg(feature = "cm")]
+impl DeviceKey {
+    /// Whether it is the device of that name, in that fabric (0 for a device that is no soft one).
+    pub(crate) fn is(&self, name: &str, fabric: usize) -> bool {
+        *self.name == *name && self.fabric == fabric
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+/// An open device, and the state that the library keeps for it. Every object made from the device holds a reference to
+/// this.
 pub(crate) struct ContextInner {
-    open: OpenContext,
+    open: Arc<OpenContext>,
     pub(crate) device: DeviceKey,
     pub(super) soft: bool,
-    /// What asynchronous events can be about.
+    /// The live objects that asynchronous events can name.
     pub(crate) objects: Objects,
     pub(super) event_state: EventState,
-    /// What its provider may be believed, from the first time that it was asked for.
+    /// The provider's reviewed row, looked up at the first use.
     pub(super) promises: OnceLock<&'static Promises>,
 }
 
@@ -36,16 +49,21 @@ impl Deref for ContextInner {
 }
 
 impl ContextInner {
+    /// The handle of the open device, which whatever is made on the device holds.
+    pub(crate) fn open(&self) -> &Arc<OpenContext> {
+        &self.open
+    }
+
     /// Takes over a device that was opened just now.
     pub(super) fn new(opened: Opened, name: &str) -> Self {
         let device = DeviceKey { name: name.into(), fabric: opened.fabric.unwrap_or(0) };
         let (soft, promises) = (opened.fabric.is_some(), OnceLock::new());
         let (objects, event_state) = (Objects::default(), EventState::default());
-        let open = OpenContext::new(opened);
+        let open = Arc::new(OpenContext::new(opened));
         Self { open, device, soft, objects, event_state, promises }
     }
 
-    /// What its provider may be believed.
+    /// What the library relies on from this provider.
     pub(crate) fn promises(&self) -> &'static Promises {
         self.promises.get_or_init(|| {
             let by_number = || self.query_device().ok().and_then(|device| row_of(&device));
@@ -57,8 +75,8 @@ impl ContextInner {
 /// The state of the events of an open device.
 #[derive(Debug, Default)]
 pub(super) struct EventState {
-    /// There is a handle.
+    /// Whether an [`AsyncEvents`](super::AsyncEvents) handle exists.
     pub(super) taken: AtomicBool,
-    /// [`AsyncEvent::DeviceFatal`](super::AsyncEvent::DeviceFatal) has been given out.
+    /// Whether [`AsyncEvent::DeviceFatal`](super::AsyncEvent::DeviceFatal) was given out.
     pub(super) fatal: AtomicBool,
 }

@@ -1,6 +1,6 @@
-//! Devices: which there are, opening one, its limits, its ports, and what its provider promises.
+//! Devices: listing them, opening one, its limits, its ports, and what its provider promises.
 //!
-//! [`devices`] lists what can be opened; [`Context::open`] opens one by name, [`Context::open_default`] the only one.
+//! [`devices`] lists what can be opened; [`Context::open`] opens one by name, [`Context::open_default`] the usual one.
 //! A [`Context`] is a handle: clones name the same open device, which is closed with the last object made from it.
 //! A [`Port`] has the address ([`GidEntry`]) by which peers reach this machine.
 //!
@@ -20,6 +20,7 @@ pub(crate) mod context;
 pub(crate) mod events;
 mod fork;
 mod inner;
+pub(crate) mod iwarp;
 pub(crate) mod objects;
 mod paging;
 pub(crate) mod port;
@@ -30,9 +31,11 @@ pub use context::Context;
 pub(crate) use context::OpenError;
 pub use fork::{ForkSupport, enable_fork_support, fork_support};
 pub(crate) use inner::ContextInner;
+#[cfg(feature = "cm")]
+pub(crate) use inner::DeviceKey;
 pub(crate) use objects::{CompletionQueueId, SharedReceiveQueueId};
 pub use paging::{OnDemandPaging, PagedOperation};
-pub use port::{GidEntry, GidKind, LinkLayer, Port, PortState};
+pub use port::{GidEntry, GidKind, LinkLayer, LinkSpeed, Port, PortState};
 
 use crate::provider;
 use crate::verb_error::VerbError;
@@ -60,12 +63,12 @@ impl Device {
         self.guid
     }
 
-    /// Whether this is the soft device of this process rather than one of the machine.
+    /// Whether this is a soft device of the process, not a device of the machine.
     pub fn is_soft(&self) -> bool {
         self.soft
     }
 
-    /// Opens it.
+    /// Opens the device.
     ///
     /// # Errors
     ///
@@ -115,8 +118,8 @@ pub fn devices() -> Result<Vec<Device>, VerbError> {
 
 /// The devices that are not soft.
 fn hardware() -> Result<Vec<Device>, VerbError> {
-    // libibverbs reads its environment once, here. If a forbidden variable is set now, it is remembered, and opening
-    // refuses.
+    // libibverbs reads its environment once, during the call below. This call notes a forbidden variable that is set
+    // now, so that `open` refuses even if the variable is gone by then.
     let _ = context::forbidden_variable();
     let listed = provider::hardware()?;
     Ok(listed.into_iter().map(|d| Device { name: d.name, guid: u64::from_be(d.guid_be), soft: false }).collect())

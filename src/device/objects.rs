@@ -1,14 +1,13 @@
-//! The live objects of an open device by address: what an asynchronous event is about.
+//! The live objects of an open device, by address: an asynchronous event names one of them.
 //!
-//! An event names its object by an address. Once it is acknowledged, as ours are at once, the object may be destroyed
-//! on another thread and another one made at the same address. So an object leaves this table before it is destroyed,
-//! and an event is taken and its object looked up in one step under the table's lock. Then the object that is found is
-//! the one that the event was about.
+//! An event names its object by an address. This library acknowledges events at once, and after that another thread may
+//! destroy the object and make another one at the same address. So an object leaves this table before it is destroyed,
+//! and an event is taken and its object looked up in one step under the table's lock. Then the object found is the one
+//! that the event is about.
 
 use crate::types::Qpn;
 use std::collections::HashMap;
 use std::fmt;
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -18,7 +17,7 @@ fn next_number() -> u64 {
     LAST.fetch_add(1, Ordering::Relaxed) + 1
 }
 
-/// Declares a name for objects that have no number in the verbs.
+/// Declares an id type for objects that have no number in the verbs.
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident, $what:literal) => {
         $(#[$doc])*
@@ -26,7 +25,7 @@ macro_rules! id {
         pub struct $name(u64);
 
         impl $name {
-            /// A name that no other object of this process has or had.
+            /// An id that no other object of this process has or had.
             pub(crate) fn fresh() -> Self {
                 Self(next_number())
             }
@@ -41,19 +40,19 @@ macro_rules! id {
 }
 
 id! {
-    /// Names a completion queue of this process; never used again for another.
+    /// The id of a completion queue of this process; never used again for another.
     ///
     /// See [`CompletionQueue::id`](crate::CompletionQueue::id).
     CompletionQueueId, "completion queue"
 }
 id! {
-    /// Names a shared receive queue of this process; never used again for another.
+    /// The id of a shared receive queue of this process; never used again for another.
     ///
     /// See [`SharedReceiveQueue::id`](crate::shared::SharedReceiveQueue::id).
     SharedReceiveQueueId, "shared receive queue"
 }
 
-/// The object at an address.
+/// The object at an address, by the id that events carry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Object {
     QueuePair(Qpn),
@@ -71,16 +70,16 @@ impl Objects {
     }
 
     /// Adds an object that was just made.
-    pub(crate) fn note<T>(&self, raw: NonNull<T>, object: Object) {
-        self.lock().insert(raw.as_ptr().addr(), object);
+    pub(crate) fn note(&self, address: usize, object: Object) {
+        self.lock().insert(address, object);
     }
 
     /// Takes an object out of the table and destroys it. If that fails, the object is put back.
-    pub(crate) fn end<T, E>(&self, raw: NonNull<T>, destroy: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
-        let was = self.lock().remove(&raw.as_ptr().addr());
+    pub(crate) fn end<E>(&self, address: usize, destroy: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
+        let was = self.lock().remove(&address);
         let result = destroy();
         if let (Err(_), Some(object)) = (&result, was) {
-            self.note(raw, object);
+            self.note(address, object);
         }
         result
     }

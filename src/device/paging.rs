@@ -15,10 +15,10 @@ pub struct OnDemandPaging(pub(crate) sys::ibv_odp_caps);
 #[non_exhaustive]
 #[doc(alias = "ibv_odp_transport_cap_bits")]
 pub enum PagedOperation {
-    /// Gathering what is sent.
+    /// Sends, which read the memory.
     #[doc(alias = "IBV_ODP_SUPPORT_SEND")]
     Send,
-    /// Scattering what is received.
+    /// Receives, which write the memory.
     #[doc(alias = "IBV_ODP_SUPPORT_RECV")]
     Receive,
     /// Writes, on both sides.
@@ -57,17 +57,17 @@ impl OnDemandPaging {
         self.0.general_caps & 1 != 0
     }
 
-    /// Whether pairs of a reliable connection do `operation` on such memory.
+    /// Whether reliable connections can do `operation` on such memory.
     pub fn reliable_connection(&self, operation: PagedOperation) -> bool {
         self.0.per_transport_caps.rc_odp_caps & operation.bit() != 0
     }
 
-    /// Whether pairs of an unreliable connection do `operation` on such memory.
+    /// Whether unreliable connections can do `operation` on such memory.
     pub fn unreliable_connection(&self, operation: PagedOperation) -> bool {
         self.0.per_transport_caps.uc_odp_caps & operation.bit() != 0
     }
 
-    /// Whether pairs for datagrams do `operation` on such memory.
+    /// Whether datagram pairs can do `operation` on such memory.
     pub fn unreliable_datagram(&self, operation: PagedOperation) -> bool {
         self.0.per_transport_caps.ud_odp_caps & operation.bit() != 0
     }

@@ -2,7 +2,6 @@
 
 use super::inner::{ContextInner, DeviceKey};
 use crate::os;
-use crate::provider::handles::gid_bytes;
 use crate::sys;
 use crate::types::{Gid, Mtu, PortNumber};
 use std::fmt;
@@ -36,7 +35,7 @@ pub enum PortState {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum LinkLayer {
-    /// InfiniBand: peers are addressed by LID, beyond the subnet by GID.
+    /// InfiniBand: peers are addressed by LID within the subnet, and by GID beyond it.
     #[doc(alias = "IBV_LINK_LAYER_INFINIBAND")]
     InfiniBand,
     /// Ethernet (RoCE): peers are addressed by GID.
@@ -74,12 +73,13 @@ pub struct GidEntry {
     pub kind: GidKind,
     /// The index of the network interface that it belongs to (`if_indextoname(3)`); 0 if there is none.
     pub interface: u32,
-    /// The number of the row. Rows come and go with addresses, so choose a GID by its content and never by this number.
+    /// The number of the row. Rows come and go with addresses, so programs should choose a GID by its content, not by
+    /// this number.
     pub(crate) index: u8,
 }
 
 impl GidEntry {
-    /// The number of the row, for printing and for programs whose user gives a number.
+    /// The number of the row, to print it, or for programs whose user chooses by number.
     pub fn index(&self) -> u8 {
         self.index
     }
@@ -89,7 +89,8 @@ impl GidEntry {
         os::interface_name(self.interface)
     }
 
-    /// The order of preference when the program chooses none, lowest first: RoCE v2 over IPv4 first, link-local last.
+    /// The order of preference for programs that choose no GID. The lowest rank wins: RoCE v2 over IPv4 is first,
+    /// link-local addresses are last.
     fn rank(&self) -> u8 {
         match self.kind {
             GidKind::RoceV2 if self.gid.address().is_ipv4() => 0,
@@ -146,7 +147,39 @@ impl fmt::Display for PortState {
     }
 }
 
-/// No row of the GID table is as the program asked.
+/// The speed of one lane of a link, by the code of the specification: one bit of a byte.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[doc(alias = "active_speed")]
+pub struct LinkSpeed(pub u16);
+
+impl LinkSpeed {
+    /// In gigabits a second, and the name of the generation; `None` for a code that the specification does not have.
+    fn known(self) -> Option<(&'static str, &'static str)> {
+        Some(match self.0 {
+            1 => ("2.5", "SDR"),
+            2 => ("5", "DDR"),
+            4 => ("10", "QDR"),
+            8 => ("10", "FDR10"),
+            16 => ("14", "FDR"),
+            32 => ("25", "EDR"),
+            64 => ("50", "HDR"),
+            128 => ("100", "NDR"),
+            256 => ("200", "XDR"),
+            _ => return None,
+        })
+    }
+}
+
+impl fmt::Display for LinkSpeed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.known() {
+            Some((gigabits, name)) => write!(f, "{gigabits} Gbit/s ({name})"),
+            None => write!(f, "speed {}", self.0),
+        }
+    }
+}
+
+/// No row of the GID table fits what the program asked for.
 #[derive(Debug, thiserror::Error)]
 #[error("port {port} has no such GID; it has: {}", list(candidates))]
 pub struct NoGid {
@@ -163,9 +196,10 @@ fn list(entries: &[GidEntry]) -> String {
     entries.iter().map(GidEntry::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// A port as it was when it was queried, and the GID by which peers are to reach it.
+/// A port as it was when it was queried, and the GID by which peers will reach it.
 ///
-/// The GID is chosen by its kind: RoCE v2 over IPv4 if there is one, else over IPv6, else InfiniBand.
+/// The default GID is chosen by its kind: RoCE v2 over IPv4 if the port has one, else RoCE v2 over IPv6, else
+/// InfiniBand.
 /// [`with_gid`](Self::with_gid) chooses another.
 #[derive(Clone)]
 #[doc(alias = "ibv_port_attr")]
@@ -194,7 +228,7 @@ impl Port {
     ///
     /// # Errors
     ///
-    /// [`NoGid`] lists the rows that there are.
+    /// [`NoGid`] lists the rows of the table.
     ///
     /// # Examples
     ///
@@ -216,17 +250,17 @@ impl Port {
         }
     }
 
-    /// Whether it is one of the device of `context`.
+    /// Whether the port belongs to the device of `context`.
     pub(crate) fn is_of(&self, context: &ContextInner) -> bool {
         self.device == context.device
     }
 
-    /// Its number.
+    /// The port's number.
     pub fn number(&self) -> PortNumber {
         self.number
     }
 
-    /// The GID that is chosen, if the port has any.
+    /// The chosen GID; `None` if the port has none.
     pub fn gid(&self) -> Option<GidEntry> {
         self.chosen
     }
@@ -239,7 +273,7 @@ impl Port {
         &self.gids
     }
 
-    /// Its logical state.
+    /// The port's logical state.
     pub fn state(&self) -> PortState {
         match self.attributes.state {
             sys::ibv_port_state::IBV_PORT_DOWN => PortState::Down,
@@ -251,12 +285,12 @@ impl Port {
         }
     }
 
-    /// Whether it carries traffic.
+    /// Whether the port carries traffic.
     pub fn is_active(&self) -> bool {
         self.state() == PortState::Active
     }
 
-    /// What carries its packets.
+    /// The kind of link that carries the port's packets.
     pub fn link_layer(&self) -> LinkLayer {
         match self.attributes.link_layer {
             1 => LinkLayer::InfiniBand,
@@ -267,8 +301,42 @@ impl Port {
 
     /// The greatest MTU that its link carries now.
     pub fn active_mtu(&self) -> Mtu {
-        // If the port reports an unknown code, assume the least, which every link carries.
+        // The unknown code of a newer device: every link carries the smallest MTU.
         Mtu::from_code(self.attributes.active_mtu.0).unwrap_or(Mtu::Bytes256)
+    }
+
+    /// The greatest MTU that the port can be set to.
+    pub fn max_mtu(&self) -> Mtu {
+        Mtu::from_code(self.attributes.max_mtu.0).unwrap_or(self.active_mtu())
+    }
+
+    /// How many lanes its link has now; `None` if the port reports a code that the specification does not have.
+    pub fn active_width(&self) -> Option<u8> {
+        match self.attributes.active_width {
+            1 => Some(1),
+            2 => Some(4),
+            4 => Some(8),
+            8 => Some(12),
+            16 => Some(2),
+            _ => None,
+        }
+    }
+
+    /// The speed of each lane of its link now. A software device reports some speed, which says nothing.
+    pub fn active_speed(&self) -> LinkSpeed {
+        LinkSpeed(u16::from(self.attributes.active_speed))
+    }
+
+    /// The local identifier of the subnet manager; 0 on Ethernet.
+    #[doc(alias = "sm_lid")]
+    pub fn subnet_manager_lid(&self) -> u16 {
+        self.attributes.sm_lid
+    }
+
+    /// How many low bits of the local identifier the port ignores, so that it has several; 0 on Ethernet.
+    #[doc(alias = "lmc")]
+    pub fn lid_mask_control(&self) -> u8 {
+        self.attributes.lmc
     }
 
     /// Its local identifier; 0 on Ethernet.
@@ -290,14 +358,14 @@ impl Port {
 
 /// Reads one row; `None` for an empty one.
 fn entry(row: &sys::ibv_gid_entry) -> Option<GidEntry> {
-    let gid = Gid(gid_bytes(&row.gid));
+    let gid = Gid(row.gid.bytes());
     let kind = match row.gid_type {
         0 => GidKind::InfiniBand,
         1 => GidKind::RoceV1,
         2 => GidKind::RoceV2,
         other => GidKind::Unknown(other),
     };
-    // An address vector has one byte for the row, so a row above 255 cannot be used.
+    // An address vector has one byte for the row, so a row above 255 cannot be used as a source.
     let index = u8::try_from(row.gid_index).ok()?;
     (!gid.is_empty()).then_some(GidEntry { gid, kind, interface: row.ndev_ifindex, index })
 }

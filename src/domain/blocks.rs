@@ -6,12 +6,14 @@
 //! since depths are rounded to powers of two.
 #![allow(unsafe_code, reason = "memory that is taken and given back in blocks")]
 
+use crate::provider::handles::ObjectPtr;
 use crate::sync::lock;
 use core::mem::{self, MaybeUninit};
 use core::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// A cache line. A block is a number of lines.
+#[derive(Debug)]
 #[repr(align(64))]
 pub(crate) struct Line(#[expect(dead_code, reason = "never as such")] [u8; 64]);
 
@@ -28,13 +30,14 @@ pub(crate) struct Blocks(Mutex<Vec<Shelf>>);
 struct Shelf {
     /// How long, in lines.
     lines: usize,
+    /// The blocks that nobody has taken, each with its index. The last is taken next. The capacity is that of all
+    /// blocks, so that giving back does not allocate.
+    free: Vec<(ObjectPtr<Line>, u32)>,
     /// # Invariants
     ///
-    /// 0. The blocks that nobody has taken. The last is taken next. Its capacity is that of all blocks, so that giving
-    ///    back does not allocate.
-    free: Vec<Block>,
-    /// 1. Each came from a `Box`, which it owns. The first line holds a [`Header`], and the blocks follow it.
-    chunks: Vec<NonNull<[MaybeUninit<Line>]>>,
+    /// 0. The first line of each holds a [`Header`], and the blocks follow it. The lines are used by pointers only: the
+    ///    `Arc` never lends them as a slice, so it claims none of them.
+    chunks: Vec<Arc<[MaybeUninit<Line>]>>,
     /// How many blocks there are in all chunks.
     blocks: usize,
 }
@@ -57,9 +60,6 @@ pub(crate) struct Block {
     pub(crate) index: u32,
 }
 
-// SAFETY: it owns its chunks (1), reads and writes only their headers, and gives free blocks to one taker each.
-unsafe impl Send for Shelf {}
-
 impl Blocks {
     fn shelves(&self) -> MutexGuard<'_, Vec<Shelf>> {
         lock(&self.0)
@@ -76,7 +76,7 @@ impl Blocks {
         let shelf = &mut shelves[at];
         let block = loop {
             match shelf.free.pop() {
-                Some(block) => break block,
+                Some((ObjectPtr(at), index)) => break Block { at, index },
                 None => shelf.grow(Arc::as_ptr(self)),
             }
         };
@@ -91,10 +91,10 @@ impl Blocks {
     ///
     /// The block was [taken](Self::take) with this many lines, and is not used any more.
     pub(crate) unsafe fn give_back(block: Block, lines: usize) {
-        // SAFETY: the first line of the same chunk, which is `index` blocks and one line before the block (shelf 1).
-        let first = unsafe { block.at.sub(1 + block.index as usize * lines) };
-        // SAFETY: the first line of a chunk holds a header (shelf 1).
-        let Header { pool, blocks } = unsafe { first.cast().read() };
+        // The first line of the same chunk is `index` blocks and one line before the block (shelf 0).
+        let first = block.at.as_ptr().wrapping_sub(1 + block.index as usize * lines);
+        // SAFETY: the first line of a chunk holds a header (shelf 0).
+        let Header { pool, blocks } = unsafe { first.cast::<Header>().read() };
         // SAFETY: the block owns a reference (header 0), which ends here.
         let pool = unsafe { Arc::from_raw(pool) };
         let mut shelves = pool.shelves();
@@ -103,7 +103,7 @@ impl Blocks {
         if blocks == 1 {
             shelf.remove(first);
         } else {
-            shelf.free.push(block);
+            shelf.free.push((ObjectPtr(block.at), block.index));
         }
         if shelf.free.len() == shelf.blocks {
             drop(shelves.swap_remove(at));
@@ -119,36 +119,24 @@ impl Shelf {
         let blocks = self.blocks.min(CHUNK_LINES / self.lines).max(1);
         self.free.reserve_exact(self.blocks + blocks);
         self.chunks.reserve_exact(1);
-        let chunk = NonNull::from(Box::leak(Box::<[Line]>::new_uninit_slice(1 + blocks * self.lines)));
+        let chunk = Arc::<[Line]>::new_uninit_slice(1 + blocks * self.lines);
         const { assert!(size_of::<Header>() <= size_of::<Line>() && align_of::<Header>() <= align_of::<Line>()) };
-        let first = chunk.cast::<Line>();
+        let first = Arc::as_ptr(&chunk).cast_mut().cast::<Line>();
         // SAFETY: the chunk is new, and its first line has room for a header, as asserted above.
-        unsafe { first.cast().write(Header { pool, blocks: blocks as u32 }) };
+        unsafe { first.cast::<Header>().write(Header { pool, blocks: blocks as u32 }) };
         self.chunks.push(chunk);
         self.blocks += blocks;
-        self.free.extend((0..blocks as u32).rev().map(|index| {
-            // SAFETY: the chunk has `blocks` blocks behind its first line, and `index` is less.
-            let at = unsafe { first.add(1 + index as usize * self.lines) };
-            Block { at, index }
+        self.free.extend((0..blocks as u32).rev().filter_map(|index| {
+            let at = NonNull::new(first.wrapping_add(1 + index as usize * self.lines))?;
+            Some((ObjectPtr(at), index))
         }));
     }
 
     /// Frees the chunk that begins with this line. Its one block is neither taken nor free.
-    fn remove(&mut self, first: NonNull<Line>) {
-        if let Some(at) = self.chunks.iter().position(|chunk| chunk.cast() == first) {
+    fn remove(&mut self, first: *const Line) {
+        if let Some(at) = self.chunks.iter().position(|chunk| Arc::as_ptr(chunk).cast() == first) {
             self.blocks -= 1;
-            // SAFETY: came from a `Box` (1), and is in the list no more.
-            drop(unsafe { Box::from_raw(self.chunks.swap_remove(at).as_ptr()) });
-        }
-    }
-}
-
-impl Drop for Shelf {
-    fn drop(&mut self) {
-        for chunk in self.chunks.drain(..) {
-            // SAFETY: came from a `Box` (1). No block is taken: `give_back` has counted them, or the whole pool is
-            // dropped, which each block would keep alive.
-            drop(unsafe { Box::from_raw(chunk.as_ptr()) });
+            drop(self.chunks.swap_remove(at));
         }
     }
 }

@@ -52,7 +52,10 @@ pub struct ProtectionDomain<B> {
 pub enum NamedDomainError {
     /// Another domain of this process has the name, or had it and still has objects. A name stands for one domain at a
     /// time.
-    #[error("the domain name `{name}` is taken until every object of the domain that has it is dropped")]
+    #[error(
+        "the domain name `{name}` is taken until every object of the domain that has it is dropped (see \
+         docs/failures.md#name-taken)"
+    )]
     Taken {
         /// The name.
         name: &'static str,

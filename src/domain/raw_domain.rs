@@ -1,19 +1,18 @@
 //! Owned protection domains.
-#![allow(unsafe_code, reason = "calls verbs on the protection domain that it owns")]
+#![forbid(unsafe_code)]
 
 use super::brand::Claim;
 use super::{Blocks, Numbers};
 use crate::device::ContextInner;
+use crate::provider::handles;
 use crate::sys;
 use crate::verb_error::{VerbError, note_leak};
 use std::{mem, ptr, ptr::NonNull, sync::Arc};
 
 /// An owned protection domain, which all objects of the domain share. Dropping it frees the domain.
 pub(crate) struct DomainInner {
-    /// # Invariants
-    ///
-    /// 0. Came from the provider of the context, and is alive until this is dropped.
-    pub(crate) raw: NonNull<sys::ibv_pd>,
+    /// The device's domain. What is made in the domain holds it too, but not beyond its own reference to this.
+    handle: Arc<handles::Domain>,
     /// The name of the domain, which becomes free only after the device has freed the domain.
     claim: Option<Claim>,
     /// The numbers of its shared receive queues.
@@ -22,11 +21,6 @@ pub(crate) struct DomainInner {
     pub(crate) ledgers: Arc<Blocks>,
     pub(crate) context: Arc<ContextInner>,
 }
-
-// SAFETY: verbs on one protection domain may be called from any thread (see `ContextInner`).
-unsafe impl Send for DomainInner {}
-// SAFETY: as for `Send`; verbs may also be called from several threads at once.
-unsafe impl Sync for DomainInner {}
 
 /// Names a domain as long as an object of it lives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,22 +41,31 @@ impl DomainInner {
 
     /// `ibv_alloc_pd`.
     pub(super) fn new(context: &Arc<ContextInner>, claim: Option<Claim>) -> Result<Arc<Self>, VerbError> {
-        // SAFETY: the context is open as long as this function holds it.
-        let raw = unsafe { context.provider.alloc_pd(context.raw) }?;
+        let handle = Arc::new(handles::Domain::alloc(context.open())?);
         Ok(Arc::new(Self {
-            raw,
+            handle,
             claim,
             numbers: Arc::default(),
             ledgers: Arc::default(),
             context: Arc::clone(context),
         }))
     }
+
+    /// The handle, which whatever is made in the domain holds.
+    pub(crate) fn handle(&self) -> &Arc<handles::Domain> {
+        &self.handle
+    }
+
+    /// The device's domain, to name it in verbs. It is alive as long as this is held.
+    pub(crate) fn raw(&self) -> NonNull<sys::ibv_pd> {
+        self.handle.raw()
+    }
 }
 
 impl Drop for DomainInner {
     fn drop(&mut self) {
-        // SAFETY: alive (0), and nobody else frees it. Objects of the domain hold a reference to this, so none is left.
-        if let Err(error) = unsafe { self.context.provider.dealloc_pd(self.raw) } {
+        // Objects of the domain hold a reference to this, so none is left.
+        if let Err(error) = handles::Domain::end_shared(&mut self.handle, "ibv_dealloc_pd") {
             // The device still has the domain, so its name stays taken and its device open.
             mem::forget(self.claim.take());
             mem::forget(Arc::clone(&self.context));

@@ -1,8 +1,8 @@
-//! Unreliable datagrams: to whom they go, and what arrives.
+//! Unreliable datagrams: their recipients, and what arrives.
 //!
 //! A pair of transport [`UnreliableDatagram`](crate::UnreliableDatagram) talks to any number of peers. Each datagram
-//! names its [`Recipient`]: a queue pair behind an [`AddressHandle`]. A datagram has at most the MTU of the port. The
-//! receiver gets it as a [`Datagram`], which names its sender; 40 bytes of each receive are for the routing header.
+//! names its [`Recipient`]: a queue pair behind an [`AddressHandle`]. A datagram is at most as long as the port's MTU.
+//! It arrives as a [`Datagram`], which names its sender; the first 40 bytes of each receive are for the routing header.
 //!
 //! [`ProtectionDomain::datagram`](crate::ProtectionDomain::datagram) has an example with both ends.
 //!
@@ -11,7 +11,7 @@
 //! use interlock::number::Qkey;
 //! use interlock::{Brand, Context, Endpoint, ProtectionDomain};
 //!
-//! /// Resolves the peer's endpoint, which came to us by some other way.
+//! /// Resolves the peer's endpoint, which the peer sent over a socket, for example.
 //! fn resolve<B: Brand>(
 //!     domain: &ProtectionDomain<B>,
 //!     peer: &Endpoint,

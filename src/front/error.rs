@@ -4,7 +4,9 @@
 //! [`RegisterError`] the memory, [`DestroyError`] the pair. Errors that hold an object have a method `into_cause`,
 //! which drops the object and gives an error that can leave a [scoped domain](crate::Context::with_domain). A request
 //! that was posted and failed is not here: it is a [`Failure`](crate::Failure), with its [`Status`](crate::Status).
-//! `docs/failures.md` says of each failure what to check.
+//!
+//! The text of an error says what to do. If `docs/failures.md` has more about it, the text ends in the heading to read
+//! there: `see docs/failures.md#retry-exceeded`.
 //!
 //! ```
 //! use interlock::error::PostError;
@@ -16,7 +18,7 @@
 //! let (queue, _poller) = domain.completion_queue(2)?;
 //! let mut pair = domain.reliable(&queue, &Limits { sends: 1, receives: 1, ..Limits::default() })?.into_init(&port)?;
 //! pair.post_receive(domain.buffer(64)?)?;
-//! // The queue is full: the buffer comes back.
+//! // The queue is full, so the error gives the buffer back.
 //! match pair.post_receive(domain.buffer(64)?) {
 //!     Err(PostError::QueueFull(buffer)) => assert_eq!(buffer.capacity(), 64),
 //!     other => panic!("{other:?}"),
@@ -31,6 +33,7 @@ pub use crate::completion::resize::ResizeError;
 pub use crate::completion::wait::WaitError;
 pub use crate::device::context::{NoActivePort, OpenError};
 pub use crate::device::events::EventsError;
+pub use crate::device::iwarp::NotOnIwarp;
 pub use crate::device::port::NoGid;
 pub use crate::domain::NamedDomainError;
 pub use crate::inflight::{BatchCause, BatchError, PostAllCause, PostAllError, PostError, RequestFlaw};

@@ -1,4 +1,4 @@
-//! The public modules that gather what stands on several floors, each under its noun.
+//! Public modules whose types come from several internal modules: each gathers the types of one subject.
 
 pub mod access;
 pub mod attributes;

@@ -1,9 +1,9 @@
-//! Numbers that verbs ask for, each with its range: made once, checked then.
+//! Numbers that verbs take, as types: each is checked against its range when it is made.
 //!
 //! Queue pair numbers and packet sequence numbers have 24 bits, retry counts go from 0 to 7, timeouts are exponents. C
-//! takes integers and the device ignores or refuses what does not fit. Here each number has a type, whose `new` refuses
-//! what is out of range with [`OutOfRange`](crate::error::OutOfRange). [`Lkey`] and [`Rkey`] are the keys of registered
-//! memory.
+//! takes plain integers, and the device ignores or refuses a number that is out of range. Here each number has a type,
+//! whose `new` refuses such a number with [`OutOfRange`](crate::error::OutOfRange). [`Lkey`] and [`Rkey`] are the keys
+//! of registered memory.
 //!
 //! ```
 //! use interlock::number::{AckTimeout, RetryCount};

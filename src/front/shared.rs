@@ -1,10 +1,10 @@
 //! Shared receive queues: one stock of receives for many queue pairs.
 //!
-//! A server with a thousand connections need not keep a thousand times the receives of one.
+//! With a shared receive queue, a server with a thousand connections need not post receives for each of them.
 //! [`ProtectionDomain::shared_receive_queue`](crate::ProtectionDomain::shared_receive_queue) makes a
-//! [`SharedReceiveQueue`]; its own methods make the pairs that receive from it. Such a pair has the transport
-//! [`OnShared`](crate::transport::OnShared), and no receives of its own. For datagrams the receives need room for a
-//! header, so there are two kinds, [`Messages`] and [`Datagrams`].
+//! [`SharedReceiveQueue`], whose methods make the pairs that receive from it. Such a pair has the transport
+//! [`OnShared`](crate::transport::OnShared), and no receives of its own. Receives for datagrams need room for a header,
+//! so there are two kinds, [`Messages`] and [`Datagrams`].
 //!
 //! ```
 //! use interlock::shared::SharedLimits;

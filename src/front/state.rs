@@ -1,15 +1,15 @@
 //! States of a queue pair, as types.
 //!
-//! The page of [`State`] has the diagram. A transition is a method that consumes the pair and gives the pair in its
-//! next state, or an error with the pair as it was. A method that several states allow asks for a trait such as
-//! [`PostSend`], and the compiler names the transition that is missing. [`AnyQueuePair`](crate::AnyQueuePair) holds a
-//! pair of any state, for a struct field.
+//! The page of [`State`] has the diagram. A transition is a method that consumes the pair and returns the pair in its
+//! next state, or an error with the unchanged pair. A method that several states allow asks for a trait such as
+//! [`PostSend`]; when it is missing, the compiler names the transition to make. [`AnyQueuePair`](crate::AnyQueuePair)
+//! holds a pair of any state, for a struct field.
 //!
 //! ```
 //! use interlock::state::{PostSend, State};
 //! use interlock::{Brand, QueuePair, ReliableConnection};
 //!
-//! /// Any state that sends.
+//! /// Takes a pair in any state that may send.
 //! fn say_hello<B: Brand, S: State + PostSend>(pair: &mut QueuePair<B, S, ReliableConnection>) {
 //!     let _ = pair.post(interlock::WorkRequest::send(interlock::Inline(b"hello")));
 //! }

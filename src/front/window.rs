@@ -1,17 +1,17 @@
 //! Memory windows: a key to a part of a private region, made and ended by requests.
 //!
-//! A [`Window`] is bound over bytes of a region by a request on a queue pair, in the order of its other requests,
-//! without a registration. A [`BoundWindow`] grants access to exactly those bytes until it is revoked; where the
-//! provider ends windows reliably ([`Promises`](crate::device::Promises)) the memory comes back then. Windows of
-//! [`Type1`] belong to the domain, those of [`Type2`] to one queue pair. Elsewhere, or for whole regions, a
-//! [`Lease`](crate::memory::Lease) does the same by registration.
+//! A [`Window`] is bound over bytes of a region by a request on a queue pair. The request is ordered with the pair's
+//! other requests and needs no registration. A [`BoundWindow`] grants access to exactly those bytes until it is
+//! revoked. If the provider ends windows reliably ([`Promises`](crate::device::Promises)), revoking it gives the memory
+//! back. Windows of [`Type1`] belong to the domain, those of [`Type2`] to one queue pair. On other providers, or for
+//! whole regions, a [`Lease`](crate::memory::Lease) does the same by registration.
 //!
 //! ```
 //! use interlock::window::{Type1, Window};
 //! use interlock::{Brand, ProtectionDomain};
 //! use interlock::error::VerbError;
 //!
-//! /// Not every device has windows: the error says so.
+//! /// Not every device has windows; the error is then `EOPNOTSUPP`.
 //! fn window_of<B: Brand>(domain: &ProtectionDomain<B>) -> Result<Window<B, Type1>, VerbError> {
 //!     domain.window()
 //! }

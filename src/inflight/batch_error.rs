@@ -1,18 +1,18 @@
-//! Why not all of a batch, or of a vector, was posted.
+//! The reasons why a batch, or the requests of a vector, were not all posted.
 
 use super::{PostError, PostedMemory};
 use crate::verb_error::VerbError;
 use std::{error, fmt};
 
-/// A batch of which not all was posted. What the device surely does not have comes back.
+/// A batch of which not all requests were posted. The memory that the device certainly does not have comes back.
 pub struct BatchError<B, R> {
     /// How many requests were posted before the one that was refused.
     pub posted: usize,
-    /// The memory of the refused request and of those staged after it, in the order of posting.
+    /// The memory of the refused request and of the requests after it, in the order of posting.
     pub refused: Vec<PostedMemory<B>>,
-    /// How many requests the device may or may not have: the provider did not say which one was at fault. Their memory
-    /// comes back with completions, or once the pair was reset or destroyed; the pair is broken. 0 if any request is in
-    /// `refused`.
+    /// How many requests the device may have: the provider did not say which request it refused. Their memory comes
+    /// back with completions, or after the pair was reset or destroyed; the pair is broken. 0 if `refused` is not
+    /// empty.
     pub uncertain: usize,
     /// What the provider answered.
     pub source: VerbError,
@@ -20,7 +20,7 @@ pub struct BatchError<B, R> {
     pub result: R,
 }
 
-/// What a [`BatchError`] says, without memory and result.
+/// A [`BatchError`] without memory and result.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct BatchCause {
@@ -28,7 +28,7 @@ pub struct BatchCause {
     pub posted: usize,
     /// How many requests were refused.
     pub refused: usize,
-    /// How many requests the device may or may not have.
+    /// How many requests the device may have.
     pub uncertain: usize,
     /// What the provider answered.
     pub source: VerbError,
@@ -56,12 +56,12 @@ impl<B, R> BatchError<B, R> {
         BatchCause { posted, refused: self.refused.len(), uncertain, source }
     }
 
-    /// The error without memory and result, which are dropped. It can leave a scoped domain.
+    /// The error without memory and result, which are dropped: this error can leave a scoped domain.
     pub fn into_cause(self) -> BatchCause {
         self.cause()
     }
 
-    /// The same error, with what `f` makes of the result.
+    /// The same error, with the result replaced by the result of `f`.
     pub fn map<P>(self, f: impl FnOnce(R) -> P) -> BatchError<B, P> {
         let Self { posted, refused, uncertain, source, result } = self;
         BatchError { posted, refused, uncertain, source, result: f(result) }
@@ -91,22 +91,22 @@ impl<B, R> error::Error for BatchError<B, R> {
     }
 }
 
-/// Not all of a vector was posted, although there was room. Items that were not made into requests are still in the
-/// vector.
+/// Not all items of a vector were posted, although the queue had room. Items that were not made into requests are still
+/// in the vector.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum PostAllError<B, R> {
-    /// A request cannot be posted, and comes back. Those before it are posted: the next request that makes a completion
-    /// retires them.
+    /// A request cannot be posted, and comes back. The requests before it are posted: the next request that makes a
+    /// completion retires them.
     #[error(transparent)]
     Stopped(Box<PostError<R>>),
-    /// The provider refused requests, or failed. The result within says how many requests were added, or gives back a
-    /// request that was not: one that cannot be posted, or the first that was made after the failure.
+    /// The provider refused requests, or failed. The `result` inside says how many requests were added; or it gives
+    /// back a request that was not added, because it cannot be posted or because it came after the failure.
     #[error(transparent)]
     Failed(Box<BatchError<B, Result<usize, PostError<R>>>>),
 }
 
-/// What a [`PostAllError`] says, without the requests.
+/// A [`PostAllError`] without the requests.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PostAllCause {
@@ -119,7 +119,7 @@ pub enum PostAllCause {
 }
 
 impl<B, R> PostAllError<B, R> {
-    /// The error without the requests, which are dropped. It can leave a scoped domain.
+    /// The error without the requests, which are dropped: this error can leave a scoped domain.
     pub fn into_cause(self) -> PostAllCause {
         match self {
             Self::Stopped(error) => PostAllCause::Stopped(error.into_cause()),

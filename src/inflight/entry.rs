@@ -4,7 +4,9 @@
 use super::operation::Operation;
 use super::posted_memory::PostedMemory;
 use super::work_id::QueueKind;
-use crate::memory::{Buffer, BufferList, Descriptor, ListInner, Part, SharedBuffer, UnsettledWindow, WindowInner};
+use crate::memory::{
+    Buffer, BufferList, Descriptor, ListInner, Part, SharedBuffer, SharedPart, UniquePart, UnsettledWindow, WindowInner,
+};
 use std::mem::{ManuallyDrop, MaybeUninit};
 use std::num::NonZeroUsize;
 use std::{fmt, mem, ptr::NonNull};
@@ -15,8 +17,8 @@ pub struct Entry {
     /// # Invariants
     ///
     /// 0. The low bits ([`TAG`]) hold the operation and the form of the memory. The pointer without them came from the
-    ///    `into_raw` of the type that the form names: [`Part`] for `UNIQUE` and `SHARED`, [`BufferList`] for `LIST`,
-    ///    [`WindowInner`] for `WINDOW`. `INLINE` has no pointer.
+    ///    `into_raw` of the type that the form names: [`UniquePart`] for `UNIQUE`, [`SharedPart`] for `SHARED`, a box
+    ///    of a [`ListInner`] for `LIST`, a box of a [`WindowInner`] for `WINDOW`. `INLINE` has no pointer.
     /// 1. The entry owns what that pointer owns.
     tagged: NonNull<Descriptor>,
 }
@@ -150,7 +152,7 @@ impl Entry {
     #[cold]
     pub(crate) fn into_window(self) -> Option<Box<WindowInner>> {
         // SAFETY: came from `into_raw` (0), and the entry gives up its ownership here (1).
-        (self.form() == WINDOW).then(|| unsafe { WindowInner::from_raw(ManuallyDrop::new(self).untagged().cast()) })
+        (self.form() == WINDOW).then(|| unsafe { Box::from_raw(self.into_untagged().as_ptr().cast()) })
     }
 
     /// Sets how many bytes count as filled. False, without a change, if the memory is too small for them.
@@ -183,15 +185,10 @@ impl Entry {
         }
     }
 
-    /// The part that the entry owns.
-    ///
-    /// # Safety
-    ///
-    /// The form is `UNIQUE` or `SHARED`.
+    /// The pointer without its tag. Whoever has it owns what the entry owned (1).
     #[inline(always)]
-    unsafe fn into_part(self) -> Part {
-        // SAFETY: came from `into_raw` (0, caller), and the entry gives up its ownership here (1).
-        unsafe { Part::from_raw(ManuallyDrop::new(self).untagged()) }
+    fn into_untagged(self) -> NonNull<Descriptor> {
+        ManuallyDrop::new(self).untagged()
     }
 
     /// The memory. `B` is the brand of the queue that the request was posted to, which was also the brand of the
@@ -199,17 +196,23 @@ impl Entry {
     #[inline(always)]
     pub(crate) fn into_memory<B>(self) -> PostedMemory<B> {
         match self.form() {
-            // SAFETY: this form has a part.
-            UNIQUE => PostedMemory::Unique(Buffer::new(unsafe { self.into_part() })),
-            // SAFETY: this form has a part.
-            SHARED => PostedMemory::Shared(SharedBuffer::new(unsafe { self.into_part() })),
+            // SAFETY: this form has the only handle of a part (0, 1), and the request has ended.
+            UNIQUE => PostedMemory::Unique(Buffer::new(unsafe { UniquePart::from_raw(self.into_untagged()) })),
+            SHARED => {
+                // SAFETY: this form has a share of a part (0, 1).
+                let part = unsafe { SharedPart::from_raw(self.into_untagged()) };
+                PostedMemory::Shared(SharedBuffer::new(part))
+            }
             form if form & LIST == 0 => {
                 // Nothing to drop.
                 mem::forget(self);
                 PostedMemory::Inline
             }
-            // SAFETY: came from `into_raw` (0), and the entry gives up its ownership here (1).
-            LIST => PostedMemory::List(unsafe { BufferList::from_raw(ManuallyDrop::new(self).untagged().cast()) }),
+            LIST => {
+                // SAFETY: the pointer of a box (0), and the entry gives up its ownership here (1).
+                let list = unsafe { Box::from_raw(self.into_untagged().as_ptr().cast()) };
+                PostedMemory::List(BufferList::of_inner(list))
+            }
             _ => self.into_unsettled(),
         }
     }
@@ -227,8 +230,8 @@ impl Entry {
             self.drop_out_of_line();
             return None;
         }
-        // SAFETY: this form has a part.
-        Some(Buffer::new(unsafe { self.into_part() }))
+        // SAFETY: this form has the only handle of a part (0, 1), and the request has ended.
+        Some(Buffer::new(unsafe { UniquePart::from_raw(self.into_untagged()) }))
     }
 
     /// The buffer, if the entry is one; otherwise the entry again.
@@ -237,8 +240,8 @@ impl Entry {
         if self.form() != UNIQUE {
             return Err(self);
         }
-        // SAFETY: this form has a part.
-        Ok(Buffer::new(unsafe { self.into_part() }))
+        // SAFETY: this form has the only handle of a part (0, 1), and the request has ended.
+        Ok(Buffer::new(unsafe { UniquePart::from_raw(self.into_untagged()) }))
     }
 
     /// The word without its tag, which is the buffer if the entry [is one](Self::are_buffers). Gives up the entry.
@@ -263,12 +266,16 @@ impl Drop for Entry {
             UNIQUE | SHARED => drop(unsafe { Part::from_raw(self.untagged()) }),
             form if form & LIST == 0 => (),
             // SAFETY: came from `into_raw` (0); the entry gives up its ownership here (1).
-            LIST => unsafe { ListInner::drop_raw(self.untagged().cast()) },
+            LIST => drop(unsafe { Box::<ListInner>::from_raw(self.untagged().as_ptr().cast()) }),
             // SAFETY: came from `into_raw` (0); the entry gives up its ownership here (1).
-            _ => unsafe { WindowInner::drop_raw(self.untagged().cast()) },
+            _ => drop_window(unsafe { Box::from_raw(self.untagged().as_ptr().cast()) }),
         }
     }
 }
+
+#[cold]
+#[inline(never)]
+fn drop_window(_: Box<WindowInner>) {}
 
 impl fmt::Debug for Entry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -13,8 +13,8 @@ use super::{QueueKind, WorkId};
 use crate::provider::reviewed::Walk;
 use crate::sys::inline::{self as verbs, PollCq};
 use crate::sys::{
-    self, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_create_cq_wc_flags as with, ibv_poll_cq_attr, ibv_wc,
-    ibv_wc_flags, ibv_wc_opcode, ibv_wc_status,
+    ibv_cq, ibv_cq_ex, ibv_create_cq_wc_flags as with, ibv_poll_cq_attr, ibv_wc, ibv_wc_flags, ibv_wc_opcode,
+    ibv_wc_status,
 };
 use libc::c_int;
 use std::marker::PhantomData;
@@ -25,29 +25,12 @@ use std::{ptr, ptr::NonNull, sync::Arc};
 mod tests;
 
 /// The fields that are read, besides operation, flags and the provider's code, which every extended queue has.
-const FIELDS: u32 = with::IBV_WC_EX_WITH_BYTE_LEN.0
+pub(super) const FIELDS: u32 = with::IBV_WC_EX_WITH_BYTE_LEN.0
     | with::IBV_WC_EX_WITH_IMM.0
     | with::IBV_WC_EX_WITH_QP_NUM.0
     | with::IBV_WC_EX_WITH_SRC_QP.0
     | with::IBV_WC_EX_WITH_SLID.0
     | with::IBV_WC_EX_WITH_SL.0;
-
-/// The attributes to create an extended queue with.
-pub(super) fn attributes(
-    entries: u32,
-    channel: NonNull<sys::ibv_comp_channel>,
-    vector: u32,
-    context: &Arc<ExtendedContext>,
-) -> ibv_cq_init_attr_ex {
-    ibv_cq_init_attr_ex {
-        cqe: entries,
-        cq_context: Arc::as_ptr(context).cast_mut().cast(),
-        channel: channel.as_ptr(),
-        comp_vector: vector,
-        wc_flags: u64::from(FIELDS),
-        ..Default::default()
-    }
-}
 
 /// The function that polls a device whose provider can do this much; `None` if the provider cannot be polled so.
 pub(super) fn poll_of(walk: Walk) -> Option<PollCq> {

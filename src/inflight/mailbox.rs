@@ -1,11 +1,11 @@
-//! The mailbox by which the control path tells the poller of new and old queues, without a lock on the data path.
+//! The mailbox by which the control path tells the poller of added and removed queues, without a lock on the data path.
 
 use crate::sync::{AtomicBool, Mutex, Ordering, lock};
 
-/// Messages to the poller. Sending takes a lock; looking whether there are any is one atomic load.
+/// Messages to the poller. Sending takes a lock; checking for messages is one atomic load.
 #[derive(Debug)]
 pub(crate) struct Mailbox<M> {
-    /// Set after a message was put in, and cleared before the messages are taken. So no message is overlooked.
+    /// Set after a message was put in, and cleared before the messages are taken. So the poller never misses a message.
     flag: AtomicBool,
     messages: Mutex<Vec<M>>,
 }
@@ -20,7 +20,8 @@ impl<M> Mailbox<M> {
         self.flag();
     }
 
-    /// Whether [`take`](Self::take) may find a message, or the poller has set a reminder for itself.
+    /// Whether [`take`](Self::take) may find a message, or the poller has called [`flag`](Self::flag) as a reminder to
+    /// itself.
     #[inline(always)]
     pub(crate) fn is_flagged(&self) -> bool {
         self.flag.load(Ordering::Acquire)
@@ -47,6 +48,7 @@ impl<M> Mailbox<M> {
 mod models {
     //! Every interleaving of one thread that destroys a pair and another that polls.
     use super::*;
+    use crate::inflight::Quiescent;
     use crate::inflight::ledger::{Origin, Retirer, STEP, ledger};
     use crate::sync::{Arc, AtomicU32};
     use loom::thread;
@@ -69,13 +71,13 @@ mod models {
             }
             sending.join().unwrap();
             assert_eq!(seen, [1, 2]);
-            // The flag may have been set after its message was taken. That costs one look in vain.
+            // The flag may have been set after its message was already taken. Then the poller looks once in vain.
             assert!(mailbox.take().is_empty());
         });
     }
 
-    /// A pair is destroyed while its completion may be in the queue already. The value comes out once, by the
-    /// completion or by the destroy.
+    /// A pair is destroyed while its completion may already be in the queue. The value comes out once, either with the
+    /// completion or with the destroy.
     #[test]
     fn an_orphaned_ledger_gives_each_value_out_once() {
         loom::model(|| {
@@ -94,9 +96,9 @@ mod models {
             });
             let (mut out, mut polled, mut orphaned) = (Vec::new(), 0, false);
             while !orphaned {
-                // A pair that was destroyed before this poll ...
+                // If a pair was destroyed before this poll ...
                 let destroyed_before = mailbox.is_flagged() && !mailbox.take().is_empty();
-                // ... has nothing left in the queue once the queue was seen empty.
+                // ... and the poll finds the queue empty, then no completion of that pair is left.
                 if completions.load(Ordering::Acquire) > polled {
                     let (value, ahead) = retirer.retire(u64::from(polled) * STEP).unwrap();
                     assert_eq!(ahead, 0);
@@ -104,7 +106,7 @@ mod models {
                     polled += 1;
                 }
                 if destroyed_before {
-                    while let Some(value) = retirer.take() {
+                    while let Some(value) = retirer.take(&Quiescent::without_device()) {
                         out.push(value);
                     }
                     orphaned = true;

@@ -1,7 +1,9 @@
 //! What posting and polling share, and neither owns: the ledgers of requests in flight, the mailbox between the two
 //! sides, and the owned handles of the device's objects.
 
+mod ahead;
 mod batch_error;
+mod cell;
 pub(crate) mod entry;
 mod extended_polling;
 mod finish;
@@ -12,18 +14,21 @@ mod operation;
 mod pair_status;
 mod peers;
 mod polling_lock;
+mod post_all;
 mod post_error;
 mod posted_memory;
 mod posting;
+mod quiescent;
 mod raw_batch;
 mod raw_channel;
 mod raw_completion_queue;
-pub(crate) mod raw_pair;
+mod raw_pair;
 mod raw_post;
 mod raw_session;
 mod raw_shared;
 mod request;
 mod slab;
+mod stage;
 mod status;
 mod windows;
 mod work_id;
@@ -34,15 +39,19 @@ pub(crate) use finish::{Finish, FinishOnDrop};
 pub(crate) use mailbox::Mailbox;
 pub use operation::Operation;
 pub(crate) use pair_status::{PairStatus, is_broken};
-pub(crate) use peers::{AhInner, Peers};
+pub(crate) use peers::AhInner;
 pub(crate) use polling_lock::polling_lock;
+pub(crate) use post_all::post_all;
 pub use post_error::{PostError, RequestFlaw};
 pub use posted_memory::PostedMemory;
 pub use posting::Posting;
-pub(crate) use raw_batch::{RawBatch, batch, post_all};
+pub(crate) use quiescent::Quiescent;
+pub(crate) use raw_batch::{RawBatch, batch};
 pub(crate) use raw_channel::{RawChannel, Waker};
 pub(crate) use raw_completion_queue::{Pending, PollEnd, PollFailed, RawCompletionQueue, immediate_or_key};
 pub(crate) use raw_pair::{PairAttributes, RawPair};
+#[cfg(all(test, not(loom)))]
+pub(crate) use raw_post::PostRight;
 pub(crate) use raw_post::{ReceiveQueue, SendQueue, Terms};
 #[cfg(all(test, not(loom)))]
 pub(crate) use raw_session::has_all_functions;

@@ -22,10 +22,10 @@ pub enum Operation {
     /// Adds to a word of the peer.
     #[doc(alias = "IBV_WR_ATOMIC_FETCH_AND_ADD")]
     FetchAndAdd = 4,
-    /// Writes a word of the peer in one piece.
+    /// Writes a word of the peer so that no reader sees a half-written word.
     #[doc(alias = "IBV_WR_ATOMIC_WRITE")]
     AtomicWrite = 5,
-    /// Takes a message of the peer.
+    /// Receives a message of the peer.
     #[doc(alias = "ibv_post_recv")]
     Receive = 8,
     /// Binds a memory window.
@@ -37,16 +37,16 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// The bits of [`code`](Self::code).
+    /// The bits that [`code`](Self::code) uses.
     pub(super) const MASK: usize = 0b111;
 
-    /// The bits that the ledger keeps. A receive has none: the kind of its queue tells.
+    /// The bits that the ledger keeps. A receive needs none: the kind of its queue says that it is one.
     #[inline(always)]
     pub(super) const fn code(self) -> usize {
         self as usize & Self::MASK
     }
 
-    /// Whether the device writes to the memory of the request. If so, the request determines how much counts as filled.
+    /// Whether the device writes to the memory of the request. If so, the request sets how many bytes count as filled.
     #[inline(always)]
     pub(crate) fn fills(self) -> bool {
         matches!(self, Self::Read | Self::CompareAndSwap | Self::FetchAndAdd | Self::Receive)

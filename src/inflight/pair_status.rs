@@ -1,42 +1,43 @@
-//! What posting and polling both know of a queue pair: whether it takes posts, and its first failure.
+//! What both posting and polling know of a queue pair: whether it takes posts, and its first failure.
 
 use super::Status;
 use crate::domain::DomainId;
 use crate::inflight::ledger::Detour;
-use crate::inflight::{Entry, Peers, QueueKind};
+use crate::inflight::{Entry, QueueKind};
 use crate::provider::reviewed::Promises;
 use crate::sync::{AtomicU32, Ordering};
 use crate::sys;
 use std::sync::Arc;
 
-/// What the posting side of a pair and its pollers tell each other, besides the ledgers. One for both queues of a pair.
+/// The state that the posting side of a pair and its pollers share, besides the ledgers. Both queues of a pair share
+/// one.
 pub(crate) struct PairStatus {
     /// The flags of the send queue and of the receive queue. `BROKEN`: the poller has seen a failure, and posts to this
-    /// queue are refused. `POISONED`: the device may have requests that nobody accounts for, and posts are refused
-    /// until reset or destroy. `IN_SESSIONS`: posts go through `ibv_wr_*`.
+    /// queue are refused. `POISONED`: the device may have requests that the library cannot account for, and posts are
+    /// refused until reset or destroy. `ENDED`: the pair was destroyed. `IN_SESSIONS`: posts go through `ibv_wr_*`.
     detours: [Detour<Entry>; 2],
-    /// The first failure that stopped the sends alone, and the first that stopped the pair: a status plus 1; 0 for
-    /// none.
+    /// The first failure that stopped only the sends, and the first failure that stopped the pair. Each is a status
+    /// plus 1, or 0 if there is none.
     failed_send: AtomicU32,
     failed: AtomicU32,
     pub(crate) qpn: u32,
-    /// UC and UD, where a failed send stops the sends only.
+    /// Whether the transport is UC or UD, where a failed send stops only the sends.
     unreliable: bool,
     pub(crate) domain: DomainId,
-    /// For datagrams: the address handles of requests in flight.
-    pub(crate) peers: Option<Arc<Peers>>,
-    /// A request that the provider refuses, and that `bad_wr` names, is certainly not queued.
+    /// If the provider refuses a request and `bad_wr` names it, whether that request is certainly not queued.
     pub(crate) refusal_is_sure: bool,
 }
 
 const BROKEN: u32 = 1;
 const IN_SESSIONS: u32 = 2;
 const POISONED: u32 = 4;
+/// The pair is destroyed, or about to be: unlike the others, this flag is never cleared.
+pub(super) const ENDED: u32 = 8;
 
 /// Whether a queue with these flags refuses posts.
 #[inline(always)]
 pub(crate) fn is_broken(detour: u32) -> bool {
-    detour & (BROKEN | POISONED) != 0
+    detour & (BROKEN | POISONED | ENDED) != 0
 }
 
 impl PairStatus {
@@ -47,39 +48,38 @@ impl PairStatus {
         kind: sys::ibv_qp_type,
         domain: DomainId,
         detours: [Detour<Entry>; 2],
-        peers: Option<Arc<Peers>>,
     ) -> Arc<Self> {
         let unreliable = kind != sys::ibv_qp_type::IBV_QPT_RC;
         let (failed_send, failed) = Default::default();
         let refusal_is_sure = row.refusal_is_sure;
-        Arc::new(Self { detours, failed_send, failed, qpn, unreliable, domain, peers, refusal_is_sure })
+        Arc::new(Self { detours, failed_send, failed, qpn, unreliable, domain, refusal_is_sure })
     }
 
-    /// The status for the next life of the pair, after a reset. The work queues have new flags.
+    /// The status of the pair after a reset. The work queues get new flags.
     pub(crate) fn anew(&self, detours: [Detour<Entry>; 2]) -> Arc<Self> {
         let Self { qpn, unreliable, domain, refusal_is_sure, .. } = *self;
         for (old, new) in self.detours.iter().zip(&detours) {
             new.set(old.bits() & IN_SESSIONS);
         }
         let (failed_send, failed) = Default::default();
-        let peers = self.peers.clone();
-        Arc::new(Self { detours, failed_send, failed, qpn, unreliable, domain, peers, refusal_is_sure })
+        Arc::new(Self { detours, failed_send, failed, qpn, unreliable, domain, refusal_is_sure })
     }
 
     pub(crate) fn is_broken(&self, side: QueueKind) -> bool {
         is_broken(self.of(side).bits())
     }
 
-    /// Refuses posts until the pair is reset.
+    /// Refuses posts until the pair is reset or destroyed.
     pub(crate) fn poison(&self) {
         self.detours.iter().for_each(|detour| detour.set(POISONED));
     }
 
+    /// Whether only a reset helps, or nothing.
     pub(crate) fn is_poisoned(&self) -> bool {
-        self.of(QueueKind::Send).bits() & POISONED != 0
+        self.of(QueueKind::Send).bits() & (POISONED | ENDED) != 0
     }
 
-    /// Lets sends go through `ibv_wr_*`.
+    /// Makes sends go through `ibv_wr_*`.
     pub(crate) fn send_in_sessions(&self) {
         self.of(QueueKind::Send).set(IN_SESSIONS);
     }
@@ -90,18 +90,19 @@ impl PairStatus {
         if side == QueueKind::Send { send } else { receive }
     }
 
-    /// Receives first: [`renew_sends`](Self::renew_sends) looks at the receives last, so it does not undo this.
+    /// Marks both queues as broken, the receives first: [`renew_sends`](Self::renew_sends) checks the receives last, so
+    /// it cannot undo this.
     fn break_all(&self) {
         [QueueKind::Receive, QueueKind::Send].into_iter().for_each(|side| self.of(side).set(BROKEN));
     }
 
-    /// The first failure of the pair, or of its send queue.
+    /// The first failure that stopped the pair; if there is none, the first that stopped its sends.
     pub(crate) fn first_failure(&self) -> Option<Status> {
         self.first_failure_of(QueueKind::Send)
     }
 
-    /// The first failure that stopped this queue of the pair. A failed send that stops the sends only does not count
-    /// for the receives.
+    /// The first failure that stopped this queue of the pair. A failure that stopped only the sends does not count for
+    /// the receives.
     fn first_failure_of(&self, side: QueueKind) -> Option<Status> {
         let kept = |word: &AtomicU32| match word.load(Ordering::Relaxed) {
             0 => None,
@@ -111,14 +112,14 @@ impl PairStatus {
         of_sends.or_else(|| kept(&self.failed))
     }
 
-    /// Notes that a request of this queue has failed, and gives the first failure from before.
+    /// Records that a request of this queue has failed, and returns the first failure from before.
     #[cold]
     pub(crate) fn note_failure(&self, side: QueueKind, failed: Status) -> Option<Status> {
         let first = self.first_failure_of(side);
         let sends_only = side == QueueKind::Send && self.unreliable;
-        // A flush is not a cause: it follows from a failure that nobody has seen.
+        // A flush is never recorded as the cause: it follows from another failure, which the poller may not have seen.
         if first.is_none() && failed != Status::Flushed {
-            // 0 is "none", so codes are kept plus 1.
+            // 0 means "none", so a code is stored plus 1.
             let kept = failed.code().unwrap_or(u32::MAX - 1).saturating_add(1);
             let word = if sends_only { &self.failed_send } else { &self.failed };
             word.store(kept, Ordering::Relaxed);
@@ -131,13 +132,13 @@ impl PairStatus {
         first
     }
 
-    /// Forgets the failures of an earlier life, of which nothing is in flight.
+    /// Forgets all failures, for a reset with nothing in flight.
     pub(crate) fn renew(&self) {
         [&self.failed_send, &self.failed].into_iter().for_each(|word| word.store(0, Ordering::Relaxed));
         self.detours.iter().for_each(|detour| detour.clear(BROKEN | POISONED));
     }
 
-    /// Lets the sends go on after a failed send, unless a receive has failed meanwhile.
+    /// Lets sends go on after a failed send, unless a receive has failed meanwhile.
     pub(crate) fn renew_sends(&self) {
         self.failed_send.store(0, Ordering::Relaxed);
         self.of(QueueKind::Send).clear(BROKEN);
@@ -149,7 +150,7 @@ impl PairStatus {
 
 #[cfg(all(test, loom))]
 mod models {
-    //! Every interleaving of a program that lets sends go on and a poller that sees a receive fail.
+    //! Every interleaving of a program that lets sends go on, and a poller that sees a receive fail.
     use super::*;
     use crate::domain::Blocks;
     use crate::inflight::ledger::{Origin, ledger};
@@ -167,7 +168,6 @@ mod models {
                 sys::ibv_qp_type::IBV_QPT_UC,
                 DomainId::NONE,
                 detours,
-                None,
             );
             status.note_failure(QueueKind::Send, Status::LocalProtection);
             let polled = Arc::clone(&status);

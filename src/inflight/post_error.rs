@@ -1,41 +1,43 @@
-//! Why a request was not posted, with the request.
+//! The reasons why a request was not posted. Each error gives the request back.
 
+use crate::device::iwarp::NotOnIwarp;
 use crate::inflight::{Status, WorkId};
 use crate::verb_error::VerbError;
 use std::{error, fmt};
 
-/// A request that was not posted, or that may not have been. `R` is what comes back.
+/// A request that was not posted, or that may not have been. `R` is the request that comes back.
 #[non_exhaustive]
 pub enum PostError<R> {
-    /// As many requests as the queue holds are in flight. Poll, then post again.
+    /// The queue is full of requests in flight. Poll, then post again.
     QueueFull(R),
-    /// The pair, or the shared receive queue, has failed: a completion said so, or an earlier post was uncertain. Reset
-    /// or destroy it.
+    /// The pair, or the shared receive queue, has failed: a completion reported it, or an earlier post was uncertain.
+    /// Reset or destroy the pair or the queue.
     Broken {
-        /// What was to be posted.
+        /// The request.
         request: R,
-        /// What broke it, if a completion said.
+        /// The failure that broke it, if a completion reported one.
         first_failure: Option<Status>,
     },
-    /// The request's parts do not go together.
+    /// The parts of the request do not fit together.
     Flawed {
-        /// What was to be posted.
+        /// The request.
         request: R,
-        /// Why not.
+        /// Why they do not fit.
         flaw: RequestFlaw,
     },
-    /// The provider refused it.
+    /// The provider refused the request.
     Refused {
-        /// What was to be posted.
+        /// The request.
         request: R,
         /// What the provider answered.
         source: VerbError,
     },
     /// The provider answered with an error, and the device may still execute the request: the provider did not name the
-    /// request at fault, or its word is not enough ([`refusals_are_sure`](crate::device::Promises::refusals_are_sure)).
+    /// refused request, or cannot be relied on to name it
+    /// ([`refusals_are_sure`](crate::device::Promises::refusals_are_sure)).
     ///
-    /// Its memory stays with the device: it comes back with a completion, or once the pair was reset or destroyed. The
-    /// pair is broken. Where the poller destroys pairs
+    /// The pair is broken, and the memory of the request stays with the device: it comes back with a completion, or
+    /// after the pair was reset or destroyed. Where the poller destroys pairs
     /// ([`pairs_end_at_once`](crate::device::Promises::pairs_end_at_once) is false), it waits for this request, so
     /// memory and pair may stay until the completion queue is dropped.
     Uncertain {
@@ -47,7 +49,7 @@ pub enum PostError<R> {
 }
 
 impl<R> PostError<R> {
-    /// What was to be posted, unless the device may have it.
+    /// The request, unless the device may have it.
     pub fn into_request(self) -> Option<R> {
         match self {
             Self::QueueFull(request)
@@ -58,12 +60,12 @@ impl<R> PostError<R> {
         }
     }
 
-    /// The error without the request, which is dropped. It can leave a scoped domain.
+    /// The error without the request, which is dropped: this error can leave a scoped domain.
     pub fn into_cause(self) -> PostError<()> {
         self.map(drop)
     }
 
-    /// The same error, with what `f` makes of the request.
+    /// The same error, with the request replaced by the result of `f`.
     pub fn map<P>(self, f: impl FnOnce(R) -> P) -> PostError<P> {
         match self {
             Self::QueueFull(request) => PostError::QueueFull(f(request)),
@@ -79,13 +81,20 @@ impl<R> fmt::Display for PostError<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::QueueFull(_) => f.write_str(
-                "the work queue is full: take completions (in a scope, the results of its tickets), then post again",
+                "the work queue is full: take completions (in a scope, the results of its tickets), then post again (see \
+                 docs/failures.md#queue-full)",
             ),
-            Self::Broken { first_failure: Some(first), .. } => write!(f, "the queue pair has failed: {first}"),
-            Self::Broken { first_failure: None, .. } => f.write_str("the queue has failed: reset or destroy it"),
-            Self::Flawed { flaw, .. } => flaw.fmt(f),
-            Self::Refused { .. } => f.write_str("the provider refused the request"),
-            Self::Uncertain { .. } => f.write_str("the provider failed with the request possibly posted"),
+            Self::Broken { first_failure: Some(first), .. } => {
+                write!(f, "the queue pair has failed: {first} (see docs/failures.md#broken)")
+            }
+            Self::Broken { first_failure: None, .. } => {
+                f.write_str("the queue has failed: reset or destroy it (see docs/failures.md#broken)")
+            }
+            Self::Flawed { flaw, .. } => write!(f, "{flaw} (see docs/failures.md#flawed)"),
+            Self::Refused { .. } => f.write_str("the provider refused the request (see docs/failures.md#refused)"),
+            Self::Uncertain { .. } => {
+                f.write_str("the provider failed with the request possibly posted (see docs/failures.md#uncertain)")
+            }
         }
     }
 }
@@ -119,15 +128,15 @@ impl<R> error::Error for PostError<R> {
     }
 }
 
-/// A request whose parts do not go together. Nothing reached the device.
+/// Parts of a request that do not fit together. The device did not get the request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RequestFlaw {
-    /// More bytes than fit at the target (the peer's memory for a write, the buffer for a read), in a message, in a
-    /// datagram (the port's MTU), or than the pair takes [inline](crate::Inline).
+    /// More bytes than there is room for: at the target (the peer's memory for a write, the buffer for a read), in a
+    /// message, in a datagram (the port's MTU), or [inline](crate::Inline).
     #[error(
-        "{len_bytes} bytes do not fit in {within}: in what is written to or read into, in a message, in a datagram (the MTU), \
-         or, of `Inline`, in what `Limits::inline_bytes` asked for"
+        "{len_bytes} bytes are more than the {within} that fit: in the target or the buffer, in a message, in a datagram (the \
+         MTU), or inline (`Limits::inline_bytes`)"
     )]
     TooLong {
         /// How many bytes would be moved.
@@ -137,14 +146,14 @@ pub enum RequestFlaw {
     },
     /// Memory, or a recipient, of another protection domain than the queue's. Only domains of the brand
     /// [`Checked`](crate::Checked) get this far; others do not compile.
-    #[error("memory or recipient of another protection domain: take them from the domain that the queue is of")]
+    #[error("the memory or the recipient belongs to another protection domain: take it from the domain of the queue")]
     OtherDomain,
     /// More buffers in a list than the pair takes.
-    #[error("a list of {elements} buffers, where the queue pair takes {most}: see `Limits::elements`")]
+    #[error("the list has {elements} buffers, and the queue pair takes {most}: see `Limits::elements`")]
     TooManyElements {
         /// How many there are.
         elements: usize,
-        /// How many the pair was made for.
+        /// How many the pair takes.
         most: u32,
     },
     /// A datagram comes with a header of 40 bytes, for which the receive must have room.
@@ -153,20 +162,23 @@ pub enum RequestFlaw {
         /// How many bytes there are.
         len_bytes: u64,
     },
-    /// A read, an atomic or an atomic write on a pair that may have none outstanding. Some devices would wait with it
-    /// for ever.
+    /// A read, an atomic or an atomic write on a pair that may have none outstanding. On some devices the request would
+    /// never complete.
     #[error(
         "the queue pair was connected to have no reads and atomics outstanding: see `RtsAttributes::initiator_depth` and \
          `ConnectAttributes::read_depth`"
     )]
     NoReadDepth,
-    /// A receive into lent memory of no bytes, which was not registered.
+    /// The device is one for iWARP, which does not do what the request asks for.
+    #[error(transparent)]
+    NotOnIwarp(NotOnIwarp),
+    /// A receive into lent memory of 0 bytes, which was not registered.
     #[error("a receive needs at least one byte of memory")]
     EmptyReceive,
-    /// The queue pair was not made for atomic writes.
+    /// The queue pair was created without atomic writes.
     #[error("the queue pair has no atomic writes: create it with `Posting::AtomicWrites`")]
     NoAtomicWrites,
-    /// Memory that peers reach is made of words, and so is the memory of a window.
+    /// The memory of a window consists of whole words, as all memory that peers reach.
     #[error("a window is bound over whole words; these are {len_bytes} bytes at {address:#x}")]
     NotInWords {
         /// The address.
@@ -174,7 +186,7 @@ pub enum RequestFlaw {
         /// How many bytes there are.
         len_bytes: u64,
     },
-    /// This device does not keep peers within a window.
+    /// The device lets peers reach the whole region through a window.
     #[error(
         "this device does not keep peers within a window ({len_bytes} bytes of a region of {region_bytes}): \
          bind it over a whole region; `ProtectionDomain::register` makes one of a buffer"
@@ -185,17 +197,17 @@ pub enum RequestFlaw {
         /// How many its region has.
         region_bytes: u64,
     },
-    /// On this device, no request can end the window safely: peers may still reach the memory afterwards, or the
-    /// request does harm.
+    /// On this device no request can end a window safely: afterwards peers may still reach the memory, or the request
+    /// does harm.
     #[error("windows of this device are not ended by requests: `dealloc` them, and deregister their region")]
     NoBarrier,
-    /// A window of type 2 is for the pair that it was made by.
+    /// A window of type 2 can be bound only by the pair that made it.
     #[error("the window was made by another queue pair")]
     WindowOfAnotherPair,
-    /// The pair that the window was made by is destroyed.
+    /// The pair that made the window is destroyed.
     #[error("the window was freed with its queue pair")]
     WindowEnded,
-    /// The pair posts through `ibv_wr_*`.
+    /// The pair posts through `ibv_wr_*`, which takes no requests about windows.
     #[error("windows are posted on pairs with `Posting::List` only")]
     NotInSession,
     /// An atomic works on 8 bytes at an address that is a multiple of 8, on both sides.

@@ -3,7 +3,7 @@
 use crate::memory::{Buffer, BufferList, SharedBuffer, UnsettledWindow};
 use std::fmt;
 
-/// The memory of a request. It is away while the request is in flight, and comes back with the completion.
+/// The memory of a request. The program gives it away with the post, and gets it back with the completion.
 #[non_exhaustive]
 pub enum PostedMemory<B> {
     /// A buffer.

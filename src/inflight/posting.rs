@@ -29,13 +29,13 @@ pub enum Posting {
     List,
     /// As calls of the work request API, `ibv_wr_post(3)`. Some devices are faster with it, and some do not have it.
     ///
-    /// A provider that fails does not name the request at fault: where a list gets
-    /// [`Refused`](crate::PostError::Refused), this gets [`Uncertain`](crate::PostError::Uncertain).
+    /// A provider that fails does not name the refused request. So where a list gives
+    /// [`Refused`](crate::PostError::Refused), this gives [`Uncertain`](crate::PostError::Uncertain).
     ///
-    /// From the first request of a [`batch`](crate::QueuePair::batch), or the beginning of a `post_all`, to its
-    /// doorbell the provider may hold locks of the pair. A closure that polls or waits for another thread in between
-    /// may wait for ever: on hns, polling a failure of this pair does. A `post` that answers
-    /// [`QueueFull`](crate::PostError::QueueFull) has just rung the doorbell, so polling is fine then.
+    /// The provider may hold locks of the pair from the first request of a [`batch`](crate::QueuePair::batch), or the
+    /// beginning of a `post_all`, to its doorbell. A closure that polls meanwhile, or waits for another thread, may
+    /// wait for ever: on hns, this happens when it polls a failure of this pair. When `post` returns
+    /// [`QueueFull`](crate::PostError::QueueFull), it has just rung the doorbell, so the closure may poll then.
     #[doc(alias = "ibv_wr_start")]
     #[doc(alias = "ibv_wr_complete")]
     #[doc(alias = "ibv_qp_ex")]

@@ -2,33 +2,35 @@
 //!
 //! ASSUMPTION: a queue has at least the room that was asked for; a request's completion comes after the device's last
 //! access to its memory; and `ibv_poll_cq` orders what the device wrote before what is read after it.
-#![allow(unsafe_code, reason = "calls verbs on the completion queue that it owns")]
+#![allow(unsafe_code, reason = "polls and arms the completion queue that it owns")]
 
 use super::extended_polling::{self, ExtendedContext};
 use super::polling_lock::polling_lock;
-use super::raw_channel::{ObjectPtr, RawChannel};
+use super::raw_channel::RawChannel;
 use crate::device::CompletionQueueId;
 use crate::device::objects::Object;
 use crate::domain::DomainInner;
+use crate::provider::handles::{self, ObjectPtr};
 use crate::provider::reviewed::Teardown;
 use crate::sys::inline::{PollCq, RequestNotify};
 use crate::sys::{self, ibv_wc};
 use crate::verb_error::{VerbError, note_leak};
 use libc::c_int;
-use std::{mem, ptr::NonNull, sync::Arc};
+use std::{mem, sync::Arc};
 
 /// How many completions are taken from the device at once.
 pub(crate) const BATCH: usize = 16;
 
 /// An owned completion queue. Dropping it destroys it.
 pub(crate) struct RawCompletionQueue {
+    /// The device's queue, which the handles of queue pairs hold too, but not beyond their pairs' references to this.
+    ///
     /// # Invariants
     ///
-    /// 0. Came from the provider of the domain's context, and is alive until this is dropped.
-    raw: ObjectPtr<sys::ibv_cq>,
-    /// 1. There is one [`PollEnd`] of this queue at most, and only that polls, arms and resizes the queue.
+    /// 0. There is one [`PollEnd`] of this queue at most, and only that polls, arms and resizes the queue.
+    handle: Arc<handles::CompletionQueue>,
     id: CompletionQueueId,
-    /// 2. The `cq_context` of an extended queue.
+    /// 1. The `cq_context` of an extended queue.
     extended: Option<Arc<ExtendedContext>>,
     /// The device reports the events of the queue here.
     channel: Arc<RawChannel>,
@@ -48,9 +50,8 @@ impl RawCompletionQueue {
         } else {
             poll_zeroed
         };
-        // SAFETY: the channel is alive, and its domain keeps the context open.
-        let raw = unsafe { context.provider.create_cq(context.raw, entries, channel.as_ptr(), vector) }?;
-        PollEnd::of(Self::own(raw, channel, None), poll, request_notify, entries)
+        let (handle, room) = handles::CompletionQueue::create(channel.handle(), entries, vector)?;
+        PollEnd::of(Self::own(handle, channel, None), poll, request_notify, room >= entries)
     }
 
     /// `ibv_create_cq_ex`, polled through `ibv_start_poll`; otherwise the same. `EOPNOTSUPP`: the device has no such
@@ -61,25 +62,31 @@ impl RawCompletionQueue {
         let unsupported = VerbError::new("ibv_create_cq_ex", libc::EOPNOTSUPP);
         let poll = extended_polling::poll_of(context.promises().walk).ok_or(unsupported)?;
         let extended = Arc::<ExtendedContext>::default();
-        let mut attributes = extended_polling::attributes(entries, channel.as_ptr(), vector, &extended);
-        // SAFETY: the channel is alive, and its domain keeps the context open.
-        let raw = unsafe { context.provider.create_cq_ex(context.raw, &mut attributes) }?;
-        // SAFETY: created just now, and nobody else uses it yet.
-        let is_complete = extended_polling::is_complete(unsafe { raw.as_ref() }, &extended);
-        // `ibv_cq_ex_to_cq`: both structs begin alike.
-        let queue = Self::own(raw.cast(), channel, Some(extended));
+        let (handle, room, is_complete) = handles::CompletionQueue::create_extended(
+            channel.handle(),
+            entries,
+            vector,
+            u64::from(extended_polling::FIELDS),
+            Arc::as_ptr(&extended).cast_mut().cast(),
+            |cq| extended_polling::is_complete(cq, &extended),
+        )?;
+        let queue = Self::own(handle, channel, Some(extended));
         // The provider may have left out the context or a function. The return drops the queue, which destroys it.
         if !is_complete {
             return Err(unsupported);
         }
-        PollEnd::of(queue, poll, request_notify, entries)
+        PollEnd::of(queue, poll, request_notify, room >= entries)
     }
 
     /// Takes over a queue that was created just now.
-    fn own(raw: NonNull<sys::ibv_cq>, channel: &Arc<RawChannel>, extended: Option<Arc<ExtendedContext>>) -> Arc<Self> {
+    fn own(
+        handle: handles::CompletionQueue,
+        channel: &Arc<RawChannel>,
+        extended: Option<Arc<ExtendedContext>>,
+    ) -> Arc<Self> {
         let (id, domain) = (CompletionQueueId::fresh(), Arc::clone(channel.domain()));
-        domain.context.objects.note(raw, Object::CompletionQueue(id));
-        Arc::new(Self { raw: ObjectPtr(raw), id, extended, channel: Arc::clone(channel), domain })
+        domain.context.objects.note(handle.address(), Object::CompletionQueue(id));
+        Arc::new(Self { handle: Arc::new(handle), id, extended, channel: Arc::clone(channel), domain })
     }
 
     pub(crate) fn id(&self) -> CompletionQueueId {
@@ -90,13 +97,14 @@ impl RawCompletionQueue {
         &self.domain
     }
 
-    pub(crate) fn as_ptr(&self) -> *mut sys::ibv_cq {
-        self.raw.0.as_ptr()
+    /// The handle, which the pairs that complete here hold.
+    pub(super) fn handle(&self) -> &Arc<handles::CompletionQueue> {
+        &self.handle
     }
 
     /// What events call this queue.
     pub(crate) fn address(&self) -> usize {
-        self.raw.0.addr().get()
+        self.handle.address()
     }
 
     /// Queue pairs for datagrams complete here from now on: their receives are read with their senders.
@@ -109,10 +117,10 @@ impl RawCompletionQueue {
 
 impl Drop for RawCompletionQueue {
     fn drop(&mut self) {
-        let context = &self.domain.context;
-        // SAFETY: alive (0), and nobody else destroys it. No queue pair uses it, since each keeps this alive.
-        let destroy = || unsafe { context.provider.destroy_cq(self.raw.0) };
-        if let Err(error) = context.objects.end(self.raw.0, destroy) {
+        let (address, handle) = (self.address(), &mut self.handle);
+        // No queue pair uses it, since each keeps this alive.
+        let destroy = || handles::CompletionQueue::end_shared(handle, "ibv_destroy_cq");
+        if let Err(error) = self.domain.context.objects.end(address, destroy) {
             mem::forget(Arc::clone(&self.channel));
             mem::forget(Arc::clone(&self.domain));
             mem::forget(self.extended.take());
@@ -123,8 +131,7 @@ impl Drop for RawCompletionQueue {
 
 /// The functions of the device that poll and arm.
 fn functions(domain: &DomainInner) -> Result<(PollCq, RequestNotify), VerbError> {
-    // SAFETY: the domain keeps its context open, and an open context has its function table filled.
-    let operations = unsafe { (*domain.context.raw.as_ptr()).ops };
+    let operations = domain.context.functions();
     let both = operations.poll_cq.zip(operations.req_notify_cq);
     both.ok_or(VerbError::new("ibv_poll_cq", libc::EOPNOTSUPP))
 }
@@ -153,22 +160,19 @@ pub(crate) struct PollEnd {
 pub(crate) struct PollFailed;
 
 impl PollEnd {
+    /// The one end of a queue that was created just now. It `has_room` for as many completions as were asked for.
     fn of(
         queue: Arc<RawCompletionQueue>,
         poll: PollCq,
         request_notify: RequestNotify,
-        entries: u32,
+        has_room: bool,
     ) -> Result<Self, VerbError> {
-        let raw = ObjectPtr(queue.raw.0);
-        let polled = [ibv_wc::default(); BATCH];
-        let this = Self { queue, raw, poll, request_notify, filled: 0, next: 0, polled };
-        // SAFETY: created just now, and nobody resizes it.
-        let granted = unsafe { (*this.raw.0.as_ptr()).cqe };
-        if u32::try_from(granted).unwrap_or(0) < entries {
+        if !has_room {
             // Dropping the queue destroys it.
             return Err(VerbError::new("ibv_create_cq", libc::ENOMEM));
         }
-        Ok(this)
+        let raw = ObjectPtr(queue.handle.raw());
+        Ok(Self { queue, raw, poll, request_notify, filled: 0, next: 0, polled: [ibv_wc::default(); BATCH] })
     }
 
     pub(crate) fn queue(&self) -> &Arc<RawCompletionQueue> {
@@ -225,7 +229,7 @@ impl PollEnd {
         (self.next, self.filled) = (0, 0);
     }
 
-    /// How many completions the last look at the device has found.
+    /// How many completions the last look that found any has found. A look that finds none leaves this as it was.
     pub(crate) fn found(&self) -> u32 {
         self.filled
     }
@@ -241,10 +245,8 @@ impl PollEnd {
 
     /// `ibv_resize_cq` to at least `entries` completions.
     pub(crate) fn resize(&mut self, entries: u32) -> Result<(), VerbError> {
-        let provider = self.queue.domain.context.provider;
-        // SAFETY: alive, since `queue` is; only this end polls or resizes, of which there is one. The size is read
-        // nowhere else once the queue was made.
-        unsafe { provider.resize_cq(self.raw.0, entries) }
+        // SAFETY: only this end polls or resizes the queue, of which there is one (`&mut`, 0 of the queue).
+        unsafe { self.queue.handle.resize(entries) }
     }
 }
 

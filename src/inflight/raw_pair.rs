@@ -1,40 +1,50 @@
-//! The owned handle of a queue pair, with verbs that are safe to call.
-#![allow(unsafe_code, reason = "owns the raw queue pair")]
+//! An owned queue pair: its handle, what has to end before it, and its two work queues.
+//!
+//! The data path posts through the plain address of the pair, so a work queue does not hold the pair's handle. Instead
+//! each of the two queues has a [`PostRight`]. The pair is destroyed only when nobody else has that right any more, or
+//! when both queues are handed over: then they have ended, and refuse every post.
+//!
+//! Which states allow a post is the business of `QueuePair` and its halves, not of this module.
+//!
+//! ASSUMPTION: a request that is posted in a state that takes none is refused, or waits in its queue until the pair is
+//! reset or destroyed. (Meanwhile the ledger has its memory, as of every request.)
+#![allow(unsafe_code, reason = "vouches that a work queue posts only while its pair is alive")]
 
-use super::raw_post::{ReceiveQueue, SendQueue, Terms};
+use super::peers::Parked;
+use super::raw_post::{PostRight, ReceiveQueue, SendQueue, Terms};
 use super::raw_session::has_all_functions;
 use super::raw_shared::SharedCore;
-use super::{Entry, PairStatus, Posting};
-use crate::device::{ContextInner, objects::Object};
+use super::{Entry, Posting, Quiescent, RawCompletionQueue};
+use crate::device::objects::Object;
 use crate::domain::DomainInner;
 use crate::inflight::ledger::Poster;
 use crate::memory::WindowCore;
+use crate::provider::handles::{self, PairNeeds};
+use crate::sys::inline::{PostReceive, PostSend};
 use crate::sys::{
-    self, ibv_qp_attr_mask as Mask, ibv_qp_create_send_ops_flags as with, ibv_qp_init_attr_mask as InitMask,
-    ibv_qp_state as raw_state, ibv_qp_type,
+    self, ibv_qp_attr_mask as Mask, ibv_qp_create_send_ops_flags as with, ibv_qp_state as raw_state, ibv_qp_type,
 };
 use crate::types::{Gid, Qpn};
 use crate::verb_error::VerbError;
-use std::{mem, ptr, ptr::NonNull, sync::Arc};
+use std::{mem, ptr::NonNull, sync::Arc};
 
 /// A queue pair, with what has to end before it. To drop it leaks the pair: only its owner knows what else must stay.
 pub(crate) struct RawPair {
-    /// # Invariants
-    ///
-    /// 0. Came from the domain's provider, and is alive while `is_alive`. It is an `ibv_qp_ex` if `is_extended`.
-    raw: NonNull<sys::ibv_qp>,
-    is_alive: bool,
-    is_extended: bool,
-    kind: ibv_qp_type,
+    /// The device's pair, which the two queues name by its address.
+    handle: handles::Pair,
+    /// The number that the device gave it.
+    number: u32,
+    /// How it can post: in sessions only if it was made for them, with all functions that its requests call.
+    posting: Posting,
+    /// The provider's post functions, until the pair's only [queues](Self::queues) were made.
+    verbs: Option<(PostSend, PostReceive)>,
+    right: PostRight,
+    /// For datagrams: where the address handles of its requests wait for its end.
+    parked: Option<Parked>,
     /// Boxed, since few pairs have any.
     attachments: Option<Box<Attachments>>,
     domain: Arc<DomainInner>,
 }
-
-// SAFETY: control verbs on a pair may be called from any thread.
-unsafe impl Send for RawPair {}
-// SAFETY: shared access calls control verbs only, which the provider orders; destroying the pair takes `&mut`.
-unsafe impl Sync for RawPair {}
 
 /// What has to end before the pair can.
 #[derive(Default)]
@@ -48,8 +58,8 @@ struct Attachments {
 
 /// What a pair is created with.
 pub(crate) struct PairAttributes<'a> {
-    pub(crate) send_cq: *mut sys::ibv_cq,
-    pub(crate) recv_cq: *mut sys::ibv_cq,
+    pub(crate) sends: &'a RawCompletionQueue,
+    pub(crate) receives: &'a RawCompletionQueue,
     pub(crate) shared: Option<&'a SharedCore>,
     pub(crate) cap: sys::ibv_qp_cap,
     pub(crate) kind: ibv_qp_type,
@@ -75,114 +85,106 @@ fn operations(kind: ibv_qp_type, posting: Posting) -> with {
 
 impl RawPair {
     /// `ibv_create_qp`, or `ibv_create_qp_ex` for sessions. Returns the pair with what the provider granted.
-    ///
-    /// # Safety
-    ///
-    /// The completion queues and the shared receive queue are of the domain's device, and outlive the pair.
-    pub(crate) unsafe fn create(
+    pub(crate) fn create(
         domain: &Arc<DomainInner>,
         asked: &PairAttributes<'_>,
     ) -> Result<(Self, sys::ibv_qp_cap), VerbError> {
         let context = &domain.context;
-        let PairAttributes { send_cq, recv_cq, cap, kind: qp_type, posting, .. } = *asked;
-        let srq = asked.shared.map_or(ptr::null_mut(), SharedCore::raw);
+        let functions = context.functions();
+        let verbs = functions.post_send.zip(functions.post_recv);
+        let verbs = verbs.ok_or(VerbError::new("ibv_post_send", libc::EOPNOTSUPP))?;
+        let PairAttributes { sends, receives, cap, kind: qp_type, posting, .. } = *asked;
+        let needs = PairNeeds {
+            domain: Arc::clone(domain.handle()),
+            send_queue: Arc::clone(sends.handle()),
+            receive_queue: Arc::clone(receives.handle()),
+            shared: asked.shared.map(|shared| Arc::clone(shared.handle())),
+        };
         // Where a completion ends its own request alone, each request needs one.
         let sq_sig_all = i32::from(!context.promises().sends_may_be_unsignalled());
-        let (raw, is_extended, granted) = if posting.is_in_sessions() {
-            let mut attributes = sys::ibv_qp_init_attr_ex {
-                send_cq,
-                recv_cq,
-                srq,
-                cap,
-                qp_type,
-                sq_sig_all,
-                comp_mask: InitMask::IBV_QP_INIT_ATTR_PD.0 | InitMask::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS.0,
-                pd: domain.raw.as_ptr(),
-                send_ops_flags: u64::from(operations(qp_type, posting).0),
-                ..Default::default()
-            };
-            // SAFETY: domain and context are alive as long as we hold them; the rest is the caller's promise.
-            let (raw, extended) = unsafe { context.provider.create_qp_ex(context.raw, &mut attributes) }?;
-            (raw, extended.is_some_and(|extended| extended.cast() == raw), attributes.cap)
+        let attributes = sys::ibv_qp_init_attr { cap, qp_type, sq_sig_all, ..Default::default() };
+        let (handle, granted, posting) = if posting.is_in_sessions() {
+            let look = |pair: &sys::ibv_qp_ex| has_all_functions(pair, qp_type, posting);
+            let sends = operations(qp_type, posting);
+            let (handle, granted, is_complete) = handles::Pair::create_extended(needs, attributes, sends, look)?;
+            (handle, granted, if is_complete == Some(true) { posting } else { Posting::List })
         } else {
-            let mut attributes =
-                sys::ibv_qp_init_attr { send_cq, recv_cq, srq, cap, qp_type, sq_sig_all, ..Default::default() };
-            // SAFETY: the domain is alive as long as we hold it; the rest is the caller's promise.
-            (unsafe { context.provider.create_qp(domain.raw, &mut attributes) }?, false, attributes.cap)
+            let (handle, granted) = handles::Pair::create(needs, attributes)?;
+            (handle, granted, posting)
         };
-        let domain = Arc::clone(domain);
-        Ok((Self { raw, is_alive: true, is_extended, kind: qp_type, attachments: None, domain }, granted))
+        let pair = Self {
+            number: handle.number(),
+            handle,
+            posting,
+            verbs: Some(verbs),
+            right: PostRight::default(),
+            parked: (qp_type == ibv_qp_type::IBV_QPT_UD).then(Parked::default),
+            attachments: None,
+            domain: Arc::clone(domain),
+        };
+        Ok((pair, granted))
     }
 
-    /// The two queues of the pair, to post to them.
-    ///
-    /// # Safety
-    ///
-    /// Called once. The pair is alive, and in a state that allows a post, whenever a method of a queue posts. If
-    /// `terms.limits.posting` is in sessions, the pair [has them](Self::has_sessions).
-    pub(crate) unsafe fn queues(
-        &self,
+    /// The two queues of the pair, to post to them; an error the second time. Or if `terms` ask for sessions, and the
+    /// pair [does not post so](Self::posting).
+    pub(crate) fn queues(
+        &mut self,
         [send, receive]: [Poster<Entry>; 2],
         terms: &Terms,
     ) -> Result<(SendQueue, ReceiveQueue), VerbError> {
-        let operations = functions(&self.domain.context);
-        let (Some(post_send), Some(post_receive)) = (operations.post_send, operations.post_recv) else {
-            return Err(VerbError::new("ibv_post_send", libc::EOPNOTSUPP));
+        if terms.limits.posting != self.posting {
+            return Err(VerbError::new("ibv_wr_start", libc::EOPNOTSUPP));
+        }
+        let (post_send, post_receive) = self.verbs.take().ok_or(VerbError::new("ibv_post_send", libc::EBUSY))?;
+        let raw = self.handle.raw();
+        // SAFETY: the function of the pair's own provider. `destroy` needs the right, or this queue. Its functions for
+        // sessions were looked at when the pair was made. These are the only queues, since the functions are taken.
+        let send = unsafe { SendQueue::new(send, raw, post_send, terms.clone(), self.right.clone()) };
+        // SAFETY: the function of the pair's own provider. `destroy` needs the right, or this queue. These are the only
+        // queues, since the functions are taken.
+        let receive = unsafe { ReceiveQueue::new(receive, raw, post_receive, terms.clone(), self.right.clone()) };
+        let send = match &self.parked {
+            Some(parked) => send.for_datagrams(parked),
+            None => send,
         };
-        // SAFETY: the function of the pair's own provider; the rest is the caller's promise.
-        let send = unsafe { SendQueue::new(send, self.raw, post_send, terms.clone()) };
-        // SAFETY: the function of the pair's own provider; the rest is the caller's promise.
-        let receive = unsafe { ReceiveQueue::new(receive, self.raw, post_receive, terms.clone()) };
         Ok((send, receive))
     }
 
-    /// Whether the provider made a pair with all the functions of `ibv_wr_*` that requests call.
-    pub(crate) fn has_sessions(&self, posting: Posting) -> bool {
-        if !self.is_extended || !self.is_alive {
-            return false;
-        }
-        // SAFETY: alive, and an `ibv_qp_ex` (0).
-        has_all_functions(unsafe { self.raw.cast().as_ref() }, self.kind, posting)
+    /// How the pair posts: in sessions only if the provider made a pair with all the functions of `ibv_wr_*` that
+    /// requests call.
+    pub(crate) fn posting(&self) -> Posting {
+        self.posting
     }
 
     /// Its number, as the provider wrote it.
     pub(crate) fn number(&self) -> u32 {
-        if !self.is_alive {
-            return 0;
-        }
-        // SAFETY: alive (0); providers write the number only when they create the pair.
-        unsafe { (*self.raw.as_ptr()).qp_num }
+        self.number
     }
 
     /// Its completion queue for sends, to compare the address.
     pub(crate) fn send_cq(&self) -> *mut sys::ibv_cq {
-        if !self.is_alive {
-            return ptr::null_mut();
-        }
-        // SAFETY: alive (0); providers write this field only when they create the pair.
-        unsafe { (*self.raw.as_ptr()).send_cq }
+        self.handle.needs().send_queue.raw().as_ptr()
     }
 
     /// Its address, which names it while it is alive.
     pub(crate) fn raw(&self) -> NonNull<sys::ibv_qp> {
-        self.raw
+        self.handle.raw()
+    }
+
+    /// Whether it sends datagrams.
+    pub(crate) fn is_of_datagrams(&self) -> bool {
+        self.parked.is_some()
     }
 
     /// Lets asynchronous events find it.
     pub(crate) fn note(&self) {
-        self.domain.context.objects.note(self.raw, Object::QueuePair(Qpn::from_device(self.number())));
-    }
-
-    /// Whether verbs may use the pair: not if it was destroyed, or leaked after a destroy that failed.
-    fn alive(&self, verb: &'static str) -> Result<(), VerbError> {
-        if self.is_alive { Ok(()) } else { Err(VerbError::new(verb, libc::EIO)) }
+        let object = Object::QueuePair(Qpn::from_device(self.number));
+        self.domain.context.objects.note(self.handle.address(), object);
     }
 
     /// `ibv_modify_qp`.
     pub(crate) fn modify(&self, attributes: &mut sys::ibv_qp_attr, mask: Mask) -> Result<(), VerbError> {
-        self.alive("ibv_modify_qp")?;
-        // SAFETY: alive (0).
-        unsafe { self.domain.context.provider.modify_qp(self.raw, attributes, mask) }
+        self.handle.modify(attributes, mask)
     }
 
     /// Moves the pair to Reset, twice.
@@ -194,7 +196,9 @@ impl RawPair {
     ///
     /// The specification has Reset follow on every state, itself included. If another provider refuses the second call,
     /// the first has succeeded.
-    pub(crate) fn reset(&self) -> Result<(), VerbError> {
+    ///
+    /// Gives the proof that the device is done with the requests of the pair, on a provider whose reset waits for that.
+    pub(crate) fn reset(&self) -> Result<Option<Quiescent>, VerbError> {
         let to_reset = || {
             let mut attributes = sys::ibv_qp_attr { qp_state: raw_state::IBV_QPS_RESET, ..Default::default() };
             self.modify(&mut attributes, Mask::IBV_QP_STATE)
@@ -202,31 +206,26 @@ impl RawPair {
         to_reset()?;
         match to_reset() {
             Err(error) if self.domain.context.promises().quirks.reset_twice => Err(error),
-            _ => Ok(()),
+            // SAFETY: the reset of this provider ends every access of the device for the pair's own work queues.
+            _ => Ok(self.domain.context.promises().reset_is_barrier.then(|| unsafe { Quiescent::new() })),
         }
     }
 
     /// `ibv_query_qp`, for the fields of `mask`.
     pub(crate) fn query(&self, mask: Mask) -> Result<sys::ibv_qp_attr, VerbError> {
-        self.alive("ibv_query_qp")?;
-        // SAFETY: alive (0).
-        unsafe { self.domain.context.provider.query_qp(self.raw, mask) }
+        self.handle.query(mask)
     }
 
     /// Joins a multicast group.
     pub(crate) fn attach(&mut self, group: Gid, lid: u16) -> Result<(), VerbError> {
-        self.alive("ibv_attach_mcast")?;
-        // SAFETY: alive (0).
-        unsafe { self.domain.context.provider.attach_mcast(self.raw, &sys::ibv_gid { raw: group.0 }, lid) }?;
+        self.handle.attach(&sys::ibv_gid { raw: group.0 }, lid)?;
         self.attachments.get_or_insert_default().groups.push((group, lid));
         Ok(())
     }
 
     /// Leaves a multicast group.
     pub(crate) fn detach(&mut self, group: Gid, lid: u16) -> Result<(), VerbError> {
-        self.alive("ibv_detach_mcast")?;
-        // SAFETY: alive (0).
-        unsafe { self.domain.context.provider.detach_mcast(self.raw, &sys::ibv_gid { raw: group.0 }, lid) }?;
+        self.handle.detach(&sys::ibv_gid { raw: group.0 }, lid)?;
         self.attachments.iter_mut().for_each(|all| all.groups.retain(|&member| member != (group, lid)));
         Ok(())
     }
@@ -258,43 +257,107 @@ impl RawPair {
         self.attachments.iter().flat_map(|all| &all.windows).try_for_each(|window| window.dealloc())
     }
 
-    /// `ibv_destroy_qp`. Where it fails, the pair stays alive. Then lets go of the address handles in `status`: pollers
-    /// may keep that for long.
-    pub(crate) fn destroy(&mut self, status: Option<&PairStatus>) -> Result<(), VerbError> {
-        self.alive("ibv_destroy_qp")?;
-        let context = &self.domain.context;
-        // SAFETY: alive (0), and nobody else destroys it (`&mut`).
-        context.objects.end(self.raw, || unsafe { context.provider.destroy_qp(self.raw) })?;
-        self.is_alive = false;
-        if let Some(peers) = status.and_then(|status| status.peers.as_ref()) {
-            // SAFETY: destroyed just now, and nobody posts to a pair that is not alive (`queues`).
-            unsafe { peers.clear() };
+    /// `ibv_destroy_qp`. Where it fails, the pair stays alive. `queues` are those of the pair, unless they were dropped
+    /// or never made; they refuse every post after the pair is gone. `EBUSY`: somebody else can post.
+    ///
+    /// Then lets go of the address handles of its requests: pollers may keep the rest of the pair for long. Returns the
+    /// proof that the device is done with the requests of the pair.
+    pub(crate) fn destroy(
+        &mut self,
+        queues: Option<(&mut SendQueue, &mut ReceiveQueue)>,
+    ) -> Result<Quiescent, VerbError> {
+        let nobody_posts = match &queues {
+            Some((send, receive)) => send.has(&self.right) && receive.has(&self.right),
+            None => self.right.is_the_last(),
+        };
+        if !nobody_posts {
+            return Err(VerbError::new("ibv_destroy_qp", libc::EBUSY));
         }
-        Ok(())
+        let Self { handle, domain, .. } = self;
+        domain.context.objects.end(handle.address(), || handle.end())?;
+        if let Some((send, receive)) = queues {
+            send.end();
+            receive.end();
+        }
+        self.parked = None;
+        // SAFETY: destroyed just now. A destroy that succeeds ends every access of the device for the pair's own work
+        // queues.
+        Ok(unsafe { Quiescent::new() })
     }
 
     /// Moves the pair out. What is left says that it is not alive.
     pub(crate) fn take(&mut self) -> Self {
-        let is_alive = mem::take(&mut self.is_alive);
-        let (attachments, domain) = (self.attachments.take(), Arc::clone(&self.domain));
-        Self { is_alive, attachments, domain, ..*self }
+        Self {
+            handle: self.handle.take(),
+            number: self.number,
+            posting: self.posting,
+            verbs: self.verbs.take(),
+            right: mem::take(&mut self.right),
+            parked: self.parked.take(),
+            attachments: self.attachments.take(),
+            domain: Arc::clone(&self.domain),
+        }
     }
 }
 
-/// The provider's functions for the data path.
-pub(crate) fn functions(context: &ContextInner) -> sys::ibv_context_ops {
-    // SAFETY: open as long as we hold it; providers fill the table when they open the device.
-    unsafe { (*context.raw.as_ptr()).ops }
+impl Drop for RawPair {
+    fn drop(&mut self) {
+        if self.handle.is_alive() {
+            mem::forget(self.parked.take());
+            mem::forget(self.attachments.take());
+            mem::forget(Arc::clone(&self.domain));
+        }
+    }
 }
 
-/// `ibv_query_device`.
-pub(crate) fn device(context: &ContextInner) -> Result<sys::ibv_device_attr, VerbError> {
-    // SAFETY: open as long as we hold it.
-    unsafe { context.provider.query_device(context.raw) }
-}
+#[cfg(all(test, feature = "soft", not(loom)))]
+mod tests {
+    use super::*;
+    use crate::inflight::ledger::{Origin, ledger};
+    use crate::inflight::{PairStatus, PostLimits, RawChannel};
+    use crate::provider::reviewed::{RXE, UNREVIEWED};
+    use crate::soft::Fabric;
+    use crate::{Context, Inline, WorkRequest};
 
-/// `ibv_query_device_ex`.
-pub(crate) fn device_ex(context: &ContextInner) -> Result<sys::ibv_device_attr_ex, VerbError> {
-    // SAFETY: open as long as we hold it.
-    unsafe { context.provider.query_device_ex(context.raw) }
+    /// Two ends that post, and the terms on which they do.
+    fn to_post(domain: &Arc<DomainInner>) -> ([Poster<Entry>; 2], Terms) {
+        let posters = [(); 2].map(|()| ledger(&domain.ledgers, 4, 0, Origin::default()).0);
+        let detours = posters.each_ref().map(Poster::detour_of);
+        let status = PairStatus::new(&UNREVIEWED, 1, ibv_qp_type::IBV_QPT_UD, domain.id(), detours);
+        let (posting, flags) = (Posting::List, 0);
+        let limits = PostLimits { inline_bytes: 8, datagram_bytes: 0, elements: 1, posting, flags }.with_reads(true);
+        (posters, Terms { limits, status })
+    }
+
+    #[test]
+    fn a_pair_has_its_queues_once_and_outlives_their_posts() {
+        let context = Context::open_on(&Fabric::new(), "soft0").unwrap();
+        let pass = context.with_domain(|domain| {
+            let domain = &domain.inner;
+            let end = RawCompletionQueue::create(&RawChannel::create(domain).unwrap(), 16, 0).unwrap();
+            let (sends, receives) = (&**end.queue(), &**end.queue());
+            let cap = sys::ibv_qp_cap { max_send_wr: 4, max_recv_wr: 4, max_inline_data: 8, ..Default::default() };
+            let (kind, posting) = (ibv_qp_type::IBV_QPT_UD, Posting::List);
+            let asked = PairAttributes { sends, receives, shared: None, cap, kind, posting };
+            let (mut pair, _) = RawPair::create(domain, &asked).unwrap();
+            let (posters, terms) = to_post(domain);
+            let (mut send, mut receive) = pair.queues(posters, &terms).unwrap();
+            let (posters, terms) = to_post(domain);
+            assert!(pair.queues(posters, &terms).is_err_and(|error| error.errno() == libc::EBUSY));
+
+            // Somebody may post.
+            assert_eq!(pair.destroy(None).unwrap_err().errno(), libc::EBUSY);
+            pair.destroy(Some((&mut send, &mut receive))).unwrap();
+            assert_eq!((send.room(), receive.room()), (0, 0));
+            // Not by a reset either.
+            let ([poster, _], terms) = to_post(domain);
+            terms.status.renew();
+            send.renew(poster, terms.status);
+            assert_eq!(send.room(), 0);
+            send.nudge_after_drain(&RXE);
+            let request: WorkRequest<_, crate::request::Send> = WorkRequest::send(Inline(&[]));
+            assert!(send.post_marker::<crate::Checked, _, _>(request).is_none());
+        });
+        pass.unwrap();
+    }
 }

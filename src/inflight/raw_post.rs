@@ -1,27 +1,34 @@
-//! Posting: where memory enters a ledger, and where a request reaches the provider.
+//! Posting one request: where memory enters a ledger, and where a request reaches the provider.
 //!
-//! A post goes through these steps: check the request ([`WorkRequest::plain_length`]), fill the provider's struct
+//! A post goes through these steps: check the request ([`WorkRequest::plain`]), fill the provider's struct
 //! ([`Staged`]), put the memory into the ledger ([`FreeSlot`](super::ledger::FreeSlot)), call the provider, and look at
 //! its answer ([`WorkQueue::refused`]).
+//!
+//! The other concerns of a send queue have files of their own: batches ([`Ahead`](super::ahead::Ahead)), vectors
+//! (`post_all`) and memory windows (`windows`).
 //!
 //! ASSUMPTION: where the provider's row says so, a post that points `bad_wr` at a request of ours has queued the
 //! requests before that one and no other (`ibv_post_send(3)`, RETURN VALUE). A post that fails otherwise may have
 //! queued any of them.
-#![allow(unsafe_code, reason = "fills the provider's structs and calls its post functions")]
+#![allow(unsafe_code, reason = "calls the provider's post functions")]
 
 use super::ledger::Poster;
-use super::raw_session::Sessions;
-use super::request::{Action, PostLimits, Postable, SIGNALED, To, WorkRequest};
-use super::{Entry, Operation, PairStatus, PostError, QueueKind, RequestFlaw, WorkId, is_broken, unlikely};
+use super::pair_status::ENDED;
+use super::peers::{Parked, Peers};
+use super::raw_session::{Call, Sessions};
+use super::request::{Accepted, Action, Bounds, PostLimits, Postable, SIGNALED, To, WorkRequest};
+use super::stage::{Staged, Taken, undo_fill};
+use super::{Entry, Operation, PairStatus, PostError, RequestFlaw, WorkId, is_broken, unlikely};
 use crate::domain::{Brand, DomainId};
-use crate::memory::{ListInner, WindowCore};
+use crate::memory::{ListInner, NotPosted};
+use crate::provider::memory_handles::HeldWindow;
+use crate::provider::reviewed::Promises;
 use crate::seal::KEY;
 use crate::sys::inline::{PostReceive as PostReceiveVerb, PostSend as PostSendVerb};
-use crate::sys::{self, ibv_send_flags};
+use crate::sys::{self, ibv_send_flags, ibv_wr_opcode};
 use crate::types::ReadDepth;
 use crate::verb_error::VerbError;
-use std::mem::{self, MaybeUninit};
-use std::{hint, ptr, ptr::NonNull, sync::Arc};
+use std::{ptr, ptr::NonNull, sync::Arc};
 
 /// A work queue of a queue pair, with `V` the provider's function that posts to it. Whoever holds it `&mut` is the only
 /// one who posts.
@@ -29,13 +36,26 @@ use std::{hint, ptr, ptr::NonNull, sync::Arc};
 /// It is a few words: what else a post needs is in the line of the ledger. The processor fetches that line and the
 /// provider's data of the pair at the same time, since neither address depends on the other.
 pub(crate) struct WorkQueue<V> {
-    pub(super) poster: Poster<Entry, Terms>,
+    pub(super) poster: Poster<Entry, InLine>,
     /// # Invariants
     ///
-    /// 0. Alive, and in a state that allows a post, whenever a method that posts is called ([`new`](Self::new)).
+    /// 0. Alive until the queue has [ended](Self::end), and thus whenever there is room for a request. The types of
+    ///    the pair let posts through only in states that allow them.
     pub(super) raw: NonNull<sys::ibv_qp>,
     /// 1. Posts to `raw`, and may be called while (0) holds.
     verb: V,
+}
+
+/// The right to post to a pair, which the pair shares with its two queues. As long as a queue has it, the pair is not
+/// destroyed, unless that queue ends too.
+#[derive(Clone, Default)]
+pub(crate) struct PostRight(Arc<()>);
+
+impl PostRight {
+    /// Whether nobody else has the right. Then nobody else gets it.
+    pub(super) fn is_the_last(&mut self) -> bool {
+        Arc::get_mut(&mut self.0).is_some()
+    }
 }
 
 pub(crate) type SendQueue = WorkQueue<PostSendVerb>;
@@ -48,28 +68,69 @@ pub(crate) struct Terms {
     pub(crate) status: Arc<PairStatus>,
 }
 
+/// What a queue has in the line of its ledger: two words, which is what the line has room for.
+pub(super) struct InLine {
+    limits: PostLimits,
+    kept: Box<Kept>,
+}
+
+/// What few posts need.
+struct Kept {
+    /// That of `status`, so that a post of memory whose domain is compared reads no further.
+    domain: DomainId,
+    status: Arc<PairStatus>,
+    right: PostRight,
+    /// For datagrams: the address handles of the requests in flight.
+    peers: Option<Peers>,
+}
+
 // SAFETY: the raw pair may be used from any thread. Its send and receive queue are independent: the provider locks each
 // of them, or was told that nobody shares them (`ibv_post_send(3)`).
 unsafe impl<V: Send> Send for WorkQueue<V> {}
 // SAFETY: shared access does not post. It only reads the address of the raw pair.
 unsafe impl<V: Sync> Sync for WorkQueue<V> {}
 // The two impls above do not ask this of the other fields.
-static_assertions::assert_impl_all!(Poster<Entry, Terms>: Send, Sync);
+static_assertions::assert_impl_all!(Poster<Entry, InLine>: Send, Sync);
 
 impl<V> WorkQueue<V> {
     /// # Safety
     ///
-    /// `raw` is alive, and in a state that allows a post, whenever a method of the queue posts; `verb` is its
-    /// provider's function for this kind of queue. If `terms.limits.posting` is in sessions, the pair was made for
-    /// them. Nobody else posts to this queue of `raw`.
-    pub(crate) unsafe fn new(poster: Poster<Entry>, raw: NonNull<sys::ibv_qp>, verb: V, terms: Terms) -> Self {
-        Self { poster: poster.with(terms), raw, verb }
+    /// `raw` is alive until this queue is dropped or has [ended](Self::end), for which `right` is one way to vouch;
+    /// `verb` is its provider's function for this kind of queue. If `terms.limits.posting` is in sessions, the pair was
+    /// made for them. Nobody else posts to this queue of `raw`.
+    pub(crate) unsafe fn new(
+        poster: Poster<Entry>,
+        raw: NonNull<sys::ibv_qp>,
+        verb: V,
+        terms: Terms,
+        right: PostRight,
+    ) -> Self {
+        let Terms { limits, status } = terms;
+        let kept = Box::new(Kept { domain: status.domain, status, right, peers: None });
+        Self { poster: poster.with(InLine { limits, kept }), raw, verb }
     }
 
-    /// Goes on with the ledger of the pair's next life.
+    /// Goes on with the ledger of the pair's next life. If the queue has ended, it stays so.
     pub(crate) fn renew(&mut self, poster: Poster<Entry>, status: Arc<PairStatus>) {
-        let terms = Terms { status, ..self.poster.own().clone() };
-        self.poster = poster.with(terms);
+        let InLine { limits, kept } = self.poster.own_mut();
+        let (right, mut peers) = (kept.right.clone(), kept.peers.take());
+        if let Some(peers) = &mut peers {
+            peers.make_room(poster.free());
+        }
+        let kept = Box::new(Kept { domain: status.domain, status, right, peers });
+        let line = InLine { limits: *limits, kept };
+        poster.detour_of().set(self.poster.detour() & ENDED);
+        self.poster = poster.with(line);
+    }
+
+    /// Whether this is a queue of the pair that gave out that right.
+    pub(super) fn has(&self, right: &PostRight) -> bool {
+        Arc::ptr_eq(&self.poster.own().kept.right.0, &right.0)
+    }
+
+    /// Refuses all later posts: the pair is destroyed.
+    pub(super) fn end(&mut self) {
+        self.poster.detour_of().set(ENDED);
     }
 
     #[inline(always)]
@@ -79,13 +140,13 @@ impl<V> WorkQueue<V> {
 
     #[inline(always)]
     fn status(&self) -> &PairStatus {
-        &self.poster.own().status
+        &self.poster.own().kept.status
     }
 
     /// The domain that its memory belongs to.
     #[inline(always)]
     pub(crate) fn domain(&self) -> DomainId {
-        self.status().domain
+        self.poster.own().kept.domain
     }
 
     /// How many requests are in flight.
@@ -120,6 +181,12 @@ impl<V> WorkQueue<V> {
         WorkId::from_raw(self.poster.next_id())
     }
 
+    /// What requests are checked against.
+    #[inline(always)]
+    pub(super) fn bounds(&self) -> Bounds {
+        Bounds { domain: self.domain(), limits: self.limits() }
+    }
+
     /// Refuses all later posts: the device may have a request that the provider did not account for.
     pub(crate) fn poison(&self) {
         self.status().poison();
@@ -130,35 +197,21 @@ impl<V> WorkQueue<V> {
     ///
     /// siw answers 0, names a request, and has queued the requests before it.
     #[cold]
-    pub(super) fn not_posted<R>(&self, verb: &'static str, result: i32, bad: *mut R) -> (VerbError, *mut R) {
+    fn not_posted<R>(&self, verb: &'static str, result: i32, bad: *mut R) -> (VerbError, *mut R) {
         let errno = if result == 0 { libc::EINVAL } else { result.wrapping_abs() };
         let bad = if self.status().refusal_is_sure { bad } else { ptr::null_mut() };
         (VerbError::new(verb, errno), bad)
-    }
-
-    /// [`not_posted`](Self::not_posted) for the single request `ours`.
-    #[cold]
-    fn not_posted_alone<R>(
-        &self,
-        verb: &'static str,
-        result: i32,
-        bad: *mut R,
-        ours: *const R,
-    ) -> (VerbError, Option<Unqueued>) {
-        let (source, bad) = self.not_posted(verb, result, bad);
-        (source, ptr::eq(bad, ours).then_some(Unqueued(())))
     }
 
     /// The answer for the newest request, which the provider refused. `restore` makes the request from its entry again.
     #[cold]
     fn refused<R>(
         &mut self,
-        (source, unqueued): (VerbError, Option<Unqueued>),
+        (source, unqueued): PostFailure,
         id: WorkId,
         restore: impl FnOnce(Entry) -> Option<R>,
     ) -> PostError<R> {
-        // SAFETY: the device was not given the request, as the token shows.
-        let entry = unqueued.and_then(|Unqueued(())| unsafe { self.poster.take_back() });
+        let entry = unqueued.and_then(|mut unqueued| self.take_back(&mut unqueued));
         match entry.and_then(restore) {
             Some(request) => PostError::Refused { request, source },
             None => {
@@ -167,16 +220,39 @@ impl<V> WorkQueue<V> {
             }
         }
     }
+
+    /// Takes back the newest request, which the provider did not queue.
+    pub(super) fn take_back(&mut self, unqueued: &mut Unqueued) -> Option<Entry> {
+        unqueued.0 = unqueued.0.checked_sub(1)?;
+        // SAFETY: the device was not given the newest request, as the token shows.
+        unsafe { self.poster.take_back() }
+    }
 }
 
-/// Shows that the provider surely did not queue the newest request. Used up by taking the request back.
-struct Unqueued(());
+/// Shows that the provider surely did not queue the newest requests: so many. Used up by taking them back.
+pub(super) struct Unqueued(u32);
+
+impl Unqueued {
+    pub(super) fn count(&self) -> u32 {
+        self.0
+    }
+}
+
+/// Why a post did not queue everything, and what it surely did not queue, if that is known.
+pub(super) type PostFailure = (VerbError, Option<Unqueued>);
 
 impl SendQueue {
+    /// The queue of a pair for datagrams, which keeps the address handles of its requests with that pair.
+    pub(super) fn for_datagrams(mut self, pair: &Parked) -> Self {
+        let depth = self.poster.free() + self.poster.outstanding();
+        self.poster.own_mut().kept.peers = Some(Peers::new(depth, pair));
+        self
+    }
+
     /// Sets how many reads and atomics the pair may have outstanding. With a depth of 0 it takes none.
     pub(crate) fn set_initiator_depth(&mut self, depth: ReadDepth) {
-        let flags = &mut self.poster.own_mut().limits.flags;
-        *flags = if depth.value() == 0 { *flags & !PostLimits::READS } else { *flags | PostLimits::READS };
+        let limits = &mut self.poster.own_mut().limits;
+        *limits = limits.with_reads(depth.value() != 0);
     }
 
     /// Sets the most bytes that a datagram has.
@@ -196,20 +272,28 @@ impl SendQueue {
         self.limits().posting.is_in_sessions().then(|| unsafe { Sessions::of(self.raw) })
     }
 
-    /// Makes rxe look at its send queue, which it does not do by itself after Send Queue Drain.
+    /// Makes the device look at its send queue after Send Queue Drain, where the provider's row says that it does not
+    /// do so by itself: rxe.
     ///
     /// The list that is posted has one request, which is at fault: an atomic on no bytes. The provider of rxe refuses
     /// the request and rings the doorbell all the same.
     #[cold]
-    pub(crate) fn nudge(&mut self) {
-        if let Some(sessions) = self.sessions() {
-            return self.ring_empty(sessions);
+    pub(crate) fn nudge_after_drain(&mut self, row: &Promises) {
+        if !row.quirks.nudge_after_drain || self.poster.detour() & ENDED != 0 {
+            return;
         }
-        let opcode = sys::ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD;
-        let mut wr = sys::ibv_send_wr { wr_id: u64::MAX, opcode, ..Default::default() };
-        let mut bad = ptr::null_mut();
+        if let Some(sessions) = self.sessions() {
+            // SAFETY: the pair is in a state that sends (0), nobody else posts, and no session is open: whoever has one
+            // open borrows the queue.
+            let session = unsafe { sessions.open() };
+            // The session is empty, so its failure leaves nothing uncertain.
+            let _ = session.complete();
+            return;
+        }
+        let (request, mut bad) = (Staged::new(), ptr::null_mut());
+        request.fill_empty(u64::MAX, ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD);
         // SAFETY: one request, which names no memory.
-        unsafe { self.call(&raw mut wr, &mut bad) };
+        unsafe { self.call(&request, &mut bad) };
     }
 
     /// Calls the provider.
@@ -218,27 +302,46 @@ impl SendQueue {
     ///
     /// `first` starts a list of filled requests. The ledger owns the memory that they name, or the provider copies it.
     #[inline(always)]
-    unsafe fn call(&mut self, first: *mut sys::ibv_send_wr, bad: &mut *mut sys::ibv_send_wr) -> i32 {
+    unsafe fn call(&mut self, first: &Staged, bad: &mut *mut sys::ibv_send_wr) -> i32 {
         // SAFETY: alive, in a state that sends (0), and nobody else posts (`&mut`). The list is the caller's promise.
-        unsafe { (self.verb)(self.raw.as_ptr(), first, bad) }
+        unsafe { (self.verb)(self.raw.as_ptr(), first.as_wr(), bad) }
     }
 
     /// Hands the list that starts at `first` to the device.
     ///
     /// # Safety
     ///
-    /// As for [`call`](Self::call).
+    /// As for [`call`](Self::call). The requests of the list are the newest ones of the ledger.
     #[inline(always)]
-    pub(super) unsafe fn ring(&mut self, first: *mut Staged) -> Result<(), (VerbError, *mut Staged)> {
+    pub(super) unsafe fn ring(&mut self, first: &Staged) -> Result<(), PostFailure> {
         let mut bad = ptr::null_mut();
         // SAFETY: the caller's promise.
-        let result = unsafe { self.call(first.cast(), &mut bad) };
+        let result = unsafe { self.call(first, &mut bad) };
         // One test for both: the result is 0, and no request is named.
         if bad.addr() | result as usize == 0 {
-            Ok(())
-        } else {
-            Err(self.not_posted("ibv_post_send", result, bad.cast()))
+            return Ok(());
         }
+        // SAFETY: the caller's promise.
+        Err(unsafe { self.not_rung(first, result, bad) })
+    }
+
+    /// Finds out what of the list that starts at `first` was surely not queued.
+    ///
+    /// # Safety
+    ///
+    /// As for [`ring`](Self::ring).
+    #[cold]
+    unsafe fn not_rung(&self, first: &Staged, result: i32, bad: *mut sys::ibv_send_wr) -> PostFailure {
+        let (source, bad) = self.not_posted("ibv_post_send", result, bad);
+        let (mut at, mut unqueued) = (first.as_wr(), None);
+        while !at.is_null() {
+            if at == bad || unqueued.is_some() {
+                unqueued = Some(Unqueued(unqueued.map_or(0, |Unqueued(count)| count) + 1));
+            }
+            // SAFETY: a request of the list (caller).
+            at = unsafe { (*at).next };
+        }
+        (source, unqueued)
     }
 
     /// Posts an empty request, also on a broken pair: its flush brings back unsignalled requests that succeeded before
@@ -248,22 +351,22 @@ impl SendQueue {
     #[cold]
     pub(crate) fn post_marker<B: Brand, M: Postable<B>, K>(&mut self, request: WorkRequest<M, K>) -> Option<WorkId> {
         // Behind a request that the device may not have, a marker would say that the request succeeded.
-        if self.poster.free() == 0 || self.status().is_poisoned() {
+        if self.status().is_poisoned() {
             return None;
         }
-        self.post_checked(request, 0, false, |_| (), |_| ()).ok()
+        let request = request.check(self.bounds()).ok()?;
+        self.post_accepted(request, |_| (), |_: WorkRequest<M, K>| ()).ok()
     }
 
-    /// Keeps the address handle of the next requests' recipient for as long as the request `id` may be in flight.
+    /// Keeps the address handle of the recipient for as long as the request `id` may be in flight.
     ///
     /// # Safety
     ///
-    /// The id is that of a free slot.
+    /// The id is that of a free slot, and nobody else posts.
     #[inline]
-    pub(super) unsafe fn keep(&mut self, id: WorkId, to: To<'_>) {
-        if let Some(peers) = &self.status().peers {
-            // SAFETY: the slot is free (caller), and nobody else posts (`&mut`).
-            unsafe { peers.keep(id, to.handle) };
+    pub(super) fn keep(&mut self, id: WorkId, to: To<'_>) {
+        if let Some(peers) = &mut self.poster.own_mut().kept.peers {
+            peers.keep(id, to.handle);
         }
     }
 
@@ -274,28 +377,26 @@ impl SendQueue {
         request: WorkRequest<M, K>,
         back: impl FnOnce(WorkRequest<M, K>) -> R,
     ) -> Result<WorkId, PostError<R>> {
-        let (domain, limits) = (self.domain(), self.limits());
+        let bounds = self.bounds();
         let next = self.poster.next();
-        let Some(length) = request.plain_length(domain, limits) else {
-            return self.post_any(request, back);
+        let request = match request.plain(bounds) {
+            Ok(request) => request,
+            Err(request) => return self.post_any(request, back),
         };
-        let id = WorkId::from_raw(next.id());
+        let (id, action) = (WorkId::from_raw(next.id()), *request.action());
         // The last slot is for a signalled request.
-        let Some(slot) = next.if_free(!request.is_signalled()) else {
+        let Some(slot) = next.if_free(!action.is_signalled()) else {
             unlikely();
-            return self.post_in_session_or(length, request, back);
+            return self.post_in_session_or(request, back);
         };
-        let WorkRequest { memory, action, .. } = request;
-        let mut staged = MaybeUninit::uninit();
-        let staged = Staged::alone(&mut staged);
-        // SAFETY: linked just now, and rung below, before `staged` ends. The length is not 0.
-        let (entry, rest) = unsafe { Staged::stage::<false, B, M>(staged, memory, &action, length, id, false) };
+        let staged = Staged::new();
+        let Taken { entry, rest, filled_before } = staged.fill(request, id, false);
         slot.push(entry);
-        // SAFETY: staged just now; since the push the ledger owns the memory.
-        match unsafe { self.ring(staged) } {
+        // SAFETY: the one request is filled. Since the push the ledger owns its memory, as the newest; what is inline
+        // is the caller's, who waits.
+        match unsafe { self.ring(&staged) } {
             Ok(()) => Ok(id),
-            // SAFETY: staged just now, as the newest.
-            Err(failed) => Err(unsafe { self.not_rung::<B, M, K, R>(failed, staged, id, action, rest, back) }),
+            Err(failed) => Err(self.not_taken(failed, id, action, (rest, filled_before), back)),
         }
     }
 
@@ -306,20 +407,15 @@ impl SendQueue {
     #[inline(always)]
     fn post_in_session_or<B: Brand, M: Postable<B>, K, R>(
         &mut self,
-        length: u32,
-        mut request: WorkRequest<M, K>,
+        request: Accepted<M, true>,
         back: impl FnOnce(WorkRequest<M, K>) -> R,
     ) -> Result<WorkId, PostError<R>> {
-        if !matches!(request.action.operation, Operation::Send) {
-            let Action { remote_addr, rkey, .. } = request.action;
-            (request.action.remote_addr, request.action.rkey) = hint::black_box((remote_addr, rkey));
-        }
+        let request = request.out_of_registers();
         match self.sessions() {
-            Some(sessions) if !self.is_broken() && self.poster.next().has_room(!request.is_signalled()) => {
-                // SAFETY: there is room.
-                unsafe { self.post_in_session(sessions, request, length, false) }
+            Some(sessions) if !self.is_broken() && self.poster.next().has_room(!request.action().is_signalled()) => {
+                self.post_in_session(sessions, request, false, back)
             }
-            _ => self.post_any(request, back),
+            _ => self.post_any(request.into_request(), back),
         }
     }
 
@@ -340,74 +436,94 @@ impl SendQueue {
     fn post_amended<B: Brand, M: Postable<B>, K, R>(
         &mut self,
         request: WorkRequest<M, K>,
-        amend: impl FnOnce(&mut sys::ibv_send_wr),
+        amend: impl FnOnce(&Staged),
         back: impl FnOnce(WorkRequest<M, K>) -> R,
     ) -> Result<WorkId, PostError<R>> {
-        let length = match request.length(self.domain(), self.limits()) {
-            Ok(length) => length,
-            Err(flaw) => return Err(PostError::Flawed { request: back(request), flaw }),
+        let request = match request.check(self.bounds()) {
+            Ok(request) => request,
+            Err((request, flaw)) => return Err(PostError::Flawed { request: back(request), flaw }),
         };
-        match self.room() {
-            0 => Err(self.no_room(back(request))),
-            room => self.post_checked(request, length, room == 1, amend, back),
+        if self.is_broken() {
+            return Err(self.no_room(back(request.into_request())));
         }
+        self.post_accepted(request, amend, back)
     }
 
-    /// Posts a request of this `length`, for which there is room. The `last` that fits is signalled.
+    /// Posts a request, also on a broken pair. If it is the last that there is room for, it is signalled.
     #[inline(always)]
-    fn post_checked<B: Brand, M: Postable<B>, K, R>(
+    fn post_accepted<B: Brand, M: Postable<B>, K, R>(
         &mut self,
-        request: WorkRequest<M, K>,
-        length: u32,
-        last: bool,
-        amend: impl FnOnce(&mut sys::ibv_send_wr),
+        request: Accepted<M, false>,
+        amend: impl FnOnce(&Staged),
         back: impl FnOnce(WorkRequest<M, K>) -> R,
     ) -> Result<WorkId, PostError<R>> {
+        let (id, room) = (self.id(), self.poster.free());
+        if room == 0 {
+            return Err(self.no_room(back(request.into_request())));
+        }
+        if let Some(to) = request.recipient() {
+            self.keep(id, to);
+        }
         if let Some(sessions) = self.sessions() {
-            // SAFETY: there is room (caller).
-            return unsafe { self.post_in_session(sessions, request, length, last) };
+            return self.post_in_session(sessions, request, room == 1, back);
         }
-        let id = self.id();
-        let WorkRequest { memory, action, .. } = request;
-        if let Some(to) = memory.recipient(KEY) {
-            // SAFETY: the next slot is free, since there is room.
-            unsafe { self.keep(id, to) };
-        }
-        let mut staged = MaybeUninit::uninit();
-        let staged = Staged::alone(&mut staged);
-        // SAFETY: linked just now, and rung below, before `staged` ends.
-        let (entry, rest) = unsafe { Staged::stage::<true, B, M>(staged, memory, &action, length, id, last) };
-        // SAFETY: staged just now; it points to itself only by a pointer that is used after this reference.
-        amend(unsafe { &mut (*staged).wr });
-        self.poster.push(entry);
-        // SAFETY: staged just now; since the push the ledger owns the memory.
-        match unsafe { self.ring(staged) } {
+        let Some(slot) = self.poster.next().if_room() else {
+            return Err(self.no_room(back(request.into_request())));
+        };
+        let (staged, action) = (Staged::new(), *request.action());
+        let Taken { entry, rest, filled_before } = staged.fill(request, id, room == 1);
+        amend(&staged);
+        slot.push(entry);
+        // SAFETY: the one request is filled. Since the push the ledger owns its memory, as the newest; what is inline
+        // is the caller's, who waits.
+        match unsafe { self.ring(&staged) } {
             Ok(()) => Ok(id),
-            // SAFETY: staged just now, as the newest.
-            Err(failed) => Err(unsafe { self.not_rung::<B, M, K, R>(failed, staged, id, action, rest, back) }),
+            Err(failed) => Err(self.not_taken(failed, id, action, (rest, filled_before), back)),
         }
     }
 
-    /// What a post answers where the provider refused the request in `staged`.
-    ///
-    /// # Safety
-    ///
-    /// The request is the newest one, and was staged in `staged`.
+    /// What a post answers where the provider refused the newest request. `taken` is what the ledger does not keep of
+    /// its memory.
     #[cold]
-    unsafe fn not_rung<B, M: Postable<B>, K, R>(
+    fn not_taken<B, M: Postable<B>, K, R>(
         &mut self,
-        (source, bad): (VerbError, *mut Staged),
-        staged: *mut Staged,
+        failed: PostFailure,
         id: WorkId,
         action: Action,
-        rest: M::Rest,
+        (rest, filled_before): (M::Rest, usize),
         back: impl FnOnce(WorkRequest<M, K>) -> R,
     ) -> PostError<R> {
-        let unqueued = (bad == staged).then_some(Unqueued(()));
-        self.refused((source, unqueued), id, move |entry| {
-            // SAFETY: this entry was staged there (caller).
-            unsafe { Staged::unstage(staged, &entry) };
+        self.refused(failed, id, move |entry| {
+            undo_fill(&entry, filled_before);
             Some(back(WorkRequest::new(M::from_entry(entry, rest, KEY)?, action)))
+        })
+    }
+
+    /// Posts a request in a session of its own. The `last` that the queue has room for is signalled. The handle of a
+    /// recipient is kept.
+    #[inline(always)]
+    fn post_in_session<const PLAIN: bool, B, M: Postable<B>, K, R>(
+        &mut self,
+        sessions: Sessions,
+        request: Accepted<M, PLAIN>,
+        last: bool,
+        back: impl FnOnce(WorkRequest<M, K>) -> R,
+    ) -> Result<WorkId, PostError<R>> {
+        let id = self.id();
+        let Some(slot) = self.poster.next().if_room() else {
+            return Err(self.no_room(back(request.into_request())));
+        };
+        // SAFETY: the pair is in a state that sends (0), nobody else posts, and no session is open: whoever has one
+        // open borrows the queue.
+        let mut session = unsafe { sessions.open() };
+        let (call, entry) = Call::of(request, last);
+        slot.push(entry);
+        // SAFETY: since the push the ledger owns the memory; what is inline is the caller's, who waits. The request was
+        // accepted for this queue, and a handle is kept.
+        unsafe { session.add(call, id) };
+        session.complete().map(|()| id).map_err(|source| {
+            self.poison();
+            PostError::Uncertain { id, source }
         })
     }
 
@@ -419,48 +535,46 @@ impl SendQueue {
         rkey: u32,
     ) -> Result<WorkId, PostError<M>> {
         let request = WorkRequest::<M, ()>::new(memory, Action::send()).with_flags(ibv_send_flags::IBV_SEND_FENCE);
-        let amend = |wr: &mut sys::ibv_send_wr| {
-            wr.opcode = sys::ibv_wr_opcode::IBV_WR_SEND_WITH_INV;
-            wr.__bindgen_anon_1.invalidate_rkey = rkey;
-        };
+        let amend = |staged: &Staged| staged.invalidate(ibv_wr_opcode::IBV_WR_SEND_WITH_INV, rkey);
         self.post_amended(request, amend, WorkRequest::into_inner)
     }
 
-    /// Posts a request about a window of type 2. `entry` has the window and its memory; `restore` makes of it what the
-    /// program gets where the provider refused. There is room.
+    /// Posts a request about a window of type 2. `entry` has the window and its memory, and `fill` makes of an empty
+    /// request what the device is told. `restore` makes of the entry what the program gets where the provider refused.
+    /// There is room.
     pub(super) fn post_about_window<R>(
         &mut self,
         entry: Entry,
-        fill: impl FnOnce(&mut sys::ibv_send_wr),
-        restore: impl FnOnce(Entry) -> Option<R>,
+        fill: impl FnOnce(&Staged),
+        restore: impl FnOnce(Entry, NotPosted) -> Option<R>,
     ) -> Result<WorkId, PostError<R>> {
         let id = self.id();
-        let sg_list = (&raw const sys::NO_ELEMENT).cast_mut();
-        let mut wr = sys::ibv_send_wr { wr_id: id.raw(), sg_list, send_flags: SIGNALED, ..Default::default() };
-        fill(&mut wr);
+        let staged = Staged::new();
+        staged.fill_empty(id.raw(), ibv_wr_opcode::IBV_WR_LOCAL_INV);
+        fill(&staged);
         self.poster.push(entry);
-        let (wr, mut bad) = (&raw mut wr, ptr::null_mut());
-        // SAFETY: one filled request of no bytes; the ledger owns the window that it names.
-        let result = unsafe { self.call(wr, &mut bad) };
-        if result == 0 && bad.is_null() {
-            return Ok(id);
-        }
-        Err(self.refused(self.not_posted_alone("ibv_post_send", result, bad, wr), id, restore))
+        // SAFETY: the one request is filled and has no bytes. The ledger owns the window that it names, as the newest.
+        unsafe { self.ring(&staged) }.map(|()| id).map_err(|failed| {
+            self.refused(failed, id, |entry| {
+                // SAFETY: the entry comes back, so the request about its window was not posted.
+                restore(entry, unsafe { NotPosted::new() })
+            })
+        })
     }
 
-    /// Binds or unbinds the window `core`, of type 1, which is in `entry`. There is room.
+    /// Binds or unbinds a window of type 1, which is in `entry` and is held. There is room.
     pub(super) fn post_bind_type_1<R>(
         &mut self,
-        core: &WindowCore,
+        held: HeldWindow<'_>,
         entry: Entry,
         bind_info: sys::ibv_mw_bind_info,
     ) -> Result<WorkId, PostError<R>> {
         let id = self.id();
         self.poster.push(entry);
         let bind = sys::ibv_mw_bind { wr_id: id.raw(), send_flags: SIGNALED, bind_info };
-        // SAFETY: the window is alive, since the ledger owns the only handle that ends one of type 1, and freeing waits
-        // for this call. The pair is alive and in a state that sends (0), and nobody else posts (`&mut`).
-        match unsafe { core.bind(self.raw, bind) } {
+        // SAFETY: the pair is alive and in a state that sends (0), and nobody else posts (`&mut`). The ledger owns the
+        // memory behind the window, and with it the region.
+        match unsafe { held.bind(self.raw, bind) } {
             Ok(()) => Ok(id),
             // The verb names no request.
             Err(source) => Err(self.refused((source, None), id, |_| None)),
@@ -511,152 +625,8 @@ impl ReceiveQueue {
             return Ok(id);
         }
         let restore = |entry| M::from_entry(entry, rest, KEY);
-        Err(self.refused(self.not_posted_alone("ibv_post_recv", result, bad, &wr), id, restore))
-    }
-}
-
-/// A request as the provider reads it.
-#[repr(C)]
-pub(super) struct Staged {
-    wr: sys::ibv_send_wr,
-    /// The element of an inline request, to which the request points. Other requests have theirs in a descriptor.
-    element: sys::ibv_sge,
-    /// How many bytes of the memory were filled before, in case it comes back.
-    filled_before: usize,
-}
-
-impl Staged {
-    /// Links `room` as the only request of a list.
-    #[inline(always)]
-    fn alone(room: &mut MaybeUninit<Self>) -> *mut Self {
-        // One pointer for all uses: the request may point into itself.
-        let this: *mut Self = room.as_mut_ptr();
-        // SAFETY: `room` may be written.
-        unsafe { Self::link(this, ptr::null_mut()) };
-        this
-    }
-
-    /// Makes the request point to `next`.
-    ///
-    /// # Safety
-    ///
-    /// `this` may be written.
-    #[inline(always)]
-    pub(super) unsafe fn link(this: *mut Self, next: *mut Self) {
-        // SAFETY: the caller's promise.
-        unsafe { (*this).wr.next = next.cast() };
-    }
-
-    /// Takes a request apart: into `this` for the device, and into an entry for the ledger. The device does not know it
-    /// yet. If it is the `last` that the queue has room for, it is signalled. The `length` is not 0, unless it may be
-    /// `ANY`.
-    ///
-    /// # Safety
-    ///
-    /// `this` may be written, is linked, and stays where it is until it is rung: the request may point to its own
-    /// element. `length` is what [`WorkRequest::length`] answered.
-    #[inline(always)]
-    pub(super) unsafe fn stage<const ANY: bool, B, M: Postable<B>>(
-        this: *mut Self,
-        mut memory: M,
-        action: &Action,
-        length: u32,
-        id: WorkId,
-        last: bool,
-    ) -> (Entry, M::Rest) {
-        let mut flags = action.flags | if last { SIGNALED } else { 0 };
-        let mut count = 1;
-        let sg_list = if let Some(part) = memory.part(KEY) {
-            if action.operation.fills() {
-                // SAFETY: may be written (caller).
-                unsafe { (*this).filled_before = part.filled() };
-                part.set_filled(length as usize);
-            }
-            // The element has `length` bytes: those that are filled, or that count as filled from here on.
-            part.element()
-        } else if let Some(list) = memory.list(KEY) {
-            if action.operation.fills() {
-                list.note();
-                list.fill(length as usize);
-            }
-            let (elements, filled) = list.filled_elements();
-            count = filled;
-            elements
-        } else {
-            flags |= ibv_send_flags::IBV_SEND_INLINE.0;
-            // The provider reads the bytes when the request is posted.
-            let addr = memory.bytes(KEY).as_ptr().expose_provenance() as u64;
-            let element = this.wrapping_byte_add(mem::offset_of!(Self, element)).cast::<sys::ibv_sge>();
-            // SAFETY: may be written (caller).
-            unsafe { element.write(sys::ibv_sge { addr, length, lkey: 0 }) };
-            element
-        };
-        if ANY && length == 0 {
-            // An element of length 0 means 2^31 bytes to some devices.
-            count = 0;
-        }
-        #[allow(clippy::multiple_unsafe_ops_per_block, reason = "one struct, member by member")]
-        // SAFETY: `this` may be written (caller); each member is written in place. What the opcode does not use is left
-        // as it is.
-        unsafe {
-            let wr = &raw mut (*this).wr;
-            (&raw mut (*wr).wr_id).write(id.raw());
-            (&raw mut (*wr).sg_list).write(sg_list);
-            (&raw mut (*wr).num_sge).write(count as i32);
-            (&raw mut (*wr).opcode).write(action.opcode);
-            (&raw mut (*wr).send_flags).write(flags);
-            if action.has_immediate() {
-                (&raw mut (*wr).__bindgen_anon_1.imm_data).write(action.immediate_be);
-            }
-            if let Some(to) = memory.recipient(KEY) {
-                (&raw mut (*wr).wr.ud.ah).write(to.handle.raw());
-                (&raw mut (*wr).wr.ud.remote_qpn).write(to.queue_pair.value());
-                (&raw mut (*wr).wr.ud.remote_qkey).write(to.qkey.0);
-            }
-            match action.operation {
-                Operation::Write | Operation::Read => {
-                    (&raw mut (*wr).wr.rdma.remote_addr).write(action.remote_addr);
-                    (&raw mut (*wr).wr.rdma.rkey).write(action.rkey);
-                }
-                Operation::CompareAndSwap | Operation::FetchAndAdd => {
-                    (&raw mut (*wr).wr.atomic.remote_addr).write(action.remote_addr);
-                    (&raw mut (*wr).wr.atomic.rkey).write(action.rkey);
-                    (&raw mut (*wr).wr.atomic.compare_add).write(action.compare_add);
-                    (&raw mut (*wr).wr.atomic.swap).write(action.swap);
-                }
-                // Atomic writes go in sessions only; requests about windows are not staged.
-                Operation::Send | Operation::Receive | Operation::AtomicWrite | Operation::Bind | Operation::Revoke => {
-                }
-            }
-        }
-        memory.into_entry(action.operation, KEY)
-    }
-
-    /// Makes the request complete with a completion of its own.
-    ///
-    /// # Safety
-    ///
-    /// `this` is staged.
-    #[inline(always)]
-    pub(super) unsafe fn signal(this: *mut Self) {
-        // SAFETY: the caller's promise.
-        unsafe { (*this).wr.send_flags |= SIGNALED };
-    }
-
-    /// Undoes what [`stage`](Self::stage) did to the memory of `entry`.
-    ///
-    /// # Safety
-    ///
-    /// `entry` was staged in `this`.
-    pub(super) unsafe fn unstage(this: *const Self, entry: &Entry) {
-        if !entry.operation(QueueKind::Send).fills() {
-            return;
-        }
-        if let Some(part) = entry.part() {
-            // SAFETY: written when the request was staged (caller).
-            part.set_filled(unsafe { (*this).filled_before });
-        } else if let Some(list) = entry.as_list() {
-            list.restore();
-        }
+        let (source, bad) = self.not_posted("ibv_post_recv", result, bad);
+        let unqueued = ptr::eq(bad, &wr).then_some(Unqueued(1));
+        Err(self.refused((source, unqueued), id, restore))
     }
 }

@@ -10,12 +10,8 @@
 //! it.
 #![allow(unsafe_code, reason = "calls the functions of `ibv_wr_*`")]
 
-use super::items::Items;
-use super::ledger::CellRow;
-use super::raw_post::SendQueue;
-use super::request::{Action, Postable, SIGNALED, WorkRequest};
-use super::{Entry, Operation, PostError, Posting, WorkId};
-use crate::domain::Brand;
+use super::request::{Accepted, Action, Postable, SIGNALED};
+use super::{Entry, Operation, Posting, WorkId};
 use crate::memory::Descriptor;
 use crate::seal::KEY;
 use crate::sys::inline as verbs;
@@ -100,21 +96,22 @@ impl Session {
         unsafe { verbs::ibv_wr_abort(self.raw.as_ptr()) };
     }
 
-    /// Adds a request of `length` bytes at `data`.
+    /// Adds a request.
     ///
     /// # Safety
     ///
-    /// The transport has the operation. The ledger owns the memory, or the bytes are inline and may be read. A pair of
-    /// datagrams gets a recipient, whose handle is kept; other pairs get none.
+    /// The transport has the operation. The ledger has the entry that came with `call`; what is inline may be read
+    /// until the session is closed. A pair of datagrams gets a recipient, whose handle is kept; other pairs get none.
     #[inline(always)]
-    unsafe fn add(&mut self, action: &Action, mut flags: u32, data: Data, to: Option<RawTo>, length: u32, id: WorkId) {
+    pub(super) unsafe fn add(&mut self, call: Call, id: WorkId) {
+        let Call { action, mut flags, data, length, to } = call;
         let qp = self.raw.as_ptr();
         let is_value = matches!(action.operation, Operation::AtomicWrite);
         if let (Data::Inline(_), 1.., false) = (data, length, is_value) {
             // The page asks only for the setter, but rxe looks at the flag.
             flags |= ibv_send_flags::IBV_SEND_INLINE.0;
         }
-        let Action { rkey, remote_addr, immediate_be, compare_add, swap, .. } = *action;
+        let Action { rkey, remote_addr, immediate_be, compare_add, swap, .. } = action;
         #[allow(
             clippy::multiple_unsafe_ops_per_block,
             reason = "one request: two members, and the call that reads them"
@@ -171,90 +168,32 @@ impl Session {
         // SAFETY: the function is there (Sessions 0); the list has no elements.
         unsafe { verbs::ibv_wr_set_sge_list(self.raw.as_ptr(), 0, &sys::NO_ELEMENT) };
     }
+}
 
-    /// Adds a plain request, whose entry is written ahead in the next cell of `row`.
-    ///
-    /// # Safety
-    ///
-    /// The row has a next cell, which is the one of `id`, free in the ledger. What is inline lives until the session is
-    /// closed. `length` is what [`WorkRequest::plain_length`] answered.
-    #[inline(always)]
-    pub(super) unsafe fn add_plain<B, M: Postable<B>>(
-        &mut self,
-        row: &mut CellRow<Entry>,
-        mut memory: M,
-        action: &Action,
-        length: u32,
-        id: WorkId,
-    ) {
-        let data = Data::of(&mut memory, action.operation, length);
-        let (entry, _) = memory.into_entry(action.operation, KEY);
-        // SAFETY: the cell is free (caller).
-        unsafe { row.write(entry) };
-        // SAFETY: the ledger owns the memory, or the bytes are inline (caller). A plain request has no recipient.
-        unsafe { self.add(action, action.flags, data, None, length, id) };
-    }
+/// A request as the calls of a session read it.
+pub(super) struct Call {
+    action: Action,
+    flags: u32,
+    data: Data,
+    length: u32,
+    to: Option<RawTo>,
+}
 
-    /// Adds any request. The `last` that the queue has room for is signalled. The caller puts the entry, which is
-    /// returned, into the ledger.
-    ///
-    /// # Safety
-    ///
-    /// The id is that of a free slot. What is inline lives until the session is closed. `length` is what
-    /// [`WorkRequest::length`] answered. The caller puts the entry into that slot before it closes the session.
+impl Call {
+    /// Takes a request apart: into this for the device, and into an entry for the ledger. If it is the `last` that the
+    /// queue has room for, it is signalled.
     #[inline(always)]
-    pub(super) unsafe fn add_any<B, M: Postable<B>, K>(
-        &mut self,
-        queue: &mut SendQueue,
-        request: WorkRequest<M, K>,
-        length: u32,
-        id: WorkId,
-        last: bool,
-    ) -> Entry {
-        let WorkRequest { mut memory, action, .. } = request;
-        let to = memory.recipient(KEY).map(|to| {
-            // SAFETY: the slot is free (caller).
-            unsafe { queue.keep(id, to) };
-            RawTo { handle: to.handle.raw(), number: to.queue_pair.value(), qkey: to.qkey.0 }
+    pub(super) fn of<const PLAIN: bool, B, M: Postable<B>>(request: Accepted<M, PLAIN>, last: bool) -> (Self, Entry) {
+        let to = request.recipient().map(|to| RawTo {
+            handle: to.handle.raw(),
+            number: to.queue_pair.value(),
+            qkey: to.qkey.0,
         });
+        let (mut memory, action, length) = request.into_parts();
         let data = Data::of(&mut memory, action.operation, length);
         let (entry, _) = memory.into_entry(action.operation, KEY);
         let flags = action.flags | if last { SIGNALED } else { 0 };
-        // SAFETY: the entry has the memory, and the ledger gets it (caller); what is inline lives (caller). The handle
-        // is kept; only datagram pairs carry requests with a recipient, and no others.
-        unsafe { self.add(&action, flags, data, to, length, id) };
-        entry
-    }
-
-    /// Adds the requests that `make` makes of the next `count` of `items`, unsignalled. It stops at the first request
-    /// that is not plain, which comes back. `next_id` is kept up to date, also when the program's code panics.
-    ///
-    /// # Safety
-    ///
-    /// The `row` is the one of `next_id`, and has at least as many free cells as `count`, or as there are items. What
-    /// is inline lives until the session is closed.
-    #[inline(always)]
-    pub(super) unsafe fn add_some<B: Brand, X, M: Postable<B>, K>(
-        &mut self,
-        queue: &SendQueue,
-        next_id: &mut WorkId,
-        count: usize,
-        row: &mut CellRow<Entry>,
-        items: &mut Items<'_, X>,
-        make: &mut impl FnMut(X) -> WorkRequest<M, K>,
-    ) -> Option<WorkRequest<M, K>> {
-        let (domain, limits) = (queue.domain(), queue.limits());
-        let mut kept = KeepId { id: *next_id, next_id };
-        let mut first = items.first(count);
-        while let Some(item) = first.next() {
-            let request = make(item).without_signal();
-            let Some(length) = request.plain_length(domain, limits) else { return Some(request) };
-            let (id, WorkRequest { memory, action, .. }) = (kept.id, request);
-            kept.id = id.after(1);
-            // SAFETY: the row has a cell for each of the items (caller).
-            unsafe { self.add_plain(row, memory, &action, length, id) };
-        }
-        None
+        (Self { action, flags, data, length, to }, entry)
     }
 }
 
@@ -294,54 +233,5 @@ impl Data {
         }
         let (elements, count) = list.filled_elements();
         Self::List { elements, count }
-    }
-}
-
-/// Stores the id of the next request at its end, also when the program's code panics.
-pub(super) struct KeepId<'b> {
-    pub(super) id: WorkId,
-    pub(super) next_id: &'b mut WorkId,
-}
-impl Drop for KeepId<'_> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        *self.next_id = self.id;
-    }
-}
-
-impl SendQueue {
-    /// Posts a request in a session of its own. The `last` that the queue has room for is signalled.
-    ///
-    /// # Safety
-    ///
-    /// There is room, and no session is open. `length` is what [`WorkRequest::length`] answered.
-    #[inline(always)]
-    pub(super) unsafe fn post_in_session<B, M: Postable<B>, K, R>(
-        &mut self,
-        sessions: Sessions,
-        request: WorkRequest<M, K>,
-        length: u32,
-        last: bool,
-    ) -> Result<WorkId, PostError<R>> {
-        let id = self.id();
-        // SAFETY: the pair is in a state that sends (0 of `WorkQueue`), nobody else posts (`&mut`), and no session is
-        // open (caller).
-        let mut session = unsafe { sessions.open() };
-        // SAFETY: there is room (caller); what is inline is the caller's, who waits; the entry is pushed below.
-        let entry = unsafe { session.add_any(self, request, length, id, last) };
-        self.poster.push(entry);
-        session.complete().map(|()| id).map_err(|source| {
-            self.poison();
-            PostError::Uncertain { id, source }
-        })
-    }
-
-    /// Rings the doorbell without a request.
-    pub(super) fn ring_empty(&mut self, sessions: Sessions) {
-        // SAFETY: the pair is in a state that sends (0 of `WorkQueue`), nobody else posts (`&mut`), and sessions do not
-        // outlast a call.
-        let session = unsafe { sessions.open() };
-        // The session is empty, so its failure leaves nothing uncertain.
-        let _ = session.complete();
     }
 }

@@ -1,29 +1,29 @@
-//! Work requests as the layers pass them on: what is asked of the device, the memory that it works on, and the checks
-//! before a post.
+//! Work requests in the form that the layers pass on: the action, its memory, and the checks before a post.
 
 use super::post_error::RequestFlaw;
 use super::{AhInner, Entry, Operation, Posting};
+use crate::device::iwarp::NotOnIwarp;
 use crate::domain::{Brand, DomainId};
 use crate::memory::{Descriptor, ListInner, MAX_MESSAGE_BYTES, RemoteRegion};
 use crate::seal::{KEY, Key};
 use crate::sys::{ibv_send_flags, ibv_wr_opcode};
 use crate::types::{Qkey, Qpn};
-use std::{fmt, marker::PhantomData, sync::Arc};
+use std::{fmt, hint, marker::PhantomData, sync::Arc};
 
 pub(crate) use sealed::Postable;
 
 mod sealed {
     use super::{Descriptor, DomainId, Entry, Key, ListInner, Operation, To};
 
-    /// Memory that a request can have: it can be taken apart into what the device reads and what the ledger keeps.
+    /// Memory that a request can have. It can be split into what the device reads and what the ledger keeps.
     #[allow(unnameable_types, reason = "seals `SendMemory`")]
     pub trait Postable<B>: Sized {
-        /// What the entry does not keep of the handle.
+        /// The part of the handle that the ledger's entry does not keep.
         type Rest;
         /// How many bytes are filled.
         fn filled(&self, key: Key) -> usize;
-        /// The filled bytes of one buffer or of inline bytes, if they are not empty and fit in one message; otherwise
-        /// 0.
+        /// The number of filled bytes, for one buffer or inline bytes, if there are any and they fit in one message;
+        /// otherwise 0.
         fn message(&self, _: Key) -> u32 {
             0
         }
@@ -33,7 +33,7 @@ mod sealed {
         fn list(&mut self, _: Key) -> Option<&mut ListInner> {
             None
         }
-        /// The number of scatter/gather elements (0 for inline bytes), and how many bytes fit in them.
+        /// The number of scatter/gather elements (0 for inline bytes), and the number of bytes that fit in them.
         fn extent(&self, key: Key) -> (usize, usize) {
             self.part(key).map_or((0, 0), |part| (1, part.capacity()))
         }
@@ -41,15 +41,15 @@ mod sealed {
         fn bytes(&self, _: Key) -> &[u8] {
             &[]
         }
-        /// Whether all of it, the recipient included, belongs to `domain`. Asked for brands that are checked at run
-        /// time.
+        /// Whether all of it, including the recipient, belongs to `domain`. Called only for brands that are checked at
+        /// run time.
         fn is_of(&self, domain: DomainId, key: Key) -> bool;
         /// The recipient of a datagram.
         fn recipient(&self, _: Key) -> Option<To<'_>> {
             None
         }
         fn into_entry(self, operation: Operation, key: Key) -> (Entry, Self::Rest);
-        /// The handle that became `entry` and `rest`.
+        /// Puts the handle together again from its `entry` and `rest`.
         fn from_entry(entry: Entry, rest: Self::Rest, key: Key) -> Option<Self>;
     }
 }
@@ -85,8 +85,8 @@ pub struct WorkRequest<M, K> {
     kind: PhantomData<fn() -> K>,
 }
 
-/// What a request asks for, besides its memory. The constructors of [`WorkRequest`] pair it with memory that fits: only
-/// memory that a device may fill goes with an operation that fills.
+/// What a request asks for, besides its memory. The constructors of [`WorkRequest`] combine an action only with memory
+/// that fits: an operation that makes the device write gets memory that a device may fill.
 #[derive(Clone, Copy)]
 pub(crate) struct Action {
     pub(super) operation: Operation,
@@ -95,7 +95,7 @@ pub(crate) struct Action {
     /// In network byte order.
     pub(super) immediate_be: u32,
     pub(super) remote_addr: u64,
-    /// Bytes of the peer's memory; for a write, at most as many as one message has.
+    /// The length of the peer's memory in bytes. For a write it is cut to the longest message.
     remote_len: u64,
     pub(super) rkey: u32,
     pub(super) compare_add: u64,
@@ -160,17 +160,27 @@ impl Action {
         self
     }
 
-    /// Whether the opcode uses the immediate.
+    #[inline(always)]
+    pub(super) fn is_signalled(&self) -> bool {
+        self.flags & SIGNALED != 0
+    }
+
+    /// Whether the opcode carries the immediate.
     #[inline(always)]
     pub(super) fn has_immediate(&self) -> bool {
         matches!(self.opcode, ibv_wr_opcode::IBV_WR_SEND_WITH_IMM | ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM)
     }
 
-    /// The [`length`](Self::length) of a *plain* request: at least one byte, in one buffer or inline, without a
-    /// recipient. `None` for all others. Plain requests take the short way.
+    /// The [`length`](Self::length) of a *plain* request, which has at least one byte, in one buffer or inline, and no
+    /// recipient. `None` for every other request. Plain requests are checked here in one compare; the others go through
+    /// `length`.
     #[inline(always)]
     fn plain_length<B: Brand, M: Postable<B>>(&self, memory: &M, domain: DomainId, limits: PostLimits) -> Option<u32> {
         if B::CHECKED && !memory.is_of(domain, KEY) {
+            return None;
+        }
+        // The opcode is a constant where the request is made, so this costs nothing without an immediate.
+        if self.has_immediate() && limits.is_iwarp() {
             return None;
         }
         let (length, within) = match (self.operation, memory.part(KEY)) {
@@ -179,9 +189,8 @@ impl Action {
             (Operation::Send | Operation::Receive, None) => (memory.message(KEY), limits.inline_bytes.into()),
             (Operation::Write, Some(_)) => (memory.message(KEY), self.remote_len),
             (Operation::Write, None) => (memory.message(KEY), self.remote_len.min(limits.inline_bytes.into())),
-            (Operation::Read | Operation::CompareAndSwap | Operation::FetchAndAdd, _) if !limits.reads() => {
-                return None;
-            }
+            (Operation::Read, _) if !limits.reads() => return None,
+            (Operation::CompareAndSwap | Operation::FetchAndAdd, _) if !limits.atomics() => return None,
             (Operation::Read, Some(part)) => (u32::try_from(self.remote_len).unwrap_or(0), part.receives().into()),
             (Operation::CompareAndSwap | Operation::FetchAndAdd, Some(part)) => {
                 let aligned = (self.remote_addr | part.device_addr()).is_multiple_of(8);
@@ -193,7 +202,8 @@ impl Action {
         (u64::from(length.wrapping_sub(1)) < within).then_some(length)
     }
 
-    /// How many bytes the request moves from or to `memory` on a queue of `domain`, or why the two do not fit together.
+    /// How many bytes the request moves from or to `memory` on a queue of `domain`, or the reason why it cannot be
+    /// posted there.
     #[inline(always)]
     fn length<B: Brand, M: Postable<B>>(
         &self,
@@ -208,6 +218,14 @@ impl Action {
             self.operation,
             Operation::Read | Operation::CompareAndSwap | Operation::FetchAndAdd | Operation::AtomicWrite
         );
+        if limits.is_iwarp() {
+            if self.has_immediate() {
+                return Err(RequestFlaw::NotOnIwarp(NotOnIwarp::Immediates));
+            }
+            if reads && self.operation != Operation::Read {
+                return Err(RequestFlaw::NotOnIwarp(NotOnIwarp::Atomics));
+            }
+        }
         if reads && !limits.reads() {
             return Err(RequestFlaw::NoReadDepth);
         }
@@ -220,7 +238,7 @@ impl Action {
             bytes = bytes.min(u64::from(limits.datagram_bytes));
         }
         let (len, within) = match self.operation {
-            // Requests about windows do not come here.
+            // Unreachable for binds and revokes, which have checks of their own.
             Operation::Send | Operation::Receive | Operation::Bind | Operation::Revoke => {
                 (memory.filled(KEY) as u64, bytes)
             }
@@ -252,28 +270,53 @@ impl Action {
     }
 }
 
-/// The limits that a queue pair has for its requests.
+/// The limits of a queue pair's requests.
 #[derive(Clone, Copy)]
 pub(crate) struct PostLimits {
     /// Bytes of an inline request.
     pub(crate) inline_bytes: u16,
-    /// Bytes of a datagram. An MTU is 4096 at most.
+    /// Bytes of a datagram. An MTU is at most 4096, so `u16` is wide enough.
     pub(crate) datagram_bytes: u16,
     /// Buffers of a list.
     pub(crate) elements: u16,
-    /// How requests are handed to the device, and whether atomic writes are allowed.
+    /// How requests are handed to the device. It also says whether atomic writes are allowed.
     pub(crate) posting: Posting,
-    /// [`BARRIER`](Self::BARRIER) and [`READS`](Self::READS), in one byte, so that the limits fit in one word.
+    /// [`BARRIER`](Self::BARRIER) and [`READS`](Self::READS) share one byte, so that the limits fit in one word.
     pub(crate) flags: u8,
 }
 static_assertions::assert_eq_size!(PostLimits, u64);
 
 impl PostLimits {
-    /// Windows are barriers on this device.
+    /// Set if windows are barriers on this device.
     pub(crate) const BARRIER: u8 = 1;
-    /// The pair may have reads and atomics outstanding. On a pair that may not, some devices would wait for ever with a
-    /// read and with all requests behind it.
+    /// Set if the pair may have reads and atomics outstanding. On a pair that may not, some devices would never finish
+    /// a read, nor any request behind it.
     pub(crate) const READS: u8 = 2;
+
+    /// Set if the pair may have atomics outstanding: where [`READS`](Self::READS) is set, but not on iWARP.
+    const ATOMICS: u8 = 4;
+    /// Set if the device is one for iWARP, which has neither atomics nor immediates.
+    pub(crate) const IWARP: u8 = 8;
+
+    /// The same limits for a pair that may, or may not, have reads outstanding.
+    pub(crate) fn with_reads(mut self, may_read: bool) -> Self {
+        let reads = if self.is_iwarp() { Self::READS } else { Self::READS | Self::ATOMICS };
+        self.flags &= !(Self::READS | Self::ATOMICS);
+        if may_read {
+            self.flags |= reads;
+        }
+        self
+    }
+
+    #[inline(always)]
+    fn is_iwarp(self) -> bool {
+        self.flags & Self::IWARP != 0
+    }
+
+    #[inline(always)]
+    fn atomics(self) -> bool {
+        self.flags & Self::ATOMICS != 0
+    }
 
     pub(super) fn has_barrier(self) -> bool {
         self.flags & Self::BARRIER != 0
@@ -285,28 +328,91 @@ impl PostLimits {
     }
 }
 
+/// What requests are checked against: the domain and the limits of a queue.
+#[derive(Clone, Copy)]
+pub(super) struct Bounds {
+    pub(super) domain: DomainId,
+    pub(super) limits: PostLimits,
+}
+
+/// A request that was checked, together with the result: it may be posted. Where `PLAIN` is true, the request is also
+/// [plain](Action::plain_length).
+pub(super) struct Accepted<M, const PLAIN: bool> {
+    memory: M,
+    action: Action,
+    /// # Invariants
+    ///
+    /// 0. How many bytes this action moves from or to this memory. The memory has so many, and so has the peer's. If
+    ///    the request is plain, it is not 0.
+    length: u32,
+}
+
+impl<M, const PLAIN: bool> Accepted<M, PLAIN> {
+    #[inline(always)]
+    pub(super) fn action(&self) -> &Action {
+        &self.action
+    }
+
+    /// The recipient of a datagram. Plain requests have none.
+    #[inline(always)]
+    pub(super) fn recipient<B>(&self) -> Option<To<'_>>
+    where
+        M: Postable<B>,
+    {
+        if PLAIN { None } else { self.memory.recipient(KEY) }
+    }
+
+    /// The same request, of which the peer's address and key wait in memory, not in registers.
+    #[inline(always)]
+    pub(super) fn out_of_registers(mut self) -> Self {
+        if !matches!(self.action.operation, Operation::Send) {
+            let Action { remote_addr, rkey, .. } = self.action;
+            (self.action.remote_addr, self.action.rkey) = hint::black_box((remote_addr, rkey));
+        }
+        self
+    }
+
+    /// The memory, the action and the length.
+    #[inline(always)]
+    pub(super) fn into_parts(self) -> (M, Action, u32) {
+        (self.memory, self.action, self.length)
+    }
+
+    /// The request as it was before the check.
+    #[inline(always)]
+    pub(super) fn into_request<K>(self) -> WorkRequest<M, K> {
+        WorkRequest::new(self.memory, self.action)
+    }
+}
+
 impl<M, K> WorkRequest<M, K> {
     #[inline(always)]
     pub(crate) fn new(memory: M, action: Action) -> Self {
         Self { memory, action, kind: PhantomData }
     }
 
-    /// See [`Action::plain_length`].
+    /// Accepts the request for a queue with these `bounds` if it is *plain*: see [`Action::plain_length`].
     #[inline(always)]
-    pub(super) fn plain_length<B: Brand>(&self, domain: DomainId, limits: PostLimits) -> Option<u32>
+    pub(super) fn plain<B: Brand>(self, bounds: Bounds) -> Result<Accepted<M, true>, Self>
     where
         M: Postable<B>,
     {
-        self.action.plain_length(&self.memory, domain, limits)
+        match self.action.plain_length(&self.memory, bounds.domain, bounds.limits) {
+            Some(length) => Ok(Accepted { memory: self.memory, action: self.action, length }),
+            None => Err(self),
+        }
     }
 
-    /// See [`Action::length`].
+    /// Accepts the request for a queue with these `bounds`, or says why it does not fit there.
     #[inline(always)]
-    pub(super) fn length<B: Brand>(&self, domain: DomainId, limits: PostLimits) -> Result<u32, RequestFlaw>
+    pub(super) fn check<B: Brand>(self, bounds: Bounds) -> Result<Accepted<M, false>, (Self, RequestFlaw)>
     where
         M: Postable<B>,
     {
-        self.action.length(&self.memory, domain, limits)
+        match self.action.length(&self.memory, bounds.domain, bounds.limits) {
+            Ok(length) => Ok(Accepted { memory: self.memory, action: self.action, length }),
+            Err(flaw) => Err((self, flaw)),
+        }
     }
 
     /// Adds these `flags`.
@@ -316,17 +422,12 @@ impl<M, K> WorkRequest<M, K> {
         self
     }
 
-    /// Asks by `opcode` to carry `immediate` too. The opcode is that of the same operation.
+    /// Replaces the opcode by `opcode`, which is the same operation with an `immediate`.
     #[inline(always)]
     pub(crate) fn carrying(mut self, opcode: ibv_wr_opcode, immediate: u32) -> Self {
         self.action.opcode = opcode;
         self.action.immediate_be = immediate.to_be();
         self
-    }
-
-    #[inline(always)]
-    pub(super) fn is_signalled(&self) -> bool {
-        self.action.flags & SIGNALED != 0
     }
 
     #[inline(always)]
@@ -341,7 +442,7 @@ impl<M, K> WorkRequest<M, K> {
         self
     }
 
-    /// What the request was made from.
+    /// The request as the caller passed it.
     pub(crate) fn into_inner(self) -> M {
         self.memory
     }

@@ -1,8 +1,8 @@
-//! The slab: who owns what a shared receive queue has in flight.
+//! The slab: who owns the values that a shared receive queue has in flight.
 //!
 //! Shared receives complete in any order, each on the completion queue of the pair that took it. So one [`SlabPoster`]
 //! puts values in, and several parties take values out: the pollers of all those completion queues, on any threads, and
-//! whoever destroys the shared queue.
+//! the thread that destroys the shared queue.
 //!
 //! ```text
 //!               posted                     taken out
@@ -11,38 +11,40 @@
 //! ```
 //!
 //! Each slot has one atomic state: a ticket, which is part of the request's id, and a bit that says whether a value is
-//! in flight. Whoever clears that bit owns the value. The slot then has its next ticket, so a stale completion finds
-//! nothing. Nobody locks or allocates.
+//! in flight. The thread that clears the bit owns the value. The slot then gets its next ticket, so that a stale
+//! completion finds no value. No thread locks or allocates.
 //!
-//! Many push to the returned list, and only the poster empties it, as a whole. So the ABA problem is harmless here: if
-//! the head was taken and came back between the two steps of a push, the push still links to the current head.
+//! Many threads push to the returned list, and only the poster empties it, as a whole. So the ABA problem is harmless
+//! here: if the old head was taken away and pushed again between the two steps of another push, that push still links
+//! to the current head.
 //!
-//! A value that nobody takes out is dropped with the slab if the queue [ended](Slab::end), and leaked otherwise.
+//! When the slab is dropped, values still in flight are dropped if the queue [ended](Slab::end), and leaked otherwise.
 #![allow(unsafe_code, reason = "cells that change owners")]
 
+use super::Quiescent;
+use super::cell::Cell;
 use super::work_id::{COUNTS, MAX_SHARED, WorkId};
 use crate::domain::Number;
-use crate::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Ordering, UnsafeCell};
-use core::mem::MaybeUninit;
+use crate::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::fmt;
 
 /// What is in flight on one shared receive queue.
 pub(crate) struct Slab<T> {
     slots: Box<[Slot<T>]>,
-    /// From one ticket of a slot to its next: a power of two, at least as many as there are slots. The ticket modulo
-    /// this is the index of its slot.
+    /// The difference between two consecutive tickets of a slot: a power of two, no less than the number of slots. A
+    /// ticket modulo the stride is the index of its slot.
     stride: u64,
-    /// The number of the queue in its domain. It is free again when the slab is dropped, since nobody can look it up
-    /// then.
+    /// The number of the queue in its domain. Dropping the slab frees the number: by then nobody can look the queue up
+    /// by it.
     number: Number,
-    /// The list of slots that came back since the poster last looked: its head, or [`NONE`].
+    /// The list of slots that came back since the poster last took the list: its head, or [`NONE`].
     returned: Line<AtomicU32>,
-    /// The queue is gone: the device is done with all values, and nothing is posted.
+    /// The queue is gone: the device is done with all values, and nothing more is posted.
     ended: AtomicBool,
 }
 
-/// What is in flight on a shared receive queue. Completion queues hold it for as long as its completions may be in
-/// them.
+/// The ledger of a shared receive queue. A completion queue holds it for as long as completions of that queue may be in
+/// there.
 pub(crate) type SharedLedger = Arc<Slab<super::Entry>>;
 
 #[repr(align(64))]
@@ -51,27 +53,23 @@ struct Line<T>(T);
 struct Slot<T> {
     /// # Invariants
     ///
-    /// 0. The ticket times 2, plus 1 if a value is in flight. Only the poster changes the state of a free slot. A slot
-    ///    in flight is taken by a compare-exchange.
+    /// 0. The ticket times 2, plus 1 if a value is in flight. Only the poster changes the state of a free slot. A value
+    ///    in flight is taken by a compare-exchange of the state.
     state: AtomicU64,
-    /// The next slot of the list that this one is in, or [`NONE`].
+    /// The next slot in the same list, or [`NONE`]. A slot is in at most one list.
     next: AtomicU32,
-    /// 1. Holds a value while the slot is in flight. The value belongs to whoever takes the slot (0); the cell of a
-    ///    free slot belongs to the poster.
-    value: UnsafeCell<MaybeUninit<T>>,
+    /// 1. Holds a value while the slot is in flight. The value belongs to the thread whose compare-exchange takes it
+    ///    (0); the cell of a free slot belongs to the poster.
+    value: Cell<T>,
 }
 
 /// The end of a list.
 const NONE: u32 = u32::MAX;
 const IN_FLIGHT: u64 = 1;
 
-// SAFETY: a value is touched by one owner at a time (1), and states and lists hand it over with release and acquire.
-unsafe impl<T: Send> Send for Slab<T> {}
-// SAFETY: the same argument holds for shared access: the atomics decide who owns a value.
-unsafe impl<T: Send> Sync for Slab<T> {}
-
 impl<T> Slab<T> {
-    /// Takes out the value of the request with this id. `None` if the request is not in flight.
+    /// Takes out the value of the request with this id, which has completed or was never handed to the device. `None`
+    /// if the request is not in flight.
     #[inline]
     pub(crate) fn take(&self, id: WorkId) -> Option<T> {
         let (number, ticket) = id.as_shared()?;
@@ -91,7 +89,7 @@ impl<T> Slab<T> {
         id.as_shared().is_some_and(|(number, ..)| number == self.number.get())
     }
 
-    /// Gives a slot that was taken out back to the poster.
+    /// Puts an emptied slot into the returned list, from which the poster takes it.
     #[inline]
     fn give_back(&self, slot: &Slot<T>, index: u32) {
         let mut head = self.returned.0.load(Ordering::Relaxed);
@@ -104,8 +102,8 @@ impl<T> Slab<T> {
         }
     }
 
-    /// Says that the queue is gone: the device is done with all values.
-    pub(crate) fn end(&self) {
+    /// Records that the queue is gone, and the device is done with all values.
+    pub(crate) fn end(&self, _: &Quiescent) {
         self.ended.store(true, Ordering::Release);
     }
 
@@ -113,16 +111,17 @@ impl<T> Slab<T> {
         self.ended.load(Ordering::Acquire)
     }
 
-    /// Takes out what is in flight on a queue that [ended](Self::end). What a poller takes at the same time is the
-    /// poller's.
+    /// Takes out the values in flight on a queue that [ended](Self::end), and none on another. If a poller takes one
+    /// at the same time, the poller gets it.
     pub(crate) fn take_all(&self) -> impl Iterator<Item = T> {
-        self.slots.iter().filter_map(|slot| {
+        let slots: &[_] = if self.has_ended() { &self.slots } else { &[] };
+        slots.iter().filter_map(|slot| {
             let state = slot.state.load(Ordering::Relaxed);
             if state & IN_FLIGHT == 0 { None } else { slot.take(state >> 1, self.stride) }
         })
     }
 
-    /// How many values are in flight. Looks at every slot.
+    /// How many values are in flight. It reads every slot.
     pub(crate) fn in_flight(&self) -> u32 {
         self.slots.iter().map(|slot| (slot.state.load(Ordering::Relaxed) & IN_FLIGHT) as u32).sum()
     }
@@ -138,24 +137,24 @@ impl<T> Slot<T> {
     fn take(&self, ticket: u64, stride: u64) -> Option<T> {
         let after = ((ticket + stride) % COUNTS) << 1;
         let in_flight = ticket << 1 | IN_FLIGHT;
-        // Acquire, to see the value. (The returned list orders the poster's next write to the cell.) Release, and
-        // acquire on failure: a poller that comes too late, since the queue has ended, also sees that it has ended.
+        // Acquire on success: this thread sees the value. (The returned list orders the poster's next write to the
+        // cell.) Release on success pairs with acquire on failure: a poller that comes too late, because the queue has
+        // ended and its values were taken, also sees that the queue has ended.
         let taken = self.state.compare_exchange(in_flight, after, Ordering::AcqRel, Ordering::Acquire);
-        // SAFETY: the slot was in flight, so it holds a value, which the exchange made ours (1).
-        taken.ok().map(|_| self.value.with_mut(|value| unsafe { value.cast::<T>().read() }))
+        // SAFETY: the slot was in flight, so it holds a value. The exchange succeeded, so this thread owns the value
+        // (1).
+        taken.ok().map(|_| unsafe { self.value.take() })
     }
 }
 
 impl<T> Drop for Slab<T> {
     fn drop(&mut self) {
-        // The next queue with this number begins after all tickets of this one, so that no id comes twice.
+        // The next queue with this number begins after all tickets of this one, so that no id is used twice.
         let first = self.number.next;
         let used = |slot: &Slot<T>| (slot.state.load(Ordering::Relaxed) >> 1).wrapping_sub(first) % COUNTS;
         let most = self.slots.iter().map(used).max().unwrap_or(0);
         self.number.next = (first + most + 1) % COUNTS;
-        if self.has_ended() {
-            self.take_all().for_each(drop);
-        }
+        self.take_all().for_each(drop);
     }
 }
 
@@ -171,11 +170,11 @@ pub(crate) fn slab<T>(number: Number, slots: u32, depth: u32) -> SlabPoster<T> {
     let depth = depth.clamp(1, slots);
     let stride = u64::from(slots.next_power_of_two());
     let first = number.next.next_multiple_of(stride) % COUNTS;
-    // Two lists: the slots in use, and the reserve.
+    // The slots form two lists: those in use, and the reserve.
     let slot = |index| Slot {
         state: AtomicU64::new((first + u64::from(index)) << 1),
         next: AtomicU32::new(if index + 1 == depth || index + 1 == slots { NONE } else { index + 1 }),
-        value: UnsafeCell::new(MaybeUninit::uninit()),
+        value: Cell::new(),
     };
     let slab = Slab {
         slots: (0..slots).map(slot).collect(),
@@ -188,7 +187,7 @@ pub(crate) fn slab<T>(number: Number, slots: u32, depth: u32) -> SlabPoster<T> {
     SlabPoster { slab: Arc::new(slab), free: 0, depth, reserve }
 }
 
-/// The end of a slab that posts.
+/// The posting end of a slab.
 pub(crate) struct SlabPoster<T> {
     pub(crate) slab: Arc<Slab<T>>,
     /// The first free slot, or [`NONE`].
@@ -205,11 +204,11 @@ impl<T> SlabPoster<T> {
         self.depth
     }
 
-    /// The next free slot; `None` if there is none.
+    /// The next free slot; `None` if all are in flight.
     #[inline]
     pub(crate) fn vacancy(&mut self) -> Option<Vacancy<'_, T>> {
         if self.free == NONE {
-            // Acquire: the values of these slots were read before the slots came back.
+            // Acquire: the pollers have read the values out before they returned these slots.
             self.free = self.slab.returned.0.swap(NONE, Ordering::Acquire);
         }
         let slot = self.slab.slots.get(self.free as usize)?;
@@ -225,7 +224,7 @@ impl<T> SlabPoster<T> {
         }
     }
 
-    /// Puts slots to use until there are `depth`.
+    /// Takes slots from the reserve until `depth` are in use.
     pub(crate) fn grow(&mut self, depth: u32) {
         while self.depth < depth
             && let Some(slot) = self.slab.slots.get(self.reserve as usize)
@@ -237,7 +236,7 @@ impl<T> SlabPoster<T> {
         }
     }
 
-    /// Takes free slots out of use until there are `depth`. Returns false, and changes nothing, if too many are in
+    /// Moves free slots to the reserve until `depth` are in use. Returns false, and changes nothing, if too many are in
     /// flight.
     pub(crate) fn shrink(&mut self, depth: u32) -> bool {
         let before = self.depth;
@@ -258,28 +257,29 @@ impl<T> SlabPoster<T> {
 
 /// The first free slot of the list. If it is dropped, the slot stays free.
 pub(crate) struct Vacancy<'p, T> {
-    /// The poster's head of the list: the index of this slot. Only the poster may touch the slot (slot 1).
+    /// The head of the poster's list: the index of this slot. While it is there, only the poster touches the slot (slot
+    /// 1).
     free: &'p mut u32,
     slot: &'p Slot<T>,
     number: u32,
 }
 
 impl<'p, T> Vacancy<'p, T> {
-    /// Puts a value in; it belongs to the device from here on.
+    /// Puts a value in. From here on it belongs to the device.
     #[inline]
     pub(crate) fn fill(self, value: T) -> WorkId {
         let number = self.number;
         let (_, slot) = self.withhold();
-        // SAFETY: the slot is free, so the cell is empty and ours (1). Whoever emptied it gave it back before we
-        // acquired it.
-        slot.value.with_mut(|cell| unsafe { cell.cast::<T>().write(value) });
+        // SAFETY: the slot is free, so the cell is empty and belongs to the poster (1). The thread that emptied the
+        // cell returned the slot with release, and the poster took it with acquire.
+        unsafe { slot.value.put(value) };
         let ticket = slot.state.load(Ordering::Relaxed) >> 1;
-        // Before the verb: the completion may be polled before the verb returns.
+        // The state is stored before the verb is called: the completion may be polled before the verb returns.
         slot.state.store(ticket << 1 | IN_FLIGHT, Ordering::Release);
         WorkId::shared(number, ticket)
     }
 
-    /// Takes it off the list.
+    /// Takes the slot off the list without filling it.
     #[inline]
     fn withhold(self) -> (u32, &'p Slot<T>) {
         let index = *self.free;
@@ -359,13 +359,15 @@ mod tests {
         let mut poster = new(4, 4);
         let ids = ["a", "b", "c"].map(|value| poster.push(value).unwrap());
         assert_eq!(poster.slab.take(ids[1]), Some("b"));
+        assert_eq!(poster.slab.take_all().count(), 0, "the device may still use them");
+        poster.slab.end(&Quiescent::without_device());
         assert_eq!(poster.slab.take_all().collect::<Vec<_>>(), ["a", "c"]);
         assert_eq!((poster.slab.take(ids[0]), poster.slab.in_flight()), (None, 0));
     }
 
     #[test]
     fn what_is_left_is_dropped_only_if_the_device_is_done_with_it() {
-        /// Counts its drops.
+        /// A value that counts its drops.
         struct Counted<'a>(&'a std::cell::Cell<u32>);
         impl Drop for Counted<'_> {
             fn drop(&mut self) {
@@ -379,7 +381,7 @@ mod tests {
             assert!(poster.push(Counted(&count)).is_ok());
             drop(poster.slab.take(id));
             if ends {
-                poster.slab.end();
+                poster.slab.end(&Quiescent::without_device());
             }
             drop(poster);
             assert_eq!(count.get(), dropped);
@@ -408,7 +410,7 @@ mod tests {
 
 #[cfg(all(test, loom))]
 mod models {
-    //! Every interleaving of a poster, two pollers and who destroys.
+    //! Every interleaving of a poster, two pollers and a thread that destroys the queue.
     use super::*;
     use crate::domain::Numbers;
     use loom::thread;
@@ -426,7 +428,7 @@ mod models {
                 let slab = Arc::clone(&poster.slab);
                 thread::spawn(move || slab.take(id))
             });
-            // The poster may have the slot again already: a late second take finds nothing of it.
+            // The poster may have the slot again by now. A second take with the old id must find nothing.
             let again = poster.push(8).ok();
             let taken: Vec<u32> = pollers.into_iter().filter_map(|poller| poller.join().unwrap()).collect();
             assert_eq!(taken, [7]);
@@ -466,7 +468,7 @@ mod models {
             let id = poster.push(1).unwrap();
             let slab = Arc::clone(&poster.slab);
             let poller = thread::spawn(move || (slab.take(id), slab.has_ended()));
-            poster.slab.end();
+            poster.slab.end(&Quiescent::without_device());
             let left = poster.slab.take_all().count();
             match poller.join().unwrap() {
                 (Some(1), _) => assert_eq!(left, 0),
@@ -483,7 +485,7 @@ mod models {
             poster.push(2).unwrap();
             let slab = Arc::clone(&poster.slab);
             let poller = thread::spawn(move || slab.take(id));
-            poster.slab.end();
+            poster.slab.end(&Quiescent::without_device());
             let mut out: Vec<u32> = poster.slab.take_all().collect();
             out.extend(poller.join().unwrap());
             out.sort_unstable();

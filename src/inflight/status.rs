@@ -35,6 +35,7 @@ struct Explained {
     side: Option<FaultSide>,
     causes: &'static str,
     check: &'static str,
+    see: &'static str,
 }
 
 const fn explained(
@@ -43,18 +44,18 @@ const fn explained(
     side: Option<FaultSide>,
     causes: &'static str,
     check: &'static str,
+    see: &'static str,
 ) -> Explained {
-    Explained { name, what, side, causes, check }
+    Explained { name, what, side, causes, check, see }
 }
 
 macro_rules! statuses {
     ($($(#[$doc:meta])* $name:ident = $code:ident, $side:ident,
-        $what:literal, causes: $causes:literal, check: $check:literal;)+) => {
+        $what:literal, causes: $causes:literal, check: $check:literal, see: $see:literal;)+) => {
         /// Why a request ended as it did.
         ///
-        /// When printed, it says what happened, on whose side, the usual causes, and what to check.
-        /// [docs/failures.md](https://docs.rs/crate/rdma-interlock/latest/source/docs/failures.md) has one table of all
-        /// statuses.
+        /// When printed, it says what happened, on whose side, the usual causes, what to check, and the heading of
+        /// [docs/failures.md](https://docs.rs/crate/rdma-interlock/latest/source/docs/failures.md) that has more.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         #[non_exhaustive]
         #[doc(alias = "ibv_wc_status")]
@@ -96,9 +97,9 @@ macro_rules! statuses {
 
             fn explained(self) -> &'static Explained {
                 match self {
-                    Self::Success => const { &explained("IBV_WC_SUCCESS", "success", None, "", "") },
+                    Self::Success => const { &explained("IBV_WC_SUCCESS", "success", None, "", "", "") },
                     $(Self::$name => const {
-                        &explained(stringify!($code), $what, Some(FaultSide::$side), $causes, $check)
+                        &explained(stringify!($code), $what, Some(FaultSide::$side), $causes, $check, $see)
                     },)+
                     Self::Destroyed => &DESTROYED,
                     Self::ProviderFault => &PROVIDER_FAULT,
@@ -119,6 +120,7 @@ const DESTROYED: Explained = explained(
     Some(FaultSide::Local),
     "the program did so, or dropped the pair",
     "nothing, if it meant to; the request may have been executed",
+    "docs/failures.md#destroyed",
 );
 const PROVIDER_FAULT: Explained = explained(
     "",
@@ -126,6 +128,7 @@ const PROVIDER_FAULT: Explained = explained(
     Some(FaultSide::Device),
     "a defect of the provider library, the driver or the device",
     "their versions; report it to their vendor",
+    "docs/failures.md#provider-fault",
 );
 const UNKNOWN: Explained = explained(
     "",
@@ -133,6 +136,7 @@ const UNKNOWN: Explained = explained(
     Some(FaultSide::Device),
     "a device newer than this library",
     "the vendor's documents, with the vendor error",
+    "docs/failures.md#unknown",
 );
 
 impl Status {
@@ -159,12 +163,12 @@ impl Status {
 
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Explained { what, side, causes, check, .. } = self.explained();
-        match (self, side) {
-            (_, None) => f.write_str(what),
-            (Self::Unknown(code), Some(side)) => write!(f, "status {code}: {what} [{side}: {causes}; check {check}]"),
-            (_, Some(side)) => write!(f, "{what} [{side}: {causes}; check {check}]"),
+        let Explained { what, side, causes, check, see, .. } = self.explained();
+        let Some(side) = side else { return f.write_str(what) };
+        if let Self::Unknown(code) = self {
+            write!(f, "status {code}: ")?;
         }
+        write!(f, "{what} [{side}: {causes}; check {check}; see {see}]")
     }
 }
 
@@ -174,131 +178,152 @@ statuses! {
     LocalLength = IBV_WC_LOC_LEN_ERR, Local,
         "local length error: the message does not fit",
         causes: "the receive buffer is shorter than the peer's message, or the request longer than the device sends",
-        check: "the capacity of the receives against what the peer sends";
+        check: "the capacity of the receives against what the peer sends",
+        see: "docs/failures.md#local-length";
     /// The queue pair cannot do what was asked.
     #[doc(alias = "IBV_WC_LOC_QP_OP_ERR")]
     LocalQueuePairOperation = IBV_WC_LOC_QP_OP_ERR, Local,
         "local queue pair operation error: the request and its queue pair do not go together",
         causes: "more reads at once than its depth, or an operation that the device lacks; on soft-RoCE also a receive buffer \
                  shorter than the message",
-        check: "the depths it was connected with, and the capacity of the receives";
+        check: "the depths it was connected with, and the capacity of the receives",
+        see: "docs/failures.md#local-queue-pair-operation";
     /// Reliable datagrams only.
     #[doc(alias = "IBV_WC_LOC_EEC_OP_ERR")]
     LocalEecOperation = IBV_WC_LOC_EEC_OP_ERR, Local,
         "local end-to-end context operation error",
         causes: "reliable datagrams, which this library does not have",
-        check: "the provider's version";
+        check: "the provider's version",
+        see: "docs/failures.md#local-eec-operation";
     /// The memory of the request is not what its key stands for.
     #[doc(alias = "IBV_WC_LOC_PROT_ERR")]
     LocalProtection = IBV_WC_LOC_PROT_ERR, Local,
         "local protection error: the memory of the request, its key or its rights do not fit",
         causes: "not from this library's requests, unless the device or something else in the process ended a registration",
-        check: "what else in the process calls verbs; the provider's version";
+        check: "what else in the process calls verbs; the provider's version",
+        see: "docs/failures.md#local-protection";
     /// The queue pair was in Error, so the request was not executed, or not to its end.
     #[doc(alias = "IBV_WC_WR_FLUSH_ERR")]
     Flushed = IBV_WC_WR_FLUSH_ERR, Either,
         "flushed: the queue pair was in Error",
         causes: "an earlier failure of the pair, `into_error`, or the peer's device; on soft-RoCE also what other devices call \
                  a local error of this request",
-        check: "the failure before it, `first_failure`; the request may have been executed";
+        check: "the failure before it, `first_failure`; the request may have been executed",
+        see: "docs/failures.md#flushed";
     /// A memory window was not bound.
     #[doc(alias = "IBV_WC_MW_BIND_ERR")]
     WindowBind = IBV_WC_MW_BIND_ERR, Local,
         "memory window bind error: the window, its region and their rights do not fit",
         causes: "a window that is bound already, or a region without the right to bind",
-        check: "the rights of the region, and who else binds the window";
+        check: "the rights of the region, and who else binds the window",
+        see: "docs/failures.md#window-bind";
     /// The peer's device answered with something malformed.
     #[doc(alias = "IBV_WC_BAD_RESP_ERR")]
     BadResponse = IBV_WC_BAD_RESP_ERR, Remote,
         "bad response: the peer's device sent what this one does not understand",
         causes: "packets of an earlier connection, or a defect of the peer's device",
-        check: "that both sides chose new packet sequence numbers; the firmware of both";
+        check: "that both sides chose new packet sequence numbers; the firmware of both",
+        see: "docs/failures.md#bad-response";
     /// The peer's write with immediate was not allowed here.
     #[doc(alias = "IBV_WC_LOC_ACCESS_ERR")]
     LocalAccess = IBV_WC_LOC_ACCESS_ERR, Remote,
         "local access error: a write with immediate of the peer was not allowed here",
         causes: "the peer's target was deregistered, has other bounds, or lacks the right to be written",
-        check: "the record of granted memory that the peer has, and how long it was valid";
+        check: "the record of granted memory that the peer has, and how long it was valid",
+        see: "docs/failures.md#local-access";
     /// The peer's device does not accept the request.
     #[doc(alias = "IBV_WC_REM_INV_REQ_ERR")]
     RemoteInvalidRequest = IBV_WC_REM_INV_REQ_ERR, Remote,
         "remote invalid request: the peer refused the operation",
         causes: "its receive is shorter than the message, its queue pair lacks the right or the read depth, or the path MTUs \
                  differ",
-        check: "the peer's receives, its `PeerRights`, its responder depth, and the MTU on both sides";
+        check: "the peer's receives, its `PeerRights`, its responder depth, and the MTU on both sides",
+        see: "docs/failures.md#remote-invalid-request";
     /// The peer's memory is not what the remote key stands for.
     #[doc(alias = "IBV_WC_REM_ACCESS_ERR")]
     RemoteAccess = IBV_WC_REM_ACCESS_ERR, Remote,
         "remote access error: the peer's memory, its key or its rights do not allow it",
         causes: "the peer deregistered the memory, or granted other bounds or rights",
-        check: "whether the peer still has the region, and that the record of it is today's";
+        check: "whether the peer still has the region, and that the record of it is today's",
+        see: "docs/failures.md#remote-access";
     /// The peer could not finish the request.
     #[doc(alias = "IBV_WC_REM_OP_ERR")]
     RemoteOperation = IBV_WC_REM_OP_ERR, Remote,
         "remote operation error: the peer could not finish",
         causes: "its receive buffer: length, key or rights; or its device failed",
-        check: "the failure that the peer has seen at the same time";
+        check: "the failure that the peer has seen at the same time",
+        see: "docs/failures.md#remote-operation";
     /// The peer did not acknowledge.
     #[doc(alias = "IBV_WC_RETRY_EXC_ERR")]
     RetryExceeded = IBV_WC_RETRY_EXC_ERR, Either,
         "retry count exceeded: the peer does not answer",
         causes: "the peer is gone, not connected to this queue pair, or expects other packet sequence numbers; the network \
                  loses packets; or the peer is on a soft device of another process, where nothing of this one gets",
-        check: "that the peer is up and in Ready To Receive, the endpoints on both sides, and the route between the GIDs";
+        check: "that the peer is up and in Ready To Receive, the endpoints on both sides, and the route between the GIDs",
+        see: "docs/failures.md#retry-exceeded";
     /// The peer had no receive posted for too long.
     #[doc(alias = "IBV_WC_RNR_RETRY_EXC_ERR")]
     RnrRetryExceeded = IBV_WC_RNR_RETRY_EXC_ERR, Remote,
         "receiver-not-ready retry count exceeded: the peer posted no receive in time",
         causes: "the peer posts receives too late or too few",
-        check: "the peer's receives, `rnr_retry` here and `min_rnr_timer` there";
+        check: "the peer's receives, `rnr_retry` here and `min_rnr_timer` there",
+        see: "docs/failures.md#rnr-retry-exceeded";
     /// Reliable datagrams only.
     #[doc(alias = "IBV_WC_LOC_RDD_VIOL_ERR")]
     LocalRddViolation = IBV_WC_LOC_RDD_VIOL_ERR, Local,
         "local reliable datagram domain violation",
         causes: "reliable datagrams, which this library does not have",
-        check: "the provider's version";
+        check: "the provider's version",
+        see: "docs/failures.md#local-rdd-violation";
     /// Reliable datagrams only.
     #[doc(alias = "IBV_WC_REM_INV_RD_REQ_ERR")]
     RemoteInvalidReadRequest = IBV_WC_REM_INV_RD_REQ_ERR, Remote,
         "remote invalid reliable datagram request",
         causes: "reliable datagrams, which this library does not have",
-        check: "the provider's version";
+        check: "the provider's version",
+        see: "docs/failures.md#remote-invalid-read-request";
     /// The peer gave the operation up.
     #[doc(alias = "IBV_WC_REM_ABORT_ERR")]
     RemoteAborted = IBV_WC_REM_ABORT_ERR, Remote,
         "remote aborted: the peer gave the operation up",
         causes: "the peer's queue pair went away during the operation",
-        check: "what the peer did at that time";
+        check: "what the peer did at that time",
+        see: "docs/failures.md#remote-aborted";
     /// Reliable datagrams only.
     #[doc(alias = "IBV_WC_INV_EECN_ERR")]
     InvalidEecNumber = IBV_WC_INV_EECN_ERR, Local,
         "invalid end-to-end context number",
         causes: "reliable datagrams, which this library does not have",
-        check: "the provider's version";
+        check: "the provider's version",
+        see: "docs/failures.md#invalid-eec-number";
     /// Reliable datagrams only.
     #[doc(alias = "IBV_WC_INV_EEC_STATE_ERR")]
     InvalidEecState = IBV_WC_INV_EEC_STATE_ERR, Local,
         "invalid end-to-end context state",
         causes: "reliable datagrams, which this library does not have",
-        check: "the provider's version";
+        check: "the provider's version",
+        see: "docs/failures.md#invalid-eec-state";
     /// The device failed.
     #[doc(alias = "IBV_WC_FATAL_ERR")]
     Fatal = IBV_WC_FATAL_ERR, Device,
         "fatal error of the device or the transport",
         causes: "the device failed, was reset or was removed",
-        check: "the asynchronous events of the device, and the kernel's log";
+        check: "the asynchronous events of the device, and the kernel's log",
+        see: "docs/failures.md#fatal";
     /// A management response did not come.
     #[doc(alias = "IBV_WC_RESP_TIMEOUT_ERR")]
     ResponseTimeout = IBV_WC_RESP_TIMEOUT_ERR, Either,
         "response timeout: a management response did not come",
         causes: "the subnet manager or the peer does not answer",
-        check: "the subnet";
+        check: "the subnet",
+        see: "docs/failures.md#response-timeout";
     /// Something else.
     #[doc(alias = "IBV_WC_GENERAL_ERR")]
     General = IBV_WC_GENERAL_ERR, Device,
         "general error of the transport",
         causes: "what the device has no better word for",
-        check: "the vendor error, with the vendor's documents";
+        check: "the vendor error, with the vendor's documents",
+        see: "docs/failures.md#general";
 }
 
 impl error::Error for Status {}
@@ -313,7 +338,7 @@ mod tests {
             "| status | whose side | what happened | usual causes | what to check |\n|---|---|---|---|---|\n",
         );
         for status in Status::FAILURES {
-            let Explained { name, what, side, causes, check } = status.explained();
+            let Explained { name, what, side, causes, check, .. } = status.explained();
             let code = status.code().map(|code| format!(", `{name}` ({code})")).unwrap_or_default();
             let side = side.map(|side| side.to_string()).unwrap_or_default();
             table += &format!("| `{status:?}`{code} | {side} | {what} | {causes} | {check} |\n");
@@ -331,7 +356,9 @@ mod tests {
     fn each_failure_says_whose_side_why_and_what_to_check() {
         for status in Status::FAILURES {
             let text = status.to_string();
-            for part in [status.side().unwrap().to_string().as_str(), status.likely_causes(), status.to_check()] {
+            for part in
+                [&status.side().unwrap().to_string(), status.likely_causes(), status.to_check(), status.explained().see]
+            {
                 assert!(!part.is_empty() && text.contains(part), "{text}");
             }
         }

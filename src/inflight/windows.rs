@@ -1,11 +1,12 @@
 //! Requests that bind and end memory windows.
 //!
 //! ASSUMPTION: on a provider whose windows are barriers (`Windows` of `provider/reviewed.rs`), the completion of an
-//! invalidation, or of the unbinding of a window of a type that is named there, comes after the device's last access
-//! through the window.
+//! invalidation or an unbinding comes after the device's last access through the window. This is assumed only for the
+//! window types that `Windows` names.
 
 use super::raw_post::SendQueue;
 use super::request::Postable;
+use super::stage::Staged;
 use super::{Entry, Operation, PostError, RequestFlaw, WorkId};
 use crate::domain::{Brand, DomainId};
 use crate::memory::{
@@ -14,11 +15,11 @@ use crate::memory::{
 use crate::sys::{self, ibv_wr_opcode};
 use std::ptr;
 
-/// A window, and the memory that it is to be bound over.
+/// A window, and the memory over which it is to be bound.
 type Unbound<B, K> = (Window<B, K>, Bindable<B>);
 
 impl SendQueue {
-    /// Why a request about `window` cannot be posted here.
+    /// The reason why a request about `window` cannot be posted on this queue.
     fn window_flaw<B: Brand>(&self, window: &WindowInner) -> Option<RequestFlaw> {
         if B::CHECKED && window.domain() != self.domain() {
             return Some(RequestFlaw::OtherDomain);
@@ -26,7 +27,7 @@ impl SendQueue {
         if self.sessions().is_some() {
             return Some(RequestFlaw::NotInSession);
         }
-        // Before the pairs are compared: a pair that was destroyed may have had the address of this one.
+        // This check comes before the pairs are compared by address: this pair may have the address of a destroyed one.
         if window.has_ended() {
             return Some(RequestFlaw::WindowEnded);
         }
@@ -46,21 +47,23 @@ impl SendQueue {
         if self.room() == 0 {
             return Err(self.no_room((window, memory)));
         }
+        // Held, so that nobody frees the window while its key changes and while the provider reads it.
+        let core = window.inner().core();
+        let Some(mut held) = core.hold() else {
+            return Err(PostError::Flawed { request: (window, memory), flaw: RequestFlaw::WindowEnded });
+        };
         let mut inner = window.into_inner();
         let is_type_1 = inner.is_type_1();
-        let bind = inner.begin(memory, window_rights::<W>());
+        let (bind_info, rkey) = inner.begin_bind(&mut held, memory, window_rights::<W>());
         let entry = Entry::window(Operation::Bind, inner);
         if is_type_1 {
-            return self.post_bind_type_1(&bind.core, entry, bind.info);
+            return self.post_bind_type_1(held, entry, bind_info);
         }
-        let (mw, rkey, bind_info) = (bind.core.raw(), bind.rkey, bind.info);
-        let fill = |wr: &mut sys::ibv_send_wr| {
-            wr.opcode = ibv_wr_opcode::IBV_WR_BIND_MW;
-            wr.__bindgen_anon_2.bind_mw = sys::ibv_send_wr__bindgen_ty_4__bindgen_ty_1 { mw, rkey, bind_info };
-        };
-        let restore = |entry: Entry| {
+        let mw = held.as_ptr();
+        let fill = |staged: &Staged| staged.bind(mw, rkey, bind_info);
+        let restore = |entry: Entry, not_posted| {
             let mut inner = entry.into_window()?;
-            let memory = inner.undo()?;
+            let memory = inner.undo_bind(not_posted)?;
             Some((Window::of(inner), memory))
         };
         self.post_about_window(entry, fill, restore)
@@ -78,17 +81,20 @@ impl SendQueue {
         if self.room() == 0 {
             return Err(self.no_room(window));
         }
-        let (is_type_1, rkey, core) = (inner.is_type_1(), inner.rkey(), inner.core());
-        let entry = Entry::window(Operation::Revoke, window.into_inner());
-        if is_type_1 {
-            let no_bytes = sys::ibv_mw_bind_info { mr: ptr::null_mut(), addr: 0, length: 0, mw_access_flags: 0 };
-            return self.post_bind_type_1(&core, entry, no_bytes);
-        }
-        let fill = |wr: &mut sys::ibv_send_wr| {
-            wr.opcode = ibv_wr_opcode::IBV_WR_LOCAL_INV;
-            wr.__bindgen_anon_1.invalidate_rkey = rkey.0;
+        let core = inner.core();
+        let Some(held) = core.hold() else {
+            return Err(PostError::Flawed { request: window, flaw: RequestFlaw::WindowEnded });
         };
-        self.post_about_window(entry, fill, |entry| entry.into_window().map(BoundWindow::of))
+        let mut inner = window.into_inner();
+        inner.begin_end();
+        if inner.is_type_1() {
+            let no_bytes = sys::ibv_mw_bind_info { mr: ptr::null_mut(), addr: 0, length: 0, mw_access_flags: 0 };
+            return self.post_bind_type_1(held, Entry::window(Operation::Revoke, inner), no_bytes);
+        }
+        let rkey = inner.rkey();
+        let fill = |staged: &Staged| staged.invalidate(ibv_wr_opcode::IBV_WR_LOCAL_INV, rkey.0);
+        let entry = Entry::window(Operation::Revoke, inner);
+        self.post_about_window(entry, fill, |entry, _| entry.into_window().map(BoundWindow::of))
     }
 
     pub(crate) fn post_send_invalidating<B: Brand, M: Postable<B>, A: Exposed>(
@@ -107,7 +113,8 @@ impl SendQueue {
     }
 }
 
-/// Why no window can be bound over `memory`. Where windows are not `barriers`, they let peers into the whole region.
+/// The reason why no window can be bound over `memory`. If windows are not `barriers`, they let peers into the whole
+/// region.
 fn memory_flaw<B: Brand>(memory: &Bindable<B>, domain: DomainId, barriers: bool) -> Option<RequestFlaw> {
     if B::CHECKED && !memory.is_of(domain) {
         return Some(RequestFlaw::OtherDomain);

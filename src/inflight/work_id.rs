@@ -1,14 +1,14 @@
-//! Work ids, which name a request of a work queue.
+//! Work ids, each of which names a request of a work queue.
 
 use super::ledger::{NAME_BITS, STEP, after};
 use std::fmt;
 
 /// Names a posted work request.
 ///
-/// An id tells you that its request was posted. It does not tell whether the request is still in flight. The ledger
-/// owns the memory of the request until the completion with this id gives it back.
+/// An id shows that its request was posted, but not whether the request is still in flight. The ledger owns the memory
+/// of the request until the completion with this id gives the memory back.
 ///
-/// Where a C program puts a pointer into `wr_id`, use a map with this as its key. Use one map for each completion
+/// A C program puts a pointer into `wr_id`. Instead, use a map with this as its key. Use one map for each completion
 /// queue: requests that complete on different queues may have the same id.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[doc(alias = "wr_id")]
@@ -19,7 +19,7 @@ pub struct WorkId(u64);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct QueueKey(u32);
 
-/// The kinds of work queue, as work ids tell them apart.
+/// The kinds of work queue that work ids distinguish.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum QueueKind {
     Send = 0,
@@ -37,7 +37,7 @@ pub(crate) const MAX_SLOTS: u32 = 1 << SLOT_BITS;
 
 /// The most requests of one shared receive queue.
 pub(crate) const MAX_SHARED: u32 = 1 << 20;
-/// The count of an id is less than this; then it wraps around.
+/// The count of an id is less than this; after that it wraps around.
 pub(crate) const COUNTS: u64 = 1 << (u64::BITS - NAME_BITS);
 
 impl QueueKey {
@@ -66,7 +66,7 @@ impl QueueKey {
         (self.0 & (MAX_SLOTS - 1)) as usize
     }
 
-    /// The id of the request with this count, which wraps around after 2^42.
+    /// The id of the request with this count. The count wraps around after 2^42.
     pub(crate) fn first(self, count: u64) -> WorkId {
         WorkId(count << NAME_BITS | u64::from(self.0))
     }
@@ -88,13 +88,13 @@ impl WorkId {
         QueueKey((self.0 & (STEP - 1)) as u32)
     }
 
-    /// The count of the request in its slot, over all work queues that have had the slot.
+    /// The count of the request in its slot. It goes on through all work queues that have had the slot.
     pub(crate) fn count(self) -> u64 {
         self.0 >> NAME_BITS
     }
 
-    /// The id of a shared receive. The number of its queue takes the place of the slot, and its ticket that of the
-    /// count.
+    /// The id of a shared receive. The number of its queue is in the place of the slot, and its ticket is in the place
+    /// of the count.
     #[inline(always)]
     pub(crate) fn shared(number: u32, ticket: u64) -> Self {
         QueueKey::new(QueueKind::Shared, number).first(ticket)
@@ -103,7 +103,7 @@ impl WorkId {
     /// The number of the queue and the ticket, if this is the id of a shared receive.
     #[inline(always)]
     pub(crate) fn as_shared(self) -> Option<(u32, u64)> {
-        // Not `kind()`, which takes the unused fourth value of the two bits for a shared receive too.
+        // Not by `kind()`: it answers "shared" also for the unused fourth value of the two bits.
         let is_shared = self.key().0 >> SLOT_BITS == QueueKind::Shared as u32;
         is_shared.then_some((self.key().slot() as u32, self.count()))
     }

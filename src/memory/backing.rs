@@ -1,14 +1,21 @@
 //! The memory behind a region: its owner, taken apart for as long as a device may reach the bytes.
 //!
 //! A `Box`, a `Vec` or a `&mut` promises that nobody else writes the bytes behind it, and moving one makes that promise
-//! again. A device breaks it. So the library stores none of them for registered memory: it takes the owner apart into a
-//! raw pointer with exposed provenance, and rebuilds the owner after deregistration.
+//! again. A device breaks the promise. So the library stores none of them for registered memory: it takes the owner
+//! apart into a raw pointer with exposed provenance, and rebuilds the owner after deregistration.
+//!
+//! ```text
+//!   M ──TakenApart::of──▶ TakenApart<M> ──hold──▶ HeldOwner     (a device may use the bytes)
+//!   M ◀──Owner::rebuild── TakenApart<M> ◀──────── ReleasedOwner ◀──release── (no device knows the bytes any more)
+//! ```
 #![allow(unsafe_code, reason = "takes owners apart and rebuilds them")]
 
 use super::foreign::{Foreign, ForeignMemory};
+use crate::provider::handles::ObjectPtr;
 use crate::seal::Key;
+use std::any::Any;
 use std::os::fd::RawFd;
-use std::{marker::PhantomData, mem, ptr, ptr::NonNull};
+use std::{fmt, mem, mem::ManuallyDrop, ptr, ptr::NonNull, sync::Mutex, sync::PoisonError};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Types that registered memory may hold: any bytes are a value (a device writes them), there is no padding (a device
@@ -54,14 +61,12 @@ pub(super) mod sealed {
     pub trait Owner: Sized {
         /// What the owner is made of besides its bytes. It claims none of them, as a reference or a box would.
         type Kept: Send + 'static;
+        /// The owner as which the parts are rebuilt when nobody is left who knows `Self`: mostly `Self` itself.
+        type Freed: Owner<Kept = Self::Kept> + 'static;
         /// Takes the owner apart, without freeing anything.
         fn take_apart(self, key: super::Key) -> super::Parts<Self::Kept>;
         /// Puts it together again.
         fn rebuild(parts: super::TakenApart<Self>) -> Self;
-        /// The descriptor of memory that is not mapped here; what is kept of the owner keeps it open.
-        fn exported(&self, _: super::Key) -> Option<super::Exported> {
-            None
-        }
     }
 
     #[allow(unnameable_types, reason = "seals `Memory`")]
@@ -69,43 +74,44 @@ pub(super) mod sealed {
 }
 use sealed::{Owner, Sealed};
 
-/// An address. Who has it may not touch what is there: the types that own the bytes decide that.
+/// An address. Having it allows nothing: the types that own the bytes decide who may touch them.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
-pub(super) struct Address(*mut u8);
-
-// SAFETY: a number with provenance. Using what is there takes `unsafe` code, which answers for the thread that it is
-// on.
-unsafe impl Send for Address {}
-// SAFETY: shared access copies the number.
-unsafe impl Sync for Address {}
+pub(super) struct Address(ObjectPtr<u8>);
 
 impl Address {
     /// The address of bytes that a device may reach from now on, which is an access by a number.
     pub(super) fn expose(first: *mut u8) -> Self {
         first.expose_provenance();
-        Self(first)
+        // There is no memory at null, so nothing is lost.
+        Self(ObjectPtr(NonNull::new(first).unwrap_or(NonNull::dangling())))
+    }
+
+    #[inline(always)]
+    fn as_non_null(self) -> NonNull<u8> {
+        self.0.0
     }
 
     #[inline(always)]
     pub(super) fn as_ptr(self) -> *mut u8 {
-        self.0
+        self.as_non_null().as_ptr()
     }
 
     #[inline(always)]
     pub(super) fn addr(self) -> usize {
-        self.0.addr()
+        self.as_non_null().addr().get()
     }
 
     pub(super) fn plus(self, offset: usize) -> Self {
-        Self(self.0.wrapping_add(offset))
+        let moved = self.as_ptr().wrapping_add(offset);
+        // Memory does not wrap around, so this is not null.
+        Self(ObjectPtr(NonNull::new(moved).unwrap_or(NonNull::dangling())))
     }
 }
 
 /// Memory of another driver: a descriptor of a dma-buf, and where in it the memory starts.
 #[derive(Clone, Copy, Debug)]
-#[allow(unnameable_types, reason = "in a sealed trait")]
-pub struct Exported {
+pub(super) struct Exported {
     pub(super) fd: RawFd,
     pub(super) offset: u64,
 }
@@ -120,117 +126,147 @@ pub struct Parts<K> {
     pub(super) kept: K,
     /// How many registrations of these bytes there are already, one around the other.
     pub(super) depth: u8,
+    /// `Some` for memory that is not mapped here. What is kept of the owner keeps the descriptor open.
+    pub(super) exported: Option<Exported>,
 }
 
-/// The parts of an owner, of which one type is forgotten.
-#[derive(Debug)]
-struct RawMemory {
-    address: Address,
-    len_bytes: usize,
-    /// A box of what was kept.
-    kept: Address,
-    depth: u8,
+impl<K> Parts<K> {
+    /// The parts of an owner of mapped bytes that are not registered yet.
+    pub(super) fn of(first: *mut u8, len_bytes: usize, kept: K) -> Self {
+        Self { first, len_bytes, kept, depth: 0, exported: None }
+    }
 }
 
-/// An `M`, taken apart. Nobody uses the bytes yet, or any more.
-#[derive(Debug)]
+/// An `M`, taken apart. Nobody uses the bytes yet, or any more. Dropping this leaks the owner.
 #[allow(unnameable_types, reason = "in a sealed trait")]
-pub struct TakenApart<M> {
+pub struct TakenApart<M: Owner> {
     /// # Invariants
     ///
-    /// 0. The parts that `M::take_apart` gave, with a box of an `M::Kept`. Nobody else rebuilds the owner from them,
-    ///    and no device knows the bytes.
-    raw: RawMemory,
-    owner: PhantomData<fn() -> M>,
+    /// 0. The fields are the parts that `M::take_apart` gave. Nobody else rebuilds the owner from them, and no device
+    ///    knows the bytes.
+    address: Address,
+    len_bytes: usize,
+    depth: u8,
+    exported: Option<Exported>,
+    /// 1. Dropping this leaks it. A device may know the bytes by then, if a registration did not end.
+    kept: ManuallyDrop<M::Kept>,
 }
 
 impl<M: Owner> TakenApart<M> {
     pub(super) fn of(memory: M) -> Self {
-        let Parts { first, len_bytes, kept, depth } = memory.take_apart(Key(()));
-        let kept = Address(Box::into_raw(Box::new(kept)).cast());
-        let raw = RawMemory { address: Address::expose(first), len_bytes, kept, depth };
-        Self { raw, owner: PhantomData }
+        let Parts { first, len_bytes, kept, depth, exported } = memory.take_apart(Key(()));
+        Self { address: Address::expose(first), len_bytes, depth, exported, kept: ManuallyDrop::new(kept) }
     }
 
     pub(super) fn into_kept(self) -> M::Kept {
-        // SAFETY: a box of an `M::Kept` (0), which is given up here.
-        *unsafe { Box::from_raw(self.raw.kept.0.cast::<M::Kept>()) }
+        ManuallyDrop::into_inner(self.kept)
+    }
+
+    /// The same parts, for an owner that is made of the same ones.
+    fn retype<N: Owner<Kept = M::Kept>>(self) -> TakenApart<N> {
+        let Self { address, len_bytes, depth, exported, kept } = self;
+        TakenApart { address, len_bytes, depth, exported, kept }
     }
 
     /// The owner for as long as a device may use the bytes.
     pub(super) fn hold(self) -> HeldOwner {
-        let rebuild_and_drop = |raw| drop(M::rebuild(Self { raw, owner: PhantomData }));
-        HeldOwner { raw: self.raw, rebuild_and_drop }
+        HeldOwner { depth: self.depth, parts: Mutex::new(Box::new(self.retype::<M::Freed>())) }
     }
-}
 
-impl<M> TakenApart<M> {
     pub(super) fn address(&self) -> Address {
-        self.raw.address
+        self.address
     }
 
     pub(super) fn len_bytes(&self) -> usize {
-        self.raw.len_bytes
+        self.len_bytes
     }
 
     /// How many registrations of these bytes there are already, one around the other.
     pub(super) fn depth(&self) -> u8 {
-        self.raw.depth
+        self.depth
+    }
+
+    /// The memory's descriptor, if it is not mapped here; open while this or the owner is kept.
+    pub(super) fn exported(&self) -> Option<Exported> {
+        self.exported
+    }
+}
+
+impl<M: Owner> fmt::Debug for TakenApart<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TakenApart").field("len", &self.len_bytes).finish_non_exhaustive()
+    }
+}
+
+/// Parts of an owner of some type.
+trait AnyParts: Send {
+    /// Rebuilds the owner and drops it.
+    fn free(self: Box<Self>);
+    fn into_any(self: Box<Self>) -> Box<dyn Any>;
+}
+
+impl<M: Owner + 'static> AnyParts for TakenApart<M> {
+    fn free(self: Box<Self>) {
+        drop(M::rebuild(*self));
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        self
     }
 }
 
 /// An owner, taken apart and its type forgotten, whose bytes a device may use. Dropping this leaks the owner.
-#[derive(Debug)]
 pub(super) struct HeldOwner {
-    /// # Invariants
-    ///
-    /// 0. The parts of some `M`, as in [`TakenApart`]; but a device may know the bytes.
-    raw: RawMemory,
-    /// 1. Rebuilds that `M` and drops it. To be called with `raw` only, once nobody uses the bytes any more.
-    rebuild_and_drop: unsafe fn(RawMemory),
+    depth: u8,
+    /// Never locked: the mutex is there because parts are `Send` but not always `Sync`.
+    parts: Mutex<Box<dyn AnyParts>>,
 }
 
 impl HeldOwner {
     /// How many registrations of these bytes there were before, one around the other.
     pub(super) fn depth(&self) -> u8 {
-        self.raw.depth
+        self.depth
     }
 
-    /// The parts of the owner, with its type.
+    /// The parts, to rebuild the owner from.
     ///
     /// # Safety
     ///
-    /// The owner is an `M`, and nobody uses the bytes any more.
-    pub(super) unsafe fn into_parts<M>(self) -> TakenApart<M> {
-        TakenApart { raw: self.raw, owner: PhantomData }
+    /// Nobody uses the bytes any more, and nobody will by what the registration gave out.
+    pub(super) unsafe fn release(self) -> ReleasedOwner {
+        ReleasedOwner(self.parts.into_inner().unwrap_or_else(PoisonError::into_inner))
     }
+}
 
+/// The parts of an owner whose bytes nobody uses any more. Dropping this leaks the owner.
+pub(super) struct ReleasedOwner(Box<dyn AnyParts>);
+
+impl ReleasedOwner {
     /// Rebuilds the owner and drops it.
-    ///
-    /// # Safety
-    ///
-    /// Nobody uses the bytes any more.
-    pub(super) unsafe fn free(self) {
-        // SAFETY: used once, with the function of its type (0, 1); nobody uses the bytes (caller).
-        unsafe { (self.rebuild_and_drop)(self.raw) }
+    pub(super) fn free(self) {
+        self.0.free();
+    }
+
+    /// The parts with the type of the owner, if it is an `M`.
+    pub(super) fn into_parts<M: Owner>(self) -> Option<TakenApart<M>> {
+        let parts = self.0.into_any().downcast::<TakenApart<M::Freed>>().ok()?;
+        Some(parts.retype())
     }
 }
 
 impl<T: Plain> Memory for Box<[T]> {}
 impl<T: Plain> Sealed for Box<[T]> {}
 impl<T: Plain> Owner for Box<[T]> {
-    type Kept = usize;
+    type Kept = (usize, usize);
+    type Freed = Self;
 
-    fn take_apart(self, _: Key) -> Parts<usize> {
-        let (kept, len_bytes) = (self.len(), mem::size_of_val(&*self));
-        Parts { first: Box::into_raw(self).cast(), len_bytes, kept, depth: 0 }
+    fn take_apart(self, key: Key) -> Parts<(usize, usize)> {
+        self.into_vec().take_apart(key)
     }
 
     fn rebuild(parts: TakenApart<Self>) -> Self {
-        let (address, count) = (parts.address(), parts.into_kept());
-        // SAFETY: this slice came out of `Box::into_raw`, is used once and by nobody else (`TakenApart`, 0); any bytes
-        // are a `T`.
-        unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(address.0.cast(), count)) }
+        // A full vector, so this does not allocate.
+        Vec::rebuild(parts.retype()).into_boxed_slice()
     }
 }
 
@@ -239,18 +275,19 @@ impl<T: Plain> Sealed for Vec<T> {}
 impl<T: Plain> Owner for Vec<T> {
     /// Length and capacity.
     type Kept = (usize, usize);
+    type Freed = Self;
 
     fn take_apart(self, _: Key) -> Parts<(usize, usize)> {
-        let mut this = mem::ManuallyDrop::new(self);
+        let mut this = ManuallyDrop::new(self);
         let (len_bytes, kept) = (mem::size_of_val(&**this), (this.len(), this.capacity()));
-        Parts { first: this.as_mut_ptr().cast(), len_bytes, kept, depth: 0 }
+        Parts::of(this.as_mut_ptr().cast(), len_bytes, kept)
     }
 
     fn rebuild(parts: TakenApart<Self>) -> Self {
         let (address, (len, capacity)) = (parts.address(), parts.into_kept());
         // SAFETY: pointer, length and capacity of a vector that was taken apart, used once and by nobody else
         // (`TakenApart`, 0); any bytes are a `T`.
-        unsafe { Vec::from_raw_parts(address.0.cast(), len, capacity) }
+        unsafe { Vec::from_raw_parts(address.as_ptr().cast(), len, capacity) }
     }
 }
 
@@ -258,17 +295,18 @@ impl<T: Plain> Memory for &'static mut [T] {}
 impl<T: Plain> Sealed for &'static mut [T] {}
 impl<T: Plain> Owner for &'static mut [T] {
     type Kept = usize;
+    type Freed = Self;
 
     fn take_apart(self, _: Key) -> Parts<usize> {
         let (kept, len_bytes) = (self.len(), mem::size_of_val(self));
-        Parts { first: ptr::from_mut(self).cast(), len_bytes, kept, depth: 0 }
+        Parts::of(ptr::from_mut(self).cast(), len_bytes, kept)
     }
 
     fn rebuild(parts: TakenApart<Self>) -> Self {
         let (address, count) = (parts.address(), parts.into_kept());
         // SAFETY: came from a `&'static mut`, whose memory is never freed. Nobody else uses the bytes (`TakenApart`,
         // 0), and any are a `T`.
-        unsafe { &mut *ptr::slice_from_raw_parts_mut(address.0.cast(), count) }
+        unsafe { &mut *ptr::slice_from_raw_parts_mut(address.as_ptr().cast(), count) }
     }
 }
 
@@ -276,16 +314,15 @@ impl<F: ForeignMemory> Memory for Foreign<F> {}
 impl<F: ForeignMemory> Sealed for Foreign<F> {}
 impl<F: ForeignMemory> Owner for Foreign<F> {
     type Kept = F::Parts;
+    type Freed = Self;
 
     fn take_apart(self, _: Key) -> Parts<F::Parts> {
         let (bytes, kept) = self.0.into_parts();
-        Parts { first: bytes.as_ptr().cast(), len_bytes: bytes.len(), kept, depth: 0 }
+        Parts::of(bytes.as_ptr().cast(), bytes.len(), kept)
     }
 
     fn rebuild(parts: TakenApart<Self>) -> Self {
-        // Never null: it came from `into_parts`.
-        let first = NonNull::new(parts.address().0).unwrap_or(NonNull::dangling());
-        let bytes = NonNull::slice_from_raw_parts(first, parts.len_bytes());
+        let bytes = NonNull::slice_from_raw_parts(parts.address().as_non_null(), parts.len_bytes());
         // SAFETY: both came from one `into_parts`, are used once, and nobody else uses the bytes (`TakenApart`, 0).
         Self(unsafe { F::from_parts(bytes, parts.into_kept()) })
     }

@@ -1,9 +1,9 @@
 //! Parts of regions over which windows may be bound.
 
 use super::buffer::{JoinError, SplitError};
-use super::part::Part;
-use super::{Access, Buffer, MayBind, Memory, MemoryRegion, SplitRegion};
-use crate::domain::{Brand, DomainId};
+use super::part::UniquePart;
+use super::{Buffer, MayBind};
+use crate::domain::DomainId;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 
@@ -33,17 +33,6 @@ impl<P> fmt::Debug for NotBindable<P> {
     }
 }
 
-impl<B: Brand, A: Access, M: Memory> MemoryRegion<B, A, M> {
-    /// As [`split`](Self::split), into one part for windows.
-    pub fn split_bindable(self) -> (SplitRegion<B, A, M>, Bindable<B>)
-    where
-        A: MayBind,
-    {
-        let (rest, buffer) = self.split();
-        (rest, Bindable { buffer })
-    }
-}
-
 impl<B> Buffer<B> {
     /// The buffer, to bind windows over.
     ///
@@ -56,12 +45,18 @@ impl<B> Buffer<B> {
 }
 
 impl<B> Bindable<B> {
-    /// The part of a window that has ended; its region is as (0) says.
-    pub(super) fn of_window(part: Part) -> Self {
+    /// A buffer of a region with the rights `A`.
+    pub(super) fn of_region<A: MayBind>(buffer: Buffer<B>) -> Self {
+        debug_assert!(buffer.part().region().has_rights::<A>());
+        Self { buffer }
+    }
+
+    /// The part that a window has given back; a window is bound over parts of such regions only (0).
+    pub(super) fn of_window(part: UniquePart) -> Self {
         Self { buffer: Buffer::new(part) }
     }
 
-    pub(super) fn into_part(self) -> Part {
+    pub(super) fn into_part(self) -> UniquePart {
         self.buffer.into_part()
     }
 

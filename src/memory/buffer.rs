@@ -2,13 +2,14 @@
 
 use super::backing::sealed::{Owner, Sealed};
 use super::backing::{Memory, Parts, TakenApart};
-use super::part::{Descriptor, Part, SharedPart, UniquePart};
+pub use super::part::NotUniqueReason;
+use super::part::{Descriptor, SharedPart, UniquePart};
 use super::{OutOfBounds, Plain, Viewable};
 use crate::domain::brand::Branded;
 use crate::seal::Key;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut, Range};
-use std::{fmt, mem, ptr, sync::Arc};
+use std::{fmt, mem, ptr};
 use zerocopy::{FromBytes, KnownLayout};
 
 /// A part of a region of domain `B` that this program owns alone. One word.
@@ -24,18 +25,13 @@ pub struct Buffer<B> {
 }
 
 impl<B> Buffer<B> {
-    /// The buffer over `part`, of which the caller has the only reference. No request names the part any more.
     #[inline(always)]
-    pub(crate) fn new(part: Part) -> Self {
-        UniquePart::new(part).into_buffer()
+    pub(crate) fn new(part: UniquePart) -> Self {
+        Self { part, brand: PhantomData }
     }
 
     #[inline(always)]
-    pub(crate) fn into_part(self) -> Part {
-        self.part.into_part()
-    }
-
-    pub(super) fn into_unique(self) -> UniquePart {
+    pub(crate) fn into_part(self) -> UniquePart {
         self.part
     }
 
@@ -87,19 +83,16 @@ impl<B> Buffer<B> {
     ///
     /// `mid` is not inside; the buffer comes back.
     pub fn split_at(self, mid: usize) -> Result<(Self, Self), SplitError<Self>> {
-        if mid == 0 || mid >= self.capacity() {
-            return Err(SplitError { mid, capacity: self.capacity(), buffer: self });
+        match self.part.split_at(mid) {
+            Ok((left, right)) => Ok((Self::new(left), Self::new(right))),
+            Err(part) => Err(SplitError { mid, capacity: part.capacity(), buffer: Self::new(part) }),
         }
-        let (address, capacity, region) = (self.part.address(), self.capacity(), self.part.region());
-        let right = Descriptor::part(address.plus(mid), capacity - mid, true, Arc::clone(region));
-        let left = Descriptor::part(address, mid, true, Arc::clone(region));
-        Ok((Self::new(left), Self::new(right)))
     }
 
     /// Cuts it in parts of `len_bytes`; the last part may be shorter.
     ///
     /// A length of 0 gives the buffer as one part.
-    pub fn chunks(self, len_bytes: usize) -> Vec<Self> {
+    pub fn into_chunks(self, len_bytes: usize) -> Vec<Self> {
         let mut parts = Vec::new();
         let mut rest = self;
         loop {
@@ -122,18 +115,15 @@ impl<B> Buffer<B> {
     ///
     /// `next` does not start where this ends; both come back.
     pub fn join(self, next: Self) -> Result<Self, JoinError<Self>> {
-        let (left, right) = (&*self.part, &*next.part);
-        let adjacent = left.address().plus(left.capacity()).addr() == right.address().addr();
-        let capacity = left.capacity() + right.capacity();
-        if !adjacent || !Arc::ptr_eq(left.region(), right.region()) {
-            return Err(JoinError { left: self, right: next });
+        match self.part.join(next.part) {
+            Ok(part) => Ok(Self::new(part)),
+            Err((left, right)) => Err(JoinError { left: Self::new(left), right: Self::new(right) }),
         }
-        Ok(Self::new(Descriptor::part(left.address(), capacity, true, Arc::clone(left.region()))))
     }
 
-    /// Makes it read-only and clonable; [`SharedBuffer::try_into_unique`] is the way back.
+    /// Makes it read-only and clonable; [`SharedBuffer::into_unique`] is the way back.
     pub fn share(self) -> SharedBuffer<B> {
-        SharedBuffer::new(self.into_part())
+        SharedBuffer::new(self.part.share())
     }
 
     /// The filled bytes as one `T`.
@@ -180,13 +170,6 @@ impl<B> Buffer<B> {
     }
 }
 
-impl UniquePart {
-    #[inline(always)]
-    pub(super) fn into_buffer<B>(self) -> Buffer<B> {
-        Buffer { part: self, brand: PhantomData }
-    }
-}
-
 impl<B> Deref for Buffer<B> {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
@@ -220,15 +203,17 @@ impl<B> Memory for Buffer<B> {}
 impl<B> Sealed for Buffer<B> {}
 impl<B> Owner for Buffer<B> {
     type Kept = UniquePart;
+    /// To free the part, the brand does not matter.
+    type Freed = Buffer<()>;
 
     fn take_apart(self, _: Key) -> Parts<UniquePart> {
         let (first, len_bytes) = (self.part.address().as_ptr(), self.capacity());
         let depth = self.part.region().depth().saturating_add(1);
-        Parts { first, len_bytes, kept: self.part, depth }
+        Parts { depth, ..Parts::of(first, len_bytes, self.part) }
     }
 
     fn rebuild(parts: TakenApart<Self>) -> Self {
-        parts.into_kept().into_buffer()
+        Self::new(parts.into_kept())
     }
 }
 
@@ -245,15 +230,14 @@ pub struct SharedBuffer<B> {
 }
 
 impl<B> SharedBuffer<B> {
-    /// A share of `part`, which nobody writes while any reference to it is around.
     #[inline(always)]
-    pub(crate) fn new(part: Part) -> Self {
-        Self { part: SharedPart::new(part), brand: PhantomData }
+    pub(crate) fn new(part: SharedPart) -> Self {
+        Self { part, brand: PhantomData }
     }
 
     #[inline(always)]
-    pub(crate) fn into_part(self) -> Part {
-        self.part.into_part()
+    pub(crate) fn into_part(self) -> SharedPart {
+        self.part
     }
 
     #[inline(always)]
@@ -261,40 +245,23 @@ impl<B> SharedBuffer<B> {
         &self.part
     }
 
-    /// The unique buffer again, or the share if that is impossible, in the manner of [`Arc::try_unwrap`].
-    /// [`into_unique`](Self::into_unique) is for `?`: its error says why.
-    ///
-    /// # Errors
-    ///
-    /// There are clones, in the program or in flight; or the share is of a region that the device may not write or that
-    /// peers may read. The share comes back.
-    pub fn try_into_unique(self) -> Result<Buffer<B>, Self> {
-        self.into_unique().map_err(|error| error.share)
-    }
-
     /// The unique buffer again.
     ///
     /// # Errors
     ///
     /// [`NotUnique`] gives the share back and says why.
-    pub fn into_unique(mut self) -> Result<Buffer<B>, NotUnique<Self>> {
-        let reason = if !self.part.is_exclusive() {
-            NotUniqueReason::ReadOnly
-        } else if !self.part.is_only() {
-            NotUniqueReason::Clones
-        } else {
-            return Ok(Buffer::new(self.into_part()));
-        };
-        Err(NotUnique { share: self, reason })
+    pub fn into_unique(self) -> Result<Buffer<B>, NotUnique<Self>> {
+        match self.part.into_unique() {
+            Ok(part) => Ok(Buffer::new(part)),
+            Err((part, reason)) => Err(NotUnique { share: Self::new(part), reason }),
+        }
     }
 
     /// The bytes in `range`, as a share of their own. May be none.
     pub(crate) fn share_of(&self, range: Range<usize>) -> Result<Self, OutOfBounds> {
-        let (within, len_bytes) = (self.len(), range.end.saturating_sub(range.start));
-        let len_bytes = if range.start > range.end { usize::MAX } else { len_bytes };
-        OutOfBounds::check(range.start as u64, len_bytes as u64, within as u64)?;
-        let address = self.part.address().plus(range.start);
-        Ok(Self::new(Descriptor::part(address, len_bytes, false, Arc::clone(self.part.region()))))
+        let len_bytes = range.end.checked_sub(range.start).map_or(u64::MAX, |len_bytes| len_bytes as u64);
+        let out_of_bounds = OutOfBounds { offset: range.start as u64, len_bytes, within: self.len() as u64 };
+        self.part.part_of(range).map(Self::new).ok_or(out_of_bounds)
     }
 }
 
@@ -348,20 +315,6 @@ impl<P> fmt::Debug for NotUnique<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("NotUnique").field("reason", &self.reason).finish_non_exhaustive()
     }
-}
-
-/// Why a share cannot become a unique buffer.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum NotUniqueReason {
-    /// There are clones of it, in the program or in flight.
-    #[error("clones of the share are around or in flight: take their completions, and drop them")]
-    Clones,
-    /// Its region stays read-only.
-    #[error(
-        "the region of the share was registered without `LocalWrite`, or peers may read it: the share stays read-only"
-    )]
-    ReadOnly,
 }
 
 /// More bytes than the buffer holds.

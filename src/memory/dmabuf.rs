@@ -79,18 +79,15 @@ impl From<DmaBuf> for OwnedFd {
 
 impl Owner for DmaBuf {
     type Kept = Self;
+    type Freed = Self;
 
     fn take_apart(self, _: Key) -> Parts<Self> {
-        // The number by which the keys name the first byte. It is not an address of this process.
-        let first = ptr::without_provenance_mut(self.offset as usize);
-        Parts { first, len_bytes: self.len_bytes, kept: self, depth: 0 }
+        let exported = Exported { fd: self.exported.as_raw_fd(), offset: self.offset };
+        // No byte has an address in this process.
+        Parts { exported: Some(exported), ..Parts::of(ptr::null_mut(), self.len_bytes, self) }
     }
 
     fn rebuild(parts: TakenApart<Self>) -> Self {
         parts.into_kept()
-    }
-
-    fn exported(&self, _: Key) -> Option<Exported> {
-        Some(Exported { fd: self.exported.as_raw_fd(), offset: self.offset })
     }
 }

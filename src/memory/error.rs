@@ -3,6 +3,7 @@
 use super::huge::NoHugePages;
 use super::locked::LockedMemoryLimit;
 use super::pages::NoPages;
+use crate::device::iwarp::NotOnIwarp;
 use crate::sys;
 use crate::verb_error::VerbError;
 use std::{error, fmt};
@@ -91,6 +92,9 @@ pub enum RegisterFailure {
         /// What the device answered.
         source: VerbError,
     },
+    /// The rights are for requests that an iWARP device does not have.
+    #[error(transparent)]
+    NotOnIwarp(NotOnIwarp),
     /// The system did not map the memory.
     #[error(transparent)]
     NoPages(#[from] NoPages),

@@ -1,10 +1,9 @@
 //! Static memory, registered to be read.
 
-use super::part::Descriptor;
+use super::part::SharedPart;
 use super::registration::RegionInner;
 use super::{RegisterFailure, SharedBuffer};
 use crate::domain::{Brand, ProtectionDomain};
-use std::sync::Arc;
 use zerocopy::{Immutable, IntoBytes};
 
 impl<B: Brand> ProtectionDomain<B> {
@@ -42,7 +41,7 @@ impl<B: Brand> ProtectionDomain<B> {
     ///     pair.post_send(greeting.clone())?;
     /// }
     /// for _ in 0..4 {
-    ///     if let Some(message) = poller.wait(Duration::from_secs(1))?.check()?.received() {
+    ///     if let Ok(message) = poller.wait(Duration::from_secs(1))?.check()?.into_received() {
     ///         assert_eq!(&message[..], GREETING);
     ///     }
     /// }
@@ -54,6 +53,6 @@ impl<B: Brand> ProtectionDomain<B> {
         T: IntoBytes + Immutable + Sync,
     {
         let region = RegionInner::of_static(&self.inner, memory.as_bytes())?;
-        Ok(SharedBuffer::new(Descriptor::whole(Arc::new(region), false)))
+        Ok(SharedBuffer::new(SharedPart::of_read_only(region)))
     }
 }

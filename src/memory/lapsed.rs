@@ -2,9 +2,9 @@
 
 use super::bindable::Bindable;
 use super::error::{DeregisterError, RejoinError};
-use super::part::{Part, UniquePart};
-use super::raw_window::WindowInner;
-use super::{Access, DeviceMayWrite, Memory, MemoryRegion, Pages, SplitRegion, Unexposed};
+use super::raw_window::{LapsedPart, WindowInner};
+use super::whole::Whole;
+use super::{Access, DeviceMayWrite, Memory, Pages, SplitRegion, Unexposed};
 use crate::domain::Brand;
 use crate::domain::brand::Branded;
 use crate::verb_error::VerbError;
@@ -12,8 +12,7 @@ use std::{fmt, marker::PhantomData};
 
 /// The memory behind a window that was freed.
 pub struct Lapsed<B> {
-    part: Part,
-    barrier: bool,
+    part: LapsedPart,
     brand: Branded<B>,
 }
 
@@ -44,21 +43,21 @@ impl<P> fmt::Debug for NoBarrier<P> {
 impl<B> Lapsed<B> {
     pub(super) fn of(mut inner: Box<WindowInner>) -> Result<Self, (Box<WindowInner>, VerbError)> {
         match inner.dealloc() {
-            Ok(Some(part)) => Ok(Self { part, barrier: inner.is_barrier(), brand: PhantomData }),
+            Ok(Some(part)) => Ok(Self { part, brand: PhantomData }),
             // Cannot be: a window that is or may be bound has memory.
             Ok(None) => Err((inner, VerbError::new("ibv_dealloc_mw", libc::EINVAL))),
             Err(source) => Err((inner, source)),
         }
     }
 
-    /// The memory, if the device's [windows are barriers](crate::Context::windows_are_barriers).
+    /// The memory, if the device's [windows are barriers](crate::device::Promises::windows_are_barriers).
     ///
     /// # Errors
     ///
     /// They are not. The memory comes back, for
     /// [`SplitRegion::rejoin_lapsed`](crate::memory::SplitRegion::rejoin_lapsed).
     pub fn reclaim(self) -> Result<Bindable<B>, NoBarrier<Self>> {
-        if self.barrier { Ok(Bindable::of_window(self.part)) } else { Err(NoBarrier { memory: self }) }
+        self.part.reclaim().map_err(|part| NoBarrier { memory: Self { part, ..self } })
     }
 }
 
@@ -70,12 +69,10 @@ impl<B: Brand, A: DeviceMayWrite + Unexposed, M: Memory> SplitRegion<B, A, M> {
     ///
     /// The memory is of another region, or not all of this one; both come back.
     pub fn rejoin_lapsed(self, whole: Lapsed<B>) -> Result<LapsedRegion<B, A, M>, RejoinError<Self, Lapsed<B>>> {
-        let Lapsed { part, barrier, brand } = whole;
-        // The window has ended, so no request names the part.
-        match self.rejoin_part(UniquePart::new(part)) {
-            Ok(region) => Ok(LapsedRegion(region)),
-            Err((region, part)) => {
-                Err(RejoinError { region, buffer: Lapsed { part: part.into_part(), barrier, brand } })
+        match self.into_rest().rejoin_lapsed(whole.part) {
+            Ok(whole) => Ok(LapsedRegion::of(whole)),
+            Err((rest, part)) => {
+                Err(RejoinError { region: SplitRegion::of(rest), buffer: Lapsed { part, brand: PhantomData } })
             }
         }
     }
@@ -85,7 +82,17 @@ impl<B: Brand, A: DeviceMayWrite + Unexposed, M: Memory> SplitRegion<B, A, M> {
 ///
 /// Only the end of the registration ends them: [`deregister`](Self::deregister). Until then the program cannot borrow
 /// the bytes.
-pub struct LapsedRegion<B, A, M = Pages>(MemoryRegion<B, A, M>);
+pub struct LapsedRegion<B, A, M = Pages> {
+    whole: Whole<(), M>,
+    brand: Branded<B>,
+    rights: PhantomData<fn() -> A>,
+}
+
+impl<B, A, M> LapsedRegion<B, A, M> {
+    pub(super) fn of(whole: Whole<(), M>) -> Self {
+        Self { whole, brand: PhantomData, rights: PhantomData }
+    }
+}
 
 impl<B: Brand, A: Access, M: Memory> LapsedRegion<B, A, M> {
     /// Ends the registration and gives the memory back.
@@ -97,13 +104,13 @@ impl<B: Brand, A: Access, M: Memory> LapsedRegion<B, A, M> {
     /// The device refused to deregister it; the region comes back, still registered.
     #[doc(alias = "ibv_dereg_mr")]
     pub fn deregister(self) -> Result<M, DeregisterError<Self>> {
-        self.0.deregister().map_err(|error| error.map(Self))
+        self.whole.deregister().map_err(|error| error.map(Self::of))
     }
 }
 
 impl<B, A, M> fmt::Debug for LapsedRegion<B, A, M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("LapsedRegion").field(&self.0).finish()
+        f.debug_struct("LapsedRegion").field("len", &self.whole.len_bytes()).finish_non_exhaustive()
     }
 }
 

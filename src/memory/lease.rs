@@ -59,7 +59,7 @@ use std::time::{Duration, Instant};
 ///         Err(WaitError::TimedOut(_)) => break,
 ///         completion => completion?,
 ///     };
-///     if completion.check()?.received().is_some() {
+///     if completion.check()?.into_received().is_ok() {
 ///         break; // it has said so
 ///     }
 /// }

@@ -1,7 +1,8 @@
 //! Lists of buffers, which one request sends from or fills.
-#![allow(unsafe_code, reason = "takes lists back from the ledger; slices of transparent wrappers")]
+#![allow(unsafe_code, reason = "slices of transparent wrappers")]
 
-use super::{Buffer, Part};
+use super::Buffer;
+use super::part::UniquePart;
 use crate::domain::DomainId;
 use crate::domain::brand::Branded;
 use crate::sys;
@@ -36,7 +37,7 @@ use std::{fmt, marker::PhantomData, ptr::NonNull, slice};
 /// message[1].write(b"body")?;
 /// pair.post_send(message)?;
 /// loop {
-///     if let Work::Scattered(scattered) = poller.wait(Duration::from_secs(1))?.check()?.work() {
+///     if let Work::Scattered(scattered) = poller.wait(Duration::from_secs(1))?.check()?.into_work() {
 ///         assert_eq!((&scattered.list[0][..], &scattered.list[1][..]), (&b"4 bytes:"[..], &b"body"[..]));
 ///         break;
 ///     }
@@ -55,7 +56,7 @@ pub struct BufferList<B> {
 #[repr(align(64))]
 #[allow(unnameable_types, reason = "in a sealed trait")]
 pub struct ListInner {
-    parts: Vec<Part>,
+    parts: Vec<UniquePart>,
     /// With capacity for one element of each part.
     elements: Vec<sys::ibv_sge>,
     /// How much of each part was filled before a receive was posted, to be restored if the post is refused.
@@ -65,7 +66,7 @@ pub struct ListInner {
 impl<B> BufferList<B> {
     /// The buffers, in this order.
     pub fn new(buffers: Vec<Buffer<B>>) -> Self {
-        let parts: Vec<Part> = buffers.into_iter().map(Buffer::into_part).collect();
+        let parts: Vec<UniquePart> = buffers.into_iter().map(Buffer::into_part).collect();
         let (elements, before) = (Vec::with_capacity(parts.len()), vec![0; parts.len()]);
         Self { inner: Box::new(ListInner { parts, elements, before }), brand: PhantomData }
     }
@@ -90,21 +91,16 @@ impl<B> BufferList<B> {
         &mut self.inner
     }
 
-    /// The pointer. Whoever has it owns the list.
+    /// The pointer of the box. Whoever has it owns the list.
     #[inline(always)]
     pub(crate) fn into_raw(self) -> NonNull<ListInner> {
         NonNull::from(Box::leak(self.inner))
     }
 
     /// The list again.
-    ///
-    /// # Safety
-    ///
-    /// `raw` came from [`into_raw`](Self::into_raw), and is used once.
     #[inline(always)]
-    pub(crate) unsafe fn from_raw(raw: NonNull<ListInner>) -> Self {
-        // SAFETY: from a box, whose owner this is now (caller).
-        Self { inner: unsafe { Box::from_raw(raw.as_ptr()) }, brand: PhantomData }
+    pub(crate) fn of_inner(inner: Box<ListInner>) -> Self {
+        Self { inner, brand: PhantomData }
     }
 }
 
@@ -118,16 +114,6 @@ fn first_of(elements: &mut [sys::ibv_sge]) -> (*mut sys::ibv_sge, usize) {
 }
 
 impl ListInner {
-    /// Drops a list.
-    ///
-    /// # Safety
-    ///
-    /// `raw` came from [`BufferList::into_raw`], and is used once.
-    pub(crate) unsafe fn drop_raw(raw: NonNull<Self>) {
-        // SAFETY: from a box, which is given up here (caller).
-        drop(unsafe { Box::from_raw(raw.as_ptr()) });
-    }
-
     pub(crate) fn filled(&self) -> usize {
         self.parts.iter().map(|part| part.filled()).sum()
     }

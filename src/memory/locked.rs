@@ -10,7 +10,8 @@ use std::fs;
 /// `RLIMIT_MEMLOCK` bytes in all (`getrlimit(2)`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
-    "{needed_bytes} bytes were not registered; the limit of locked memory (RLIMIT_MEMLOCK) is {limit_bytes} bytes{}: {}",
+    "{needed_bytes} bytes were not registered; the limit of locked memory (RLIMIT_MEMLOCK) is {limit_bytes} bytes{}: {} \
+     (see docs/failures.md#locked-memory-limit)",
     already(*.pinned_bytes), remedy(self)
 )]
 #[doc(alias = "RLIMIT_MEMLOCK")]

@@ -62,9 +62,10 @@ impl Memory for Pages {}
 impl Sealed for Pages {}
 impl Owner for Pages {
     type Kept = Self;
+    type Freed = Self;
 
     fn take_apart(self, _: Key) -> Parts<Self> {
-        Parts { first: self.map.as_ptr(), len_bytes: self.len, kept: self, depth: 0 }
+        Parts::of(self.map.as_ptr(), self.len, self)
     }
 
     fn rebuild(parts: TakenApart<Self>) -> Self {

@@ -1,12 +1,26 @@
-//! Parts of regions. A buffer is one word, the pointer to its part.
+//! Parts of regions: who holds a part says who may use its bytes.
+//!
+//! | handle | how many | the bytes |
+//! |---|---|---|
+//! | [`UniquePart`] | one | the holder reads and writes them |
+//! | [`SharedPart`] | many | all holders read them; nobody writes |
+//! | [`ExposedPart`] | one | peers may reach them through a window; the holder does not touch them |
+//! | [`UniqueRegion`] | one, for a whole region | what the rights of the region allow |
+//!
+//! Only [`SharedPart`] can be cloned. Each change from one handle to another consumes the first handle. A change that
+//! needs a reason asks for it: that this is the last clone, that the window or the request has ended.
 #![allow(unsafe_code, reason = "counted references to memory of a region")]
 
 use super::MAX_MESSAGE_BYTES;
-use super::backing::Address;
+use super::backing::{Address, ReleasedOwner};
 use super::registration::RegionInner;
+use super::{Access, DeviceMayWrite, LocalRead, PeerCannotWrite, Unexposed};
 use crate::domain::DomainId;
+use crate::provider::handles::ObjectPtr;
 use crate::sys;
-use std::ops::Deref;
+use crate::verb_error::VerbError;
+use std::marker::PhantomData;
+use std::ops::{Deref, Range};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::{fmt, mem, ptr::NonNull, slice, sync::Arc};
 
@@ -22,12 +36,13 @@ pub struct Descriptor {
     whole: sys::ibv_sge,
     /// # Invariants
     ///
-    /// 0. `capacity` bytes from the element's address are inside `region`, and inside no other exclusive descriptor.
+    /// 0. `capacity` bytes from the element's address are inside `region`. They are inside no other exclusive
+    ///    descriptor that has a handle.
     capacity: usize,
     /// 1. How many bytes are filled; at most `capacity`. Written by the one owner only.
     filled: AtomicUsize,
-    /// 2. Whether the only owner of this descriptor may write the bytes. If so, the region's rights let the device
-    ///    write and no peer in.
+    /// 2. Whether a [`UniquePart`] of this descriptor may be made. If so, the region's rights let the device write and
+    ///    no peer in.
     exclusive: bool,
     region: Arc<RegionInner>,
 }
@@ -56,13 +71,8 @@ impl Element {
 }
 
 impl Descriptor {
-    /// All of `region`.
-    pub(super) fn whole(region: Arc<RegionInner>, exclusive: bool) -> Part {
-        Self::part(region.address(), region.len_bytes(), exclusive, region)
-    }
-
     /// `capacity` bytes of `region` from `addr`, all filled.
-    pub(super) fn part(addr: Address, capacity: usize, exclusive: bool, region: Arc<RegionInner>) -> Part {
+    fn part(addr: Address, capacity: usize, exclusive: bool, region: Arc<RegionInner>) -> Part {
         let lkey = region.lkey().0;
         let element = Element {
             addr,
@@ -83,10 +93,6 @@ impl Descriptor {
     #[inline(always)]
     pub(crate) fn is_of(&self, domain: DomainId) -> bool {
         self.region.domain() == domain
-    }
-
-    pub(super) fn is_exclusive(&self) -> bool {
-        self.exclusive
     }
 
     #[inline(always)]
@@ -189,46 +195,50 @@ impl fmt::Debug for Descriptor {
 
 /// A counted reference to a descriptor, as the pointer that the ledger holds too: moving it in and out of the ledger
 /// takes no arithmetic, which an `Arc` would.
+///
+/// On its own it gives no access to the bytes. The types that wrap it do, and each says why it may.
 pub(crate) struct Part {
     /// # Invariants
     ///
     /// 0. From `Arc::into_raw`, and owns one reference.
-    raw: NonNull<Descriptor>,
+    raw: ObjectPtr<Descriptor>,
 }
 
-// SAFETY: the same as an `Arc` of a descriptor, which is `Send` and `Sync`.
-unsafe impl Send for Part {}
-// SAFETY: the same as an `Arc` of a descriptor, which is `Send` and `Sync`.
-unsafe impl Sync for Part {}
+// An `ObjectPtr` may go to any thread, and so may the descriptor behind it.
+static_assertions::assert_impl_all!(Descriptor: Send, Sync);
 
 impl Part {
     fn new(descriptor: Descriptor) -> Self {
-        let raw = Arc::into_raw(Arc::new(descriptor)).cast_mut();
-        // SAFETY: not null, since it points into an `Arc`.
-        Self { raw: unsafe { NonNull::new_unchecked(raw) } }
+        Self::of_arc(Arc::new(descriptor))
+    }
+
+    fn of_arc(descriptor: Arc<Descriptor>) -> Self {
+        let raw = Arc::into_raw(descriptor).cast_mut();
+        let Some(raw) = NonNull::new(raw) else { unreachable!("a pointer into an `Arc` is not null") };
+        Self { raw: ObjectPtr(raw) }
     }
 
     /// The pointer. Whoever has it owns the reference.
     #[inline(always)]
-    pub(crate) fn into_raw(self) -> NonNull<Descriptor> {
-        mem::ManuallyDrop::new(self).raw
+    fn into_raw(self) -> NonNull<Descriptor> {
+        mem::ManuallyDrop::new(self).raw.0
     }
 
     /// The reference again.
     ///
     /// # Safety
     ///
-    /// `raw` came from [`into_raw`](Self::into_raw), and is used once.
+    /// `raw` came from the `into_raw` of a [`UniquePart`] or a [`SharedPart`], and is used once.
     #[inline(always)]
     pub(crate) unsafe fn from_raw(raw: NonNull<Descriptor>) -> Self {
-        Self { raw }
+        Self { raw: ObjectPtr(raw) }
     }
 
-    /// Whether this is the only reference.
-    fn is_only(&mut self) -> bool {
-        // SAFETY: from `Arc::into_raw` (0); not dropped, so the count stays.
-        let mut arc = mem::ManuallyDrop::new(unsafe { Arc::from_raw(self.raw.as_ptr()) });
-        Arc::get_mut(&mut arc).is_some()
+    /// Lends `f` the `Arc` whose reference this is.
+    fn with_arc<R>(&self, f: impl FnOnce(&mut Arc<Descriptor>) -> R) -> R {
+        // SAFETY: from `Arc::into_raw` (0). It is not dropped, so the reference stays ours.
+        let mut arc = mem::ManuallyDrop::new(unsafe { Arc::from_raw(self.raw.0.as_ptr()) });
+        f(&mut arc)
     }
 }
 
@@ -237,15 +247,7 @@ impl Deref for Part {
     #[inline(always)]
     fn deref(&self) -> &Descriptor {
         // SAFETY: a reference that we own (0).
-        unsafe { self.raw.as_ref() }
-    }
-}
-
-impl Clone for Part {
-    fn clone(&self) -> Self {
-        // SAFETY: from `Arc::into_raw` (0).
-        unsafe { Arc::increment_strong_count(self.raw.as_ptr()) };
-        Self { raw: self.raw }
+        unsafe { self.raw.0.as_ref() }
     }
 }
 
@@ -253,13 +255,87 @@ impl Drop for Part {
     #[inline]
     fn drop(&mut self) {
         // SAFETY: from `Arc::into_raw` (0); given up here.
-        drop(unsafe { Arc::from_raw(self.raw.as_ptr()) });
+        drop(unsafe { Arc::from_raw(self.raw.0.as_ptr()) });
     }
 }
 
 impl fmt::Debug for Part {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         (**self).fmt(f)
+    }
+}
+
+/// One of several handles of a part that nobody writes.
+#[derive(Debug)]
+#[repr(transparent)]
+pub(crate) struct SharedPart {
+    /// # Invariants
+    ///
+    /// 0. Nobody writes the part while one of its handles is borrowed as shared.
+    part: Part,
+}
+
+impl SharedPart {
+    /// All bytes of a region that was registered just now, to be read: over memory that others read too.
+    pub(super) fn of_read_only(region: RegionInner) -> Self {
+        debug_assert!(region.has_rights::<LocalRead>());
+        Self { part: Descriptor::part(region.address(), region.len_bytes(), false, Arc::new(region)) }
+    }
+
+    /// The pointer. Whoever has it owns this handle.
+    #[inline(always)]
+    pub(crate) fn into_raw(self) -> NonNull<Descriptor> {
+        self.part.into_raw()
+    }
+
+    /// The handle again.
+    ///
+    /// # Safety
+    ///
+    /// `raw` came from [`into_raw`](Self::into_raw), and is used once.
+    #[inline(always)]
+    pub(crate) unsafe fn from_raw(raw: NonNull<Descriptor>) -> Self {
+        Self { part: Part { raw: ObjectPtr(raw) } }
+    }
+
+    /// The filled bytes.
+    pub(super) fn as_slice(&self) -> &[u8] {
+        let (first, len_bytes) = self.part.filled_bytes();
+        // SAFETY: initialised bytes of the region, which nobody writes (0).
+        unsafe { slice::from_raw_parts(first, len_bytes) }
+    }
+
+    /// The bytes in `range`, as a share of their own; `None` if they are not all filled.
+    pub(super) fn part_of(&self, range: Range<usize>) -> Option<Self> {
+        let len_bytes = range.end.checked_sub(range.start)?;
+        let is_inside = range.end <= self.filled();
+        let address = self.address().plus(range.start);
+        is_inside.then(|| Self { part: Descriptor::part(address, len_bytes, false, Arc::clone(self.region())) })
+    }
+
+    /// The only handle of the part, if this is the last one, and if the part may be written at all.
+    pub(super) fn into_unique(self) -> Result<UniquePart, (Self, NotUniqueReason)> {
+        if !self.part.exclusive {
+            Err((self, NotUniqueReason::ReadOnly))
+        } else if self.part.with_arc(|arc| Arc::get_mut(arc).is_none()) {
+            Err((self, NotUniqueReason::Clones))
+        } else {
+            Ok(UniquePart { share: self })
+        }
+    }
+}
+
+impl Clone for SharedPart {
+    fn clone(&self) -> Self {
+        Self { part: self.part.with_arc(|arc| Part::of_arc(Arc::clone(arc))) }
+    }
+}
+
+impl Deref for SharedPart {
+    type Target = Descriptor;
+    #[inline(always)]
+    fn deref(&self) -> &Descriptor {
+        &self.part
     }
 }
 
@@ -271,29 +347,74 @@ pub struct UniquePart {
     /// # Invariants
     ///
     /// 0. The only reference to an exclusive descriptor. No peer may write to its region, and no request names it.
-    part: Part,
+    share: SharedPart,
 }
 
 impl UniquePart {
-    /// The caller has the only reference, to a descriptor made exclusive; no request names it any more (0).
+    /// The pointer. Whoever has it owns the part.
     #[inline(always)]
-    pub(super) fn new(part: Part) -> Self {
-        Self { part }
+    pub(crate) fn into_raw(self) -> NonNull<Descriptor> {
+        self.share.into_raw()
     }
 
+    /// The part again.
+    ///
+    /// # Safety
+    ///
+    /// `raw` came from [`into_raw`](Self::into_raw), and is used once. No request names the part any more.
     #[inline(always)]
-    pub(super) fn into_part(self) -> Part {
-        self.part
+    pub(crate) unsafe fn from_raw(raw: NonNull<Descriptor>) -> Self {
+        Self { share: SharedPart { part: Part { raw: ObjectPtr(raw) } } }
     }
 
+    fn of_part(part: Part) -> Self {
+        Self { share: SharedPart { part } }
+    }
+
+    /// The first `mid` bytes and the others; or the part again, if `mid` is not inside.
+    pub(super) fn split_at(self, mid: usize) -> Result<(Self, Self), Self> {
+        if mid == 0 || mid >= self.capacity() {
+            return Err(self);
+        }
+        let (address, capacity, region) = (self.address(), self.capacity(), self.region());
+        let right = Descriptor::part(address.plus(mid), capacity - mid, true, Arc::clone(region));
+        let left = Descriptor::part(address, mid, true, Arc::clone(region));
+        Ok((Self::of_part(left), Self::of_part(right)))
+    }
+
+    /// Both as one part, if `next` starts in the same region where this one ends.
+    pub(super) fn join(self, next: Self) -> Result<Self, (Self, Self)> {
+        let is_adjacent = self.address().plus(self.capacity()).addr() == next.address().addr();
+        if !is_adjacent || !Arc::ptr_eq(self.region(), next.region()) {
+            return Err((self, next));
+        }
+        let capacity = self.capacity() + next.capacity();
+        Ok(Self::of_part(Descriptor::part(self.address(), capacity, true, Arc::clone(self.region()))))
+    }
+
+    /// The same part as a share, which can be cloned.
+    pub(super) fn share(self) -> SharedPart {
+        self.share
+    }
+
+    /// The same part for a window, through which peers may reach it.
+    pub(super) fn expose(self) -> ExposedPart {
+        ExposedPart { part: self.share.part }
+    }
+
+    /// The region, if the part is all of it and it is the one that `rest` names.
+    pub(super) fn into_region<A>(self, rest: &RegionRest<A>) -> Result<UniqueRegion<A>, Self> {
+        if rest.is_all(&self) { Ok(UniqueRegion::of_all(self.share.part)) } else { Err(self) }
+    }
+
+    /// The filled bytes.
     pub(super) fn as_slice(&self) -> &[u8] {
-        let (first, len_bytes) = self.part.filled_bytes();
-        // SAFETY: initialised bytes of the region, which nobody writes: this is the only handle (0).
-        unsafe { slice::from_raw_parts(first, len_bytes) }
+        self.share.as_slice()
     }
 
+    /// The filled bytes, to write.
     pub(super) fn as_mut_slice(&mut self) -> &mut [u8] {
-        let (first, len_bytes) = self.part.filled_bytes();
+        let (first, len_bytes) = self.share.part.filled_bytes();
         // SAFETY: initialised bytes of the region, which nobody else uses: this is the only handle, borrowed
         // exclusively (0).
         unsafe { slice::from_raw_parts_mut(first, len_bytes) }
@@ -304,47 +425,150 @@ impl Deref for UniquePart {
     type Target = Descriptor;
     #[inline(always)]
     fn deref(&self) -> &Descriptor {
-        &self.part
+        &self.share
     }
 }
 
-/// One of several handles of a part that nobody writes.
-#[derive(Clone)]
-pub(super) struct SharedPart {
+/// The only handle of a part that peers may reach through a window. It gives no view of the bytes.
+#[derive(Debug)]
+pub(super) struct ExposedPart {
     /// # Invariants
     ///
-    /// 0. Nobody writes the part while any reference to it is around.
+    /// 0. The only reference to an exclusive descriptor. Peers may write the bytes until the window has ended.
     part: Part,
 }
 
-impl SharedPart {
-    /// Nobody writes the part while any reference to it is around, as the caller knows (0).
-    #[inline(always)]
-    pub(super) fn new(part: Part) -> Self {
-        Self { part }
+impl ExposedPart {
+    /// The part as the program's own again.
+    ///
+    /// # Safety
+    ///
+    /// No peer reaches the part through a window any more.
+    pub(super) unsafe fn reclaim(self) -> UniquePart {
+        UniquePart::of_part(self.part)
     }
 
-    #[inline(always)]
-    pub(super) fn into_part(self) -> Part {
-        self.part
-    }
-
-    pub(super) fn as_slice(&self) -> &[u8] {
-        let (first, len_bytes) = self.part.filled_bytes();
-        // SAFETY: initialised bytes of the region, which nobody writes (0).
-        unsafe { slice::from_raw_parts(first, len_bytes) }
-    }
-
-    /// Whether this is the only reference.
-    pub(super) fn is_only(&mut self) -> bool {
-        self.part.is_only()
+    /// As [`UniquePart::into_region`], but the region has no rights here, and so no view of its bytes: only the end of
+    /// the registration ends the accesses of peers.
+    pub(super) fn into_region<A>(self, rest: &RegionRest<A>) -> Result<UniqueRegion<()>, Self> {
+        if rest.is_all(&self) { Ok(UniqueRegion::of_all(self.part)) } else { Err(self) }
     }
 }
 
-impl Deref for SharedPart {
+impl Deref for ExposedPart {
     type Target = Descriptor;
-    #[inline(always)]
     fn deref(&self) -> &Descriptor {
         &self.part
     }
+}
+
+/// The only handle of a whole region with the rights `A`; with `()` for `A` it can only be ended.
+pub(super) struct UniqueRegion<A> {
+    /// # Invariants
+    ///
+    /// 0. No part of the region has a handle, so no request names it.
+    /// 1. Registered with the rights `A`, unless `A` is `()`. Peers have no other access, by a window for example.
+    region: Arc<RegionInner>,
+    rights: PhantomData<fn() -> A>,
+}
+
+impl<A> UniqueRegion<A> {
+    /// The region of a part that is all of it. Parts do not overlap, so this part was the only one.
+    fn of_all(part: Part) -> Self {
+        Self { region: Arc::clone(part.region()), rights: PhantomData }
+    }
+
+    /// Ends the registration. See [`RegionInner::end`].
+    pub(super) fn end(&mut self) -> Result<Option<ReleasedOwner>, VerbError> {
+        // Nobody shares the region (0).
+        Arc::get_mut(&mut self.region).map_or(Err(VerbError::new("ibv_dereg_mr", libc::EBUSY)), RegionInner::end)
+    }
+}
+
+impl<A: Access> UniqueRegion<A> {
+    /// A region that was registered just now.
+    pub(super) fn new(region: RegionInner) -> Self {
+        debug_assert!(region.has_rights::<A>());
+        Self { region: Arc::new(region), rights: PhantomData }
+    }
+
+    /// All bytes.
+    pub(super) fn as_bytes(&self) -> &[u8]
+    where
+        A: PeerCannotWrite,
+    {
+        // SAFETY: initialised memory of ours. Nobody writes it while it is borrowed: no peer may (1), and no request
+        // names it (0), so neither does the device.
+        unsafe { slice::from_raw_parts(self.address().as_ptr(), self.len_bytes()) }
+    }
+
+    /// All bytes, to write.
+    pub(super) fn as_bytes_mut(&mut self) -> &mut [u8]
+    where
+        A: Unexposed,
+    {
+        // SAFETY: initialised memory, ours alone (0). Nobody reaches it while it is borrowed: no peer may (1), and no
+        // request names it (0), so neither does the device.
+        unsafe { slice::from_raw_parts_mut(self.address().as_ptr(), self.len_bytes()) }
+    }
+
+    /// All bytes as one part, and what takes them back.
+    pub(super) fn split(self) -> (RegionRest<A>, UniquePart)
+    where
+        A: DeviceMayWrite + Unexposed,
+    {
+        let part = Descriptor::part(self.address(), self.len_bytes(), true, Arc::clone(&self.region));
+        (RegionRest { region: self.region, rights: PhantomData }, UniquePart::of_part(part))
+    }
+
+    /// All bytes as a share.
+    pub(super) fn share(self) -> SharedPart
+    where
+        A: PeerCannotWrite,
+    {
+        SharedPart { part: Descriptor::part(self.address(), self.len_bytes(), false, self.region) }
+    }
+}
+
+impl<A> Deref for UniqueRegion<A> {
+    type Target = RegionInner;
+    fn deref(&self) -> &RegionInner {
+        &self.region
+    }
+}
+
+/// Names a region with the rights `A` whose bytes are out as parts. It is no handle of any byte.
+pub(super) struct RegionRest<A> {
+    region: Arc<RegionInner>,
+    rights: PhantomData<fn() -> A>,
+}
+
+impl<A> RegionRest<A> {
+    pub(super) fn len_bytes(&self) -> usize {
+        self.region.len_bytes()
+    }
+
+    /// Whether `part` is all of the region.
+    fn is_all(&self, part: &Descriptor) -> bool {
+        Arc::ptr_eq(part.region(), &self.region) && part.capacity() == self.region.len_bytes()
+    }
+}
+
+static_assertions::assert_not_impl_any!(UniquePart: Clone, Copy);
+static_assertions::assert_not_impl_any!(ExposedPart: Clone, Copy);
+static_assertions::assert_not_impl_any!(UniqueRegion<()>: Clone, Copy);
+static_assertions::assert_not_impl_any!(Part: Clone, Copy);
+
+/// Why a share cannot become a unique buffer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NotUniqueReason {
+    /// There are clones of it, in the program or in flight.
+    #[error("clones of the share are around or in flight: take their completions, and drop them")]
+    Clones,
+    /// Its region stays read-only.
+    #[error(
+        "the region of the share was registered without `LocalWrite`, or peers may read it: the share stays read-only"
+    )]
+    ReadOnly,
 }

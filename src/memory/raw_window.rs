@@ -1,114 +1,105 @@
 //! The device's windows, and what goes with a window through a ledger.
-//!
-//! ASSUMPTION: a provider reads the `ibv_mw` of a posted bind before the device can complete the request.
-#![allow(unsafe_code, reason = "owns raw windows")]
+#![allow(unsafe_code, reason = "vouches for the domain of a window, and for the end of peers' access to its memory")]
 
 use super::bindable::Bindable;
-use super::part::{Descriptor, Part};
+use super::part::{Descriptor, ExposedPart, RegionRest, UniqueRegion};
 use crate::domain::{DomainId, DomainInner};
-use crate::provider::handles::ObjectPtr;
+use crate::provider::memory_handles::{DomainPtr, HeldWindow, MemoryWindow};
 use crate::provider::reviewed::Windows;
-use crate::sys::{self, ibv_mw_type};
+use crate::sys::{self, ibv_wc_status};
 use crate::types::Rkey;
 use crate::verb_error::{VerbError, note_leak};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::{mem, ptr::NonNull};
+use std::{mem, ptr::NonNull, sync::Arc};
 
 /// The device's window, shared by the handle of it and, for type 2, by the pair that ends it.
 pub(crate) struct WindowCore {
-    /// # Invariants
-    ///
-    /// 0. Came from `alloc_mw` of the domain's provider, and is alive unless `ended`.
-    raw: ObjectPtr<sys::ibv_mw>,
-    /// 1. Set under `guard`.
-    ended: AtomicBool,
-    /// 2. Held while the window is ended, and while the key of one of type 1 is read or written, by verbs too. The key
-    ///    of one of type 2 is written by its only handle.
-    guard: Mutex<()>,
+    handle: MemoryWindow,
     /// For a window of type 2, the address of its pair: to be compared only.
     pair: Option<usize>,
     /// Whether the end of the window gives the memory back, and peers are kept within its bounds.
-    barrier: bool,
+    is_barrier: bool,
     /// Whether a request may end it.
-    revocable: bool,
+    is_revocable: bool,
+    /// The window's domain, which the handle needs.
     domain: Arc<DomainInner>,
 }
 
 impl WindowCore {
     pub(super) fn alloc(domain: &Arc<DomainInner>, pair: Option<NonNull<sys::ibv_qp>>) -> Result<Arc<Self>, VerbError> {
-        let kind = if pair.is_none() { ibv_mw_type::IBV_MW_TYPE_1 } else { ibv_mw_type::IBV_MW_TYPE_2 };
         let context = &domain.context;
-        if pair.is_none() && !context.has_bind_mw() {
+        let bind_mw = if pair.is_none() { context.bind_mw() } else { None };
+        if pair.is_none() && bind_mw.is_none() {
             return Err(VerbError::new("ibv_bind_mw", libc::EOPNOTSUPP));
         }
         let windows = context.promises().windows;
-        let barrier = windows.are_barriers();
-        let revocable = barrier && (pair.is_some() || windows == Windows::Both);
-        // SAFETY: the domain is alive.
-        let raw = ObjectPtr(unsafe { context.provider.alloc_mw(domain.raw, kind) }?);
-        let pair = pair.map(|pair| pair.as_ptr().addr());
-        let (ended, guard, domain) = (AtomicBool::new(false), Mutex::new(()), Arc::clone(domain));
-        Ok(Arc::new(Self { raw, ended, guard, pair, barrier, revocable, domain }))
+        let is_barrier = windows.are_barriers();
+        let is_revocable = is_barrier && (pair.is_some() || windows == Windows::Both);
+        let domain_ptr = DomainPtr { provider: context.provider, pd: domain.raw() };
+        // SAFETY: the domain is alive, and stays alive: this holds it, and a window that cannot be freed leaks it.
+        let handle = unsafe { MemoryWindow::alloc(domain_ptr, bind_mw) }?;
+        let (pair, domain) = (pair.map(|pair| pair.as_ptr().addr()), Arc::clone(domain));
+        Ok(Arc::new(Self { handle, pair, is_barrier, is_revocable, domain }))
     }
 
-    fn lock(&self) -> MutexGuard<'_, ()> {
-        self.guard.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The window, which nobody frees as long as the answer is held; `None` once it has ended.
+    pub(crate) fn hold(&self) -> Option<HeldWindow<'_>> {
+        self.handle.hold()
     }
 
     /// Whether the device has freed it.
     pub(crate) fn has_ended(&self) -> bool {
-        self.ended.load(Ordering::Acquire)
+        self.hold().is_none()
     }
 
-    /// The device's window, for a bind of type 2, which names it.
-    pub(crate) fn raw(&self) -> *mut sys::ibv_mw {
-        self.raw.0.as_ptr()
-    }
-
-    /// The key as the device has it; `None` once the window has ended. Of type 2, for a handle that is being made only.
-    fn device_rkey(&self) -> Option<u32> {
-        let _guard = self.lock();
-        // SAFETY: alive (0), and nobody writes the key now (2): the guard is held, or the handle is here, being made.
-        (!self.has_ended()).then(|| unsafe { (*self.raw.0.as_ptr()).rkey })
-    }
-
-    /// Sets the key by which the provider names a window of type 2 (`ibv_inc_rkey(3)`). For `begin` only, whose caller
-    /// has seen that the window is alive, and has the pair that would end it.
-    fn set_device_rkey(&self, rkey: u32) {
-        // SAFETY: alive (0). Only the handle of a window of type 2 writes its key (2): the provider does not, and the
-        // only handle is the one that calls this.
-        unsafe { (*self.raw.0.as_ptr()).rkey = rkey };
-    }
-
-    /// Posts a bind of a window of type 1, or its end.
-    ///
-    /// # Safety
-    ///
-    /// `ibv_bind_mw(3)`: the window is alive, the pair too and in a state that sends, and nobody else posts to the
-    /// pair.
-    pub(crate) unsafe fn bind(&self, pair: NonNull<sys::ibv_qp>, mut bind: sys::ibv_mw_bind) -> Result<(), VerbError> {
-        // The provider writes the new key to the window after it has posted. By then another thread may have polled the
-        // completion, and would free the window: the guard makes it wait.
-        let _guard = self.lock();
-        // SAFETY: the caller's promise.
-        match unsafe { sys::inline::ibv_bind_mw(pair.as_ptr(), self.raw.0.as_ptr(), &raw mut bind) } {
-            0 => Ok(()),
-            errno => Err(VerbError::new("ibv_bind_mw", errno.wrapping_abs())),
-        }
+    /// The key as the device has it; 0 once the window has ended.
+    fn device_rkey(&self) -> u32 {
+        self.hold().map_or(0, |mut window| window.rkey())
     }
 
     /// Frees it, bound or not. Does nothing the second time.
     pub(crate) fn dealloc(&self) -> Result<(), VerbError> {
-        let _guard = self.lock();
-        if !self.has_ended() {
-            // SAFETY: alive (0), and no verb uses it: those that write to it hold the guard (2). Those that read it
-            // have returned (ASSUMPTION): whoever calls this has the handle back, or is the pair, which posts no more.
-            unsafe { self.domain.context.provider.dealloc_mw(self.raw.0) }?;
-            self.ended.store(true, Ordering::Release);
-        }
-        Ok(())
+        self.handle.end()
     }
+}
+
+/// Proof that a request has succeeded.
+pub(crate) struct Succeeded(());
+
+impl Succeeded {
+    /// The proof, if this is the status of a request that has succeeded.
+    pub(crate) fn of(status: ibv_wc_status) -> Option<Self> {
+        (status == ibv_wc_status::IBV_WC_SUCCESS).then_some(Self(()))
+    }
+}
+
+/// Proof that a request was not posted.
+pub(crate) struct NotPosted(());
+
+impl NotPosted {
+    /// # Safety
+    ///
+    /// The request about the window for which this is used was not posted.
+    pub(crate) unsafe fn new() -> Self {
+        Self(())
+    }
+}
+
+/// Proof that the device has freed a window, and that its windows are barriers.
+#[derive(Debug)]
+struct FreedBarrier(());
+
+/// Why no peer reaches memory through a window any more.
+enum Unreached {
+    /// The request that ended the window has succeeded. It is posted only where windows are barriers.
+    Revoked(Succeeded),
+    /// The window was never bound.
+    NotPosted(NotPosted),
+    Freed(FreedBarrier),
+}
+
+fn reclaim<B>(part: ExposedPart, _: Unreached) -> Bindable<B> {
+    // SAFETY: each proof shows that the window is not bound, and that no access through it is left.
+    Bindable::of_window(unsafe { part.reclaim() })
 }
 
 /// A window and the memory behind it, in the form in which a ledger holds them.
@@ -120,24 +111,25 @@ pub(crate) struct WindowInner {
     /// For type 2: the key that it has, or will have when the bind in flight is done.
     rkey: u32,
     rights: u32,
+    /// Whether the newest request about it is one to end it.
+    is_ending: bool,
     /// # Invariants
     ///
-    /// 0. The only reference to the part, whose region may be bound to. `Some` from before the window is bound until it
-    ///    is known that no peer reaches the part through it.
-    part: Option<Part>,
+    /// 0. Of a region that may be bound to. `Some` from before the window is bound until it is known that no peer
+    ///    reaches the part through it.
+    part: Option<ExposedPart>,
 }
 
-/// What a bind tells the device.
-pub(crate) struct Binding {
-    pub(crate) core: Arc<WindowCore>,
-    pub(crate) rkey: u32,
-    pub(crate) info: sys::ibv_mw_bind_info,
+/// What a request about a window has done.
+pub(crate) enum Settled<B> {
+    Bound(Box<WindowInner>),
+    Revoked(Box<WindowInner>, Bindable<B>),
 }
 
 impl WindowInner {
     pub(super) fn new(core: Arc<WindowCore>) -> Box<Self> {
-        let rkey = core.device_rkey().unwrap_or(0);
-        Box::new(Self { core, rkey, rights: 0, part: None })
+        let rkey = core.device_rkey();
+        Box::new(Self { core, rkey, rights: 0, is_ending: false, part: None })
     }
 
     pub(crate) fn is_type_1(&self) -> bool {
@@ -162,11 +154,11 @@ impl WindowInner {
     }
 
     pub(crate) fn is_barrier(&self) -> bool {
-        self.core.barrier
+        self.core.is_barrier
     }
 
     pub(crate) fn is_revocable(&self) -> bool {
-        self.core.revocable
+        self.core.is_revocable
     }
 
     /// The rights with which it was bound last.
@@ -174,9 +166,16 @@ impl WindowInner {
         self.rights
     }
 
-    /// Takes `memory` to be bound over, with the next key.
-    pub(crate) fn begin<B>(&mut self, memory: Bindable<B>, rights: u32) -> Binding {
-        let part = memory.into_part();
+    /// Takes `memory`, to be bound over it with the next key. Returns what the bind tells the device, and that key.
+    /// `held` is this window.
+    pub(crate) fn begin_bind<B>(
+        &mut self,
+        held: &mut HeldWindow<'_>,
+        memory: Bindable<B>,
+        rights: u32,
+    ) -> (sys::ibv_mw_bind_info, u32) {
+        debug_assert!(self.part.is_none(), "a bound window is not bound again");
+        let part = memory.into_part().expose();
         let info = sys::ibv_mw_bind_info {
             mr: part.region().raw(),
             addr: part.device_addr(),
@@ -185,67 +184,54 @@ impl WindowInner {
         };
         // The provider names the window by its old key, which for type 2 the caller keeps (`ibv_inc_rkey(3)`).
         if !self.is_type_1() {
-            self.core.set_device_rkey(self.rkey);
+            held.set_rkey(self.rkey);
             self.rkey = sys::inline::ibv_inc_rkey(self.rkey);
         }
-        (self.part, self.rights) = (Some(part), rights);
-        Binding { core: Arc::clone(&self.core), rkey: self.rkey, info }
+        (self.part, self.rights, self.is_ending) = (Some(part), rights, false);
+        (info, self.rkey)
     }
 
-    /// Undoes [`begin`](Self::begin) for a bind that was not posted.
-    pub(crate) fn undo<B>(&mut self) -> Option<Bindable<B>> {
+    /// Notes that a request to end the window is being posted.
+    pub(crate) fn begin_end(&mut self) {
+        self.is_ending = true;
+    }
+
+    /// Undoes [`begin_bind`](Self::begin_bind), and gives the memory back.
+    pub(crate) fn undo_bind<B>(&mut self, proof: NotPosted) -> Option<Bindable<B>> {
         if !self.is_type_1() {
             // The low 8 bits are those that `ibv_inc_rkey` counts up.
             self.rkey = self.rkey & !0xff | self.rkey.wrapping_sub(1) & 0xff;
         }
-        self.take_memory()
+        self.part.take().map(|part| reclaim(part, Unreached::NotPosted(proof)))
     }
 
-    /// The memory behind it, for a caller who knows that the window is not bound any more.
-    pub(crate) fn take_memory<B>(&mut self) -> Option<Bindable<B>> {
-        self.part.take().map(Bindable::of_window)
+    /// What the newest request about the window has done, now that it has succeeded.
+    pub(crate) fn settle<B>(mut self: Box<Self>, proof: Succeeded) -> Settled<B> {
+        match self.part.take_if(|_| self.is_ending) {
+            Some(part) => Settled::Revoked(self, reclaim(part, Unreached::Revoked(proof))),
+            None => Settled::Bound(self),
+        }
     }
 
     /// The key of the binding; 0 once a window of type 1 has ended.
     pub(crate) fn rkey(&self) -> Rkey {
-        Rkey(if self.is_type_1() { self.core.device_rkey().unwrap_or(0) } else { self.rkey })
+        Rkey(if self.is_type_1() { self.core.device_rkey() } else { self.rkey })
     }
 
     pub(super) fn part(&self) -> Option<&Descriptor> {
         self.part.as_deref()
     }
 
-    /// Frees the window. The memory behind it, if any, is not reached through it any more.
-    pub(super) fn dealloc(&mut self) -> Result<Option<Part>, VerbError> {
+    /// Frees the window, so that peers do not reach the memory behind it by new requests.
+    pub(super) fn dealloc(&mut self) -> Result<Option<LapsedPart>, VerbError> {
         self.core.dealloc()?;
-        Ok(self.part.take())
+        let freed = || self.core.is_barrier.then_some(FreedBarrier(()));
+        Ok(self.part.take().map(|part| LapsedPart { part, freed: freed() }))
     }
 
-    /// The pointer. Whoever has it owns the window.
+    /// The pointer of the box. Whoever has it owns the window.
     pub(crate) fn into_raw(self: Box<Self>) -> NonNull<Self> {
         NonNull::from(Box::leak(self))
-    }
-
-    /// The window again.
-    ///
-    /// # Safety
-    ///
-    /// `raw` came from [`into_raw`](Self::into_raw), and is used once.
-    pub(crate) unsafe fn from_raw(raw: NonNull<Self>) -> Box<Self> {
-        // SAFETY: from a box (caller).
-        unsafe { Box::from_raw(raw.as_ptr()) }
-    }
-
-    /// Drops a window.
-    ///
-    /// # Safety
-    ///
-    /// `raw` came from [`into_raw`](Self::into_raw), and is used once.
-    #[cold]
-    #[inline(never)]
-    pub(crate) unsafe fn drop_raw(raw: NonNull<Self>) {
-        // SAFETY: the caller's promise.
-        drop(unsafe { Self::from_raw(raw) });
     }
 }
 
@@ -257,5 +243,59 @@ impl Drop for WindowInner {
             mem::forget(Arc::clone(&self.core));
             note_leak("a memory window", error);
         }
+    }
+}
+
+/// Memory behind a window that the device has freed.
+#[derive(Debug)]
+pub(super) struct LapsedPart {
+    part: ExposedPart,
+    /// `Some` where the end of a window ends the accesses that had begun.
+    freed: Option<FreedBarrier>,
+}
+
+impl LapsedPart {
+    /// The memory, where windows are barriers.
+    pub(super) fn reclaim<B>(self) -> Result<Bindable<B>, Self> {
+        match self.freed {
+            Some(proof) => Ok(reclaim(self.part, Unreached::Freed(proof))),
+            None => Err(self),
+        }
+    }
+
+    /// The region, which can only be ended, if the memory is all of it and it is the one that `rest` names.
+    pub(super) fn into_region<A>(self, rest: &RegionRest<A>) -> Result<UniqueRegion<()>, Self> {
+        self.part.into_region(rest).map_err(|part| Self { part, ..self })
+    }
+}
+
+#[cfg(all(test, feature = "soft", not(loom)))]
+mod tests {
+    use super::*;
+    use crate::device::Context;
+
+    #[test]
+    fn only_a_success_proves_that_a_request_has_succeeded() {
+        for code in 0..=u8::MAX {
+            assert_eq!(Succeeded::of(ibv_wc_status(code.into())).is_some(), code == 0);
+        }
+    }
+
+    #[test]
+    fn a_window_is_freed_once_and_cannot_be_held_afterwards() {
+        let domain = Context::open("soft0").unwrap().checked_domain().unwrap();
+        let core = WindowCore::alloc(&domain.inner, None).unwrap();
+        assert!(core.hold().is_some_and(|mut window| window.rkey() != 0));
+        core.dealloc().unwrap();
+        core.dealloc().unwrap();
+        assert!(core.hold().is_none() && core.has_ended() && core.device_rkey() == 0);
+    }
+
+    #[test]
+    fn a_success_of_a_bind_gives_no_memory() {
+        let domain = Context::open("soft0").unwrap().checked_domain().unwrap();
+        let inner = WindowInner::new(WindowCore::alloc(&domain.inner, None).unwrap());
+        let proof = Succeeded::of(ibv_wc_status::IBV_WC_SUCCESS).unwrap();
+        assert!(matches!(inner.settle::<crate::Checked>(proof), Settled::Bound(_)));
     }
 }

@@ -2,13 +2,13 @@
 
 use super::access::{self, Access};
 use super::backing::Memory;
+use super::bindable::Bindable;
 use super::buffer::{Buffer, SharedBuffer};
 use super::error::{DeregisterError, RegisterError, RejoinError};
 use super::pages::Pages;
-use super::part::UniquePart;
 use super::registration::RegionInner;
 use super::whole::{Remainder, Whole};
-use super::{DeviceMayWrite, Exposed, PeerCannotWrite, RemoteRegion, Unexposed};
+use super::{DeviceMayWrite, Exposed, MayBind, PeerCannotWrite, RemoteRegion, Unexposed};
 use crate::domain::brand::Branded;
 use crate::domain::{Brand, DomainInner};
 use std::marker::PhantomData;
@@ -103,7 +103,7 @@ impl<B: Brand, A: Access, M: Memory> MemoryRegion<B, A, M> {
     where
         A: PeerCannotWrite,
     {
-        SharedBuffer::new(self.whole.into_shared())
+        SharedBuffer::new(self.whole.share())
     }
 
     /// What a peer needs to reach the region: address, key, length and rights. Send the peer the bytes of this record.
@@ -127,7 +127,18 @@ impl<B: Brand, A: Access, M: Memory> MemoryRegion<B, A, M> {
         A: DeviceMayWrite + Unexposed,
     {
         let (rest, part) = self.whole.split();
-        (SplitRegion { rest, brand: PhantomData }, Buffer::new(part))
+        (SplitRegion::of(rest), Buffer::new(part))
+    }
+}
+
+impl<B: Brand, A: Access, M: Memory> MemoryRegion<B, A, M> {
+    /// As [`split`](Self::split), into one part for windows.
+    pub fn split_bindable(self) -> (SplitRegion<B, A, M>, Bindable<B>)
+    where
+        A: MayBind,
+    {
+        let (rest, buffer) = self.split();
+        (rest, Bindable::of_region::<A>(buffer))
     }
 }
 
@@ -149,11 +160,12 @@ pub struct SplitRegion<B, A, M = Pages> {
 }
 
 impl<B, A, M> SplitRegion<B, A, M> {
-    pub(super) fn rejoin_part(self, part: UniquePart) -> Result<MemoryRegion<B, A, M>, (Self, UniquePart)> {
-        match self.rest.rejoin(part) {
-            Ok(whole) => Ok(whole.into_region()),
-            Err((rest, part)) => Err((Self { rest, brand: PhantomData }, part)),
-        }
+    pub(super) fn of(rest: Remainder<A, M>) -> Self {
+        Self { rest, brand: PhantomData }
+    }
+
+    pub(super) fn into_rest(self) -> Remainder<A, M> {
+        self.rest
     }
 }
 
@@ -164,8 +176,10 @@ impl<B: Brand, A: DeviceMayWrite + Unexposed, M: Memory> SplitRegion<B, A, M> {
     ///
     /// The buffer is of another region, or not all of this one ([`Buffer::join`] puts parts together); both come back.
     pub fn rejoin(self, whole: Buffer<B>) -> Result<MemoryRegion<B, A, M>, RejoinError<Self, Buffer<B>>> {
-        self.rejoin_part(whole.into_unique())
-            .map_err(|(region, part)| RejoinError { region, buffer: part.into_buffer() })
+        match self.rest.rejoin(whole.into_part()) {
+            Ok(whole) => Ok(whole.into_region()),
+            Err((rest, part)) => Err(RejoinError { region: Self::of(rest), buffer: Buffer::new(part) }),
+        }
     }
 }
 

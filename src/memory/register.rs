@@ -53,6 +53,6 @@ impl<B: Brand> ProtectionDomain<B> {
     /// As [`register`](Self::register).
     pub fn buffers(&self, count: usize, len_bytes: usize) -> Result<Vec<Buffer<B>>, RegisterFailure> {
         // A product that overflows is more than there is, which the allocation then says.
-        Ok(self.buffer(len_bytes.saturating_mul(count))?.chunks(len_bytes))
+        Ok(self.buffer(len_bytes.saturating_mul(count))?.into_chunks(len_bytes))
     }
 }

@@ -1,22 +1,22 @@
 //! Registrations: what the device knows of memory, and how long it may use it.
 //!
 //! ```text
-//!   Registration   the device's object (`ibv_mr`) and its keys; ends by `end` only. In one of two owners:
-//!    ├─ RegionInner   with the owner of the memory, which is freed only after the registration has ended
-//!    └─ Loan          of memory that a scope borrows (in `whole`); it frees nothing
+//!   Registration   the device's object (`ibv_mr`) and its keys. It ends by `end` only, and has one of two owners:
+//!    ├─ RegionInner   which has the owner of the memory too, and frees that only after the registration has ended
+//!    └─ Loan          (in `whole`), for memory that a scope borrows; it frees nothing
 //! ```
 #![allow(unsafe_code, reason = "owns registrations and the memory behind them")]
 
 use super::access::Access;
-use super::backing::sealed::Owner;
-use super::backing::{Address, Exported, HeldOwner, TakenApart};
+use super::backing::{Address, Exported, HeldOwner, ReleasedOwner, TakenApart, sealed::Owner};
 use super::error::RegisterFailure;
 use super::remote::RemoteRegion;
-use super::{Exposed, options};
+use super::{Exposed, LocalRead, options};
 use crate::device::OnDemandPaging;
+use crate::device::iwarp::NotOnIwarp;
 use crate::domain::{DomainId, DomainInner};
 use crate::os::page_bytes;
-use crate::provider::handles::ObjectPtr;
+use crate::provider::memory_handles::{DomainPtr, Place, Region};
 use crate::sys;
 use crate::types::{Lkey, Rkey};
 use crate::verb_error::{VerbError, note_leak};
@@ -30,91 +30,52 @@ const WORD: usize = 8;
 /// of the one around it, so the stack sets a bound.
 const MOST_NESTED: u8 = 32;
 
-/// The bytes that a registration is to be over.
+/// The bytes that a registration is to be over. Having it allows nothing.
 #[derive(Clone, Copy)]
 pub(super) struct Span {
     address: Address,
     len_bytes: usize,
-    /// `Some` where the bytes are not mapped here: `address` is then no address of this process.
+    /// `Some` where the bytes are not mapped here. `address` then means nothing.
     exported: Option<Exported>,
     /// The keys name the first byte by 0.
     zero_based: bool,
+    rights: sys::ibv_access_flags,
 }
 
 /// The device's object for registered memory.
 ///
 /// Dropping it does not end it: memory that was not given back stays registered, which is safe.
 pub(super) struct Registration {
-    /// # Invariants
-    ///
-    /// 0. Came from the provider of `domain`, and is registered while `Some`.
-    raw: Option<ObjectPtr<sys::ibv_mr>>,
+    /// The region while the device knows it.
+    region: Option<Region>,
     lkey: Lkey,
     rkey: Rkey,
+    /// The region's domain, which the handle needs.
     domain: Arc<DomainInner>,
 }
 
 impl Registration {
-    /// # Safety
-    ///
-    /// Until the registration has ended, the bytes of `span` stay where they are and may be accessed by the device, and
-    /// by peers with `rights`. The descriptor in `span` is open.
-    unsafe fn new(
-        domain: &Arc<DomainInner>,
-        span: Span,
-        rights: sys::ibv_access_flags,
-    ) -> Result<Self, RegisterFailure> {
-        span.check(rights)?;
-        let Span { address, len_bytes, exported, zero_based } = span;
-        let (provider, pd, addr) = (domain.context.provider, domain.raw, address.as_ptr());
-        let raw = match exported {
-            Some(Exported { fd, offset }) => {
-                let base = if zero_based { 0 } else { offset };
-                // SAFETY: the domain is alive, and the descriptor open (caller). The registration holds the dma-buf
-                // itself.
-                unsafe { provider.reg_dmabuf_mr(pd, offset, len_bytes, base, fd, rights) }
-            }
-            // SAFETY: the domain is alive; the memory stays and may be accessed (caller).
-            None if zero_based => unsafe { provider.reg_mr_iova(pd, addr, len_bytes, 0, rights) },
-            // SAFETY: the domain is alive; the memory stays and may be accessed (caller).
-            None => unsafe { provider.reg_mr(pd, addr, len_bytes, rights) },
-        };
-        let device = || domain.context.query_device_ex();
-        let has_paging = || device().is_ok_and(|device| OnDemandPaging(device.odp_caps).is_there());
-        let raw = raw.map_err(|error| RegisterFailure::of(error, len_bytes, rights, has_paging))?;
-        // SAFETY: registered just now, so the struct is there; providers do not change it afterwards.
-        let mr = unsafe { raw.as_ref() };
-        let raw = Some(ObjectPtr(raw));
-        Ok(Self { raw, lkey: Lkey(mr.lkey), rkey: Rkey(mr.rkey), domain: Arc::clone(domain) })
-    }
-
     /// The registration of no bytes, of which the device knows nothing.
     fn of_nothing(domain: &Arc<DomainInner>) -> Self {
-        Self { raw: None, lkey: Lkey(0), rkey: Rkey(0), domain: Arc::clone(domain) }
-    }
-
-    /// Moves the device's object out. The keys stay, to be named by requests.
-    fn take(&mut self) -> Self {
-        Self { raw: self.raw.take(), lkey: self.lkey, rkey: self.rkey, domain: Arc::clone(&self.domain) }
+        Self { region: None, lkey: Lkey(0), rkey: Rkey(0), domain: Arc::clone(domain) }
     }
 
     /// Whether the device knows it.
     pub(super) fn is_there(&self) -> bool {
-        self.raw.is_some()
+        self.region.is_some()
     }
 
     /// `ibv_dereg_mr`. After `Ok` no peer reaches the memory by its keys, and no request may name them. Does nothing
     /// the second time.
     pub(super) fn end(&mut self) -> Result<(), VerbError> {
-        if let Some(raw) = self.raw {
-            // SAFETY: registered (0).
-            unsafe { self.domain.context.provider.dereg_mr(raw.0) }?;
-            self.raw = None;
-        }
-        Ok(())
+        let Some(region) = self.region.take() else { return Ok(()) };
+        region.end().map_err(|(region, error)| {
+            self.region = Some(region);
+            error
+        })
     }
 
-    /// Leaves to the device, for the life of the process, what it would not end; with the domain that it needs.
+    /// Leaves a region that the device would not end to the device, for the life of the process. Its domain stays too.
     pub(super) fn leak(&self, what: &'static str, error: VerbError) {
         mem::forget(Arc::clone(&self.domain));
         note_leak(what, error);
@@ -125,11 +86,13 @@ impl Registration {
 pub(crate) struct RegionInner {
     /// # Invariants
     ///
-    /// 0. Over `len_bytes` from `address`.
+    /// 0. Over `len_bytes` from `address`, until it has ended.
     registration: Registration,
     address: Address,
     len_bytes: usize,
-    /// 1. The owner of those bytes, which is not rebuilt before the registration has ended. `None` for borrowed memory.
+    /// The number by which peers name the first byte.
+    base: u64,
+    /// 1. The owner of those bytes. `None` for borrowed memory.
     owner: Option<HeldOwner>,
     /// 2. How many words of the bytes the processor may reach as atomics: all or none. Not none only if the first is
     ///    aligned and all are mapped here.
@@ -139,60 +102,79 @@ pub(crate) struct RegionInner {
 
 impl RegionInner {
     /// Registers memory that was taken apart, or gives it back.
-    ///
-    /// # Safety
-    ///
-    /// Where `exported` is `Some`, the owner keeps its descriptor open.
-    pub(super) unsafe fn register<A: Access, M: Owner>(
+    pub(super) fn register<A: Access, M: Owner>(
         domain: &Arc<DomainInner>,
         memory: TakenApart<M>,
-        exported: Option<Exported>,
     ) -> Result<Self, (TakenApart<M>, RegisterFailure)> {
         if memory.depth() > MOST_NESTED {
             return Err((memory, RegisterFailure::TooDeep { most: MOST_NESTED }));
         }
-        let (address, len_bytes) = (memory.address(), memory.len_bytes());
-        let span = Span { address, len_bytes, exported, zero_based: A::ZERO_BASED };
-        // SAFETY: the owner is taken apart, so nobody else claims the bytes; `Drop` and `end` rebuild it only after the
-        // registration has ended. It keeps the descriptor open (caller).
-        match unsafe { Registration::new(domain, span, A::FLAGS) } {
-            Ok(registration) => Ok(Self::of(registration, span, A::FLAGS, Some(memory.hold()))),
+        let (address, len_bytes, exported) = (memory.address(), memory.len_bytes(), memory.exported());
+        let span = Span { address, len_bytes, exported, zero_based: A::ZERO_BASED, rights: A::FLAGS };
+        // SAFETY: the owner is taken apart, so nobody else claims the bytes. It keeps the descriptor open. Only `end`
+        // releases it, after the registration has ended.
+        match unsafe { Self::new(domain, span) } {
+            Ok(mut region) => {
+                region.owner = Some(memory.hold());
+                Ok(region)
+            }
             Err(failure) => Err((memory, failure)),
         }
     }
 
     /// Registers static memory, for the device to read.
     pub(super) fn of_static(domain: &Arc<DomainInner>, bytes: &'static [u8]) -> Result<Self, RegisterFailure> {
-        let (span, rights) = (Span::of_slice(ptr::from_ref(bytes).cast_mut(), false), sys::ibv_access_flags(0));
-        // SAFETY: borrowed for ever, so nobody writes or frees it; without any right the device only reads it.
-        let registration = unsafe { Registration::new(domain, span, rights) }?;
-        Ok(Self::of(registration, span, rights, None))
+        let span = Span::of::<LocalRead, u8>(ptr::from_ref(bytes).cast_mut());
+        // SAFETY: borrowed for ever, so nobody writes or frees it; with these rights the device only reads it.
+        unsafe { Self::new(domain, span) }
     }
 
-    /// Registers borrowed memory. The registration comes out apart from the region, which then only knows address and
-    /// keys.
+    /// Registers memory that has another owner.
     ///
     /// # Safety
     ///
-    /// As for [`Registration::new`].
-    pub(super) unsafe fn lend<A: Access, T>(
-        domain: &Arc<DomainInner>,
-        memory: *mut [T],
-    ) -> Result<(Registration, Arc<Self>), RegisterFailure> {
-        let span = Span::of_slice(memory, A::ZERO_BASED);
-        let mut registration = if span.len_bytes == 0 {
-            // A device cannot register an empty range. It need not: a request with no bytes names no key.
-            Registration::of_nothing(domain)
-        } else {
-            // SAFETY: the caller's promise.
-            unsafe { Registration::new(domain, span, A::FLAGS) }?
-        };
-        Ok((registration.take(), Arc::new(Self::of(registration, span, A::FLAGS, None))))
+    /// Until the registration has ended, the bytes of `span` stay where they are and may be accessed by the device, and
+    /// by peers, as its rights say. The descriptor in `span` is open.
+    pub(super) unsafe fn new(domain: &Arc<DomainInner>, span: Span) -> Result<Self, RegisterFailure> {
+        span.check()?;
+        let atomic = span.rights.0 & sys::ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0 != 0;
+        if atomic && domain.context.is_iwarp() {
+            return Err(RegisterFailure::NotOnIwarp(NotOnIwarp::Atomics));
+        }
+        let Span { len_bytes, rights, .. } = span;
+        let domain_ptr = DomainPtr { provider: domain.context.provider, pd: domain.raw() };
+        // SAFETY: this holds the domain, and leaks it with a region that cannot be ended. The rest is the caller's
+        // promise.
+        let region = unsafe { Region::register(domain_ptr, span.place(), len_bytes, rights) };
+        let device = || domain.context.query_device_ex();
+        let has_paging = || device().is_ok_and(|device| OnDemandPaging(device.odp_caps).is_there());
+        let region = region.map_err(|error| RegisterFailure::of(error, len_bytes, rights, has_paging))?;
+        let (lkey, rkey) = region.keys();
+        let (lkey, rkey, domain) = (Lkey(lkey), Rkey(rkey), Arc::clone(domain));
+        Ok(Self::of(Registration { region: Some(region), lkey, rkey, domain }, span))
     }
 
-    fn of(registration: Registration, span: Span, rights: sys::ibv_access_flags, owner: Option<HeldOwner>) -> Self {
-        let (Span { address, len_bytes, .. }, words) = (span, span.words());
-        Self { registration, address, len_bytes, owner, words, rights }
+    /// A region over no bytes. A device cannot register an empty range. It need not: a request with no bytes names no
+    /// key.
+    pub(super) fn of_nothing(domain: &Arc<DomainInner>, span: Span) -> Self {
+        Self::of(Registration::of_nothing(domain), Span { len_bytes: 0, ..span })
+    }
+
+    fn of(registration: Registration, span: Span) -> Self {
+        let (Span { address, len_bytes, rights, .. }, words, base) = (span, span.words(), span.base());
+        Self { registration, address, len_bytes, base, owner: None, words, rights }
+    }
+
+    /// Moves the registration out. The region then only knows address and keys, to be named by requests.
+    pub(super) fn take_registration(&mut self) -> Registration {
+        let registration = &mut self.registration;
+        let (lkey, rkey, domain) = (registration.lkey, registration.rkey, Arc::clone(&registration.domain));
+        Registration { region: registration.region.take(), lkey, rkey, domain }
+    }
+
+    /// Whether it was registered with the rights `A`.
+    pub(super) fn has_rights<A: Access>(&self) -> bool {
+        self.rights == A::FLAGS
     }
 
     pub(super) fn depth(&self) -> u8 {
@@ -218,7 +200,7 @@ impl RegionInner {
 
     /// The device's object while it is registered, else null: for requests that name the region and not only its keys.
     pub(crate) fn raw(&self) -> *mut sys::ibv_mr {
-        self.registration.raw.map_or(ptr::null_mut(), |raw| raw.0.as_ptr())
+        self.registration.region.as_ref().map_or(ptr::null_mut(), Region::as_ptr)
     }
 
     /// Whether windows may be bound to it: whether its rights are [`MayBind`](super::MayBind).
@@ -229,8 +211,7 @@ impl RegionInner {
 
     /// What a peer needs to use a region with the rights `A`.
     pub(super) fn remote<A: Exposed>(&self) -> RemoteRegion<A> {
-        let base = if A::ZERO_BASED { 0 } else { self.address.addr() as u64 };
-        RemoteRegion::of(base, self.len_bytes as u64, self.registration.rkey)
+        RemoteRegion::of(self.base, self.len_bytes as u64, self.registration.rkey)
     }
 
     /// The word with this number; `None` if there is none, or if the processor does not reach it.
@@ -243,10 +224,13 @@ impl RegionInner {
         (index < self.words).then(|| unsafe { AtomicU64::from_ptr(word()) })
     }
 
-    /// Ends the registration. The owner is left, for borrowed memory none.
-    pub(super) fn end(&mut self) -> Result<Option<HeldOwner>, VerbError> {
+    /// Ends the registration, and gives the owner; for borrowed memory there is none. The region has no bytes any more.
+    pub(super) fn end(&mut self) -> Result<Option<ReleasedOwner>, VerbError> {
         self.registration.end()?;
-        Ok(self.owner.take())
+        (self.len_bytes, self.words) = (0, 0);
+        // SAFETY: the registration has ended, so neither the device nor peers use the bytes. Nor does the program: the
+        // region is borrowed exclusively, so no buffer of it is left, and it has no more bytes to give out.
+        Ok(self.owner.take().map(|owner| unsafe { owner.release() }))
     }
 }
 
@@ -255,10 +239,8 @@ impl Drop for RegionInner {
         match self.end() {
             Ok(Some(owner)) => {
                 // The owner may be of the program's own type. If its drop panics, the panic has been reported; it must
-                // not unwind out of this drop. SAFETY: the registration has ended and all buffers are gone, so nobody
-                // uses the bytes (1).
-                let free = || unsafe { owner.free() };
-                if let Err(panic) = catch_unwind(AssertUnwindSafe(free)) {
+                // not unwind out of this drop.
+                if let Err(panic) = catch_unwind(AssertUnwindSafe(|| owner.free())) {
                     mem::forget(panic);
                 }
             }
@@ -270,15 +252,38 @@ impl Drop for RegionInner {
 }
 
 impl Span {
-    fn of_slice<T>(slice: *mut [T], zero_based: bool) -> Self {
-        let address = Address::expose(slice.cast());
-        Self { address, len_bytes: slice.len() * mem::size_of::<T>(), exported: None, zero_based }
+    /// Memory of this process, to be registered with the rights `A`.
+    pub(super) fn of<A: Access, T>(memory: *mut [T]) -> Self {
+        let address = Address::expose(memory.cast());
+        let len_bytes = memory.len() * mem::size_of::<T>();
+        Self { address, len_bytes, exported: None, zero_based: A::ZERO_BASED, rights: A::FLAGS }
+    }
+
+    pub(super) fn is_empty(self) -> bool {
+        self.len_bytes == 0
+    }
+
+    /// The number by which the keys name the first byte.
+    fn base(self) -> u64 {
+        match self.exported {
+            _ if self.zero_based => 0,
+            Some(Exported { offset, .. }) => offset,
+            None => self.address.addr() as u64,
+        }
+    }
+
+    fn place(self) -> Place {
+        match self.exported {
+            Some(Exported { fd, offset }) => Place::Exported { fd, offset, iova: self.base() },
+            None => Place::Mapped { first: self.address.as_ptr(), iova: self.zero_based.then_some(0) },
+        }
     }
 
     /// Refuses what no device takes, and what peers could not reach by words.
-    fn check(self, rights: sys::ibv_access_flags) -> Result<(), RegisterFailure> {
-        let Self { len_bytes, exported, zero_based, .. } = self;
-        let (address, page_bytes) = (self.address.addr(), page_bytes());
+    fn check(self) -> Result<(), RegisterFailure> {
+        let Self { len_bytes, exported, zero_based, rights, .. } = self;
+        let start = exported.map_or(self.address.addr(), |exported| exported.offset as usize);
+        let (address, page_bytes) = (start, page_bytes());
         if len_bytes == 0 {
             return Err(RegisterFailure::Empty);
         }

@@ -141,9 +141,10 @@ impl fmt::Debug for SharedMap {
 
 impl Owner for SharedMap {
     type Kept = Self;
+    type Freed = Self;
 
     fn take_apart(self, _: Key) -> Parts<Self> {
-        Parts { first: self.map.as_ptr(), len_bytes: self.map.len(), kept: self, depth: 0 }
+        Parts::of(self.map.as_ptr(), self.map.len(), self)
     }
 
     fn rebuild(parts: TakenApart<Self>) -> Self {

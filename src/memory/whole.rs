@@ -1,131 +1,172 @@
 //! The handles of a registration: of a region as a whole, with the type of its owner; of the rest of a region while its
 //! bytes are out as buffers; and of borrowed memory.
-#![allow(unsafe_code, reason = "slices of whole regions; gives owners back; registers borrowed memory")]
+#![allow(unsafe_code, reason = "registers borrowed memory")]
 
-use super::backing::{Memory, TakenApart, sealed::Owner};
+use super::backing::{ReleasedOwner, TakenApart, sealed::Owner};
 use super::buffer::{Buffer, SharedBuffer};
 use super::error::{DeregisterError, RegisterError, RegisterFailure};
-use super::part::{Descriptor, Part, UniquePart};
-use super::registration::{RegionInner, Registration};
+use super::part::{RegionRest, SharedPart, UniquePart, UniqueRegion};
+use super::raw_window::LapsedPart;
+use super::registration::{RegionInner, Registration, Span};
 use super::{Access, DeviceMayWrite, Exposed, LocalRead, LocalWrite, MemoryRegion, PeerCannotWrite, Plain, Unexposed};
 use crate::domain::{Brand, DomainInner};
-use crate::seal::Key;
 use crate::verb_error::VerbError;
 use std::marker::PhantomData;
-use std::{ptr, slice, sync::Arc};
+use std::{ptr, sync::Arc};
 
 /// A whole region with the rights `A` over memory of an `M`.
 pub(super) struct Whole<A, M> {
-    /// # Invariants
-    ///
-    /// 0. The only handle: no buffer of the region is left, so no request names it.
-    /// 1. Registered with the rights `A`. Its owner, if it has one, was made of an `M`.
-    inner: Arc<RegionInner>,
-    types: PhantomData<fn() -> (A, M)>,
+    region: UniqueRegion<A>,
+    memory: PhantomData<fn() -> M>,
 }
 
 impl<A: Access, M: Owner> Whole<A, M> {
     /// Registers `memory`.
     pub(super) fn register(domain: &Arc<DomainInner>, memory: M) -> Result<Self, RegisterError<M>> {
-        let exported = memory.exported(Key(()));
-        // SAFETY: `memory` owns the descriptor that it exports, and keeps it while it is taken apart.
-        match unsafe { RegionInner::register::<A, M>(domain, TakenApart::of(memory), exported) } {
-            Ok(inner) => Ok(Self { inner: Arc::new(inner), types: PhantomData }),
+        match RegionInner::register::<A, M>(domain, TakenApart::of(memory)) {
+            Ok(region) => Ok(Self::of(UniqueRegion::new(region))),
             Err((parts, source)) => Err(RegisterError { memory: M::rebuild(parts), source }),
         }
     }
+}
 
+impl<A, M: Owner> Whole<A, M> {
     /// Ends the registration and gives the memory back.
     pub(super) fn deregister(mut self) -> Result<M, DeregisterError<Self>> {
-        let busy = VerbError::new("ibv_dereg_mr", libc::EBUSY);
-        let ended = match Arc::get_mut(&mut self.inner) {
-            Some(inner) => inner.end(),
-            // Cannot be: no buffer is left (0).
-            None => Err(busy),
-        };
-        match ended.and_then(|owner| owner.ok_or(busy)) {
-            // SAFETY: made of an `M` (1); not registered any more, and no buffer is left (0).
-            Ok(owner) => Ok(M::rebuild(unsafe { owner.into_parts() })),
-            // Also for borrowed memory, which has no owner to give back; a scope does not let it come to this.
+        // Borrowed memory has no owner to give back; but a scope gives out no such region by value.
+        let no_owner = VerbError::new("ibv_dereg_mr", libc::EBUSY);
+        let parts = self.region.end().and_then(|owner| owner.and_then(ReleasedOwner::into_parts).ok_or(no_owner));
+        match parts {
+            Ok(parts) => Ok(M::rebuild(parts)),
             Err(source) => Err(DeregisterError { region: self, source }),
         }
     }
 }
 
 impl<A, M> Whole<A, M> {
-    /// A region with the rights `A` over borrowed memory. Nobody else has a handle of it.
-    pub(super) fn of_borrowed(inner: Arc<RegionInner>) -> Self {
-        Self { inner, types: PhantomData }
+    fn of(region: UniqueRegion<A>) -> Self {
+        Self { region, memory: PhantomData }
     }
 
     pub(super) fn inner(&self) -> &RegionInner {
-        &self.inner
+        &self.region
     }
 
     pub(super) fn len_bytes(&self) -> usize {
-        self.inner.len_bytes()
+        self.region.len_bytes()
     }
 }
 
-impl<A: Access, M: Memory> Whole<A, M> {
+impl<A: Access, M> Whole<A, M> {
     pub(super) fn as_bytes(&self) -> &[u8]
     where
         A: PeerCannotWrite,
     {
-        // SAFETY: initialised memory of ours. Nobody writes it while it is borrowed: no peer may (1), and no request
-        // names it (0), so neither does the device.
-        unsafe { slice::from_raw_parts(self.inner.address().as_ptr(), self.inner.len_bytes()) }
+        self.region.as_bytes()
     }
 
     pub(super) fn as_bytes_mut(&mut self) -> &mut [u8]
     where
         A: Unexposed,
     {
-        // SAFETY: initialised memory, ours alone (0). Nobody reaches it while it is borrowed: no peer may (1), and no
-        // request names it (0), so neither does the device.
-        unsafe { slice::from_raw_parts_mut(self.inner.address().as_ptr(), self.inner.len_bytes()) }
+        self.region.as_bytes_mut()
     }
 
     /// All of it as a part that nobody writes.
-    pub(super) fn into_shared(self) -> Part
+    pub(super) fn share(self) -> SharedPart
     where
         A: PeerCannotWrite,
     {
-        Descriptor::whole(self.inner, false)
+        self.region.share()
     }
 
     /// All of it as one part, and what takes that part back.
-    pub(super) fn split(self) -> (Remainder<A, M>, Part)
+    pub(super) fn split(self) -> (Remainder<A, M>, UniquePart)
     where
         A: DeviceMayWrite + Unexposed,
     {
-        let part = Descriptor::whole(Arc::clone(&self.inner), true);
-        (Remainder { inner: self.inner, types: PhantomData }, part)
+        let (rest, part) = self.region.split();
+        (Remainder { rest, memory: PhantomData }, part)
     }
 }
 
 /// A region whose bytes are out as parts.
 pub(super) struct Remainder<A, M> {
-    /// # Invariants
-    ///
-    /// 0. As of [`Whole`] (1); and the parts that are out do not overlap.
-    inner: Arc<RegionInner>,
-    types: PhantomData<fn() -> (A, M)>,
+    rest: RegionRest<A>,
+    memory: PhantomData<fn() -> M>,
 }
 
 impl<A, M> Remainder<A, M> {
     pub(super) fn len_bytes(&self) -> usize {
-        self.inner.len_bytes()
+        self.rest.len_bytes()
     }
 
     /// The region as a whole again, from a part over all of it.
     pub(super) fn rejoin(self, part: UniquePart) -> Result<Whole<A, M>, (Self, UniquePart)> {
-        if !Arc::ptr_eq(part.region(), &self.inner) || part.capacity() != self.inner.len_bytes() {
-            return Err((self, part));
-        }
-        // This part covers every byte and parts do not overlap, so it was the only one.
-        drop(part);
-        Ok(Whole { inner: self.inner, types: PhantomData })
+        part.into_region(&self.rest).map(Whole::of).map_err(|part| (self, part))
+    }
+
+    /// The region as a whole again, to be ended and nothing else, from memory over all of it.
+    pub(super) fn rejoin_lapsed(self, part: LapsedPart) -> Result<Whole<(), M>, (Self, LapsedPart)> {
+        part.into_region(&self.rest).map(Whole::of).map_err(|part| (self, part))
+    }
+}
+
+/// Borrowed memory that a scope is about to lend. `H` is the handle that the closure of the scope gets.
+pub(crate) struct Lending<'env, H> {
+    span: Span,
+    /// Whether peers will reach the memory.
+    is_exposed: bool,
+    /// Makes the handle. The region has the rights of the span, and nobody else has a handle of it.
+    handle: fn(RegionInner) -> H,
+    memory: PhantomData<&'env mut ()>,
+}
+
+impl<'env, B> Lending<'env, SharedBuffer<B>> {
+    /// `memory` as a shared buffer, to be read by the device too.
+    pub(crate) fn shared<T: Plain>(memory: &'env [T]) -> Self {
+        // Nobody writes through this pointer: the rights and the buffer only read.
+        let memory = ptr::from_ref(memory).cast_mut();
+        Self::of::<LocalRead, T>(memory, false, |region| SharedBuffer::new(SharedPart::of_read_only(region)))
+    }
+}
+
+impl<'env, B> Lending<'env, Buffer<B>> {
+    /// `memory` as a buffer, to be read and written by the device too.
+    pub(crate) fn unique<T: Plain>(memory: &'env mut [T]) -> Self {
+        Self::of::<LocalWrite, T>(ptr::from_mut(memory), false, |region| {
+            Buffer::new(UniqueRegion::<LocalWrite>::new(region).split().1)
+        })
+    }
+}
+
+impl<'env, B: Brand, A: Exposed> Lending<'env, MemoryRegion<B, A>> {
+    /// `memory` for peers. Empty memory is refused by [`start`](Self::start).
+    pub(crate) fn granted(memory: &'env mut [u64]) -> Self {
+        Self::of::<A, u64>(ptr::from_mut(memory), true, |region| Whole::of(UniqueRegion::new(region)).into_region())
+    }
+}
+
+impl<'env, H> Lending<'env, H> {
+    fn of<A: Access, T>(memory: *mut [T], is_exposed: bool, handle: fn(RegionInner) -> H) -> Self {
+        Self { span: Span::of::<A, T>(memory), is_exposed, handle, memory: PhantomData }
+    }
+
+    /// Registers the memory.
+    ///
+    /// # Safety
+    ///
+    /// The memory stays borrowed until all requests that name it have ended, and until [`Loan::end`] has returned `Ok`
+    /// if peers reach it. The handle and what is made of it are not used after that.
+    pub(crate) unsafe fn start(self, domain: &Arc<DomainInner>) -> Result<(Loan, H), RegisterFailure> {
+        let Self { span, is_exposed, handle, .. } = self;
+        let mut region = if span.is_empty() && !is_exposed {
+            RegionInner::of_nothing(domain, span)
+        } else {
+            // SAFETY: the memory stays borrowed (caller): for reading only if the rights only read, else exclusively.
+            unsafe { RegionInner::new(domain, span) }?
+        };
+        Ok((Loan { registration: region.take_registration(), is_exposed }, handle(region)))
     }
 }
 
@@ -137,58 +178,10 @@ impl<A, M> Remainder<A, M> {
 pub(crate) struct Loan {
     registration: Registration,
     /// Whether peers reach it.
-    exposed: bool,
+    is_exposed: bool,
 }
 
 impl Loan {
-    /// Lends `memory` to be read, by the device and as a shared buffer.
-    ///
-    /// # Safety
-    ///
-    /// The memory stays borrowed until the device is done with all requests that name it. The buffer and its clones are
-    /// not used after that.
-    pub(crate) unsafe fn shared<B, T: Plain>(
-        domain: &Arc<DomainInner>,
-        memory: &[T],
-    ) -> Result<(Self, SharedBuffer<B>), RegisterFailure> {
-        // SAFETY: the caller's promise. Nobody writes through this pointer: the rights and the buffer only read.
-        let lent = unsafe { RegionInner::lend::<LocalRead, T>(domain, ptr::from_ref(memory).cast_mut()) };
-        let (registration, region) = lent?;
-        Ok((Self { registration, exposed: false }, SharedBuffer::new(Descriptor::whole(region, false))))
-    }
-
-    /// Lends `memory` to be read and written, by the device and as a buffer.
-    ///
-    /// # Safety
-    ///
-    /// As for [`shared`](Self::shared), and nobody else uses the memory meanwhile.
-    pub(crate) unsafe fn unique<B, T: Plain>(
-        domain: &Arc<DomainInner>,
-        memory: &mut [T],
-    ) -> Result<(Self, Buffer<B>), RegisterFailure> {
-        // SAFETY: the caller's promise.
-        let (registration, region) = unsafe { RegionInner::lend::<LocalWrite, T>(domain, ptr::from_mut(memory)) }?;
-        Ok((Self { registration, exposed: false }, Buffer::new(Descriptor::whole(region, true))))
-    }
-
-    /// Lends `memory` to peers.
-    ///
-    /// # Safety
-    ///
-    /// The memory stays borrowed until [`end`](Self::end) has returned `Ok`; nobody else uses it meanwhile; and the
-    /// region is not used after that.
-    pub(crate) unsafe fn granted<B: Brand, A: Exposed>(
-        domain: &Arc<DomainInner>,
-        memory: &mut [u64],
-    ) -> Result<(Self, MemoryRegion<B, A>), RegisterFailure> {
-        if memory.is_empty() {
-            return Err(RegisterFailure::Empty);
-        }
-        // SAFETY: the caller's promise.
-        let (registration, region) = unsafe { RegionInner::lend::<A, u64>(domain, ptr::from_mut(memory)) }?;
-        Ok((Self { registration, exposed: true }, Whole::of_borrowed(region).into_region()))
-    }
-
     /// Ends the registration.
     pub(crate) fn end(&mut self) -> Result<(), VerbError> {
         self.registration.end()
@@ -196,7 +189,7 @@ impl Loan {
 
     /// Whether peers may still reach the memory.
     pub(crate) fn is_exposed(&self) -> bool {
-        self.exposed && self.registration.is_there()
+        self.is_exposed && self.registration.is_there()
     }
 
     /// Leaves the registration, which the device would not end, to the device.

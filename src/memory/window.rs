@@ -8,7 +8,7 @@ use super::bindable::Bindable;
 use super::lapsed::Lapsed;
 use super::options::WindowRights;
 use super::part::Descriptor;
-use super::raw_window::{WindowCore, WindowInner};
+use super::raw_window::{Settled, Succeeded, WindowCore, WindowInner};
 use super::registration::RegionInner;
 use super::remote::RemoteWindow;
 use super::{OutOfBounds, RecordError, RemoteRegion, access, exposed};
@@ -74,10 +74,10 @@ impl sealed::Sealed for Type2 {
 ///
 /// # What a device promises
 ///
-/// On devices whose [windows are barriers](crate::Context::windows_are_barriers) the memory is the program's again when
-/// the window has ended. Other devices, such as Linux soft-RoCE, do not check the bounds of a window. There a window
-/// can be bound over a whole region only; [`dealloc`](BoundWindow::dealloc) ends it, never a request; and only the end
-/// of the region gives the memory back. Anything else is refused before it is posted, with a
+/// On devices whose [windows are barriers](crate::device::Promises::windows_are_barriers) the memory is the program's
+/// again when the window has ended. Other devices, such as Linux soft-RoCE, do not check the bounds of a window. There
+/// a window can be bound over a whole region only; [`dealloc`](BoundWindow::dealloc) ends it, never a request; and only
+/// the end of the region gives the memory back. Anything else is refused before it is posted, with a
 /// [`RequestFlaw`](crate::error::RequestFlaw).
 ///
 /// # Owners
@@ -115,7 +115,7 @@ impl sealed::Sealed for Type2 {
 /// let (part, _rest) = region.split_bindable().1.split_at(64)?;
 /// let window = pair.window()?;
 /// pair.post_bind::<RemoteWrite, _>(window, part)?;
-/// let Work::Bound(bound) = poller.wait(Duration::from_secs(1))?.check()?.work() else { panic!("not a bind") };
+/// let Work::Bound(bound) = poller.wait(Duration::from_secs(1))?.check()?.into_work() else { panic!("not a bind") };
 ///
 /// let mut text = domain.buffer(8)?;
 /// text.write(b"for you")?;
@@ -123,7 +123,7 @@ impl sealed::Sealed for Type2 {
 /// poller.wait(Duration::from_secs(1))?.check()?;
 ///
 /// pair.post_revoke(bound)?;
-/// let Work::Revoked(ended) = poller.wait(Duration::from_secs(1))?.check()?.work() else { panic!("not an end") };
+/// let Work::Revoked(ended) = poller.wait(Duration::from_secs(1))?.check()?.into_work() else { panic!("not an end") };
 /// assert_eq!(&ended.memory[..7], b"for you"); // a slice again; and `ended.window` can be bound anew
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -198,8 +198,16 @@ impl<B: Brand> ProtectionDomain<B> {
     /// `EOPNOTSUPP`: the device has no windows of type 1. `ENOMEM`: it has no more.
     #[doc(alias = "ibv_alloc_mw")]
     pub fn window(&self) -> Result<Window<B, Type1>, VerbError> {
-        Ok(Window::of(WindowInner::new(WindowCore::alloc(&self.inner, None)?)))
+        Ok(Window::of(WindowInner::new(alloc(&self.inner, None)?)))
     }
+}
+
+/// A window of type 2 if there is a `pair`, else of type 1. The library asks no iWARP device for one.
+fn alloc(domain: &Arc<DomainInner>, pair: Option<NonNull<sys::ibv_qp>>) -> Result<Arc<WindowCore>, VerbError> {
+    if domain.context.is_iwarp() {
+        return Err(VerbError::unsupported("ibv_alloc_mw"));
+    }
+    WindowCore::alloc(domain, pair)
 }
 
 /// A window of type 2 for `pair`, which frees the core before it is destroyed.
@@ -207,7 +215,7 @@ pub(crate) fn of_pair<B>(
     domain: &Arc<DomainInner>,
     pair: NonNull<sys::ibv_qp>,
 ) -> Result<(Window<B, Type2>, Arc<WindowCore>), VerbError> {
-    let core = WindowCore::alloc(domain, Some(pair))?;
+    let core = alloc(domain, Some(pair))?;
     Ok((Window::of(WindowInner::new(Arc::clone(&core))), core))
 }
 
@@ -367,9 +375,9 @@ impl<B> UnsettledWindow<B> {
         Self { inner, brand: PhantomData }
     }
 
-    /// For a caller that knows what became of the window.
-    pub(crate) fn into_inner(self) -> Box<WindowInner> {
-        self.inner
+    /// What the request about the window has done, now that it has succeeded.
+    pub(crate) fn settle(self, proof: Succeeded) -> Settled<B> {
+        self.inner.settle(proof)
     }
 
     /// Frees the window, bound or not: peers no longer reach the memory through it.

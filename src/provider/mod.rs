@@ -9,7 +9,10 @@
 //! The verbs of C report failure in several ways (NULL and `errno`, a positive number, -1 and `errno`). Here all of
 //! them answer [`VerbError`].
 
+#[cfg(feature = "cm")]
+pub(crate) mod cm;
 pub(crate) mod handles;
+pub(crate) mod memory_handles;
 #[cfg(feature = "rdma-core")]
 pub(crate) mod rdma_core;
 pub(crate) mod reviewed;
@@ -32,7 +35,7 @@ pub(crate) struct Listed {
 /// A context, and the implementation that it belongs to.
 #[derive(Debug)]
 pub(crate) struct Opened {
-    /// Open. Nobody else has this one.
+    /// Open, with a descriptor for asynchronous events that does not block. Nobody else has this one.
     pub(crate) context: NonNull<sys::ibv_context>,
     pub(crate) provider: &'static dyn Provider,
     /// The address of the fabric that a soft device belongs to.
@@ -106,16 +109,6 @@ pub(crate) trait Provider: fmt::Debug + Send + Sync {
     /// `ibv_query_pkey`: row `index` of the table of partition keys, in host byte order.
     unsafe fn query_pkey(&self, context: NonNull<sys::ibv_context>, port: u8, index: u16) -> Result<u16, VerbError>;
 
-    /// The descriptor that is readable while asynchronous events wait. It is non-blocking, and lives as long as the
-    /// context.
-    ///
-    /// # Safety
-    ///
-    /// The context is open.
-    unsafe fn async_fd(&self, context: NonNull<sys::ibv_context>) -> RawFd {
-        // SAFETY: open (caller).
-        unsafe { (*context.as_ptr()).async_fd }
-    }
     /// `ibv_get_async_event` and `ibv_ack_async_event`: takes and acknowledges one event, if there is one.
     ///
     /// The object of the event may be gone: unless the caller knows better, only its address may be used.
@@ -192,15 +185,6 @@ pub(crate) trait Provider: fmt::Debug + Send + Sync {
         &self,
         channel: NonNull<sys::ibv_comp_channel>,
     ) -> Result<Option<NonNull<sys::ibv_cq>>, VerbError>;
-    /// As `take_cq_event_of`, for a channel of one queue. Returns whether there was an event.
-    ///
-    /// # Safety
-    ///
-    /// The channel is alive.
-    unsafe fn take_cq_event(&self, channel: NonNull<sys::ibv_comp_channel>) -> Result<bool, VerbError> {
-        // SAFETY: alive (caller).
-        Ok(unsafe { self.take_cq_event_of(channel) }?.is_some())
-    }
 
     /// `ibv_create_cq` for at least `cqe` entries, on `channel`, with events on completion vector `vector`.
     unsafe fn create_cq(
@@ -280,6 +264,13 @@ pub(crate) trait Provider: fmt::Debug + Send + Sync {
     unsafe fn attach_mcast(&self, qp: NonNull<sys::ibv_qp>, gid: &sys::ibv_gid, lid: u16) -> Result<(), VerbError>;
     /// `ibv_detach_mcast`.
     unsafe fn detach_mcast(&self, qp: NonNull<sys::ibv_qp>, gid: &sys::ibv_gid, lid: u16) -> Result<(), VerbError>;
+
+    /// Opens a channel of rdma_cm for the device of the context.
+    #[cfg(feature = "cm")]
+    unsafe fn open_cm(
+        &self,
+        context: NonNull<sys::ibv_context>,
+    ) -> Result<std::sync::Arc<dyn cm::RawChannel>, VerbError>;
 
     /// How long until the device must be polled even if nothing happens; `None` if it runs by itself.
     fn next_timer(&self, context: NonNull<sys::ibv_context>) -> Option<Duration>;

@@ -2,12 +2,10 @@
 #![allow(unsafe_code, reason = "calls libibverbs")]
 
 use super::{Listed, Provider};
-use crate::sys::{
-    self, ibv_close_device, ibv_dealloc_pd, ibv_dereg_mr, ibv_destroy_ah, ibv_destroy_comp_channel, ibv_destroy_cq,
-    ibv_destroy_qp, ibv_destroy_srq, inline::ibv_dealloc_mw,
-};
+use crate::sys::{self, inline};
 use crate::verb_error::VerbError;
-use std::{ffi::CStr, io, mem, os::fd::RawFd, ptr::NonNull, time::Duration};
+use std::ffi::{CStr, c_void};
+use std::{io, mem, os::fd::RawFd, ptr, ptr::NonNull, time::Duration};
 
 #[cfg(test)]
 mod tests;
@@ -25,9 +23,27 @@ fn zero_or_errno(verb: &'static str, result: i32) -> Result<(), VerbError> {
     }
 }
 
-/// The result of a verb that returns NULL and sets `errno` on failure.
-fn non_null<T>(verb: &'static str, pointer: *mut T) -> Result<NonNull<T>, VerbError> {
+/// The result of a verb that returns NULL and sets `errno` on failure; `None` where the device has no such verb.
+fn non_null<T>(verb: &'static str, pointer: impl Into<Option<*mut T>>) -> Result<NonNull<T>, VerbError> {
+    let pointer = pointer.into().ok_or(VerbError::unsupported(verb))?;
     NonNull::new(pointer).ok_or_else(|| last_errno(verb))
+}
+
+/// A number that the verb takes as an `int`.
+fn int(verb: &'static str, number: u32) -> Result<i32, VerbError> {
+    i32::try_from(number).map_err(|_| VerbError::new(verb, libc::EINVAL))
+}
+
+/// The attributes, whose numbers are `int`s in other structs.
+fn in_range(attributes: &mut sys::ibv_cq_init_attr_ex) -> Result<&mut sys::ibv_cq_init_attr_ex, VerbError> {
+    int("ibv_create_cq_ex", attributes.cqe.max(attributes.comp_vector))?;
+    Ok(attributes)
+}
+
+/// The address of memory that the device may access from now on, which Rust must know.
+fn exposed(addr: *mut u8) -> *mut c_void {
+    _ = addr.expose_provenance();
+    addr.cast()
 }
 
 fn last_errno(verb: &'static str) -> VerbError {
@@ -109,7 +125,7 @@ pub(crate) fn open(wanted: &str) -> Result<Option<NonNull<sys::ibv_context>>, Ve
 }
 
 /// Makes reads of `fd` return at once.
-fn unblock(fd: RawFd, what: &'static str) -> Result<(), VerbError> {
+pub(super) fn unblock(fd: RawFd, what: &'static str) -> Result<(), VerbError> {
     let mut on = 1_i32;
     // SAFETY: sets O_NONBLOCK of a descriptor that is ours; reads one `int`.
     match unsafe { libc::ioctl(fd, libc::FIONBIO, &mut on) } {
@@ -118,55 +134,104 @@ fn unblock(fd: RawFd, what: &'static str) -> Result<(), VerbError> {
     }
 }
 
-/// Verbs that end an object and answer 0 or an errno.
-macro_rules! ending_verbs {
-    ($(fn $method:ident(sys::$object:ident) = $verb:ident;)*) => {$(
-        unsafe fn $method(&self, object: NonNull<sys::$object>) -> Result<(), VerbError> {
-            // SAFETY: alive, and not used any more if this succeeds (caller).
-            zero_or_errno(stringify!($verb), unsafe { $verb(object.as_ptr()) })
+/// Verbs that change or end an object, and answer 0 or an errno. In the call, `_` is the object.
+macro_rules! verbs_that_change {
+    ($(fn $method:ident($object:ident $(, $argument:ident: $type:ty)*)
+        = $($verb:ident)::+(_ $(, $passed:expr)*);)*) => {$(
+        unsafe fn $method(&self, object: NonNull<sys::$object>, $($argument: $type),*) -> Result<(), VerbError> {
+            // SAFETY: alive, and not used any more if this ends it (caller). What references name is alive too.
+            let result = unsafe { $($verb)::+(object.as_ptr(), $($passed),*) };
+            zero_or_errno(concat!("ibv_", stringify!($method)), result)
         }
     )*};
 }
 
-/// An answer of a verb that some devices do not have.
-fn supported<T>(verb: &'static str, answer: Option<T>) -> Result<T, VerbError> {
-    answer.ok_or(VerbError::unsupported(verb))
+/// Verbs that fill a struct, and answer 0 or an errno. In the call, `_` is the object; the struct comes last.
+macro_rules! verbs_that_fill {
+    ($(fn $method:ident($object:ident $(, $argument:ident: $type:ty)*) -> $answer:ident
+        = $($verb:ident)::+(_ $(, $passed:expr)*);)*) => {$(
+        unsafe fn $method(
+            &self,
+            object: NonNull<sys::$object>,
+            $($argument: $type),*
+        ) -> Result<sys::$answer, VerbError> {
+            let mut answer = sys::$answer::default();
+            // SAFETY: alive (caller); the struct may be written.
+            let result = unsafe { $($verb)::+(object.as_ptr(), $($passed,)* &mut answer) };
+            zero_or_errno(concat!("ibv_", stringify!($method)), result)?;
+            Ok(answer)
+        }
+    )*};
+}
+
+/// Verbs that make an object from another, and answer NULL on failure. In the call, `_` is the object that they take.
+macro_rules! verbs_that_make {
+    ($($(#[$doc:meta])* fn $method:ident($object:ident $(, $argument:ident: $type:ty)*) -> $made:ident
+        = $($verb:ident)::+(_ $(, $passed:expr)*);)*) => {$(
+        $(#[$doc])*
+        unsafe fn $method(
+            &self,
+            object: NonNull<sys::$object>,
+            $($argument: $type),*
+        ) -> Result<NonNull<sys::$made>, VerbError> {
+            // SAFETY: alive, and so is what the attributes name; memory to register is the device's from here on
+            // (caller).
+            let made = unsafe { $($verb)::+(object.as_ptr(), $($passed),*) };
+            non_null(concat!("ibv_", stringify!($method)), made)
+        }
+    )*};
 }
 
 impl Provider for RdmaCore {
-    ending_verbs! {
-        fn close_device(sys::ibv_context) = ibv_close_device;
-        fn dealloc_pd(sys::ibv_pd) = ibv_dealloc_pd;
-        fn dereg_mr(sys::ibv_mr) = ibv_dereg_mr;
-        fn dealloc_mw(sys::ibv_mw) = ibv_dealloc_mw;
-        fn destroy_ah(sys::ibv_ah) = ibv_destroy_ah;
-        fn destroy_comp_channel(sys::ibv_comp_channel) = ibv_destroy_comp_channel;
-        fn destroy_cq(sys::ibv_cq) = ibv_destroy_cq;
-        fn destroy_srq(sys::ibv_srq) = ibv_destroy_srq;
-        fn destroy_qp(sys::ibv_qp) = ibv_destroy_qp;
+    verbs_that_change! {
+        fn close_device(ibv_context) = sys::ibv_close_device(_);
+        fn dealloc_pd(ibv_pd) = sys::ibv_dealloc_pd(_);
+        fn dereg_mr(ibv_mr) = sys::ibv_dereg_mr(_);
+        fn dealloc_mw(ibv_mw) = inline::ibv_dealloc_mw(_);
+        fn destroy_ah(ibv_ah) = sys::ibv_destroy_ah(_);
+        fn destroy_comp_channel(ibv_comp_channel) = sys::ibv_destroy_comp_channel(_);
+        fn resize_cq(ibv_cq, cqe: u32) = sys::ibv_resize_cq(_, int("ibv_resize_cq", cqe)?);
+        fn destroy_cq(ibv_cq) = sys::ibv_destroy_cq(_);
+        fn modify_srq(ibv_srq, attributes: &mut sys::ibv_srq_attr, mask: sys::ibv_srq_attr_mask)
+            = sys::ibv_modify_srq(_, attributes, mask.0.cast_signed());
+        fn destroy_srq(ibv_srq) = sys::ibv_destroy_srq(_);
+        fn modify_qp(ibv_qp, attributes: &mut sys::ibv_qp_attr, mask: sys::ibv_qp_attr_mask)
+            = sys::ibv_modify_qp(_, attributes, mask.0 as i32);
+        fn attach_mcast(ibv_qp, gid: &sys::ibv_gid, lid: u16) = sys::ibv_attach_mcast(_, gid, lid);
+        fn detach_mcast(ibv_qp, gid: &sys::ibv_gid, lid: u16) = sys::ibv_detach_mcast(_, gid, lid);
+        fn destroy_qp(ibv_qp) = sys::ibv_destroy_qp(_);
     }
 
-    unsafe fn query_device(&self, context: NonNull<sys::ibv_context>) -> Result<sys::ibv_device_attr, VerbError> {
-        let mut attributes = sys::ibv_device_attr::default();
-        // SAFETY: open (caller); the struct may be written.
-        zero_or_errno("ibv_query_device", unsafe { sys::ibv_query_device(context.as_ptr(), &mut attributes) })?;
-        Ok(attributes)
+    verbs_that_fill! {
+        fn query_device(ibv_context) -> ibv_device_attr = sys::ibv_query_device(_);
+        fn query_device_ex(ibv_context) -> ibv_device_attr_ex = inline::ibv_query_device_ex(_);
+        fn query_port(ibv_context, port: u8) -> ibv_port_attr = inline::ibv_query_port(_, port);
+        fn query_srq(ibv_srq) -> ibv_srq_attr = sys::ibv_query_srq(_);
     }
 
-    unsafe fn query_device_ex(&self, context: NonNull<sys::ibv_context>) -> Result<sys::ibv_device_attr_ex, VerbError> {
-        let mut attributes = sys::ibv_device_attr_ex::default();
-        // SAFETY: open (caller).
-        let result = unsafe { sys::inline::ibv_query_device_ex(context.as_ptr(), &mut attributes) };
-        zero_or_errno("ibv_query_device_ex", result)?;
-        Ok(attributes)
-    }
-
-    unsafe fn query_port(&self, context: NonNull<sys::ibv_context>, port: u8) -> Result<sys::ibv_port_attr, VerbError> {
-        let mut attributes = sys::ibv_port_attr::default();
-        // SAFETY: open (caller).
-        let result = unsafe { sys::inline::ibv_query_port(context.as_ptr(), port, &mut attributes) };
-        zero_or_errno("ibv_query_port", result)?;
-        Ok(attributes)
+    verbs_that_make! {
+        fn alloc_pd(ibv_context) -> ibv_pd = sys::ibv_alloc_pd(_);
+        /// The macros `ibv_reg_mr` and `ibv_reg_mr_iova` call this function when the rights are not a constant.
+        fn reg_mr(ibv_pd, addr: *mut u8, len: usize, access: sys::ibv_access_flags) -> ibv_mr
+            = sys::ibv_reg_mr_iova2(_, exposed(addr), len, addr.addr() as u64, access.0);
+        fn reg_mr_iova(ibv_pd, addr: *mut u8, len: usize, iova: u64, access: sys::ibv_access_flags) -> ibv_mr
+            = sys::ibv_reg_mr_iova2(_, exposed(addr), len, iova, access.0);
+        fn reg_dmabuf_mr(ibv_pd, offset: u64, len: usize, iova: u64, fd: RawFd, access: sys::ibv_access_flags) -> ibv_mr
+            = sys::ibv_reg_dmabuf_mr(_, offset, len, iova, fd, access.0.cast_signed());
+        fn alloc_mw(ibv_pd, kind: sys::ibv_mw_type) -> ibv_mw = inline::ibv_alloc_mw(_, kind);
+        fn create_ah(ibv_pd, attributes: &mut sys::ibv_ah_attr) -> ibv_ah = sys::ibv_create_ah(_, attributes);
+        fn create_cq(ibv_context, cqe: u32, channel: NonNull<sys::ibv_comp_channel>, vector: u32) -> ibv_cq
+            = sys::ibv_create_cq(
+                _,
+                int("ibv_create_cq", cqe)?,
+                ptr::null_mut(),
+                channel.as_ptr(),
+                int("ibv_create_cq", vector)?
+            );
+        fn create_cq_ex(ibv_context, attributes: &mut sys::ibv_cq_init_attr_ex) -> ibv_cq_ex
+            = inline::ibv_create_cq_ex(_, in_range(attributes)?);
+        fn create_srq(ibv_pd, attributes: &mut sys::ibv_srq_init_attr) -> ibv_srq = sys::ibv_create_srq(_, attributes);
+        fn create_qp(ibv_pd, attributes: &mut sys::ibv_qp_init_attr) -> ibv_qp = sys::ibv_create_qp(_, attributes);
     }
 
     unsafe fn query_gid_table(&self, context: NonNull<sys::ibv_context>) -> Result<Vec<sys::ibv_gid_entry>, VerbError> {
@@ -223,70 +288,6 @@ impl Provider for RdmaCore {
         Ok(Some(event))
     }
 
-    unsafe fn alloc_pd(&self, context: NonNull<sys::ibv_context>) -> Result<NonNull<sys::ibv_pd>, VerbError> {
-        // SAFETY: open (caller).
-        non_null("ibv_alloc_pd", unsafe { sys::ibv_alloc_pd(context.as_ptr()) })
-    }
-
-    /// The macros `ibv_reg_mr` and `ibv_reg_mr_iova` call this function when the rights are not a constant.
-    unsafe fn reg_mr(
-        &self,
-        pd: NonNull<sys::ibv_pd>,
-        addr: *mut u8,
-        len: usize,
-        access: sys::ibv_access_flags,
-    ) -> Result<NonNull<sys::ibv_mr>, VerbError> {
-        let iova = addr.expose_provenance() as u64;
-        // SAFETY: the protection domain is alive, and the caller gives the device the memory.
-        non_null("ibv_reg_mr", unsafe { sys::ibv_reg_mr_iova2(pd.as_ptr(), addr.cast(), len, iova, access.0) })
-    }
-
-    unsafe fn reg_mr_iova(
-        &self,
-        pd: NonNull<sys::ibv_pd>,
-        addr: *mut u8,
-        len: usize,
-        iova: u64,
-        access: sys::ibv_access_flags,
-    ) -> Result<NonNull<sys::ibv_mr>, VerbError> {
-        _ = addr.expose_provenance();
-        // SAFETY: the protection domain is alive, and the caller gives the device the memory.
-        non_null("ibv_reg_mr_iova", unsafe { sys::ibv_reg_mr_iova2(pd.as_ptr(), addr.cast(), len, iova, access.0) })
-    }
-
-    unsafe fn reg_dmabuf_mr(
-        &self,
-        pd: NonNull<sys::ibv_pd>,
-        offset: u64,
-        len: usize,
-        iova: u64,
-        fd: RawFd,
-        access: sys::ibv_access_flags,
-    ) -> Result<NonNull<sys::ibv_mr>, VerbError> {
-        // SAFETY: the protection domain is alive, and the caller gives the device the memory.
-        let region = unsafe { sys::ibv_reg_dmabuf_mr(pd.as_ptr(), offset, len, iova, fd, access.0.cast_signed()) };
-        non_null("ibv_reg_dmabuf_mr", region)
-    }
-
-    unsafe fn alloc_mw(
-        &self,
-        pd: NonNull<sys::ibv_pd>,
-        kind: sys::ibv_mw_type,
-    ) -> Result<NonNull<sys::ibv_mw>, VerbError> {
-        // SAFETY: alive (caller).
-        let window = unsafe { sys::inline::ibv_alloc_mw(pd.as_ptr(), kind) };
-        non_null("ibv_alloc_mw", supported("ibv_alloc_mw", window)?)
-    }
-
-    unsafe fn create_ah(
-        &self,
-        pd: NonNull<sys::ibv_pd>,
-        attributes: &mut sys::ibv_ah_attr,
-    ) -> Result<NonNull<sys::ibv_ah>, VerbError> {
-        // SAFETY: alive (caller).
-        non_null("ibv_create_ah", unsafe { sys::ibv_create_ah(pd.as_ptr(), attributes) })
-    }
-
     unsafe fn create_comp_channel(
         &self,
         context: NonNull<sys::ibv_context>,
@@ -307,7 +308,7 @@ impl Provider for RdmaCore {
         &self,
         channel: NonNull<sys::ibv_comp_channel>,
     ) -> Result<Option<NonNull<sys::ibv_cq>>, VerbError> {
-        let (mut cq, mut cookie) = (std::ptr::null_mut(), std::ptr::null_mut());
+        let (mut cq, mut cookie) = (ptr::null_mut(), ptr::null_mut());
         // SAFETY: alive (caller); both may be written.
         if unsafe { sys::ibv_get_cq_event(channel.as_ptr(), &mut cq, &mut cookie) } != 0 {
             let error = last_errno("ibv_get_cq_event");
@@ -319,98 +320,17 @@ impl Provider for RdmaCore {
         Ok(NonNull::new(cq))
     }
 
-    unsafe fn create_cq(
-        &self,
-        context: NonNull<sys::ibv_context>,
-        cqe: u32,
-        channel: NonNull<sys::ibv_comp_channel>,
-        vector: u32,
-    ) -> Result<NonNull<sys::ibv_cq>, VerbError> {
-        let (Ok(cqe), Ok(vector)) = (i32::try_from(cqe), i32::try_from(vector)) else {
-            return Err(VerbError::new("ibv_create_cq", libc::EINVAL));
-        };
-        // SAFETY: open, and the channel is of this context (caller).
-        let cq = unsafe { sys::ibv_create_cq(context.as_ptr(), cqe, std::ptr::null_mut(), channel.as_ptr(), vector) };
-        non_null("ibv_create_cq", cq)
-    }
-
-    unsafe fn create_cq_ex(
-        &self,
-        context: NonNull<sys::ibv_context>,
-        attributes: &mut sys::ibv_cq_init_attr_ex,
-    ) -> Result<NonNull<sys::ibv_cq_ex>, VerbError> {
-        // Other structs have these numbers as `int`.
-        if i32::try_from(attributes.cqe.max(attributes.comp_vector)).is_err() {
-            return Err(VerbError::new("ibv_create_cq_ex", libc::EINVAL));
-        }
-        // SAFETY: open, and the channel is of this context (caller).
-        let cq = unsafe { sys::inline::ibv_create_cq_ex(context.as_ptr(), attributes) };
-        non_null("ibv_create_cq_ex", supported("ibv_create_cq_ex", cq)?)
-    }
-
-    unsafe fn resize_cq(&self, cq: NonNull<sys::ibv_cq>, cqe: u32) -> Result<(), VerbError> {
-        let Ok(cqe) = i32::try_from(cqe) else { return Err(VerbError::new("ibv_resize_cq", libc::EINVAL)) };
-        // SAFETY: alive (caller).
-        zero_or_errno("ibv_resize_cq", unsafe { sys::ibv_resize_cq(cq.as_ptr(), cqe) })
-    }
-
-    unsafe fn create_srq(
-        &self,
-        pd: NonNull<sys::ibv_pd>,
-        attributes: &mut sys::ibv_srq_init_attr,
-    ) -> Result<NonNull<sys::ibv_srq>, VerbError> {
-        // SAFETY: alive (caller).
-        non_null("ibv_create_srq", unsafe { sys::ibv_create_srq(pd.as_ptr(), attributes) })
-    }
-
-    unsafe fn modify_srq(
-        &self,
-        srq: NonNull<sys::ibv_srq>,
-        attributes: &mut sys::ibv_srq_attr,
-        mask: sys::ibv_srq_attr_mask,
-    ) -> Result<(), VerbError> {
-        // SAFETY: alive (caller).
-        let result = unsafe { sys::ibv_modify_srq(srq.as_ptr(), attributes, mask.0.cast_signed()) };
-        zero_or_errno("ibv_modify_srq", result)
-    }
-
-    unsafe fn query_srq(&self, srq: NonNull<sys::ibv_srq>) -> Result<sys::ibv_srq_attr, VerbError> {
-        let mut attributes = sys::ibv_srq_attr::default();
-        // SAFETY: alive (caller); the struct may be written.
-        zero_or_errno("ibv_query_srq", unsafe { sys::ibv_query_srq(srq.as_ptr(), &mut attributes) })?;
-        Ok(attributes)
-    }
-
-    unsafe fn create_qp(
-        &self,
-        pd: NonNull<sys::ibv_pd>,
-        attributes: &mut sys::ibv_qp_init_attr,
-    ) -> Result<NonNull<sys::ibv_qp>, VerbError> {
-        // SAFETY: alive, and so are the queues in the attributes (caller).
-        non_null("ibv_create_qp", unsafe { sys::ibv_create_qp(pd.as_ptr(), attributes) })
-    }
-
     unsafe fn create_qp_ex(
         &self,
         context: NonNull<sys::ibv_context>,
         attributes: &mut sys::ibv_qp_init_attr_ex,
     ) -> Result<(NonNull<sys::ibv_qp>, Option<NonNull<sys::ibv_qp_ex>>), VerbError> {
         // SAFETY: open; domain and queues in the attributes are alive, and they ask for operations (caller).
-        let raw = unsafe { sys::inline::ibv_create_qp_ex(context.as_ptr(), attributes) };
-        let raw = non_null("ibv_create_qp_ex", supported("ibv_create_qp_ex", raw)?)?;
+        let raw = unsafe { inline::ibv_create_qp_ex(context.as_ptr(), attributes) };
+        let raw = non_null("ibv_create_qp_ex", raw)?;
         // SAFETY: created just now.
         let extended = unsafe { sys::ibv_qp_to_qp_ex(raw.as_ptr()) };
         Ok((raw, NonNull::new(extended)))
-    }
-
-    unsafe fn modify_qp(
-        &self,
-        qp: NonNull<sys::ibv_qp>,
-        attributes: &mut sys::ibv_qp_attr,
-        mask: sys::ibv_qp_attr_mask,
-    ) -> Result<(), VerbError> {
-        // SAFETY: alive (caller).
-        zero_or_errno("ibv_modify_qp", unsafe { sys::ibv_modify_qp(qp.as_ptr(), attributes, mask.0 as i32) })
     }
 
     unsafe fn query_qp(
@@ -426,14 +346,12 @@ impl Provider for RdmaCore {
         Ok(attributes)
     }
 
-    unsafe fn attach_mcast(&self, qp: NonNull<sys::ibv_qp>, gid: &sys::ibv_gid, lid: u16) -> Result<(), VerbError> {
-        // SAFETY: alive (caller).
-        zero_or_errno("ibv_attach_mcast", unsafe { sys::ibv_attach_mcast(qp.as_ptr(), gid, lid) })
-    }
-
-    unsafe fn detach_mcast(&self, qp: NonNull<sys::ibv_qp>, gid: &sys::ibv_gid, lid: u16) -> Result<(), VerbError> {
-        // SAFETY: alive (caller).
-        zero_or_errno("ibv_detach_mcast", unsafe { sys::ibv_detach_mcast(qp.as_ptr(), gid, lid) })
+    #[cfg(feature = "cm")]
+    unsafe fn open_cm(
+        &self,
+        _: NonNull<sys::ibv_context>,
+    ) -> Result<std::sync::Arc<dyn super::cm::RawChannel>, VerbError> {
+        super::cm::open()
     }
 
     fn next_timer(&self, _: NonNull<sys::ibv_context>) -> Option<Duration> {

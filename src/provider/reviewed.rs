@@ -1,10 +1,10 @@
-//! What each provider may be believed: one row per provider library, from a review of its source.
+//! What the library may rely on from each provider: one row for each provider library, from a review of its source.
 //!
-//! The specification and the manual pages leave much open, and providers differ there: in the order of completions, in
-//! what a destroy removes, in what a failed post has queued, and in when payload reaches memory. The library decides by
-//! this table, never by the name of a driver. A provider without a row gets [`UNREVIEWED`], which promises nothing:
-//! every request is signalled and ends by its own completion alone, a refused post keeps its memory, and the poller
-//! destroys the pairs.
+//! The specification and the manual pages leave much open, and providers differ: in the order of completions, in what a
+//! destroy removes, in what a failed post has queued, and in when payload reaches memory. The library decides by this
+//! table, never by the name of a driver. A provider without a row gets [`UNREVIEWED`], which promises nothing: every
+//! request is signalled and ends only with its own completion, a refused post keeps its memory, and the poller destroys
+//! the pairs.
 //!
 //! `docs/providers.md` has the sources that were read, and the reason for each entry.
 
@@ -14,7 +14,7 @@ use std::env;
 /// What the library relies on from the provider of a device: a column of [the table of providers][table].
 ///
 /// Where a promise is missing, the library works in another way, or refuses with an error that says so. A provider that
-/// nobody has reviewed promises nothing. `Debug` shows all promises.
+/// was not reviewed promises nothing. `Debug` shows all promises.
 ///
 /// # Examples
 ///
@@ -36,32 +36,33 @@ pub struct Promises {
     pub(crate) retires_prefix: bool,
     /// A post that fails and points `bad_wr` at a request has not queued that request, nor later ones.
     pub(crate) refusal_is_sure: bool,
-    /// A move to Reset that returns 0 ends every access of the device, also if requests were in flight.
+    /// A move to Reset that returns 0 ends every access of the device, even if requests were in flight.
     pub(crate) reset_is_barrier: bool,
     /// When a queue pair may be destroyed.
     pub(crate) teardown: Teardown,
-    /// A destroy that failed leaves the object as it was, so it can be tried again.
+    /// A failed destroy leaves the object unchanged, so it can be tried again.
     pub(crate) destroy_may_be_retried: bool,
-    /// Whether shared receive queues may be used. They may if no poll writes payload any more once all pairs of such a
-    /// queue and then the queue are destroyed, and if no poll writes to a receive that was posted later.
+    /// Whether shared receive queues may be used. This needs two promises. After all pairs of such a queue and then the
+    /// queue itself are destroyed, no poll writes payload any more. And no poll writes to a receive that was posted
+    /// later.
     pub(crate) shared: Shared,
-    /// `ibv_poll_cq` writes every field of a success that the library reads; none is left as it was in the caller's
-    /// entry.
+    /// After a success, `ibv_poll_cq` has written every field that the library reads. None keeps the value that it had
+    /// in the caller's array.
     pub(crate) polls_fresh: bool,
     /// If `ibv_resize_cq` fails, the queue still works, and polls still find the completions that were in it.
     pub(crate) resizes: bool,
-    /// How requests may be posted through `ibv_wr_*`.
+    /// Which requests may be posted through `ibv_wr_*`.
     pub(crate) sessions: Sessions,
-    /// How extended completion queues may be polled.
+    /// Whether and how extended completion queues may be polled.
     pub(crate) walk: Walk,
-    /// What the end of a memory window guarantees.
+    /// What a provider guarantees when a memory window ends.
     pub(crate) windows: Windows,
-    /// What the library must do differently for it.
+    /// What the library must do differently for this provider.
     pub(crate) quirks: Quirks,
 }
 
 impl Promises {
-    /// The provider library, as rdma-core names it: `mlx5`, `rxe`. `not reviewed` for one that nobody has reviewed.
+    /// The provider library, as rdma-core names it: `mlx5`, `rxe`. `not reviewed` if nobody has reviewed it.
     pub fn provider(&self) -> &'static str {
         self.name
     }
@@ -71,28 +72,28 @@ impl Promises {
         self.name != UNREVIEWED.name
     }
 
-    /// Whether unsignalled sends end with the completion of a later send. If not, each request is signalled, whatever
-    /// the program asked for.
+    /// Whether unsignalled sends complete together with a later send. If not, the library signals every request,
+    /// whatever the program asked for.
     pub fn sends_may_be_unsignalled(&self) -> bool {
-        // If a pair may be destroyed only after all its requests have completed, the last unsignalled sends would hold
-        // it for ever.
+        // A pair that is destroyed only after all its requests have completed cannot have unsignalled sends: the last
+        // ones would never complete, and would keep the pair for ever.
         self.retires_prefix && self.teardown != Teardown::Polled
     }
 
-    /// Whether a post that the provider refuses gives its memory back at once. If not, it is
+    /// Whether a post that the provider refuses gives its memory back at once. If not, such a post is
     /// [`PostError::Uncertain`](crate::PostError::Uncertain).
     pub fn refusals_are_sure(&self) -> bool {
         self.refusal_is_sure
     }
 
-    /// Whether [`into_reset`](crate::QueuePair::into_reset) ends what is in flight. If not, it is refused while
-    /// something is.
+    /// Whether [`into_reset`](crate::QueuePair::into_reset) ends the requests in flight. If not, it is refused while
+    /// there are any.
     pub fn reset_is_a_barrier(&self) -> bool {
         self.reset_is_barrier
     }
 
-    /// Whether a queue pair ends when its program drops or destroys it. If not, the [`Poller`](crate::Poller) of its
-    /// receives destroys it, after all its requests have completed.
+    /// Whether a queue pair ends as soon as the program drops or destroys it. If not, the [`Poller`](crate::Poller) of
+    /// its receives destroys the pair after all its requests have completed.
     pub fn pairs_end_at_once(&self, on_shared_receive_queue: bool) -> bool {
         !self.leaves_to_poller(on_shared_receive_queue)
     }
@@ -112,6 +113,12 @@ impl Promises {
         self.resizes
     }
 
+    /// Whether the end of a [memory window](crate::window::Window) gives its memory back, as on the soft device and
+    /// mlx5. If not, windows are bound over whole regions only, and the end of the region gives the memory back.
+    pub fn windows_are_barriers(&self) -> bool {
+        self.windows.are_barriers()
+    }
+
     /// Whether a queue pair is destroyed by its poller; `is_on_shared` says whether it receives from a shared receive
     /// queue.
     pub(crate) fn leaves_to_poller(&self, is_on_shared: bool) -> bool {
@@ -128,13 +135,13 @@ impl Promises {
 pub(crate) enum Teardown {
     /// At any time, while other threads poll its completion queues.
     Anytime,
-    /// At any time too, but a destroy discards the completions of shared receives that were not polled, and their slots
-    /// would be lost. So pairs on shared receive queues are destroyed by the poller of their receives, after it has
-    /// polled what they left.
+    /// At any time too, except for pairs on shared receive queues. A destroy discards unpolled completions of shared
+    /// receives, whose slots would then be lost. So the poller of its receives destroys such a pair, after all
+    /// completions of the pair have been polled.
     PolledIfShared,
-    /// By the poller, after all requests of the pair have completed and the completion queue was seen empty. Nobody
-    /// else may poll meanwhile, so such a pair has one completion queue. Nor may that queue be polled while one of its
-    /// pairs is reset.
+    /// Only by the poller, after all requests of the pair have completed and the completion queue was seen empty.
+    /// Nobody else may poll meanwhile, so such a pair has one completion queue. That queue may also not be polled while
+    /// one of its pairs is reset.
     Polled,
 }
 
@@ -148,8 +155,8 @@ pub(crate) enum Shared {
 }
 
 impl Shared {
-    /// Whether they may be used now. If not: the environment variable that would allow it, with its value, if there is
-    /// one.
+    /// `Ok` if they may be used now. Otherwise the environment variable that would allow it, with its value, if there
+    /// is one.
     pub(crate) fn check(self) -> Result<(), Option<(&'static str, &'static str)>> {
         match self {
             Self::Yes => Ok(()),
@@ -160,14 +167,14 @@ impl Shared {
     }
 }
 
-/// How requests may be posted through `ibv_wr_*`.
+/// Which requests may be posted through `ibv_wr_*`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Sessions {
     /// Not at all.
     No,
     /// With lists of one element only.
     SingleElement,
-    /// As the manual page has it.
+    /// All that the manual page allows.
     Yes,
 }
 
@@ -182,28 +189,29 @@ impl Sessions {
     }
 }
 
-/// How extended completion queues may be polled.
+/// Whether and how extended completion queues may be polled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Walk {
     /// Not at all.
     No,
     /// One completion at a time.
     Singly,
-    /// As the manual page has it.
+    /// In every way that the manual page allows.
     Yes,
 }
 
-/// What the end of a memory window guarantees.
+/// What a provider guarantees when a memory window ends.
 ///
-/// 1. Through a window, a peer reaches the bytes that it was bound to, and no others of its region.
+/// 1. Through a window, a peer reaches the bytes over which the window was bound, and no others of the region.
 /// 2. When the request that ends a window has completed, or `ibv_dealloc_mw` has returned 0, the device has done its
 ///    last access through the window.
-/// 3. To invalidate a window that is not bound only fails the request.
+/// 3. Invalidating a window that is not bound does nothing but fail the request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Windows {
-    /// Not all of this holds: windows are bound over whole regions, and the end of the region gives the memory back.
+    /// Not all of this holds. Windows are bound only over whole regions, and the end of the region gives the memory
+    /// back.
     NoBarrier,
-    /// All of this holds for windows of type 2; those of type 1 are ended by `ibv_dealloc_mw` only.
+    /// All of this holds for windows of type 2. Windows of type 1 are ended only by `ibv_dealloc_mw`.
     Type2,
     /// All of this holds for both types.
     Both,
@@ -218,15 +226,15 @@ impl Windows {
 /// What the library must do differently for a provider.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Quirks {
-    /// A move to Reset may leave requests behind for the pair's next life, so the library moves it to Reset twice, and
-    /// both moves must succeed.
+    /// A move to Reset may leave old requests that the device would run after the reset. So the library moves the pair
+    /// to Reset twice, and both moves must succeed.
     pub(crate) reset_twice: bool,
-    /// After Send Queue Drain the send queue does not resume by itself.
+    /// When the pair returns from Send Queue Drain, the device does not go on sending until something is posted.
     pub(crate) nudge_after_drain: bool,
     /// A resize of a shared receive queue that fails with `EINVAL` may have freed the old queue.
     pub(crate) shared_resize_loses: bool,
-    /// Events do not tell of all completions: flushed requests make none, or a poll overlooks a completion whose event
-    /// was taken. Whoever sleeps looks again from time to time.
+    /// Some completions have no event: flushed requests make none, or a poll overlooks a completion whose event was
+    /// taken. So a sleeping thread polls from time to time.
     pub(crate) completes_quietly: bool,
 }
 
@@ -252,7 +260,7 @@ pub(crate) const UNREVIEWED: Promises = Promises {
     quirks: Quirks { reset_twice: true, nudge_after_drain: false, shared_resize_loses: true, completes_quietly: true },
 };
 
-/// The soft device, as the specification has it.
+/// The soft device, which follows the specification.
 pub(crate) const SOFT: Promises = Promises {
     name: "soft",
     retires_prefix: true,
@@ -359,14 +367,15 @@ pub(crate) const EFA: Promises = Promises {
     ..UNREVIEWED
 };
 
-/// A provider for measuring, which completes each request in its post and touches no memory: `benches/nullverbs`.
+/// A provider for measurements, which completes each request inside its post and touches no memory:
+/// `benches/nullverbs`.
 const NULL: Promises = Promises { name: "nullverbs", windows: Windows::NoBarrier, ..SOFT };
 
 /// The node GUID that identifies [`NULL`].
 const NULL_GUID: u64 = 0x0100_0000_00c2_5002;
 
-// Vendors and parts, as `ibv_query_device` reports them. Each part is listed by its number, so a new part counts as not
-// reviewed until somebody has looked at it.
+// Vendors and parts, as `ibv_query_device` reports them. Each part is listed by its number, so that a new part counts
+// as not reviewed.
 
 const MELLANOX: u32 = 0x02c9;
 /// Connect-IB, ConnectX-4 to ConnectX-7, BlueField to BlueField-3, with their virtual functions.
@@ -386,7 +395,7 @@ const IRDMA_PARTS: [u32; 32] = [
 ];
 
 const BROADCOM: u32 = 0x14e4;
-/// The provider's own list, and BCM57608, whose number the provider looks at too.
+/// The provider's own list, and BCM57608, which the provider also handles by its number.
 const BNXT_RE_PARTS: [u32; 32] = [
     0x1605, 0x1606, 0x1614, 0x16c0, 0x16c1, 0x16ce, 0x16cf, 0x16d6, 0x16d7, 0x16d8, 0x16d9, 0x16df, 0x16e2, 0x16e3,
     0x16e5, 0x16eb, 0x16ed, 0x16ef, 0x16f0, 0x16f1, 0x1750, 0x1751, 0x1752, 0x1760, 0x1803, 0x1804, 0x1805, 0x1807,
@@ -398,14 +407,14 @@ const HISILICON: u32 = 0x19e5;
 const HNS_PARTS: [u32; 8] = [0xa222, 0xa223, 0xa224, 0xa225, 0xa226, 0xa227, 0xa228, 0xa22f];
 
 const AMAZON: u32 = 0x1d0f;
-/// 0xefa4 numbers its requests in another way, and is not reviewed.
+/// 0xefa4 is left out: it numbers its requests in another way, and was not reviewed.
 const EFA_PARTS: [u32; 4] = [0xefa0, 0xefa1, 0xefa2, 0xefa3];
 
 pub(crate) fn row_of(device: &ibv_device_attr) -> Option<&'static Promises> {
     Some(match (device.vendor_id, device.vendor_part_id) {
         (0x00ff_ffff, 0) => &RXE,
         (0, 0) if device.node_guid == NULL_GUID => &NULL,
-        // The part is not the vendor's: the kernel counts it up with each device.
+        // Any part: the kernel numbers the devices of this vendor one after the other.
         (0x0062_6d74, _) => &SIW,
         (MELLANOX, part) if MLX5_PARTS.contains(&part) => &MLX5,
         (MELLANOX, part) if MLX4_PARTS.contains(&part) => &MLX4,
@@ -423,7 +432,7 @@ mod tests {
 
     const ROWS: [&Promises; 10] = [&SOFT, &RXE, &SIW, &MLX5, &MLX4, &IRDMA, &BNXT_RE, &HNS, &EFA, &UNREVIEWED];
 
-    /// As `docs/providers.md` has it.
+    /// The table as `docs/providers.md` must have it.
     fn table() -> String {
         type Cell = fn(&Promises) -> String;
         let columns: [(&str, Cell); 11] = [
@@ -494,7 +503,8 @@ mod tests {
         row_of(&device).map_or("", |row| row.name)
     }
 
-    /// Polls by `ibv_start_poll` take no turns with resets, so a provider that needs the turns must not be polled so.
+    /// Polls by `ibv_start_poll` do not take the polling lock, which a reset takes on some providers. So extended
+    /// polling is not allowed on those.
     #[test]
     fn who_needs_turns_has_no_walk() {
         assert!(ROWS.iter().all(|row| row.teardown != Teardown::Polled || row.walk == Walk::No));
@@ -520,11 +530,11 @@ mod tests {
         for (vendor, part, row) in others {
             assert_eq!(name(vendor, part), row, "{part:#x}");
         }
-        // Another vendor with a part number of mlx5, and no numbers at all.
+        // A part number of mlx5 from another vendor, and no numbers at all.
         for (vendor, part) in [(0x15b3, 0x1013), (0, 0)] {
             assert_eq!(name(vendor, part), "");
         }
-        // Parts that nobody has looked at: ConnectX-8, E2000, and numbers that no part has yet.
+        // Parts that were not reviewed: ConnectX-8, E2000, and numbers that no part has yet.
         for (vendor, part) in [
             (0x02c9, 0x1020),
             (0x02c9, 0x1023),

@@ -18,13 +18,13 @@ pub struct SqdAttributes {
     pub path: Option<PeerPath>,
     /// How long to wait for an acknowledgement.
     pub timeout: Option<AckTimeout>,
-    /// How often to send again after that time.
+    /// How often to send again when no acknowledgement comes in time.
     pub retry_count: Option<RetryCount>,
     /// How often to send again when the peer has no receive posted.
     pub rnr_retry: Option<RnrRetry>,
     /// How long the peer waits when no receive is posted here.
     pub min_rnr_timer: Option<RnrTimer>,
-    /// How many own reads and atomics may be outstanding at once; at most the peer's responder depth.
+    /// How many of this side's reads and atomics may be outstanding at once; at most the peer's responder depth.
     #[doc(alias = "max_rd_atomic")]
     pub initiator_depth: Option<ReadDepth>,
     /// How many reads and atomics of the peer are served at once.
@@ -42,7 +42,7 @@ pub struct SqdAttributes {
 pub struct QueuePairAttributes {
     /// The state. The device may enter Error by itself at any time.
     pub state: DeviceState,
-    /// In Send Queue Drain: whether requests that have begun are still under way.
+    /// In Send Queue Drain: whether requests that the device has started are still under way.
     #[doc(alias = "sq_draining")]
     pub draining: bool,
     /// What the peer may do.
@@ -63,16 +63,16 @@ pub struct QueuePairAttributes {
     /// The packet sequence number that is sent next. Some devices report the first one that was sent.
     #[doc(alias = "sq_psn")]
     pub send_psn: Psn,
-    /// How long it waits for an acknowledgement.
+    /// How long the pair waits for an acknowledgement.
     pub timeout: AckTimeout,
-    /// How often it sends again after that time.
+    /// How often the pair sends again when no acknowledgement comes in time.
     #[doc(alias = "retry_cnt")]
     pub retry_count: RetryCount,
-    /// How often it sends again when the peer has no receive posted.
+    /// How often the pair sends again when the peer has no receive posted.
     pub rnr_retry: RnrRetry,
     /// How long the peer waits when no receive is posted here.
     pub min_rnr_timer: RnrTimer,
-    /// How many own reads and atomics may be outstanding at once.
+    /// How many of this side's reads and atomics may be outstanding at once.
     #[doc(alias = "max_rd_atomic")]
     pub initiator_depth: ReadDepth,
     /// How many reads and atomics of the peer are served at once.
@@ -82,7 +82,8 @@ pub struct QueuePairAttributes {
     pub qkey: Qkey,
 }
 
-/// The fields that [`QueuePairAttributes`] is made from. Named one by one, since a device may refuse unknown bits.
+/// The fields that [`QueuePairAttributes`] is made from. They are listed one by one, since a device may refuse a mask
+/// with bits that it does not know.
 const QUERIED: mask = mask(
     mask::IBV_QP_STATE.0
         | mask::IBV_QP_EN_SQD_ASYNC_NOTIFY.0
@@ -133,7 +134,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         })
     }
 
-    /// Changes what `set` says, in the state that the pair is in.
+    /// Changes the attributes that `set` fills in. The pair keeps its state.
     fn alter(&mut self, set: impl FnOnce(&mut Modify)) -> Result<(), VerbError>
     where
         S: Alterable,
@@ -150,8 +151,8 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     ///
     /// # Errors
     ///
-    /// The device refused, and nothing changed: `EINVAL` if the pair has gone to Error by itself (soft-RoCE accepts
-    /// that).
+    /// The device refused, and nothing changed: `EINVAL` if the pair has gone to Error by itself (soft-RoCE accepts the
+    /// change in Error).
     #[doc(alias = "ibv_modify_qp")]
     #[doc(alias = "IBV_QP_ACCESS_FLAGS")]
     pub fn set_peer_rights(&mut self, rights: PeerRights) -> Result<(), VerbError>
@@ -211,8 +212,8 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     ///
     /// # Errors
     ///
-    /// [`TransitionFailure::Draining`]: requests that have begun are still under way. Otherwise the path does not fit
-    /// the port, or the device refused. Nothing changed.
+    /// [`TransitionFailure::Draining`]: requests that the device has started are still under way. Otherwise the path
+    /// does not fit the port, or the device refused. Nothing changed.
     #[doc(alias = "ibv_modify_qp")]
     #[doc(alias = "IBV_QP_AV")]
     pub fn set_path(&mut self, path: &PeerPath) -> Result<(), TransitionFailure>
@@ -230,14 +231,14 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         S: AlterableWhileDraining,
     {
         let refused = |source| TransitionFailure::Verb { to: SendQueueDrain::NAME, source };
-        // The specification allows these changes only between requests, which not every device checks.
+        // The specification allows these changes only when no request is under way. Not every device checks this.
         if self.query().map_err(refused)?.draining {
             return Err(TransitionFailure::Draining);
         }
         self.alter(set).map_err(refused)
     }
 
-    /// Changes those attributes of the connection that are not `None`: all of them, or none if it fails.
+    /// Changes those attributes of the connection that are not `None`: all of them, or none if the call fails.
     ///
     /// `ibv_modify_qp(3)`.
     ///

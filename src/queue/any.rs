@@ -11,8 +11,8 @@ use std::{error, fmt, mem};
 ///
 /// # Examples
 ///
-/// A connection that comes back after a failure, in a field. Each `into_init` chooses a new sequence number, so the
-/// endpoints are exchanged again; receives are posted in between.
+/// A connection that is brought up again after a failure, in a field. Each `into_init` chooses a new sequence number,
+/// so both sides exchange their endpoints again. The receives are posted before the pair connects.
 ///
 /// ```no_run
 /// use interlock::{AnyQueuePair, Buffer, Endpoint, Port};
@@ -72,7 +72,7 @@ impl<B, S: State, T> From<QueuePair<B, S, T>> for AnyQueuePair<B, T> {
     }
 }
 
-/// The state in which a series of transitions stopped, inside the closure of [`AnyQueuePair::advance`]. Made by `?`.
+/// The state that a pair reached when a transition in the closure of [`AnyQueuePair::advance`] failed. Made by `?`.
 pub struct Halted<B, T = ReliableConnection> {
     pair: AnyQueuePair<B, T>,
     source: TransitionFailure,
@@ -113,7 +113,7 @@ impl error::Error for AdvanceError {
 
 impl<B: Brand, T: Transport> AnyQueuePair<B, T> {
     /// Takes the pair through transitions in place. Inside `f`, `?` after a transition keeps the pair in the state that
-    /// it reached. `f` is for transitions only: do other work between two calls.
+    /// the pair reached. `f` is for transitions only: do other work between two calls.
     ///
     /// # Errors
     ///

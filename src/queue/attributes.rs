@@ -1,4 +1,5 @@
-//! What a queue pair is created with, and what each transition takes: exactly what `ibv_modify_qp(3)` requires.
+//! The attributes with which a queue pair is created, and those of each transition: exactly the ones that
+//! `ibv_modify_qp(3)` requires.
 
 use super::alter::SqdAttributes;
 use super::transport::Init;
@@ -27,15 +28,15 @@ pub struct Limits {
     /// [`max_queue_depth`](crate::device::DeviceAttributes::max_queue_depth).
     #[doc(alias = "max_send_wr")]
     pub sends: u32,
-    /// Receives, with the same limits.
+    /// Receives: 1 to the same device limit.
     #[doc(alias = "max_recv_wr")]
     pub receives: u32,
-    /// How many bytes an [`Inline`](crate::Inline) request may have. Each device has a limit, often some hundred bytes,
-    /// which it does not report.
+    /// How many bytes an [`Inline`](crate::Inline) request may have. Each device has a limit, often a few hundred
+    /// bytes, which the device does not report.
     #[doc(alias = "max_inline_data")]
     pub inline_bytes: u32,
-    /// How many buffers a [`BufferList`](crate::memory::BufferList) that is posted here may have, sent or received; 1
-    /// (or 0) to the device's [`max_elements`](crate::device::DeviceAttributes::max_elements).
+    /// How many buffers a [`BufferList`](crate::memory::BufferList) posted on this pair may have, for sends and for
+    /// receives; 1 (or 0) to the device's [`max_elements`](crate::device::DeviceAttributes::max_elements).
     #[doc(alias = "max_send_sge")]
     #[doc(alias = "max_recv_sge")]
     pub elements: u32,
@@ -45,6 +46,10 @@ pub struct Limits {
 }
 
 impl Limits {
+    /// Four of each, nothing inline, and no lists: enough for a first program. What [`Limits::default`] gives, for
+    /// constants.
+    pub const DEFAULT: Self = Self { sends: 4, receives: 4, inline_bytes: 0, elements: 1, posting: Posting::List };
+
     /// The room on a completion queue that a queue pair with these limits leases.
     pub const fn completions(&self) -> u32 {
         self.sends.saturating_add(self.receives)
@@ -52,13 +57,13 @@ impl Limits {
 }
 
 impl Default for Limits {
-    /// Four of each, nothing inline, and no lists: enough for a first program.
+    /// [`Limits::DEFAULT`].
     fn default() -> Self {
-        Self { sends: 4, receives: 4, inline_bytes: 0, elements: 1, posting: Posting::List }
+        Self::DEFAULT
     }
 }
 
-/// What the peer may do through this queue pair, besides sending. A region's own rights count as well.
+/// What the peer may do through this queue pair, besides sending. The peer also needs the rights of the region.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 #[doc(alias = "qp_access_flags")]
 pub struct PeerRights {
@@ -76,7 +81,7 @@ impl PeerRights {
     /// All rights: what the peer can reach depends on the rights of each region.
     pub const ALL: Self = Self { read: true, write: true, atomic: true };
 
-    /// The rights in a flag word of the device.
+    /// The rights that the flags of an `ibv_access_flags` word name.
     pub(super) fn from_sys(flags: u32) -> Self {
         let has = |flag: ibv_access_flags| flags & flag.0 != 0;
         Self {
@@ -116,7 +121,7 @@ pub struct InitAttributes {
 }
 
 impl From<&Port> for InitAttributes {
-    /// The default partition, and all rights for the peer: the rights of each region still apply.
+    /// The default partition, and all rights for the peer: each region still has its own rights.
     fn from(port: &Port) -> Self {
         Self { port: port.clone(), pkey_index: 0, peer_rights: PeerRights::ALL }
     }
@@ -200,8 +205,8 @@ impl PeerPath {
         Self { gid: Some(gid), lid: 0, hop_limit: 64, traffic_class: 0, flow_label: 0, service_level: 0 }
     }
 
-    /// Checks that each number is in the range of its field. Those of the global route are checked only if there is
-    /// one.
+    /// Checks that each number is in the range of its field. The fields of the global route (hop limit, traffic class,
+    /// flow label) are checked only if the path has a GID.
     pub(super) fn check(&self) -> Result<(), OutOfRange> {
         OutOfRange::check("service level", self.service_level.into(), 0, 15)?;
         if self.gid.is_some() {
@@ -211,7 +216,7 @@ impl PeerPath {
         Ok(())
     }
 
-    /// The C struct for the path from `port`, with the GID in row `source_row` as the source.
+    /// The C struct for the path from `port`. `source_row` is the row of the source GID in the port's table.
     pub(super) fn to_sys(self, port: PortNumber, source_row: u8) -> sys::ibv_ah_attr {
         let mut attributes =
             sys::ibv_ah_attr { dlid: self.lid, sl: self.service_level, port_num: port.value(), ..Default::default() };
@@ -248,7 +253,7 @@ pub struct RtrAttributes {
 }
 
 impl RtrAttributes {
-    /// The attributes that an unreliable connection takes, too.
+    /// The part of these attributes that an unreliable connection takes too.
     pub(super) fn connection(&self) -> UnreliableRtrAttributes {
         let Self { path, path_mtu, destination, receive_psn, .. } = *self;
         UnreliableRtrAttributes { path, path_mtu, destination, receive_psn }
@@ -275,21 +280,21 @@ pub struct RtsAttributes {
     pub send_psn: Psn,
     /// How long to wait for an acknowledgement.
     pub timeout: AckTimeout,
-    /// How often to send again after that time.
+    /// How often to send again when no acknowledgement comes in time.
     pub retry_count: RetryCount,
     /// How often to send again when the peer has no receive posted.
     pub rnr_retry: RnrRetry,
-    /// How many own reads and atomics may be outstanding at once; at most the peer's responder depth.
+    /// How many of this side's reads and atomics may be outstanding at once; at most the peer's responder depth.
     #[doc(alias = "max_rd_atomic")]
     pub initiator_depth: ReadDepth,
 }
 
-/// The attributes of a connection that the peer's endpoint does not give. [`connect`](crate::QueuePair::connect) takes
+/// The attributes of a connection that the peer's endpoint does not give. [`connect`](crate::QueuePair::connect) uses
 /// the default.
 ///
-/// By default: the lesser MTU of both sides' ports; a timeout of 67 ms with 6 retries, so that a silent peer is given
-/// up after about half a second; receiver-not-ready retries for ever, 0.64 ms apart; up to 16 reads and atomics at
-/// once, or as many as the device has.
+/// The default is: the smaller MTU of the two ports; a timeout of 67 ms with 6 retries, so that a silent peer is given
+/// up after about half a second; unlimited retries, 0.64 ms apart, while the peer has no receive posted; up to 16 reads
+/// and atomics at once, or as many as the device allows.
 ///
 /// # Examples
 ///
@@ -306,15 +311,15 @@ pub struct RtsAttributes {
 pub struct ConnectAttributes {
     /// How long to wait for an acknowledgement.
     pub timeout: AckTimeout,
-    /// How often to send again after that time.
+    /// How often to send again when no acknowledgement comes in time.
     pub retry_count: RetryCount,
     /// How often to send again when the peer has no receive posted.
     pub rnr_retry: RnrRetry,
     /// How long the peer waits when no receive is posted here.
     pub min_rnr_timer: RnrTimer,
-    /// How many reads and atomics may be outstanding at once, in each direction; lowered to what the device has.
+    /// How many reads and atomics may be outstanding at once, in each direction; lowered to the device's limit.
     pub read_depth: ReadDepth,
-    /// The path MTU, the same on both sides; `None` for the lesser of both sides' ports.
+    /// The path MTU, the same on both sides; `None` for the smaller MTU of the two ports.
     pub path_mtu: Option<Mtu>,
     /// Routers that a packet may pass, 1 to 255.
     pub hop_limit: u8,
@@ -326,7 +331,7 @@ pub struct ConnectAttributes {
 
 impl Default for ConnectAttributes {
     fn default() -> Self {
-        // Each constant is in the range of its type.
+        // The `Err` arm is never reached: each constant below is in the range of its type.
         const fn in_range<T: Copy>(checked: Result<T, crate::types::OutOfRange>) -> T {
             match checked {
                 Ok(value) => value,
@@ -348,7 +353,7 @@ impl Default for ConnectAttributes {
     }
 }
 
-/// The attributes of one `ibv_modify_qp`, and the mask that says which of them count.
+/// The attributes of one `ibv_modify_qp`, and the mask that names the ones to change.
 #[allow(unnameable_types, reason = "in a sealed trait")]
 #[allow(missing_debug_implementations, reason = "nobody gets one")]
 pub struct Modify {
@@ -357,12 +362,12 @@ pub struct Modify {
 }
 
 impl Modify {
-    /// Only the state.
+    /// Changes the state and no other attribute.
     pub(super) fn to(state: sys::ibv_qp_state) -> Self {
         Self { attributes: sys::ibv_qp_attr { qp_state: state, ..Default::default() }, mask: mask::IBV_QP_STATE }
     }
 
-    /// Attributes without a state: some devices take the state that they are in already for a transition.
+    /// Starts without a state, for changes in place: some devices take a change to the current state for a transition.
     pub(super) fn nowhere() -> Self {
         Self { attributes: sys::ibv_qp_attr::default(), mask: mask(0) }
     }
@@ -375,7 +380,7 @@ impl Modify {
         this
     }
 
-    /// The attributes of Init that every transport has.
+    /// The attributes of the transition to Init that every transport has.
     fn init(port: &Port, pkey_index: u16) -> Self {
         let mut this = Self::to(sys::ibv_qp_state::IBV_QPS_INIT);
         this.attributes.port_num = port.number().value();
@@ -385,7 +390,7 @@ impl Modify {
     }
 
     pub(super) fn set_peer_rights(&mut self, rights: PeerRights, kind: sys::ibv_qp_type) {
-        // On unreliable connections a peer can only write.
+        // The specification gives peers of an unreliable connection only remote writes.
         let most = if kind == sys::ibv_qp_type::IBV_QPT_UC { ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0 } else { !0 };
         self.attributes.qp_access_flags = rights.to_sys() & most;
         self.mask |= mask::IBV_QP_ACCESS_FLAGS;
@@ -450,7 +455,7 @@ impl Modify {
         this
     }
 
-    /// To Ready To Send for UC and UD, with only the first packet sequence number.
+    /// To Ready To Send for UC and UD, which need only the first packet sequence number.
     pub(super) fn ready_to_send_from(send_psn: Psn) -> Self {
         let mut this = Self::to(sys::ibv_qp_state::IBV_QPS_RTS);
         this.attributes.sq_psn = send_psn.value();

@@ -1,4 +1,4 @@
-//! Batches, as the program sees them: requests that are handed to the device together.
+//! Batches: requests that are handed to the device together.
 
 use super::request::RequestMemory;
 use super::transport::{Carries, ReliableConnection};
@@ -6,17 +6,17 @@ use crate::domain::Brand;
 use crate::inflight::{self, BatchError, PostError, RawBatch, SendQueue, WorkId, WorkRequest};
 use std::{fmt, marker::PhantomData};
 
-/// Invariant in both lifetimes.
+/// A type that is invariant in both lifetimes.
 type Section<'batch, 'env> = fn(&'batch (), &'env ()) -> (&'batch (), &'env ());
 
 /// Requests that are handed to the device together, with one doorbell. Lent by
 /// [`QueuePair::batch`](crate::QueuePair::batch).
 ///
-/// `'batch` is new for each batch, so that two batches cannot be swapped. What is posted [`Inline`](crate::Inline) is
-/// copied by the doorbell, so it lives for `'env`. What a batch that panicked had not handed over was never posted: its
-/// ids are given out again.
+/// Each batch gets a new lifetime `'batch`, so that two batches cannot be swapped. The bytes of an
+/// [`Inline`](crate::Inline) request are copied only when the doorbell rings, so they must live for `'env`. When the
+/// closure panics, requests that the device does not have yet were never posted, and their ids are used again.
 pub struct Batch<'batch, 'env, B, T = ReliableConnection> {
-    raw: RawBatch<'batch, B>,
+    raw: RawBatch<'batch, 'env, B>,
     transport: PhantomData<fn() -> T>,
     section: PhantomData<Section<'batch, 'env>>,
 }
@@ -35,12 +35,12 @@ pub(super) fn batch<'env, B, T, R>(
 }
 
 impl<'env, B: Brand, T> Batch<'_, 'env, B, T> {
-    /// Adds a request. It is handed to the device at the end of the batch; earlier, when 32 requests have come
-    /// together, or when the queue is full, so that polling makes room again.
+    /// Adds a request. The device gets the request at the end of the batch, or earlier: when 32 requests have come
+    /// together, or when the queue is full, so that polling can make room again.
     ///
     /// # Errors
     ///
-    /// As [`QueuePair::post`](crate::QueuePair::post). The rest of the batch is not touched.
+    /// As [`QueuePair::post`](crate::QueuePair::post). The other requests of the batch are not affected.
     #[inline(always)]
     pub fn post<M: RequestMemory<B, K> + 'env, K>(
         &mut self,
@@ -52,12 +52,12 @@ impl<'env, B: Brand, T> Batch<'_, 'env, B, T> {
         self.raw.post(request)
     }
 
-    /// Adds requests until there are no more, and returns how many. Faster than as many [`post`](Self::post)s.
+    /// Adds requests until the iterator ends, and returns how many. Faster than one [`post`](Self::post) for each.
     ///
     /// # Errors
     ///
-    /// As [`post`](Self::post), for the request that comes back. Those before it are added, those after it are still in
-    /// the iterator. So where errors are to be expected, pass an iterator that you keep: `&mut requests`.
+    /// As [`post`](Self::post), with the request that was refused. The requests before it are added; the requests after
+    /// it are still in the iterator. To keep those, pass an iterator by reference: `&mut requests`.
     #[inline(always)]
     pub fn post_each<M: RequestMemory<B, K> + 'env, K>(
         &mut self,
@@ -69,20 +69,20 @@ impl<'env, B: Brand, T> Batch<'_, 'env, B, T> {
         self.raw.post_each(requests)
     }
 
-    /// Adds the requests that `make` makes of `items`, as many as the queue has room for, and returns how many. Items
-    /// that do not fit stay in `items`.
+    /// Calls `make` on each of `items` and adds the request, while the queue has room, and returns how many were added.
+    /// Items that do not fit stay in `items`.
     ///
-    /// Only the last request makes a completion, whatever the requests ask for: it
-    /// [retires](crate::Poller::poll_retired) them all. (So does a request that took the last slot, if polling then
-    /// made room for more.)
+    /// Only the last request makes a completion, whatever the requests ask for; that completion
+    /// [retires](crate::Poller::poll_retired) them all. (One more completion comes if a request took the last slot and
+    /// polling then made room for more.)
     ///
     /// If there is nothing else in the batch, [`QueuePair::post_all`](crate::QueuePair::post_all) is faster.
     ///
     /// # Errors
     ///
-    /// As [`post`](Self::post) except [`QueueFull`](PostError::QueueFull), for the request that comes back. Those
-    /// before it are added, to be retired by the next request that makes a completion. The items after it stay in
-    /// `items`.
+    /// As [`post`](Self::post), with the request that was refused, but never [`QueueFull`](PostError::QueueFull). The
+    /// requests before it are added, and the next request that makes a completion retires them. The items after it stay
+    /// in `items`.
     #[inline(always)]
     pub fn post_all<X, M: RequestMemory<B, K> + 'env, K>(
         &mut self,

@@ -1,5 +1,4 @@
 //! How queue pairs are made.
-#![allow(unsafe_code, reason = "vouches that the pair and its queues are used only while they are alive")]
 
 use super::attributes::Limits;
 use super::error::CreateError;
@@ -10,9 +9,10 @@ use super::state::Reset;
 use super::transport::{ReliableConnection, Transport, UnreliableConnection, UnreliableDatagram, code};
 use super::untyped::{PairCore, PairLedgers, Places, UntypedPair, turn_for};
 use crate::completion::{CompletionQueue, CqInner, NoRoom};
+use crate::device::iwarp::NotOnIwarp;
 use crate::domain::{Brand, DomainInner, ProtectionDomain};
 use crate::inflight::ledger::{MAX_DEPTH, Origin};
-use crate::inflight::{PairAttributes, PairStatus, Peers, PostLimits, QueueKind, RawPair, SharedCore, Terms, raw_pair};
+use crate::inflight::{PairAttributes, PairStatus, PostLimits, QueueKind, RawPair, SharedCore, Terms};
 use crate::provider::reviewed::{Promises, Teardown};
 use crate::sys;
 use crate::types::{Psn, Qpn};
@@ -40,7 +40,7 @@ impl<B: Brand> ProtectionDomain<B> {
         self.reliable_on(queue, queue, limits)
     }
 
-    /// As [`reliable`](Self::reliable), with sends and receives completing on different queues.
+    /// As [`reliable`](Self::reliable), with one completion queue for sends and another for receives.
     ///
     /// # Errors
     ///
@@ -70,7 +70,7 @@ impl<B: Brand> ProtectionDomain<B> {
         self.unreliable_on(queue, queue, limits)
     }
 
-    /// As [`unreliable`](Self::unreliable), with sends and receives completing on different queues.
+    /// As [`unreliable`](Self::unreliable), with one completion queue for sends and another for receives.
     ///
     /// # Errors
     ///
@@ -110,7 +110,7 @@ impl<B: Brand> ProtectionDomain<B> {
     /// pair.post_send_to(greeting, &myself)?;
     /// loop {
     ///     let success = poller.wait(Duration::from_secs(1))?.check()?;
-    ///     if let Work::Datagram(datagram) = success.work() {
+    ///     if let Work::Datagram(datagram) = success.into_work() {
     ///         assert_eq!((datagram.message(), datagram.sender), (&b"hello"[..], pair.number()));
     ///         break;
     ///     }
@@ -127,7 +127,7 @@ impl<B: Brand> ProtectionDomain<B> {
         self.datagram_on(queue, queue, limits)
     }
 
-    /// As [`datagram`](Self::datagram), with sends and receives completing on different queues.
+    /// As [`datagram`](Self::datagram), with one completion queue for sends and another for receives.
     ///
     /// # Errors
     ///
@@ -160,7 +160,10 @@ impl UntypedPair {
                 return Err(CreateError::Depth { asked, most: MAX_DEPTH });
             }
         }
-        let functions = raw_pair::functions(&domain.context);
+        if domain.context.is_iwarp() && code::<T>() != code::<ReliableConnection>() {
+            return Err(CreateError::NotOnIwarp(NotOnIwarp::Unreliable));
+        }
+        let functions = domain.context.functions();
         if functions.post_send.is_none() || functions.post_recv.is_none() {
             return Err(VerbError::new("ibv_post_send", libc::EOPNOTSUPP).into());
         }
@@ -177,8 +180,8 @@ impl UntypedPair {
         }
         let places = lease(sends, receives, limits, shared)?;
         let asked = PairAttributes {
-            send_cq: sends.raw.as_ptr(),
-            recv_cq: receives.raw.as_ptr(),
+            sends: &sends.raw,
+            receives: &receives.raw,
             shared: shared.map(|shared| &**shared),
             cap: sys::ibv_qp_cap {
                 max_send_wr: limits.sends,
@@ -190,11 +193,7 @@ impl UntypedPair {
             kind: code::<T>(),
             posting: limits.posting,
         };
-        let make = || {
-            // SAFETY: the queues are alive, and of one device, since they are of one domain: they bear its brand, or
-            // were compared above. They outlive the pair, in whose core they are.
-            unsafe { RawPair::create(domain, &asked) }.map_err(|error| session::explain(error, limits.posting))
-        };
+        let make = || RawPair::create(domain, &asked).map_err(|error| session::explain(error, limits.posting));
         let is_taken = |number| shared.is_some() && receives.has_number(number);
         let (raw, granted) = match make_unlike(domain, make, is_taken) {
             Ok(made) => made,
@@ -204,17 +203,16 @@ impl UntypedPair {
                 return Err(error);
             }
         };
-        // Some providers grant less than was asked for.
+        // Some providers grant fewer inline bytes than were asked for.
         let limits = &Limits { inline_bytes: limits.inline_bytes.min(granted.max_inline_data), ..*limits };
         let number = raw.number();
         let is_number = Qpn::new(number).is_ok();
         let origin = Origin::new(number, code::<T>() == sys::ibv_qp_type::IBV_QPT_UD);
-        let peers = origin.datagrams().then(|| Peers::new(limits.sends));
         let ledgers = PairLedgers::new(&domain.ledgers, &places, limits, origin, row.sends_may_be_unsignalled());
-        let status = PairStatus::new(row, number, code::<T>(), domain.id(), ledgers.detours(), peers);
+        let status = PairStatus::new(row, number, code::<T>(), domain.id(), ledgers.detours());
         raw.note();
         let posters = ledgers.attach(sends, receives, &status);
-        let core = PairCore {
+        let mut core = PairCore {
             raw,
             places: Some(places),
             status: Arc::clone(&status),
@@ -226,10 +224,10 @@ impl UntypedPair {
             shared: shared.cloned(),
             domain: Arc::clone(domain),
         };
-        // From here on, dropping the core destroys the pair.
+        // From here on, an early return drops the core, which destroys the pair.
         if limits.posting.is_in_sessions() {
-            if !core.raw.has_sessions(limits.posting) {
-                // A provider that made something else.
+            if core.raw.posting() != limits.posting {
+                // The provider made a pair that has no `ibv_wr_*` functions.
                 return Err(session::none());
             }
             status.send_in_sessions();
@@ -240,16 +238,14 @@ impl UntypedPair {
         if !(is_number && fits_sends && (fits_receives || shared.is_some())) {
             return Err(VerbError::new("ibv_create_qp", libc::ENOMEM).into());
         }
-        let terms = Terms { limits: post_limits(limits, row), status };
-        // SAFETY: the types of a pair and its halves let posts through only in states that allow them, and end with the
-        // core. They are the only ones who get these queues.
-        let (send, receive) = unsafe { core.raw.queues(posters.into(), &terms) }?;
+        let terms = Terms { limits: post_limits(limits, row, domain.context.is_iwarp()), status };
+        let (send, receive) = core.raw.queues(posters.into(), &terms)?;
         Ok(Self { send, core: Arc::new(core), receive })
     }
 }
 
-/// What posts are checked against.
-pub(super) fn post_limits(limits: &Limits, row: &Promises) -> PostLimits {
+/// The limits against which each post is checked.
+pub(super) fn post_limits(limits: &Limits, row: &Promises, is_iwarp: bool) -> PostLimits {
     let Limits { inline_bytes, elements, posting, .. } = *limits;
     let short = |limit: u32| limit.min(u16::MAX.into()) as u16;
     PostLimits {
@@ -257,19 +253,22 @@ pub(super) fn post_limits(limits: &Limits, row: &Promises) -> PostLimits {
         datagram_bytes: 0,
         elements: short(elements.max(1)),
         posting,
-        flags: if row.windows.are_barriers() { PostLimits::BARRIER | PostLimits::READS } else { PostLimits::READS },
+        flags: (if row.windows.are_barriers() { PostLimits::BARRIER } else { 0 })
+            | (if is_iwarp { PostLimits::IWARP } else { 0 }),
     }
+    .with_reads(true)
 }
 
 /// A pair that a provider has made, with what it granted.
 type Made = (RawPair, sys::ibv_qp_cap);
 
-/// How many pairs are made to find one with a number that is not taken.
+/// How many pairs are created, at most, to find one whose number is not taken.
 const TRIES: usize = 64;
 
-/// Makes a pair whose number is not taken. Completions of shared receives name their pair by nothing else, and
-/// completions of an earlier pair with that number may not be polled yet. Devices may give a number out again at once,
-/// but not while a pair has it: so the pairs with a taken number are kept until one is found.
+/// Creates a pair whose number is not taken. Completions of shared receives name their pair only by this number, and
+/// completions of an earlier pair with the same number may still be unpolled. A device may reuse a number at once after
+/// destroy, but never while a pair has it: so this keeps each pair with a taken number until it has found a free
+/// number.
 fn make_unlike(
     domain: &DomainInner,
     make: impl Fn() -> Result<Made, CreateError>,
@@ -298,14 +297,14 @@ fn make_unlike(
     found
 }
 
-/// Leases a place on each of the two completion queues, or none.
+/// Leases a place on each of the two completion queues. If one has no room, neither keeps a lease.
 fn lease(
     sends: &CqInner,
     receives: &CqInner,
     limits: &Limits,
     shared: Option<&Arc<SharedCore>>,
 ) -> Result<Places, NoRoom> {
-    // Where both complete on one queue, the error says what the whole pair needs and what the queue has.
+    // If both sides complete on one queue, the error names what the whole pair needs and what the queue has free.
     let of_both = |error: NoRoom, other: u32, leased: u32| match ptr::eq(sends, receives) {
         true => NoRoom { needed: error.needed.saturating_add(other), free: error.free.saturating_add(leased) },
         false => error,

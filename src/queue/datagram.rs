@@ -14,28 +14,34 @@ use crate::inflight::{AhInner, Entry, HEADER_BYTES, Operation, PostError, Postab
 use crate::memory::{Descriptor, ListInner};
 use crate::queue::Endpoint;
 use crate::seal::Key;
-use crate::sys::{ibv_qp_state as raw_state, ibv_qp_type};
+use crate::sys::{ibv_ah_attr, ibv_qp_state as raw_state, ibv_qp_type};
 use crate::types::{Gid, OutOfRange, Qkey, Qpn};
 use crate::verb_error::VerbError;
 use std::{fmt, marker::PhantomData, sync::Arc};
 
-/// How many bytes of each receive are for the header, not for the message.
+/// How many bytes at the start of each receive hold the header, not the message.
 #[inline(always)]
 pub(super) const fn header_bytes<T: Transport>() -> usize {
     if code::<T>().0 == ibv_qp_type::IBV_QPT_UD.0 { HEADER_BYTES } else { 0 }
 }
 
-/// How datagrams reach a port, resolved once: an address handle of domain `B`. Clones name the same one.
+/// How datagrams reach a port, resolved once: an address handle of domain `B`. Clones share one handle of the device.
 ///
 /// With the number of a queue pair it makes a [`Recipient`].
 ///
-/// It is destroyed with its last clone, but not while requests may be using it: the queue of each request holds it
-/// until a later request takes the same slot, or the queue pair is destroyed.
+/// The handle is destroyed with its last clone, and not while a request may use it: a queue keeps the handle of each
+/// request until a later request takes the same slot, or until the queue pair is destroyed.
 #[doc(alias = "ibv_ah")]
 #[doc(alias = "ibv_destroy_ah")]
 pub struct AddressHandle<B> {
     inner: Arc<AhInner>,
     brand: Branded<B>,
+}
+
+impl<B: Brand> AddressHandle<B> {
+    pub(super) fn create(domain: &ProtectionDomain<B>, path: &mut ibv_ah_attr) -> Result<Self, VerbError> {
+        Ok(Self { inner: AhInner::create(&domain.inner, path)?, brand: PhantomData })
+    }
 }
 
 impl<B> Clone for AddressHandle<B> {
@@ -54,18 +60,18 @@ impl<B> fmt::Debug for AddressHandle<B> {
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AddressError {
-    /// The port is one of another device.
-    #[error("the port is one of another device: ask the domain's context for its ports")]
+    /// The port belongs to another device.
+    #[error("the port belongs to another device: take a port from the domain's context")]
     OtherDevice,
     /// This port has no GID, without which it cannot send on Ethernet.
-    #[error("this port has no GID: has its network interface an address, and is it up?")]
+    #[error("this port has no GID: check that its network interface is up and has an address")]
     NoGid,
     /// The peer has no GID, without which it cannot be reached on Ethernet.
     #[error("the peer has no GID, without which it cannot be reached on Ethernet")]
     NoPeerGid,
     /// The datagram came to another protection domain. Only domains of the brand [`Checked`](crate::Checked) get this
     /// far; others do not compile.
-    #[error("the datagram came to another protection domain: ask the one that its queue pair is of")]
+    #[error("the datagram came to another protection domain: use the domain of the queue pair that received it")]
     OtherDomain,
     /// A number of the path is out of range.
     #[error(transparent)]
@@ -77,7 +83,7 @@ pub enum AddressError {
 }
 
 impl<B: Brand> ProtectionDomain<B> {
-    /// Resolves how datagrams get from `port` to a peer.
+    /// Resolves how datagrams get from `port` to the peer at `path`.
     ///
     /// `ibv_create_ah(3)`.
     ///
@@ -95,8 +101,7 @@ impl<B: Brand> ProtectionDomain<B> {
         }
         path.check()?;
         let mut attributes = path.to_sys(port.number(), port.gid().map_or(0, |row| row.index()));
-        let domain = &self.inner;
-        Ok(AddressHandle { inner: AhInner::create(domain, &mut attributes)?, brand: PhantomData })
+        Ok(AddressHandle::create(self, &mut attributes)?)
     }
 
     /// The queue pair of `endpoint` as a recipient, reached from `port`.
@@ -109,10 +114,10 @@ impl<B: Brand> ProtectionDomain<B> {
         Ok(Recipient::new(self.address_handle(port, &path)?, endpoint.queue_pair(), qkey))
     }
 
-    /// The queue pair that sent `datagram` to `port`, as the recipient of an answer. The answer takes the path back
-    /// that the datagram came.
+    /// The queue pair that sent `datagram` to `port`, as the recipient of an answer. The answer takes the path of the
+    /// datagram, in reverse.
     ///
-    /// Keep the recipient and use it again: each takes an address handle of the device.
+    /// Keep the recipient and use it again: each call creates an address handle of the device.
     ///
     /// # Errors
     ///
@@ -135,7 +140,7 @@ impl<B: Brand> ProtectionDomain<B> {
     }
 }
 
-/// The recipient of a datagram: a queue pair at an address, with the Q_Key that it asks for.
+/// The recipient of a datagram: a queue pair at an address, with the Q_Key of that pair.
 pub struct Recipient<B> {
     handle: AddressHandle<B>,
     queue_pair: Qpn,
@@ -149,8 +154,8 @@ impl<B> Clone for Recipient<B> {
 }
 
 impl<B> Recipient<B> {
-    /// The queue pair `queue_pair` at the address of `handle`. It drops datagrams with another key than its own, so
-    /// `qkey` must be that.
+    /// The queue pair `queue_pair` at the address of `handle`. `qkey` must be the Q_Key of that pair, which drops
+    /// datagrams with any other.
     pub fn new(handle: AddressHandle<B>, queue_pair: Qpn, qkey: Qkey) -> Self {
         Self { handle, queue_pair, qkey }
     }
@@ -181,11 +186,11 @@ impl<B> fmt::Debug for Recipient<B> {
 }
 
 /// Memory with a recipient, which only a request [to send a datagram](WorkRequest::send_to) has.
-/// [`WorkRequest::into_memory`] gives the two apart, as [`AddressedParts`].
+/// [`WorkRequest::into_memory`] returns the two as [`AddressedParts`].
 pub struct Addressed<B, M> {
     /// # Invariants
     ///
-    /// 0. Inside a request of kind [`SendTo`], which only pairs of datagrams carry.
+    /// 0. Is only in requests of kind [`SendTo`], which only datagram pairs carry.
     memory: M,
     recipient: Recipient<B>,
 }
@@ -207,7 +212,7 @@ impl<B, M: fmt::Debug> fmt::Debug for AddressedParts<B, M> {
 }
 
 impl<B, M> Addressed<B, M> {
-    /// Used for requests of kind [`SendTo`] (0).
+    /// The caller uses it only in requests of kind [`SendTo`] (0).
     #[inline(always)]
     pub(super) fn new(memory: M, recipient: Recipient<B>) -> Self {
         Self { memory, recipient }
@@ -266,7 +271,7 @@ impl<B, M: SendMemory<B>> Postable<B> for Addressed<B, M> {
     }
 }
 
-/// The way up of unreliable datagrams, which have no peer to connect to.
+/// The transitions of unreliable datagrams, which have no peer to connect to.
 impl<B: Brand, S: State> QueuePair<B, S, UnreliableDatagram> {
     /// From Init to Ready To Receive.
     ///
@@ -299,7 +304,7 @@ impl<B: Brand, S: State> QueuePair<B, S, UnreliableDatagram> {
     }
 }
 
-/// The way up of unreliable datagrams with shared receives.
+/// The transitions of unreliable datagrams with shared receives.
 impl<B: Brand, S: State> QueuePair<B, S, OnShared<UnreliableDatagram>> {
     /// From Init to Ready To Receive.
     ///
@@ -328,7 +333,7 @@ impl<B: Brand, S: State> QueuePair<B, S, OnShared<UnreliableDatagram>> {
     }
 }
 
-/// Methods of all datagram pairs, with receives of their own or shared ones.
+/// Methods of all datagram pairs, with receives of their own or shared receives.
 impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     fn ready_to_receive(self) -> Result<QueuePair<B, ReadyToReceive, T>, TransitionError<Self>> {
         self.transition(Modify::to(raw_state::IBV_QPS_RTR))
@@ -339,7 +344,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         self.transition(Modify::ready_to_send_from(psn))
     }
 
-    /// From Init to Ready To Send. The pair then sends, and takes datagrams from everybody who knows its Q_Key.
+    /// From Init to Ready To Send. The pair then sends, and takes datagrams from everyone who knows its Q_Key.
     ///
     /// `ibv_modify_qp(3)`, twice.
     ///
@@ -358,10 +363,10 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
             .map_err(|error| TransitionError { queue_pair: error.queue_pair.into(), source: error.source })
     }
 
-    /// Sends what is filled of `memory` to `recipient`, as one datagram: [`post`](Self::post) of
+    /// Sends the filled part of `memory` to `recipient`, as one datagram: [`post`](Self::post) of
     /// [`WorkRequest::send_to`].
     ///
-    /// `ibv_post_send(3)`. At most the port's MTU.
+    /// `ibv_post_send(3)`. A datagram has at most as many bytes as the port's MTU.
     ///
     /// # Errors
     ///
@@ -386,7 +391,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     ///
     /// # Errors
     ///
-    /// The device refused: `EINVAL` if `group` is no multicast address.
+    /// The device refused: `EINVAL` if `group` is not a multicast address.
     #[doc(alias = "ibv_attach_mcast")]
     pub fn join_group(&mut self, group: Gid, lid: u16) -> Result<(), VerbError>
     where
@@ -402,7 +407,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     ///
     /// # Errors
     ///
-    /// The device refused: `EINVAL` if the pair is no member.
+    /// The device refused: `EINVAL` if the pair is not a member.
     #[doc(alias = "ibv_detach_mcast")]
     pub fn leave_group(&mut self, group: Gid, lid: u16) -> Result<(), VerbError>
     where

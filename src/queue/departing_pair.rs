@@ -1,33 +1,34 @@
-//! Queue pairs that the program has let go of, and that their poller destroys.
+//! Queue pairs that the program has dropped, and that their poller destroys.
 
 use super::attributes::Modify;
 use super::untyped::{Places, destroy};
-use crate::completion::{CqInner, Departing, Orphan, Place};
+use crate::completion::{CqInner, Departing, Orphan};
 use crate::domain::DomainInner;
-use crate::inflight::{PairStatus, RawPair, SharedCore};
+use crate::inflight::{PairStatus, Quiescent, RawPair, SharedCore};
 use crate::provider::reviewed::Teardown;
 use crate::sys::ibv_qp_state as raw_state;
 use crate::verb_error::{VerbError, note_leak};
 use std::{mem, sync::Arc};
 
-/// A pair that the program has let go of, and that the poller of its receives destroys.
+/// A pair that the program has dropped. The poller of its receives destroys the pair.
 pub(super) struct DepartingPair {
     pub(super) raw: RawPair,
     pub(super) places: Places,
-    /// The completion queue of its sends, if its receives complete on another. (Two completion queues that each wait
-    /// for a pair which sends on the other keep each other alive until one of them was polled.)
+    /// The completion queue of the pair's sends, if its receives complete on another. (Suppose each of two completion
+    /// queues keeps a departing pair whose sends complete on the other queue. Then the two keep each other alive until
+    /// one of them is polled.)
     pub(super) sends_on: Option<Arc<CqInner>>,
     pub(super) status: Arc<PairStatus>,
-    /// Ends after the pair.
+    /// The shared receive queue must outlive the pair, so this field comes after `raw`.
     pub(super) _shared: Option<Arc<SharedCore>>,
     pub(super) domain: Arc<DomainInner>,
 }
 
 impl DepartingPair {
-    /// Moves the pair to Error, so that the device flushes what is in flight.
+    /// Moves the pair to Error, so that the device flushes its requests in flight.
     pub(super) fn flush(&self) {
         let mut modify = Modify::to(raw_state::IBV_QPS_ERR);
-        // Where it fails, the pair is destroyed with its completion queue.
+        // If this fails, the pair stays as it is and is destroyed together with its completion queue.
         let _ = self.raw.modify(&mut modify.attributes, modify.mask);
     }
 }
@@ -35,7 +36,8 @@ impl DepartingPair {
 impl Departing for DepartingPair {
     fn slots(&self) -> [Option<usize>; 2] {
         let Places { send, receive } = &self.places;
-        // Sends are waited for only where pairs must be drained. Elsewhere they may be unsignalled, and never complete.
+        // Only where pairs must be drained does the poller wait for the sends. Elsewhere sends may be unsignalled, and
+        // such a send never completes.
         let waits_for_sends = self.sends_on.is_none() && self.domain.context.promises().teardown == Teardown::Polled;
         [waits_for_sends.then(|| send.slot()), Some(receive.slot())]
     }
@@ -48,16 +50,18 @@ impl Departing for DepartingPair {
         self.flush();
     }
 
-    fn destroy(&mut self) -> Result<(), VerbError> {
-        destroy(&mut self.raw, &self.domain, &self.status)
+    fn destroy(&mut self) -> Result<Quiescent, VerbError> {
+        destroy(&mut self.raw, &self.domain, &self.status, None)
     }
 
-    fn into_places(self: Box<Self>) -> [Option<Place>; 2] {
+    fn into_orphans(self: Box<Self>, quiescent: &Quiescent) -> [Option<Orphan>; 2] {
         let Places { send, receive } = self.places;
+        let [send, receive] =
+            [send, receive].map(|place| Orphan { place, keeps_lease: None, quiescent: quiescent.clone() });
         match self.sends_on {
             None => [Some(send), Some(receive)],
             Some(queue) => {
-                queue.orphan(Orphan { place: send, keeps_lease: None });
+                queue.orphan(send);
                 [None, Some(receive)]
             }
         }

@@ -63,7 +63,7 @@ struct Record {
     /// `b"IE"`.
     magic: [u8; 2],
     version: u8,
-    /// The code of the specification: 1 is 256 bytes, 5 is 4096.
+    /// The MTU's code in the specification: 1 is 256 bytes, 5 is 4096.
     mtu: u8,
     /// The top byte is zero.
     queue_pair: U32,
@@ -106,7 +106,7 @@ impl Endpoint {
     ///
     /// # Errors
     ///
-    /// [`RecordError`], for any bytes that are not a record.
+    /// [`RecordError`]: the bytes are not a valid record.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, RecordError> {
         let length = RecordError::Length { expected: size_of::<Record>(), found: bytes.len() };
         let record = Record::ref_from_bytes(bytes).map_err(|_| length)?;
@@ -128,7 +128,7 @@ impl Endpoint {
         self.queue_pair
     }
 
-    /// The first packet sequence number that it sends.
+    /// The first packet sequence number that the queue pair sends.
     pub fn psn(&self) -> Psn {
         self.psn
     }

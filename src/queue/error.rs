@@ -3,6 +3,7 @@
 use super::state::DeviceState;
 use crate::completion::{NoRoom, PollError};
 use crate::device::CompletionQueueId;
+use crate::device::iwarp::NotOnIwarp;
 use crate::provider::reviewed::Promises;
 use crate::types::{Mtu, OutOfRange, PortNumber, Qpn, ReadDepth};
 use crate::verb_error::VerbError;
@@ -18,7 +19,7 @@ pub enum CreateError {
     NoRoom(#[from] NoRoom),
     /// A completion queue of another protection domain. Only domains of the brand [`Checked`](crate::Checked) get this
     /// far; others do not compile.
-    #[error("{queue} is of another protection domain: take one from the domain of the queue pair")]
+    #[error("{queue} belongs to another protection domain: take one from the domain of the queue pair")]
     OtherDomain {
         /// The completion queue.
         queue: CompletionQueueId,
@@ -31,14 +32,15 @@ pub enum CreateError {
         /// The largest depth of this library.
         most: u32,
     },
-    /// Sends and receives were to complete on two queues. With this provider the poller destroys pairs, so a pair must
-    /// have one completion queue.
+    /// Sends and receives were to complete on two queues. With this provider the poller destroys pairs, and a pair can
+    /// have only one poller.
     #[error("with this provider ({provider}) a queue pair needs one completion queue for both sends and receives")]
     TwoQueues {
         /// The name of the provider, as far as it is known.
         provider: &'static str,
     },
-    /// The devices of this provider have no shared receive queues, or none that are safe with the current environment.
+    /// The devices of this provider have no shared receive queues, or only ones that are unsafe in the current
+    /// environment.
     #[error("no shared receive queues on devices of {provider}{}", hint_of_shared(.set))]
     NoSharedReceives {
         /// The name of the provider, as far as it is known.
@@ -53,19 +55,23 @@ pub enum CreateError {
     /// The device has no atomic writes, or not on this transport.
     #[error("no atomic writes on this device and transport: create the queue pair with another `Posting`")]
     NoAtomicWrites(#[source] VerbError),
-    /// The device answered with an error. `EINVAL` and `ENOMEM` often mean that the limits are more than it has.
+    /// An iWARP device does not have the transport.
+    #[error(transparent)]
+    NotOnIwarp(NotOnIwarp),
+    /// The device answered with an error. `EINVAL` and `ENOMEM` often mean that the limits are more than the device
+    /// has.
     #[error(transparent)]
     Verb(#[from] VerbError),
 }
 
 impl CreateError {
-    /// Checks that devices of this provider have shared receive queues.
+    /// Checks that shared receive queues of this provider can be used.
     pub(super) fn check_shared(row: &Promises) -> Result<(), Self> {
         row.shared.check().map_err(|set| Self::NoSharedReceives { provider: row.name, set })
     }
 }
 
-/// What to do about missing shared receive queues.
+/// What the program can do about missing shared receive queues.
 fn hint_of_shared(set: &Option<(&'static str, &'static str)>) -> String {
     match set {
         Some((variable, value)) => format!(
@@ -76,11 +82,11 @@ fn hint_of_shared(set: &Option<(&'static str, &'static str)>) -> String {
     }
 }
 
-/// A transition that did not happen. The pair is as it was.
+/// A transition that did not happen. The error gives the pair back unchanged.
 pub struct TransitionError<Q> {
     /// The queue pair, in the state that it had.
     pub queue_pair: Q,
-    /// Why not.
+    /// Why the transition did not happen.
     pub source: TransitionFailure,
 }
 
@@ -89,29 +95,37 @@ pub struct TransitionError<Q> {
 #[non_exhaustive]
 pub enum TransitionFailure {
     /// The device refused.
-    #[error("the queue pair does not go to {to}{}", hint(.to, .source))]
+    #[error("the queue pair did not move to {to}{}", hint(.to, .source))]
     Verb {
         /// The state that was asked for.
         to: &'static str,
         /// What the device answered.
         source: VerbError,
     },
+    /// The device is one for iWARP, where the program does not move pairs so.
+    #[error(transparent)]
+    NotOnIwarp(NotOnIwarp),
     /// The pair was reset with requests in flight, and their completions may still be in the completion queue.
     #[error(
-        "the completion queue may still hold completions from before the reset: poll until it is empty, then try again"
+        "the completion queue may still hold completions from before the reset: poll until it is empty, then try again \
+         (see docs/failures.md#unsettled)"
     )]
     Unsettled,
-    /// The port is one of another device.
-    #[error("the port is one of another device: take a port from the context of the queue pair")]
+    /// The port belongs to another device.
+    #[error("the port belongs to another device: take a port from the context of the queue pair")]
     OtherDevice,
     /// The port has no GID, without which peers cannot reach it on Ethernet.
-    #[error("port {port} has no GID: has its network interface an address, and is it up?")]
+    #[error(
+        "port {port} has no GID: has its network interface an address, and is it up? (see docs/failures.md#no-gid)"
+    )]
     NoGid {
         /// The port.
         port: PortNumber,
     },
     /// The peer has no GID, without which it cannot be reached on Ethernet.
-    #[error("the peer's endpoint has no GID, without which it cannot be reached on Ethernet")]
+    #[error(
+        "the peer's endpoint has no GID, without which it cannot be reached on Ethernet (see docs/failures.md#no-gid)"
+    )]
     NoPeerGid,
     /// The path MTU is larger than the port's.
     #[error("a path MTU of {asked} bytes is more than the port's {most}")]
@@ -132,15 +146,15 @@ pub enum TransitionFailure {
         /// How many rows there are.
         rows: u16,
     },
-    /// The number of the peer's queue pair stands for all members of a multicast group. A connection cannot go there.
+    /// The number of the peer's queue pair stands for all members of a multicast group. A connection has one peer.
     #[error(
-        "{number} is no queue pair, it stands for all members of a multicast group: datagrams go there, connections do not"
+        "{number} is not one queue pair but all members of a multicast group: send datagrams there, and connect to one peer"
     )]
     Multicast {
         /// The number.
         number: Qpn,
     },
-    /// The device cannot serve, or have outstanding, that many reads and atomics at once.
+    /// The device cannot serve that many reads and atomics at once, or cannot have that many outstanding.
     #[error("{asked} reads and atomics at once are more than the device has: {most}, see `DeviceAttributes`")]
     ReadDepth {
         /// What was asked for.
@@ -156,7 +170,7 @@ pub enum TransitionFailure {
         /// The state that the device reported.
         state: DeviceState,
     },
-    /// Requests that have begun are still under way.
+    /// Requests that the device has started are still under way.
     #[error("the send queue is still draining: wait with `drained`, then try again")]
     Draining,
     /// Sends are still in flight.
@@ -165,13 +179,13 @@ pub enum TransitionFailure {
         /// How many.
         sends: u32,
     },
-    /// A post was [uncertain](crate::PostError::Uncertain).
+    /// A post was [uncertain](crate::PostError::Uncertain): the device may have the request.
     #[error("the device may have a request that it did not account for: reset or destroy the queue pair")]
     Uncertain,
     /// Requests are in flight, and a reset does not prove that this provider's devices are done with them.
     #[error(
         "{sends} sends and {receives} receives are in flight, and a reset may not end them with this provider ({provider}): \
-         `into_error` and `drain` first, or destroy the queue pair"
+         `into_error` and `drain` first, or destroy the queue pair (see docs/failures.md#reset-in-flight)"
     )]
     ResetInFlight {
         /// Sends, writes, reads and atomics in flight.
@@ -191,9 +205,9 @@ pub enum TransitionFailure {
         /// The provider.
         provider: &'static str,
     },
-    /// A completion queue has no slot left for the pair's next life.
+    /// A completion queue has no slot left under which the pair could go on after the reset.
     #[error(
-        "the completion queue has no slot left for another life of the pair: destroy the queue pair and make another"
+        "the completion queue has no slot left for the queue pair after a reset: destroy the pair and create another"
     )]
     NoSlot,
 }
@@ -208,18 +222,18 @@ fn hint(to: &str, source: &VerbError) -> &'static str {
             ": no route to the peer's GID, or no answer from the next hop"
         }
         ("ReadyToReceive", libc::EINVAL) => {
-            ": the device does not take an attribute (a GID on Ethernet, an MTU of at most the port's, a responder \
-             depth that it has)"
+            ": the device refused an attribute: check that there is a GID on Ethernet, and that the MTU and the \
+             responder depth are within the limits of the port and the device"
         }
         ("ReadyToSend", libc::EINVAL) => {
-            ": the device does not take an attribute (an initiator depth that it has?), or the send queue is still draining"
+            ": the device refused an attribute (check the initiator depth), or the send queue is still draining"
         }
         _ => "",
     }
 }
 
 impl<Q> TransitionError<Q> {
-    /// The error without the pair, which is dropped: it can leave a scoped domain.
+    /// The error without the pair, which is dropped: this error can leave a scoped domain.
     pub fn into_cause(self) -> TransitionFailure {
         self.source
     }
@@ -244,7 +258,7 @@ impl<Q> error::Error for TransitionError<Q> {
 }
 
 impl<Q> From<TransitionError<Q>> for TransitionFailure {
-    /// Drops the pair, so that `?` works where the brand is not `'static`.
+    /// Drops the pair, so that `?` works even if the brand is not `'static`.
     fn from(error: TransitionError<Q>) -> Self {
         error.source
     }
@@ -252,11 +266,11 @@ impl<Q> From<TransitionError<Q>> for TransitionFailure {
 
 /// A pair that the device did not destroy. The error gives it back.
 ///
-/// Some providers may leave such a pair half-destroyed. Then nothing can be done with it any more: posts are refused as
-/// [`PostError::Broken`](crate::PostError::Broken), all other verbs with `EIO`, and the pair stays for the life of the
-/// process, with the memory of its requests.
+/// Some providers may leave such a pair half-destroyed. The program can then do nothing with the pair: posts are
+/// refused as [`PostError::Broken`](crate::PostError::Broken) and all other verbs with `EIO`. The pair and the memory
+/// of its requests stay allocated for the life of the process.
 #[derive(thiserror::Error)]
-#[error("the queue pair is still there")]
+#[error("the queue pair is still there (see docs/failures.md#not-destroyed)")]
 pub struct DestroyError<Q> {
     /// The queue pair.
     pub queue_pair: Q,
@@ -265,7 +279,7 @@ pub struct DestroyError<Q> {
 }
 
 impl<Q> DestroyError<Q> {
-    /// The error without the pair: it can leave a scoped domain.
+    /// The error without the pair, which is dropped: this error can leave a scoped domain.
     pub fn into_cause(self) -> VerbError {
         self.source
     }
@@ -281,7 +295,7 @@ impl<Q> fmt::Debug for DestroyError<Q> {
 /// so does [`into_reset`](crate::QueuePair::into_reset) if
 /// [`reset_is_a_barrier`](crate::device::Promises::reset_is_a_barrier) is true.
 #[derive(Debug, thiserror::Error)]
-#[error("{sends} sends and {receives} receives were not flushed{}", until(.source, *.timeout))]
+#[error("{sends} sends and {receives} receives were not flushed{} (see docs/failures.md#undrained)", until(.source, *.timeout))]
 pub struct Undrained {
     /// Sends, writes, reads and atomics in flight.
     pub sends: u32,
@@ -289,7 +303,7 @@ pub struct Undrained {
     pub receives: u32,
     /// The timeout.
     pub timeout: Duration,
-    /// The failure that stopped the draining; `None` if the time was over.
+    /// The failure that stopped the draining; `None` if the deadline passed.
     pub source: Option<DrainFailure>,
 }
 
@@ -300,12 +314,12 @@ fn until(source: &Option<DrainFailure>, timeout: Duration) -> String {
     }
 }
 
-/// What kept a pair from being drained.
+/// Why a pair was not drained.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DrainFailure {
     /// A poller is not of a queue on which the pair completes. Nothing was polled.
-    #[error("the poller is one of another completion queue: take those of the queues that the pair was made with")]
+    #[error("the poller belongs to another completion queue: pass the pollers of the queue pair's completion queues")]
     OtherQueue,
     /// The completion queue failed.
     #[error(transparent)]
@@ -315,6 +329,6 @@ pub enum DrainFailure {
     Verb(#[from] VerbError),
     /// The poller is one of another protection domain, and was not polled. Only domains of the brand
     /// [`Checked`](crate::Checked) get this far; others do not compile.
-    #[error("the poller is of another protection domain: take the one of the queue pair's completion queue")]
+    #[error("the poller belongs to another protection domain: pass the poller of the queue pair's completion queue")]
     OtherDomain,
 }

@@ -1,4 +1,4 @@
-//! A pair taken apart for two threads.
+//! A queue pair split for two threads.
 
 use super::batch::{Batch, batch};
 use super::datagram::header_bytes;
@@ -36,7 +36,7 @@ static_assertions::assert_impl_all!(ReceiveHalf<()>: Send);
 static_assertions::assert_not_impl_any!(SendHalf<()>: Clone, Copy);
 static_assertions::assert_not_impl_any!(ReceiveHalf<()>: Clone, Copy);
 
-/// Two halves that are not of one pair. Both come back.
+/// Two halves of different pairs. Both come back.
 #[derive(thiserror::Error)]
 #[error("the halves are of different queue pairs")]
 pub struct JoinHalvesError<B, T> {
@@ -90,7 +90,7 @@ impl<B: Brand, T: Transport> SendHalf<B, T> {
         self.half.0.post(request, identity)
     }
 
-    /// Sends what is filled of `memory`: see [`QueuePair::post_send`].
+    /// Sends the filled part of `memory`: see [`QueuePair::post_send`].
     ///
     /// # Errors
     ///
@@ -116,7 +116,7 @@ impl<B: Brand, T: Transport> SendHalf<B, T> {
         batch(&mut self.half.0, f)
     }
 
-    /// Posts all of a vector: see [`QueuePair::post_all`].
+    /// Posts requests for the items of a vector: see [`QueuePair::post_all`].
     ///
     /// # Errors
     ///
@@ -154,7 +154,7 @@ impl<B: Brand, T: Transport> SendHalf<B, T> {
         }
         let (send, core) = self.half;
         let (receive, other) = receive.half;
-        // From here on the pair holds the only reference.
+        // After this drop the pair holds the only reference to its core.
         drop(other);
         Ok(QueuePair::assume_state(UntypedPair { send, core, receive }))
     }

@@ -5,7 +5,7 @@ use super::error::TransitionFailure;
 use crate::device::{GidEntry, LinkLayer, Port};
 use crate::types::{Mtu, PortNumber, Psn, Qpn};
 
-/// How peers reach a queue pair. Known from Init on.
+/// How peers reach a queue pair. Known once the pair is in Init.
 #[derive(Clone, Copy)]
 pub(crate) struct LocalPort {
     pub(crate) port: PortNumber,
@@ -20,7 +20,7 @@ pub(crate) struct LocalPort {
 }
 
 impl LocalPort {
-    /// The value before Init, which nobody reads.
+    /// A placeholder for pairs that are not in Init yet. Nobody reads it.
     pub(crate) const UNKNOWN: Self = Self {
         port: match PortNumber::new(1) {
             Ok(port) => port,
@@ -42,14 +42,14 @@ impl LocalPort {
         self.gid.map_or(0, |row| row.index())
     }
 
-    /// Checks that the port has the row `asked` of partition keys, which not every device checks. Row 0 counts as
-    /// there, also on a port without a table.
+    /// Checks that the port's table of partition keys has the row `asked`; not every device checks this. Row 0 is
+    /// always accepted, also on a port without a table.
     pub(crate) fn has_pkey(&self, asked: u16) -> Result<(), TransitionFailure> {
         let rows = self.pkey_rows;
         if asked == 0 || asked < rows { Ok(()) } else { Err(TransitionFailure::PkeyIndex { asked, rows }) }
     }
 
-    /// Checks that a connection can go there. No device checks the number of the peer's pair.
+    /// Checks that a connection can have the pair of `attr` as its peer. No device checks that number.
     pub(crate) fn connects_to(&self, attr: &UnreliableRtrAttributes) -> Result<(), TransitionFailure> {
         if attr.destination == Qpn::MULTICAST {
             return Err(TransitionFailure::Multicast { number: attr.destination });
@@ -57,7 +57,7 @@ impl LocalPort {
         self.reaches(&attr.path, attr.path_mtu)
     }
 
-    /// Checks that packets of that size can take that path from this port.
+    /// Checks that packets of size `path_mtu` can take `path` from this port.
     pub(crate) fn reaches(&self, path: &PeerPath, path_mtu: Mtu) -> Result<(), TransitionFailure> {
         path.check()?;
         if self.link_layer == LinkLayer::Ethernet && path.gid.is_none() {
@@ -69,7 +69,7 @@ impl LocalPort {
         Ok(())
     }
 
-    /// The same, with the addresses of `port`.
+    /// This value with the addresses of `port`.
     pub(crate) fn on(self, port: &Port) -> Self {
         Self {
             psn: self.psn,

@@ -2,7 +2,7 @@
 //!
 //! A [`QueuePair<B, S, T>`](QueuePair) has the brand of its domain, its [state](crate::state) and its
 //! [transport](crate::transport) as types. [`ProtectionDomain::reliable`](crate::ProtectionDomain::reliable) and its
-//! like make one in Reset; [`into_init`](QueuePair::into_init) binds it to a port; [`connect`](QueuePair::connect)
+//! siblings make one in Reset; [`into_init`](QueuePair::into_init) binds it to a port; [`connect`](QueuePair::connect)
 //! takes the peer's [`Endpoint`] and brings the pair to Ready To Send. [`split`](QueuePair::split) makes a half for
 //! each of two threads, and [`AnyQueuePair`] holds a pair of any state in a struct field.
 //!
@@ -23,6 +23,8 @@ pub(crate) mod alter;
 pub(crate) mod any;
 pub(crate) mod attributes;
 pub(crate) mod batch;
+#[cfg(feature = "cm")]
+mod by_cm;
 mod create;
 pub(crate) mod datagram;
 mod departing_pair;

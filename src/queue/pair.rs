@@ -10,9 +10,10 @@ use super::state::{
     DeviceState, Errored, GoesTo, Init, OnPort, ReadyToReceive, ReadyToSend, Reset, SendQueueDrain, State,
 };
 use super::transport::{Connected, Init as _, OnShared, OwnReceives, Reliable, ReliableConnection, Transport, code};
-use super::untyped::{PairCore, UndestroyedPair, UntypedPair};
+use super::untyped::{UndestroyedPair, UntypedPair};
 use crate::completion::{Completion, CqInner, Poller};
 use crate::device::LinkLayer;
+use crate::device::iwarp::NotOnIwarp;
 use crate::domain::brand::Branded;
 use crate::domain::{Brand, DomainInner};
 use crate::inflight::SharedCore;
@@ -28,16 +29,16 @@ use std::{fmt, thread};
 
 /// A queue pair of domain `B`, in state `S`, of transport `T`. Seven words.
 ///
-/// A transition takes the pair and gives one of the next type, or the error with the pair as it was; see [`State`] for
-/// the diagram. Posting moves memory into the pair; it comes back from the poller of its completion queue.
+/// A transition consumes the pair and returns one of the next type, or an error with the unchanged pair; see [`State`]
+/// for the diagram. Posting moves memory into the pair; the poller of its completion queue gives the memory back.
 ///
-/// Dropping it destroys it, `ibv_destroy_qp(3)`. What was in flight comes out of the poller as failures with
-/// [`Status::Destroyed`]. Where the device refuses to destroy it, everything that it could still touch stays allocated
-/// for the life of the process.
+/// Dropping a pair destroys it, `ibv_destroy_qp(3)`. Requests in flight come out of the poller as failures with
+/// [`Status::Destroyed`]. If the device refuses to destroy the pair, everything that the device could still touch stays
+/// allocated for the life of the process.
 ///
 /// # Rules
 ///
-/// Each is kept by the compiler; programs that break them are in `ui-tests/queue`.
+/// The compiler enforces each rule; programs that break them are in `ui-tests/queue`.
 ///
 /// - Q1: a queue pair goes from state to state only as the specification has it.
 /// - Q2: a transition takes exactly the attributes that it requires.
@@ -88,12 +89,12 @@ impl<B: Brand, T: OwnReceives> QueuePair<B, Reset, OnShared<T>> {
 }
 
 impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
-    /// The state is what the caller has just seen a `modify` arrive at, or what it was.
+    /// The caller has just seen a `modify` succeed, or gives the pair back in the state that it had.
     pub(super) fn assume_state(inner: UntypedPair) -> Self {
         Self { inner, brand: PhantomData, types: PhantomData }
     }
 
-    /// Calls `ibv_modify_qp`, and gives the pair in the new state or as it was.
+    /// Calls `ibv_modify_qp`, and returns the pair in the new state, or the error with the unchanged pair.
     pub(super) fn transition<S2: State>(self, modify: Modify) -> Result<QueuePair<B, S2, T>, TransitionError<Self>> {
         match self.inner.core.modify(modify) {
             Ok(()) => Ok(QueuePair::assume_state(self.inner)),
@@ -101,18 +102,23 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         }
     }
 
+    /// Refuses what a pair of an iWARP device does not do.
+    fn not_on_iwarp(&self, what: NotOnIwarp) -> Result<(), TransitionFailure> {
+        if self.inner.core.domain.context.is_iwarp() { Err(TransitionFailure::NotOnIwarp(what)) } else { Ok(()) }
+    }
+
     pub(super) fn fail<Q>(self, source: TransitionFailure) -> Result<Q, TransitionError<Self>> {
         Err(TransitionError { queue_pair: self, source })
     }
 
-    /// Its number, unique on its device.
+    /// The number of the pair, unique on its device.
     #[doc(alias = "qp_num")]
     pub fn number(&self) -> Qpn {
         self.inner.core.qpn()
     }
 
-    /// The first packet sequence number that this side sends. It is chosen at random; after a reset, it is ahead of all
-    /// numbers that were sent before.
+    /// The first packet sequence number that this side sends. It is random; after a reset it lies ahead of all numbers
+    /// that were sent before.
     #[doc(alias = "sq_psn")]
     pub fn psn(&self) -> Psn
     where
@@ -130,7 +136,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         Endpoint::new(self.number(), psn, gid.map(|row| row.gid), lid, mtu)
     }
 
-    /// The limits of the pair. It has no receives if they are shared.
+    /// The limits of the pair. If its receives are shared, `receives` does not count.
     pub fn limits(&self) -> Limits {
         self.inner.core.limits
     }
@@ -148,19 +154,20 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         self.inner.receive.outstanding()
     }
 
-    /// Whether the poller has seen a request of the pair fail. Then the device has left the state of the type, and
-    /// posts are refused as [`Broken`](crate::PostError::Broken).
+    /// Whether the poller has seen a request of the pair fail. If so, the device is no longer in the state that the
+    /// type names, and posts are refused as [`Broken`](crate::PostError::Broken).
     pub fn is_broken(&self) -> bool {
         self.inner.core.is_broken()
     }
 
-    /// What broke the pair: the first failure that the poller saw. `None` if there is none, or only flushes, which do
-    /// not name the cause.
+    /// What broke the pair: the first failure that the poller saw. `None` if no request failed, or if all failures were
+    /// flushes, which do not name the cause.
     pub fn first_failure(&self) -> Option<Status> {
         self.inner.core.first_failure()
     }
 
-    /// The state that the device says the pair is in. It may enter Error by itself at any time.
+    /// The state that the device says the pair is in. It may enter Error by itself at any time. All attributes, the
+    /// state among them, are in [`query`](Self::query).
     ///
     /// # Errors
     ///
@@ -170,7 +177,8 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         Ok(DeviceState::from_raw(self.inner.core.query(Mask::IBV_QP_STATE)?.qp_state))
     }
 
-    /// From Reset to Init, on a port: a `&Port` for the usual, or [`InitAttributes`](crate::attributes::InitAttributes)
+    /// From Reset to Init, on a port: pass a `&Port` for the usual attributes, or
+    /// [`InitAttributes`](crate::attributes::InitAttributes)
     /// ([`DatagramInitAttributes`](crate::attributes::DatagramInitAttributes) for datagrams).
     ///
     /// `ibv_modify_qp(3)`. After a reset the first packet sequence number is a new one: exchange
@@ -213,7 +221,8 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         self.transition(attr.modify(code::<T>()))
     }
 
-    /// From Ready To Send to Send Queue Drain: requests that have begun go on to their end, later ones wait.
+    /// From Ready To Send to Send Queue Drain: the device completes the requests that it has started, and holds back
+    /// the others.
     ///
     /// `ibv_modify_qp(3)`.
     ///
@@ -225,10 +234,13 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     where
         S: GoesTo<SendQueueDrain>,
     {
+        if let Err(source) = self.not_on_iwarp(NotOnIwarp::Drain) {
+            return self.fail(source);
+        }
         self.transition(Modify::drain())
     }
 
-    /// To Error: every request is flushed, each with a completion of [`Status::Flushed`].
+    /// To Error: the device flushes every request, each with a completion of [`Status::Flushed`].
     ///
     /// `ibv_modify_qp(3)`.
     ///
@@ -243,18 +255,18 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         self.transition(Modify::to(raw_state::IBV_QPS_ERR))
     }
 
-    /// To Reset: the device drops every request. What was in flight comes out of the poller as failures with
+    /// To Reset: the device drops every request. Requests in flight come out of the poller as failures with
     /// [`Status::Destroyed`].
     ///
-    /// `ibv_modify_qp(3)`. The pair keeps its number. Where requests were in flight, it goes to Init only after the
-    /// completion queue was polled empty.
+    /// `ibv_modify_qp(3)`. The pair keeps its number. If requests were in flight, the pair can go to Init only after
+    /// the completion queue was polled empty.
     ///
     /// # Errors
     ///
     /// [`ResetInFlight`](crate::error::TransitionFailure::ResetInFlight) and
-    /// [`ResetShared`](crate::error::TransitionFailure::ResetShared): with this provider, a reset does not end what the
-    /// pair has in flight. Or the device refused. The device is asked twice, for the sake of soft-RoCE, so the pair may
-    /// have been reset all the same: reset it again, or destroy it.
+    /// [`ResetShared`](crate::error::TransitionFailure::ResetShared): with this provider, a reset does not end requests
+    /// in flight. Or the device refused. For soft-RoCE this asks the device twice, so the pair may have been reset in
+    /// spite of the error: reset it again, or destroy it.
     #[doc(alias = "ibv_modify_qp")]
     pub fn into_reset(mut self) -> Result<QueuePair<B, Reset, T>, TransitionError<Self>> {
         match self.inner.reset() {
@@ -263,28 +275,30 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         }
     }
 
-    /// Destroys the pair, as dropping it does, and reports a failure.
+    /// Destroys the pair, as a drop does, but reports a failure.
     ///
-    /// `ibv_destroy_qp(3)`. What was in flight comes out of the poller as failures with [`Status::Destroyed`]: poll
-    /// until it gives nothing more. Not every provider allows a destroy at any time. Where
+    /// `ibv_destroy_qp(3)`. Requests in flight come out of the poller as failures with [`Status::Destroyed`]: poll
+    /// until nothing more comes. Not every provider allows a destroy at any time. If
     /// [`pairs_end_at_once`](crate::device::Promises::pairs_end_at_once) is false, `Ok` means that the pair went to
-    /// Error and now belongs to its poller: go on polling. What was in flight comes out as flushed, and then the poller
-    /// destroys the pair.
+    /// Error and now belongs to its poller: go on polling. The requests in flight come out as flushed, and then the
+    /// poller destroys the pair.
     ///
     /// # Errors
     ///
-    /// [`DestroyError`]: the device refused. The pair comes back, and what is in flight stays there.
+    /// [`DestroyError`]: the device refused. The pair comes back, with its requests still in flight.
     #[doc(alias = "ibv_destroy_qp")]
     pub fn destroy(mut self) -> Result<(), DestroyError<Self>> {
-        match self.inner.unsplit().map(PairCore::destroy) {
-            Some(Ok(())) => Ok(()),
-            Some(Err(UndestroyedPair { source, .. })) => Err(DestroyError { queue_pair: self, source }),
-            None => Err(DestroyError { queue_pair: self, source: VerbError::new("ibv_destroy_qp", libc::EBUSY) }),
+        if self.inner.is_left_to_poller() {
+            return Ok(());
+        }
+        match self.inner.destroy_now() {
+            Ok(()) => Ok(()),
+            Err(UndestroyedPair { source, .. }) => Err(DestroyError { queue_pair: self, source }),
         }
     }
 }
 
-/// The way up of a reliable connection.
+/// The transitions of a reliable connection.
 impl<B: Brand, S: State, T: Reliable> QueuePair<B, S, T> {
     /// From Init to Ready To Receive.
     ///
@@ -318,16 +332,17 @@ impl<B: Brand, S: State, T: Reliable> QueuePair<B, S, T> {
     }
 }
 
-/// The way up of connections, reliable and unreliable ones.
+/// The transitions of all connections, reliable and unreliable.
 impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     /// From Init to Ready To Send, connected to `peer`, with [the default attributes](ConnectAttributes).
     ///
-    /// Both sides do this, in any order. Post a receive first if the peer's first message needs one.
+    /// Both sides call this, in any order. If the first message of the peer needs a receive, post one before.
     ///
     /// # Errors
     ///
-    /// [`TransitionFailure::NoPeerGid`], [`TransitionFailure::Multicast`]; or the device refused one of the two
-    /// transitions. The pair comes back in the state that it reached.
+    /// [`TransitionFailure::NotOnIwarp`]: connect by `cm::connect` there. [`TransitionFailure::NoPeerGid`],
+    /// [`TransitionFailure::Multicast`]; or the device refused one of the two transitions. The pair comes back in the
+    /// state that it reached.
     #[allow(clippy::type_complexity, reason = "a pair of two states")]
     pub fn connect(self, peer: &Endpoint) -> Result<QueuePair<B, ReadyToSend, T>, TransitionError<AnyQueuePair<B, T>>>
     where
@@ -341,7 +356,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         }
     }
 
-    /// As [`connect`](Self::connect), with attributes of your own.
+    /// As [`connect`](Self::connect), with attributes that the caller chooses.
     ///
     /// # Errors
     ///
@@ -410,7 +425,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     ) -> Result<QueuePair<B, ReadyToReceive, T>, TransitionError<Self>> {
         let local = self.inner.core.local;
         let core = &self.inner.core;
-        let fits = local.connects_to(&attr.connection());
+        let fits = self.not_on_iwarp(NotOnIwarp::Records).and_then(|()| local.connects_to(&attr.connection()));
         if let Err(source) = fits.and_then(|()| core.has_depths(Some(attr.responder_depth), None)) {
             return self.fail(source);
         }
@@ -444,10 +459,10 @@ impl<B: Brand, T: Transport> QueuePair<B, ReadyToSend, T> {
 
 /// In SQD: the send queue is draining; receives go on.
 impl<B: Brand, T: Transport> QueuePair<B, SendQueueDrain, T> {
-    /// Waits until the device says that the send queue is drained, at most for `timeout`. Returns false if the queue is
-    /// not drained by then, or if the pair has gone to Error.
+    /// Waits until the device says that the send queue is drained, or until `timeout` has passed. Returns false if the
+    /// queue is not drained by then, or if the pair has gone to Error.
     ///
-    /// `ibv_query_qp(3)`, `sq_draining`. Buffers do not come back by this, but with their completions.
+    /// `ibv_query_qp(3)`, `sq_draining`. This gives no buffers back: they come with their completions.
     ///
     /// # Errors
     ///
@@ -473,7 +488,8 @@ impl<B: Brand, T: Transport> QueuePair<B, SendQueueDrain, T> {
     ///
     /// # Errors
     ///
-    /// [`TransitionFailure::Draining`]: requests that have begun are still under way. Or the device refused.
+    /// [`TransitionFailure::Draining`]: requests that the device has started are still under way. Or the device
+    /// refused.
     #[doc(alias = "ibv_modify_qp")]
     #[doc(alias = "into_rts")]
     pub fn resume(self) -> Result<QueuePair<B, ReadyToSend, T>, TransitionError<Self>> {
@@ -482,34 +498,34 @@ impl<B: Brand, T: Transport> QueuePair<B, SendQueueDrain, T> {
             let source = if draining { TransitionFailure::Draining } else { error.source };
             TransitionError { source, ..error }
         })?;
-        if pair.inner.core.domain.context.promises().quirks.nudge_after_drain {
-            pair.inner.send.nudge();
-        }
+        let row = pair.inner.core.domain.context.promises();
+        pair.inner.send.nudge_after_drain(row);
         Ok(pair)
     }
 }
 
-/// The pause between two queries of a device that has nothing to wait on.
+/// The pause between two queries. No event says that a send queue is drained.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// In Error: everything is being flushed. The ways on are [`into_reset`](QueuePair::into_reset) and
+/// In Error: the device flushes all requests. The exits are [`into_reset`](QueuePair::into_reset) and
 /// [`destroy`](QueuePair::destroy), best after [`drain`](QueuePair::drain).
 impl<B: Brand, T: Transport> QueuePair<B, Errored, T> {
-    /// Polls until every request of this pair has come out, and gives each completion to `sink`, those of other
-    /// pairs too.
+    /// Polls until every request of this pair has come out. Each polled completion goes to `sink`, also those of other
+    /// pairs.
     ///
-    /// Moves the pair to Error again now and then, since some devices flush only when they are told to. If sends and
-    /// receives complete on different queues, see [`drain_on`](Self::drain_on). For a pair on a shared receive queue,
-    /// only the sends are waited for.
+    /// Moves the pair to Error again now and then, since some devices flush only on such a call. If sends and receives
+    /// complete on different queues, use [`drain_on`](Self::drain_on). A pair on a shared receive queue waits only for
+    /// its sends.
     ///
-    /// Unsignalled sends that succeeded are not flushed: they come out with a later request. If no later request is
-    /// left, this posts an empty one, whose flush brings them back and which `sink` does not see. After a timeout the
-    /// empty request may come out of the poller, or to another `sink`, with an id that no post has returned, and
-    /// without memory. On datagram pairs, where a request needs a recipient, reset and destroy bring such sends back.
+    /// A successful unsignalled send is not flushed: it comes out together with a later request. If no later request is
+    /// left, this posts an empty one, whose flush brings the sends back; `sink` does not see the empty request. After a
+    /// timeout, the empty request may come out of the poller or go to another `sink`: it has no memory, and an id that
+    /// no post has returned. On datagram pairs, where a request needs a recipient, nothing is posted: reset and destroy
+    /// bring such sends back.
     ///
     /// # Errors
     ///
-    /// [`Undrained`]: the time was over, or [something failed](DrainFailure). The pair is still in Error.
+    /// [`Undrained`]: the deadline passed, or [something failed](DrainFailure). The pair is still in Error.
     pub fn drain(
         &mut self,
         poller: &mut Poller<B>,
@@ -553,7 +569,7 @@ impl<B: Brand, T: Transport> QueuePair<B, Errored, T> {
             if strays {
                 break Some(DrainFailure::OtherQueue);
             }
-            // The pollers take turns, so that none waits until another has nothing left.
+            // The pollers take turns, so that a busy poller cannot keep the others from being polled.
             pollers.rotate_left(1);
             let idle = match pollers.iter_mut().find_map(|poller| poller.poll().transpose()).transpose() {
                 Ok(Some(completion)) => {
@@ -568,7 +584,8 @@ impl<B: Brand, T: Transport> QueuePair<B, Errored, T> {
             if self.sends_in_flight() == 0 && self.inner.receive.outstanding() == 0 {
                 return Ok(());
             }
-            // Looked at also after a completion: other pairs of the queue may keep the poller busy for ever.
+            // The deadline is checked after each completion too: other pairs of the queue may keep the poller busy for
+            // ever.
             let now = Instant::now();
             if deadline.is_some_and(|deadline| now >= deadline) {
                 break None;
@@ -579,8 +596,8 @@ impl<B: Brand, T: Transport> QueuePair<B, Errored, T> {
                 }
                 kick = now + 20 * PAUSE;
                 kicks += 1;
-                // By now the flushed requests have come out. Where all requests are signalled, a marker could bring
-                // nothing.
+                // By now the device has flushed every signalled request, so what is left must be unsignalled. If all
+                // requests are signalled on this provider, an empty request would bring nothing back.
                 let has_unsignalled = self.inner.core.domain.context.promises().sends_may_be_unsignalled();
                 if kicks == 3
                     && has_unsignalled

@@ -12,12 +12,19 @@ use crate::inflight::{BatchError, PostAllError, WorkId, WorkRequest, post_all};
 use crate::memory::{Buffer, PeerMayAtomic, PeerMayRead, PeerMayWrite, RemoteRegion};
 use std::convert::identity;
 
-/// Posting, in the states and on the transports that allow it.
+/// Posting, in the states and on the transports that allow it. Which method to use:
+///
+/// | method | use it |
+/// |---|---|
+/// | `post_send`, `post_write`, `post_read`, ... | for one request of the usual form: an error gives the memory back |
+/// | [`post`](Self::post) | for a [`WorkRequest`] with options (unsignalled, fenced, solicited), or made elsewhere |
+/// | [`batch`](Self::batch) | for several requests with one doorbell |
+/// | [`post_all`](Self::post_all) | for all of a vector, as fast as possible |
 impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
-    /// Posts a receive: a [`Buffer`] or a [`BufferList`](crate::memory::BufferList) takes the next message, all of its
-    /// capacity.
+    /// Posts a receive: the next message goes into the whole capacity of a [`Buffer`] or a
+    /// [`BufferList`](crate::memory::BufferList).
     ///
-    /// `ibv_post_recv(3)`. The device owns the buffer until its completion.
+    /// `ibv_post_recv(3)`. The device owns the buffer until the receive completes.
     ///
     /// # Errors
     ///
@@ -34,7 +41,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
 
     /// Posts a request.
     ///
-    /// `ibv_post_send(3)`. The device owns its memory until its completion.
+    /// `ibv_post_send(3)`. The device owns the memory of the request until the request completes.
     ///
     /// # Errors
     ///
@@ -52,7 +59,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         self.inner.send.post(request, identity)
     }
 
-    /// Sends what is filled of `memory`: [`post`](Self::post) of [`WorkRequest::send`].
+    /// Sends the filled part of `memory`: [`post`](Self::post) of [`WorkRequest::send`].
     ///
     /// # Errors
     ///
@@ -67,7 +74,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         self.inner.send.post(WorkRequest::send(memory), WorkRequest::into_inner)
     }
 
-    /// Writes what is filled of `memory` to the peer: [`post`](Self::post) of [`WorkRequest::write`].
+    /// Writes the filled part of `memory` to the peer: [`post`](Self::post) of [`WorkRequest::write`].
     ///
     /// # Errors
     ///
@@ -86,7 +93,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         self.inner.send.post(WorkRequest::write(memory, target), WorkRequest::into_inner)
     }
 
-    /// Sends what is filled of `memory`, with 4 more bytes in host byte order.
+    /// Sends the filled part of `memory`, with 4 more bytes in host byte order.
     ///
     /// # Errors
     ///
@@ -106,8 +113,8 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         self.inner.send.post(request, WorkRequest::into_inner)
     }
 
-    /// Writes what is filled of `memory` to the peer, and tells the peer so: the write takes one of its receives and
-    /// carries 4 more bytes.
+    /// Writes the filled part of `memory` to the peer, and notifies the peer: the write takes one of the peer's
+    /// receives and carries 4 more bytes.
     ///
     /// # Errors
     ///
@@ -150,7 +157,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     /// Compares and swaps a word of the peer: [`post`](Self::post) of [`WorkRequest::compare_and_swap`].
     ///
     /// It is atomic with respect to other atomics of that device, but not to plain writes: a write at the same time may
-    /// be lost, as on soft-RoCE of Linux 6.1. So let only atomics change a word that atomics change.
+    /// be lost, as on soft-RoCE of Linux 6.1. So if atomics change a word, let nothing else change that word.
     ///
     /// # Errors
     ///
@@ -214,15 +221,15 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         self.inner.send.post::<B, _, _, _>(WorkRequest::atomic_write(target, value), |_| value)
     }
 
-    /// Lends `f` a batch: what it posts there is handed to the device together, with one doorbell for each 32.
+    /// Lends `f` a batch. The device gets the requests of the batch together, with one doorbell for each 32.
     ///
-    /// When `f` returns, whatever it returns, the remaining requests are handed over. When `f` panics, they are taken
-    /// back and dropped.
+    /// When `f` returns, whatever it returns, the device gets the remaining requests. When `f` panics, the remaining
+    /// requests are taken back and dropped.
     ///
     /// # Errors
     ///
-    /// [`BatchError`]: the provider refused a request. The memory that the device surely does not have comes back, with
-    /// what `f` returned.
+    /// [`BatchError`]: the provider refused a request. The error gives back the memory that the device certainly does
+    /// not have, and what `f` returned.
     ///
     /// # Examples
     ///
@@ -261,19 +268,20 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         batch(&mut self.inner.send, f)
     }
 
-    /// Posts the requests that `make` makes of `items`, as many as the queue has room for, and returns how many. Items
-    /// that do not fit stay in `items`. This is the fastest way to post many requests, with one doorbell for each 32.
+    /// Calls `make` on each of `items` and posts the request, while the queue has room, and returns how many were
+    /// posted. Items that do not fit stay in `items`. This is the fastest way to post many requests, with one doorbell
+    /// for each 32.
     ///
-    /// Only the last request makes a completion, whatever the requests ask for: it
-    /// [retires](crate::Poller::poll_retired) them all. (So does a request that took the last slot, if polling then
-    /// made room for more.)
+    /// Only the last request makes a completion, whatever the requests ask for; that completion
+    /// [retires](crate::Poller::poll_retired) them all. (One more completion comes if a request took the last slot and
+    /// polling then made room for more.)
     ///
-    /// When `make` panics, requests that are not yet handed over are taken back and dropped, as by
-    /// [`batch`](Self::batch). The items that were not taken are still in `items`.
+    /// When `make` panics, requests that the device does not have yet are taken back and dropped, as by
+    /// [`batch`](Self::batch). The items that were not reached are still in `items`.
     ///
     /// # Errors
     ///
-    /// [`PostAllError`] gives back the request that cannot be posted, and what the provider refused.
+    /// [`PostAllError`] gives back the request that cannot be posted, and the requests that the provider refused.
     ///
     /// # Examples
     ///

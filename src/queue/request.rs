@@ -23,7 +23,7 @@ pub enum Read {}
 /// Kind of a [`WorkRequest`]: an atomic on a word of the peer.
 #[derive(Debug)]
 pub enum Atomic {}
-/// Kind of a [`WorkRequest`]: writes a word of the peer in one piece.
+/// Kind of a [`WorkRequest`]: writes a word of the peer so that no reader sees a half-written word.
 #[derive(Debug)]
 pub enum AtomicWrite {}
 /// Kind of a [`WorkRequest`]: sends a datagram to a recipient.
@@ -57,7 +57,7 @@ impl<K> fmt::Debug for Fenced<K> {
 pub(super) mod sealed {
     use super::Key;
 
-    /// Has the brand as a parameter, so that a program cannot implement it with a brand of its own.
+    /// Takes the brand as a parameter: otherwise a program could implement `FillMemory` with a brand of its own.
     #[allow(unnameable_types, reason = "seals `FillMemory`")]
     pub trait Fill<B> {}
     #[allow(unnameable_types, reason = "seals `CarriesImmediate`")]
@@ -66,10 +66,10 @@ pub(super) mod sealed {
     }
     #[allow(unnameable_types, reason = "seals `RequestMemory`")]
     pub trait Request<B, K> {}
-    /// Memory without a recipient.
+    /// Memory without a recipient, so every request but a datagram can have it.
     #[allow(unnameable_types, reason = "seals `SendMemory`")]
     pub trait Unaddressed: IntoMemory {}
-    /// The memory that a request gives back.
+    /// Memory as a request gives it back.
     #[allow(unnameable_types, reason = "of `WorkRequest::into_memory`")]
     pub trait IntoMemory {
         type Memory;
@@ -186,7 +186,7 @@ impl<B> Postable<B> for BufferList<B> {
     fn filled(&self, _: Key) -> usize {
         self.inner().filled()
     }
-    /// Looks at each buffer each time: the program can exchange buffers in place.
+    /// Compares each buffer on every post, because a program can replace the buffers of a list in place.
     fn is_of(&self, domain: DomainId, _: Key) -> bool {
         self.inner().is_of(domain)
     }
@@ -219,15 +219,14 @@ impl<B> sealed::Fill<B> for Buffer<B> {}
 impl<B> FillMemory<B> for BufferList<B> {}
 impl<B> sealed::Fill<B> for BufferList<B> {}
 
-/// A few bytes that are copied when the request is posted, so that they stay with the program. They need no
-/// registration.
+/// A few bytes that are copied when the request is posted, so that the program keeps them. They need no registration.
 ///
 /// At most [`Limits::inline_bytes`](crate::Limits::inline_bytes) of them.
 ///
 /// # Examples
 ///
-/// An error gives the bytes back, so it is `'static` only if they are. [`into_cause`](crate::PostError::into_cause)
-/// drops the bytes, so that `?` works.
+/// A post error carries the bytes, so it is `'static` only if the bytes are.
+/// [`into_cause`](crate::PostError::into_cause) drops the bytes, so that `?` works.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -307,7 +306,7 @@ impl<K: sealed::Carries> sealed::Carries for Fenced<K> {
 }
 
 impl<M> WorkRequest<M, Send> {
-    /// Sends what is filled of `memory` to the next receive of the peer.
+    /// Sends the filled part of `memory` to the next receive of the peer.
     #[doc(alias = "IBV_WR_SEND")]
     #[inline(always)]
     pub fn send(memory: M) -> Self {
@@ -316,7 +315,7 @@ impl<M> WorkRequest<M, Send> {
 }
 
 impl<B, M> WorkRequest<Addressed<B, M>, SendTo> {
-    /// Sends what is filled of `memory` to `recipient`, as one datagram.
+    /// Sends the filled part of `memory` to `recipient`, as one datagram.
     #[doc(alias = "IBV_WR_SEND")]
     #[inline(always)]
     pub fn send_to(memory: M, recipient: &Recipient<B>) -> Self {
@@ -325,7 +324,7 @@ impl<B, M> WorkRequest<Addressed<B, M>, SendTo> {
 }
 
 impl<M> WorkRequest<M, Write> {
-    /// Writes what is filled of `memory` to the start of `target`.
+    /// Writes the filled part of `memory` to the start of `target`.
     #[doc(alias = "IBV_WR_RDMA_WRITE")]
     #[inline(always)]
     pub fn write<A: PeerMayWrite>(memory: M, target: &RemoteRegion<A>) -> Self {
@@ -334,11 +333,11 @@ impl<M> WorkRequest<M, Write> {
 }
 
 impl WorkRequest<Inline<'static>, AtomicWrite> {
-    /// Writes `value` to the word at the start of `target`, in the byte order of this machine. Whoever reads the word
-    /// sees the old value or all of `value`. It needs no memory, and no receive of the peer.
+    /// Writes `value` to the word at the start of `target`, in the byte order of this machine. A reader of the word
+    /// sees the old value or all of `value`. The request needs no memory, and no receive of the peer.
     ///
-    /// For queue pairs with [`Posting::AtomicWrites`](crate::queue::Posting::AtomicWrites). The peer serves it as it
-    /// serves reads, so the peer's responder depth must not be 0.
+    /// For queue pairs with [`Posting::AtomicWrites`](crate::queue::Posting::AtomicWrites). The peer serves an atomic
+    /// write as it serves a read, so the peer's responder depth must not be 0.
     #[doc(alias = "IBV_WR_ATOMIC_WRITE")]
     #[doc(alias = "ibv_wr_atomic_write")]
     #[inline(always)]
@@ -391,12 +390,12 @@ impl<B> WorkRequest<Buffer<B>, Atomic> {
 }
 
 impl<M, K> WorkRequest<M, K> {
-    /// Makes no completion of its own on success: the request comes out before that of a later signalled request of the
+    /// Makes no completion of its own on success: the request comes out just before the next signalled request of the
     /// queue.
     ///
-    /// It is signalled all the same where
-    /// [`sends_may_be_unsignalled`](crate::device::Promises::sends_may_be_unsignalled) is false, and where it takes the
-    /// last free slot, so that the queue cannot lock up.
+    /// The request is signalled all the same if
+    /// [`sends_may_be_unsignalled`](crate::device::Promises::sends_may_be_unsignalled) is false, or if it takes the
+    /// last free slot: otherwise no completion could ever free a slot.
     #[doc(alias = "IBV_SEND_SIGNALED")]
     #[inline(always)]
     #[doc(alias = "sq_sig_all")]
@@ -433,8 +432,8 @@ impl<M, K> WorkRequest<M, K> {
         self.with_flags(ibv_send_flags::IBV_SEND_SOLICITED)
     }
 
-    /// The memory. Of a request to [`send_to`](WorkRequest::send_to), the memory with its recipient, as
-    /// [`AddressedParts`](crate::datagram::AddressedParts).
+    /// The memory of the request. For a request made by [`send_to`](WorkRequest::send_to), the memory and the
+    /// recipient, as [`AddressedParts`](crate::datagram::AddressedParts).
     #[allow(private_bounds, reason = "sealed")]
     pub fn into_memory(self) -> M::Memory
     where

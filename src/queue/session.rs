@@ -3,20 +3,20 @@
 use super::attributes::Limits;
 use super::error::CreateError;
 use crate::device::ContextInner;
-use crate::inflight::{Posting, raw_pair};
+use crate::inflight::Posting;
 use crate::sys;
 use crate::verb_error::VerbError;
 
-/// Checks that the provider keeps to `ibv_wr_post(3)` for requests with that many elements, and that the device has
-/// atomic writes if they are asked for.
+/// Checks that the provider follows `ibv_wr_post(3)` for requests with `limits.elements` elements, and that the device
+/// has atomic writes if the limits ask for them.
 pub(super) fn check_device(context: &ContextInner, limits: &Limits) -> Result<(), CreateError> {
     if !context.promises().sessions.bears(limits.elements) {
         return Err(none());
     }
     if limits.posting == Posting::AtomicWrites {
-        let device = raw_pair::device_ex(context)?;
+        let device = context.query_device_ex()?;
         if device.device_cap_flags_ex & sys::HAS_ATOMIC_WRITE == 0 {
-            // Checked here, since soft-RoCE's library posts atomic writes to any kernel.
+            // This library checks, since soft-RoCE's library posts atomic writes even to a kernel that has none.
             return Err(CreateError::NoAtomicWrites(VerbError::unsupported("ibv_create_qp_ex")));
         }
     }

@@ -9,9 +9,7 @@ use crate::completion::CompletionQueue;
 use crate::device::SharedReceiveQueueId;
 use crate::domain::brand::Branded;
 use crate::domain::{Brand, DomainInner, ProtectionDomain};
-use crate::inflight::{
-    Entry, HEADER_BYTES, MAX_SHARED, PostError, RequestFlaw, SharedCore, SharedPoster, WorkId, raw_pair,
-};
+use crate::inflight::{Entry, HEADER_BYTES, MAX_SHARED, PostError, RequestFlaw, SharedCore, SharedPoster, WorkId};
 use crate::memory::Buffer;
 use crate::sys::{self, ibv_srq_attr_mask as Mask};
 use crate::verb_error::VerbError;
@@ -23,17 +21,17 @@ use std::sync::Arc;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[doc(alias = "ibv_srq_attr")]
 pub struct SharedLimits {
-    /// At first: 1 to the device's
+    /// The number at creation: 1 to the device's
     /// [`max_shared_receive_depth`](crate::device::DeviceAttributes::max_shared_receive_depth), and 2^20.
     #[doc(alias = "max_wr")]
     pub receives: u32,
-    /// The most that [`resize`](SharedReceiveQueue::resize) can set. A number below `receives` counts as `receives`.
+    /// The most that [`resize`](SharedReceiveQueue::resize) can set. A number below `receives` means `receives`.
     pub grows_to: u32,
 }
 
 impl SharedLimits {
-    /// The room that a queue with these limits leases on each completion queue of its pairs. Pairs on the same
-    /// completion queue share it.
+    /// The room that a shared receive queue with these limits leases on each completion queue of its pairs. Pairs on
+    /// the same completion queue share that room.
     pub const fn completions(&self) -> u32 {
         if self.grows_to > self.receives { self.grows_to } else { self.receives }
     }
@@ -50,7 +48,7 @@ impl Default for SharedLimits {
 impl<B: Brand> ProtectionDomain<B> {
     /// A shared receive queue: one stock of receives for many queue pairs.
     ///
-    /// `ibv_create_srq(3)`. Its own methods make the pairs that receive from it.
+    /// `ibv_create_srq(3)`. Its methods make the pairs that receive from it.
     ///
     /// # Errors
     ///
@@ -61,7 +59,7 @@ impl<B: Brand> ProtectionDomain<B> {
         SharedReceiveQueue::create(&self.inner, limits)
     }
 
-    /// A shared receive queue for datagrams: each of its receives has room for their header of 40 bytes.
+    /// A shared receive queue for datagrams: each of its receives has room for the datagram's header of 40 bytes.
     ///
     /// `ibv_create_srq(3)`.
     ///
@@ -96,7 +94,7 @@ impl<B: Brand> ProtectionDomain<B> {
     /// loop {
     ///     let success = poller.wait(Duration::from_secs(1))?.check()?;
     ///     let taken_by = success.queue_pair();
-    ///     if let Work::Datagram(datagram) = success.work() {
+    ///     if let Work::Datagram(datagram) = success.into_work() {
     ///         assert_eq!((datagram.message(), datagram.sender, taken_by), (&b"hello"[..], other.number(), one.number()));
     ///         shared.post_receive(datagram.into_buffer())?;
     ///         break;
@@ -116,7 +114,7 @@ impl<B: Brand> ProtectionDomain<B> {
 mod sealed {
     #[allow(unnameable_types, reason = "seals `Arrivals`")]
     pub trait Sealed {
-        /// How many bytes of each receive are for the header, not for the message.
+        /// How many bytes at the start of each receive hold the header, not the message.
         const HEADER_BYTES: usize;
     }
     #[allow(unnameable_types, reason = "seals `Serves`")]
@@ -138,7 +136,7 @@ impl sealed::Sealed for Messages {
     const HEADER_BYTES: usize = 0;
 }
 
-/// Datagrams. Each comes with a header of 40 bytes, for which each receive must have room.
+/// Datagrams. Each comes with a header of 40 bytes, so each receive must have room for the header.
 #[derive(Debug)]
 pub enum Datagrams {}
 impl Arrivals for Datagrams {}
@@ -170,16 +168,16 @@ impl sealed::Serves<UnreliableDatagram> for Datagrams {}
 /// that took it, which [`Success::queue_pair`](crate::Success::queue_pair) names. A failed receive breaks that pair,
 /// not this queue.
 ///
-/// Each pair keeps the queue alive: dropping this destroys it, `ibv_destroy_srq(3)`, with the last of its pairs.
-/// Messages that came before still come out of the pollers. The buffers of the other receives are
+/// Each pair keeps the queue alive: after a drop, the queue is destroyed, `ibv_destroy_srq(3)`, together with the last
+/// of its pairs. Messages that arrived before still come out of the pollers. The buffers of the other receives are
 /// dropped; [`destroy`](Self::destroy) gives them back.
 ///
-/// When a pair fails, or an unreliable connection loses the end of a message, receives that had begun may never
-/// complete. They count as in flight until the queue is destroyed, and come back then.
+/// When a pair fails, or an unreliable connection loses the end of a message, the receives in progress may never
+/// complete. They count as in flight until the queue is destroyed, which gives them back.
 ///
 /// # Rules
 ///
-/// Each is kept by the compiler; programs that break them are in `ui-tests/queue`.
+/// The compiler enforces each rule; programs that break them are in `ui-tests/queue`.
 ///
 /// - H1: a pair on a shared receive queue has no receives of its own.
 /// - H2: a shared receive queue, its memory, its pairs and their completion queues are of one domain.
@@ -218,7 +216,7 @@ impl sealed::Serves<UnreliableDatagram> for Datagrams {}
 ///     let received = loop {
 ///         let success = poller.wait(Duration::from_secs(1))?.check()?;
 ///         let queue_pair = success.queue_pair();
-///         if let Some(buffer) = success.received() {
+///         if let Ok(buffer) = success.into_received() {
 ///             assert_eq!(queue_pair, servers[servers.len() - 1].number());
 ///             break buffer;
 ///         }
@@ -253,8 +251,8 @@ pub struct SharedAttributes {
 
 /// A shared receive queue that was not destroyed. The error gives it back.
 ///
-/// Some providers may leave such a queue half-destroyed. Then nothing can be done with it any more: it stays for the
-/// life of the process, with the memory that it has in flight.
+/// Some providers may leave such a queue half-destroyed. The program can then do nothing with the queue, which stays
+/// allocated for the life of the process, together with the memory of its receives in flight.
 #[derive(thiserror::Error)]
 #[error(
     "the shared receive queue is still there{}",
@@ -263,12 +261,12 @@ pub struct SharedAttributes {
 pub struct DestroySharedError<B, A = Messages> {
     /// The queue.
     pub shared: SharedReceiveQueue<B, A>,
-    /// Why: `EBUSY` while it has queue pairs, or completions that must be polled before; or what the device answered.
+    /// Why: `EBUSY` while the queue has pairs, or completions that must be polled first; or what the device answered.
     pub source: VerbError,
 }
 
 impl<B, A> DestroySharedError<B, A> {
-    /// The error without the queue, which is dropped. It can leave a scoped domain.
+    /// The error without the queue, which is dropped: this error can leave a scoped domain.
     pub fn into_cause(self) -> VerbError {
         self.source
     }
@@ -300,16 +298,13 @@ impl<B: Brand, A: Arrivals> SharedReceiveQueue<B, A> {
     ///
     /// # Errors
     ///
-    /// [`PostError`] gives the buffer back, except [`PostError::Uncertain`], after which nothing more is posted here.
+    /// [`PostError`] gives the buffer back, except [`PostError::Uncertain`], after which the queue takes no more posts.
     /// [`RequestFlaw::NoRoomForHeader`]: a receive of [`Datagrams`] has at least 40 bytes.
     #[doc(alias = "ibv_post_srq_recv")]
     #[inline]
     pub fn post_receive(&mut self, buffer: Buffer<B>) -> Result<WorkId, PostError<Buffer<B>>> {
         let this = &mut *self.inner;
-        if this.broken {
-            return Err(PostError::Broken { request: buffer, first_failure: None });
-        }
-        if B::CHECKED && !buffer.part().is_of(this.core.domain.id()) {
+        if B::CHECKED && !buffer.part().is_of(this.core().domain.id()) {
             return Err(PostError::Flawed { request: buffer, flaw: RequestFlaw::OtherDomain });
         }
         if A::HEADER_BYTES != 0 && buffer.capacity() < A::HEADER_BYTES {
@@ -319,7 +314,7 @@ impl<B: Brand, A: Arrivals> SharedReceiveQueue<B, A> {
         this.post(buffer)
     }
 
-    /// Asks for an event when fewer than `receives` are left for messages: `IBV_EVENT_SRQ_LIMIT_REACHED`, once.
+    /// Asks for one event, `IBV_EVENT_SRQ_LIMIT_REACHED`, when fewer than `receives` receives are left for messages.
     ///
     /// `ibv_modify_srq(3)`. The limit is at most what the queue holds; 0 disarms it. If fewer receives are posted
     /// already, the event comes at once or with the next message.
@@ -334,7 +329,7 @@ impl<B: Brand, A: Arrivals> SharedReceiveQueue<B, A> {
             return Err(VerbError::new("ibv_modify_srq", libc::EINVAL));
         }
         let attributes = sys::ibv_srq_attr { srq_limit: receives, ..Default::default() };
-        self.inner.core.modify(attributes, Mask::IBV_SRQ_LIMIT)
+        self.inner.core().modify(attributes, Mask::IBV_SRQ_LIMIT)
     }
 
     /// Changes how many receives may be in flight, up to the [limits](Self::limits) of the queue.
@@ -346,25 +341,29 @@ impl<B: Brand, A: Arrivals> SharedReceiveQueue<B, A> {
     /// `EINVAL`: 0 receives, more than the limits or the device allow, fewer than are in flight, or fewer than the
     /// [limit](Self::arm_limit) that is armed. `EOPNOTSUPP`, `ENOSYS`: the device cannot resize. Then nothing changes.
     ///
-    /// On other errors the resize failed halfway: later posts are refused as [`PostError::Broken`], and what is in
-    /// flight completes. (Some providers free the old room before they have the new one.)
+    /// On any other error the resize failed halfway: later posts are refused as [`PostError::Broken`], and receives in
+    /// flight complete. (Some providers free the old room before they have the new room.)
     #[doc(alias = "ibv_modify_srq")]
     #[doc(alias = "IBV_SRQ_MAX_WR")]
     pub fn resize(&mut self, receives: u32) -> Result<(), VerbError> {
         let refused = |errno| Err(VerbError::new("ibv_modify_srq", errno));
-        let SharedPoster { poster, core, broken, .. } = &mut *self.inner;
-        // Checked first: some providers answer a refusal and a failure halfway with the same number.
-        if *broken || receives == 0 || receives > poster.slab.slots() || !fits(core, receives)? {
+        let this = &mut *self.inner;
+        // Checked before the verb is called: some providers use one error number for a refusal and for a failure
+        // halfway.
+        let is_too_many = receives > this.poster.slab.slots();
+        if this.is_broken() || receives == 0 || is_too_many || !fits(this.core(), receives)? {
             return refused(libc::EINVAL);
         }
-        let before = poster.depth();
-        if !poster.shrink(receives) {
+        let before = this.poster.depth();
+        if !this.poster.shrink(receives) {
             return refused(libc::EINVAL);
         }
         let attributes = sys::ibv_srq_attr { max_wr: receives, ..Default::default() };
-        let changed = core.modify(attributes, Mask::IBV_SRQ_MAX_WR);
-        poster.grow(if changed.is_ok() { receives } else { before });
-        *broken = changed.as_ref().is_err_and(|error| is_lost_after(core, error));
+        let changed = this.core().modify(attributes, Mask::IBV_SRQ_MAX_WR);
+        this.poster.grow(if changed.is_ok() { receives } else { before });
+        if changed.as_ref().is_err_and(|error| is_lost_after(this.core(), error)) {
+            this.break_down();
+        }
         changed
     }
 
@@ -377,37 +376,37 @@ impl<B: Brand, A: Arrivals> SharedReceiveQueue<B, A> {
     /// The device is gone.
     #[doc(alias = "ibv_query_srq")]
     pub fn query(&self) -> Result<SharedAttributes, VerbError> {
-        let sys::ibv_srq_attr { max_wr, srq_limit, .. } = self.inner.core.query()?;
+        let sys::ibv_srq_attr { max_wr, srq_limit, .. } = self.inner.core().query()?;
         Ok(SharedAttributes { receives: max_wr, limit: srq_limit })
     }
 
     /// Destroys the queue, and gives the buffers of all receives that did not complete.
     ///
-    /// `ibv_destroy_srq(3)`. Poll before: the buffer of a message that was not yet polled is among them, and its
-    /// completion is lost. (With a provider that may write to memory during polls, this is refused until the completion
+    /// `ibv_destroy_srq(3)`. Poll before: a message that was not polled yet loses its completion, and its buffer is one
+    /// of those that come back. (If the provider may write to memory during polls, this is refused until the completion
     /// queues were seen empty.)
     ///
     /// # Errors
     ///
-    /// `EBUSY` while a queue pair receives from it, or its poller has still to destroy a pair that was dropped. Or the
-    /// device refused. The queue comes back.
+    /// `EBUSY` while a queue pair receives from the queue, or while a poller has still to destroy a dropped pair. Or
+    /// the device refused. The queue comes back.
     #[doc(alias = "ibv_destroy_srq")]
     pub fn destroy(mut self) -> Result<Vec<Buffer<B>>, DestroySharedError<B, A>> {
         match self.inner.destroy() {
-            Ok(()) => Ok(self.inner.core.ledger.take_all().filter_map(Entry::into_buffer).collect()),
+            Ok(()) => Ok(self.inner.core().ledger.take_all().filter_map(Entry::into_buffer).collect()),
             Err(source) => Err(DestroySharedError { shared: self, source }),
         }
     }
 }
 
-/// Queue pairs that receive from it.
+/// Queue pairs that receive from this queue.
 impl<B: Brand, A: Arrivals> SharedReceiveQueue<B, A> {
     /// A queue pair for reliable connections that receives from this queue, and whose sends and receives complete on
     /// `queue`.
     ///
-    /// `ibv_create_qp(3)`. As [`ProtectionDomain::reliable`](crate::ProtectionDomain::reliable) otherwise, except that
-    /// `limits.receives` is ignored. The completion queue leases room for all receives of this queue
-    /// ([`SharedLimits::completions`]) to the first of its pairs there.
+    /// `ibv_create_qp(3)`. As [`ProtectionDomain::reliable`](crate::ProtectionDomain::reliable), but `limits.receives`
+    /// is ignored. The first pair on a completion queue leases room there for all receives of this queue
+    /// ([`SharedLimits::completions`]).
     ///
     /// # Errors
     ///
@@ -424,12 +423,12 @@ impl<B: Brand, A: Arrivals> SharedReceiveQueue<B, A> {
         self.reliable_on(queue, queue, limits)
     }
 
-    /// As [`reliable`](Self::reliable), with sends and receives completing on different queues.
+    /// As [`reliable`](Self::reliable), with one completion queue for sends and another for receives.
     ///
     /// # Errors
     ///
-    /// As [`reliable`](Self::reliable); [`CreateError::TwoQueues`] where not
-    /// [`pairs_may_have_two_queues`](crate::device::Promises::pairs_may_have_two_queues).
+    /// As [`reliable`](Self::reliable); [`CreateError::TwoQueues`] if
+    /// [`pairs_may_have_two_queues`](crate::device::Promises::pairs_may_have_two_queues) is false.
     pub fn reliable_on(
         &self,
         sends: &CompletionQueue<B>,
@@ -439,7 +438,7 @@ impl<B: Brand, A: Arrivals> SharedReceiveQueue<B, A> {
     where
         A: Serves<ReliableConnection>,
     {
-        QueuePair::create_on_shared(&self.inner.core, &sends.inner, &receives.inner, limits)
+        QueuePair::create_on_shared(self.inner.core(), &sends.inner, &receives.inner, limits)
     }
 
     /// A queue pair for unreliable connections: as [`reliable`](Self::reliable).
@@ -459,7 +458,7 @@ impl<B: Brand, A: Arrivals> SharedReceiveQueue<B, A> {
         self.unreliable_on(queue, queue, limits)
     }
 
-    /// As [`unreliable`](Self::unreliable), with sends and receives completing on different queues.
+    /// As [`unreliable`](Self::unreliable), with one completion queue for sends and another for receives.
     ///
     /// # Errors
     ///
@@ -473,14 +472,14 @@ impl<B: Brand, A: Arrivals> SharedReceiveQueue<B, A> {
     where
         A: Serves<UnreliableConnection>,
     {
-        QueuePair::create_on_shared(&self.inner.core, &sends.inner, &receives.inner, limits)
+        QueuePair::create_on_shared(self.inner.core(), &sends.inner, &receives.inner, limits)
     }
 
     /// A queue pair for datagrams that receives from this queue, and whose sends and receives complete on `queue`: as
     /// [`reliable`](Self::reliable).
     ///
-    /// `ibv_create_qp(3)`. What comes is [`Work::Datagram`](crate::Work::Datagram). A datagram for which a receive is
-    /// too short is lost, or fails the pair that took it, as the device has it.
+    /// `ibv_create_qp(3)`. Each message is a [`Work::Datagram`](crate::Work::Datagram). If a datagram is longer than
+    /// the receive, some devices lose it, and others fail the pair that took the receive.
     ///
     /// # Errors
     ///
@@ -497,7 +496,7 @@ impl<B: Brand, A: Arrivals> SharedReceiveQueue<B, A> {
         self.datagram_on(queue, queue, limits)
     }
 
-    /// As [`datagram`](Self::datagram), with sends and receives completing on different queues.
+    /// As [`datagram`](Self::datagram), with one completion queue for sends and another for receives.
     ///
     /// # Errors
     ///
@@ -511,37 +510,37 @@ impl<B: Brand, A: Arrivals> SharedReceiveQueue<B, A> {
     where
         A: Serves<UnreliableDatagram>,
     {
-        QueuePair::create_on_shared(&self.inner.core, &sends.inner, &receives.inner, limits)
+        QueuePair::create_on_shared(self.inner.core(), &sends.inner, &receives.inner, limits)
     }
 }
 
 impl<B, A> SharedReceiveQueue<B, A> {
     /// The id that asynchronous events of this queue carry.
     pub fn id(&self) -> SharedReceiveQueueId {
-        self.inner.core.id
+        self.inner.core().id
     }
 
-    /// How many receives it holds now, and how many it can be made to hold.
+    /// How many receives the queue holds now, and how many a [`resize`](Self::resize) can set.
     pub fn limits(&self) -> SharedLimits {
         let poster = &self.inner.poster;
         SharedLimits { receives: poster.depth(), grows_to: poster.slab.slots() }
     }
 
-    /// How many receives are in flight: posted, and not yet out of a poller. Looks at each that the queue can hold.
+    /// How many receives are in flight: posted, and not yet out of a poller. The time grows with the size of the queue.
     pub fn in_flight(&self) -> u32 {
-        self.inner.core.ledger.in_flight()
+        self.inner.core().ledger.in_flight()
     }
 }
 
-/// Whether the device has room for so many receives, and they are no fewer than the limit that is armed.
+/// Whether the device has room for `receives`, and the armed limit is no more than that.
 fn fits(core: &SharedCore, receives: u32) -> Result<bool, VerbError> {
     core.alive("ibv_query_srq")?;
-    let device = raw_pair::device(&core.domain.context)?;
+    let device = core.domain.context.query_device()?;
     Ok(i64::from(receives) <= i64::from(device.max_srq_wr) && core.query()?.srq_limit <= receives)
 }
 
-/// Whether the provider may have lost the queue's room when a resize failed with this error. Some providers answer
-/// `EINVAL` to say that they do not resize at all; soft-RoCE answers it also when it failed halfway.
+/// Whether a resize that failed with this error may have lost the queue's room. Some providers answer `EINVAL` when
+/// they cannot resize at all; soft-RoCE answers it also after a failure halfway.
 fn is_lost_after(core: &SharedCore, error: &VerbError) -> bool {
     match error.errno() {
         libc::EOPNOTSUPP | libc::ENOSYS => false,

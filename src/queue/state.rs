@@ -36,7 +36,8 @@ mod sealed {
 /// | [`Errored`] | | | |
 ///
 /// The type is the state that the program asked for last. The device may enter Error by itself at any time: completions
-/// say so, and later posts are refused as [`Broken`](crate::PostError::Broken). There is no way from Reset to Error.
+/// report it, and later posts are refused as [`Broken`](crate::PostError::Broken). There is no transition from Reset to
+/// Error.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a state of a queue pair",
     label = "not a state",
@@ -44,7 +45,7 @@ mod sealed {
 )]
 #[doc(alias = "ibv_qp_state")]
 pub trait State: sealed::Sealed + Sized + 'static {
-    /// Its name, as printed.
+    /// The state's name, as printed.
     #[doc(hidden)]
     const NAME: &'static str;
 
@@ -52,8 +53,8 @@ pub trait State: sealed::Sealed + Sized + 'static {
     fn any<B, T>(pair: QueuePair<B, Self, T>) -> AnyQueuePair<B, T>;
 }
 
-/// States from which a pair can go to the state `To`: see the diagram at [`State`]. Sealed. From every state a pair can
-/// go to [`Reset`], so that needs no bound.
+/// States from which a pair can go to the state `To`: see the diagram at [`State`]. Sealed. A pair can go to [`Reset`]
+/// from every state, so that transition needs no bound.
 #[diagnostic::on_unimplemented(
     message = "there is no transition from `{Self}` to `{To}`",
     label = "not from this state",
@@ -97,7 +98,8 @@ pub trait PostSend: State {}
 )]
 pub trait Alterable: OnPort {}
 
-/// States in which the attributes of a connection change, between its requests: Send Queue Drain alone. Sealed.
+/// States in which the attributes of a connection can change: only Send Queue Drain, where no request is under way once
+/// the queue is drained. Sealed.
 #[diagnostic::on_unimplemented(
     message = "the attributes of a connection do not change in state `{Self}`",
     label = "needs a queue pair in `SendQueueDrain`",
@@ -178,8 +180,8 @@ impl State for ReadyToSend {
     }
 }
 
-/// SQD: the send queue is *draining*. Requests that have begun go on to their end;
-/// [`drained`](crate::QueuePair::drained) says whether they have reached it. The state alone gives no buffer back.
+/// SQD: the send queue is *draining*. The device completes the requests that it has started;
+/// [`drained`](crate::QueuePair::drained) says whether it has finished. The state alone gives no buffer back.
 #[doc(alias = "IBV_QPS_SQD")]
 #[doc(alias = "SQD")]
 #[derive(Debug)]
@@ -198,8 +200,8 @@ impl State for SendQueueDrain {
     }
 }
 
-/// SQE: a send of an unreliable transport failed. Sends are being flushed, receives go on. The device goes there by
-/// itself; [`into_sqe`](crate::QueuePair::into_sqe) makes the type follow, and `resume` is the way back.
+/// SQE: a send of an unreliable transport failed. Sends are flushed, receives go on. The device enters this state by
+/// itself; [`into_sqe`](crate::QueuePair::into_sqe) makes the type follow, and `resume` leads back.
 #[doc(alias = "IBV_QPS_SQE")]
 #[doc(alias = "SQE")]
 #[derive(Debug)]
@@ -216,7 +218,7 @@ impl State for SendQueueError {
     }
 }
 
-/// All requests are being flushed, each with a completion. The way out is to drain it, and to reset or destroy it.
+/// The device flushes all requests, each with a completion. To go on, drain the pair, then reset or destroy it.
 #[doc(alias = "IBV_QPS_ERR")]
 #[derive(Debug)]
 pub enum Errored {}

@@ -60,8 +60,8 @@ impl sealed::Sealed for ReliableConnection {
 
 /// UC: one peer; a message arrives once and in order, or is lost without an error on either side.
 ///
-/// A send completes when it has left, which says nothing about the peer. The peer drops a message for which it has no
-/// receive, or that it does not allow.
+/// A send completes when it has left this side, which says nothing about the peer. The peer drops a message for which
+/// it has no receive, and a message that it does not allow.
 #[doc(alias = "IBV_QPT_UC")]
 #[doc(alias = "UC")]
 #[derive(Debug)]
@@ -191,7 +191,8 @@ impl Carries<SendInvalidating> for ReliableConnection {}
 impl sealed::Carries<SendInvalidating> for ReliableConnection {}
 impl Carries<BindWindow> for UnreliableConnection {}
 impl sealed::Carries<BindWindow> for UnreliableConnection {}
-// To unbind a window is a bind, too. Soft-RoCE invalidates on reliable connections only.
+// A window of type 1 is ended by a bind over no bytes, so it needs no invalidate, which soft-RoCE has on reliable
+// connections only.
 impl Carries<Revoke<Type1>> for UnreliableConnection {}
 impl sealed::Carries<Revoke<Type1>> for UnreliableConnection {}
 impl<K, T: OwnReceives + Carries<K>> Carries<K> for OnShared<T> {}

@@ -1,4 +1,4 @@
-//! Transitions of unreliable connections, and the way back from a failed send, which datagrams have too.
+//! Transitions of unreliable connections, and those after a failed send, which datagram pairs have too.
 
 use super::AnyQueuePair;
 use super::attributes::{Modify, PeerPath, UnreliableRtrAttributes};
@@ -11,7 +11,7 @@ use crate::queue::Endpoint;
 use crate::sys::ibv_qp_state as raw_state;
 use crate::types::{Gid, Psn};
 
-/// The way up of an unreliable connection.
+/// The transitions of an unreliable connection.
 impl<B: Brand, S: State> QueuePair<B, S, UnreliableConnection> {
     /// From Init to Ready To Receive.
     ///
@@ -32,7 +32,7 @@ impl<B: Brand, S: State> QueuePair<B, S, UnreliableConnection> {
         self.ready_to_receive_unreliably(attr)
     }
 
-    /// From Ready To Receive to Ready To Send, with the number of the first packet.
+    /// From Ready To Receive to Ready To Send. Takes the sequence number of the first packet.
     ///
     /// `ibv_modify_qp(3)`.
     ///
@@ -51,7 +51,7 @@ impl<B: Brand, S: State> QueuePair<B, S, UnreliableConnection> {
     }
 }
 
-/// The way up of an unreliable connection with shared receives.
+/// The transitions of an unreliable connection with shared receives.
 impl<B: Brand, S: State> QueuePair<B, S, OnShared<UnreliableConnection>> {
     /// From Init to Ready To Receive.
     ///
@@ -72,7 +72,7 @@ impl<B: Brand, S: State> QueuePair<B, S, OnShared<UnreliableConnection>> {
         self.ready_to_receive_unreliably(attr)
     }
 
-    /// From Ready To Receive to Ready To Send, with the number of the first packet.
+    /// From Ready To Receive to Ready To Send. Takes the sequence number of the first packet.
     ///
     /// `ibv_modify_qp(3)`.
     ///
@@ -128,7 +128,7 @@ impl<B: Brand, T: Transport> QueuePair<B, ReadyToSend, T> {
     ///
     /// # Errors
     ///
-    /// The device says another state, or nothing: the pair comes back.
+    /// The device reports another state, or cannot be queried: the pair comes back.
     pub fn into_sqe(self) -> Result<QueuePair<B, SendQueueError, T>, TransitionError<Self>>
     where
         T: Unreliable,

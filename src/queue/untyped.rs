@@ -1,4 +1,4 @@
-//! A queue pair without its types: the raw pair, its places on the completion queues, and its lives.
+//! A queue pair without its types: the raw pair, its places on the completion queues, and what a reset replaces.
 
 use super::attributes::{Limits, Modify};
 use super::departing_pair::DepartingPair;
@@ -6,10 +6,11 @@ use super::error::TransitionFailure;
 use super::local_port::LocalPort;
 use super::state::{Reset, State};
 use crate::completion::{Attached, CqInner, Orphan, Place, SharedReceiver};
+use crate::device::iwarp::NotOnIwarp;
 use crate::domain::{Blocks, DomainInner};
 use crate::inflight::ledger::{Detour, Origin, Poster, Retirer, ledger};
 use crate::inflight::{
-    Entry, PairStatus, QueueKind, RawPair, ReceiveQueue, SendQueue, SharedCore, Status, polling_lock, raw_pair,
+    Entry, PairStatus, QueueKind, Quiescent, RawPair, ReceiveQueue, SendQueue, SharedCore, Status, polling_lock,
 };
 use crate::provider::reviewed::Teardown;
 use crate::sys::{self, ibv_qp_attr_mask as Mask};
@@ -19,27 +20,29 @@ use std::mem;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, MutexGuard};
 
-/// A queue pair without its types: a few words, which go from state to state.
+/// A queue pair without its types: a few words that each transition moves.
 pub(crate) struct UntypedPair {
+    // The queues are dropped before the core, which destroys the pair only when nobody can post to it.
     pub(crate) send: SendQueue,
+    pub(crate) receive: ReceiveQueue,
     /// # Invariants
     ///
-    /// 0. The only reference: halves are made from these parts, and become them again.
+    /// 0. The only reference. [`QueuePair::split`](super::QueuePair::split) moves these parts into the halves, and
+    ///    `join` puts them together again.
     pub(crate) core: Arc<PairCore>,
-    pub(crate) receive: ReceiveQueue,
 }
 
-/// What both halves of a pair need, and what ends with the last of them.
+/// What both halves of a pair share. It is dropped with the last of them.
 pub(crate) struct PairCore {
     pub(crate) raw: RawPair,
-    /// `None` once the pair was destroyed, was handed to its poller, or was leaked.
+    /// `None` after the pair was destroyed, handed to its poller, or leaked.
     pub(crate) places: Option<Places>,
     pub(crate) status: Arc<PairStatus>,
-    /// How many ledgers of an earlier life may still have completions in a completion queue.
+    /// How many ledgers from before a reset may still have completions in a completion queue.
     pub(crate) unsettled: Arc<AtomicU32>,
     pub(crate) limits: Limits,
     pub(crate) local: LocalPort,
-    // Dropped in this order, after the pair is destroyed.
+    // Dropped in this order, after the pair is destroyed: the domain outlives all the others.
     pub(crate) send_queue: Arc<CqInner>,
     pub(crate) receive_queue: Arc<CqInner>,
     /// The shared receive queue, if the pair has no receives of its own.
@@ -56,14 +59,29 @@ pub(crate) struct Places {
 /// Why a pair was not destroyed.
 pub(crate) struct UndestroyedPair {
     pub(crate) source: VerbError,
-    /// The pair may be half-destroyed: it was leaked, with everything that it needs.
+    /// Whether the pair may be half-destroyed. It was then leaked, with everything that it needs.
     pub(crate) is_lost: bool,
 }
 
 impl UntypedPair {
-    /// The core. `None` if there are halves of the pair, which cannot be while the pair is whole (0).
+    /// The core. `None` only if halves of the pair exist, which cannot be while the pair is whole (0).
     pub(crate) fn unsplit(&mut self) -> Option<&mut PairCore> {
         Arc::get_mut(&mut self.core)
+    }
+
+    /// Whether dropping the pair lets its poller destroy it, as nobody else may.
+    pub(crate) fn is_left_to_poller(&mut self) -> bool {
+        self.unsplit().is_some_and(|core| core.ends_by_poller() && core.places.is_some())
+    }
+
+    /// Destroys the pair; what is left of it takes no posts. Where [its poller does that](PairCore::ends_by_poller),
+    /// the caller must be that poller, and must not poll again unless nothing of the pair is in flight.
+    pub(crate) fn destroy_now(&mut self) -> Result<(), UndestroyedPair> {
+        let Self { send, receive, core } = self;
+        match Arc::get_mut(core) {
+            Some(core) => core.destroy_now(Some((send, receive))),
+            None => Err(UndestroyedPair { source: VerbError::new("ibv_destroy_qp", libc::EBUSY), is_lost: false }),
+        }
     }
 
     pub(crate) fn reset(&mut self) -> Result<(), TransitionFailure> {
@@ -74,15 +92,17 @@ impl UntypedPair {
         };
         core.can_be_reset(drained, self.send.outstanding(), self.receive.outstanding())?;
         let psn = core.psn_of_next_life();
-        // How many shared receives the pair has begun is not known.
+        // `drained` does not cover shared receives: nobody knows how many of them the pair has started to fill.
         if drained && core.shared.is_none() {
-            // Every request has come out, so no completion of this life is left in a queue.
+            // Every request has come out, so no completion queue holds a completion of this pair, and it keeps its
+            // places.
             core.reset().map_err(verb)?;
             core.local.psn = psn;
             core.status.renew();
             return Ok(());
         }
-        // A new life has new places, so that no completion of the old one is taken for its own.
+        // The pair gets new places. Completions from before the reset name the old places, so they are never taken for
+        // completions of new requests.
         let Some(old) = &core.places else { return Err(TransitionFailure::NoSlot) };
         let Some(send) = core.send_queue.renew(QueueKind::Send, &old.send) else {
             return Err(TransitionFailure::NoSlot);
@@ -91,14 +111,21 @@ impl UntypedPair {
             core.send_queue.release(send, false);
             return Err(TransitionFailure::NoSlot);
         };
-        if let Err(error) = core.reset() {
-            core.send_queue.release(send, false);
-            core.receive_queue.release(receive, false);
-            return Err(verb(error));
-        }
+        let reset = core.reset().and_then(|quiescent| {
+            // There is a proof: `can_be_reset` has asked for what it takes.
+            quiescent.ok_or(VerbError::new("ibv_modify_qp", libc::EIO))
+        });
+        let quiescent = match reset {
+            Ok(quiescent) => quiescent,
+            Err(error) => {
+                core.send_queue.release(send, false);
+                core.receive_queue.release(receive, false);
+                return Err(verb(error));
+            }
+        };
         core.local.psn = psn;
         let places = Places { send, receive };
-        let origin = Origin::new(core.status.qpn, core.status.peers.is_some());
+        let origin = Origin::new(core.status.qpn, core.raw.is_of_datagrams());
         let takes_unsignalled = core.domain.context.promises().sends_may_be_unsignalled();
         let ledgers = PairLedgers::new(&core.domain.ledgers, &places, &core.limits, origin, takes_unsignalled);
         core.status = core.status.anew(ledgers.detours());
@@ -107,7 +134,7 @@ impl UntypedPair {
         self.receive.renew(receive, Arc::clone(&core.status));
         core.unsettled.fetch_add(2, Ordering::Relaxed);
         if let Some(old) = core.places.replace(places) {
-            core.orphan(old.send, old.receive, Some(&core.unsettled));
+            core.orphan(old.send, old.receive, Some(&core.unsettled), &quiescent);
         }
         Ok(())
     }
@@ -118,15 +145,18 @@ impl PairCore {
         self.raw.modify(&mut modify.attributes, modify.mask)
     }
 
-    fn reset(&self) -> Result<(), VerbError> {
+    fn reset(&self) -> Result<Option<Quiescent>, VerbError> {
         reset(&self.raw, &self.domain)
     }
 
-    /// Whether a reset of the pair proves that the device is done with its requests. There are `sends` and `receives`
-    /// in flight; none if `drained`.
+    /// Whether a reset of the pair proves that the device is done with its requests. `sends` and `receives` are in
+    /// flight; both are 0 if `drained`.
     fn can_be_reset(&self, drained: bool, sends: u32, receives: u32) -> Result<(), TransitionFailure> {
+        if self.domain.context.is_iwarp() {
+            return Err(TransitionFailure::NotOnIwarp(NotOnIwarp::Reset));
+        }
         let row = self.domain.context.promises();
-        // Nobody knows which shared receives the pair has begun.
+        // Nobody knows which shared receives the device has started to fill for this pair.
         if self.shared.is_some() && (row.teardown != Teardown::Anytime || !row.reset_is_barrier) {
             return Err(TransitionFailure::ResetShared { provider: row.name });
         }
@@ -136,13 +166,15 @@ impl PairCore {
         Err(TransitionFailure::ResetInFlight { sends, receives, provider: row.name })
     }
 
-    /// Whether only the poller may destroy the pair, since the provider wants its completions polled first.
+    /// Whether only the poller may destroy the pair, because the provider wants all completions polled before a
+    /// destroy.
     pub(crate) fn ends_by_poller(&self) -> bool {
         self.domain.context.promises().leaves_to_poller(self.shared.is_some())
     }
 
-    /// The first packet sequence number of the next life. It is counted from the number that the device would send
-    /// next. Some devices report 0 in Error; then it is counted from the first number of this life.
+    /// The first packet sequence number after a reset. It lies ahead of the number that the device would send next.
+    /// Some devices report 0 for that number in Error; then it lies ahead of the first number that this pair sent since
+    /// its last reset.
     fn psn_of_next_life(&self) -> Psn {
         let next = self.query(Mask::IBV_QP_SQ_PSN).map_or(0, |now| now.sq_psn);
         if next == 0 { self.local.psn } else { Psn::clamped(next) }.of_next_life()
@@ -152,43 +184,37 @@ impl PairCore {
         self.raw.query(mask)
     }
 
-    /// Destroys the pair, or lets its poller do so.
-    pub(crate) fn destroy(&mut self) -> Result<(), UndestroyedPair> {
-        if self.ends_by_poller() && self.places.is_some() {
-            self.depart();
-            return Ok(());
-        }
-        self.destroy_now()
-    }
-
-    /// Destroys the pair. Where [its poller does that](Self::ends_by_poller), the caller must be that poller, and must
-    /// not poll again unless nothing of the pair is in flight.
-    pub(crate) fn destroy_now(&mut self) -> Result<(), UndestroyedPair> {
+    /// [`UntypedPair::destroy_now`], whose work queues these are; `None` if they were dropped.
+    fn destroy_now(&mut self, queues: Option<(&mut SendQueue, &mut ReceiveQueue)>) -> Result<(), UndestroyedPair> {
         let dead = |source| UndestroyedPair { source, is_lost: true };
         if self.places.is_none() {
             return Err(dead(VerbError::new("ibv_destroy_qp", libc::EIO)));
         }
-        if let Err(source) = destroy(&mut self.raw, &self.domain, &self.status) {
-            let is_lost = !self.domain.context.promises().destroy_may_be_retried;
-            if is_lost {
-                self.leak();
+        let quiescent = match destroy(&mut self.raw, &self.domain, &self.status, queues) {
+            Ok(quiescent) => quiescent,
+            Err(source) => {
+                let is_lost = !self.domain.context.promises().destroy_may_be_retried;
+                if is_lost {
+                    self.leak();
+                }
+                return Err(UndestroyedPair { source, is_lost });
             }
-            return Err(UndestroyedPair { source, is_lost });
-        }
+        };
         if let Some(Places { send, receive }) = self.places.take() {
-            self.orphan(send, receive, None);
+            self.orphan(send, receive, None, &quiescent);
         }
         Ok(())
     }
 
-    /// Lets the poller destroy the pair.
+    /// Hands the pair to its poller, which destroys it.
     fn depart(&mut self) {
         let Some(places) = self.places.take() else { return };
         let (status, domain) = (Arc::clone(&self.status), Arc::clone(&self.domain));
         let sends_on = (!Arc::ptr_eq(&self.send_queue, &self.receive_queue)).then(|| Arc::clone(&self.send_queue));
         let raw = self.raw.take();
         let departing = DepartingPair { raw, places, sends_on, status, _shared: self.shared.clone(), domain };
-        // This flushes what is in flight. Where it fails, the pair is destroyed with its completion queue.
+        // Makes the device flush the requests in flight. If this fails, the pair is destroyed together with its
+        // completion queue.
         departing.flush();
         self.receive_queue.depart(Box::new(departing));
     }
@@ -197,7 +223,6 @@ impl PairCore {
     fn leak(&mut self) {
         self.status.poison();
         mem::forget(self.places.take());
-        mem::forget(self.status.peers.clone());
         mem::forget(Arc::clone(&self.send_queue));
         mem::forget(Arc::clone(&self.receive_queue));
         mem::forget(self.shared.clone());
@@ -205,32 +230,32 @@ impl PairCore {
         mem::forget(Arc::clone(&self.domain));
     }
 
-    /// Tells the pollers that the device is done with what these places have in flight.
-    fn orphan(&self, send: Place, receive: Place, keeps_lease: Option<&Arc<AtomicU32>>) {
+    /// Tells the pollers that the device is done with the requests of these places.
+    fn orphan(&self, send: Place, receive: Place, keeps_lease: Option<&Arc<AtomicU32>>, quiescent: &Quiescent) {
         for (queue, place) in [(&self.send_queue, send), (&self.receive_queue, receive)] {
-            queue.orphan(Orphan { place, keeps_lease: keeps_lease.cloned() });
+            queue.orphan(Orphan { place, keeps_lease: keeps_lease.cloned(), quiescent: quiescent.clone() });
         }
     }
 
-    /// How many handles of `queue` there are besides the pair's own two and its poller's. `None` if the pair completes
-    /// on another queue. If there are none, none can come: handles are made from handles.
+    /// How many handles of `queue` exist besides the pair's two and its poller's one. `None` if the pair completes on
+    /// another queue. If the answer is 0, no other handle can appear later: handles are cloned from handles.
     pub(crate) fn others_on(&self, queue: &Arc<CqInner>) -> Option<usize> {
         let is_ours = Arc::ptr_eq(&self.send_queue, queue) && Arc::ptr_eq(&self.receive_queue, queue);
         is_ours.then(|| Arc::strong_count(queue).saturating_sub(3))
     }
 
-    /// Whether all completions of earlier lives have been seen.
+    /// Whether all completions from before the last reset have been polled.
     pub(crate) fn is_settled(&self) -> bool {
         self.unsettled.load(Ordering::Acquire) == 0
     }
 
-    /// What the device can do.
+    /// The device's limits.
     pub(crate) fn device(&self) -> Result<sys::ibv_device_attr, VerbError> {
-        raw_pair::device(&self.domain.context)
+        self.domain.context.query_device()
     }
 
-    /// Checks that the device can have that many reads and atomics at once, as responder and as requester. Not every
-    /// device checks this. If the device cannot be queried, the transition itself will fail or not.
+    /// Checks that the device allows that many reads and atomics at once, as responder and as requester. Not every
+    /// device checks this. If the device cannot be queried, there is no check here, and the transition itself may fail.
     pub(crate) fn has_depths(
         &self,
         responder: Option<ReadDepth>,
@@ -259,12 +284,12 @@ impl PairCore {
         self.status.first_failure()
     }
 
-    /// Forgets failed sends. The pair sends again, and no earlier send is in flight.
+    /// Forgets failed sends, so that the pair takes sends again. No earlier send may be in flight.
     pub(crate) fn forget_failures(&self) {
         self.status.renew_sends();
     }
 
-    /// Whether only a reset or a destroy helps.
+    /// Whether the pair takes no more posts until it is reset or destroyed.
     pub(crate) fn is_poisoned(&self) -> bool {
         self.status.is_poisoned()
     }
@@ -275,7 +300,10 @@ impl Drop for PairCore {
         if self.places.is_none() {
             return;
         }
-        if let Err(UndestroyedPair { source, is_lost }) = self.destroy() {
+        if self.ends_by_poller() {
+            return self.depart();
+        }
+        if let Err(UndestroyedPair { source, is_lost }) = self.destroy_now(None) {
             note_leak("a queue pair", source);
             if !is_lost {
                 self.leak();
@@ -285,39 +313,47 @@ impl Drop for PairCore {
 }
 
 /// Moves the pair to Reset.
-fn reset(raw: &RawPair, domain: &DomainInner) -> Result<(), VerbError> {
+fn reset(raw: &RawPair, domain: &DomainInner) -> Result<Option<Quiescent>, VerbError> {
     let _turn = turn_for(domain, raw);
     raw.reset()
 }
 
-/// Destroys the pair, and before it what belongs to it.
-pub(super) fn destroy(raw: &mut RawPair, domain: &DomainInner, status: &PairStatus) -> Result<(), VerbError> {
+/// Destroys the pair, and before it what belongs to it. `queues` are those of the pair; `None` if they were dropped.
+pub(super) fn destroy(
+    raw: &mut RawPair,
+    domain: &DomainInner,
+    status: &PairStatus,
+    queues: Option<(&mut SendQueue, &mut ReceiveQueue)>,
+) -> Result<Quiescent, VerbError> {
     raw.detach_all()?;
     if raw.has_windows() {
-        // From here on nothing may be posted, also if the rest fails.
+        // Even if a later step fails, nothing may be posted any more.
         status.poison();
         reset(raw, domain)?;
         raw.free_windows()?;
     }
-    raw.destroy(Some(status))
+    raw.destroy(queues)
 }
 
-/// The turn of the pair's completion queue, on providers where no poll may be under way while a pair is reset or
-/// destroyed. There a pair has one completion queue.
+/// Locks the polling of the pair's completion queue, on providers where nobody may poll while a pair is reset or
+/// destroyed. With such a provider a pair has only one completion queue.
 pub(super) fn turn_for(domain: &DomainInner, raw: &RawPair) -> Option<MutexGuard<'static, ()>> {
     (domain.context.promises().teardown == Teardown::Polled).then(|| polling_lock(raw.send_cq()))
 }
 
-/// The ledgers of one life of a pair, before their ends go to the work queues and to the pollers.
+/// The ledgers that a pair has from one reset to the next. [`attach`](Self::attach) hands their ends to the work queues
+/// and to the pollers.
 pub(crate) struct PairLedgers {
     send: (Poster<Entry>, Retirer<Entry>),
     receive: (Poster<Entry>, Retirer<Entry>),
-    /// For a pair on a shared receive queue: its poller posts each receive here when the receive has completed.
+    /// For a pair on a shared receive queue: when a shared receive has completed, the poller posts it to the pair's own
+    /// ledger through this.
     brought: Option<SharedReceiver>,
 }
 
 impl PairLedgers {
-    /// If `retires_prefix`, the completion of a send ends the sends before it. Each receive has its own completion.
+    /// If `retires_prefix` is true, the completion of a send also retires the sends before it. Each receive has its own
+    /// completion.
     pub(crate) fn new(
         pool: &Arc<Blocks>,
         places: &Places,
@@ -330,7 +366,8 @@ impl PairLedgers {
         let (poster, retirer) = ledger(pool, limits.receives, first.raw(), origin);
         let (posts, brought) = match &places.receive.shared {
             None => (poster, None),
-            // Nobody posts to the pair's own receive queue.
+            // Only the poller posts to the ledger of the receives, so the pair's own receive queue gets another, which
+            // stays empty.
             Some(shared) => {
                 let (qpn, slot, ledger_of_all) = (origin.qpn(), first.key().slot(), shared.clone());
                 (
@@ -346,7 +383,7 @@ impl PairLedgers {
         [self.send.0.detour_of(), self.receive.0.detour_of()]
     }
 
-    /// Gives the ends that take out to the pollers of the two queues, and returns the ends that post.
+    /// Gives the retiring ends to the pollers of the two queues, and returns the posting ends.
     pub(crate) fn attach(
         self,
         sends: &CqInner,

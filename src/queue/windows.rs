@@ -14,7 +14,7 @@ use crate::verb_error::VerbError;
 
 /// Memory windows, on the transports that have them.
 impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
-    /// A window for this pair alone.
+    /// A window that only this pair can bind.
     ///
     /// `ibv_alloc_mw(3)`, of type 2. It is freed before the pair is destroyed.
     ///
@@ -37,13 +37,14 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     /// Binds `window` over all of `memory`, so that peers reach it with the rights `W`:
     /// `pair.post_bind::<RemoteWrite, _>(window, memory)`.
     ///
-    /// `ibv_post_send(3)` with `IBV_WR_BIND_MW`, for a window of type 1 `ibv_bind_mw(3)`. Both are in flight until
-    /// the completion, whose [`Work::Bound`](crate::Work::Bound) (or [`BoundType1`](crate::Work::BoundType1)) has the
-    /// bound window, and with it the record for the peer. Each bind has a key of its own.
+    /// `ibv_post_send(3)` with `IBV_WR_BIND_MW`, for a window of type 1 `ibv_bind_mw(3)`. The window and the memory are
+    /// in flight until the completion. Its [`Work::Bound`](crate::Work::Bound) (or
+    /// [`BoundType1`](crate::Work::BoundType1)) holds the bound window, and with it the record for the peer. Each bind
+    /// has a key of its own.
     ///
     /// # Errors
     ///
-    /// [`PostError`] gives both back, but for [`PostError::Uncertain`], which any failure of `ibv_bind_mw` is.
+    /// [`PostError`] gives both back, except [`PostError::Uncertain`], which every failure of `ibv_bind_mw` is.
     /// [`RequestFlaw::WindowOverPart`](crate::error::RequestFlaw::WindowOverPart): the device does not keep peers
     /// within a window, so it takes a whole region.
     #[doc(alias = "IBV_WR_BIND_MW")]
@@ -64,14 +65,15 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     /// Ends `window`: invalidates one of type 2, unbinds one of type 1.
     ///
     /// `ibv_post_send(3)` with `IBV_WR_LOCAL_INV`, or `ibv_bind_mw(3)` over no bytes. The completion's
-    /// [`Work::Revoked`](crate::Work::Revoked) (or [`RevokedType1`](crate::Work::RevokedType1)) has the window, to be
-    /// bound again, and the memory, which no peer reaches any more. It fails, and breaks the pair, where the peer has
-    /// ended the window before.
+    /// [`Work::Revoked`](crate::Work::Revoked) (or [`RevokedType1`](crate::Work::RevokedType1)) holds the window, which
+    /// can be bound again, and the memory, which no peer reaches any more. If the peer has already ended the window,
+    /// the request fails and breaks the pair.
     ///
     /// # Errors
     ///
-    /// As [`post_bind`](Self::post_bind). [`RequestFlaw::NoBarrier`](crate::error::RequestFlaw::NoBarrier): the end of
-    /// a window gives no memory back on this device, or does harm; [`dealloc`](BoundWindow::dealloc) it.
+    /// As [`post_bind`](Self::post_bind). [`RequestFlaw::NoBarrier`](crate::error::RequestFlaw::NoBarrier): on this
+    /// device, ending a window does not keep peers from the memory, or does harm; [`dealloc`](BoundWindow::dealloc) the
+    /// window instead.
     #[doc(alias = "IBV_WR_LOCAL_INV")]
     #[doc(alias = "ibv_bind_mw")]
     pub fn post_revoke<K: WindowType>(
@@ -85,15 +87,15 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         self.inner.send.post_revoke(window)
     }
 
-    /// Sends what is filled of `memory`, and ends the peer's window with it.
+    /// Sends the filled part of `memory`, and ends a window of the peer with the same message.
     ///
-    /// `ibv_post_send(3)` with `IBV_WR_SEND_WITH_INV`, fenced: after all earlier reads and atomics of the queue. The
-    /// peer's receive says so: [`Received::invalidated`](crate::completion::Received::invalidated).
+    /// `ibv_post_send(3)` with `IBV_WR_SEND_WITH_INV`, fenced: it starts after all earlier reads and atomics of the
+    /// queue. The peer's receive reports it: [`Received::invalidated`](crate::completion::Received::invalidated).
     ///
     /// # Errors
     ///
-    /// As [`post_send`](Self::post_send). [`RequestFlaw::NoBarrier`](crate::error::RequestFlaw::NoBarrier): the local
-    /// device is not reviewed for it.
+    /// As [`post_send`](Self::post_send). [`RequestFlaw::NoBarrier`](crate::error::RequestFlaw::NoBarrier): the
+    /// provider of the local device was not reviewed for this operation.
     #[doc(alias = "IBV_WR_SEND_WITH_INV")]
     pub fn post_send_invalidating<M: SendMemory<B>, A: Exposed>(
         &mut self,

@@ -1,4 +1,4 @@
-//! What can go wrong with a scope, and in one.
+//! Errors of beginning, using and ending a scope.
 
 use super::Ticket;
 use crate::completion::{FailureCause, Poller, WaitError};
@@ -7,7 +7,7 @@ use crate::memory::{NotAWord, OutOfBounds, RegisterFailure, SplitError, TooLong}
 use crate::queue::{PostError, QueuePair};
 use std::{error, fmt};
 
-/// A pair and a poller that do not make an [`Exclusive`](super::Exclusive). Both come back.
+/// A pair and a poller that cannot become an [`Exclusive`](super::Exclusive). Both come back.
 pub struct NotExclusive<B> {
     /// The pair.
     pub queue_pair: QueuePair<B>,
@@ -17,14 +17,14 @@ pub struct NotExclusive<B> {
     pub reason: SharedQueue,
 }
 
-/// Why a poller does not serve this pair alone.
+/// Why the pair is not the only user of its completion queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SharedQueue {
-    /// The pair completes on another queue, for its sends or for its receives.
-    #[error("the poller is not that of the queue on which the pair completes its sends and its receives")]
+    /// The pair's sends or receives complete on another queue.
+    #[error("the queue pair does not complete both its sends and its receives on the poller's queue")]
     OtherQueue,
-    /// Other pairs complete on the queue, or can be made to.
+    /// Other pairs complete on the queue, or could be created on it.
     #[error(
         "the completion queue has {others} other handles: drop its `CompletionQueue` and its clones, and the other queue \
          pairs on it"
@@ -37,7 +37,7 @@ pub enum SharedQueue {
 }
 
 impl<B> NotExclusive<B> {
-    /// The error without pair and poller, which are dropped: it can leave a scoped domain.
+    /// The error without pair and poller, which are dropped: this error can leave a scoped domain.
     pub fn into_cause(self) -> SharedQueue {
         self.reason
     }
@@ -63,7 +63,7 @@ impl<B> From<NotExclusive<B>> for SharedQueue {
     }
 }
 
-/// A scope after which the pair is not connected. All memory is back.
+/// A scope after which the pair is not connected. All lent memory is the caller's again.
 ///
 /// [`Exclusive::into_parts`](super::Exclusive::into_parts) gives the pair in the state that it reached.
 #[non_exhaustive]
@@ -73,13 +73,14 @@ pub enum ScopeError<R> {
         /// The state of the pair.
         state: &'static str,
     },
-    /// The closure returned, but requests were then cut off, or one had failed before.
+    /// The closure returned, but a request had failed before, or the end of the scope cut requests off.
     Broken {
         /// What the closure returned.
         result: R,
         /// The state of the pair.
         state: &'static str,
-        /// How many requests of the scope had not completed by its end. What the peer saw of them is not known.
+        /// How many requests of the scope had not completed by its end. The peer may have seen all, some or nothing of
+        /// them.
         cut_off: u32,
         /// The first failure of the pair, if a request failed before anything was cut off.
         first_failure: Option<Status>,
@@ -87,7 +88,7 @@ pub enum ScopeError<R> {
 }
 
 impl<R> ScopeError<R> {
-    /// The error without what the closure returned, which is dropped: it can leave a scoped domain.
+    /// The error without what the closure returned, which is dropped: this error can leave a scoped domain.
     pub fn into_cause(self) -> ScopeError<()> {
         match self {
             Self::NotConnected { state } => ScopeError::NotConnected { state },
@@ -151,7 +152,7 @@ pub enum WaitFailure<'scope, B, M> {
         /// Its memory.
         memory: M,
     },
-    /// It has not completed.
+    /// The request has not completed.
     Unfinished {
         /// The ticket, to wait again.
         ticket: Ticket<'scope, B, M>,
@@ -161,7 +162,7 @@ pub enum WaitFailure<'scope, B, M> {
 }
 
 impl<B, M> WaitFailure<'_, B, M> {
-    /// The error without memory and ticket, which are dropped: it can leave the scope.
+    /// The error without memory and ticket, which are dropped: this error can leave the scope.
     pub fn into_cause(self) -> InScopeError {
         self.into()
     }
@@ -191,8 +192,8 @@ impl<B, M> error::Error for WaitFailure<'_, B, M> {}
 
 /// What went wrong inside a scope, without the memory: it can leave the closure.
 ///
-/// All errors of a scope's methods become one by `?`, and lose the handle that they give back; so do those of the
-/// handles, and of the parts of a [`RemoteRegion`](crate::RemoteRegion).
+/// `?` turns every error of a scope's methods into this type, and drops the handle that the error gives back. The same
+/// holds for the errors of the scope's handles, and of the parts of a [`RemoteRegion`](crate::RemoteRegion).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InScopeError {
@@ -208,13 +209,13 @@ pub enum InScopeError {
     /// A request has not completed.
     #[error(transparent)]
     Wait(#[from] WaitError),
-    /// A range is not inside the memory of which a part was asked for.
+    /// A range that is not inside the memory.
     #[error(transparent)]
     OutOfBounds(#[from] OutOfBounds),
     /// More bytes than the memory holds.
     #[error(transparent)]
     TooLong(#[from] TooLong),
-    /// Memory that cannot be cut there.
+    /// A position at which the memory cannot be split.
     #[error(transparent)]
     Split(SplitError<()>),
     /// An atomic on memory that is not a word.

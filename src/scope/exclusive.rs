@@ -14,14 +14,14 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 use std::{fmt, mem};
 
-/// A connected pair and the poller of a completion queue that serves no other: what [scopes](Self::scope) are made of.
+/// A connected pair and the poller of a completion queue that serves no other pair. [Scopes](Self::scope) borrow it.
 ///
-/// It owns both, so nobody else posts, polls or tears down. Between scopes, owned buffers may be posted and polled as
-/// usual. Their completions are kept if they come during a scope.
+/// It owns both, so nobody else posts, polls or destroys. Between scopes, owned buffers may be posted and polled as
+/// usual. If they complete during a scope, their completions are kept for later.
 ///
 /// # Rules
 ///
-/// Each is kept by the compiler; programs that break them are in `ui-tests/scope`.
+/// The compiler enforces each rule; programs that break them are in `ui-tests/scope`.
 ///
 /// - B1: lent memory outlives its scope.
 /// - B2: memory lent to be written is out of the caller's reach until the scope ends.
@@ -37,20 +37,20 @@ pub struct Exclusive<B> {
 static_assertions::assert_impl_all!(Exclusive<()>: Send);
 static_assertions::assert_not_impl_any!(Exclusive<()>: Sync, Clone);
 
-/// What an [`Exclusive`] was made of, and what it kept.
+/// The pair and the poller that an [`Exclusive`] was made of, and the completions that it kept.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Parts<B> {
     /// The pair, in the state that it reached; [`AnyQueuePair::Vacant`] if it had to be destroyed.
     pub queue_pair: AnyQueuePair<B>,
-    /// The poller; `None` if its queue failed and was given up with the pair.
+    /// The poller; `None` if its completion queue failed and was dropped with the pair.
     pub poller: Option<Poller<B>>,
-    /// Completions of owned buffers that came during scopes and were not polled since.
+    /// Completions of owned buffers that came during scopes and have not been polled.
     pub completions: Vec<Completion<B>>,
 }
 
 impl<B: Brand> Exclusive<B> {
-    /// Takes a pair and the poller of the completion queue on which it completes, if that serves no other pair.
+    /// Takes a connected pair and the poller of its completion queue, if that queue serves no other pair.
     ///
     /// This is checked by counting: there must be no other pair on the completion queue, and no
     /// [`CompletionQueue`](crate::CompletionQueue) handle, with which other pairs could be made.
@@ -72,10 +72,11 @@ impl<B: Brand> Exclusive<B> {
         Err(NotExclusive { queue_pair, poller, reason })
     }
 
-    /// Lends `f` a scope, in which borrowed memory is posted. Returns once the device has let go of all of it.
+    /// Lends `f` a scope, in which borrowed memory is posted. Returns once the device is done with all of that memory.
     ///
-    /// `timeout` is for the whole scope: what has not completed by then is cut off when `f` returns, and the connection
-    /// with it. The [module's page](super) says how a scope ends, and when it aborts the process.
+    /// `timeout` is for the whole scope. Requests that have not completed by then are cut off when `f` returns, and the
+    /// pair is then no longer connected. The [module's page](super) says how a scope ends, and when it aborts the
+    /// process.
     ///
     /// # Errors
     ///
@@ -106,12 +107,12 @@ impl<B: Brand> Exclusive<B> {
         Err(ScopeError::Broken { result, state: engine.pair.state(), cut_off, first_failure })
     }
 
-    /// Whether the pair is connected and no failure of it has been seen: whether a scope can begin.
+    /// Whether a scope can begin: the pair is connected, and no failure of it has been seen.
     pub fn is_connected(&mut self) -> bool {
         self.engine.get_mut().ready().is_some()
     }
 
-    /// The pair and the poller again.
+    /// Takes the pair and the poller out again.
     pub fn into_parts(self) -> Parts<B> {
         let Engine { pair, poller, kept, .. } = self.engine.into_inner();
         Parts { queue_pair: pair, poller, completions: kept.into() }
@@ -186,7 +187,8 @@ impl<B> fmt::Debug for Exclusive<B> {
     }
 }
 
-/// Settles a scope, also if its closure panics. The closure cannot reach this.
+/// Settles the scope when it is dropped, so that a panic of the closure settles it too. The closure cannot reach this
+/// value.
 struct Settles<'x, B: Brand> {
     this: &'x Exclusive<B>,
     deadline: Option<Instant>,

@@ -1,4 +1,4 @@
-//! Handles of memory that is lent to a scope.
+//! Handles of memory that the program lends to a scope.
 
 use super::ScopeRules;
 use crate::domain::Brand;
@@ -22,8 +22,8 @@ pub struct Lent<'scope, B> {
 
 /// Bytes that are lent to a scope to be written: by [`Scope::lend_mut`](super::Scope::lend_mut).
 ///
-/// As a [`Buffer`]: it has a capacity, of which the part that is filled is what [`Deref`] gives; posting moves it away,
-/// and [`Scope::wait`](super::Scope::wait) gives it back.
+/// It works like a [`Buffer`]: [`Deref`] gives the filled part of its capacity, posting moves it away, and
+/// [`Scope::wait`](super::Scope::wait) gives it back.
 pub struct LentMut<'scope, B> {
     buffer: Buffer<B>,
     rules: ScopeRules<'scope>,
@@ -72,12 +72,12 @@ impl<B> LentMut<'_, B> {
         Self { buffer, rules: PhantomData }
     }
 
-    /// How many bytes fit: all that were lent.
+    /// How many bytes fit, which is how many were lent.
     pub fn capacity(&self) -> usize {
         self.buffer.capacity()
     }
 
-    /// Sets how much counts as filled: what is sent, and what [`Deref`] gives.
+    /// Sets the length of the filled part, which a send takes and [`Deref`] gives.
     ///
     /// # Errors
     ///
@@ -86,7 +86,7 @@ impl<B> LentMut<'_, B> {
         self.buffer.set_len(len_bytes)
     }
 
-    /// Cuts the memory in two at `mid` of its capacity. Both parts come out filled, and share the registration.
+    /// Splits the memory in two at `mid` of its capacity. Both parts count as filled, and share the registration.
     ///
     /// # Errors
     ///
@@ -203,7 +203,7 @@ mod sealed {
         type Inner: SendMemory<B>;
         fn into_inner(self, key: Key) -> Self::Inner;
         fn from_inner(inner: Self::Inner, key: Key) -> Self;
-        /// The handle of the memory that was posted; `None` if it was of the other kind.
+        /// The handle of the memory that was posted; `None` if the memory is of the other kind.
         fn from_posted(memory: PostedMemory<B>, key: Key) -> Option<Self>;
     }
 }

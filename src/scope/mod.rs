@@ -1,8 +1,7 @@
 //! Scopes: memory of the caller, borrowed for the length of a closure.
 //!
-//! A [`Buffer`] is memory that the library owns. A scope registers and posts any `&[T]` and `&mut [T]`, and gives them
-//! back when it returns: until then no request that names them is left with the device, and their registrations are
-//! ended.
+//! A [`Buffer`] is memory that the library owns. A scope registers and posts any `&[T]` and `&mut [T]` of the caller.
+//! When the scope returns, the device has no request left that names this memory, and the registrations have ended.
 //!
 //! ```
 //! use interlock::scope::{Exclusive, InScopeError};
@@ -37,42 +36,42 @@
 //!
 //! # How a scope ends
 //!
-//! However the closure is left, by returning, by `?`, or by a panic, the scope does the first of these that is enough:
+//! The closure may return, leave by `?`, or panic. In every case the scope takes these steps until one is enough:
 //!
-//! 1. waits until all its requests have completed, at most to the deadline of the scope, and not if the pair has
-//!    failed;
-//! 2. moves the pair to Error, and takes what the device flushes (for a second);
-//! 3. moves it to Reset;
-//! 4. destroys it;
-//! 5. **aborts the process.**
+//! 1. it waits until all its requests have completed, at most until its deadline, and not if the pair has failed;
+//! 2. it moves the pair to Error, and polls what the device flushes (for a second);
+//! 3. it moves the pair to Reset;
+//! 4. it destroys the pair;
+//! 5. it **aborts the process.**
 //!
-//! After 1 without a failure the pair is connected, and the scope gives what the closure returned. After the others it
-//! gives [`ScopeError::Broken`]. A receive that nobody answers is cut off in this way, and with it the connection: post
-//! in a scope what will complete in the scope.
+//! If step 1 was enough and nothing failed, the pair is still connected, and the scope returns what the closure
+//! returned. After the other steps it returns [`ScopeError::Broken`]. A receive that gets no message is cut off in this
+//! way, and the connection with it: so post in a scope only what will complete in the scope.
 //!
-//! Then the registrations are ended. If the device refuses that for a second, the scope aborts if peers could reach the
-//! memory. A private registration stays with the device, which a line on standard error reports: no request names it,
-//! and no peer has a right to it.
+//! Then the registrations end. If the device refuses that for a second, the scope aborts the process if peers could
+//! reach the memory. A registration that no peer can reach stays with the device, and a line on standard error reports
+//! it: no request names it, and no peer has a right to it.
 //!
-//! **When it aborts.** If requests are in flight, and the device neither flushes them nor confirms a reset or a
-//! destroy: for example if it is dead, or was pulled out, and its driver answers with errors. Then the caller's memory
-//! can never be given back: owned memory would be leaked, borrowed memory cannot be. A program that must survive this
-//! posts [`Buffer`]s. A scope with nothing in flight at its end, and nothing [granted](Scope::grant), never aborts.
+//! **When it aborts.** Requests are in flight, and the device neither flushes them nor confirms a reset or a destroy.
+//! An example is a device that was pulled out, whose driver answers with errors. The library leaks owned memory in this
+//! case, but it cannot leak borrowed memory, which the caller will use again. A program that must survive this posts
+//! [`Buffer`]s. A scope never aborts if nothing is in flight at its end and nothing was [granted](Scope::grant).
 //!
 //! # What it costs
 //!
-//! A registration and its end for each [`lend`](Scope::lend): system calls that pin each page, and with hardware
-//! commands to the device. Measured on a scope with one lend:
+//! Each [`lend`](Scope::lend) registers memory, and the end of the scope deregisters it: system calls that pin each
+//! page and, on hardware, send commands to the device. Measured on a scope with one lend:
 //!
 //! | device | no lend | 64 bytes | 4 KiB | 64 KiB | 1 MiB | a copy of 4 KiB, of 1 MiB |
 //! |---|---|---|---|---|---|---|
 //! | soft | 0.1 µs | 0.5 µs | 0.5 µs | 0.5 µs | 0.5 µs | 0.03 µs, 380 µs |
 //! | Linux soft-RoCE, emulated machine | 1.2 µs | 160 µs | 140 µs | 510 µs | 1200 µs | 5 µs, 2500 µs |
 //!
-//! (The soft device pins nothing. An emulated machine is slow; compare within its row.) So a scope pays off for large
-//! memory, where a copy would take longer, and for memory that the library cannot own. For small or repeated messages
-//! keep [`Buffer`]s and copy, or post [`Inline`](crate::Inline). One lend serves any number of requests of the scope:
-//! [`Lent`] is cloned and [sliced](Lent::slice), [`LentMut`] comes back from each and is [split](LentMut::split_at).
+//! (The soft device pins nothing. An emulated machine is slow, so compare only within its row.) So a scope pays off for
+//! large memory, where a copy takes longer than a registration, and for memory that the library cannot own. For small
+//! or repeated messages keep [`Buffer`]s and copy, or post [`Inline`](crate::Inline). One lend serves any number of
+//! requests of the scope: a [`Lent`] can be cloned and [sliced](Lent::slice), and a [`LentMut`] comes back from each
+//! request and can be [split](LentMut::split_at).
 
 mod error;
 mod exclusive;
@@ -90,7 +89,7 @@ pub use ticket::{Done, Ticket};
 
 use std::marker::PhantomData;
 
-/// Invariant in the scope.
+/// A marker that is invariant in the scope.
 type ScopeRules<'scope> = PhantomData<fn(&'scope ()) -> &'scope ()>;
 
 #[cfg(doc)]

@@ -1,28 +1,28 @@
-//! The scope as its closure sees it: lending, posting, waiting.
+//! The scope that the closure gets: lending, posting, waiting.
 #![allow(unsafe_code, reason = "vouches for the borrow of lent memory")]
 
 use super::lent::{Granted, Lent, LentMemory, LentMut};
 use super::settle::left;
 use super::{Done, Exclusive, ScopeRules, Ticket, WaitFailure};
 use crate::completion::{PollError, WaitError};
-use crate::domain::{Brand, DomainInner};
+use crate::domain::Brand;
 use crate::inflight::WorkId;
-use crate::memory::{Exposed, Loan, PeerMayAtomic, PeerMayRead, PeerMayWrite, Plain, RegisterFailure, RemoteRegion};
+use crate::memory::{Exposed, Lending, PeerMayAtomic, PeerMayRead, PeerMayWrite, Plain, RegisterFailure, RemoteRegion};
 use crate::queue::{PostError, QueuePair, RequestFlaw};
 use crate::seal::KEY;
 use crate::verb_error::VerbError;
+use std::fmt;
 use std::marker::PhantomData;
 use std::time::{Duration, Instant};
-use std::{fmt, sync::Arc};
 
 /// Where borrowed memory is posted. Lent by [`Exclusive::scope`].
 ///
-/// `'scope` is a new lifetime for each scope. Everything that a scope gives out has it, so nothing leaves the closure
-/// or gets into another scope. Lent memory is borrowed for `'env`: for the whole call of [`Exclusive::scope`], which
+/// `'scope` is a new lifetime for each scope. Everything that a scope hands out bears it, so nothing leaves the closure
+/// or enters another scope. Lent memory is borrowed for `'env`: for the whole call of [`Exclusive::scope`], which
 /// returns after the device is done.
 ///
-/// A method that fails gives back the handle that it was given. In a closure that returns
-/// `Result<_, `[`InScopeError`](super::InScopeError)`>`, `?` drops the handle, so that the error can leave the scope.
+/// A method that fails gives its handle back. In a closure that returns `Result<_,
+/// `[`InScopeError`](super::InScopeError)`>`, `?` drops the handle, so that the error can leave the scope.
 pub struct Scope<'scope, 'env: 'scope, B> {
     exclusive: &'scope Exclusive<B>,
     deadline: Option<Instant>,
@@ -31,7 +31,7 @@ pub struct Scope<'scope, 'env: 'scope, B> {
 }
 
 /// The result of lending.
-type Lending<T> = Result<T, RegisterFailure>;
+type LentResult<T> = Result<T, RegisterFailure>;
 
 /// The result of posting.
 type Posting<'scope, B, M> = Result<Ticket<'scope, B, M>, PostError<M>>;
@@ -41,80 +41,70 @@ impl<'scope, 'env, B: Brand> Scope<'scope, 'env, B> {
         Self { exclusive, deadline, rules: PhantomData, env: PhantomData }
     }
 
-    /// Registers `memory` to be sent and written from, until the scope ends.
+    /// Registers `memory` for sends and writes, which only read it, until the scope ends.
     ///
-    /// `ibv_reg_mr(3)`; for the cost see the [module's page](super). The same bytes may be lent and read at the same
-    /// time. Empty memory is not registered.
+    /// `ibv_reg_mr(3)`; the [module's page](super) has the cost. The same bytes may be lent twice and read meanwhile.
+    /// Empty memory is not registered.
     ///
     /// # Errors
     ///
     /// [`RegisterFailure`]: often the locked-memory limit.
     #[doc(alias = "ibv_reg_mr")]
-    pub fn lend<T: Plain>(&'scope self, memory: &'env [T]) -> Lending<Lent<'scope, B>> {
-        self.keep(|domain| {
-            // SAFETY: borrowed for 'env, so until `Exclusive::scope` returns. That is after `settle`, when no request
-            // names the memory. The handle does not outlive 'scope.
-            unsafe { Loan::shared(domain, memory) }
-        })
-        .map(Lent::new)
+    pub fn lend<T: Plain>(&'scope self, memory: &'env [T]) -> LentResult<Lent<'scope, B>> {
+        self.keep(Lending::shared(memory)).map(Lent::new)
     }
 
-    /// Registers `memory` to be received and read into, and to be sent and written from, until the scope ends.
+    /// Registers `memory` for receives and reads, which fill it, and for sends and writes, until the scope ends.
     ///
-    /// `ibv_reg_mr(3)`; for the cost see the [module's page](super). The handle counts as
-    /// filled. Empty memory is not registered.
+    /// `ibv_reg_mr(3)`; the [module's page](super) has the cost. The handle counts as filled. Empty memory is not
+    /// registered.
     ///
     /// # Errors
     ///
     /// [`RegisterFailure`]: often the locked-memory limit.
     #[doc(alias = "ibv_reg_mr")]
-    pub fn lend_mut<T: Plain>(&'scope self, memory: &'env mut [T]) -> Lending<LentMut<'scope, B>> {
-        self.keep(|domain| {
-            // SAFETY: as in `lend`; the borrow is mutable, so nobody else uses the memory.
-            unsafe { Loan::unique(domain, memory) }
-        })
-        .map(LentMut::new)
+    pub fn lend_mut<T: Plain>(&'scope self, memory: &'env mut [T]) -> LentResult<LentMut<'scope, B>> {
+        self.keep(Lending::unique(memory)).map(LentMut::new)
     }
 
     /// Registers `memory` for peers with the rights `A`, until the scope ends; afterwards their requests fail.
     ///
     /// `ibv_reg_mr(3)`. As with a [`MemoryRegion`](crate::MemoryRegion) that peers reach, the memory is never a slice
-    /// while they may write it: the handle copies and loads words. After the scope the caller has the memory again:
-    /// `ibv_dereg_mr(3)` returned 0, or else the process was aborted.
+    /// while peers may write it: the handle copies bytes and loads words. When the scope returns, the caller has the
+    /// memory again, since `ibv_dereg_mr(3)` has returned 0; otherwise the process is aborted.
     ///
     /// # Errors
     ///
-    /// [`RegisterFailure`]: empty, or often the locked-memory limit.
+    /// [`RegisterFailure`]: the memory is empty, or the locked-memory limit was reached.
     #[doc(alias = "ibv_reg_mr")]
-    pub fn grant<A: Exposed>(&'scope self, memory: &'env mut [u64]) -> Lending<Granted<'scope, B, A>> {
-        self.keep(|domain| {
-            // SAFETY: as in `lend_mut`; `settle` ends the registration, or the process. The handle cannot deregister.
-            unsafe { Loan::granted(domain, memory) }
-        })
-        .map(Granted::new)
+    pub fn grant<A: Exposed>(&'scope self, memory: &'env mut [u64]) -> LentResult<Granted<'scope, B, A>> {
+        self.keep(Lending::granted(memory)).map(Granted::new)
     }
 
-    /// Keeps the registration that `lend` makes, to end it with the scope.
-    fn keep<H>(&'scope self, lend: impl FnOnce(&Arc<DomainInner>) -> Lending<(Loan, H)>) -> Lending<H> {
+    /// Registers memory, and keeps the registration, to end it with the scope.
+    fn keep<H>(&'scope self, lending: Lending<'env, H>) -> LentResult<H> {
         let mut engine = self.exclusive.engine.borrow_mut();
         let engine = &mut *engine;
         let Some(pair) = engine.pair.ready() else {
-            // Cannot happen: the pair leaves Ready To Send only at the end of a scope.
+            // Unreachable: the pair leaves Ready To Send only at the end of a scope.
             return Err(RegisterFailure::Verb(VerbError::new("ibv_reg_mr", libc::EINVAL)));
         };
-        let (loan, handle) = lend(&pair.inner.core.domain)?;
+        // SAFETY: borrowed for 'env, so until `Exclusive::scope` returns. That is after `settle`, when no request names
+        // the memory and the registration has ended, or else the process. No handle outlives 'scope.
+        let (loan, handle) = unsafe { lending.start(&pair.inner.core.domain) }?;
         engine.loans.push(loan);
         Ok(handle)
     }
 
     /// Posts a receive: `memory` takes the next message, up to its whole capacity.
     ///
-    /// `ibv_post_recv(3)`. One that gets no message before the scope ends is cut off, and the connection with it.
+    /// `ibv_post_recv(3)`. If no message arrives before the scope ends, the receive is cut off, and the connection with
+    /// it.
     ///
     /// # Errors
     ///
     /// [`PostError`] gives the memory back, except [`PostError::Uncertain`]. [`PostError::QueueFull`] also if too many
-    /// results were not taken. [`RequestFlaw::EmptyReceive`].
+    /// results have not been taken. [`RequestFlaw::EmptyReceive`].
     #[doc(alias = "ibv_post_recv")]
     pub fn post_receive(&'scope self, memory: LentMut<'scope, B>) -> Posting<'scope, B, LentMut<'scope, B>> {
         if memory.capacity() == 0 {
@@ -123,20 +113,20 @@ impl<'scope, 'env, B: Brand> Scope<'scope, 'env, B> {
         self.post(memory, |pair, buffer| pair.post_receive(buffer))
     }
 
-    /// Sends what is filled of `memory`.
+    /// Sends the filled part of `memory`.
     ///
     /// `ibv_post_send(3)`.
     ///
     /// # Errors
     ///
     /// [`PostError`] gives the memory back, except [`PostError::Uncertain`]. [`PostError::QueueFull`] also if too many
-    /// results were not taken.
+    /// results have not been taken.
     #[doc(alias = "ibv_post_send")]
     pub fn post_send<M: LentMemory<'scope, B>>(&'scope self, memory: M) -> Posting<'scope, B, M> {
         self.post(memory, |pair, memory| pair.post_send(memory))
     }
 
-    /// Sends what is filled of `memory`, with 4 bytes more in host byte order.
+    /// Sends the filled part of `memory`, with 4 more bytes in host byte order.
     ///
     /// # Errors
     ///
@@ -150,7 +140,7 @@ impl<'scope, 'env, B: Brand> Scope<'scope, 'env, B> {
         self.post(memory, |pair, memory| pair.post_send_with_immediate(memory, immediate))
     }
 
-    /// Writes what is filled of `memory` to the peer.
+    /// Writes the filled part of `memory` to the peer.
     ///
     /// # Errors
     ///
@@ -164,8 +154,8 @@ impl<'scope, 'env, B: Brand> Scope<'scope, 'env, B> {
         self.post(memory, |pair, memory| pair.post_write(memory, target))
     }
 
-    /// Writes what is filled of `memory` to the peer, and tells the peer so: the write takes one of its receives and
-    /// carries 4 more bytes.
+    /// Writes the filled part of `memory` to the peer, and notifies the peer: the write takes one of the peer's
+    /// receives and carries 4 more bytes.
     ///
     /// # Errors
     ///
@@ -194,8 +184,8 @@ impl<'scope, 'env, B: Brand> Scope<'scope, 'env, B> {
         self.post(memory, |pair, buffer| pair.post_read(buffer, source))
     }
 
-    /// Replaces the word at the start of `target` by `swap` if it equals `compare`. The old value comes into `result`,
-    /// 8 bytes at a multiple of 8.
+    /// Replaces the word at the start of `target` by `swap` if it equals `compare`. The old value is written to
+    /// `result`, which must be 8 bytes at a multiple of 8.
     ///
     /// # Errors
     ///
@@ -211,8 +201,8 @@ impl<'scope, 'env, B: Brand> Scope<'scope, 'env, B> {
         self.post(result, |pair, buffer| pair.post_compare_and_swap(buffer, target, compare, swap))
     }
 
-    /// Adds `addend` to the word at the start of `target`, wrapping. The old value comes into `result`, 8 bytes at a
-    /// multiple of 8.
+    /// Adds `addend` to the word at the start of `target`, wrapping. The old value is written to `result`, which must
+    /// be 8 bytes at a multiple of 8.
     ///
     /// # Errors
     ///
@@ -227,7 +217,7 @@ impl<'scope, 'env, B: Brand> Scope<'scope, 'env, B> {
         self.post(result, |pair, buffer| pair.post_fetch_and_add(buffer, target, addend))
     }
 
-    /// Posts by `post`, and keeps a slot for the result.
+    /// Posts with `post`, and reserves a slot for the result.
     fn post<M: LentMemory<'scope, B>>(
         &'scope self,
         memory: M,
@@ -246,7 +236,8 @@ impl<'scope, 'env, B: Brand> Scope<'scope, 'env, B> {
             }
             Err(error) => {
                 match error {
-                    // The device may have it.
+                    // The device may have the request, so its slot stays in flight. The memory is in the ledger, and no
+                    // ticket exists.
                     PostError::Uncertain { id, .. } => slots.borrow_mut().posted(slot, id, true),
                     _ => slots.borrow_mut().release(slot),
                 }
@@ -283,9 +274,9 @@ impl<'scope, 'env, B: Brand> Scope<'scope, 'env, B> {
         self.wait_until(ticket, deadline)
     }
 
-    /// Waits until any request has completed, of the scope or with an owned buffer, at most for `timeout` and not
-    /// beyond the deadline of the scope. That makes room in a full queue, and results for [`Ticket::is_done`]. With a
-    /// timeout of 0 it only polls.
+    /// Waits until any request has completed, whether of the scope or with an owned buffer, at most for `timeout` and
+    /// not beyond the deadline of the scope. Each completion makes room in a full queue, and may make a
+    /// [`Ticket::is_done`] true. With a timeout of 0 it only polls.
     ///
     /// # Errors
     ///
@@ -295,7 +286,7 @@ impl<'scope, 'env, B: Brand> Scope<'scope, 'env, B> {
         self.turn([own, self.deadline].into_iter().flatten().min())
     }
 
-    /// Takes one completion.
+    /// Takes one completion, and keeps it for its ticket or for after the scope.
     fn turn(&self, deadline: Option<Instant>) -> Result<(), WaitError> {
         let mut engine = self.exclusive.engine.borrow_mut();
         let Some(poller) = &mut engine.poller else { return Err(PollError::Failed.into()) };

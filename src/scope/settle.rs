@@ -1,10 +1,10 @@
-//! The end of a scope: nothing that it borrowed is left with the device.
+//! The end of a scope: afterwards the device can reach nothing that the scope borrowed.
 //!
-//! In this order, until one step is enough: wait for the requests; move the pair to Error and poll what is flushed;
-//! reset the pair; destroy it. Each step proves that the device is done with a request: by the request's own
-//! completion, or by a reset or a destroy that the device confirmed. The end of a registration proves nothing while
-//! requests name it: its key may be given out again, and a request that is still queued would then reach other memory.
-//! So registrations end last.
+//! The steps, in this order, until one is enough: wait for the requests; move the pair to Error and poll what is
+//! flushed; reset the pair; destroy it. Each step proves that the device is done with a request: by the request's own
+//! completion, or by a reset or a destroy that the device confirmed. Deregistering memory is no proof while a request
+//! names it: the device may give the memory's key to another registration, and a request that is still queued would
+//! then reach other memory. So the registrations end last.
 
 use super::slots::Slots;
 use crate::completion::{Completion, Poller};
@@ -18,15 +18,15 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 use std::{io, mem, process, thread};
 
-/// How long a device may take to flush a pair, and then to end a registration.
+/// How long a device may take to flush a pair; after that, it has as long again to end a registration.
 pub(super) const GRACE: Duration = Duration::from_secs(1);
-/// The pause between two queries of a device that has nothing to wait on.
+/// The pause between two tries, where no event says that the device is ready.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// A pair and the only poller of it.
+/// A pair and its only poller.
 pub(super) struct Engine<B> {
     pub(super) pair: AnyQueuePair<B>,
-    /// `None` once pair and completion queue had to be given up.
+    /// `None` after pair and completion queue had to be dropped.
     pub(super) poller: Option<Poller<B>>,
     /// The registrations of the scope that is open.
     pub(super) loans: Vec<Loan>,
@@ -58,7 +58,7 @@ impl<B: Brand> Engine<B> {
         End { cut_off, first_failure }
     }
 
-    /// Waits for the requests of the scope, until the deadline or a failure.
+    /// Waits for the remaining requests of the scope, until the deadline or a failure.
     fn wait_for_rest(&mut self, slots: &RefCell<Slots<B>>, deadline: Option<Instant>) {
         while slots.borrow().in_flight() != 0 && self.ready().is_some() {
             let Some(poller) = &mut self.poller else { return };
@@ -69,7 +69,7 @@ impl<B: Brand> Engine<B> {
         }
     }
 
-    /// Breaks the connection, so that the device flushes what is in flight.
+    /// Breaks the connection, so that the device flushes the requests in flight.
     fn sever(&mut self, slots: &RefCell<Slots<B>>) {
         self.pair = match mem::take(&mut self.pair) {
             AnyQueuePair::ReadyToSend(pair) => match pair.into_error() {
@@ -80,7 +80,7 @@ impl<B: Brand> Engine<B> {
         };
         if let (AnyQueuePair::Errored(pair), Some(poller)) = (&mut self.pair, &mut self.poller) {
             let kept = &mut self.kept;
-            // If it fails, requests stay in flight, and the next step follows.
+            // If the drain fails, requests are still in flight, and the caller takes the next step.
             let _ = pair.drain(poller, GRACE, |completion| kept.extend(slots.borrow_mut().route(completion)));
         }
         if slots.borrow().in_flight() == 0 {
@@ -108,12 +108,13 @@ impl<B: Brand> Engine<B> {
         if !is_reset && gone.is_none() {
             abort("its requests were neither flushed nor ended by a reset or a destroy of the queue pair");
         }
-        // The device is done, but the completion queue has failed. Dropping its last handles drops its completions.
+        // The device is done, but the completion queue has failed and can give out nothing. Dropping its last handles
+        // frees the requests.
         self.pair = AnyQueuePair::Vacant;
         self.poller = None;
     }
 
-    /// Takes the requests of a pair that is gone or reset out of the completion queue, and says whether they all came.
+    /// Polls the requests of a pair that is destroyed or reset, and says whether all of them came out.
     fn take_out(&mut self, slots: &RefCell<Slots<B>>) -> bool {
         let until = Instant::now() + GRACE;
         let Some(poller) = &mut self.poller else { return false };
@@ -127,7 +128,7 @@ impl<B: Brand> Engine<B> {
         true
     }
 
-    /// Ends the registrations, which no request names any more.
+    /// Ends the registrations. No request names them any more.
     fn end_loans(&mut self) {
         let until = Instant::now() + GRACE;
         for mut loan in self.loans.drain(..) {
@@ -137,8 +138,8 @@ impl<B: Brand> Engine<B> {
                 } else if loan.is_exposed() {
                     abort("peers can still reach it: the device did not end its registration");
                 } else {
-                    // The memory stays registered, and its key stays taken. Nobody uses the registration: no peer has a
-                    // right to the memory, and no request names it.
+                    // The memory stays registered, and its key stays taken. That does no harm: no peer has a right to
+                    // the memory, and no request names it.
                     loan.leak(error);
                     break;
                 }
@@ -159,7 +160,7 @@ pub(super) fn settle<B: Brand>(
     end
 }
 
-/// The time that is left until `deadline`; for ever if that is `None`.
+/// The time until `deadline`; `Duration::MAX` if there is no deadline.
 pub(super) fn left(deadline: Option<Instant>) -> Duration {
     deadline.map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(Instant::now()))
 }
@@ -171,26 +172,26 @@ fn reset<B: Brand, S: State>(pair: QueuePair<B, S, ReliableConnection>) -> (AnyQ
     }
 }
 
-/// Destroys the pair now; the caller has its only poller. Returns whether the pair is gone, and whether its completion
-/// queue may be polled afterwards.
+/// Destroys the pair now; the caller has its only poller. The second result is `None` if the pair was not destroyed;
+/// otherwise it says whether the completion queue may be polled afterwards.
 fn destroy<B: Brand, S: State>(mut pair: QueuePair<B, S, ReliableConnection>) -> (AnyQueuePair<B>, Option<bool>) {
     let Some(core) = pair.inner.unsplit() else { return (pair.into(), None) };
     let may_poll = !core.ends_by_poller();
-    match core.destroy_now() {
+    match pair.inner.destroy_now() {
         Ok(()) => (AnyQueuePair::Vacant, Some(may_poll)),
         Err(error) if error.is_lost => (AnyQueuePair::Vacant, None),
         Err(_) => (pair.into(), None),
     }
 }
 
-/// The last resort: to return would give memory back that the device may still use.
+/// The last resort: a return would give the caller memory that the device may still use.
 #[cold]
 fn abort(why: &str) -> ! {
     let _ = writeln!(io::stderr(), "interlock: the memory of a scope is still in use: {why}; aborting");
     process::abort()
 }
 
-/// Aborts the process if a panic would leave work undone that must be finished.
+/// Aborts the process if a panic unwinds through code that must run to its end.
 struct AbortOnUnwind;
 
 impl Drop for AbortOnUnwind {

@@ -1,4 +1,4 @@
-//! What becomes of the requests of a scope.
+//! The results of a scope's requests, until their tickets take them.
 
 use crate::completion::Completion;
 use crate::inflight::{QueueKind, WorkId};
@@ -14,17 +14,17 @@ enum Slot<B> {
     Reserved,
     InFlight {
         id: WorkId,
-        /// Its ticket was dropped: the result is not wanted.
+        /// Whether its ticket was dropped, so that nobody wants the result.
         abandoned: bool,
     },
     Done(Completion<B>),
 }
 
-/// The requests of a scope, as many as the pair holds. Allocated once.
+/// The requests of a scope: one slot for each request that the pair can hold, allocated once.
 pub(super) struct Slots<B> {
     slots: Box<[Slot<B>]>,
     free: Vec<u32>,
-    /// The slot of the last request, by kind of queue and then by the request's index in its ledger.
+    /// Which slot a completion belongs to: by kind of queue, then by the request's index in its ledger.
     by_index: [Box<[u32]>; 2],
     in_flight: u32,
 }
@@ -41,7 +41,7 @@ impl<B> Slots<B> {
         self.in_flight
     }
 
-    /// Takes a free slot. `None` if all are in flight, or hold results that were not taken.
+    /// Takes a free slot. `None` if every slot is in flight or holds a result that was not taken.
     pub(super) fn reserve(&mut self) -> Option<u32> {
         let slot = self.free.pop()?;
         self.set(slot, Slot::Reserved);
@@ -54,18 +54,18 @@ impl<B> Slots<B> {
         self.free.push(slot);
     }
 
-    /// The request was posted, or may have been.
+    /// Records that the request was posted, or may have been.
     pub(super) fn posted(&mut self, slot: u32, id: WorkId, abandoned: bool) {
         self.set(slot, Slot::InFlight { id, abandoned });
         self.in_flight += 1;
         if let Some(by_index) = self.by_index.get_mut(id.key().kind() as usize) {
-            // Requests in flight have different indices, all below the size of the table.
+            // Requests in flight have different indices. The size of the table is a power of two above all of them.
             let at = id.index() as usize & (by_index.len() - 1);
             by_index[at] = slot;
         }
     }
 
-    /// Notes that nobody wants the result.
+    /// Records that nobody wants the result of this slot.
     pub(super) fn abandon(&mut self, slot: u32) {
         match self.slots.get_mut(slot as usize) {
             Some(Slot::InFlight { abandoned, .. }) => *abandoned = true,
@@ -94,10 +94,10 @@ impl<B> Slots<B> {
         }
     }
 
-    /// Keeps the results of requests of the scope, and gives back the others.
+    /// Keeps the completion if its request belongs to the scope; otherwise returns it.
     pub(super) fn route(&mut self, completion: Completion<B>) -> Option<Completion<B>> {
         let of = completion.id();
-        // Scopes post no requests of other kinds.
+        // A scope posts only sends and receives, so other kinds of requests belong to the program.
         let Some(by_index) = self.by_index.get(of.key().kind() as usize) else { return Some(completion) };
         let slot = by_index[of.index() as usize & (by_index.len() - 1)];
         let abandoned = match self.slots.get(slot as usize) {
@@ -114,7 +114,8 @@ impl<B> Slots<B> {
         None
     }
 
-    /// Forgets all requests. None is in flight, or none of them will be seen again.
+    /// Forgets all requests. The caller knows that none is in flight, or that no completion of them will be polled any
+    /// more.
     pub(super) fn clear(&mut self) {
         self.in_flight = 0;
         self.free.clear();

@@ -13,8 +13,8 @@ use std::{fmt, mem};
 /// A request that was posted in a scope, with memory `M`. [`Scope::wait`](super::Scope::wait) gives the memory back
 /// with the result.
 ///
-/// A ticket shows that the request was posted. Dropping it drops the result, not the request. Forgetting it takes a
-/// place for a result until the scope ends.
+/// A ticket shows that the request was posted. Dropping it drops the result, not the request. Forgetting it
+/// (`mem::forget`) leaves one slot for results occupied until the scope ends.
 #[must_use = "dropping it drops the result of the request; wait for it, or say so with `drop`"]
 pub struct Ticket<'scope, B, M> {
     slots: &'scope RefCell<Slots<B>>,
@@ -28,13 +28,13 @@ pub struct Ticket<'scope, B, M> {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Done<M> {
-    /// Its memory. After a receive, a read or an atomic, the filled part is what arrived (for an atomic the old value,
-    /// in native byte order).
+    /// The memory of the request. After a receive, a read or an atomic, the filled part is what arrived (for an atomic
+    /// the old value, in native byte order).
     pub memory: M,
     /// The immediate that came with a receive, host byte order.
     pub immediate: Option<u32>,
-    /// If a write with immediate took the receive: how many bytes the peer wrote, to another place. The memory of the
-    /// receive is then empty.
+    /// If a write with immediate took the receive: how many bytes the peer wrote to its target. The memory of the
+    /// receive then has no filled part.
     pub written_bytes: Option<u32>,
 }
 
@@ -56,14 +56,14 @@ impl<'scope, B, M: LentMemory<'scope, B>> Ticket<'scope, B, M> {
                 mem::forget(self);
                 Err(WaitFailure::Failed { cause, memory })
             }
-            // Cannot happen: the memory is of the kind that was posted.
+            // Unreachable: the memory is of the kind that was posted.
             (None, _) => Err(WaitFailure::Unfinished { ticket: self, source: WaitError::Poll(PollError::Failed) }),
         })
     }
 }
 
 impl<B, M> Ticket<'_, B, M> {
-    /// The id that posting gave.
+    /// The id that the post returned.
     pub fn id(&self) -> WorkId {
         self.id
     }
@@ -74,13 +74,14 @@ impl<B, M> Ticket<'_, B, M> {
     }
 }
 
-/// A result taken apart: the memory, and an immediate with the bytes written, or the cause.
+/// Splits a completion: into the memory with immediate and written bytes, or into the memory with the cause of the
+/// failure.
 #[allow(clippy::type_complexity, reason = "taken apart at once by the only caller")]
 fn result<'scope, B, M: LentMemory<'scope, B>>(
     completion: Completion<B>,
 ) -> (Option<M>, Result<(Option<u32>, Option<u32>), FailureCause>) {
     match completion.check() {
-        Ok(success) if success.operation() == Operation::Receive => match success.work() {
+        Ok(success) if success.operation() == Operation::Receive => match success.into_work() {
             Work::Received(received) => {
                 let memory = PostedMemory::Unique(received.buffer);
                 (M::from_posted(memory, KEY), Ok((received.immediate, None)))
@@ -101,7 +102,7 @@ fn result<'scope, B, M: LentMemory<'scope, B>>(
 
 impl<B, M> Drop for Ticket<'_, B, M> {
     fn drop(&mut self) {
-        // No user code runs while the slots are borrowed, so they are free here.
+        // The slots are never borrowed while user code runs, so the borrow succeeds.
         if let Ok(mut slots) = self.slots.try_borrow_mut() {
             slots.abandon(self.slot);
         }

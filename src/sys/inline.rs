@@ -5,7 +5,9 @@
 #[cfg(feature = "rdma-core")]
 use super::ibv_pd;
 use super::{ibv_ah, ibv_cq_ex, ibv_poll_cq_attr, ibv_qp_ex, ibv_sge, ibv_wc_opcode};
-use super::{ibv_cq, ibv_mw, ibv_mw_bind, ibv_mw_type, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_srq, ibv_wc};
+use super::{ibv_cq, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_srq, ibv_wc};
+#[cfg(feature = "rdma-core")]
+use super::{ibv_mw, ibv_mw_type};
 use core::ffi::{c_int, c_uint, c_void};
 #[cfg(feature = "rdma-core")]
 pub(crate) use extended::{ibv_create_cq_ex, ibv_create_qp_ex, ibv_query_device_ex, ibv_query_port};
@@ -21,50 +23,35 @@ pub(crate) type PollCq = unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -
 /// The type of `ibv_context_ops::req_notify_cq`.
 pub(crate) type RequestNotify = unsafe extern "C" fn(*mut ibv_cq, c_int) -> c_int;
 
-/// `ibv_bind_mw`: posts a bind of a window of type 1; its new key is in `mw` afterwards.
-///
-/// # Safety
-///
-/// `ibv_bind_mw(3)`; the region, if there is one, is alive.
-pub(crate) unsafe fn ibv_bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: *mut ibv_mw_bind) -> c_int {
-    // SAFETY: alive (caller).
-    let ibv_mw { context, pd, type_, .. } = unsafe { mw.read() };
-    // SAFETY: may be read (caller).
-    let info = unsafe { (*bind).bind_info };
-    if type_ != ibv_mw_type::IBV_MW_TYPE_1 || info.mr.is_null() && (info.addr != 0 || info.length != 0) {
-        return libc::EINVAL;
-    }
-    // SAFETY: not null, so alive (caller).
-    if !info.mr.is_null() && pd != unsafe { (*info.mr).pd } {
-        return libc::EPERM;
-    }
-    // SAFETY: the context of a live object is open.
-    match unsafe { (*context).ops.bind_mw } {
-        // SAFETY: the provider's own function, called as its manual page requires (caller).
-        Some(post) => unsafe { post(qp, mw, bind) },
-        None => libc::EOPNOTSUPP,
-    }
-}
-
 /// `ibv_inc_rkey`: the key with the next tag, for the next bind of a window of type 2.
 pub(crate) fn ibv_inc_rkey(rkey: u32) -> u32 {
     const TAG: u32 = 0xff;
     rkey & !TAG | rkey.wrapping_add(1) & TAG
 }
 
-/// `ibv_alloc_mw`: null and `errno` on failure. `None` where the device has no such function.
-///
-/// # Safety
-///
-/// `pd` is alive.
+/// Verbs that call the function table of the context of an object. `None`: the provider has no such function.
 #[cfg(feature = "rdma-core")]
-pub(crate) unsafe fn ibv_alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> Option<*mut ibv_mw> {
-    // SAFETY: alive (caller).
-    let context = unsafe { (*pd).context };
-    // SAFETY: the context of a live object is open.
-    let alloc = unsafe { (*context).ops.alloc_mw }?;
-    // SAFETY: the provider's own function.
-    Some(unsafe { alloc(pd, kind) })
+macro_rules! functions_of_context {
+    ($($(#[$doc:meta])* fn $name:ident = $member:ident($object:ident: *mut $kind:ty $(, $argument:ident: $type:ty)*)
+        -> $result:ty;)*) => {$(
+        $(#[$doc])*
+        #[doc = "\n# Safety\n\nThe manual page of the verb; the object is alive."]
+        pub(crate) unsafe fn $name($object: *mut $kind $(, $argument: $type)*) -> Option<$result> {
+            // SAFETY: alive (caller).
+            let context = unsafe { (*$object).context };
+            // SAFETY: the context of a live object is open.
+            let function = unsafe { (*context).ops.$member }?;
+            // SAFETY: the provider's own function, called as its manual page requires (caller).
+            Some(unsafe { function($object $(, $argument)*) })
+        }
+    )*};
+}
+#[cfg(feature = "rdma-core")]
+functions_of_context! {
+    /// `ibv_alloc_mw`: null and `errno` on failure.
+    fn ibv_alloc_mw = alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> *mut ibv_mw;
+    /// `ibv_dealloc_mw`: 0, or an error number.
+    fn dealloc_mw = dealloc_mw(mw: *mut ibv_mw) -> c_int;
 }
 
 /// `ibv_dealloc_mw`.
@@ -74,14 +61,8 @@ pub(crate) unsafe fn ibv_alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> Option<
 /// `mw` is alive and not used any more.
 #[cfg(feature = "rdma-core")]
 pub(crate) unsafe fn ibv_dealloc_mw(mw: *mut ibv_mw) -> c_int {
-    // SAFETY: alive (caller).
-    let context = unsafe { (*mw).context };
-    // SAFETY: the context of a live object is open.
-    match unsafe { (*context).ops.dealloc_mw } {
-        // SAFETY: the provider's own function, called as its manual page requires (caller).
-        Some(dealloc) => unsafe { dealloc(mw) },
-        None => libc::EOPNOTSUPP,
-    }
+    // SAFETY: the caller's promise.
+    unsafe { dealloc_mw(mw) }.unwrap_or(libc::EOPNOTSUPP)
 }
 
 /// The verbs that go through `verbs_context`, the extended table of a device.
@@ -89,38 +70,66 @@ pub(crate) unsafe fn ibv_dealloc_mw(mw: *mut ibv_mw) -> c_int {
 mod extended {
     use crate::sys::{
         self, ibv_context, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_device_attr_ex, ibv_port_attr, ibv_qp,
-        ibv_qp_init_attr_ex, verbs_context,
+        ibv_qp_init_attr_ex, ibv_query_device_ex_input, verbs_context,
     };
     use core::ffi::{c_int, c_void};
     use core::mem::{offset_of, size_of};
 
-    /// A function of the extended table, if `context` has such a table, and if it is long enough.
+    /// The extended table of `context`; a member that it does not have is `None`.
+    ///
+    /// Tables of older libraries are shorter, and grow at the start, so this is a copy into a table of our length.
     ///
     /// # Safety
     ///
-    /// `context` came from `ibv_open_device` and is open; `member` gives the member at `offset`.
-    unsafe fn function<F: Copy>(
-        context: *mut ibv_context,
-        offset: usize,
-        member: fn(&verbs_context) -> &Option<F>,
-    ) -> Option<F> {
+    /// `context` came from `ibv_open_device` and is open.
+    unsafe fn table(context: *mut ibv_context) -> verbs_context {
         // `__VERBS_ABI_IS_EXTENDED` is `((void *) UINTPTR_MAX)`.
         const EXTENDED: *mut c_void = core::ptr::without_provenance_mut(usize::MAX);
-        // Only its type is of use: a reference to the whole table would claim memory before the start of a short one.
-        _ = member;
+        /// Where the functions end. Behind them are the size and the context itself.
+        const END: usize = offset_of!(verbs_context, _ABI_placeholder3);
+        let mut copy = verbs_context::default();
         // SAFETY: the context is open (caller).
         if unsafe { (*context).abi_compat } != EXTENDED {
-            return None;
+            return copy;
         }
         let whole = context.wrapping_byte_sub(offset_of!(verbs_context, context)).cast::<verbs_context>();
         // SAFETY: the mark says that this context is the last member of a `verbs_context`, whose end every version
         // shares.
         let present = unsafe { (*whole).sz };
-        if present < size_of::<verbs_context>() - offset {
-            return None;
-        }
-        // SAFETY: the table is long enough to have this member, which is of this type (caller).
-        unsafe { whole.wrapping_byte_add(offset).cast::<Option<F>>().read() }
+        // Members before this one are missing.
+        let first = size_of::<verbs_context>().saturating_sub(present).min(END);
+        let (from, to) = (whole.wrapping_byte_add(first), (&raw mut copy).wrapping_byte_add(first));
+        // SAFETY: the table has its members from `first` on, and providers change none while the context is open. Each
+        // is a word, so the range has none in part.
+        unsafe { core::ptr::copy_nonoverlapping(from.cast::<u8>(), to.cast::<u8>(), END - first) };
+        copy
+    }
+
+    /// Verbs that call the extended table. `None`: the device has no such function.
+    macro_rules! functions_of_table {
+        ($($(#[$doc:meta])* fn $name:ident = $member:ident($($argument:ident: $type:ty),*) -> $result:ty;)*) => {$(
+            $(#[$doc])*
+            #[doc = "\n# Safety\n\nThe manual page of the verb. `context` came from `ibv_open_device` and is open."]
+            pub(crate) unsafe fn $name(context: *mut ibv_context $(, $argument: $type)*) -> Option<$result> {
+                // SAFETY: the caller's promise.
+                let function = unsafe { table(context) }.$member?;
+                // SAFETY: the provider's own function, or one of libibverbs around it, called as its manual page
+                // requires (caller).
+                Some(unsafe { function(context $(, $argument)*) })
+            }
+        )*};
+    }
+    functions_of_table! {
+        /// `ibv_create_qp_ex`, for attributes that have more than a protection domain: null and `errno` on failure.
+        fn ibv_create_qp_ex = create_qp_ex(attributes: &mut ibv_qp_init_attr_ex) -> *mut ibv_qp;
+        /// `ibv_create_cq_ex`: null and `errno` on failure.
+        fn ibv_create_cq_ex = create_cq_ex(attributes: &mut ibv_cq_init_attr_ex) -> *mut ibv_cq_ex;
+        /// `ibv_query_device_ex` with the sizes of input and answer.
+        fn query_device_ex = query_device_ex(
+            input: *const ibv_query_device_ex_input, attributes: &mut ibv_device_attr_ex, len_bytes: usize
+        ) -> c_int;
+        /// `ibv_query_port` with the size of the answer.
+        fn query_port = query_port(port: u8, attributes: &mut ibv_port_attr, len_bytes: usize) -> c_int;
     }
 
     /// `ibv_query_device_ex` without an input. Where the device has no such function, only `orig_attr` is filled.
@@ -129,16 +138,13 @@ mod extended {
     ///
     /// `context` came from `ibv_open_device` and is open.
     pub(crate) unsafe fn ibv_query_device_ex(context: *mut ibv_context, attributes: &mut ibv_device_attr_ex) -> c_int {
-        let offset = offset_of!(verbs_context, query_device_ex);
-        // SAFETY: open (caller), and the member at its offset.
-        if let Some(query) = unsafe { function(context, offset, |table| &table.query_device_ex) } {
-            // SAFETY: the provider's own function, with the size of the struct that it may fill; it needs no input.
-            let result = unsafe { query(context, core::ptr::null(), attributes, size_of::<ibv_device_attr_ex>()) };
-            if result != libc::EOPNOTSUPP && result != libc::ENOSYS {
-                return result;
-            }
-            *attributes = ibv_device_attr_ex::default();
+        // SAFETY: open (caller); the size is that of the struct that may be filled, and no input is needed.
+        let result =
+            unsafe { query_device_ex(context, core::ptr::null(), attributes, size_of::<ibv_device_attr_ex>()) };
+        if let Some(result) = result.filter(|&result| result != libc::EOPNOTSUPP && result != libc::ENOSYS) {
+            return result;
         }
+        *attributes = ibv_device_attr_ex::default();
         // SAFETY: open (caller); the struct may be written.
         unsafe { sys::ibv_query_device(context, &mut attributes.orig_attr) }
     }
@@ -149,46 +155,10 @@ mod extended {
     ///
     /// `context` came from `ibv_open_device` and is open.
     pub(crate) unsafe fn ibv_query_port(context: *mut ibv_context, port: u8, attributes: &mut ibv_port_attr) -> c_int {
-        // SAFETY: open (caller), and the member at its offset.
-        match unsafe { function(context, offset_of!(verbs_context, query_port), |table| &table.query_port) } {
-            // SAFETY: the provider's own function, with the size of the struct that it may fill.
-            Some(query) => unsafe { query(context, port, attributes, size_of::<ibv_port_attr>()) },
-            // SAFETY: the old struct is a prefix of the new one.
-            None => unsafe { sys::ibv_query_port(context, port, core::ptr::from_mut(attributes).cast()) },
-        }
-    }
-
-    /// `ibv_create_qp_ex`: null and `errno` on failure. `None` where the device has no such function.
-    ///
-    /// # Safety
-    ///
-    /// `ibv_create_qp_ex(3)`; the attributes have more than a protection domain.
-    pub(crate) unsafe fn ibv_create_qp_ex(
-        context: *mut ibv_context,
-        attributes: &mut ibv_qp_init_attr_ex,
-    ) -> Option<*mut ibv_qp> {
-        // SAFETY: open (caller), and the member at its offset.
-        let create =
-            unsafe { function(context, offset_of!(verbs_context, create_qp_ex), |table| &table.create_qp_ex) }?;
-        // SAFETY: the provider's own function, called as its manual page requires (caller).
-        Some(unsafe { create(context, attributes) })
-    }
-
-    /// `ibv_create_cq_ex`: null and `errno` on failure. `None` where the device has no such function.
-    ///
-    /// # Safety
-    ///
-    /// `ibv_create_cq_ex(3)`.
-    pub(crate) unsafe fn ibv_create_cq_ex(
-        context: *mut ibv_context,
-        attributes: &mut ibv_cq_init_attr_ex,
-    ) -> Option<*mut ibv_cq_ex> {
-        // SAFETY: open (caller), and the member at its offset.
-        let create =
-            unsafe { function(context, offset_of!(verbs_context, create_cq_ex), |table| &table.create_cq_ex) }?;
-        // SAFETY: libibverbs put its own function here, which calls the provider's. The call is as the manual page
-        // requires (caller).
-        Some(unsafe { create(context, attributes) })
+        // SAFETY: open (caller); the size is that of the struct that may be filled.
+        let result = unsafe { query_port(context, port, attributes, size_of::<ibv_port_attr>()) };
+        // SAFETY: open (caller). The old struct is a prefix of the new one.
+        result.unwrap_or_else(|| unsafe { sys::ibv_query_port(context, port, core::ptr::from_mut(attributes).cast()) })
     }
 }
 

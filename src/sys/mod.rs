@@ -27,8 +27,7 @@
 //! `tests/bindings.rs` holds the installed headers to this.
 #![allow(unsafe_code, reason = "foreign functions and the structs they take")]
 
-#[cfg(feature = "soft")]
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::ptr::NonNull;
 
 pub(crate) mod inline;
 
@@ -57,6 +56,47 @@ mod bindings {
 }
 pub(crate) use bindings::*;
 
+/// The bindings of librdmacm, if it is linked.
+#[cfg(librdmacm)]
+#[allow(
+    dead_code,
+    missing_docs,
+    missing_debug_implementations,
+    non_camel_case_types,
+    non_upper_case_globals,
+    unnameable_types,
+    unreachable_pub,
+    unused_imports,
+    unsafe_op_in_unsafe_fn,
+    clippy::all,
+    clippy::undocumented_unsafe_blocks,
+    clippy::multiple_unsafe_ops_per_block,
+    reason = "generated"
+)]
+pub(crate) mod rdmacm {
+    #[cfg(feature = "bindgen")]
+    include!(concat!(env!("OUT_DIR"), "/rdmacm.rs"));
+    #[cfg(not(feature = "bindgen"))]
+    include!("bindings/rdmacm.rs");
+}
+
+/// The pointer to a provider's object, or to memory that no type of Rust describes. Having it allows nothing: whatever
+/// is done with it takes `unsafe` code, which answers for what it points to.
+#[derive(Debug)]
+pub(crate) struct ObjectPtr<T>(pub(crate) NonNull<T>);
+
+// SAFETY: an address is the same for all threads, and only `unsafe` code does anything with it.
+unsafe impl<T> Send for ObjectPtr<T> {}
+// SAFETY: shared access copies the pointer.
+unsafe impl<T> Sync for ObjectPtr<T> {}
+
+impl<T> Clone for ObjectPtr<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<T> Copy for ObjectPtr<T> {}
+
 /// An empty list of elements points here, because some providers read the first element all the same.
 pub(crate) static NO_ELEMENT: ibv_sge = ibv_sge { addr: 0, length: 0, lkey: 0 };
 
@@ -66,18 +106,6 @@ impl ibv_gid {
         // SAFETY: every bit pattern is a value of each member.
         unsafe { self.raw }
     }
-}
-
-/// An `eventfd(2)` that does not block.
-#[cfg(feature = "soft")]
-pub(crate) fn eventfd() -> std::io::Result<OwnedFd> {
-    // SAFETY: takes two numbers.
-    let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-    if fd < 0 {
-        return Err(std::io::Error::last_os_error());
-    }
-    // SAFETY: created just now, owned by nobody else.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// A flag in `device_cap_flags_ex`, from `<rdma/ib_user_verbs.h>`: the device has atomic writes.

@@ -31,10 +31,10 @@ const LIMITS: Limits =
     Limits { sends: 8, receives: 8, inline_bytes: 32, elements: 3, posting: interlock::queue::Posting::List };
 const PATIENCE: Duration = Duration::from_secs(3);
 
-const NAMED: [Profile; 9] = [
+// The profile of soft iWARP is missing: these tests connect by records.
+const NAMED: [Profile; 8] = [
     Profile::Specification,
     Profile::Rxe,
-    Profile::Siw,
     Profile::Mlx5,
     Profile::Mlx4,
     Profile::Irdma,
@@ -47,14 +47,14 @@ const NAMED: [Profile; 9] = [
 fn profiles() -> Vec<Profile> {
     if cfg!(miri) {
         // One of each kind, because Miri is slow.
-        return vec![Profile::Mlx5, Profile::Siw, Profile::BnxtRe, Profile::Adversary(0), Profile::Adversary(3)];
+        return vec![Profile::Mlx5, Profile::Efa, Profile::BnxtRe, Profile::Adversary(0), Profile::Adversary(3)];
     }
     let seeds = env::var("ADVERSARY_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(16);
     NAMED.into_iter().chain((0..seeds).map(|seed| Profile::Adversary(seed & 3 | (seed & !3) << 1))).collect()
 }
 
-/// Whether a post may fail although the device has queued the request. The pair then stays for as long as the device
-/// may have the request, so a test does not wait until all pairs are gone.
+/// Whether a post may fail although the device has queued the request. The pair then stays while the device may have
+/// the request, so on such a device a test does not wait until all pairs are gone.
 fn posts_fail(profile: Profile) -> bool {
     matches!(profile, Profile::Hns) || matches!(profile, Profile::Adversary(seed) if seed & 1 != 0)
 }
@@ -94,7 +94,7 @@ fn for_programs<C: Copy + Debug + 'static>(
     }
 }
 
-/// How many random programs each device meets: `ADVERSARY_ROUNDS`, if that is set.
+/// How many random programs each device runs: `ADVERSARY_ROUNDS` if it is set, otherwise `usually`.
 fn rounds(usually: u64) -> u64 {
     let asked = env::var("ADVERSARY_ROUNDS").ok().and_then(|rounds| rounds.parse().ok());
     asked.unwrap_or(if cfg!(miri) { 1 } else { usually })
@@ -134,7 +134,7 @@ fn poll_until<B: interlock::Brand>(
     }
 }
 
-/// The addresses of the buffers that the program has. A buffer must not come back while the program has it.
+/// The addresses of the buffers that the program holds. A buffer must not come back while the program holds it.
 #[derive(Default)]
 struct Out(HashSet<usize>);
 
@@ -174,11 +174,11 @@ fn messages_arrive_whole_and_buffers_come_back_once() {
                 }
                 match left.post(request) {
                     Ok(_) => posted += 1,
-                    // A request that the device may have comes back when the pair is gone.
+                    // If the device may have the request, its buffer comes back after the pair is gone.
                     Err(error) => posted += usize::from(error.into_request().is_none()),
                 }
             }
-            // A signalled request, so that the unsignalled ones before it come out.
+            // A signalled request brings the unsignalled requests before it back.
             let _ = left.post_send(Inline(b"last"));
             let mut back = Vec::new();
             let mut kept: Vec<(Buffer<_>, Vec<u8>)> = Vec::new();
@@ -186,7 +186,7 @@ fn messages_arrive_whole_and_buffers_come_back_once() {
                 Ok(success) => back.extend(success.into_buffer()),
                 Err(failure) => back.extend(failure.into_buffer()),
             };
-            // Some buffers come out while the pairs are connected, the rest when the pairs are gone.
+            // Some buffers come back while the pairs are connected, the rest after the pairs are gone.
             for _ in 0..dice.below(16) {
                 if let Some(completion) = poller.poll().unwrap() {
                     take(completion, &mut back);
@@ -216,7 +216,8 @@ fn messages_arrive_whole_and_buffers_come_back_once() {
     }
 }
 
-/// A poll may overlook a completion that is there, and whose event is gone. A sleeper finds it all the same.
+/// A poll may overlook a completion whose event was already taken. A sleeping thread must find the completion all the
+/// same.
 #[test]
 fn a_sleeper_finds_what_a_poll_overlooked() {
     for profile in profiles()
@@ -232,7 +233,7 @@ fn a_sleeper_finds_what_a_poll_overlooked() {
             for _ in 0..2 {
                 let begun = Instant::now();
                 let completion = poller.wait(PATIENCE).unwrap_or_else(|error| panic!("{profile:?} {round}: {error}"));
-                // At the deadline a sleeper looks anyway.
+                // A poll at the deadline finds the completion too; the sleeper must find it earlier.
                 assert!(begun.elapsed() < PATIENCE, "{profile:?} {round}: it slept to the end");
                 completion.check().unwrap();
             }
@@ -310,7 +311,7 @@ fn connections_that_come_and_go_use_up_no_shared_receives() {
         for _ in 0..if cfg!(miri) { 2 } else { 40 } {
             let spare = (8 - shared.in_flight()) as usize;
             for buffer in (0..spare).map(|_| domain.buffer(48).unwrap()) {
-                // On such a device a refused post ends the queue, so there is nothing left to test.
+                // If a refused post ends the queue on this device, there is nothing left to test.
                 if let Err(error) = shared.post_receive(buffer) {
                     assert!(posts_fail(profile), "{profile:?}: {error}");
                     continue 'profiles;
@@ -334,8 +335,8 @@ fn connections_that_come_and_go_use_up_no_shared_receives() {
     }
 }
 
-/// A device that neither flushes requests nor destroys their pair keeps the memory in flight for good, also after the
-/// completion queue is gone.
+/// If a device neither flushes requests nor destroys their pair, the memory in flight is leaked, even after the
+/// completion queue is dropped.
 #[test]
 fn a_pair_that_is_not_destroyed_keeps_what_it_has_in_flight() {
     for profile in profiles() {
@@ -361,10 +362,10 @@ fn a_pair_that_is_not_destroyed_keeps_what_it_has_in_flight() {
                 let _ = right.post_receive(domain.buffer(16).unwrap());
                 refuses(Verb::ModifyQp);
             }
-            // Only now: a pair whose end nobody has to wait for is gone already. If it leaked, it would keep the
-            // completion queue, and this test is about the end of that.
+            // The fault comes only now: a pair that ends at once is already destroyed. If it had leaked, it would keep
+            // the completion queue alive, and this test is about the end of that queue.
             refuses(Verb::DestroyQp);
-            // Longer than a poller waits for shared receives that a pair may have taken.
+            // Longer than a poller waits for shared receives that the device may have started to fill.
             let since = Instant::now();
             while since.elapsed() < Duration::from_millis(40) {
                 drop(poller.poll());
@@ -388,8 +389,8 @@ fn a_number_that_is_given_out_again_is_no_other_pairs() {
         let (mut before, server) = serve(&domain, &shared, &queue, &port);
         let first = server.number();
         let _ = before.post_send(Inline(b"for the first"));
-        // In this order, so that on a device that uses numbers again the next server gets the number of this one, whose
-        // completion may still be in the queue.
+        // Dropped in this order, so that on a device that reuses numbers the next server gets the number of this one,
+        // whose completion may still be in the queue.
         drop((server, before));
         let (mut client, server) = serve(&domain, &shared, &queue, &port);
         assert_ne!(server.number(), first, "{profile:?}");
@@ -448,7 +449,7 @@ fn a_plain_message_brings_no_immediate_of_another() {
             };
             sent.unwrap();
             for _ in 0..2 {
-                if let Work::Received(message) = poller.wait(PATIENCE).unwrap().check().unwrap().work() {
+                if let Work::Received(message) = poller.wait(PATIENCE).unwrap().check().unwrap().into_work() {
                     assert_eq!(message.immediate, (number % 2 == 0).then_some(number), "{profile:?}");
                     assert_eq!((&message.buffer[..], message.invalidated), (&b"hello"[..], None), "{profile:?}");
                 }
@@ -460,11 +461,11 @@ fn a_plain_message_brings_no_immediate_of_another() {
     }
 }
 
-/// A failure belongs to the life of the pair in which its request was posted, also if it comes out after the program's
-/// closure has begun another life.
+/// A failure belongs to the pair as it was before a reset, if the request was posted then. This holds even if the
+/// failure comes out after the program's closure has reset the pair and brought it up again.
 #[test]
 fn a_failure_that_comes_out_late_breaks_no_other_life() {
-    for profile in [Profile::Siw, Profile::Efa, Profile::Adversary(0)] {
+    for profile in [Profile::Efa, Profile::Adversary(0)] {
         let (_fabric, domain, port) = stage!(profile);
         let (queue, mut poller) = domain.completion_queue(64).unwrap();
         let mut lives = 0;
@@ -480,7 +481,7 @@ fn a_failure_that_comes_out_late_breaks_no_other_life() {
                 let look = poller.poll_retired(|retired| {
                     if let Some(drained) = pair.take_if(|pair| pair.receives_in_flight() == 0) {
                         next = Some(drained.into_reset().unwrap().into_init(&port).unwrap());
-                        // A forgotten completion comes again, in the next life.
+                        // A forgotten completion comes again, after the reset.
                         if std::mem::take(&mut forgets) {
                             return std::mem::forget(retired);
                         }
@@ -502,7 +503,7 @@ fn a_failure_that_comes_out_late_breaks_no_other_life() {
     }
 }
 
-/// Another thread polls the completion queue at the same time.
+/// Runs `f` while another thread polls the completion queue.
 fn beside_polls<B: interlock::Brand>(poller: &mut Poller<B>, f: impl FnOnce()) {
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -536,11 +537,11 @@ fn a_drained_pair_is_not_reset_in_the_middle_of_a_poll() {
     }
 }
 
-/// If a new pair gets the number of a pair whose completions may still come, the library makes another one. It must not
-/// destroy the first one while a poll is running.
+/// If a new pair gets the number of a pair whose completions may still come, the library makes another pair. It must
+/// not destroy the first pair while a poll is running.
 #[test]
 fn a_pair_of_a_taken_number_is_not_destroyed_in_the_middle_of_a_poll() {
-    // This adversary has shared queues, lets only the poller destroy pairs, and uses numbers again.
+    // This adversary has shared queues, lets only the poller destroy pairs, and reuses numbers.
     let (fabric, domain, _) = stage!(Profile::Adversary(35));
     let (queue, mut poller) = domain.completion_queue(1024).unwrap();
     let shared = domain.shared_receive_queue(&SharedLimits { receives: 4, ..SharedLimits::default() }).unwrap();

@@ -1,5 +1,5 @@
 //! Random programs on every profile. Whatever the program and the device do: a buffer comes back at most once, memory
-//! that the program has does not change by itself, and the library makes no call that the provider need not support.
+//! that the program holds does not change by itself, and the library makes no call that the provider does not support.
 
 use super::{connected, for_programs, objects_die, posts_fail, profiles, rounds, shared_queue};
 use interlock::memory::BufferList;
@@ -21,7 +21,7 @@ const BYTES: usize = 48;
 const LIMITS: Limits =
     Limits { sends: 6, receives: 6, inline_bytes: 16, elements: 3, posting: interlock::queue::Posting::List };
 
-/// A buffer of the program, and what is in it.
+/// A buffer that the program holds, and the byte that fills it.
 struct Mine<B> {
     buffer: Buffer<B>,
     mark: u8,
@@ -33,7 +33,7 @@ enum Pair<B> {
     Served(QueuePair<B, ReadyToSend, OnShared<ReliableConnection>>),
 }
 
-/// The same expression for each kind of pair.
+/// Evaluates the same expression for each kind of pair.
 macro_rules! each {
     ($pair:expr, $inner:ident => $do:expr) => {
         match $pair {
@@ -44,7 +44,7 @@ macro_rules! each {
     };
 }
 
-/// What a step of a program does. Where there is nothing to do it to, the step posts something.
+/// What a step of a program does. If there is no object for the call, the step posts something.
 #[derive(Clone, Copy, Debug)]
 enum Call {
     Post,
@@ -60,7 +60,7 @@ enum Call {
     Deregister,
 }
 
-/// Each call, with how often it comes. A failing program is made smaller by calls that come earlier here.
+/// Each call, with its relative frequency. When a failing program is reduced, later calls are replaced by earlier ones.
 const CALLS: [(u32, Call); 10] = [
     (64, Call::Post),
     (24, Call::Poll),
@@ -78,18 +78,18 @@ struct World<'d, B> {
     profile: Profile,
     domain: &'d ProtectionDomain<B>,
     port: Port,
-    /// The numbers of the current step.
+    /// The random numbers of the current step.
     dice: Random,
     queues: Vec<(CompletionQueue<B>, Option<Poller<B>>)>,
     shared: Option<SharedReceiveQueue<B, Messages>>,
     pairs: Vec<Pair<B>>,
     regions: Vec<MemoryRegion<B, RemoteAll, Vec<u64>>>,
-    /// The regions that peers were granted, also those that are gone.
+    /// The grants that peers have been given, including those that have ended.
     granted: Vec<RemoteRegion<RemoteAll>>,
-    /// Memory whose registration has ended, with a copy of what it held then. Nobody writes to it any more.
+    /// Memory whose registration has ended, with a copy of its bytes at that time. It must not change any more.
     retired: Vec<(Vec<u64>, Vec<u64>)>,
     mine: Vec<Mine<B>>,
-    /// The addresses of the buffers that the program has.
+    /// The addresses of the buffers that the program holds.
     here: HashSet<usize>,
     marks: u8,
 }
@@ -114,7 +114,7 @@ impl<B: Brand> World<'_, B> {
         }
     }
 
-    /// Takes one of the buffers of the program, to post it.
+    /// Takes one of the program's buffers, to post it.
     fn give(&mut self) -> Option<Buffer<B>> {
         let at = self.dice.below(self.mine.len());
         if self.mine.is_empty() {
@@ -320,7 +320,7 @@ impl<B: Brand> World<'_, B> {
         }
     }
 
-    /// Ends all pairs, and waits for what is in flight.
+    /// Ends all pairs, and waits for the requests in flight.
     fn settle(&mut self) {
         self.pairs.clear();
         let sure = !posts_fail(self.profile) && !objects_die(self.profile);
@@ -350,7 +350,7 @@ fn run(profile: Profile, program: &Program<Call>) {
     let fabric = Fabric::with_profile(profile);
     let context = Context::open_on(&fabric, "dev0").unwrap();
     let port = context.active_port().unwrap();
-    // A domain without a name: an object that leaks would keep a name taken.
+    // The domain has no name, because a leaked object would keep a name taken.
     let domain = context.checked_domain().unwrap();
     let (queue, poller) = domain.completion_queue(128).unwrap();
     let shared = shared_queue(profile, &domain, &SharedLimits { receives: 16, ..SharedLimits::default() });
@@ -389,7 +389,7 @@ fn random_programs_keep_their_memory() {
     for_programs("random_programs_keep_their_memory", devices, &CALLS, 4000, run);
 }
 
-/// Polls and destroys may fail, too. Then memory may stay with the device for good, and still comes back at most once.
+/// Polls and destroys may fail too. Then memory may be leaked, but a buffer still comes back at most once.
 #[test]
 fn random_programs_keep_their_memory_where_objects_die() {
     let devices = (0..rounds(8)).map(|seed| (Profile::Adversary(4 + seed % 4 + 8 * seed), seed));

@@ -82,7 +82,7 @@ fn nothing_changes_what_was_lent_once_its_scope_is_over() {
                 }));
                 drop(result);
                 let words_now = words;
-                // The memory is the program's.
+                // The scope is over, so the memory belongs to the program again.
                 for bytes in &mut memory {
                     bytes.fill(0x77);
                     old.push((bytes.clone(), 0x77));

@@ -1,4 +1,4 @@
-//! Pollers, posters, halves, shared queues and ends of pairs on threads of their own.
+//! Threads that poll, post, use halves and shared queues, and destroy pairs, all at the same time.
 
 use super::profiles;
 use interlock::queue::Posting;
@@ -16,11 +16,11 @@ use std::time::{Duration, Instant};
 
 const LIMITS: Limits = Limits { sends: 4, receives: 4, inline_bytes: 16, elements: 2, posting: Posting::List };
 
-/// What all threads use.
+/// The objects that all threads use.
 struct Shop {
     domain: ProtectionDomain<Checked>,
     port: Port,
-    /// Buffers that the program owns. Each is written from one end to the other as it comes and goes.
+    /// Buffers that the program holds. Each is overwritten completely when it comes back, and again when it is posted.
     buffers: Mutex<Vec<Buffer<Checked>>>,
     shared: Mutex<Option<SharedReceiveQueue<Checked, Messages>>>,
     remote: RemoteRegion<RemoteAll>,
@@ -43,7 +43,7 @@ impl Shop {
         }
     }
 
-    /// Posts a buffer, if there is one; what is refused comes back.
+    /// Posts a buffer, if there is one. A refused buffer comes back.
     fn with_buffer(&self, post: impl FnOnce(Buffer<Checked>) -> Option<Buffer<Checked>>) {
         if let Some(refused) = self.take().and_then(post) {
             self.give(PostedMemory::Unique(refused));
@@ -66,11 +66,11 @@ impl Shop {
                     for success in retired.unsignalled() {
                         self.give(success.into_memory());
                     }
-                    // What is forgotten comes again.
+                    // If the program forgets these requests, they come again.
                     taken += 1;
                     match taken % 5 {
                         0 => std::mem::forget(retired),
-                        _ => self.took(retired.completion()),
+                        _ => self.took(retired.into_completion()),
                     }
                 }),
                 _ => poller.poll_each(|completion| self.took(completion)),
@@ -82,7 +82,7 @@ impl Shop {
         }
     }
 
-    /// One life of two pairs and, where the device has shared queues, of two more.
+    /// Connects two pairs, uses them and ends them; where the device has shared queues, two more pairs do the same.
     fn live(&self, queue: &CompletionQueue<Checked>, receives: &CompletionQueue<Checked>, ends_by_reset: bool) {
         let Self { domain, port, .. } = self;
         let make = || domain.reliable_on(queue, receives, &LIMITS).or_else(|_| domain.reliable(queue, &LIMITS));
@@ -128,7 +128,7 @@ impl Shop {
     }
 }
 
-/// Where a device resets it.
+/// Resets the pair, if the device supports that.
 fn reset(pair: QueuePair<Checked>, port: &Port) {
     if let Ok(pair) = pair.into_error()
         && let Ok(pair) = pair.into_reset()
@@ -183,7 +183,7 @@ fn run(profile: Profile, rounds: usize) {
     {
         buffers.into_iter().map(PostedMemory::Unique).for_each(|memory| shop.give(memory));
     }
-    // As the program left it, or as it was new.
+    // Each byte is as the program left it, or 0 as in a new buffer.
     let is_idle = |buffer: &Buffer<_>| [IDLE, 0].iter().any(|idle| buffer.iter().all(|byte| byte == idle));
     assert!(lock(&shop.buffers).iter().all(is_idle), "{profile:?}");
     drop((first, second, one, two, region, shop));
@@ -192,7 +192,7 @@ fn run(profile: Profile, rounds: usize) {
 
 #[test]
 fn all_at_once_on_threads() {
-    let chosen = if cfg!(miri) { vec![Profile::Adversary(2), Profile::Hns, Profile::Siw] } else { profiles() };
+    let chosen = if cfg!(miri) { vec![Profile::Adversary(2), Profile::Hns, Profile::Efa] } else { profiles() };
     for profile in chosen {
         run(profile, if cfg!(miri) { 2 } else { 20 });
     }

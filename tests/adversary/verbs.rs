@@ -1,5 +1,5 @@
-//! Random programs whose verbs fail at random, on every profile. A buffer comes back at most once, and does not change
-//! after that.
+//! Random programs on every profile, with verbs that fail at random. A buffer comes back at most once, and does not
+//! change after that.
 use super::{for_programs, profiles, rounds};
 use interlock::queue::Posting;
 use interlock::request::PostedMemory;
@@ -46,7 +46,7 @@ const VERBS: [Verb; 14] = [
     Verb::QueryQp,
 ];
 
-/// What a step of a program does. Where there is nothing to do it to, the step posts something.
+/// What a step of a program does. If there is no object for the call, the step posts something.
 #[derive(Clone, Copy, Debug)]
 enum Call {
     Post,
@@ -59,11 +59,11 @@ enum Call {
     DropPair,
     /// Moves the clock of the device forward.
     Advance,
-    /// Waits, because the library does some things only after a time.
+    /// Waits, because the library does some things only after some time has passed.
     Sleep,
 }
 
-/// Each call, with how often it comes. A failing program is made smaller by calls that come earlier here.
+/// Each call, with its relative frequency. When a failing program is reduced, later calls are replaced by earlier ones.
 const CALLS: [(u32, Call); 10] = [
     (1000, Call::Post),
     (320, Call::Poll),

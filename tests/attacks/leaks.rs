@@ -1,5 +1,5 @@
-//! Objects that are dropped in any order, forgotten, made only in part, or not released by the device. The memory that
-//! the device may still use stays allocated, and nothing else stays.
+//! Objects that are dropped in any order, forgotten, made only in part, or not released by the device. Memory that the
+//! device may still use stays allocated; nothing else is leaked.
 
 use super::{DEPTH, LIMITS, Stage, all, fails, fails_for_ever, settle, small};
 use interlock::error::{CreateError, NamedDomainError};
@@ -29,7 +29,7 @@ fn a_name_is_never_free_while_a_completion_queue_bears_it() {
 #[test]
 fn forgetting_a_completion_leaks_and_never_frees_in_flight_memory() {
     let mut stage = stage!();
-    let halves = stage.domain.buffer(16).unwrap().chunks(8);
+    let halves = stage.domain.buffer(16).unwrap().into_chunks(8);
     for buffer in halves {
         stage.right.post_receive(buffer).unwrap();
     }
@@ -85,7 +85,7 @@ fn a_pair_that_cannot_be_destroyed_never_lets_its_memory_go() {
     // The lost pair still receives.
     let out: Vec<_> = settle(&stage.fabric, &mut stage.poller)
         .into_iter()
-        .map(|completion| completion.check().unwrap().work())
+        .map(|completion| completion.check().unwrap().into_work())
         .collect();
     assert!(out.iter().any(|work| matches!(work, Work::Received(_))));
     stage.fabric.heal();
@@ -214,7 +214,7 @@ fn a_drop_never_panics_for_want_of_standard_error() {
     assert!(output.status.success() && said.contains("1 passed"), "{said}");
 }
 
-/// The address handle of a datagram in flight. The program has dropped every object that names it.
+/// The address handle of a datagram in flight. The program has dropped every object that refers to it.
 #[test]
 fn an_address_handle_never_ends_before_its_requests_nor_outlives_their_queues() {
     interlock::domain! { struct Test; }

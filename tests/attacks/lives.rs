@@ -1,5 +1,5 @@
-//! A pair through its lives: split and swapped with others, in transitions that fail, and after a reset with requests
-//! of its last life.
+//! A pair that is brought up many times: split, swapped with others, in transitions that fail, and after a reset with
+//! requests from before the reset.
 
 use super::{DEPTH, LIMITS, Stage, all, connect, fails, join, settle, small};
 use interlock::error::{CreateError, TransitionFailure};
@@ -59,7 +59,7 @@ fn halves_dropped_on_two_threads_never_destroy_twice_nor_lose_a_buffer() {
     }
 }
 
-/// Each life ends in failures. Another thread polls them before, during or after the reset of the pair.
+/// A pair fails before each reset. Another thread polls the failures before, during or after the reset.
 #[test]
 fn a_failure_that_another_thread_polls_never_breaks_the_next_life() {
     interlock::domain! { struct Test; }
@@ -80,8 +80,8 @@ fn a_failure_that_another_thread_polls_never_breaks_the_next_life() {
         let rounds = if cfg!(miri) { 4 } else { 200 };
         for round in 0..rounds {
             let made = ends.map(|mut pair| {
-                // In some rounds all receives have come back before the reset, so the ledgers stay; in others they have
-                // not.
+                // In some rounds all receives have come back before the reset, so the pair keeps its ledgers; in others
+                // it gets new ones.
                 for _ in 0..round % 3 {
                     pair.post_receive(small(&domain)).unwrap();
                 }
@@ -151,8 +151,8 @@ fn a_reset_that_is_destroyed_unsettled_never_returns_its_lease_twice() {
     assert_eq!(stage.queue.room(), stage.queue.capacity());
 }
 
-/// The word that records a broken pair also records how the pair posts, and an atomic write can be posted in one way
-/// only.
+/// One word records both that a pair is broken and how it posts. An atomic write can be posted in one way only, so it
+/// shows whether the word survives.
 #[test]
 fn a_pair_of_sessions_never_posts_another_way_in_a_later_life() {
     let stage = stage!();
@@ -225,7 +225,7 @@ fn a_pair_that_was_swapped_or_forgotten_never_gives_back_what_another_posted() {
     for completion in settle(&stage.fabric, &mut poller) {
         let success = completion.check().unwrap();
         let (pair, id) = (success.queue_pair(), success.id());
-        match success.work() {
+        match success.into_work() {
             Work::Received(message) => received.push((pair, message.buffer.as_bytes()[0])),
             work => {
                 let Work::Sent(memory) = work else { panic!("a send") };
@@ -240,7 +240,7 @@ fn a_pair_that_was_swapped_or_forgotten_never_gives_back_what_another_posted() {
     assert!(posted.is_empty(), "{posted:?}");
     drop(receive);
     drop((to_one, to_two));
-    // Only the receiver's remaining request comes back, as destroyed. Nothing of the batch does.
+    // Only the receiver's remaining request comes back, as destroyed. No request of the batch does.
     let left: Vec<_> = all(&mut poller).into_iter().map(|completion| completion.check().unwrap_err().status).collect();
     assert_eq!(left, [Status::Destroyed]);
 }

@@ -58,7 +58,7 @@ fn memory_with_drop_glue_is_never_dropped_in_flight_nor_twice() {
     let region = stage.domain.register::<LocalWrite, _>(counted::<1>(&DROPS, 4)).unwrap();
     let (rest, whole) = region.split();
     drop(rest);
-    for buffer in whole.chunks(8) {
+    for buffer in whole.into_chunks(8) {
         stage.right.post_receive(buffer).unwrap();
     }
     stage.left.post_send(small(&stage.domain)).unwrap();
@@ -150,7 +150,7 @@ fn r_4_a_part_in_flight_is_never_covered_by_another_buffer() {
     let mut stage = stage!();
     let region = stage.domain.register::<LocalWrite, _>(vec![0_u8; 24]).unwrap();
     let (rest, whole) = region.split();
-    let mut parts = whole.chunks(8).into_iter();
+    let mut parts = whole.into_chunks(8).into_iter();
     let (first, middle, last) = (parts.next().unwrap(), parts.next().unwrap(), parts.next().unwrap());
     stage.right.post_receive(middle).unwrap();
     let error = first.join(last).unwrap_err();
@@ -170,18 +170,18 @@ fn memory_that_is_shared_in_flight_is_never_unique() {
     let (rest, whole) = region.split();
     let share = whole.share();
     stage.left.post_send(share.clone()).unwrap();
-    let share = share.try_into_unique().unwrap_err();
+    let share = share.into_unique().unwrap_err().share;
     let other = share.clone();
     drop(share);
     // This is the program's last handle, but the device still has one.
-    let other = other.try_into_unique().unwrap_err();
+    let other = other.into_unique().unwrap_err().share;
     drop(stage.left);
     let Some(back) = all(&mut stage.poller).pop().unwrap().check().unwrap_err().memory.into_shared() else {
         panic!("a share")
     };
-    let back = back.try_into_unique().unwrap_err();
+    let back = back.into_unique().unwrap_err().share;
     drop(other);
-    let whole = back.try_into_unique().unwrap();
+    let whole = back.into_unique().unwrap();
     assert_eq!(rest.rejoin(whole).unwrap().deregister().unwrap(), [9; 8]);
 }
 
@@ -190,11 +190,11 @@ fn a_region_shared_as_a_whole_is_never_written_again() {
     let stage = stage!();
     let region = stage.domain.register::<LocalRead, _>(vec![1_u8; 8]).unwrap();
     let share = region.share();
-    assert!(share.try_into_unique().is_err(), "no local write");
+    assert!(share.into_unique().is_err(), "no local write");
     let region = stage.domain.register::<RemoteRead, _>(vec![1_u64; 1]).unwrap();
     let remote = region.remote();
     let share = region.share();
-    assert!(share.try_into_unique().is_err(), "peers may read it");
+    assert!(share.into_unique().is_err(), "peers may read it");
     assert_eq!(remote.len(), 8);
 }
 
@@ -237,7 +237,7 @@ fn more_memory_than_a_message_is_never_lost() {
     let region = stage.domain.register::<LocalWrite, _>(vec![0_u8; 4 * GIB + 4096]).unwrap();
     let (rest, whole) = region.split();
     assert_eq!(whole.capacity(), 4 * GIB + 4096);
-    let parts = whole.chunks(GIB);
+    let parts = whole.into_chunks(GIB);
     assert_eq!(parts.len(), 5);
     assert_disjoint(&parts);
     let whole = parts.into_iter().reduce(|left, right| left.join(right).unwrap()).unwrap();

@@ -1,4 +1,4 @@
-//! Posts and batches. Whether a post is refused, broken off or uncertain, each buffer belongs either to the device or
+//! Posts and batches. If a post is refused, interrupted or uncertain, each buffer still belongs either to the device or
 //! to the program.
 
 use super::{DEPTH, LIMITS, all, assert_disjoint, fails, join, settle, small};
@@ -23,7 +23,7 @@ fn what_a_panicking_batch_took_back_never_comes_out_of_the_poller() {
             for buffer in staged {
                 batch.post(WorkRequest::send(buffer)).unwrap();
             }
-            // The poller looks at the ledger while it holds requests that were never given to the device.
+            // The poller reads the ledger while the ledger holds requests that were never given to the device.
             assert_eq!(all(poller).len(), 2);
             panic!("in the middle of a batch");
         });
@@ -221,7 +221,8 @@ fn an_uncertain_receive_never_comes_back_before_the_device_is_done_with_it() {
     message.write(b"late").unwrap();
     stage.left.post_send(message).unwrap();
     let out = settle(&stage.fabric, &mut stage.poller);
-    let received = out.into_iter().find(|completion| completion.id() == id).unwrap().check().unwrap().received();
+    let received =
+        out.into_iter().find(|completion| completion.id() == id).unwrap().check().unwrap().into_received().ok();
     assert_eq!(&received.unwrap()[..], b"late");
 }
 
@@ -249,7 +250,7 @@ fn an_uncertain_batch_never_gives_its_buffers_back() {
     assert!(reset.into_init(&stage.port).is_ok(), "and the pair lives on");
 }
 
-/// The record that a pair is broken is stored next to its depth. A broken pair takes no request in any way of posting;
+/// One word records that a pair is broken, and its depth. However the program posts, a broken pair takes no request;
 /// after a reset it takes its full depth.
 #[test]
 fn a_pair_that_broke_never_takes_a_request_by_any_way() {

@@ -4,7 +4,7 @@ use interlock::Gid;
 use interlock::attributes::PeerPath;
 use interlock::error::AddressError;
 
-/// On Ethernet there is no way to a peer without a GID.
+/// On Ethernet a peer without a GID cannot be addressed.
 #[test]
 fn c160_an_address_on_ethernet_needs_a_gid() {
     let domain = domain!();

@@ -31,7 +31,7 @@ fn c146_a_child_that_uses_a_pair_leaves_the_parent_alone() {
     let mut received = None;
     for _ in 0..2 {
         let success = next(&mut link.poller);
-        received = if success.id() == receive { success.received() } else { received };
+        received = if success.id() == receive { success.into_received().ok() } else { received };
     }
     assert_eq!(&received.unwrap()[..], b"of the parent");
     assert!(link.poller.wait_for(PATIENCE / 1000).unwrap().is_none());

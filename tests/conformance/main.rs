@@ -1,4 +1,4 @@
-//! The cases of docs/conformance.md that no other test shows: what the specification says of verbs. Each test name
+//! The cases of docs/conformance.md that no other test covers: what the specification requires of verbs. Each test name
 //! begins with the number of its case. The same code runs on the soft device, or on the device that `INTERLOCK_DEVICE`
 //! names.
 

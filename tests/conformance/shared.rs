@@ -29,7 +29,7 @@ fn served<B: Brand>(domain: &ProtectionDomain<B>) -> Served<B> {
     Served { poller, shared, client, server }
 }
 
-/// The limit event is a value that names its queue. It comes once and leaves no limit armed.
+/// The limit event names its queue by a value. It comes once and leaves no limit armed.
 #[test]
 fn c152_the_limit_is_told_once() {
     let domain = domain!();
@@ -49,8 +49,7 @@ fn c152_the_limit_is_told_once() {
     assert_eq!(shared.query().unwrap().limit, 0);
 }
 
-/// A pair in Error reports when it takes no more of the shared receives. The remaining receives stay in the shared
-/// queue.
+/// A pair in Error reports when it takes no more shared receives. The remaining receives stay in the shared queue.
 #[test]
 fn c153_a_pair_in_error_tells_of_its_last_receive() {
     let domain = domain!();

@@ -7,7 +7,7 @@ use interlock::state::DeviceState;
 use interlock::{Limits, PostError, RemoteWrite, Status};
 use support::{Link, PATIENCE, deviates, eventually};
 
-/// The pair goes up step by step, and each time the device reports the state of the type.
+/// The pair goes through the states one by one, and each time the device reports the state that the type names.
 #[test]
 fn c001_c002_c007_c012_a_pair_goes_up_by_single_steps() {
     let domain = domain!();
@@ -24,7 +24,7 @@ fn c001_c002_c007_c012_a_pair_goes_up_by_single_steps() {
     assert_eq!(pair.query_state().unwrap(), DeviceState::ReadyToSend);
     pair.post_receive(domain.buffer(8).unwrap()).unwrap();
     pair.post_send(message(&domain, b"up")).unwrap();
-    let received = (0..2).find_map(|_| next(&mut poller).received()).unwrap();
+    let received = (0..2).find_map(|_| next(&mut poller).into_received().ok()).unwrap();
     assert_eq!(&received[..], b"up");
 }
 
@@ -41,8 +41,8 @@ fn c010_a_datagram_pair_goes_up_without_a_peer() {
     assert_eq!(pair.query_state().unwrap(), DeviceState::ReadyToSend);
 }
 
-/// A send queue whose every slot has been used drains as a new one does. On soft-RoCE it never drains; only Error ends
-/// that.
+/// A send queue drains even if every one of its slots has been used. On soft-RoCE such a queue never drains; only Error
+/// ends the waiting.
 #[test]
 fn c015_a_send_queue_that_went_round_drains() {
     let Link { domain, mut poller, mut left, right: _right, .. } = link!(4);
@@ -63,7 +63,7 @@ fn c015_a_send_queue_that_went_round_drains() {
     }
 }
 
-/// Every state can go to Reset, and up again from there.
+/// A pair can go from every state to Reset, and come up again from there.
 #[test]
 fn c018_every_state_goes_to_reset() {
     let domain = domain!();
@@ -130,7 +130,7 @@ fn c028_two_pairs_of_one_process_send_to_each_other() {
     for _ in 0..4 {
         let success = next(&mut link.poller);
         let by = success.queue_pair();
-        seen.extend(success.received().map(|buffer| (by, buffer.to_vec())));
+        seen.extend(success.into_received().ok().map(|buffer| (by, buffer.to_vec())));
     }
     seen.sort_by_key(|(by, _)| *by == link.right.number());
     assert_eq!(seen, [(link.left.number(), b"to left.".to_vec()), (link.right.number(), b"to right".to_vec())]);

@@ -56,12 +56,12 @@ fn c128_c129_a_solicited_wait_sleeps_through_plain_messages() {
     while count < 2 {
         count += usize::from(link.poller.wait(PATIENCE).unwrap().check().is_ok());
     }
-    // The same with `wait_with`. When the time is over, it returns any completion that is there.
+    // The same for solicited completions. When the time is over, it returns any completion that is there.
     let how = Wait { wake_for: WakeFor::Solicited, ..Wait::new(PATIENCE) };
     message(&mut link, true);
-    assert!(link.poller.wait_with(&how).unwrap().is_some());
+    assert!(link.poller.wait_for(how).unwrap().is_some());
     message(&mut link, false);
-    assert!(link.poller.wait_with(&Wait { timeout: WHILE, ..how }).unwrap().is_some());
+    assert!(link.poller.wait_for(Wait { timeout: WHILE, ..how }).unwrap().is_some());
 }
 
 /// C129: a failure wakes a program that waits for solicited completions.
@@ -89,7 +89,7 @@ fn a_solicited_wait_sleeps_through_timers_and_plain_messages() {
     use std::sync::atomic::{AtomicBool, Ordering};
     let (fabric, domain) = own_device!(Fabric::new());
     let link = Link::new(domain, 8);
-    // This pair has a timer for ever, because its peer posts no receive.
+    // This pair always has a timer running, because its peer posts no receive.
     let other = Context::open_on(&fabric, "dev0").unwrap().checked_domain().unwrap();
     let mut busy = Link::new(other, 4);
     busy.left.post_send(busy.domain.buffer(8).unwrap()).unwrap();
@@ -103,7 +103,7 @@ fn a_solicited_wait_sleeps_through_timers_and_plain_messages() {
     std::thread::scope(|threads| {
         let waiter = threads.spawn(|| {
             let how = Wait { wake_for: WakeFor::Solicited, ..Wait::new(PATIENCE) };
-            let woken = poller.wait_with(&how).unwrap().is_some();
+            let woken = poller.wait_for(how).unwrap().is_some();
             (woken, is_solicited.load(Ordering::SeqCst))
         });
         std::thread::sleep(WHILE);
@@ -114,7 +114,7 @@ fn a_solicited_wait_sleeps_through_timers_and_plain_messages() {
         right.post(WorkRequest::send(domain.buffer(8).unwrap()).unsignalled().solicited()).unwrap();
         assert_eq!(waiter.join().unwrap(), (true, true));
     });
-    // When the time is over, the wait returns what is there.
+    // At the deadline the wait returns any completion that is there.
     left.post_receive(domain.buffer(8).unwrap()).unwrap();
     while poller.poll().unwrap().is_some() {}
     std::thread::scope(|threads| {
@@ -123,12 +123,12 @@ fn a_solicited_wait_sleeps_through_timers_and_plain_messages() {
             right.post(WorkRequest::send(domain.buffer(8).unwrap()).unsignalled()).unwrap();
         });
         let how = Wait { wake_for: WakeFor::Solicited, ..Wait::new(4 * WHILE) };
-        assert!(poller.wait_with(&how).unwrap().is_some());
+        assert!(poller.wait_for(how).unwrap().is_some());
     });
 }
 
-/// If the queue is still armed for any completion, arming it for solicited ones does not narrow that: a plain message
-/// makes an event, and the program waits again.
+/// A queue that is still armed for any completion stays so when it is armed for solicited ones: a plain message makes
+/// an event, and the program waits again.
 #[test]
 fn a_solicited_arming_after_another_may_be_woken_by_any() {
     let mut link = link!(8);
@@ -140,7 +140,7 @@ fn a_solicited_arming_after_another_may_be_woken_by_any() {
     assert!(arm(&mut link.poller, WakeFor::Solicited) <= 1);
 }
 
-/// C134: a program may stop waiting at any point, and loses nothing.
+/// C134: a program may stop waiting at any point, and loses no completion.
 #[test]
 fn c134_a_wait_that_is_given_up_loses_nothing() {
     let mut link = link!(8);
@@ -192,7 +192,7 @@ fn a_timeout_reads_as_none_or_as_an_error() {
     assert!(matches!(link.poller.wait(Duration::ZERO), Err(WaitError::TimedOut(Duration::ZERO))));
     let spinning = Wait { spin: Duration::from_secs(3600), ..Wait::new(Duration::from_millis(20)) };
     let start = Instant::now();
-    assert!(link.poller.wait_with(&spinning).unwrap().is_none());
+    assert!(link.poller.wait_for(spinning).unwrap().is_none());
     assert!(start.elapsed() >= Duration::from_millis(20) && start.elapsed() < SOON, "the limit includes the spinning");
 }
 
@@ -212,8 +212,8 @@ fn an_edge_triggered_loop_misses_nothing() {
             seen = arm(&mut link.poller, WakeFor::Any);
         }
     }
-    // The end of a pair makes no event of the verbs. It wakes the loop all the same, each time, although nothing is
-    // read in between.
+    // The end of a pair makes no event of the verbs. It wakes the loop all the same, each time, even if the program
+    // reads nothing in between.
     let port = link.port;
     for _ in 0..3 {
         let extra = link.domain.queue(8).unwrap();

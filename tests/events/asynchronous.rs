@@ -15,7 +15,7 @@ fn drained<B: Brand>(events: &mut AsyncEvents, pair: &QueuePair<B, interlock::st
     assert_eq!(events.next(SOON).unwrap(), Some(expected));
 }
 
-/// C015: the event comes when the send queue is drained, and the queue can go on.
+/// C015: the event comes when the send queue is drained, and then the pair can resume.
 #[test]
 fn c015_a_drained_send_queue_is_told_and_goes_on() {
     let mut link = link!(4);
@@ -51,7 +51,7 @@ fn events_of_a_pair_that_is_gone_are_dropped() {
     let mut events = context.events().unwrap();
     let left = link.left.into_sqd().unwrap();
     assert!(left.drained(PATIENCE).unwrap());
-    // The pair is destroyed before its event was taken. The destruction does not wait for that.
+    // The pair is destroyed before its event is taken. The destroy does not wait for the event.
     left.destroy().unwrap();
     let right = link.right.into_sqd().unwrap();
     drained(&mut events, &right);
@@ -97,7 +97,7 @@ fn an_event_is_never_told_of_a_pair_that_was_never_drained() {
     assert!(told.iter().all(|qpn| drained.contains(qpn)), "{told:?} of {drained:?}");
 }
 
-/// No completion tells the responder of a forbidden access; an event does. On soft-RoCE nothing does.
+/// A forbidden access makes no completion at the responder, but an event. On soft-RoCE there is no event either.
 #[test]
 fn a_peer_that_may_not_is_told() {
     let (_fabric, domain) = own_device!(Fabric::new());
@@ -133,7 +133,7 @@ fn a_port_that_goes_down_and_comes_back_is_told() {
     });
 }
 
-/// A device that has failed says so for good, and its objects can be taken down.
+/// A device that has failed reports it on every call from then on, and its objects can be destroyed.
 #[test]
 fn hz22_a_device_that_failed_is_the_end_of_its_events() {
     for removed in [false, true] {
@@ -173,7 +173,7 @@ fn hz22_a_device_that_failed_is_the_end_of_its_events() {
             assert_eq!(link.right.destroy().unwrap_err().source.errno(), libc::EIO);
             link.left.into_reset().unwrap_err();
         } else {
-            // The driver is still there: requests in flight are flushed, and all objects can be taken down.
+            // The driver still works: it flushes the requests in flight, and destroys all objects.
             assert_eq!(link.poller.poll().unwrap().unwrap().check().unwrap_err().status, Status::Flushed);
             assert!(link.poller.wait(SOON).is_err(), "a device that is gone is not armed");
             link.right.destroy().unwrap();
@@ -210,7 +210,7 @@ fn hz22_a_removed_device_is_taken_down_in_any_order() {
             })
             .unwrap();
         drop(context);
-        // The objects that could not be destroyed stay allocated. The fabric uses them again when the device is back.
+        // The objects that could not be destroyed are leaked. The fabric works with them again when the device is back.
         fabric.heal();
         fabric.run();
     }

@@ -1,4 +1,4 @@
-//! One channel tells of several completion queues.
+//! One channel reports the events of several completion queues.
 
 use super::{Edges, SOON, WHILE, arm};
 use interlock::completion::WakeFor;
@@ -50,7 +50,7 @@ fn a_channel_waits_for_any_of_its_queues() {
 fn a_channel_says_which_queue_has_something() {
     let (domain, mut channel, mut pair, mut sent, mut received) = shared_channel!(Which);
     assert_eq!(channel.next(Duration::from_millis(20)).unwrap(), None);
-    // Only a queue that is armed makes events.
+    // Only armed queues make events.
     assert_eq!(arm(&mut received, WakeFor::Any), 0);
     loop_back(&domain, &mut pair);
     assert_eq!(channel.next(SOON).unwrap(), Some(received.id()));

@@ -1,7 +1,7 @@
 //! Completion queues, their channels and events, and asynchronous events. The name of a test begins with the numbers of
 //! the conformance cases that it shows.
 
-/// Two connected pairs on the device to test on.
+/// Makes two connected pairs on the device under test.
 macro_rules! link {
     ($depth:expr) => {{
         interlock::domain! { struct Test; }
@@ -33,7 +33,8 @@ fn message<B: Brand>(link: &mut Link<B>, solicited: bool) {
     link.right.post(if solicited { request.solicited() } else { request }).unwrap();
 }
 
-/// Whether no event comes for this long. Some devices make events without a completion; there this is always true.
+/// Returns whether no event comes for this long. Some devices make events without a completion; there it returns true
+/// at once.
 fn sleeps(readiness: &Readiness, time: Duration) -> bool {
     lacks(Promise::Events) || !readiness.wait(time).unwrap()
 }
@@ -52,7 +53,7 @@ fn arm<B: Brand>(poller: &mut Poller<B>, wake_for: WakeFor) -> usize {
     }
 }
 
-/// An event loop that is told of edges only, as those of mio and tokio are.
+/// An event loop that is notified only of edges, as those of mio and tokio are.
 struct Edges(OwnedFd);
 
 impl Edges {

@@ -57,7 +57,7 @@ fn c115_requests_complete_in_order() {
     }
 }
 
-/// C116: an unsignalled request that succeeds makes no completion. C118: the next signalled one releases its slot, too.
+/// C116: an unsignalled request that succeeds makes no completion. C118: the next signalled one also frees its slot.
 #[test]
 fn c116_c118_a_signalled_request_releases_the_unsignalled_before_it() {
     let mut link = link!(8);
@@ -108,8 +108,8 @@ fn c119_c120_a_full_queue_takes_more_after_polling() {
     link.left.post_write(buffer, &remote).unwrap();
 }
 
-/// C124: no pair is made that could overrun a queue. If the device reports an overrun all the same, the program is
-/// told.
+/// C124: the library makes no pair that could overrun a queue. If the device reports an overrun all the same, the
+/// program learns of it.
 #[test]
 fn c124_an_overrun_is_an_event_and_a_failed_poll() {
     let (fabric, domain) = own_device!(Fabric::new());
@@ -158,7 +158,7 @@ fn a_queue_is_resized_with_completions_in_it() {
     for _ in 0..3 {
         message(&mut link, false);
     }
-    // The completions have come, and are not polled yet.
+    // The completions are in the queue now, and not polled.
     std::thread::sleep(WHILE);
     link.poller.resize(64).unwrap();
     assert_eq!((link.queue.capacity(), link.queue.room()), (64, 48));
@@ -167,7 +167,7 @@ fn a_queue_is_resized_with_completions_in_it() {
     for _ in 0..3 {
         next(&mut link.poller);
     }
-    // The room of a destroyed pair becomes free when the queue was seen empty.
+    // The room of a destroyed pair becomes free only after the queue was seen empty.
     drop(more);
     assert!(matches!(link.poller.resize(32), Err(ResizeError::Leased { asked: 32, leased: 64 })));
     assert!(all(&mut link.poller).is_empty());

@@ -1,4 +1,4 @@
-//! Holds the documents against the project: the tests that they name exist, and nothing is left out.
+//! Checks the documents against the project: the tests that they name exist, and no case is left out.
 //!
 //! A document names a test in backticks, as `tests/faults.rs::name`, and a program that must not compile by its file in
 //! `ui-tests`.
@@ -19,7 +19,10 @@ const HAZARDS: [(&str, usize); 2] = [("HZ", 25), ("AH", 5)];
 /// How many cases docs/conformance.md has.
 const CASES: usize = 186;
 
-/// The test programs that run each of their tests on extended completion queues, too.
+/// How many cases of connections by address it has besides: those with a number after `CM`.
+const CASES_BY_ADDRESS: usize = 44;
+
+/// The test programs that run each of their tests a second time, on extended completion queues.
 const EXTENDED: [&str; 10] = [
     "attacks",
     "events",
@@ -54,19 +57,19 @@ fn documents() -> Vec<String> {
     all
 }
 
-/// The texts in backticks, except those in blocks of code.
+/// The texts in backticks outside of code blocks.
 fn quoted(document: &str) -> Vec<&str> {
     let prose = document.split("\n```").step_by(2);
     prose.flat_map(|part| part.split('`').skip(1).step_by(2)).collect()
 }
 
-/// The names in `quoted` that are those of tests, or of programs that must not compile.
+/// Those texts in `quoted` that name a test, or a program that must not compile.
 fn named_tests(document: &str) -> Vec<&str> {
     let is_test = |name: &&str| name.contains(".rs::") || (name.starts_with("ui-tests/") && name.ends_with(".rs"));
     quoted(document).into_iter().filter(is_test).collect()
 }
 
-/// What is wrong with the name of a test, if anything is.
+/// The reason why the name of a test is wrong; `None` if it is right.
 fn flaw(name: &str) -> Option<String> {
     let Some((file, function)) = name.split_once("::") else {
         let case = root().join(name);
@@ -79,7 +82,7 @@ fn flaw(name: &str) -> Option<String> {
     let Some(test) = rust::tests(&rust::parse(file)).into_iter().find(|test| test.name == function) else {
         return Some(format!("{name}: no such test"));
     };
-    // The tests that need a real device are ignored unless they are asked for; on soft-RoCE `./x` asks for them.
+    // Ignored tests need a real device. Of those, `./x` runs the ones below this folder on soft-RoCE.
     let is_run = !test.is_ignored || file.starts_with("src/provider/rdma_core/");
     (!is_run).then(|| format!("{name}: an ignored test"))
 }
@@ -146,6 +149,28 @@ fn each_status_has_what_it_needs() {
     }
 }
 
+/// The headings of docs/failures.md that explain a failure, as the link to each ends. Their text begins with the name
+/// of the failure in code.
+fn headings_of_failures() -> BTreeSet<String> {
+    let page = text("docs/failures.md");
+    let sections = page.split("\n### ").skip(1).map(|section| section.split_once("\n\n").expect("a text"));
+    let failures = sections.filter(|(_, text)| text.starts_with('`'));
+    failures.map(|(heading, _)| heading.to_lowercase().replace(' ', "-")).collect()
+}
+
+#[test]
+fn each_error_text_leads_to_a_heading_and_each_heading_has_an_error_text() {
+    let mut named = BTreeSet::new();
+    for (file, source) in rust_files("src") {
+        for rest in source.split("docs/failures.md#").skip(1) {
+            let end = rest.find(|at: char| !at.is_ascii_alphanumeric() && at != '-').expect("the end of a text");
+            assert!(headings_of_failures().contains(&rest[..end]), "{file}: no heading #{}", &rest[..end]);
+            named.insert(rest[..end].to_owned());
+        }
+    }
+    assert_eq!(named, headings_of_failures(), "each failure of docs/failures.md is named by the text of an error");
+}
+
 #[test]
 fn each_hole_of_earlier_libraries_is_listed_once() {
     let list = text("docs/peer-holes.md");
@@ -161,14 +186,16 @@ fn each_hole_of_earlier_libraries_is_listed_once() {
     }
 }
 
-/// The rows of a table with `columns` cells whose first one is a case of conformance.
+/// The rows with `columns` cells whose first cell is the number of a conformance case.
 fn cases(document: &str, columns: usize) -> Vec<Vec<&str>> {
     let rows = document.lines().filter(|line| line.starts_with("| C") && line.ends_with(" |"));
     let cells = rows.map(|row| row.trim_matches('|').split('|').map(str::trim).collect::<Vec<_>>());
-    cells.filter(|cells| cells.len() == columns && cells[0][1..].parse::<u16>().is_ok()).collect()
+    cells
+        .filter(|cells| cells.len() == columns && cells[0].trim_start_matches(['C', 'M']).parse::<u16>().is_ok())
+        .collect()
 }
 
-/// The tables of docs/conformance.md: where soft-RoCE differs, and the cases.
+/// The two tables of docs/conformance.md: the deviations of soft-RoCE, and the cases.
 fn conformance(document: &str) -> (Vec<Vec<&str>>, Vec<Vec<&str>>) {
     let cases_begin = document.find("\n## States").expect("the cases");
     let (differences, table) = document.split_at(cases_begin);
@@ -186,7 +213,8 @@ fn body(name: &str) -> Body {
 fn each_case_of_conformance_is_listed_once() {
     let document = text("docs/conformance.md");
     let listed: Vec<&str> = conformance(&document).1.iter().map(|row| row[0]).collect();
-    assert_eq!(listed, (1..=CASES).map(|number| format!("C{number:03}")).collect::<Vec<_>>());
+    let by_address = (1..=CASES_BY_ADDRESS).map(|number| format!("CM{number:03}"));
+    assert_eq!(listed, (1..=CASES).map(|number| format!("C{number:03}")).chain(by_address).collect::<Vec<_>>());
 }
 
 #[test]
@@ -212,10 +240,11 @@ fn each_case_of_conformance_says_what_shows_it() {
                 body.names.contains("Fabric") || body.macros.contains("own_device") || body.macros.contains("soft");
             let only_soft = has_own_device || body.calls("soft") || !programs.contains(&program);
             assert_eq!(only_soft, on_soft(test), "{case}: {test} runs on which devices?");
-            // A test may end early on a device that deviates or that lacks a promise: it has tested what that device
-            // does instead. `with_atomic_writes` makes sure that a device without atomic writes is one that is known to
+            // A test may end early on a device that deviates or lacks a promise: until then it has tested what that
+            // device does. `with_atomic_writes` checks that a device without atomic writes is one of those known to
             // have none.
-            let known = ["deviates", "with_atomic_writes", "lacks", "unless_refused"];
+            // iWARP has no step between the answer and the connection, so it has nothing to show there.
+            let known = ["is_iwarp", "deviates", "with_atomic_writes", "lacks", "unless_refused"];
             let is_checked = known.iter().any(|known| body.calls(known));
             assert!(!body.may_end_early || is_checked, "{case}: {test} may end before it has shown anything");
         }
@@ -226,7 +255,7 @@ fn each_case_of_conformance_says_what_shows_it() {
     }
 }
 
-/// What cargo writes about the tests of the cases. `outcome` says how a test ended; `None` if it did not run.
+/// A log as cargo would write it for the tests of the cases. `outcome` says how a test ended; `None` if it did not run.
 fn written_log(outcome: impl Fn(&str) -> Option<&'static str>) -> String {
     let document = text("docs/conformance.md");
     let tests: BTreeSet<&str> = conformance(&document).1.iter().flat_map(|row| named_tests(row[3])).collect();
@@ -246,7 +275,7 @@ fn written_log(outcome: impl Fn(&str) -> Option<&'static str>) -> String {
     log
 }
 
-/// What tests/conformance/report counts for `device`: covered, not applicable, not covered, failed. Also returns
+/// The numbers that tests/conformance/report counts for `device`: covered, not applicable, not covered, failed. Also
 /// whether the report succeeds.
 fn counted(logs: [&str; 2], device: &str) -> ([usize; 4], bool) {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
@@ -268,7 +297,7 @@ fn the_table_of_conformance_counts_what_ran() {
     let all = written_log(|_| Some("ok"));
     for device in ["soft", "rxe"] {
         let ([covered, not_applicable, not_covered, failed], success) = counted([&all, &all], device);
-        assert_eq!((covered + not_applicable + not_covered, failed, success), (CASES, 0, true));
+        assert_eq!((covered + not_applicable + not_covered, failed, success), (CASES + CASES_BY_ADDRESS, 0, true));
         for (outcome, expected) in [(None, [1, 0]), (Some("FAILED"), [0, 1])] {
             let but_one =
                 written_log(
@@ -283,7 +312,7 @@ fn the_table_of_conformance_counts_what_ran() {
     assert_eq!((nothing.0[0], nothing.1), (0, false));
 }
 
-/// A stage of `x` fails if its first command fails, although its last one succeeds.
+/// A stage of `x` fails if its first command fails, even if its last command succeeds.
 #[test]
 fn a_stage_fails_with_any_of_its_commands() {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("stages");
@@ -326,7 +355,7 @@ fn each_named_test_exists_and_is_not_ignored() {
     assert_eq!(flaws, <Vec<String>>::new());
 }
 
-/// A program that runs tests a second time on extended queues does so with all of its tests.
+/// A program that runs tests a second time on extended queues does so with every test.
 #[test]
 fn each_test_of_such_a_program_runs_on_extended_queues_too() {
     let mut programs: BTreeMap<String, Vec<(String, Rc<syn::File>)>> = BTreeMap::new();
@@ -335,7 +364,7 @@ fn each_test_of_such_a_program_runs_on_extended_queues_too() {
         programs.entry(program).or_default().push((file.clone(), rust::parse(&file)));
     }
     let mut again = BTreeSet::new();
-    // `extended` is about such queues, and only one of its tests is about both kinds.
+    // `extended` is left out: its tests make extended queues anyway, except for one that is about both kinds.
     for (program, files) in programs.into_iter().filter(|(program, _)| program != "extended") {
         if files.iter().all(|(_, file)| rust::also_extended(file).is_none()) {
             continue;
@@ -360,7 +389,8 @@ fn each_named_file_exists() {
         let folder = root().join(&document).parent().unwrap().to_owned();
         for link in text.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(link, _)| link) {
             let local = !link.contains("://") && !link.starts_with('#');
-            assert!(!local || folder.join(link).exists(), "{document}: {link}");
+            let (file, _heading) = link.split_once('#').unwrap_or((link, ""));
+            assert!(!local || folder.join(file).exists(), "{document}: {link}");
         }
         let parts = ["src/", "tests/", "docs/", "examples/"];
         for name in quoted(&text).into_iter().filter(|name| parts.iter().any(|part| name.starts_with(part))) {
@@ -381,7 +411,7 @@ fn unsafe_code_is_where_the_architecture_says() {
     assert_eq!(listed, found);
 }
 
-/// The public functions that are given two objects of one brand, each as file and name.
+/// The public functions that take two objects of one brand, each as file and name.
 fn meetings() -> BTreeSet<(String, String)> {
     let files = rust_files("src").into_keys();
     let files = files.filter(|file| !is_unit_test(file) && !file.starts_with("src/provider/"));
@@ -389,8 +419,8 @@ fn meetings() -> BTreeSet<(String, String)> {
     files.flat_map(of_file).collect()
 }
 
-/// With the run-time brand, objects of two domains are told apart when they meet. The trust model lists each function
-/// where they can meet, and what is compared there.
+/// With the run-time brand, objects of two domains are told apart where a function takes both. The trust model lists
+/// each such function, and what it compares.
 #[test]
 fn where_objects_of_domains_meet_is_in_the_trust_model() {
     let model = text("docs/trust-model.md");

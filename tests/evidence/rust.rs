@@ -1,4 +1,4 @@
-//! What Rust files contain, as `syn` parses them.
+//! The contents of Rust files, as `syn` parses them.
 
 use crate::text;
 use std::cell::RefCell;
@@ -33,7 +33,7 @@ pub(crate) struct Test {
     pub(crate) body: Body,
 }
 
-/// The tests of a file, those in its inline modules included.
+/// The tests of a file, including those in its inline modules.
 pub(crate) fn tests(file: &syn::File) -> Vec<Test> {
     struct Tests(Vec<Test>);
     impl<'ast> Visit<'ast> for Tests {
@@ -51,12 +51,13 @@ pub(crate) fn tests(file: &syn::File) -> Vec<Test> {
     tests.0
 }
 
-/// What a block of code contains, the arguments of macros included.
+/// The contents of a block of code, including the arguments of macros.
 #[derive(Default)]
 pub(crate) struct Body {
-    /// The names in paths.
+    /// All names in paths.
     pub(crate) names: BTreeSet<String>,
-    /// The functions that are called, by the last name of their path, each with its first argument if that is a string.
+    /// The functions that are called, by the last segment of their path. If the first argument is a string, it is
+    /// included.
     pub(crate) calls: BTreeSet<(String, Option<String>)>,
     /// The macros that are called.
     pub(crate) macros: BTreeSet<String>,
@@ -100,9 +101,10 @@ impl<'ast> Visit<'ast> for Body {
 
     fn visit_macro(&mut self, called: &'ast Macro) {
         self.macros.extend(called.path.segments.last().map(|last| last.ident.to_string()));
-        // Most macros take expressions. Those that take items have nothing in them that a test is asked about.
+        // Most macros take expressions. Macros that take items are not looked into.
         if let Ok(arguments) = called.parse_body_with(Punctuated::<Expr, Token![,]>::parse_terminated) {
-            // A visitor borrows what it visits for as long as the file; these expressions are a copy.
+            // A visitor is tied to the lifetime of the file, but these expressions are a copy. So they get a visitor of
+            // their own.
             let mut inner = Body::default();
             arguments.iter().for_each(|argument| inner.visit_expr(argument));
             self.names.append(&mut inner.names);
@@ -166,7 +168,7 @@ pub(crate) fn has_unsafe(file: &syn::File) -> bool {
         fn visit_attribute(&mut self, attribute: &'ast Attribute) {
             let mut allowed = false;
             if is(attribute, "allow") {
-                // What is no name, as the reason, is skipped.
+                // Entries that are no lint names, such as the reason, are skipped.
                 let _ = attribute.parse_nested_meta(|meta| {
                     allowed |= meta.path.is_ident("unsafe_code");
                     Ok(())
@@ -175,7 +177,7 @@ pub(crate) fn has_unsafe(file: &syn::File) -> bool {
             self.0 |= allowed;
         }
         fn visit_macro(&mut self, called: &'ast Macro) {
-            // The body of a macro is no syntax tree: its words have to do.
+            // The body of a macro is not parsed, so its words are searched.
             self.0 |= called.tokens.to_string().split_whitespace().any(|word| word == "unsafe");
         }
     }
@@ -184,13 +186,13 @@ pub(crate) fn has_unsafe(file: &syn::File) -> bool {
     found.0
 }
 
-/// The names in a part of a file.
+/// The type names in a part of a file.
 #[derive(Default)]
 struct Names {
     all: BTreeSet<String>,
-    /// Whether it is, or is made of, several values of a kind.
+    /// Whether it is, or contains, a collection of values.
     has_several: bool,
-    /// Whether it is a function or a closure that makes something else than a request.
+    /// Whether it is a function or a closure that returns anything but a request.
     is_other_function: bool,
 }
 
@@ -232,16 +234,16 @@ impl Names {
     }
 }
 
-/// Finds the public functions that are given two objects of one brand.
+/// Finds the public functions that take two objects of one brand.
 #[derive(Default)]
 struct Meetings {
-    /// Whether the `impl` block that is visited names a brand.
+    /// Whether the `impl` block being visited names a brand.
     is_branded: bool,
     found: BTreeSet<String>,
 }
 
 impl Meetings {
-    /// How many objects with a brand a function is given; several for one parameter that takes several.
+    /// How many objects with a brand a function takes. A parameter that is a collection counts as several.
     fn branded(&self, signature: &Signature) -> usize {
         let mut brands = BTreeSet::from(["B".to_owned()]);
         brands.extend(self.is_branded.then(|| "Self".to_owned()));
@@ -295,7 +297,7 @@ impl<'ast> Visit<'ast> for Meetings {
     }
 }
 
-/// The names of the public functions of a file that are given two objects of one brand.
+/// The names of the public functions of a file that take two objects of one brand.
 pub(crate) fn meetings(file: &syn::File) -> BTreeSet<String> {
     let mut meetings = Meetings::default();
     meetings.visit_file(file);

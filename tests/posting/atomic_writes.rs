@@ -39,10 +39,10 @@ fn an_atomic_write_changes_its_word_and_no_other() {
     let id = link.left.post_atomic_write(&word, 0x0102_0304_0506_0708).unwrap();
     let success = next(&mut link.poller);
     assert_eq!((success.id(), success.operation()), (id, Operation::AtomicWrite));
-    assert!(matches!(success.work(), Work::Written(PostedMemory::Inline)));
+    assert!(matches!(success.into_work(), Work::Written(PostedMemory::Inline)));
     assert_eq!(region.load(8).unwrap(), 0x0102_0304_0506_0708);
 
-    // Of many writes in a batch the last one stays. The send half of a split pair can write, too.
+    // If many writes of a batch go to one word, the last one stays. The send half of a split pair can write too.
     let ids = link.left.batch(|batch| {
         for value in 1..=3 {
             batch.post(WorkRequest::atomic_write(&word, value).unsignalled()).unwrap();
@@ -54,7 +54,7 @@ fn an_atomic_write_changes_its_word_and_no_other() {
     let (mut sends, _receives) = link.left.split();
     sends.post(WorkRequest::atomic_write(&word, 5)).unwrap();
     next(&mut link.poller);
-    // Other requests of such a pair go the same way.
+    // Other requests of such a pair are posted in the same way.
     sends.post(WorkRequest::write(message(&domain, &[1; 8]), &region.remote().slice(24..32).unwrap())).unwrap();
     next(&mut link.poller);
     assert_eq!(region.deregister().unwrap(), [7, 5, 7, u64::from_ne_bytes([1; 8])]);

@@ -68,7 +68,7 @@ fn all_items_go_with_one_completion_and_their_buffers_come_back_in_order() {
     const LEN: usize = 24;
     for (depth, in_batch) in [(40, true), (128, true), (40, false), (128, false)] {
         for mut link in WAYS.into_iter().filter_map(|way| link(&domain, depth, way)) {
-            // A few items, items around the end of the ledger, more than go with one doorbell, and none.
+            // A few items, counts around the end of the ledger, more items than one doorbell takes, and none.
             let counts: &[usize] = if cfg!(miri) { &[1, 33, 20] } else { &[1, 31, 32, 0, 33, 7, 40, 20, 30, 1] };
             for (round, &count) in counts.iter().enumerate() {
                 let region = domain.register::<RemoteAll, _>(vec![0_u64; 40 * LEN / 8]).unwrap();
@@ -117,12 +117,12 @@ fn what_a_batch_cannot_take_of_all_items_stays_in_their_vector() {
             (RequestFlaw::TooLong { len_bytes: 9, within: 8 }, true)
         );
         assert_eq!(items.len(), 1);
-        // Two items are posted unsignalled. The fourth item is still there; its request retires them.
+        // Two items were posted, unsignalled. The fourth item is still there, and its request retires them.
         assert_eq!(post_all(&mut link.left, in_batch, &mut items, write).unwrap(), 1);
         let (buffers, runs) = take_all(&mut link.poller, 3);
         assert_eq!((buffers.iter().map(|buffer| buffer[0]).collect::<Vec<_>>(), runs), (vec![1, 2, 4], vec![3]));
-        // Four items fit, and the fourth is signalled; the others stay in the vector. Then none fits. All that fit go
-        // in one piece.
+        // Four items fit, and the fourth is signalled; the others stay in the vector, and then none fits. The items
+        // that fit are posted with one doorbell.
         for count in [6, 4, 5] {
             let mut items: Vec<_> = (0..count).map(|at| item(at, 8)).collect();
             assert_eq!(post_all(&mut link.left, in_batch, &mut items, write).unwrap(), 4);
@@ -161,7 +161,7 @@ fn a_panic_while_items_become_requests_leaves_the_others_in_their_vector() {
     for mut link in WAYS.into_iter().filter_map(|way| link(&domain, 64, way)) {
         let region = domain.register::<RemoteAll, _>(vec![0_u64; 8]).unwrap();
         let word = region.remote().slice(0..8).unwrap();
-        // 32 requests go through a session in one piece.
+        // 32 requests are posted in one session.
         let places =
             [(0, 5), (3, 5), (4, 5), (0, 32), (15, 32), (16, 17), (35, 50), (49, 50), (0, 1), (16, 32), (31, 32)];
         for (bad, count) in places.into_iter().skip(if cfg!(miri) { 6 } else { 0 }) {
@@ -183,7 +183,7 @@ fn a_panic_while_items_become_requests_leaves_the_others_in_their_vector() {
                 before += 1;
             }
             assert_eq!(before, bad);
-            // Otherwise the batch is given up, except for the requests that were already handed over.
+            // If the panic leaves the batch, the batch is aborted, except for the requests that the device already has.
             for in_batch in [true, false] {
                 let mut items: Vec<_> = (0..count).map(|at| (message(&domain, &[at; 8]), at)).collect();
                 let panicked = catch_unwind(AssertUnwindSafe(|| {
@@ -209,8 +209,8 @@ fn the_buffers_of_a_run_come_back_whatever_is_among_them_and_however_it_ended() 
     for mut link in WAYS.into_iter().filter_map(|way| link(&domain, 16, way)) {
         let region = domain.register::<RemoteAll, _>(vec![0_u64; 8]).unwrap();
         let remote = region.remote();
-        // Around the end of the ledger, with and without requests that carry no unique buffer; such a request may be
-        // the last one.
+        // Batches around the end of the ledger. Some hold requests without a unique buffer, which may also be the last
+        // request.
         for (round, others) in [vec![], vec![3], vec![9], vec![0, 1, 2], vec![], vec![8, 9]].into_iter().enumerate() {
             link.left
                 .batch(|batch| {
@@ -287,7 +287,7 @@ fn a_batch_of_all_operations_keeps_them_apart() {
         while (received, done) != (3, 7) {
             let success = next(&mut link.poller);
             let of_receive = receives.iter().position(|&id| id == success.id());
-            match (of_receive, success.work()) {
+            match (of_receive, success.into_work()) {
                 (Some(0), Work::Received(message)) => {
                     assert_eq!((&message.buffer[..], message.immediate), (&one[..], None))
                 }
@@ -341,7 +341,7 @@ fn an_abandoned_batch_reaches_nobody() {
             }));
             assert!(panicked.is_err());
             assert_eq!(link.left.sends_in_flight(), 0);
-            // Only the request that is posted next arrives, in its own slot.
+            // Only the request that is posted next arrives. It gets the slot that was free.
             let id = link.left.post_write(message(&domain, &[1; 8]), &word(7)).unwrap();
             assert_eq!(success_of(&mut link.poller, id).into_buffer().unwrap()[..], [1; 8]);
             assert!(link.poller.poll().unwrap().is_none());
@@ -379,7 +379,7 @@ fn a_full_queue_gives_the_request_back_and_a_batch_goes_on_after_polling() {
                 match batch.post_each(&mut requests) {
                     Ok(posted) => at += posted,
                     Err(PostError::QueueFull(full)) => {
-                        // The device has all that was posted, so the completions come.
+                        // The device has all posted requests, so their completions will come.
                         let mut full = Some(full);
                         while let Some(request) = full.take() {
                             next(poller);
@@ -397,7 +397,7 @@ fn a_full_queue_gives_the_request_back_and_a_batch_goes_on_after_polling() {
             }
         })
         .unwrap();
-        // The last requests are unsignalled, so a signalled one follows.
+        // The last requests were unsignalled, so a signalled one must follow.
         let mut end = Some(WorkRequest::write(message(&domain, &100_u64.to_ne_bytes()), &word(99)));
         let end = loop {
             match left.post(end.take().unwrap()) {

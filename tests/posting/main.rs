@@ -1,4 +1,4 @@
-//! Every way of posting does the same: each operation, over each way that the device has.
+//! Tests that every way of posting has the same results: each operation, in each way that the device has.
 
 mod atomic_writes;
 mod batches;
@@ -33,7 +33,8 @@ fn link_with<B: Brand>(domain: &ProtectionDomain<B>, limits: Limits) -> Option<L
             assert_eq!(posting, Posting::WorkRequestApi);
             assert!(error.to_string().contains("Posting::List"), "{error}");
             assert_eq!(queue.room(), room, "the lease came back");
-            // Soft-RoCE has this way. Many versions of it get lists wrong, and there the library refuses lists.
+            // Soft-RoCE has this way, but many of its versions get lists of buffers wrong. So the library refuses lists
+            // there.
             assert!(elements > 1 || !domain.context().name().starts_with("rxe"), "rxe has it: {error}");
             return None;
         }

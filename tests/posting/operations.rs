@@ -12,7 +12,7 @@ use support::{context, message, next, on_hardware};
 fn the_work_request_api_is_there_or_is_refused() {
     interlock::domain! { struct Test; }
     let domain = context().named_domain(Test).unwrap();
-    // `link` checks that soft-RoCE has it.
+    // If soft-RoCE lacked this way, `link` would panic.
     assert!(link(&domain, 4, Posting::WorkRequestApi).is_some() || on_hardware());
     assert_eq!(link(&domain, 4, Posting::List).unwrap().left.limits().posting, Posting::default());
 }
@@ -33,7 +33,7 @@ fn messages_of_many_lengths_arrive_as_they_were_sent() {
                     1 => link.left.post_send(message.share()).unwrap(),
                     _ => link.left.post(WorkRequest::send(message).with_immediate(0x0102_0304).solicited()).unwrap(),
                 };
-                let Work::Received(received) = success_of(&mut link.poller, receive).work() else {
+                let Work::Received(received) = success_of(&mut link.poller, receive).into_work() else {
                     panic!("a message")
                 };
                 assert!(received.buffer[..] == bytes[..], "{len} bytes, form {form}");
@@ -55,7 +55,7 @@ fn inline_bytes_arrive_and_stay_the_programs() {
             link.left.post_send(Inline(&bytes)).unwrap();
             let sent = bytes.clone();
             bytes.fill(0xee);
-            let received = success_of(&mut link.poller, receive).received().unwrap();
+            let received = success_of(&mut link.poller, receive).into_received().unwrap();
             assert_eq!(received[..], sent[..]);
 
             bytes.copy_from_slice(&sent);
@@ -66,7 +66,7 @@ fn inline_bytes_arrive_and_stay_the_programs() {
             let first = next(&mut link.poller);
             // The send may come out before the receive.
             let first = if first.id() == id { first } else { success_of(&mut link.poller, id) };
-            assert!(matches!(first.work(), Work::Written(PostedMemory::Inline)));
+            assert!(matches!(first.into_work(), Work::Written(PostedMemory::Inline)));
             success_of(&mut link.poller, last);
             let mut seen = vec![0; 64];
             region.read_into(0, &mut seen).unwrap();
@@ -89,7 +89,7 @@ fn writes_reads_and_atomics_touch_what_they_name_and_nothing_else() {
 
         let target = region.remote().slice(24..200).unwrap();
         let id = link.left.post_write(message(&domain, &bytes), &target).unwrap();
-        let Work::Written(PostedMemory::Unique(back)) = success_of(&mut link.poller, id).work() else {
+        let Work::Written(PostedMemory::Unique(back)) = success_of(&mut link.poller, id).into_work() else {
             panic!("a write")
         };
         assert_eq!(back[..], bytes[..]);
@@ -98,7 +98,7 @@ fn writes_reads_and_atomics_touch_what_they_name_and_nothing_else() {
         let receive = link.right.post_receive(domain.buffer(16).unwrap()).unwrap();
         let target = region.remote().slice(300..320).unwrap();
         link.left.post_write_with_immediate(message(&domain, &bytes[..17]), &target, 77).unwrap();
-        let Work::WrittenWithImmediate(written) = success_of(&mut link.poller, receive).work() else {
+        let Work::WrittenWithImmediate(written) = success_of(&mut link.poller, receive).into_work() else {
             panic!("a write")
         };
         assert_eq!((written.immediate, written.written_bytes), (77, 17));
@@ -108,11 +108,11 @@ fn writes_reads_and_atomics_touch_what_they_name_and_nothing_else() {
         link.left.post_write(message(&domain, &[]), &region.remote()).unwrap();
         let source = region.remote().slice(20..130).unwrap();
         let id = link.left.post(WorkRequest::read(domain.buffer(150).unwrap(), &source).fenced()).unwrap();
-        let Work::Read(read) = success_of(&mut link.poller, id).work() else { panic!("a read") };
+        let Work::Read(read) = success_of(&mut link.poller, id).into_work() else { panic!("a read") };
         assert_eq!(read[..], expected[20..130]);
         let nothing = region.remote().slice(20..20).unwrap();
         let id = link.left.post_read(domain.buffer(8).unwrap(), &nothing).unwrap();
-        let Work::Read(read) = success_of(&mut link.poller, id).work() else { panic!("a read") };
+        let Work::Read(read) = success_of(&mut link.poller, id).into_work() else { panic!("a read") };
         assert!(read.is_empty());
 
         let word = region.remote().slice(400..408).unwrap();
@@ -126,7 +126,9 @@ fn writes_reads_and_atomics_touch_what_they_name_and_nothing_else() {
         ];
         for (request, before) in atomics {
             let id = link.left.post(request).unwrap();
-            let Work::Atomic { original, .. } = success_of(&mut link.poller, id).work() else { panic!("an atomic") };
+            let Work::Atomic { original, .. } = success_of(&mut link.poller, id).into_work() else {
+                panic!("an atomic")
+            };
             assert_eq!(original, before);
         }
         let now = SWAPPED;
@@ -148,7 +150,7 @@ fn lists_are_gathered_and_scattered() {
         let list = || parts.iter().map(|bytes| message(&domain, bytes)).collect::<BufferList<_>>();
         let receive = link.right.post_receive(domain.buffer(64).unwrap()).unwrap();
         link.left.post_send(list()).unwrap();
-        let received = success_of(&mut link.poller, receive).received().unwrap();
+        let received = success_of(&mut link.poller, receive).into_received().unwrap();
         assert_eq!(received[..], parts.concat());
         let last = link
             .left
@@ -188,7 +190,7 @@ fn unreliable_transports_post_either_way() {
             batch.post(WorkRequest::send(message(&domain, &pattern(30, 6))).with_immediate(3)).unwrap();
         })
         .unwrap();
-        let Work::Received(received) = success_of(&mut poller, receive).work() else { panic!("a message") };
+        let Work::Received(received) = success_of(&mut poller, receive).into_work() else { panic!("a message") };
         assert_eq!((&received.buffer[..], received.immediate), (&pattern(30, 6)[..], Some(3)));
         let mut seen = vec![0; 64];
         region.read_into(0, &mut seen).unwrap();
@@ -213,14 +215,14 @@ fn unreliable_transports_post_either_way() {
                 others += 1;
                 continue;
             };
-            let Work::Datagram(datagram) = success.work() else { panic!("a datagram") };
+            let Work::Datagram(datagram) = success.into_work() else { panic!("a datagram") };
             let (len, seed) = [(64, 7), (9, 8), (20, 9)][at];
             assert_eq!((datagram.message(), datagram.sender), (&pattern(len, seed)[..], alone.number()));
             assert_eq!(datagram.immediate, (at == 2).then_some(4));
             received += 1;
         }
         while others < 3 {
-            // The completions of sends; those of the unreliable connection may be among them.
+            // Completions of sends. Those of the unreliable connection may be among them.
             others += 1;
             next(&mut poller);
         }

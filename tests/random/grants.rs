@@ -1,5 +1,5 @@
-//! Parts of a page are cut and joined, registered again, leased, put behind windows and taken back. Meanwhile a peer
-//! writes to memory that it was granted, and to memory that it was not.
+//! Parts of a page are split and joined, registered again, leased, bound to windows and taken back. Meanwhile a peer
+//! writes to memory that it was granted, and tries to write to memory that it was not granted.
 
 use crate::{Device, Effort, Random, Stage, for_programs, patient};
 use interlock::access::Windowed;
@@ -13,8 +13,8 @@ use interlock::{
 };
 use std::ops::Range;
 use std::time::Duration;
-use support::Queues;
 use support::steps::Step;
+use support::{Queues, connect_to_each_other};
 
 const LIMITS: Limits =
     Limits { sends: 8, receives: 1, inline_bytes: 0, elements: 1, posting: interlock::queue::Posting::List };
@@ -22,19 +22,19 @@ const LIMITS: Limits =
 const WORDS: usize = 64;
 const MOST_WORDS_WRITTEN: usize = 4;
 
-/// The ways to let a peer in.
+/// The ways to grant memory to a peer.
 enum Grant<B> {
     Lease(Lease<B, RemoteAll>),
     ReadOnly(Lease<B, RemoteRead>),
     Region(MemoryRegion<B, RemoteAll, Buffer<B>>),
-    /// A lease inside a registration of that part alone.
+    /// A lease inside a registration of only that part.
     Nested(Lease<B, RemoteAll>, SplitRegion<B, LocalWrite, Buffer<B>>),
     /// A window over a part of the page, on a device that checks the bounds of windows.
     Window(BoundWindow<B, Type2>),
-    /// A window over all of a registration of that part, which every device with windows can do.
+    /// A window over a whole registration of that part, which works on every device with windows.
     WholeWindow(BoundWindow<B, Type2>, SplitRegion<B, Windowed<LocalWrite>, Buffer<B>>),
-    /// A lease that the program forgot, so that the memory is the peer's for good. If a write to it failed, only the
-    /// peer can see whether it was executed; `is_known` is false until it has looked.
+    /// A lease that the program forgot, so that the peer keeps the memory for ever. After a failed write to it, only a
+    /// read by the peer can show whether the write was executed; `is_known` is false until that read.
     Forgotten {
         is_known: bool,
     },
@@ -48,7 +48,7 @@ struct Live<B> {
 }
 
 impl<B: Brand> Live<B> {
-    /// The words that are there now, if this side can see them.
+    /// The words that are there now, if this side can read them.
     fn load(&self) -> Option<Vec<u64>> {
         let words = (0..self.words).map(|word| match &self.grant {
             Grant::Lease(lease) | Grant::Nested(lease, _) => lease.load(8 * word).ok(),
@@ -69,15 +69,15 @@ fn word_at(bytes: &[u8], word: usize) -> u64 {
     u64::from_ne_bytes(bytes[8 * word..8 * word + 8].try_into().unwrap())
 }
 
-/// A write of the peer whose completion has not come out.
+/// A write of the peer that has not completed.
 #[derive(Debug)]
 struct Written {
     id: WorkId,
     at: usize,
     words: usize,
     value: u64,
-    /// Whether it was executed, once that is known: it was seen in memory, or it was not there when the memory was
-    /// taken back.
+    /// Whether the write was executed. Known after it was seen in memory, or was missing when the memory was taken
+    /// back.
     done: Option<bool>,
 }
 
@@ -97,7 +97,7 @@ enum Call {
     CheckAll,
 }
 
-/// Each call, with how often it comes. A failing program is made smaller by calls that come earlier here.
+/// Each call, with its relative frequency. When a failing program is reduced, later calls are replaced by earlier ones.
 const CALLS: [(u32, Call); 11] = [
     (15, Call::Poll),
     (25, Call::Step),
@@ -121,22 +121,22 @@ struct World<B> {
     peer: AnyQueuePair<B>,
     own: AnyQueuePair<B>,
     base: usize,
-    /// What is in memory, apart from the writes in `writes`.
+    /// The expected content of the memory, without the writes in `writes`.
     content: Vec<u64>,
     free: Vec<Buffer<B>>,
     live: Vec<Live<B>>,
-    /// Records of grants that were taken back.
+    /// Records of grants that have been taken back.
     stale: Vec<RemoteRegion<RemoteAll>>,
     writes: Vec<Written>,
     /// Writes that failed while their window was being revoked. They may have been executed before the revocation.
     lost: Vec<Written>,
     revoking: Option<Range<usize>>,
-    /// A request that is no write: one of the peer, or one of this side about a window. There is one at a time; `came`
-    /// is its outcome.
+    /// A request in flight that is not a write: one of the peer, or one of this side about a window. There is at most
+    /// one; `came` is its outcome.
     other: Option<WorkId>,
     came: Option<Result<Work<B>, Failure<B>>>,
     last_value: u64,
-    /// The connection may fail.
+    /// Whether the connection may fail.
     failing: bool,
     bounded: bool,
 }
@@ -149,7 +149,7 @@ impl<B: Brand> World<B> {
         let mut page = page.split().1.split_at(8 * WORDS).map_or_else(|error| error.buffer, |(page, _)| page);
         page.fill(0);
         let base = page.as_ptr().addr();
-        let bounded = device.context.windows_are_barriers();
+        let bounded = device.context.promises().windows_are_barriers();
         let mut world = Self {
             device,
             domain,
@@ -182,9 +182,8 @@ impl<B: Brand> World<B> {
 
     fn connect(&mut self) {
         let [peer, own] = [(), ()].map(|()| self.pair().into_init(&self.port).unwrap());
-        let (to_peer, to_own) = (peer.endpoint(), own.endpoint());
-        self.peer = peer.connect_with(&to_own, &patient()).unwrap().into();
-        self.own = own.connect_with(&to_peer, &patient()).unwrap().into();
+        let (peer, own) = connect_to_each_other(peer, own, &patient());
+        (self.peer, self.own) = (peer.into(), own.into());
         self.failing = false;
     }
 
@@ -192,13 +191,12 @@ impl<B: Brand> World<B> {
         self.peer.ready().unwrap()
     }
 
-    /// The word of the page that a buffer begins with.
+    /// The index in the page of the first word of `buffer`.
     fn first_of(&self, buffer: &Buffer<B>) -> usize {
         (buffer.as_ptr().addr() - self.base) / 8
     }
 
-    /// Checks that the memory of this side holds what this side wrote, and what the peer wrote while the memory was
-    /// granted.
+    /// Checks that this side's memory holds what this side wrote, and what the peer wrote while the memory was granted.
     fn check(&self) {
         for buffer in &self.free {
             let first = self.first_of(buffer);
@@ -209,8 +207,8 @@ impl<B: Brand> World<B> {
         }
     }
 
-    /// Finds out which of the open writes are in the words `found` from word `first` on. Writes are executed in order,
-    /// so these are the first ones.
+    /// Finds out which of the open writes show in the words `found`, which start at word `first`. Writes are executed
+    /// in order, so it is the first few of them.
     fn settle(&mut self, first: usize, found: &[u64], ended: bool) {
         let range = first..first + found.len();
         let mut content = self.content[range.clone()].to_vec();
@@ -223,7 +221,7 @@ impl<B: Brand> World<B> {
                 reached = Some(count + 1);
             }
         }
-        // A device that is not stepped writes while this side reads word by word, until the memory is taken back.
+        // An automatic device may write while this side reads word by word, until the memory is taken back.
         let (under_way, content) = (!ended && self.device.stepped.is_none(), &self.content);
         let is_possible = |(word, found): (usize, &u64)| {
             let covers = |write: &Written| (write.at..write.at + write.words).contains(&word) && write.value == *found;
@@ -244,7 +242,7 @@ impl<B: Brand> World<B> {
         self.content[range].copy_from_slice(found);
     }
 
-    /// Takes note that a part of memory is the program's again.
+    /// Records that a part of the memory belongs to the program again.
     fn take_back(&mut self, record: RemoteRegion<RemoteAll>, mut buffer: Buffer<B>) {
         buffer.set_len(buffer.capacity()).unwrap();
         let first = self.first_of(&buffer);
@@ -330,7 +328,7 @@ impl<B: Brand> World<B> {
         macro_rules! end {
             ($lease:expr, $end:ident, $again:expr) => {{
                 if refused && self.device.inject(fails(Verb::DeregMr)) {
-                    // The grant comes back as it was, and the peer still reaches the memory.
+                    // The end failed, so the grant comes back unchanged, and the peer still reaches the memory.
                     let grant = $again($lease.$end().unwrap_err().region);
                     return self.live.push(Live { grant, first, words, record });
                 }
@@ -381,8 +379,8 @@ impl<B: Brand> World<B> {
 
     /// Ends a window whose bind or revocation was flushed because the connection failed, and returns its memory.
     fn unsettled(&mut self, result: Result<Work<B>, Failure<B>>) -> Lapsed<B> {
-        // A write of the peer to a window that has just ended breaks the pair, perhaps before this side knows of the
-        // end.
+        // A write of the peer to a window that has just ended breaks the pair, perhaps before this side has seen that
+        // it ended.
         let too_late = |write: &Written| write.done == Some(false) || self.is_revoking(write.at);
         let failing = self.failing || self.writes.iter().any(too_late);
         self.failing = true;
@@ -398,7 +396,7 @@ impl<B: Brand> World<B> {
         self.revoking.as_ref().is_some_and(|range| range.contains(&at))
     }
 
-    /// Polls until request `id`, which is not one of the peer's writes, comes out.
+    /// Polls until request `id` completes. It is not one of the peer's writes.
     fn outcome(&mut self, id: WorkId) -> Result<Work<B>, Failure<B>> {
         self.other = Some(id);
         self.until("what was posted", |world| world.came.is_some());
@@ -429,8 +427,8 @@ impl<B: Brand> World<B> {
         }
     }
 
-    /// Waits for all writes of the peer. Then lets it read one of the grants, or do an atomic there, and checks what
-    /// comes back.
+    /// Waits for all writes of the peer. Then makes the peer read one of the grants, or do an atomic there, and checks
+    /// the result.
     fn look(&mut self, random: &mut Random) {
         self.rest();
         if self.live.is_empty() || self.failing {
@@ -473,19 +471,21 @@ impl<B: Brand> World<B> {
         }
     }
 
-    /// Lets the peer do something that it may not do. It is refused, nothing changes, and the connection breaks.
+    /// Makes the peer access memory that it was not granted. The access is refused, nothing changes, and the connection
+    /// breaks.
     fn trespass(&mut self, random: &mut Random) {
         self.rest();
-        // A lost refusal would look like a peer that does not answer.
+        // A refusal that gets lost would look like a peer that does not answer, so nothing may get lost here.
         self.device.heal();
         let moved = |record: &RemoteRegion<RemoteAll>, by: i64| {
             RemoteRegion::of_peer(record.address().wrapping_add_signed(by), record.len(), record.rkey().value())
                 .unwrap()
         };
-        // Whether the last word of the target is certainly not granted; otherwise the first word is.
+        // Whether the last word of the target is certainly not granted. If false, the first word is certainly not
+        // granted.
         let mut last = false;
         let target = match (self.live.get(random.below(self.live.len())), random.below(3)) {
-            // A target that begins before the grant or ends after it, and may overlap it.
+            // The target begins before the grant or ends after it, and may overlap it.
             (Some(Live { words, record, .. }), 0) => {
                 let by = 8 * (1 + random.below(*words + 1)) as i64;
                 last = random.one_in(2);
@@ -495,7 +495,7 @@ impl<B: Brand> World<B> {
             _ if self.stale.is_empty() => return,
             _ => {
                 let record = self.stale[random.below(self.stale.len())];
-                // The device may have given the key to another grant.
+                // If the device has given the key to another grant, the access would be legal.
                 if self.live.iter().any(|live| live.record.rkey() == record.rkey()) {
                     return;
                 }
@@ -523,7 +523,7 @@ impl<B: Brand> World<B> {
         self.renew_link(random);
     }
 
-    /// Checks all memory, also that which is granted.
+    /// Checks all memory, including granted memory.
     fn check_all(&mut self) {
         self.check();
         for at in 0..self.live.len() {
@@ -572,7 +572,7 @@ impl<B: Brand> World<B> {
         }
     }
 
-    /// Cuts a free buffer in two, joins two, or fills one.
+    /// Splits a free buffer, joins two, or fills one.
     fn shape(&mut self, random: &mut Random) {
         self.check();
         if self.free.is_empty() {
@@ -588,7 +588,7 @@ impl<B: Brand> World<B> {
             1 => {
                 let end = buffer.as_ptr().addr() + buffer.capacity();
                 let next = self.free.iter().position(|next| next.as_ptr().addr() == end);
-                // A free buffer that begins where this one ends is of the same page, so the two can be joined.
+                // A free buffer that begins where this one ends belongs to the same page, so the two can be joined.
                 if let Some(next) = next.map(|next| self.free.swap_remove(next)) {
                     match buffer.join(next) {
                         Ok(both) => return self.free.push(both),
@@ -646,7 +646,7 @@ impl<B: Brand> Stage<B> for World<B> {
             let id = completion.id();
             let result = completion.check();
             if self.other == Some(id) {
-                (self.other, self.came) = (None, Some(result.map(interlock::Success::work)));
+                (self.other, self.came) = (None, Some(result.map(interlock::Success::into_work)));
                 continue;
             }
             assert_eq!(self.writes.first().map(|write| write.id), Some(id), "not the next write: {:?}", self.writes);

@@ -1,6 +1,6 @@
 //! Several reliable connections, each with receives of its own; and objects that are dropped in any order.
 
-use crate::{Device, Effort, Expected, Random, Stage, domain_named, for_programs, patient};
+use crate::{Device, Effort, Expected, Random, Stage, for_programs, patient, set_up};
 use interlock::request::{Operation, PostedMemory};
 use interlock::shared::SharedLimits;
 use interlock::state::DeviceState;
@@ -12,7 +12,7 @@ use std::any::Any;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 use support::steps::Step;
-use support::{PATIENCE, Queues};
+use support::{PATIENCE, Queues, connect_to_each_other};
 
 interlock::domain! {
     struct Test;
@@ -23,7 +23,7 @@ interlock::domain! {
 const LIMITS: Limits =
     Limits { sends: 4, receives: 3, inline_bytes: 0, elements: 1, posting: interlock::queue::Posting::List };
 const LINKS: usize = 3;
-/// More than can be in flight.
+/// More buffers than can be in flight.
 const BUFFERS: usize = 2 * LINKS * LIMITS.completions() as usize + 4;
 const BUFFER_BYTES: usize = 64;
 
@@ -37,11 +37,11 @@ enum What {
     Read(u64),
     /// An atomic that adds one to the peer's second word.
     Add,
-    /// A write to a region that is gone.
+    /// A write to a region that was deregistered.
     Bad,
 }
 
-/// A request that the device has.
+/// A request in flight.
 #[derive(Debug)]
 struct Posted {
     life: usize,
@@ -50,24 +50,25 @@ struct Posted {
     what: What,
 }
 
-/// What the model knows of a pair, from one connect to the next.
+/// What the model knows of a pair from one connect to the next, here called a life.
 #[derive(Default, Debug)]
 struct Life {
     peer: usize,
-    /// Of sends and of receives: how many were posted, how many came out, and whether one of them has failed.
+    /// For sends and for receives: how many were posted, how many completed, and whether one of them has failed.
     posted: [u64; 2],
     out: [u64; 2],
     failed: [bool; 2],
-    /// The messages that were sent, each as immediate and length. Its first eight bytes are its place in this list.
+    /// The messages that were sent, each as immediate and length. The first eight bytes of a message are its index in
+    /// this list.
     messages: Vec<(Option<u32>, usize)>,
     received: usize,
-    /// The last number that was written, and the last one that is known to have arrived.
+    /// The last number that was written, and the last one that certainly arrived.
     written: (u64, u64),
     added: Option<u64>,
-    /// The last send is unsignalled, so only the next one tells what became of it.
+    /// Whether the last send is unsignalled, so that only the next one shows whether it succeeded.
     quiet: bool,
-    /// Why requests may fail: the pair was taken down, a bad request of the peer broke it, a bad request of its own
-    /// did, or the peer does not answer.
+    /// Reasons why requests may fail: the pair was taken down, a bad request of the peer broke it, a bad request of its
+    /// own broke it, or the peer does not answer.
     closing: bool,
     hit: bool,
     bad: bool,
@@ -99,7 +100,7 @@ struct End {
     life: usize,
 }
 
-/// What a step of a program does. The place of a step is one of the ends.
+/// What a step of a program does. The `place` of a step chooses one of the ends.
 #[derive(Clone, Copy, Debug)]
 enum Call {
     Poll,
@@ -117,7 +118,7 @@ enum Call {
     Revive,
 }
 
-/// Each call, with how often it comes. A failing program is made smaller by calls that come earlier here.
+/// Each call, with its relative frequency. When a failing program is reduced, later calls are replaced by earlier ones.
 const CALLS: [(u32, Call); 13] = [
     (90, Call::Poll),
     (62, Call::Step),
@@ -147,18 +148,16 @@ struct World {
     links: Vec<[End; 2]>,
     lives: Vec<Life>,
     in_flight: HashMap<WorkId, Posted>,
-    /// Every send is signalled.
+    /// Whether every send is signalled.
     loud: bool,
-    /// Whether sends are fenced, and whether send queues are drained, which not every device does right.
+    /// Whether sends are fenced, and whether send queues are drained. Not every device does these right.
     fences: bool,
     drains: bool,
 }
 
 impl World {
     fn new(fences: bool, drains: bool) -> Self {
-        let device = Device::open();
-        let domain = domain_named(&device.context, Test);
-        let port = device.context.active_port().unwrap();
+        let (device, domain, port) = set_up(Test);
         let (queue, poller) = domain.queue(2 * LINKS as u32 * LIMITS.completions()).unwrap();
         let free = domain.buffers(BUFFERS, BUFFER_BYTES).unwrap();
         let words = domain.register::<RemoteAll, _>(vec![0; 4 * LINKS]).unwrap();
@@ -194,21 +193,18 @@ impl World {
         self.domain.reliable(&self.queue, &LIMITS).unwrap().into_init(&self.port).unwrap()
     }
 
-    /// Connects two pairs, which begins a life of each.
+    /// Connects two pairs, and begins a new life of each.
     fn connect(&mut self, pairs: [QueuePair<Test, Init>; 2]) -> [End; 2] {
         let life = self.lives.len();
         self.lives.push(Life { peer: life + 1, ..Life::default() });
         self.lives.push(Life { peer: life, ..Life::default() });
-        let attr = patient();
         let [mut left, right] = pairs;
         // A receive may be posted before the pair is connected.
         let buffer = self.free.pop().unwrap();
         let address = buffer.as_ptr().addr();
         let id = left.post_receive(buffer).unwrap();
         self.note(life, id, address, What::Receive);
-        let (to_left, to_right) = (left.endpoint(), right.endpoint());
-        let left = left.connect_with(&to_right, &attr).unwrap();
-        let right = right.connect_with(&to_left, &attr).unwrap();
+        let (left, right) = connect_to_each_other(left, right, &patient());
         [End { pair: left.into(), life }, End { pair: right.into(), life: life + 1 }]
     }
 
@@ -220,7 +216,7 @@ impl World {
         *posted += 1;
     }
 
-    /// One of the words of an end, for its peer.
+    /// A word of an end, as its peer addresses it.
     fn target(&self, link: usize, end: usize, word: u64) -> RemoteRegion<RemoteAll> {
         let at = 8 * (4 * link as u64 + 2 * end as u64 + word);
         self.words.remote().slice(at..at + 8).unwrap()
@@ -338,7 +334,7 @@ impl World {
                     What::Bad => panic!("a bad request succeeds"),
                 };
                 assert_eq!(success.operation(), operation);
-                self.succeed(life, what, success.work())
+                self.succeed(life, what, success.into_work())
             }
             Err(failure) => {
                 let (status, model) = (failure.status, &mut self.lives[life]);
@@ -406,11 +402,11 @@ impl World {
         self.renew(random, pair, over, flush, |world| world.domain.reliable(&world.queue, &LIMITS).unwrap())
     }
 
-    /// Both ends of a link begin another life.
+    /// Takes both ends of a link down and connects them again.
     fn revive(&mut self, random: &mut Random, link: usize) {
         let first = random.below(2);
         let one = self.take_down_end(random, link, first);
-        // Meanwhile the other end goes on, and may fail.
+        // Meanwhile the other end continues to post, and its requests may fail.
         for _ in 0..random.below(3) {
             self.post(random, link, 1 - first, What::Message);
             self.device.step(random);
@@ -419,7 +415,7 @@ impl World {
         let other = self.take_down_end(random, link, 1 - first);
         let life = self.lives.len();
         for end in 0..2 {
-            // Each life begins with words of 0.
+            // The words are set to 0 at the beginning of each life.
             self.words.store(8 * (4 * link + 2 * end), 0).unwrap();
             self.words.store(8 * (4 * link + 2 * end) + 8, 0).unwrap();
         }
@@ -504,7 +500,7 @@ impl World {
         ends.iter().all(|&life| self.lives[life].received == self.lives[self.lives[life].peer].messages.len())
     }
 
-    /// Does a step.
+    /// Executes a step.
     fn act(&mut self, step: &Step<Call>) {
         let (random, link, end) = (&mut step.random(), step.place / 2, step.place % 2);
         let life = self.links[link][end].life;
@@ -556,7 +552,7 @@ fn random_calls_end_as_the_model_says() {
         for link in 0..LINKS {
             world.settle(random, link);
         }
-        // What is still in flight comes back when its pair ends.
+        // Requests in flight come back when their pair ends.
         for link in 0..LINKS {
             for end in 0..2 {
                 drop(world.take_down_end(random, link, end));
@@ -571,7 +567,7 @@ fn random_calls_end_as_the_model_says() {
 #[derive(Clone, Copy, Debug)]
 struct Dropping;
 
-/// One object of each kind, some of them in use, are dropped in any order. Then nothing is left, so the name of the
+/// Objects of each kind, some of them in use, are dropped in any order. Afterwards nothing is left, so the name of the
 /// domain is free again.
 #[test]
 fn drops_in_any_order_leave_nothing() {
@@ -580,17 +576,14 @@ fn drops_in_any_order_leave_nothing() {
     // A step drops one of the objects that are left. The objects that no step drops are dropped at the end.
     for_programs("drops_in_any_order_leave_nothing", &effort, OBJECTS, &[(1, Dropping)], |program| {
         let mut random = program.random_after();
-        let device = Device::open();
-        let domain = domain_named(&device.context, Dropped);
-        let port = device.context.active_port().unwrap();
+        let (device, domain, port) = set_up(Dropped);
         let channel = domain.completion_channel().unwrap();
         let (queue, poller) = channel.queue(64).unwrap();
         let mut shared = domain.shared_receive_queue(&SharedLimits { receives: 4, grows_to: 0 }).unwrap();
         shared.post_receive(domain.buffer(8).unwrap()).unwrap();
         let server = shared.reliable(&queue, &LIMITS).unwrap().into_init(&port).unwrap();
         let client = domain.reliable(&queue, &LIMITS).unwrap().into_init(&port).unwrap();
-        let (to_server, to_client) = (server.endpoint(), client.endpoint());
-        let (server, mut client) = (server.connect(&to_client).unwrap(), client.connect(&to_server).unwrap());
+        let (server, mut client) = connect_to_each_other(server, client, &patient());
         for _ in 0..random.below(4) {
             client.post_send(domain.buffer(8).unwrap()).unwrap();
         }

@@ -1,7 +1,7 @@
-//! Messages from lists of buffers, from inline bytes and from shared buffers, one by one and in batches that may be
-//! refused half way. Reads and atomics go between them, and the completion queue is resized.
+//! Messages from lists of buffers, inline bytes and shared buffers, posted one by one or in batches, which may be
+//! refused halfway. Reads and atomics are posted between them, and the completion queue is resized.
 
-use crate::{Device, Effort, Random, Stage, Stock, compose, domain_named, for_programs, patient, read};
+use crate::{Device, Effort, Random, Stage, Stock, compose, for_programs, patient, read, set_up};
 use interlock::error::ResizeError;
 use interlock::memory::BufferList;
 use interlock::request::PostedMemory;
@@ -11,8 +11,8 @@ use interlock::{
     QueuePair, RemoteAll, SharedBuffer, Work, WorkId, WorkRequest,
 };
 use std::collections::{HashMap, VecDeque};
-use support::Queues;
 use support::steps::Step;
+use support::{Queues, connect_to_each_other};
 
 interlock::domain! { struct Test; }
 
@@ -54,7 +54,7 @@ struct Link {
     order: [VecDeque<WorkId>; 2],
 }
 
-/// What a step of a program does. The place of a step is a link.
+/// What a step of a program does. The `place` of a step chooses a link.
 #[derive(Clone, Copy, Debug)]
 enum Call {
     Poll,
@@ -71,7 +71,7 @@ enum Call {
     Settle,
 }
 
-/// Each call, with how often it comes. A failing program is made smaller by calls that come earlier here.
+/// Each call, with its relative frequency. When a failing program is reduced, later calls are replaced by earlier ones.
 const CALLS: [(u32, Call); 12] = [
     (34, Call::Poll),
     (38, Call::Step),
@@ -98,27 +98,23 @@ struct World {
     in_flight: HashMap<WorkId, Posted>,
     /// The words to read, and one to which atomics add.
     words: MemoryRegion<Test, RemoteAll, Vec<u64>>,
-    /// How many atomics were posted, and the numbers that they brought back.
+    /// How many atomics were posted, and the old values that they returned.
     adds: u64,
     brought: Vec<u64>,
-    /// The shared buffers by address, and how many requests have each of them.
+    /// The shared buffers by address, with the number of requests that hold each of them.
     shares: HashMap<usize, (SharedBuffer<Test>, usize)>,
     last: u64,
 }
 
 impl World {
     fn new() -> Self {
-        let device = Device::open();
-        let domain = domain_named(&device.context, Test);
-        let port = device.context.active_port().unwrap();
+        let (device, domain, port) = set_up(Test);
         let (queue, poller) = domain.queue(ROOM).unwrap();
         let stock = Stock::new(&domain, BUFFERS, BUFFER_BYTES);
         let words = domain.register::<RemoteAll, _>([&SOURCE[..], &[0]].concat()).unwrap();
         let link = || {
             let [from, to] = [(), ()].map(|()| domain.reliable(&queue, &LIMITS).unwrap().into_init(&port).unwrap());
-            let (to_from, to_to) = (from.endpoint(), to.endpoint());
-            let from = from.connect_with(&to_to, &patient()).unwrap();
-            let to = to.connect_with(&to_from, &patient()).unwrap();
+            let (from, to) = connect_to_each_other(from, to, &patient());
             Link { from, to, log: Vec::new(), received: 0, order: Default::default() }
         };
         let links = (0..LINKS).map(|_| link()).collect();
@@ -133,7 +129,8 @@ impl World {
         assert!(known.is_none(), "{id:?} is in flight twice");
     }
 
-    /// One to three buffers, some of which may be empty, that hold a message together. Also returns its length.
+    /// One to three buffers, some of which may be empty, that together hold a message. Also returns the message's
+    /// length.
     fn list(&mut self, random: &mut Random, number: u64) -> (BufferList<Test>, usize) {
         let lens: Vec<usize> = (0..1 + random.below(3)).map(|_| random.below(BUFFER_BYTES + 1)).collect();
         let mut whole = self.stock.take();
@@ -273,13 +270,13 @@ impl World {
         self.unshare(address, 0);
     }
 
-    /// Notes that `back` requests gave their share back. With the last one the memory becomes unique again, and not
+    /// Records that `back` requests gave their share back. The memory becomes unique again with the last share, and not
     /// before.
     fn unshare(&mut self, address: usize, back: usize) {
         let (share, left) = self.shares.remove(&address).expect("nothing is shared out there");
-        match (share.try_into_unique(), left - back) {
+        match (share.into_unique(), left - back) {
             (Ok(buffer), 0) => self.stock.give(buffer),
-            (Err(share), left) if left > 0 => drop(self.shares.insert(address, (share, left))),
+            (Err(error), left) if left > 0 => drop(self.shares.insert(address, (error.share, left))),
             (result, left) => panic!("{result:?} with {left} in flight"),
         }
     }
@@ -336,7 +333,7 @@ impl World {
             self.links[link].log.push((number, None, len));
             self.note(id, link, What::Message, vec![address]);
         }
-        // Takes back a refusal that did not happen.
+        // Removes the injected refusal, if it has not happened.
         self.device.heal();
     }
 
@@ -357,7 +354,7 @@ impl World {
         let queue = usize::from(what == What::Receive);
         assert_eq!(self.links[link].order[queue].pop_front(), Some(id), "{what:?} out of order");
         let success = completion.check().unwrap_or_else(|failure| panic!("{what:?} on {link}: {failure}"));
-        let buffers = match (what, success.work()) {
+        let buffers = match (what, success.into_work()) {
             (What::Receive, Work::Scattered(scattered)) => {
                 let link = &mut self.links[link];
                 let bytes: Vec<u8> = scattered.list.iter().flat_map(|buffer| buffer.to_vec()).collect();
@@ -390,7 +387,7 @@ impl World {
         buffers.into_iter().for_each(|buffer: Buffer<Test>| self.stock.give(buffer));
     }
 
-    /// Waits until all messages have arrived and all memory is back, except that of receives.
+    /// Waits until all messages have arrived and all memory except that of receives is back.
     fn settle(&mut self, random: &mut Random) {
         for link in 0..LINKS {
             // An unsignalled send comes out with the next signalled one.
@@ -411,7 +408,7 @@ impl World {
         assert!(self.shares.is_empty());
     }
 
-    /// Posts receives for messages that wait for them. Returns false, as a condition of `until` that is not met.
+    /// Posts receives for messages that wait for them. Returns false, so that `until` calls it again.
     fn receive_some(&mut self, random: &mut Random) -> bool {
         for link in 0..LINKS {
             let missing = self.links[link].log.len() - self.links[link].received;

@@ -1,8 +1,9 @@
-//! Long random programs of calls, legal and not, against small models of what must come of them: a file for each model.
+//! Long random programs of calls, legal and illegal, each checked against a small model of the correct results. There
+//! is a file for each model.
 //!
-//! `INTERLOCK_SEED=<number>` repeats one program. A program that fails is made smaller, and printed with its seed. The
-//! soft device is stepped by hand, so that a seed is the same program with the same outcome each time. Other devices
-//! complete requests when they like, and the models take completions as they come.
+//! `INTERLOCK_SEED=<number>` repeats one program. A program that fails is reduced, and printed with its seed. The soft
+//! device is stepped by hand, so that a seed gives the same program with the same outcome each time. Other devices
+//! complete requests at any time, and the models accept completions in the order in which they come.
 
 mod grants;
 mod links;
@@ -27,11 +28,11 @@ use std::time::{Duration, Instant};
 use support::steps::{self, Program, programs};
 use support::{PATIENCE, POLLING, Random};
 
-/// The device: a soft one that is stepped, or the one that `INTERLOCK_DEVICE` names.
+/// The device under test: a soft one that is stepped, or the one that `INTERLOCK_DEVICE` names.
 struct Device {
     context: Context,
     stepped: Option<Fabric>,
-    /// Whether it has failed. A failed device only gives back the requests that it has.
+    /// Whether the device has failed. A failed device only gives back the requests in flight.
     fatal: Cell<bool>,
 }
 
@@ -48,7 +49,7 @@ impl Device {
         Self { context: Context::open_on(&fabric, NAME).unwrap(), stepped: Some(fabric), fatal }
     }
 
-    /// Lets a stepped device take up to seven steps; gives another device a moment.
+    /// Lets a stepped device take up to seven steps; waits a moment for another device.
     fn step(&self, random: &mut Random) {
         match &self.stepped {
             Some(fabric) => {
@@ -60,7 +61,7 @@ impl Device {
         }
     }
 
-    /// Makes something go wrong if the device is a stepped one. Returns whether it is.
+    /// Injects a fault if the device is a stepped one. Returns whether it is.
     fn inject(&self, fault: Fault) -> bool {
         self.stepped.as_ref().map(|fabric| fabric.inject(fault)).is_some()
     }
@@ -72,8 +73,8 @@ impl Device {
         self.inject(if one { Fault::RequestsLost { count: 1 } } else { Fault::AnswersLost { count: 1 } });
     }
 
-    /// What the next post must return, for a queue that is `broken` or `full` or neither. A stepped device refuses some
-    /// of the posts that reach it, and all of them once it has failed.
+    /// The result that the next post must have, for a queue that is `broken` or `full` or neither. A stepped device
+    /// refuses some of the posts, and all of them after it has failed.
     fn expect(&self, random: &mut Random, verb: Verb, broken: bool, full: bool) -> Expected {
         let reaches = !broken && !full;
         let fault = Fault::VerbFails { verb, after: 0, count: 1, errno: libc::ENOMEM };
@@ -86,14 +87,14 @@ impl Device {
         self.fatal.set(self.inject(Fault::DeviceFatal { device: NAME.to_owned() }));
     }
 
-    /// Takes back the faults that were injected and have not happened yet.
+    /// Removes the injected faults that have not happened yet.
     fn heal(&self) {
         if let Some(fabric) = &self.stepped {
             fabric.heal();
         }
     }
 
-    /// Lets the device do all that it can. If there is nothing, lets its clock go on to the next timer.
+    /// Lets the device do all that it can. If there is nothing to do, moves its clock to the next timer.
     fn run(&self) {
         let Some(fabric) = &self.stepped else { return std::thread::sleep(Duration::from_micros(200)) };
         if fabric.run() == 0
@@ -104,22 +105,23 @@ impl Device {
     }
 }
 
-/// A timeout that does not run out on a busy machine.
+/// Attributes with a timeout that does not expire on a busy machine.
 fn patient() -> ConnectAttributes {
     ConnectAttributes { timeout: 18.try_into().unwrap(), ..ConnectAttributes::default() }
 }
 
-/// How long the search for a small program that fails may take.
+/// The time limit of the search for a small program that fails.
 const SEARCH: Duration = Duration::from_secs(60);
 
-/// How many programs a test has, and how many steps they have at most: on the soft device, and on others, which are
-/// slower.
+/// How many programs a test runs, and how many steps each has at most: on the soft device, and on other devices, which
+/// are slower.
 struct Effort {
     programs: [u64; 2],
     most_steps: [usize; 2],
 }
 
-/// Tests random programs of these calls at so many places, one for each seed. `INTERLOCK_SEED` chooses one seed.
+/// Tests random programs of these calls with `places` places, one program for each seed. `INTERLOCK_SEED` chooses one
+/// seed.
 fn for_programs<C: Copy + Debug + 'static>(
     name: &str,
     effort: &Effort,
@@ -133,7 +135,8 @@ fn for_programs<C: Copy + Debug + 'static>(
         Err(_) => 0..effort.programs[on],
     };
     let strategy = programs(calls, places, effort.most_steps[on]);
-    // Another device completes requests when it likes, so a smaller program that fails may fail for another reason.
+    // Another device completes requests at any time, so a reduced program may fail for another reason. It is not
+    // reduced there.
     let time = if support::on_hardware() { Duration::ZERO } else { SEARCH };
     for seed in seeds {
         // Every second program polls extended queues.
@@ -142,13 +145,21 @@ fn for_programs<C: Copy + Debug + 'static>(
     }
 }
 
-/// Opens the domain of this name. Gives the program up if the name is taken, as a failed program before it may leave
-/// it.
+/// Opens the domain of this name. Gives the program up if the name is taken, since an earlier program that failed may
+/// have left it taken.
 fn domain_named<N: Named + Brand>(context: &Context, name: N) -> ProtectionDomain<N> {
     match context.named_domain(name) {
         Err(NamedDomainError::Taken { .. }) => steps::give_up(),
         domain => domain.unwrap(),
     }
+}
+
+/// The device, a domain of this name on it, and a port of it.
+fn set_up<N: Named + Brand>(name: N) -> (Device, ProtectionDomain<N>, Port) {
+    let device = Device::open();
+    let domain = domain_named(&device.context, name);
+    let port = device.context.active_port().unwrap();
+    (device, domain, port)
 }
 
 /// Shows what the other tests print when they fail: the steps that matter and no others.
@@ -172,12 +183,12 @@ It fails with: b after c";
     assert!(failed.len() > 10 && failed.iter().all(|message| message == small), "{failed:#?}");
 }
 
-/// What a post must return.
+/// The result that a post must have.
 #[derive(Clone, Copy, Debug)]
 struct Expected {
     broken: bool,
     full: bool,
-    /// The verb fails if the library calls it.
+    /// Whether the verb fails if the library calls it.
     refused: bool,
 }
 
@@ -195,7 +206,7 @@ impl Expected {
     }
 }
 
-/// A stock of buffers that knows which of them are away, so that none is lost and none comes back twice.
+/// A stock of buffers that knows which of them are posted, so that none is lost and none comes back twice.
 struct Stock<B> {
     here: Vec<Buffer<B>>,
     away: HashSet<usize>,
@@ -218,7 +229,7 @@ impl<B: Brand> Stock<B> {
     }
 }
 
-/// Fills a buffer with message `number`: at least 8 bytes, all of which follow from the number.
+/// Fills a buffer with message `number`: at least 8 bytes, all computed from the number.
 fn compose<B>(buffer: &mut Buffer<B>, number: u64, len_bytes: usize) {
     buffer.set_len(len_bytes).unwrap();
     for (place, byte) in buffer.iter_mut().enumerate() {
@@ -226,7 +237,7 @@ fn compose<B>(buffer: &mut Buffer<B>, number: u64, len_bytes: usize) {
     }
 }
 
-/// The number of the message that these bytes are. Panics if they are parts of several messages.
+/// The number of the message in `bytes`. Panics if they are parts of several messages.
 fn read(bytes: &[u8]) -> u64 {
     let number = u64::from_ne_bytes(bytes[..8].try_into().unwrap());
     let torn = bytes.iter().enumerate().find(|&(place, &byte)| byte != byte_of(number, place));
@@ -241,14 +252,14 @@ fn byte_of(number: u64, place: usize) -> u8 {
     }
 }
 
-/// What all models do with their device: wait, and take pairs down.
+/// The actions that all models share: waiting, and taking pairs down.
 trait Stage<B: Brand> {
     fn device(&self) -> &Device;
     fn port(&self) -> &Port;
-    /// Takes out up to `most` completions, and returns whether the queue was seen empty.
+    /// Polls up to `most` completions, and returns whether the queue was seen empty.
     fn poll(&mut self, most: usize) -> bool;
 
-    /// Polls and lets the device go on until `done`. Panics if it takes too long.
+    /// Polls, and lets the device continue, until `done`. Panics if that takes too long.
     fn until(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> bool) {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -261,9 +272,9 @@ trait Stage<B: Brand> {
         }
     }
 
-    /// Takes a pair down in one of several ways, after which all that it had in flight is `over`. Returns the pair in
-    /// Reset, or `None` if the way was to destroy it. Some ways go through Error; some of these call `flush` there,
-    /// which may wait for the flushed requests.
+    /// Takes a pair down in a random way, after which all its requests in flight are `over`. Returns the pair in Reset,
+    /// or `None` if the way was to destroy it. Some ways go through Error; there, some of these call `flush`, which may
+    /// wait for the flushed requests.
     fn take_down<T: Transport>(
         &mut self,
         random: &mut Random,
@@ -308,7 +319,8 @@ trait Stage<B: Brand> {
         Some(reset)
     }
 
-    /// Moves a pair from Reset to Init. If requests were in flight, the library first refuses that until they are out.
+    /// Moves a pair from Reset to Init. If requests were in flight, checks that the library first refuses that until
+    /// they are out.
     fn init<T: Transport>(
         &mut self,
         reset: QueuePair<B, Reset, T>,
@@ -317,7 +329,7 @@ trait Stage<B: Brand> {
     where
         for<'p> &'p Port: Into<T::InitAttributes>,
     {
-        // A pair without receives of its own may have taken shared ones; the library has to assume it.
+        // A pair on a shared receive queue may have taken shared receives; the library has to assume so.
         let in_flight = !over(self) || reset.limits().receives == 0;
         let port = self.port().clone();
         match reset.into_init(&port) {

@@ -1,6 +1,6 @@
 //! Reliable connections that receive from one shared queue, on two completion queues.
 
-use crate::{Device, Effort, Random, Stage, Stock, compose, domain_named, for_programs, patient, read};
+use crate::{Device, Effort, Random, Stage, Stock, compose, for_programs, patient, read, set_up};
 use interlock::event::{AsyncEvent, AsyncEvents, SharedReceiveQueueEvent};
 use interlock::number::Qpn;
 use interlock::request::{Operation, PostedMemory};
@@ -12,14 +12,14 @@ use interlock::{
     ReliableConnection, RemoteAll, Reset, Status, Work, WorkId,
 };
 use std::collections::HashMap;
-use support::Queues;
 use support::steps::Step;
+use support::{Queues, connect_to_each_other};
 
 interlock::domain! { struct Test; }
 
 const LIMITS: Limits =
     Limits { sends: 4, receives: 1, inline_bytes: 0, elements: 1, posting: interlock::queue::Posting::List };
-/// At times more clients than receives.
+/// There can be more clients than receives.
 const LINKS: usize = 3;
 const SHARED: SharedLimits = SharedLimits { receives: 4, grows_to: 8 };
 const RECEIVE_BYTES: usize = 64;
@@ -38,7 +38,7 @@ enum What {
     Answer,
 }
 
-/// A send or a write that the device has.
+/// A send or a write in flight.
 #[derive(Debug)]
 struct Posted {
     life: usize,
@@ -50,12 +50,12 @@ struct Posted {
 const CLIENT: usize = 0;
 const SERVER: usize = 1;
 
-/// What the model knows of a connection, from one connect to the next. Arrays of two hold a value of the client's sends
-/// and one of the server's.
+/// What the model knows of a connection from one connect to the next, here called a life. Arrays of two hold a value
+/// for the client's sends and one for the server's.
 #[derive(Debug)]
 struct Life {
     server: Qpn,
-    /// The requests that take a receive, each with immediate and length.
+    /// The requests that take a receive, each with its immediate and length.
     log: Vec<(What, Option<u32>, usize)>,
     received: usize,
     posted: [u64; 2],
@@ -63,7 +63,7 @@ struct Life {
     failed: [bool; 2],
     /// Which ends were taken down.
     closing: [bool; 2],
-    /// No completion of the server can come any more.
+    /// Whether no completion of the server can come any more.
     gone: bool,
     /// Whether a message that is too long was sent, and whether it has failed a receive.
     hit: bool,
@@ -86,7 +86,7 @@ struct Link {
     life: usize,
 }
 
-/// What a step of a program does. The place of a step is a link.
+/// What a step of a program does. The `place` of a step chooses a link.
 #[derive(Clone, Copy, Debug)]
 enum Call {
     Poll,
@@ -104,7 +104,7 @@ enum Call {
     Revive,
 }
 
-/// Each call, with how often it comes. A failing program is made smaller by calls that come earlier here.
+/// Each call, with its relative frequency. When a failing program is reduced, later calls are replaced by earlier ones.
 const CALLS: [(u32, Call); 13] = [
     (90, Call::Poll),
     (60, Call::Step),
@@ -127,28 +127,26 @@ struct World {
     domain: ProtectionDomain<Test>,
     port: Port,
     queues: [(CompletionQueue<Test>, Poller<Test>); 2],
-    /// `None` between a destroy and the next one.
+    /// `None` between a destroy and the creation of the next one.
     shared: Option<SharedReceiveQueue<Test>>,
-    /// The buffers to send from, and those to receive into.
+    /// The buffers for sends, and the buffers for receives.
     senders: Stock<Test>,
     receivers: Stock<Test>,
     /// Two words for each link: the client writes the first one, the server the second one.
     words: MemoryRegion<Test, RemoteAll, Vec<u64>>,
     links: Vec<Link>,
     lives: Vec<Life>,
-    /// By completion queue and id, because requests of two queues may have the same id.
+    /// Keyed by completion queue and id, because requests of two queues may have the same id.
     sends: HashMap<(usize, WorkId), Posted>,
     receives: HashMap<WorkId, usize>,
-    /// The limits that were armed, each with the fewest receives that the device may have had since.
+    /// The limits that were armed, each with the smallest number of receives that the device may have had since.
     armed: Vec<(i64, i64)>,
 }
 
 impl World {
     fn new() -> Self {
-        let device = Device::open();
+        let (device, domain, port) = set_up(Test);
         let events = device.context.events().unwrap();
-        let domain = domain_named(&device.context, Test);
-        let port = device.context.active_port().unwrap();
         let queue = || domain.queue(2 * LINKS as u32 * LIMITS.completions() + SHARED.completions()).unwrap();
         let (queues, shared) = ([queue(), queue()], Some(domain.shared_receive_queue(&SHARED).unwrap()));
         let senders = Stock::new(&domain, 2 * LINKS * LIMITS.sends as usize + 1, BUFFER_BYTES);
@@ -205,13 +203,11 @@ impl World {
             hit: false,
             failed_receive: false,
         });
-        let (to_client, to_server) = (client.endpoint(), server.endpoint());
-        let client = client.connect_with(&to_server, &patient()).unwrap().into();
-        let server = server.connect_with(&to_client, &patient()).unwrap().into();
-        Link { client, server, life: self.lives.len() - 1 }
+        let (client, server) = connect_to_each_other(client, server, &patient());
+        Link { client: client.into(), server: server.into(), life: self.lives.len() - 1 }
     }
 
-    /// Notes the fewest receives that the device may have now.
+    /// Updates the smallest number of receives that the device may have had.
     fn note_low(&mut self) {
         let taken: usize = self.lives.iter().filter(|life| !life.gone).map(|life| life.log.len() - life.received).sum();
         let low = self.receives.len() as i64 - taken as i64;
@@ -289,7 +285,7 @@ impl World {
         }
     }
 
-    /// Holds a completion against the model.
+    /// Checks a completion against the model.
     fn complete(&mut self, queue: usize, completion: Completion<Test>) {
         let id = completion.id();
         if let Some(address) = self.receives.remove(&id) {
@@ -330,12 +326,12 @@ impl World {
 
     fn complete_receive(&mut self, completion: Completion<Test>, address: usize) {
         let (pair, buffer) = match completion.check() {
-            Ok(success) => (success.queue_pair(), self.received(success.queue_pair(), success.work())),
+            Ok(success) => (success.queue_pair(), self.received(success.queue_pair(), success.into_work())),
             Err(failure) => {
                 let deviation = support::deviates("C096");
                 let expected = if deviation { Status::LocalQueuePairOperation } else { Status::LocalLength };
                 assert_eq!(failure.status, expected, "{failure}");
-                // Only the number of the pair tells which life it was.
+                // The number of the pair is the only thing that tells which life it was.
                 let of = |life: &&mut Life| {
                     life.server == failure.queue_pair && !life.gone && life.hit && !life.failed_receive
                 };
@@ -349,7 +345,7 @@ impl World {
         self.receivers.give(buffer);
     }
 
-    /// Checks a message. It says itself of which connection it is, and which message of that.
+    /// Checks a message. The message itself names its connection, and its index there.
     fn received(&mut self, pair: Qpn, work: Work<Test>) -> interlock::Buffer<Test> {
         let (life, place, what, immediate, len, buffer) = match work {
             Work::Received(received) => {
@@ -375,16 +371,16 @@ impl World {
         buffer
     }
 
-    /// Whether all sends of an end are out.
+    /// Whether all sends of an end have completed.
     fn over(life: usize, end: usize) -> impl Fn(&Self) -> bool {
         move |world| world.lives[life].over(end)
     }
 
-    /// Takes both ends of a connection down, and connects them again or connects new ones.
+    /// Takes both ends of a connection down, and connects them or new ones.
     fn revive(&mut self, random: &mut Random, link: usize) {
         let life = self.links[link].life;
         for end in if random.one_in(2) { [CLIENT, SERVER] } else { [SERVER, CLIENT] } {
-            // Meanwhile the other end goes on, and may fail.
+            // Meanwhile the other end continues to post, and its requests may fail.
             for _ in 0..random.below(3) {
                 let what = if end == CLIENT { What::Message } else { What::Answer };
                 self.post(random, link, what);
@@ -402,7 +398,7 @@ impl World {
                 let pair = std::mem::take(&mut self.links[link].server);
                 let pair = self.renew(random, pair, over, |world, _| flush(world), |world| world.server(link));
                 self.links[link].server = pair.into();
-                // After that, no message to this pair is in the queue.
+                // Once the queue is empty, it holds no message to this pair.
                 self.until("an empty queue", |_| true);
                 self.lives[life].gone = true;
             }
@@ -417,8 +413,8 @@ impl World {
         self.links[link] = self.connect(client, server);
     }
 
-    /// Destroys the shared queue. It is refused while the queue has pairs; afterwards it returns the buffers that did
-    /// not come out.
+    /// Destroys the shared queue. This is refused while the queue has pairs; afterwards it returns the buffers that
+    /// have not completed.
     fn destroy(&mut self, random: &mut Random) {
         let Some(shared) = self.shared.take() else { return };
         if self.links.iter().any(|link| !matches!(link.server, AnyQueuePair::Vacant)) {
@@ -446,7 +442,7 @@ impl World {
         }
         self.receives.clear();
         self.armed.clear();
-        // The completions that were not polled name requests that are gone.
+        // The completions that were not polled name requests that no longer exist.
         self.until("what was destroyed", |world| world.lives.iter().all(|life| life.over(CLIENT) && life.over(SERVER)));
         for life in &mut self.lives {
             life.gone = true;
@@ -486,7 +482,7 @@ impl World {
         if limit > most {
             return;
         }
-        // On a stepped device an event comes at once, so that of an earlier limit has been taken.
+        // On a stepped device events come at once, so the event of an earlier limit has been taken.
         if self.device.stepped.is_some() {
             self.armed.clear();
         }
@@ -531,7 +527,7 @@ impl World {
         }
     }
 
-    /// Does a step.
+    /// Executes a step.
     fn act(&mut self, step: &Step<Call>) {
         let (random, link) = (&mut step.random(), step.place);
         if self.shared.is_none() {
@@ -554,7 +550,7 @@ impl World {
         }
     }
 
-    /// Does one of the calls that make sense on a failed device.
+    /// Executes one of the calls that make sense on a failed device.
     fn act_on_a_failed_device(&mut self, random: &mut Random) {
         let link = random.below(LINKS);
         match random.below(4) {

@@ -1,5 +1,5 @@
-//! Unreliable connections and datagrams, with receives of their own and with shared ones. A message may be lost; it
-//! does not come twice, nor in the wrong order.
+//! Unreliable connections and datagrams, with receives of their own and with shared ones. A message may be lost, but it
+//! never arrives twice or out of order.
 
 use crate::{Device, Effort, Random, Stage, Stock, compose, domain_named, for_programs, read};
 use interlock::datagram::Recipient;
@@ -8,7 +8,7 @@ use interlock::number::{Qkey, Qpn};
 use interlock::request::Operation;
 use interlock::shared::{Datagrams, Messages, SharedLimits, SharedReceiveQueue};
 use interlock::soft::{Fault, Verb};
-use interlock::transport::{Carries, Connectionless, OnShared, Transport, Unreliable};
+use interlock::transport::{Carries, Connected, Connectionless, OnShared, Transport, Unreliable};
 use interlock::{
     AnyQueuePair, Brand, Buffer, Completion, CompletionQueue, Context, Init, Limits, Poller, Port, PostError,
     ProtectionDomain, QueuePair, ReadyToSend, Reset, Status, UnreliableConnection, UnreliableDatagram, Work, WorkId,
@@ -44,7 +44,7 @@ trait Kind: Sized {
     fn domain(context: &Context) -> ProtectionDomain<Self::Brand>;
     fn shared(domain: &ProtectionDomain<Self::Brand>) -> Self::Shared;
     fn pair(world: &World<Self>) -> QueuePair<Self::Brand, Reset, Self::Transport>;
-    /// Brings both pairs to Ready To Send, connected to each other if the transport has connections.
+    /// Brings both pairs to Ready To Send. They are connected to each other if the transport has connections.
     fn up(pairs: [QueuePair<Self::Brand, Init, Self::Transport>; 2]) -> [Pair<Self>; 2];
     fn receive(shared: &mut Self::Shared, pair: &mut Pair<Self>, buffer: Buffer<Self::Brand>) -> Posted<Self>;
     fn send(
@@ -53,24 +53,24 @@ trait Kind: Sized {
         with: Option<u32>,
         to: &Recipient<Self::Brand>,
     ) -> Posted<Self>;
-    /// The buffers that come back last, when all pairs are gone.
+    /// The buffers that come back only after all pairs are gone.
     fn end(shared: Self::Shared) -> Vec<Buffer<Self::Brand>>;
 }
 
 macro_rules! kind {
-    ($name:ident, $transport:ty, $make:ident, $send:ident, $connects:literal, |$pairs:ident| $up:expr) => {
-        kind!($name, $transport, (), false, $connects, $send, |$pairs| $up,
+    ($name:ident, $transport:ty, $make:ident, $send:ident, $connects:literal, $up:ident) => {
+        kind!($name, $transport, (), false, $connects, $send, $up,
             |_domain| (), |world| world.domain.$make(&world.queue, &LIMITS),
             |_shared, pair, buffer| pair.post_receive(buffer), |_shared| Vec::new());
     };
-    ($name:ident, $transport:ty, $make:ident, $send:ident, $connects:literal, |$pairs:ident| $up:expr,
+    ($name:ident, $transport:ty, $make:ident, $send:ident, $connects:literal, $up:ident,
         $arrivals:ty, $queue:ident) => {
         kind!($name, OnShared<$transport>, SharedReceiveQueue<Self::Brand, $arrivals>, true, $connects, $send,
-            |$pairs| $up,
+            $up,
             |domain| domain.$queue(&SHARED).unwrap(), |world| world.shared.$make(&world.queue, &LIMITS),
             |shared, _pair, buffer| shared.post_receive(buffer), |shared| shared.destroy().unwrap());
     };
-    ($name:ident, $transport:ty, $shared:ty, $shares:literal, $connects:literal, $send:ident, |$pairs:ident| $up:expr,
+    ($name:ident, $transport:ty, $shared:ty, $shares:literal, $connects:literal, $send:ident, $up:ident,
         |$domain:ident| $made:expr, |$world:ident| $pair:expr,
         |$queue:ident, $own:ident, $buffer:ident| $receive:expr, |$left:ident| $end:expr) => {
         #[derive(Debug)]
@@ -90,8 +90,8 @@ macro_rules! kind {
             fn pair($world: &World<Self>) -> QueuePair<Self::Brand, Reset, Self::Transport> {
                 $pair.unwrap()
             }
-            fn up($pairs: [QueuePair<Self::Brand, Init, Self::Transport>; 2]) -> [Pair<Self>; 2] {
-                $up
+            fn up(pairs: [QueuePair<Self::Brand, Init, Self::Transport>; 2]) -> [Pair<Self>; 2] {
+                $up(pairs)
             }
             fn receive(
                 $queue: &mut Self::Shared,
@@ -124,37 +124,17 @@ mod brands {
     }
 }
 
-kind!(Connections, UnreliableConnection, unreliable, to_peer, true, |pairs| each_other!(pairs));
-kind!(
-    SharingConnections,
-    UnreliableConnection,
-    unreliable,
-    to_peer,
-    true,
-    |pairs| each_other!(pairs),
-    Messages,
-    shared_receive_queue
-);
-kind!(Mailboxes, UnreliableDatagram, datagram, to_recipient, false, |pairs| everybody(pairs));
-kind!(
-    SharingMailboxes,
-    UnreliableDatagram,
-    datagram,
-    to_recipient,
-    false,
-    |pairs| everybody(pairs),
-    Datagrams,
-    shared_datagram_queue
-);
+kind!(Connections, UnreliableConnection, unreliable, to_peer, true, each_other);
+kind!(SharingConnections, UnreliableConnection, unreliable, to_peer, true, each_other, Messages, shared_receive_queue);
+kind!(Mailboxes, UnreliableDatagram, datagram, to_recipient, false, everybody);
+kind!(SharingMailboxes, UnreliableDatagram, datagram, to_recipient, false, everybody, Datagrams, shared_datagram_queue);
 
-macro_rules! each_other {
-    ($pairs:ident) => {{
-        let endpoints = $pairs.each_ref().map(QueuePair::endpoint);
-        let [left, right] = $pairs;
-        [left.connect(&endpoints[1]).unwrap(), right.connect(&endpoints[0]).unwrap()]
-    }};
+fn each_other<B: Brand, T: Transport + Connected>(
+    [left, right]: [QueuePair<B, Init, T>; 2],
+) -> [QueuePair<B, ReadyToSend, T>; 2] {
+    let (to_left, to_right) = (left.endpoint(), right.endpoint());
+    [left.connect(&to_right).unwrap(), right.connect(&to_left).unwrap()]
 }
-use each_other;
 
 fn everybody<B: Brand, T: Transport + Connectionless>(
     pairs: [QueuePair<B, Init, T>; 2],
@@ -194,11 +174,11 @@ enum What {
     Message,
     /// Longer than any receive.
     TooLong,
-    /// A datagram with a queue key that nobody has.
+    /// A datagram with a Q_Key that no pair has.
     Stray,
 }
 
-/// A request that the device has. A shared receive belongs to no life.
+/// A request in flight. A shared receive belongs to no life.
 #[derive(Debug)]
 struct InFlight {
     life: Option<usize>,
@@ -207,21 +187,21 @@ struct InFlight {
     what: What,
 }
 
-/// What the model knows of a pair, from one time that it comes up to the next.
+/// What the model knows of a pair between two resets, here called a life.
 #[derive(Debug, Default)]
 struct Life {
     number: Option<Qpn>,
-    /// Of sends, and of receives of its own.
+    /// For sends, and for receives of the pair's own: how many were posted.
     posted: [u64; 2],
     out: [u64; 2],
     failed: [bool; 2],
-    /// What was sent: the number of the target, the immediate and the length.
+    /// The messages that were sent: each with the target's number, the immediate and the length.
     log: Vec<(What, Option<Qpn>, Option<u32>, usize)>,
-    /// The last message that came from each life.
+    /// The index of the last message that arrived, for each life that sends.
     last: HashMap<usize, usize>,
     received: usize,
-    /// It was taken down; no completion comes any more; it was sent a message that is too long; a send failed on the
-    /// sending side.
+    /// In this order: the pair was taken down; no completion can come any more; it was sent a message that is too long;
+    /// a send failed at this side.
     closing: bool,
     gone: bool,
     hit: bool,
@@ -237,11 +217,11 @@ impl Life {
 struct End<K: Kind> {
     pair: AnyQueuePair<K::Brand, K::Transport>,
     life: usize,
-    /// Addresses of it for those who send to it: with its queue key, and with another one.
+    /// Two recipients that name this pair: one with its Q_Key, and one with a wrong Q_Key.
     to: [Recipient<K::Brand>; 2],
 }
 
-/// What a step of a program does. The place of a step is an end.
+/// What a step of a program does. The `place` of a step chooses an end.
 #[derive(Clone, Copy, Debug)]
 enum Call {
     Poll,
@@ -257,7 +237,7 @@ enum Call {
     Revive,
 }
 
-/// Each call, with how often it comes. A failing program is made smaller by calls that come earlier here.
+/// Each call, with its relative frequency. When a failing program is reduced, later calls are replaced by earlier ones.
 const CALLS: [(u32, Call); 11] = [
     (100, Call::Poll),
     (70, Call::Step),
@@ -284,7 +264,7 @@ struct World<K: Kind> {
     ends: Vec<End<K>>,
     lives: Vec<Life>,
     in_flight: HashMap<WorkId, InFlight>,
-    /// How many requests may fail on the sending side, because the device was told so.
+    /// How many requests may still fail at their sender because of an injected fault.
     failing: usize,
 }
 
@@ -311,7 +291,7 @@ where
         world
     }
 
-    /// Brings two pairs up, which begins a life of each.
+    /// Brings two pairs up, and begins a new life of each.
     fn begin(&mut self, pairs: [QueuePair<K::Brand, Init, K::Transport>; 2]) -> [End<K>; 2] {
         let recipient =
             |pair: &QueuePair<_, _, _>, qkey| self.domain.recipient(&self.port, &pair.endpoint(), qkey).unwrap();
@@ -322,13 +302,13 @@ where
         [End { pair: left.into(), life, to: to_left }, End { pair: right.into(), life: life + 1, to: to_right }]
     }
 
-    /// Whether requests of a life may fail on both queues.
+    /// Whether requests of a life may fail, on both queues.
     fn may_fail(&self, life: usize) -> bool {
         self.lives[life].closing || self.is_hit(life) || self.device.fatal.get()
     }
 
-    /// Whether a message that is too long was sent to this life, or to an earlier pair of the same number: a datagram
-    /// may arrive late.
+    /// Whether a message that is too long was sent to this life, or to an earlier pair with the same number, since a
+    /// datagram may arrive late.
     fn is_hit(&self, life: usize) -> bool {
         let number = self.lives[life].number;
         self.lives[life].hit || !K::CONNECTS && self.lives.iter().any(|life| life.number == number && life.hit)
@@ -354,7 +334,7 @@ where
         let Some(pair) = self.ends[end].pair.ready() else { return };
         assert_eq!(pair.is_broken(), model.failed.contains(&true), "{model:?}");
         assert!(!pair.is_broken() || may_fail || model.stopped, "broken for no reason: {model:?}");
-        // A failed send stops sends, and does not stop receives.
+        // A failed send stops the sends, but not the receives.
         let broken = !shared && (model.failed[1] || queue == 0 && model.failed[0]);
         let expected = self.device.expect(random, verb, broken, full);
         let mut buffer = if what == What::Receive { self.receivers.take() } else { self.senders.take() };
@@ -411,7 +391,7 @@ where
                 let failed = posted.life.is_some_and(|life| self.lives[life].failed[queue]);
                 assert!(!failed, "{:?} succeeds after a failure", posted.what);
                 if posted.what == What::Receive {
-                    self.received(success.queue_pair(), success.work(), posted.life)
+                    self.received(success.queue_pair(), success.into_work(), posted.life)
                 } else {
                     assert_eq!(success.operation(), Operation::Send);
                     success.into_buffer().unwrap()
@@ -442,7 +422,7 @@ where
         self.give(posted.what, buffer);
     }
 
-    /// Checks a message. It says itself who sent it, and which message of that life it is.
+    /// Checks a message. The message itself names its sender, and its index in that life.
     fn received(&mut self, pair: Qpn, work: Work<K::Brand>, posted: Option<usize>) -> Buffer<K::Brand> {
         let (number, sender, immediate, len, buffer) = match work {
             Work::Received(received) => {
@@ -478,7 +458,7 @@ where
             let over = |world: &Self| world.lives[life].over();
             let flush = |world: &mut Self| world.until("the flush", |world| world.lives[life].over());
             let pair = self.renew(random, pair, over, |world, _| flush(world), |world| K::pair(world));
-            // After that, no message to this pair is in the queue.
+            // Once the queue is empty, it holds no message to this pair.
             self.until("an empty queue", |_| true);
             self.lives[life].gone = true;
             pair
@@ -487,7 +467,7 @@ where
         self.ends.splice(2 * link..2 * link + 2, ends);
     }
 
-    /// Resumes a pair after a send failed on its side. That works when all its sends are out, and not before.
+    /// Resumes a pair after a send failed at its sender. That works only after all sends have completed.
     fn resume(&mut self, end: usize) {
         let life = self.ends[end].life;
         let (may_fail, sends) = (self.may_fail(life), self.lives[life].posted[0] - self.lives[life].out[0]);
@@ -520,7 +500,7 @@ where
         };
     }
 
-    /// Checks that a message arrives if there is a receive and nothing goes wrong.
+    /// Checks that a message arrives if there is a receive and no fault.
     fn settle(&mut self, random: &mut Random) {
         self.device.heal();
         self.until("the end of all sends", |world| world.lives.iter().all(|life| life.posted[0] == life.out[0]));
@@ -549,8 +529,8 @@ where
                 let model = &world.lives[lives[1]];
                 let arrived = model.last.get(&lives[0]).copied() > before;
                 let receives = if K::SHARES { world.shared_in_flight() as u64 } else { model.posted[1] - model.out[1] };
-                // On another device a send is complete when it has left. An earlier one was under way, and took the
-                // receive.
+                // On another device a send completes when it has left the device. An earlier message may still have
+                // been under way, and taken the receive.
                 if !arrived && receives == 0 && world.device.stepped.is_none() {
                     world.post(random, target, What::Receive);
                     world.post_to(random, end, target, What::Message);
@@ -560,7 +540,7 @@ where
         }
     }
 
-    /// Does a step.
+    /// Executes a step.
     fn act(&mut self, step: &Step<Call>) {
         let (random, end) = (&mut step.random(), step.place);
         match step.call {

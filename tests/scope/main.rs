@@ -1,7 +1,7 @@
-//! Borrowed memory: what scopes do on any device, and that nothing breaks them. Each attack is named after what never
-//! happens, or after what happens instead.
+//! Borrowed memory: what scopes do on any device, and attacks on them. Each attack is named after what never happens,
+//! or after what happens instead.
 
-/// Makes a wire between two pairs of the only device of a fabric.
+/// Makes a wire between two pairs of a fabric's only device.
 macro_rules! wire {
     ($fabric:expr) => {{
         interlock::domain! { struct Test; }
@@ -76,7 +76,7 @@ impl<B: Brand> Wire<B> {
     /// Returns the next message that the peer received.
     fn peer_received(&mut self) -> Vec<u8> {
         loop {
-            if let Some(buffer) = self.peers_poller.wait(PATIENCE).unwrap().check().unwrap().received() {
+            if let Ok(buffer) = self.peers_poller.wait(PATIENCE).unwrap().check().unwrap().into_received() {
                 return buffer.to_vec();
             }
         }

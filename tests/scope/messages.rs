@@ -1,4 +1,4 @@
-//! What scopes are for: messages in the caller's memory, whole and in parts, next to owned buffers and inside scopes of
+//! The uses of scopes: messages in the caller's memory, whole and in parts, next to owned buffers and inside scopes of
 //! other pairs.
 
 use crate::Wire;
@@ -205,7 +205,7 @@ fn owned_buffers_in_flight_across_scopes_come_out_between_them() {
         })
         .unwrap();
     assert_eq!(&buffer[..4], b"lent");
-    let owned = wire.exclusive.poll().unwrap().unwrap().check().unwrap().received().unwrap();
+    let owned = wire.exclusive.poll().unwrap().unwrap().check().unwrap().into_received().unwrap();
     assert_eq!(&owned[..], b"owned");
     assert!(wire.exclusive.poll().unwrap().is_none());
     wire.peer_posts_receive(8);

@@ -36,7 +36,7 @@ fn writes_reads_atomics_and_immediates_work_on_borrowed_memory() {
     assert_eq!((copy, word), ([1, 2, 3, 4], [11]));
     let mut immediates = Vec::new();
     while immediates.len() < 2 {
-        match wire.peers_poller.wait(PATIENCE).unwrap().check().unwrap().work() {
+        match wire.peers_poller.wait(PATIENCE).unwrap().check().unwrap().into_work() {
             Work::Received(received) => immediates.push(received.immediate.unwrap()),
             Work::WrittenWithImmediate(written) => immediates.push(written.immediate),
             _ => (),

@@ -4,7 +4,7 @@
 use interlock::{Brand, Buffer, Completion};
 
 fn read<B: Brand>(completion: Completion<B>) -> Option<Buffer<B>> {
-    completion.received()
+    completion.into_received().ok()
 }
 
 fn main() {}

@@ -5,8 +5,8 @@ use interlock::{Brand, Buffer, Completion};
 
 fn read<B: Brand>(completion: Completion<B>) -> Option<Buffer<B>> {
     match completion.check() {
-        Ok(success) => success.received(),
-        Err(failure) => failure.received(),
+        Ok(success) => success.into_received().ok(),
+        Err(failure) => failure.into_received().ok(),
     }
 }
 

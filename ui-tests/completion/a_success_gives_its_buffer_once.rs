@@ -4,7 +4,7 @@
 use interlock::{Brand, Buffer, Success};
 
 fn twice<B: Brand>(success: Success<B>) -> (Option<Buffer<B>>, Option<Buffer<B>>) {
-    (success.into_buffer(), success.received())
+    (success.into_buffer(), success.into_received().ok())
 }
 
 fn main() {}

@@ -1,5 +1,6 @@
 //! The legal twins of the failing cases, which compile as a part of `tests/ui.rs`.
 
+mod cm;
 mod completion;
 mod device;
 mod domain;

@@ -8,7 +8,7 @@ fn read<B: Brand>(mut poller: Poller<B>) -> Option<Buffer<B>> {
     drop(poller);
     let success = completion.check().ok()?;
     let _ = completion.id();
-    success.received()
+    success.into_received().ok()
 }
 
 fn main() {}

@@ -193,8 +193,8 @@ fn what_came_while_spinning_is_given_without_arming() {
     let (mut world, mut poller) = world!(Fabric::new());
     world.post();
     let how = Wait { spin: Duration::from_secs(1), ..Wait::new(Duration::from_secs(1)) };
-    assert!(poller.wait_with(&how).unwrap().is_some());
-    assert!(poller.wait_with(&how).unwrap().is_some());
+    assert!(poller.wait_for(how).unwrap().is_some());
+    assert!(poller.wait_for(how).unwrap().is_some());
     // Not armed, so a further completion makes no event.
     world.post();
     assert!(!poller.take_events().unwrap());

@@ -1,6 +1,5 @@
 use super::*;
 use crate::types::Qpn;
-use std::ptr;
 
 const PAIR: usize = 0x1000;
 const QUEUE: usize = 0x2000;
@@ -80,14 +79,14 @@ fn what_is_not_known_says_its_number() {
 #[test]
 fn an_object_that_could_not_be_destroyed_is_known_again() {
     let objects = super::super::objects::Objects::default();
-    let raw = ptr::NonNull::<u8>::dangling();
+    let address = 0x1000;
     let object = Object::QueuePair(Qpn::new(3).unwrap());
-    objects.note(raw, object);
-    let refused: Result<(), i32> = objects.end(raw, || {
+    objects.note(address, object);
+    let refused: Result<(), i32> = objects.end(address, || {
         assert!(objects.lock().is_empty(), "not in the table while it is destroyed");
         Err(16)
     });
     assert_eq!((refused, objects.lock().len()), (Err(16), 1));
-    let gone: Result<(), i32> = objects.end(raw, || Ok(()));
+    let gone: Result<(), i32> = objects.end(address, || Ok(()));
     assert_eq!((gone, objects.lock().len()), (Ok(()), 0));
 }

@@ -1,6 +1,7 @@
 //! Every interleaving of a poster and a retirer on two threads.
 #![allow(unsafe_code, reason = "keeps the promises that the methods ask for")]
 use super::*;
+use crate::inflight::Quiescent;
 use crate::sync::{Arc, AtomicU32, Ordering};
 use loom::thread;
 
@@ -12,7 +13,7 @@ fn new<T>(depth: u32, first: u64) -> (Poster<T>, Retirer<T>) {
 fn retire(retirer: &mut Retirer<u32>, wanted: u32) {
     let mut next = 0;
     while next < wanted {
-        match retirer.take() {
+        match retirer.take(&Quiescent::without_device()) {
             Some(value) => {
                 assert_eq!(value, next);
                 next += 1;
@@ -35,7 +36,7 @@ fn no_value_is_lost_or_taken_twice() {
         });
         retire(&mut retirer, 3);
         posting.join().unwrap();
-        assert_eq!(retirer.take(), None);
+        assert_eq!(retirer.take(&Quiescent::without_device()), None);
     });
 }
 
@@ -85,7 +86,7 @@ fn a_value_taken_back_is_never_an_orphan() {
         while destroyed.load(Ordering::Acquire) == 0 {
             thread::yield_now();
         }
-        assert_eq!(retirer.take(), None);
+        assert_eq!(retirer.take(&Quiescent::without_device()), None);
         posting.join().unwrap();
     });
 }
@@ -126,7 +127,7 @@ fn a_ledger_is_freed_after_the_last_look_at_it() {
     loom::model(|| {
         let (mut poster, mut retirer) = new(1, 0);
         poster.try_push(7).unwrap();
-        let polling = thread::spawn(move || assert_eq!(retirer.take(), Some(7)));
+        let polling = thread::spawn(move || assert_eq!(retirer.take(&Quiescent::without_device()), Some(7)));
         drop(poster);
         polling.join().unwrap();
     });
@@ -178,7 +179,10 @@ fn a_row_begins_with_what_was_alone() {
         taken.push(prefix.into_last());
         assert_eq!(taken, [0, 1]);
         posting.join().unwrap();
-        assert_eq!((retirer.take(), retirer.take()), (Some(2), None));
+        assert_eq!(
+            (retirer.take(&Quiescent::without_device()), retirer.take(&Quiescent::without_device())),
+            (Some(2), None)
+        );
     });
 }
 

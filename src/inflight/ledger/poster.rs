@@ -5,7 +5,8 @@ use super::ring::{BLOCKED, CellRow, LedgerPtr, LedgerRef};
 use super::{STEP, after, between};
 use crate::inflight::unlikely;
 use crate::sync::Ordering;
-use core::{marker::PhantomData, mem, ptr, ptr::NonNull};
+use core::marker::PhantomData;
+use core::mem::{self, ManuallyDrop};
 
 /// The end of a ledger that posts: one word.
 pub(crate) struct Poster<T, P = ()> {
@@ -20,14 +21,14 @@ pub(crate) struct Poster<T, P = ()> {
 impl<T, P> Drop for Poster<T, P> {
     fn drop(&mut self) {
         // SAFETY: nobody else uses it (0), and this drop is its last use.
-        unsafe { ptr::drop_in_place(self.own_mut()) };
+        unsafe { self.own_at().drop_in_place() };
     }
 }
 
 impl<T> Poster<T> {
     /// The same poster, which keeps `own` for its user in the ledger's line.
     pub(crate) fn with<P>(self, own: P) -> Poster<T, P> {
-        let poster = Poster { held: self.held.clone(), own: PhantomData };
+        let poster = Poster::<T, P> { held: self.held.clone(), own: PhantomData };
         // SAFETY: `self` ends here, so nobody else uses that room (0).
         unsafe { poster.own_at().write(own) };
         poster
@@ -41,7 +42,7 @@ impl<T, P> Poster<T, P> {
     }
 
     #[inline(always)]
-    fn own_at(&self) -> NonNull<P> {
+    fn own_at(&self) -> *mut P {
         self.ledger().own()
     }
 
@@ -49,12 +50,12 @@ impl<T, P> Poster<T, P> {
     #[inline(always)]
     pub(crate) fn own(&self) -> &P {
         // SAFETY: alive, and nobody else's (0).
-        unsafe { self.own_at().as_ref() }
+        unsafe { &*self.own_at() }
     }
 
     pub(crate) fn own_mut(&mut self) -> &mut P {
         // SAFETY: alive, and nobody else's (0); `&mut` makes this the only reference.
-        unsafe { self.own_at().as_mut() }
+        unsafe { &mut *self.own_at() }
     }
 
     /// What stands in the way of a post: see [`Detour`].
@@ -95,8 +96,8 @@ impl<T, P> Poster<T, P> {
     /// The id of the next value.
     #[inline(always)]
     pub(crate) fn next_id(&self) -> u64 {
-        // SAFETY: only this poster writes `posted` (0).
-        unsafe { self.ledger().posted_by_us() }
+        // Only this poster writes it (0).
+        self.ledger().posted.load(Ordering::Relaxed)
     }
 
     /// The id of the value that comes `ahead` after the next one.
@@ -105,10 +106,10 @@ impl<T, P> Poster<T, P> {
         after(self.next_id(), ahead)
     }
 
-    /// The cells for the values from `id` on, up to the end of the ring. A write to one of them [writes
-    /// ahead](Self::write_at).
+    /// The cells for the values from `id` on, up to the end of the ring, and their number. A write to one of them
+    /// [writes ahead](Self::publish).
     #[inline(always)]
-    pub(crate) fn row(&self, id: u64) -> CellRow<T> {
+    pub(crate) fn row(&self, id: u64) -> (CellRow<T>, u32) {
         self.ledger().row(id)
     }
 
@@ -138,11 +139,11 @@ impl<T, P> Poster<T, P> {
     /// # Safety
     ///
     /// Fewer than [`free`](Self::free) ids lie between the next id and this one, and nothing is written at this one.
-    #[inline(always)]
+    #[cfg(test)]
     pub(crate) unsafe fn write_at(&mut self, id: u64, value: T) {
         // SAFETY: the slot is free, so the cell is ours (ledger 0), and it is empty (caller). The retirer emptied it
         // before the `retired` that we acquired.
-        unsafe { self.ledger().write(id, value) };
+        unsafe { self.ledger().cell(id).put(value) };
     }
 
     /// Drops the values before `end`, which were written ahead.
@@ -154,7 +155,7 @@ impl<T, P> Poster<T, P> {
     pub(crate) unsafe fn drop_ahead(&mut self, end: u64) {
         for ahead in 0..between(self.next_id(), end) {
             // SAFETY: written, and still ours (caller).
-            drop(unsafe { self.ledger().read(self.id_ahead(ahead)) });
+            drop(unsafe { self.ledger().cell(self.id_ahead(ahead)).take() });
         }
     }
 
@@ -178,10 +179,8 @@ impl<T, P> Poster<T, P> {
         let others = self.outstanding().checked_sub(1)?;
         let newest = self.next_id().wrapping_sub(STEP);
         self.ledger().posted.store(newest, Ordering::Release);
-        // SAFETY: no other value is in flight; the retirer does not reach this one (caller).
-        let alone = if others == 0 { unsafe { self.ledger().take_alone() } } else { None };
-        // SAFETY: it was in flight and not alone, so its cell holds it; the retirer does not reach it (caller).
-        Some(alone.unwrap_or_else(|| unsafe { self.ledger().read(newest) }))
+        // SAFETY: it was in flight; the retirer does not reach it (caller).
+        Some(unsafe { self.ledger().take(newest, others == 0) })
     }
 }
 
@@ -218,6 +217,14 @@ impl<'p, T> NextSlot<'p, T> {
             .then_some(FreeSlot { next: self, taken })
     }
 
+    /// The slot, if one value fits. Ignores the [`Detour`].
+    #[inline(always)]
+    pub(crate) fn if_room(self) -> Option<FreeSlot<'p, T>> {
+        let taken = taken(self.ledger, self.id);
+        let limit = self.ledger.limit.load(Ordering::Relaxed);
+        (between(taken, limit) != 0).then_some(FreeSlot { next: self, taken })
+    }
+
     /// Whether one value fits; with `another`, whether two do. Ignores the [`Detour`].
     #[inline(always)]
     pub(crate) fn has_room(&self, another: bool) -> bool {
@@ -242,13 +249,13 @@ impl<T> FreeSlot<'_, T> {
     pub(crate) fn push(self, value: T) {
         let NextSlot { ledger, id, .. } = self.next;
         if self.taken == 0 {
-            // SAFETY: nothing is in flight (1), and this side posts (next 0).
-            unsafe { ledger.leave_alone(value) };
+            // SAFETY: nothing is in flight (1), so the place is this side's (ledger 3), and it is empty.
+            ledger.alone.with_mut(|alone| unsafe { alone.write(ManuallyDrop::new(Some(value))) });
         } else {
             unlikely();
             // SAFETY: the slot is free (0), so the cell is ours (ledger 0), and it is empty. The retirer emptied it
             // before the `retired` that we acquired.
-            unsafe { ledger.write(id, value) };
+            unsafe { ledger.cell(id).put(value) };
         }
         // Before the verb: the completion may be polled before the verb returns.
         ledger.posted.store(after(id, 1), Ordering::Release);

@@ -1,9 +1,10 @@
 //! The end of a ledger that takes values out.
 #![allow(unsafe_code, reason = "takes values out of the cells of a ring")]
 
-use super::ring::{CellRow, LedgerPtr, LedgerRef, Origin};
+use super::ring::{LedgerPtr, LedgerRef, Origin};
 use super::{Nothing, Poster, after, between, is_between};
-use crate::inflight::{Entry, WorkId};
+use crate::inflight::cell::Cell;
+use crate::inflight::{Entry, Quiescent, WorkId};
 use crate::memory::Buffer;
 use crate::sync::Ordering;
 use core::marker::PhantomData;
@@ -33,10 +34,9 @@ impl<T> Retirer<T> {
         self.0.0.cells()
     }
 
-    /// Takes the oldest value out. The queue must be quiescent.
-    pub(crate) fn take(&mut self) -> Option<T> {
-        let oldest = self.oldest();
-        self.lend().take_if_oldest(oldest)
+    /// Takes the oldest value out, of a work queue that the device is done with.
+    pub(crate) fn take(&mut self, quiescent: &Quiescent) -> Option<T> {
+        self.lend().oldest_of(quiescent).map(|oldest| oldest.into_oldest().1)
     }
 
     /// Whether any value is in flight.
@@ -88,7 +88,7 @@ impl<'r, T> RetirerRef<'r, T> {
         is_between(self.oldest(), id, self.0.end_of_posted())
     }
 
-    /// The values from the oldest to the one with this id, if that one is in flight.
+    /// The values from the oldest to the one with this id, if that one is in flight. Its request has completed.
     #[inline(always)]
     pub(crate) fn prefix_to(self, id: u64) -> Option<Prefix<'r, T>> {
         let oldest = self.oldest();
@@ -100,7 +100,13 @@ impl<'r, T> RetirerRef<'r, T> {
         })
     }
 
-    /// Takes the value with this id out, if it is the oldest in flight.
+    /// The oldest value, of a work queue that the device is done with.
+    pub(crate) fn oldest_of(self, _: &Quiescent) -> Option<Prefix<'r, T>> {
+        let oldest = self.oldest();
+        self.prefix_to(oldest)
+    }
+
+    /// Takes the value with this id out, if it is the oldest in flight. Its request has completed.
     #[inline(always)]
     pub(crate) fn take_if_oldest(&mut self, id: u64) -> Option<T> {
         if id != self.oldest() || id == self.0.end_of_posted() {
@@ -146,13 +152,8 @@ impl<T> Prefix<'_, T> {
     #[inline(always)]
     fn take_first(&mut self) -> T {
         let id = self.oldest;
-        // SAFETY: in flight (1), and this end retires.
-        let value = match unsafe { self.at.take_alone() } {
-            Some(alone) => alone,
-            // SAFETY: in flight (1), so the cell holds a value, which was written before the `posted` that this end
-            // acquired.
-            None => unsafe { self.at.read(id) },
-        };
+        // SAFETY: in flight (1), and written before the `posted` that this end acquired; this end retires.
+        let value = unsafe { self.at.take(id, true) };
         self.oldest = after(id, 1);
         self.at.set_oldest(self.oldest);
         value
@@ -199,13 +200,10 @@ impl<T> Prefix<'_, T> {
         let (at, end) = (self.at, self.last);
         let mut progress = Progress { at, next: self.oldest, oldest: &mut self.oldest };
         while progress.next != end {
-            let mut row = at.row(progress.next);
-            let row_end = after(progress.next, row.len().min(between(progress.next, end)));
-            while progress.next != row_end {
+            for cell in at.cells_between(progress.next, end) {
                 let id = progress.next;
-                // SAFETY: in flight (1), so there is a value, written before the `posted` that this end acquired; and
-                // the row has as many cells as this loop has rounds.
-                let value = unsafe { row.read() };
+                // SAFETY: in flight (1), so the cell holds a value, written before the `posted` that this end acquired.
+                let value = unsafe { cell.take() };
                 progress.next = after(id, 1);
                 f(id, value);
             }
@@ -215,28 +213,24 @@ impl<T> Prefix<'_, T> {
     /// Moves the oldest value to its cell, if it is not there.
     #[inline(always)]
     fn put_with_others(&mut self) {
-        // SAFETY: in flight (1), and this end retires.
-        if let Some(alone) = unsafe { self.at.take_alone() } {
+        // SAFETY: the oldest value is in flight (1), so the place is this end's (ledger 3).
+        if let Some(alone) = self.at.alone.with_mut(|alone| unsafe { (*alone).take() }) {
             // SAFETY: in flight (1), so the cell is this end's (ledger 0), and it is empty, since the value was alone.
-            unsafe { self.at.write(self.oldest, alone) };
+            unsafe { self.at.cell(self.oldest).put(alone) };
         }
     }
 
     /// The cells of the values from the oldest to before `end`, as far as they lie side by side. `end` is at most the
     /// id after the last.
     #[inline(always)]
-    pub(super) fn row_to(&mut self, end: u64) -> CellRow<T> {
+    pub(super) fn row_to(&mut self, end: u64) -> &[Cell<T>] {
         self.put_with_others();
-        self.at.row(self.oldest).at_most(between(self.oldest, end))
+        self.at.cells_between(self.oldest, end)
     }
 
-    /// Accounts for the oldest `count` values.
-    ///
-    /// # Safety
-    ///
-    /// They are in flight, and were [copied](CellRow::copy) out; only the copies are used from here on.
+    /// Accounts for the oldest `count` values, which were taken out of their cells.
     #[inline(always)]
-    pub(super) unsafe fn took(&mut self, count: u32) {
+    pub(super) fn took(&mut self, count: u32) {
         self.oldest = after(self.oldest, count);
         self.at.set_oldest(self.oldest);
     }
@@ -273,12 +267,11 @@ impl Prefix<'_, Entry> {
     fn take_row<B>(&mut self, free: &mut Vec<Buffer<B>>, end: u64) -> bool {
         let row = self.row_to(end);
         let count = row.len();
-        let Some(places) = free.spare_capacity_mut().get_mut(..count as usize) else { return false };
+        let Some(places) = free.spare_capacity_mut().get_mut(..count) else { return false };
         let mut bits = 0;
-        for (at, place) in (0..count).zip(places) {
-            // SAFETY: in the row, and in flight (1). If all are buffers the copy is the value from here on, else it is
-            // not used.
-            let entry = unsafe { row.copy(at) };
+        for (cell, place) in row.iter().zip(places) {
+            // SAFETY: in flight (1). If all are buffers this is the value from here on, else it is not used.
+            let entry = ManuallyDrop::new(unsafe { cell.take() });
             bits |= entry.bits();
             *place = ManuallyDrop::into_inner(entry).into_maybe_buffer();
         }
@@ -286,9 +279,8 @@ impl Prefix<'_, Entry> {
             return false;
         }
         // SAFETY: `count` places were written behind the old length, each with a buffer.
-        unsafe { free.set_len(free.len() + count as usize) };
-        // SAFETY: `count` values are in flight (1), and their copies are in `free`.
-        unsafe { self.took(count) };
+        unsafe { free.set_len(free.len() + count) };
+        self.took(count as u32);
         true
     }
 }
@@ -343,17 +335,33 @@ impl<T> AnyOrderRetirer<T> {
         }
     }
 
-    /// Takes the value with this id out; `None` if it is not in flight or was taken before.
-    pub(crate) fn take(&mut self, id: u64) -> Option<T> {
+    /// Takes the oldest value that is left out, of a work queue that the device is done with.
+    pub(crate) fn take_oldest(&mut self, _: &Quiescent) -> Option<T> {
+        let oldest = self.oldest()?;
+        self.take(oldest)
+    }
+
+    /// Moves the value with this id to another ledger, which owns it from here on. False, without a change, if the
+    /// value is not in flight or was moved before, or if the other ledger is full.
+    pub(crate) fn move_to(&mut self, id: u64, other: &mut Poster<T>) -> bool {
+        if other.free() == 0 {
+            return false;
+        }
+        let Some(value) = self.take(id) else { return false };
+        other.push(value);
+        true
+    }
+
+    /// Takes the value with this id out; `None` if it is not in flight or was taken before. The device may still have
+    /// its request.
+    fn take(&mut self, id: u64) -> Option<T> {
         if !self.has(id) {
             return None;
         }
         let (at, mut oldest) = (self.retirer.0.0, self.retirer.oldest());
-        // SAFETY: the oldest value is in flight, and this end retires.
-        let alone = if id == oldest { unsafe { at.take_alone() } } else { None };
-        // SAFETY: in flight and not taken before, so the cell holds a value, which was written before the `posted` that
-        // this end acquired.
-        let value = alone.unwrap_or_else(|| unsafe { at.read(id) });
+        // SAFETY: in flight and not taken before, and written before the `posted` that this end acquired; this end
+        // retires.
+        let value = unsafe { at.take(id, id == oldest) };
         self.flip(id);
         while self.is_taken(oldest) {
             self.flip(oldest);
@@ -416,10 +424,5 @@ impl<T> Retirers<T> {
     pub(crate) fn vacate(&mut self, slot: usize) -> Option<Retirer<T>> {
         let nothing = self.nothing.retirer();
         self.places.get_mut(slot).map(|place| core::mem::replace(place, nothing))
-    }
-
-    /// Takes out all values. The work queues must be quiescent.
-    pub(crate) fn drain(&mut self) -> impl Iterator<Item = T> {
-        self.places.iter_mut().flat_map(|retirer| std::iter::from_fn(|| retirer.take()))
     }
 }

@@ -3,12 +3,15 @@
 //! few cache misses.
 #![allow(unsafe_code, reason = "a ring in memory, its cells, and the count of its holders")]
 
-use super::{NAME_BITS, STEP, after};
+use super::{NAME_BITS, STEP, after, between};
 use crate::domain::{Block, Blocks, Line};
+use crate::inflight::cell::Cell;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, UnsafeCell};
-use core::mem::{ManuallyDrop, MaybeUninit};
+use core::mem::{ManuallyDrop, needs_drop};
 use core::ops::Deref;
 use core::ptr::NonNull;
+#[cfg(not(loom))]
+use core::slice;
 use std::sync::Arc;
 
 /// What both ends share. (`posted` and `retired` are in one cache line. Two threads pass the line to and fro for
@@ -29,7 +32,7 @@ pub(super) struct Ledger<T> {
     pub(super) limit: AtomicU64,
     /// 3. The value that was posted while no other was in flight, if it still is. It is the oldest, and is in no cell.
     ///    The end to which its cell would belong touches it.
-    alone: UnsafeCell<ManuallyDrop<Option<T>>>,
+    pub(super) alone: UnsafeCell<ManuallyDrop<Option<T>>>,
     /// 4. The number of cells, a power of two, less one.
     mask: u32,
     pub(super) origin: Origin,
@@ -38,14 +41,15 @@ pub(super) struct Ledger<T> {
     holders: AtomicU32,
     /// The index of the block in its chunk.
     block: u32,
+    /// In a model the cells are objects of the model, which take more room. They are leaked.
+    #[cfg(loom)]
+    cells: ManuallyDrop<Box<[Cell<T>]>>,
 }
 
 /// The sign bit of a ledger's `limit`: a flag of the detour is set.
 pub(super) const BLOCKED: u64 = 1 << 63;
 
-type Cell<T> = UnsafeCell<MaybeUninit<T>>;
-
-/// The offset of the cells: they follow the line. (In models an atomic takes more room.)
+/// The offset of the cells: they follow the line. (In a model an atomic takes more room.)
 const CELLS: usize = if cfg!(loom) { 1024 } else { 64 };
 
 /// What a poller must know of the queue pair of a work queue: 24 bits of number, and flags.
@@ -117,21 +121,6 @@ impl<T> Deref for LedgerPtr<T> {
 }
 
 impl<T> Ledger<T> {
-    /// `posted`, read without an atomic load, so that the compiler may keep it in a register.
-    ///
-    /// # Safety
-    ///
-    /// Nobody else writes it.
-    #[inline(always)]
-    pub(super) unsafe fn posted_by_us(&self) -> u64 {
-        // SAFETY: only the caller writes it, so this read races with no write.
-        #[cfg(not(loom))]
-        return unsafe { self.posted.as_ptr().read() };
-        // SAFETY: only the caller writes it; the model checks that.
-        #[cfg(loom)]
-        return unsafe { self.posted.unsync_load() };
-    }
-
     /// How many cells there are, a power of two.
     pub(super) fn cells(&self) -> u32 {
         self.mask + 1
@@ -163,31 +152,6 @@ impl<T> Ledger<T> {
     }
 }
 
-impl<T> Ledger<T> {
-    /// Puts a value into the ledger, alone.
-    ///
-    /// # Safety
-    ///
-    /// The caller is the one who posts, and nothing is in flight.
-    #[inline(always)]
-    pub(super) unsafe fn leave_alone(&self, value: T) {
-        // SAFETY: nothing is in flight, so the place is the poster's (3), and empty.
-        self.alone.with_mut(|alone| unsafe { alone.write(ManuallyDrop::new(Some(value))) });
-    }
-
-    /// Takes the oldest value, if it is alone.
-    ///
-    /// # Safety
-    ///
-    /// A value is in flight and the caller is the one who retires; or the caller is the poster, and has taken the last
-    /// value in flight back.
-    #[inline(always)]
-    pub(super) unsafe fn take_alone(&self) -> Option<T> {
-        // SAFETY: the place is the caller's (3).
-        self.alone.with_mut(|alone| unsafe { (*alone).take() })
-    }
-}
-
 impl<T> LedgerPtr<T> {
     /// Whether both are the same ledger.
     pub(super) fn is(self, other: Self) -> bool {
@@ -201,46 +165,59 @@ impl<T> LedgerPtr<T> {
 
     /// The room in the line for what the user of the poster keeps there.
     #[inline(always)]
-    pub(super) fn own<P>(self) -> NonNull<P> {
+    pub(super) fn own<P>(self) -> *mut P {
         const { assert!(size_of::<Ledger<T>>().is_multiple_of(align_of::<P>())) };
         const { assert!(align_of::<P>() <= align_of::<Line>()) };
         const { assert!(size_of::<Ledger<T>>() + size_of::<P>() <= CELLS) };
-        // SAFETY: the room behind the ledger is inside its line, as asserted above.
-        unsafe { self.0.add(1) }.cast()
+        self.0.as_ptr().wrapping_add(1).cast()
     }
 
+    /// The cells from that of this id to the end of the ring: one at least.
     #[inline(always)]
-    fn cell(self, index: usize) -> *mut Cell<T> {
-        self.0.as_ptr().wrapping_byte_add(CELLS).cast::<Cell<T>>().wrapping_add(index)
-    }
-
-    /// The cells from that of this id to the end of the ring.
-    #[inline(always)]
-    pub(super) fn row(self, id: u64) -> CellRow<T> {
+    fn cells_from(&self, id: u64) -> &[Cell<T>] {
         let index = (id >> NAME_BITS) as u32 & self.mask;
-        CellRow { next: self.cell(index as usize), len: self.mask - index + 1 }
+        #[cfg(loom)]
+        return &self.cells[index as usize..];
+        #[cfg(not(loom))]
+        let first = self.0.as_ptr().wrapping_byte_add(CELLS).cast::<Cell<T>>();
+        // SAFETY: the ledger is alive, and has `mask + 1` cells behind its line (0, ledger 4).
+        #[cfg(not(loom))]
+        return unsafe { slice::from_raw_parts(first.wrapping_add(index as usize), (self.mask - index) as usize + 1) };
     }
 
-    /// Moves the value out of a cell.
+    /// The cell of an id.
+    #[inline(always)]
+    pub(super) fn cell(&self, id: u64) -> &Cell<T> {
+        // There is one, and the compiler sees that.
+        &self.cells_from(id)[0]
+    }
+
+    /// The cells of the ids from `from` to before `to`, as far as they lie side by side.
+    #[inline(always)]
+    pub(super) fn cells_between(&self, from: u64, to: u64) -> &[Cell<T>] {
+        let cells = self.cells_from(from);
+        &cells[..cells.len().min(between(from, to) as usize)]
+    }
+
+    /// The cells from that of this id to the end of the ring, for the poster, and their number.
+    #[inline(always)]
+    pub(super) fn row(&self, id: u64) -> (CellRow<T>, u32) {
+        let cells = self.cells_from(id);
+        (CellRow { next: cells.as_ptr() }, cells.len() as u32)
+    }
+
+    /// Moves a value out. `is_oldest`: no older value is in flight, so this one may be alone.
     ///
     /// # Safety
     ///
-    /// The cell holds a value and is the caller's (ledger 0). The value in the cell is not used any more.
+    /// The value is in the ledger and is the caller's (ledger 0): the caller retires, or is the poster and has lowered
+    /// `posted`. The value in the ledger is not used any more.
     #[inline(always)]
-    pub(super) unsafe fn read(self, id: u64) -> T {
-        // SAFETY: the first cell of the row, of which the caller promises the same.
-        unsafe { self.row(id).read() }
-    }
-
-    /// Moves a value into a cell.
-    ///
-    /// # Safety
-    ///
-    /// The cell is empty and is the caller's (ledger 0).
-    #[inline(always)]
-    pub(super) unsafe fn write(self, id: u64, value: T) {
-        // SAFETY: the first cell of the row, of which the caller promises the same.
-        unsafe { self.row(id).write(value) };
+    pub(super) unsafe fn take(&self, id: u64, is_oldest: bool) -> T {
+        // SAFETY: that place is used by who owns the oldest value (ledger 3), who is the caller.
+        let alone = if is_oldest { self.alone.with_mut(|alone| unsafe { (*alone).take() }) } else { None };
+        // SAFETY: not alone, so its cell holds it (ledger 0), and the cell is the caller's.
+        alone.unwrap_or_else(|| unsafe { self.cell(id).take() })
     }
 }
 
@@ -260,12 +237,19 @@ impl<T> Clone for LedgerRef<T> {
 }
 
 impl<T> Drop for LedgerRef<T> {
+    /// Values are leaked, and the ledger itself has nothing to drop.
     fn drop(&mut self) {
+        const { assert!(!needs_drop::<Ledger<T>>()) };
+        let at = self.0;
         // Release by each holder and acquire by the last: what the others did with the ledger comes before its end.
-        if self.0.holders.fetch_sub(1, Ordering::AcqRel) == 1 {
-            // SAFETY: this was the last holder (ledger 5).
-            unsafe { self.free() };
+        if at.holders.fetch_sub(1, Ordering::AcqRel) != 1 {
+            return;
         }
+        #[cfg(loom)]
+        at.cells_from(0).iter().for_each(Cell::end);
+        let (block, lines) = (Block { at: at.0.cast(), index: at.block }, LedgerPtr::<T>::lines(at.mask as usize + 1));
+        // SAFETY: `new` has taken the block with this many lines. This was the last holder (ledger 5).
+        unsafe { Blocks::give_back(block, lines) };
     }
 }
 
@@ -286,104 +270,24 @@ impl<T> LedgerRef<T> {
             origin,
             holders: AtomicU32::new(1),
             block,
+            #[cfg(loom)]
+            cells: ManuallyDrop::new((0..cells).map(|_| Cell::new()).collect()),
         };
-        // SAFETY: the block is new, and has room and alignment for it, as asserted above.
+        // SAFETY: the block is new, and has room and alignment for it, as asserted above. (Any bytes are a cell.)
         unsafe { at.0.write(ledger) };
-        // In a model a cell is an object that must be made. Otherwise any bytes are a cell.
-        #[cfg(loom)]
-        for index in 0..cells as usize {
-            // SAFETY: inside the new block, which has this many cells.
-            unsafe { at.cell(index).write(UnsafeCell::new(MaybeUninit::uninit())) };
-        }
         Self(at)
-    }
-
-    /// Frees the ledger.
-    ///
-    /// # Safety
-    ///
-    /// It has no holder any more.
-    #[cold]
-    unsafe fn free(&self) {
-        let (at, cells) = (self.0, self.0.mask as usize + 1);
-        let block = Block { at: at.0.cast(), index: at.block };
-        // Values are leaked. In a model the cells are dropped, and the model must see that as a write.
-        #[cfg(loom)]
-        for index in 0..cells {
-            // SAFETY: `new` has made it, and it has no user any more.
-            unsafe { at.cell(index).read() }.with_mut(|_| ());
-        }
-        // SAFETY: `new` has written it, and it has no user any more.
-        unsafe { at.0.drop_in_place() };
-        // SAFETY: `new` has taken the block with this many lines, and it has no user any more.
-        unsafe { Blocks::give_back(block, LedgerPtr::<T>::lines(cells)) };
     }
 }
 
-/// Cells that lie side by side, for consecutive ids.
+/// Cells that lie side by side, for consecutive ids of the poster.
 pub(crate) struct CellRow<T> {
     /// # Invariants
     ///
-    /// 0. The ledger has `len` cells from `next` on. Whoever has this keeps the ledger alive.
+    /// 0. From `next` on are the cells that are left of the row. Whoever has this keeps the ledger alive.
     next: *const Cell<T>,
-    len: u32,
 }
 
 impl<T> CellRow<T> {
-    #[inline(always)]
-    pub(crate) fn len(&self) -> u32 {
-        self.len
-    }
-
-    #[inline(always)]
-    pub(crate) fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// The first `len` of the cells, or all if there are fewer.
-    #[inline(always)]
-    pub(crate) fn at_most(self, len: u32) -> Self {
-        Self { len: self.len.min(len), ..self }
-    }
-
-    /// The next cell.
-    ///
-    /// # Safety
-    ///
-    /// There is one: `len` is not 0.
-    #[inline(always)]
-    unsafe fn next(&mut self) -> &Cell<T> {
-        let cell = self.next;
-        (self.next, self.len) = (cell.wrapping_add(1), self.len.wrapping_sub(1));
-        // SAFETY: a cell of the row (0, caller).
-        unsafe { &*cell }
-    }
-
-    /// A copy of the value in the cell that comes `at` cells after the next one.
-    ///
-    /// # Safety
-    ///
-    /// There is such a cell, it holds a value, and it is the caller's (ledger 0). Only one is used as a value: the
-    /// copy, or the original in the cell.
-    #[inline(always)]
-    pub(crate) unsafe fn copy(&self, at: u32) -> ManuallyDrop<T> {
-        // SAFETY: a cell of the row (0, caller).
-        let cell = unsafe { &*self.next.wrapping_add(at as usize) };
-        // SAFETY: the cell holds a value (caller); `MaybeUninit<T>` and `ManuallyDrop<T>` have one layout.
-        cell.with_mut(|slot| unsafe { slot.cast::<ManuallyDrop<T>>().read() })
-    }
-
-    /// Moves the value out of the next cell.
-    ///
-    /// # Safety
-    ///
-    /// There is one, it holds a value, and it is the caller's (ledger 0). The value in the cell is not used any more.
-    #[inline(always)]
-    pub(super) unsafe fn read(&mut self) -> T {
-        // SAFETY: there is a cell, with a value (caller); `MaybeUninit<T>` and `T` have one layout.
-        unsafe { self.next() }.with_mut(|slot| unsafe { slot.cast::<T>().read() })
-    }
-
     /// Moves a value into the next cell.
     ///
     /// # Safety
@@ -391,7 +295,11 @@ impl<T> CellRow<T> {
     /// There is one, it is empty, and it is the caller's (ledger 0).
     #[inline(always)]
     pub(crate) unsafe fn write(&mut self, value: T) {
-        // SAFETY: there is a cell, and it is the caller's to write (caller); `MaybeUninit<T>` and `T` have one layout.
-        unsafe { self.next() }.with_mut(|slot| unsafe { slot.cast::<T>().write(value) });
+        let next = self.next;
+        self.next = next.wrapping_add(1);
+        // SAFETY: a cell of the row (0, caller).
+        let cell = unsafe { &*next };
+        // SAFETY: the caller's, and empty.
+        unsafe { cell.put(value) };
     }
 }

@@ -2,6 +2,7 @@
 #![allow(unsafe_code, reason = "keeps the promises that the methods ask for")]
 
 use super::*;
+use crate::inflight::Quiescent;
 use core::mem::ManuallyDrop;
 
 const NAME: u64 = 0x15_5555;
@@ -23,7 +24,14 @@ fn values_come_out_in_the_order_in_which_they_went_in() {
     poster.try_push(3).unwrap();
     assert_eq!(retirer.retire(second), None, "retired already");
     assert_eq!(retirer.retire(after(NAME, 4)), None, "not posted yet");
-    assert_eq!((retirer.take(), retirer.take(), retirer.take()), (Some(2), Some(3), None));
+    assert_eq!(
+        (
+            retirer.take(&Quiescent::without_device()),
+            retirer.take(&Quiescent::without_device()),
+            retirer.take(&Quiescent::without_device())
+        ),
+        (Some(2), Some(3), None)
+    );
 }
 
 #[test]
@@ -36,10 +44,10 @@ fn a_value_that_the_device_never_got_is_taken_back() {
         // SAFETY: there is no device.
         assert_eq!(unsafe { poster.take_back() }, Some(kept));
         for value in 0..kept {
-            assert_eq!(retirer.take(), Some(value));
+            assert_eq!(retirer.take(&Quiescent::without_device()), Some(value));
         }
         // SAFETY: there is no device.
-        assert_eq!((retirer.take(), unsafe { poster.take_back() }), (None, None));
+        assert_eq!((retirer.take(&Quiescent::without_device()), unsafe { poster.take_back() }), (None, None));
     }
 }
 
@@ -48,7 +56,7 @@ fn a_value_alone_comes_out_once_whichever_way_it_is_taken() {
     type Way = fn(&mut Retirer<u32>, u64) -> Option<u32>;
     let ways: [Way; 5] = [
         |retirer, id| retirer.lend().take_if_oldest(id),
-        |retirer, _| retirer.take(),
+        |retirer, _| retirer.take(&Quiescent::without_device()),
         |retirer, id| retirer.retire(id).map(|(value, _)| value),
         |retirer, id| {
             let mut prefix = retirer.lend().prefix_to(id)?;
@@ -59,11 +67,9 @@ fn a_value_alone_comes_out_once_whichever_way_it_is_taken() {
             let mut prefix = retirer.lend().prefix_to(id)?;
             // Left as it is the first time.
             let len = prefix.row_to(after(id, 1)).len();
-            let row = prefix.row_to(after(id, 1));
             // SAFETY: one is there.
-            let value = ManuallyDrop::into_inner(unsafe { row.copy(0) });
-            // SAFETY: copied just now.
-            unsafe { prefix.took(1) };
+            let value = unsafe { prefix.row_to(after(id, 1))[0].take() };
+            prefix.took(1);
             (len == 1).then_some(value)
         },
     ];
@@ -75,7 +81,7 @@ fn a_value_alone_comes_out_once_whichever_way_it_is_taken() {
             assert_eq!(retirer.lend().take_if_oldest(after(id, 1)), None, "not posted yet");
             assert_eq!(retirer.lend().take_if_oldest(id.wrapping_sub(STEP)), None, "retired already");
             assert_eq!(take(&mut retirer, id), Some(value as u32), "{round}");
-            assert_eq!((retirer.lend().take_if_oldest(id), retirer.take()), (None, None));
+            assert_eq!((retirer.lend().take_if_oldest(id), retirer.take(&Quiescent::without_device())), (None, None));
             assert_eq!((retirer.lend().take_if_oldest(poster.next_id()), poster.outstanding()), (None, 0));
         }
     }
@@ -123,7 +129,14 @@ fn what_is_taken_in_a_row_is_accounted_for_when_its_taker_panics() {
     });
     assert!(std::panic::catch_unwind(taking).is_err());
     assert_eq!((taken, prefix.ahead(), poster.outstanding()), (vec![0, 1], 1, 2));
-    assert_eq!((retirer.take(), retirer.take(), retirer.take()), (Some(2), Some(3), None));
+    assert_eq!(
+        (
+            retirer.take(&Quiescent::without_device()),
+            retirer.take(&Quiescent::without_device()),
+            retirer.take(&Quiescent::without_device())
+        ),
+        (Some(2), Some(3), None)
+    );
 }
 
 #[test]
@@ -177,7 +190,7 @@ fn the_short_way_is_open_while_there_is_room() {
                 (depth > most, depth > most)
             );
             assert_eq!(poster.try_push(9).is_err(), depth == most);
-            while retirer.take().is_some() {}
+            while retirer.take(&Quiescent::without_device()).is_some() {}
         }
     }
 }
@@ -197,7 +210,7 @@ fn a_detour_closes_the_short_way_until_all_of_it_is_cleared() {
             (poster.next().if_free(false).is_some(), poster.next().has_room(false), poster.next().has_room(true)),
             (false, true, false)
         );
-        retirer.take();
+        retirer.take(&Quiescent::without_device());
         detour.clear(cleared);
         assert_eq!((poster.detour(), detour.bits(), poster.free()), (left, left, 2));
         if left == 0 {
@@ -234,10 +247,10 @@ fn what_is_left_in_a_ledger_is_not_dropped_with_it() {
         for _ in 0..left + 1 {
             assert!(poster.try_push(std::rc::Rc::clone(&value)).is_ok());
         }
-        assert!(retirer.take().is_some());
+        assert!(retirer.take(&Quiescent::without_device()).is_some());
         if left == 1 {
             // One that is alone.
-            assert!(retirer.take().is_some());
+            assert!(retirer.take(&Quiescent::without_device()).is_some());
             assert!(poster.try_push(std::rc::Rc::clone(&value)).is_ok());
         }
         drop((poster, retirer));
@@ -262,7 +275,10 @@ fn no_detour_takes_from_the_depth() {
     }
     poster.try_push(0).unwrap();
     poster.try_push(1).unwrap();
-    assert_eq!((poster.try_push(2), retirer.take(), retirer.take()), (Err(2), Some(0), Some(1)));
+    assert_eq!(
+        (poster.try_push(2), retirer.take(&Quiescent::without_device()), retirer.take(&Quiescent::without_device())),
+        (Err(2), Some(0), Some(1))
+    );
 }
 
 /// What the poster reads without an atomic, three others look at; whoever goes last frees the ledger.
@@ -291,7 +307,7 @@ fn the_ends_of_a_ledger_go_in_any_order_on_their_threads() {
     let polling = std::thread::spawn(move || {
         let mut next = 0;
         while next < COUNT {
-            match retirer.take() {
+            match retirer.take(&Quiescent::without_device()) {
                 Some(value) => {
                     assert_eq!(*value, next);
                     next += 1;
@@ -372,25 +388,25 @@ fn any_mix_of_what_the_two_ends_do_keeps_values_and_order() {
                     let taken = retirer.lend().take_if_oldest(id).map(|value| *value);
                     assert_eq!(taken, if is_oldest { in_flight.pop_front() } else { None });
                 }
-                6 => assert_eq!(retirer.take().map(|value| *value), in_flight.pop_front()),
+                6 => assert_eq!(retirer.take(&Quiescent::without_device()).map(|value| *value), in_flight.pop_front()),
                 7 if len != 0 => {
                     let newest = end.wrapping_sub(STEP);
-                    let row = retirer.lend().prefix_to(newest).unwrap().row_to(end);
-                    for (at, wanted) in (0..row.len()).zip(&in_flight) {
-                        // SAFETY: in the row; the copy is not used as one.
-                        assert_eq!(**unsafe { row.copy(at) }, *wanted);
+                    let mut prefix = retirer.lend().prefix_to(newest).unwrap();
+                    for (cell, wanted) in prefix.row_to(end).iter().zip(&in_flight) {
+                        // SAFETY: in flight; the copy is not used as one.
+                        assert_eq!(**ManuallyDrop::new(unsafe { cell.take() }), *wanted);
                     }
                 }
                 8 if len != 0 => {
                     let mut prefix = retirer.lend().prefix_to(end.wrapping_sub(STEP)).unwrap();
                     let row = prefix.row_to(end);
-                    for at in 0..row.len() {
-                        // SAFETY: in the row; what is there is used no more.
-                        let value = ManuallyDrop::into_inner(unsafe { row.copy(at) });
+                    let count = row.len() as u32;
+                    for cell in row {
+                        // SAFETY: in flight; what is in the cell is used no more.
+                        let value = unsafe { cell.take() };
                         assert_eq!(Some(*value), in_flight.pop_front());
                     }
-                    // SAFETY: copied just now.
-                    unsafe { prefix.took(row.len()) };
+                    prefix.took(count);
                 }
                 9 if len != 0 => {
                     let (count, stop) = (dice.roll(len), dice.roll(depth + 2));
@@ -412,7 +428,7 @@ fn any_mix_of_what_the_two_ends_do_keeps_values_and_order() {
                 _ => {}
             }
         }
-        while let Some(value) = retirer.take() {
+        while let Some(value) = retirer.take(&Quiescent::without_device()) {
             assert_eq!(Some(*value), in_flight.pop_front());
         }
         drop((poster, retirer));

@@ -167,7 +167,7 @@ fn objects_come_and_go() {
     // SAFETY: alive, and nobody else uses it.
     assert!(unsafe { RdmaCore.query_pkey(device.context, 99, 0) }.is_err());
     // SAFETY: alive, and nobody else uses it.
-    assert!(unsafe { RdmaCore.async_fd(device.context) } >= 0);
+    assert!(unsafe { (*device.context.as_ptr()).async_fd } >= 0);
     // SAFETY: alive, and nobody else uses it.
     assert!(unsafe { RdmaCore.take_async_event(device.context) }.unwrap().is_none());
     // SAFETY: alive, and nobody else uses it.
@@ -319,8 +319,12 @@ fn windows_of_both_types_are_bound() {
         let rkey = inline::ibv_inc_rkey(before);
         if kind == ibv_mw_type::IBV_MW_TYPE_1 {
             let mut bind = ibv_mw_bind { wr_id: 1, send_flags: 2, bind_info };
+            // SAFETY: alive.
+            let context = unsafe { (*window.as_ptr()).context };
+            // SAFETY: open.
+            let bind_mw = unsafe { (*context).ops.bind_mw }.unwrap();
             // SAFETY: alive, and nobody else uses it.
-            assert_eq!(unsafe { inline::ibv_bind_mw(pair.as_ptr(), window.as_ptr(), &mut bind) }, 0);
+            assert_eq!(unsafe { bind_mw(pair.as_ptr(), window.as_ptr(), &mut bind) }, 0);
             // SAFETY: alive, and nobody else uses it.
             assert_eq!(unsafe { (*window.as_ptr()).rkey }, rkey);
         } else {

@@ -12,11 +12,11 @@ use crate::sys::{ibv_cq, ibv_event_type, ibv_wc, ibv_wc__bindgen_ty_1, ibv_wc_fl
 use libc::c_int;
 use std::{collections::VecDeque, os::fd::RawFd};
 
-/// Fields that a completion leaves undefined hold this: it is easy to see, and wrong wherever it is used.
+/// The value of fields that a completion leaves undefined: easy to recognize, and wrong wherever it is used.
 const JUNK: u32 = 0xbad0_bad0;
 const JUNK_SHORT: u16 = 0xbad0;
 const JUNK_BYTE: u8 = 0xba;
-/// A new queue allocates room for at most this many entries.
+/// The most entries for which a new queue allocates room at once.
 const RESERVED: usize = 4096;
 
 /// Which work queue a completion belongs to.
@@ -30,16 +30,16 @@ pub(super) enum Side {
     Shared,
 }
 
-/// The slot of a work queue that is free again once its completion is polled.
+/// The slot that a completion frees in a work queue when it is polled.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Slot {
     pub(super) side: Side,
     /// The pair or shared receive queue.
     pub(super) owner: usize,
-    /// The life of the owner, since its creation or its last reset, in which the request was posted.
+    /// The owner's epoch in which the request was posted: creation and each reset begin a new epoch.
     pub(super) epoch: u64,
-    /// How many requests were posted in that life, up to this one. Polling the completion frees the slots of all of
-    /// them. In a shared queue, where requests complete in any order, it frees only one slot.
+    /// How many requests were posted in that epoch, up to and including this one. Polling the completion frees the
+    /// slots of all of them. In a shared queue, where requests complete in any order, it frees only one slot.
     pub(super) end: u64,
 }
 
@@ -50,11 +50,11 @@ pub(super) struct Entry {
     pub(super) solicited: bool,
     /// Payload that is written when this completion is polled.
     pub(super) late: Option<Box<Late>>,
-    /// Its pair was destroyed, and its provider does not allow a poll to find such a completion.
+    /// The pair was destroyed, and the pair's provider does not allow a poll to find such a completion.
     pub(super) is_dead: bool,
 }
 
-/// Which kind of completion makes an event.
+/// Which completions make an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Arm {
     No,
@@ -71,11 +71,11 @@ pub(super) struct Cq {
     depth: usize,
     pub(super) entries: VecDeque<Entry>,
     arm: Arm,
-    /// It has overrun.
+    /// Whether the queue has overrun.
     pub(super) failed: bool,
-    /// How many work queues complete here.
+    /// How many work queues complete on this queue.
     pub(super) users: u32,
-    /// A thread is in the middle of a poll.
+    /// Whether a thread is in the middle of a poll.
     pub(super) is_polled: bool,
 }
 
@@ -109,7 +109,7 @@ impl State {
         Ok(())
     }
 
-    /// Takes one event, and gives the queue that it is of.
+    /// Takes one event, and returns the queue that it belongs to.
     pub(super) fn take_event(&mut self, index: usize) -> Result<Option<*mut ibv_cq>, c_int> {
         let channel = self.channels.get_mut(index).ok_or(libc::EINVAL)?;
         let taken = channel.waiting.pop_front();
@@ -142,7 +142,7 @@ impl State {
         Ok(self.cqs.insert(cq))
     }
 
-    /// Gives a queue room for exactly `depth` entries. The entries that wait must fit.
+    /// Gives a queue room for exactly `depth` entries. Fails if the entries that wait do not fit.
     pub(super) fn resize_cq(&mut self, index: usize, depth: u32) -> Result<(), c_int> {
         let depth = entries(depth)?;
         let cq = self.cqs.get_mut(index).ok_or(libc::EINVAL)?;
@@ -172,7 +172,7 @@ impl State {
         Ok(())
     }
 
-    /// Arms a queue. A queue that is armed for any completion stays so if it is armed for solicited ones.
+    /// Arms a queue. A queue that is armed for any completion stays so when it is armed for solicited ones.
     pub(super) fn arm(&mut self, index: usize, solicited_only: bool) -> Result<(), c_int> {
         let cq = self.cqs.get_mut(index).ok_or(libc::EINVAL)?;
         if !(solicited_only && cq.arm == Arm::Any) {
@@ -184,8 +184,7 @@ impl State {
         Ok(())
     }
 
-    /// Takes the oldest completion, and frees the slots of the requests that it shows to be done. `Err` after an
-    /// overrun.
+    /// Takes the oldest completion, and frees the slots of the requests that it retires. `Err` after an overrun.
     pub(super) fn poll(&mut self, index: usize) -> Result<Option<ibv_wc>, c_int> {
         let cq = self.cqs.get_mut(index).ok_or(libc::EINVAL)?;
         let Some(entry) = cq.entries.pop_front() else { return if cq.failed { Err(libc::EIO) } else { Ok(None) } };
@@ -206,7 +205,7 @@ impl State {
         Ok(Some(entry.wc))
     }
 
-    /// Adds a completion, and makes an event if the queue was armed for it.
+    /// Adds a completion, and makes an event if the queue was armed for such a completion.
     pub(super) fn complete(&mut self, index: usize, mut entry: Entry) {
         let overtakes = self.latitudes.takes(|habits| habits.overtakes);
         let is_quiet = self.latitudes.habits.quiet_flushes && entry.wc.status == ibv_wc_status::IBV_WC_WR_FLUSH_ERR;
@@ -239,7 +238,7 @@ impl State {
         }
     }
 
-    /// Makes an event if the queue was armed for it.
+    /// Makes an event if the queue was armed for such a completion, and disarms it.
     fn notify(&mut self, index: usize, urgent: bool) {
         let Some(cq) = self.cqs.get_mut(index) else { return };
         if cq.arm == Arm::Any || cq.arm == Arm::Solicited && urgent {
@@ -248,7 +247,7 @@ impl State {
         }
     }
 
-    /// Makes an event.
+    /// Makes an event of the queue, whether it is armed or not.
     fn tell(&mut self, index: usize) {
         if let Some(channel) = self.cqs.get(index).and_then(|cq| self.channels.get_mut(cq.channel)) {
             channel.waiting.push_back(index);
@@ -256,14 +255,14 @@ impl State {
         }
     }
 
-    /// Makes an event for each armed queue of a device, since no completion will come any more.
+    /// Makes an event for each armed queue of a device that is gone, since no completion will come any more.
     pub(super) fn notify_all(&mut self, device: usize) {
         for index in self.queues_of(device) {
             self.notify(index, true);
         }
     }
 
-    /// Each queue of a device loses a completion.
+    /// Makes each queue of a device lose a completion.
     pub(super) fn overrun_all(&mut self, device: usize) {
         for index in self.queues_of(device) {
             if let Some(cq) = self.cqs.get_mut(index) {
@@ -278,7 +277,7 @@ impl State {
         self.cqs.iter().filter(|(_, cq)| cq.device == device).map(|(index, _)| index).collect()
     }
 
-    /// A completion queue has lost a completion: it fails, and its queue pairs enter Error.
+    /// Marks a queue as having lost a completion: the queue fails, and its pairs enter Error.
     fn overrun(&mut self, index: usize) {
         let attached = |pair: &Pair| pair.send_cq == index || pair.receive_cq == index;
         let pairs: Vec<usize> =
@@ -292,7 +291,7 @@ impl State {
         }
     }
 
-    /// Wakes the threads that wait for an event, so that they see a new timer. They find no event.
+    /// Wakes the threads that wait for an event. They find no event, but they see the new timer.
     pub(super) fn wake_waiting(&mut self) {
         for (_, cq) in self.cqs.iter().filter(|(_, cq)| cq.arm != Arm::No) {
             if let Some(channel) = self.channels.get_mut(cq.channel) {
@@ -302,7 +301,7 @@ impl State {
     }
 }
 
-/// Checks the number of entries of a queue.
+/// Checks how many entries a queue is asked to have.
 fn entries(depth: u32) -> Result<usize, c_int> {
     if depth == 0 || depth > super::device::MAX_CQE {
         return Err(libc::EINVAL);
@@ -315,7 +314,7 @@ pub(super) type Cqs = Table<Cq>;
 /// Completion channels.
 pub(super) type Channels = Table<Channel>;
 
-/// Stands for a completion where there is none: all its fields are undefined.
+/// A placeholder for a completion, with junk in all fields.
 pub(super) fn undefined() -> ibv_wc {
     wc(u64::from(JUNK), ibv_wc_status(JUNK), JUNK)
 }
@@ -346,7 +345,7 @@ pub(super) fn failed(id: u64, status: ibv_wc_status, qpn: u32) -> ibv_wc {
     wc
 }
 
-/// The completion of a send-side request that succeeded. `len` is defined for reads and atomics.
+/// The completion of a send-side request that succeeded. Only reads and atomics have a defined `len`.
 pub(super) fn sent(id: u64, opcode: ibv_wc_opcode, qpn: u32, len: Option<u32>) -> ibv_wc {
     let mut wc = wc(id, ibv_wc_status::IBV_WC_SUCCESS, qpn);
     wc.opcode = opcode;
@@ -357,7 +356,7 @@ pub(super) fn sent(id: u64, opcode: ibv_wc_opcode, qpn: u32, len: Option<u32>) -
     wc
 }
 
-/// What a message carries beside its bytes.
+/// What a message carries besides its bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Extra {
     Nothing,
@@ -367,14 +366,15 @@ pub(super) enum Extra {
     Invalidated(u32),
 }
 
-/// Where a datagram came from.
+/// The sender of a datagram.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Origin {
     pub(super) qpn: u32,
     pub(super) service_level: u8,
 }
 
-/// The completion of a receive that a message filled. A datagram has an `origin`, and its `len` includes the header.
+/// The completion of a receive that a message filled. For a datagram, `origin` is the sender, and `len` includes the
+/// header.
 pub(super) fn received(
     id: u64,
     opcode: ibv_wc_opcode,

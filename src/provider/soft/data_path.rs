@@ -1,4 +1,4 @@
-//! The verbs of the data path: the C functions of the context. They never unwind, since nothing here panics.
+//! The verbs of the data path: the C functions of the context. They never unwind into C, since nothing in them panics.
 #![allow(unsafe_code, reason = "C functions on raw objects")]
 
 use super::{
@@ -15,7 +15,7 @@ use crate::sys::{
 use libc::c_int;
 use std::{mem::MaybeUninit, slice};
 
-/// Puts the functions into the table of a context.
+/// Puts the data-path functions into the table of a context.
 pub(super) fn fill(ops: &mut ibv_context_ops) {
     ops.post_send = Some(post_send);
     ops.post_recv = Some(post_recv);
@@ -25,8 +25,8 @@ pub(super) fn fill(ops: &mut ibv_context_ops) {
     ops.req_notify_cq = Some(req_notify_cq);
 }
 
-/// The errno of a data-path verb that must not do its work: because of a fault, or because its device or object is
-/// gone.
+/// The errno of a data-path verb that must do nothing, because of a fault, or because its device or object is gone.
+/// `None` if the verb may go on.
 pub(super) fn failure(state: &mut State, device: Option<usize>, verb: Verb) -> Option<c_int> {
     if let Some(errno) = state.faults.verb(verb) {
         return Some(errno);
@@ -38,7 +38,7 @@ pub(super) fn failure(state: &mut State, device: Option<usize>, verb: Verb) -> O
     }
 }
 
-/// Posts a list by `enqueue`, and answers as C does.
+/// Posts a list with `enqueue`, and returns the result as the C function does.
 fn post<T: Handle, W: Linked>(
     post: Post<'_, T, W>,
     verb: Verb,
@@ -70,7 +70,7 @@ fn device_of_pair(state: &State, index: usize) -> Option<usize> {
 ///
 /// `ibv_post_send(3)`, on a live queue pair of this provider.
 unsafe extern "C" fn post_send(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *mut *mut ibv_send_wr) -> c_int {
-    // SAFETY: alive, with the arguments of a post (caller).
+    // SAFETY: the queue is alive, and the arguments are those of a post (caller).
     let list = unsafe { Post::new(qp, wr, bad) };
     post(list, Verb::PostSend, device_of_pair, |state, list| {
         let kept = state.faults.send_kept();
@@ -84,7 +84,7 @@ unsafe extern "C" fn post_send(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *mut 
 ///
 /// `ibv_post_recv(3)`, on a live queue pair of this provider.
 unsafe extern "C" fn post_recv(qp: *mut ibv_qp, wr: *mut ibv_recv_wr, bad: *mut *mut ibv_recv_wr) -> c_int {
-    // SAFETY: alive, with the arguments of a post (caller).
+    // SAFETY: the queue is alive, and the arguments are those of a post (caller).
     let list = unsafe { Post::new(qp, wr, bad) };
     post(list, Verb::PostRecv, device_of_pair, |state, list| {
         let kept = state.faults.receive_kept();
@@ -98,19 +98,19 @@ unsafe extern "C" fn post_recv(qp: *mut ibv_qp, wr: *mut ibv_recv_wr, bad: *mut 
 ///
 /// `ibv_post_srq_recv(3)`, on a live queue of this provider.
 unsafe extern "C" fn post_srq_recv(srq: *mut ibv_srq, wr: *mut ibv_recv_wr, bad: *mut *mut ibv_recv_wr) -> c_int {
-    // SAFETY: alive, with the arguments of a post (caller).
+    // SAFETY: the queue is alive, and the arguments are those of a post (caller).
     let list = unsafe { Post::new(srq, wr, bad) };
     let device_of_queue = |state: &State, index| state.srqs.get(index).map(|srq| srq.device);
     post(list, Verb::PostSrqRecv, device_of_queue, State::post_shared)
 }
 
-/// The member `bind_mw` of the context, which the inline function `ibv_bind_mw` calls.
+/// The member `bind_mw` of the context, which the inline function `ibv_bind_mw` of C calls.
 ///
 /// # Safety
 ///
 /// `ibv_bind_mw(3)`, on live objects of this provider.
 unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: *mut ibv_mw_bind) -> c_int {
-    // SAFETY: alive (caller).
+    // SAFETY: the object is alive (caller).
     let pair = unsafe { find(qp) };
     // SAFETY: the arguments of a bind (caller).
     let mut request = unsafe { BindRequest::new(mw, bind) };
@@ -129,10 +129,10 @@ unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: *mut ibv_mw
 ///
 /// # Safety
 ///
-/// `ibv_poll_cq(3)`, on a live completion queue of this provider. A program that uses a device whose polls leave fields
-/// as they were has initialized the array.
+/// `ibv_poll_cq(3)`, on a live completion queue of this provider. If the profile leaves fields of completions
+/// unwritten, the caller has initialized the array.
 unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, entries: c_int, to: *mut ibv_wc) -> c_int {
-    // SAFETY: alive (caller).
+    // SAFETY: the object is alive (caller).
     let queue = unsafe { find(cq) };
     let (fabric, index) = (queue.context.fabric, queue.index);
     let mut state = fabric.lock();
@@ -155,7 +155,7 @@ unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, entries: c_int, to: *mut ibv_wc) -
                 Ok(Some(mut wc)) => {
                     let is_failure = wc.status != ibv_wc_status::IBV_WC_SUCCESS;
                     if of_all || is_failure && of_failures {
-                        // SAFETY: initialized (caller).
+                        // SAFETY: initialized (caller), because the profile leaves fields unwritten.
                         leave_fields(&mut wc, unsafe { place.assume_init_ref() });
                     }
                     place.write(wc);
@@ -174,8 +174,8 @@ unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, entries: c_int, to: *mut ibv_wc) -
     found
 }
 
-/// Leaves fields of a completion as they were in the array: of a success the flag bits and the sender's address, of a
-/// failure all but its request, its status and its pair.
+/// Keeps fields that the array held before. After a success these are the flag bits and the sender's address; after a
+/// failure, all fields but the id, the status and the queue pair.
 fn leave_fields(wc: &mut ibv_wc, before: &ibv_wc) {
     if wc.status != ibv_wc_status::IBV_WC_SUCCESS {
         let ibv_wc { wr_id, status, vendor_err, qp_num, .. } = *wc;
@@ -193,7 +193,7 @@ fn leave_fields(wc: &mut ibv_wc, before: &ibv_wc) {
 ///
 /// `ibv_req_notify_cq(3)`, on a live completion queue of this provider.
 unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
-    // SAFETY: alive (caller).
+    // SAFETY: the object is alive (caller).
     let queue = unsafe { find(cq) };
     let state = &mut *queue.context.fabric.lock();
     let device = state.cqs.get(queue.index).map(|cq| cq.device);

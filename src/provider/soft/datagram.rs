@@ -1,7 +1,7 @@
 //! Datagrams: address handles, the header that comes before the data, multicast groups.
 //!
 //! A datagram goes to the pair that its request names, or to each pair that is attached to a group. It is dropped
-//! silently where the key or the transport is another, there is no receive, or the port is down.
+//! silently if the Q_Key or the transport does not match, if there is no receive, or if the port is down.
 #![forbid(unsafe_code)]
 
 use super::{
@@ -11,19 +11,19 @@ use super::{
 use crate::sys::{ibv_ah_attr, ibv_gid, ibv_wc_opcode, ibv_wc_status};
 use libc::c_int;
 
-/// Bytes before the data in each receive.
+/// The bytes before the data in each receive.
 pub(super) const HEADER: usize = 40;
-/// The queue pair number that stands for a group.
+/// The queue pair number that addresses a multicast group.
 const GROUP_QPN: u32 = 0xff_ffff;
-/// If this bit is set in the key of a request, the datagram carries the key of the sending pair instead.
+/// If this bit is set in the Q_Key of a request, the datagram carries the Q_Key of the sending pair instead.
 const OWN_QKEY: u32 = 1 << 31;
-/// An IPv6 address that stands for an IPv4 one.
+/// The prefix of an IPv6 address that is a mapped IPv4 address.
 const MAPPED: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
-/// Bytes of the headers of UDP and InfiniBand, and of the checksum at the end.
+/// The bytes of the headers of UDP and InfiniBand, and of the checksum at the end.
 const OVERHEAD: u64 = 8 + 12 + 8 + 4;
 /// The protocol number of UDP.
 const UDP: u8 = 17;
-/// Fills the first 20 bytes of the header, which are undefined if an IPv4 header takes the last 20.
+/// Fills the first 20 bytes of the header if an IPv4 header takes the last 20: the first 20 are then undefined.
 const JUNK: u8 = 0xba;
 
 /// An address handle.
@@ -34,16 +34,16 @@ pub(super) struct Address {
     target: [u8; 16],
 }
 
-/// Where a request wants its datagram to go.
+/// The destination that the request of a datagram names.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Destination {
-    /// The number of the address handle. Numbers are not used again.
+    /// The number of the address handle. No number is used twice.
     pub(super) address: u32,
     pub(super) qpn: u32,
     pub(super) qkey: u32,
 }
 
-/// The header before the data, and where the datagram goes.
+/// The header of a datagram, and the address to which the datagram goes.
 pub(super) struct Header {
     bytes: [u8; HEADER],
     target: [u8; 16],
@@ -66,7 +66,7 @@ fn is_group(gid: &[u8; 16]) -> bool {
     }
 }
 
-/// The header of `len` bytes of data: an IPv6 header, or an IPv4 header in the last 20 bytes.
+/// The header of a datagram with `len` bytes of data: an IPv6 header, or an IPv4 header in the last 20 bytes.
 fn header(address: &Address, len: u64) -> [u8; HEADER] {
     let route = address.attributes.grh;
     let len = u16::try_from(len.next_multiple_of(4) + OVERHEAD).unwrap_or(u16::MAX);
@@ -110,7 +110,7 @@ fn checksum(header: &[u8; 20]) -> u16 {
 }
 
 impl State {
-    /// Makes an address handle, and gives its number.
+    /// Makes an address handle, and returns its number.
     pub(super) fn create_ah(&mut self, pd: usize, attributes: &ibv_ah_attr) -> Result<u32, c_int> {
         let device = self.pds.get(pd).ok_or(libc::EINVAL)?.device;
         if attributes.is_global == 0 || attributes.port_num != device::PORT {
@@ -132,7 +132,7 @@ impl State {
         Ok(())
     }
 
-    /// The header of a request's datagram. `Err` if its address handle is of another domain, or gone.
+    /// The header of a request's datagram. `Err` if the address handle belongs to another domain, or is gone.
     pub(super) fn header(&self, index: usize, work: &SendWork) -> Result<Header, ibv_wc_status> {
         let found = || {
             let (pair, to) = (self.pairs.get(index)?, work.to?);
@@ -144,7 +144,8 @@ impl State {
         found().ok_or(ibv_wc_status::IBV_WC_LOC_QP_OP_ERR)
     }
 
-    /// Delivers a datagram to all pairs that it is for. `message` begins with the header.
+    /// Delivers a datagram to the pair, or to all members of the group, that it addresses. `message` begins with the
+    /// header.
     pub(super) fn distribute(&mut self, index: usize, work: &SendWork, header: &Header, message: Source<'_>) {
         let own = self.pairs.get(index).and_then(|pair| self.devices.get(pair.device));
         if !own.is_some_and(device::Device::is_reachable) {
@@ -157,7 +158,8 @@ impl State {
             }
         } else if header.qpn == GROUP_QPN {
             let mut turn = 0;
-            // Delivery changes no group.
+            // The group is looked up again on every turn, since the borrow cannot be held. Delivery does not change the
+            // group.
             while let Some(&peer) = self.groups.get(&header.target).and_then(|members| members.get(turn)) {
                 self.receive_datagram(peer, work, header, message);
                 turn += 1;
@@ -186,7 +188,7 @@ impl State {
         }
     }
 
-    /// A pair joins a group. Joining it again changes nothing.
+    /// Adds a pair to a group. Joining again changes nothing.
     pub(super) fn attach(&mut self, index: usize, gid: &ibv_gid) -> Result<(), c_int> {
         let gid = gid.bytes();
         let pair = self.pairs.get_mut(index).ok_or(libc::EINVAL)?;
@@ -208,7 +210,7 @@ impl State {
         Ok(())
     }
 
-    /// A pair leaves a group that it is in.
+    /// Removes a pair from a group.
     pub(super) fn detach(&mut self, index: usize, gid: &ibv_gid) -> Result<(), c_int> {
         let gid = gid.bytes();
         let members = self.groups.get_mut(&gid).ok_or(libc::EINVAL)?;

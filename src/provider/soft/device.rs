@@ -11,11 +11,11 @@ use libc::{c_char, c_int};
 use std::collections::HashMap;
 use std::sync::OnceLock;
 
-/// The one port.
+/// The number of the only port.
 pub(super) const PORT: u8 = 1;
 /// The largest packet payload: 4096 bytes.
 pub(super) const ACTIVE_MTU: ibv_mtu = ibv_mtu::IBV_MTU_4096;
-/// The same as a number of bytes. No datagram is longer.
+/// `ACTIVE_MTU` in bytes. No datagram is longer.
 pub(super) const ACTIVE_MTU_BYTES: u64 = 4096;
 /// The longest message.
 pub(super) const MAX_MESSAGE: u32 = 1 << 31;
@@ -41,7 +41,7 @@ const DEFAULT_PKEY: u16 = 0xffff;
 const MAX_OBJECTS: c_int = 1 << 20;
 /// Rows of the GID table, of which two are filled.
 const GID_ROWS: c_int = 1024;
-/// The most devices of a fabric: the last two bytes of each address count them.
+/// The most devices of a fabric: the last two bytes of each address are the device's number.
 pub(super) const MAX_DEVICES: usize = 0xfffe;
 
 /// `IBV_PORT_CM_SUP` and `IBV_PORT_IP_BASED_GIDS`.
@@ -66,8 +66,8 @@ const CAPABILITIES: Cap = Cap(Cap::IBV_DEVICE_CURR_QP_STATE_MOD.0
     | Cap::IBV_DEVICE_MEM_MGT_EXTENSIONS.0
     | Cap::IBV_DEVICE_MEM_WINDOW_TYPE_2B.0);
 
-/// Two bytes of every address of this process, at random. No packet reaches the devices of another process, and these
-/// bytes tell their addresses from ours, unless they are the same by chance (1 in 65536).
+/// Two random bytes that are in every address of this process. They tell the addresses of this process from those of
+/// another process, whose devices no packet reaches (two processes have the same bytes once in 65536 times).
 fn process() -> [u8; 2] {
     static PROCESS: OnceLock<[u8; 2]> = OnceLock::new();
     *PROCESS.get_or_init(|| {
@@ -90,7 +90,7 @@ pub(super) struct Device {
     pub(super) qpns: HashMap<u32, usize, Numbers>,
     next_qpn: u32,
     pub(super) removed: bool,
-    /// It failed, but its driver works.
+    /// Whether the device has failed while its driver still works.
     pub(super) fatal: bool,
     pub(super) port_down: bool,
 }
@@ -104,7 +104,8 @@ impl Device {
         let guid = [0x00, 0x49, first, 0xff, 0xfe, second, high, low];
         let link_local = u128::from_be_bytes([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0])
             | u128::from(u64::from_be_bytes(guid));
-        // One byte counts 255 devices. Those beyond are of another network, with two bytes for the count.
+        // One byte numbers 255 devices. Later devices are in another network, whose addresses have two bytes for the
+        // number.
         let ipv4 = u32::from_be_bytes(if high == 0 { [10, first, second, low] } else { [11, first, high, low] });
         let mapped = 0xffff_0000_0000 | u128::from(ipv4);
         Self {
@@ -119,12 +120,12 @@ impl Device {
         }
     }
 
-    /// Whether it sends and receives packets.
+    /// Whether the device can send and receive packets.
     pub(super) fn is_reachable(&self) -> bool {
         !self.removed && !self.fatal && !self.port_down
     }
 
-    /// Whether a verb fails because of what happened to the device.
+    /// Whether `verb` fails because the device is removed or has failed.
     pub(super) fn refuses(&self, verb: Verb) -> bool {
         let always = matches!(verb, Verb::CloseDevice | Verb::GetAsyncEvent);
         self.removed && !always || self.fatal && !verb.outlives_device()
@@ -135,7 +136,7 @@ impl Device {
         (port == PORT && index == 0).then_some(DEFAULT_PKEY)
     }
 
-    /// As `ibv_get_device_guid` has it.
+    /// The GUID as `ibv_get_device_guid` returns it.
     pub(super) fn guid_be(&self) -> u64 {
         u64::from_ne_bytes(self.guid)
     }
@@ -148,7 +149,8 @@ impl Device {
         self.gids.contains(gid)
     }
 
-    /// A number for a new queue pair: 24 bits, and not a special one. Numbers are used again as late as possible.
+    /// A number for a new queue pair: 24 bits, and none of the special numbers. A number is used again as late as
+    /// possible.
     pub(super) fn take_qpn(&mut self, index: usize) -> Option<u32> {
         const FIRST: u32 = 17;
         const LAST: u32 = 0xff_fffe;
@@ -163,7 +165,7 @@ impl Device {
         None
     }
 
-    /// The next queue pair gets this number, if it is free then.
+    /// Makes this number the next queue pair's, if the number is free then.
     pub(super) fn take_next(&mut self, qpn: u32) {
         self.next_qpn = qpn;
     }
@@ -273,7 +275,8 @@ impl std::hash::Hasher for NumberHasher {
         }
     }
     fn write_u32(&mut self, number: u32) {
-        // Fibonacci hashing. The table uses the highest bits and the lowest.
+        // Fibonacci hashing: it spreads the number over the highest and the lowest bits, which are the ones that the
+        // table uses.
         let spread = (self.0 ^ u64::from(number)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         self.0 = spread ^ spread >> 32;
     }

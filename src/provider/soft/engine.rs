@@ -1,16 +1,16 @@
-//! The requester.
+//! The requester: the side of a pair that sends requests.
 //!
-//! Each pair has at most one request in flight. So a pair never exceeds the reads that both sides agreed on, and every
-//! request is fenced. One unit of work carries a request to the responder, which executes all of it or nothing; the
-//! next unit brings the answer and completes the request. On transports without acknowledgements, the second unit only
-//! completes it. Packets are not simulated, only their sequence numbers.
+//! Each pair has at most one request in flight. So a pair never exceeds the number of reads that both sides agreed on,
+//! and every request acts as if it were fenced. One unit of work carries a request to the responder, which executes all
+//! of it or nothing; the next unit brings the answer and completes the request. On transports without acknowledgements,
+//! the second unit only completes the request. Packets are not simulated, only their sequence numbers.
 #![forbid(unsafe_code)]
 
 use super::{
     completion::{self, Entry, Side},
     datagram::Header,
     device,
-    fabric::State,
+    fabric::{State, TimerOf},
     memory::{Source, Span},
     pair::{Flight, PSN_MASK, Pair, Phase},
     transition::{PairState, Transport},
@@ -25,14 +25,14 @@ pub(super) enum Reply {
     Lost,
     /// The request has this status: it succeeded, the responder refused it, or the requester's own memory is at fault.
     Done(ibv_wc_status),
-    /// The responder had no receive. With its timer code.
+    /// The responder had no receive. Holds the code of the time to wait.
     NotReady(u8),
 }
 
 pub(super) const SUCCESS: ibv_wc_status = ibv_wc_status::IBV_WC_SUCCESS;
 
 impl State {
-    /// One unit of work of a runnable pair.
+    /// Does one unit of work of a runnable pair.
     pub(super) fn work(&mut self, index: usize) {
         let Some(pair) = self.pairs.get_mut(index) else { return };
         match pair.state {
@@ -61,13 +61,13 @@ impl State {
         let reply = self.carry(index, &work, flight);
         let Some(pair) = self.pairs.get_mut(index) else { return };
         pair.send.put_back(work);
-        // A pair that is connected to itself may be in Error because of its own request.
+        // A pair that is connected to itself may have entered Error while it served its own request.
         if pair.state != PairState::Error {
             self.await_reply(index, reply);
         }
     }
 
-    /// Notes the answer to a request, or how long to wait for it.
+    /// Stores the answer to a request, or starts the timer for it.
     fn await_reply(&mut self, index: usize, reply: Reply) {
         let Some(pair) = self.pairs.get_mut(index) else { return };
         let attributes = pair.attributes;
@@ -77,22 +77,22 @@ impl State {
             Reply::Lost => {
                 flight.phase = Phase::AwaitingAnswer;
                 if let Some(delay) = answer_timeout(attributes.timeout) {
-                    self.start_timer(index, delay);
+                    self.start_timer(TimerOf::Pair(index), delay);
                 }
             }
-            // A limit of 7 means for ever.
+            // A limit of 7 means unlimited retries.
             Reply::NotReady(_) if attributes.rnr_retry < 7 && flight.not_ready >= attributes.rnr_retry => {
                 flight.phase = Phase::Answered(ibv_wc_status::IBV_WC_RNR_RETRY_EXC_ERR);
             }
             Reply::NotReady(code) => {
                 flight.not_ready = flight.not_ready.saturating_add(1);
                 flight.phase = Phase::AwaitingReceiver;
-                self.start_timer(index, not_ready_delay(code));
+                self.start_timer(TimerOf::Pair(index), not_ready_delay(code));
             }
         }
     }
 
-    /// The timer of a pair has gone off.
+    /// Handles the timer of a pair: the request is sent again, or has failed.
     pub(super) fn expire(&mut self, index: usize) {
         let Some(pair) = self.pairs.get_mut(index) else { return };
         pair.timer = 0;
@@ -122,7 +122,7 @@ impl State {
         if status == SUCCESS {
             if work.signaled {
                 let len = match work.operation {
-                    // No message is longer than 2^31, so it fits.
+                    // No message is longer than 2^31 bytes, so the length fits.
                     Operation::Read(_) => u32::try_from(work.len).ok(),
                     Operation::Atomic(..) => Some(8),
                     _ => None,
@@ -150,7 +150,7 @@ impl State {
         }
     }
 
-    /// Flushes the oldest request of the send queue; whether there was one.
+    /// Flushes the oldest request of the send queue. Returns whether there was one.
     pub(super) fn flush_send(&mut self, index: usize) -> bool {
         let Some(pair) = self.pairs.get_mut(index) else { return false };
         let Some((work, end)) = pair.send.pop() else { return false };
@@ -162,7 +162,7 @@ impl State {
         true
     }
 
-    /// Flushes the oldest request of the receive queue, unless that is a shared one; whether there was one.
+    /// Flushes the oldest request of the pair's own receive queue. Returns whether there was one.
     fn flush_receive(&mut self, index: usize) -> bool {
         let late = self.pairs.get(index).is_some_and(|pair| pair.srq.is_none()).then(|| self.waste(index)).flatten();
         let Some(pair) = self.pairs.get_mut(index) else { return false };
@@ -175,7 +175,7 @@ impl State {
         true
     }
 
-    /// Sends a request: gathers what it carries, and passes it to the responder.
+    /// Sends a request: gathers its data, and passes the data to the responder.
     fn carry(&mut self, index: usize, work: &SendWork, flight: Flight) -> Reply {
         let Some((transport, who)) = self.pairs.get(index).map(|pair| (pair.transport, pair.who(index))) else {
             return Reply::Lost;
@@ -219,7 +219,8 @@ impl State {
         }
     }
 
-    /// The requester does not learn whether the message arrives.
+    /// Sends a request on a transport without acknowledgements: the requester does not learn whether the message
+    /// arrives.
     fn carry_unreliably(&mut self, index: usize, work: &SendWork, flight: Flight, local: &mut Vec<Span>) -> Reply {
         if self.gather(index, work, local).is_none() {
             return Reply::Done(ibv_wc_status::IBV_WC_LOC_PROT_ERR);
@@ -242,7 +243,7 @@ impl State {
         Reply::Done(SUCCESS)
     }
 
-    /// The registered memory that an outgoing message comes from. `None`: a local protection error.
+    /// Appends the registered memory that an outgoing message is taken from. `None`: a local protection error.
     fn gather(&self, index: usize, work: &SendWork, to: &mut Vec<Span>) -> Option<()> {
         if !work.operation.is_outgoing() || work.inline.is_some() {
             return Some(());
@@ -250,7 +251,8 @@ impl State {
         self.regions.local(self.pairs.get(index)?.pd, work.sges.as_slice(), work.len, false, to)
     }
 
-    /// The pair at the other end, if packets get there and it takes them. Each must be connected to the other.
+    /// The pair at the other end, if packets reach it and it takes them: each of the two must be connected to the
+    /// other.
     fn peer(&self, index: usize) -> Option<usize> {
         let pair = self.pairs.get(index)?;
         if !self.devices.get(pair.device)?.is_reachable() {
@@ -269,7 +271,7 @@ impl State {
 }
 
 impl Pair {
-    /// Keeps the allocations of a finished request for the next one.
+    /// Keeps the vectors of a finished request for the next one.
     fn recycle(&mut self, work: SendWork) {
         self.send.recycle(work.sges);
         if let Some(data) = work.inline {
@@ -278,17 +280,17 @@ impl Pair {
     }
 }
 
-/// The message of a request: `registered` is what `gather` found.
+/// The bytes of a request's message: the header, the inline data, then the memory that `gather` found.
 fn source<'a>(header: &'a [u8], work: &'a SendWork, registered: &'a [Span]) -> Source<'a> {
     Source { header, inline: work.inline.as_deref().unwrap_or(&[]), registered }
 }
 
-/// Starts the request at the head of the send queue, and numbers its packets. `Err` if it cannot be done.
+/// Starts the request at the head of the send queue, and numbers its packets. `Err` if the request is invalid.
 fn begin(pair: &mut Pair, work: &SendWork) -> Result<Flight, ibv_wc_status> {
     let fits = match work.operation {
         Operation::Atomic(..) => work.len >= 8,
         Operation::AtomicWrite(_) => work.len == 8,
-        // No datagram has more than one packet.
+        // A datagram is one packet.
         _ if pair.transport == Transport::Datagram => work.len <= device::ACTIVE_MTU_BYTES,
         _ => work.len <= u64::from(device::MAX_MESSAGE),
     };
@@ -303,7 +305,7 @@ fn begin(pair: &mut Pair, work: &SendWork) -> Result<Flight, ibv_wc_status> {
         Operation::Bind(_) | Operation::Invalidate(_) => 0,
         Operation::Atomic(..) | Operation::AtomicWrite(_) => 1,
         _ if pair.transport == Transport::Datagram => 1,
-        // At most 2^31 / 256, so it fits.
+        // At most 2^31 / 256 packets, so the number fits.
         _ => u32::try_from(work.len.div_ceil(pair.attributes.mtu_bytes())).unwrap_or(u32::MAX).max(1),
     };
     let psn = pair.next_psn;
@@ -311,12 +313,12 @@ fn begin(pair: &mut Pair, work: &SendWork) -> Result<Flight, ibv_wc_status> {
     Ok(Flight { phase: Phase::Ready, psn, packets, timeouts: 0, not_ready: 0, executed: None })
 }
 
-/// 4.096 us * 2^code. A code of 0 means for ever.
+/// 4.096 us * 2^code. A code of 0 means no timeout.
 fn answer_timeout(code: u8) -> Option<Duration> {
     (code != 0).then(|| Duration::from_nanos(4096 << code.min(31)))
 }
 
-/// The time that a code of `min_rnr_timer` stands for.
+/// The time that a code of `min_rnr_timer` means.
 fn not_ready_delay(code: u8) -> Duration {
     const HUNDREDTHS_OF_MS: [u64; 32] = [
         65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072,

@@ -1,8 +1,9 @@
-//! Asynchronous events: what happens to an object that no completion reports.
+//! Asynchronous events, which report what no completion reports.
 #![forbid(unsafe_code)]
 
 use super::fabric::State;
-use crate::sys::{self, ibv_async_event, ibv_async_event__bindgen_ty_1 as Element, ibv_event_type};
+use crate::os;
+use crate::sys::{ibv_async_event, ibv_async_event__bindgen_ty_1 as Element, ibv_event_type};
 use libc::c_int;
 use std::{
     collections::VecDeque,
@@ -20,7 +21,7 @@ pub(super) struct Signal {
 impl Signal {
     /// An eventfd that does not block.
     pub(super) fn new() -> Result<Self, c_int> {
-        let event = sys::eventfd().map_err(|error| error.raw_os_error().unwrap_or(libc::EMFILE))?;
+        let event = os::eventfd().map_err(|error| error.raw_os_error().unwrap_or(libc::EMFILE))?;
         Ok(Self { event: File::from(event), raised: false })
     }
 
@@ -30,14 +31,14 @@ impl Signal {
 
     pub(super) fn raise(&mut self) {
         if !self.raised {
-            // Cannot fail: the counter is 0.
+            // The write cannot fail: the counter is 0.
             self.raised = self.event.write(&1_u64.to_ne_bytes()).is_ok();
         }
     }
 
     pub(super) fn lower(&mut self) {
         if self.raised {
-            // Cannot fail: the counter is 1.
+            // The read cannot fail: the counter is 1.
             self.raised = self.event.read(&mut [0; 8]).is_err();
         }
     }
@@ -104,7 +105,7 @@ impl State {
         }
     }
 
-    /// Drops the events of an object that is about to end. It is still in its table.
+    /// Drops the events of an object that is about to be destroyed. The object is still in its table.
     pub(super) fn forget(&mut self, subject: Subject) {
         if let Some(context) = self.context_of(subject)
             && let Some(context) = self.contexts.get_mut(context)

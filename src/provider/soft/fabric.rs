@@ -34,8 +34,8 @@ use std::{
 
 /// A network of soft devices.
 ///
-/// A device is made when it is first opened by name. All devices of one fabric reach each other, and none of another
-/// fabric. A clone is the same fabric, which lives as long as a clone or an open context of it does.
+/// A device is made when it is first opened by name. The devices of one fabric reach each other, and no device of
+/// another fabric. A clone is the same fabric, which lives as long as a clone or one of its open contexts.
 #[derive(Clone)]
 pub struct Fabric(Arc<Mutex<State>>);
 
@@ -46,12 +46,11 @@ impl Default for Fabric {
 }
 
 impl Fabric {
-    /// An automatic fabric: each post, poll and transition does all work that can be done, before it returns and in the
-    /// thread that calls.
+    /// An automatic fabric. Each post, poll and transition does all work that can be done, in the calling thread and
+    /// before it returns.
     ///
-    /// Timers (retries, receiver not ready) follow the real clock and are looked at in each call. There is no
-    /// background thread, so a program that waits for an event without polling must not wait longer than until the next
-    /// timer.
+    /// Timers (retries, receiver not ready) follow the real clock and are checked in each call. There is no background
+    /// thread: a program that waits for an event without polling must not wait beyond the next timer.
     pub fn new() -> Self {
         Self::with_clock(Clock::Automatic { start: Instant::now(), ahead: Duration::ZERO })
     }
@@ -87,27 +86,27 @@ impl Fabric {
         })
     }
 
-    /// The same for all clones, and different for each other fabric that lives now.
+    /// A number that all clones share, and that no other living fabric has.
     pub(crate) fn address(&self) -> usize {
         Arc::as_ptr(&self.0).addr()
     }
 
-    /// As [`new`](Self::new), of devices with this profile.
+    /// As [`new`](Self::new), with devices of this profile.
     pub fn with_profile(profile: Profile) -> Self {
         let fabric = Self::new();
         fabric.lock().take_profile(profile, false);
         fabric
     }
 
-    /// As [`manual`](Self::manual), of devices with this profile.
+    /// As [`manual`](Self::manual), with devices of this profile.
     pub fn manual_with_profile(profile: Profile) -> Self {
         let fabric = Self::manual();
         fabric.lock().take_profile(profile, false);
         fabric
     }
 
-    /// What the library did that a provider like that of the profile does not support. Empty, unless the library has a
-    /// bug.
+    /// Everything that the library did although the profile's provider does not support it. Empty, unless the library
+    /// has a bug.
     pub fn violations(&self) -> Vec<String> {
         self.lock().latitudes.violations.clone()
     }
@@ -132,6 +131,8 @@ impl Fabric {
             timers: BinaryHeap::with_capacity(64),
             last_timer: 0,
             last_epoch: 0,
+            #[cfg(feature = "cm")]
+            cm: super::cm::Cm::default(),
             faults: Faults::default(),
             local_scratch: Vec::with_capacity(MAX_SGE as usize + 1),
             target_scratch: Vec::with_capacity(MAX_SGE as usize),
@@ -139,7 +140,7 @@ impl Fabric {
     }
 
     /// Does one unit of work, if there is any: carries one request to its peer, brings one answer back, flushes one
-    /// request, or fires one timer that is due. Returns whether there was any.
+    /// request, carries one message of rdma_cm, or fires one timer that is due. Returns whether there was any.
     pub fn step(&self) -> bool {
         let mut state = self.lock();
         state.run_one() || state.fire_due(u64::MAX)
@@ -147,7 +148,8 @@ impl Fabric {
 
     /// Does all work that can be done now, and returns how many units that was.
     ///
-    /// Timers that are set meanwhile wait for the next call, so that this returns even if they are set again and again.
+    /// Timers that are set during this call wait for the next call. So this returns even if timers are set again and
+    /// again.
     pub fn run(&self) -> usize {
         self.lock().run_all()
     }
@@ -176,6 +178,7 @@ impl Fabric {
         if let Fault::DeviceRemoved { device }
         | Fault::DeviceFatal { device }
         | Fault::PortDown { device }
+        | Fault::NeighbourChanged { device }
         | Fault::Overrun { device } = &fault
             && let Ok(number) = state.device(device)
         {
@@ -183,22 +186,26 @@ impl Fabric {
                 Fault::PortDown { .. } => state.lower_port(number),
                 Fault::Overrun { .. } => state.overrun_all(number),
                 Fault::DeviceRemoved { .. } => state.break_device(number, true),
+                #[cfg(feature = "cm")]
+                Fault::NeighbourChanged { .. } => state.cm_change_neighbour(number),
+                #[cfg(not(feature = "cm"))]
+                Fault::NeighbourChanged { .. } => {}
                 _ => state.break_device(number, false),
             }
         }
         state.settle();
     }
 
-    /// Ends all faults, also those that have not happened yet.
+    /// Ends all faults, including those that have not happened yet.
     ///
-    /// Flushes that were withheld come now. Packets that were lost stay lost until they are sent again.
+    /// Withheld flushes happen now. Lost packets stay lost until they are sent again.
     pub fn heal(&self) {
         let mut state = self.lock();
         state.heal();
         state.settle();
     }
 
-    /// Opens the device of that name, and makes it if there is none.
+    /// Opens the device `device`, and makes it if it does not exist.
     pub(crate) fn open(&self, device: &str) -> Result<NonNull<sys::ibv_context>, VerbError> {
         let failed = |errno| VerbError::new(Verb::OpenDevice.name(), errno);
         let mut state = self.lock();
@@ -232,10 +239,15 @@ impl Fabric {
 impl fmt::Debug for Fabric {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut out = f.debug_struct("Fabric");
-        // This thread may hold the lock, so it must not wait for it.
+        // This thread may already hold the lock, so `Debug` must not wait for it.
         match self.0.try_lock() {
             Ok(state) => {
                 let names: Vec<&str> = state.devices.iter().map(|device| device.name.as_str()).collect();
+                #[cfg(feature = "cm")]
+                {
+                    let [identifiers, events] = state.cm.counts();
+                    out.field("cm_identifiers", &identifiers).field("cm_events", &events);
+                }
                 out.field("manual", &state.is_manual())
                     .field("devices", &names)
                     .field("regions", &state.regions.len())
@@ -256,20 +268,29 @@ enum Clock {
     Manual(Duration),
 }
 
-/// A timer of a pair.
+/// Whose timer it is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum TimerOf {
+    Pair(usize),
+    /// An identifier of rdma_cm.
+    #[cfg(feature = "cm")]
+    Cm(u64),
+}
+
+/// A timer of a pair, or of an identifier.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Timer {
     due: Duration,
     /// Counts timers, so that timers due at the same time fire in the order in which they were set.
     number: u64,
-    pair: usize,
+    of: TimerOf,
 }
 
 /// Everything that the lock guards.
 pub(super) struct State {
     clock: Clock,
     pub(super) latitudes: Latitudes,
-    /// The time, if it was read since the lock was taken.
+    /// The time, if the clock was read since the lock was taken.
     now: Option<Duration>,
     pub(super) devices: Vec<Device>,
     pub(super) contexts: Contexts,
@@ -279,7 +300,7 @@ pub(super) struct State {
     pub(super) cqs: Cqs,
     pub(super) srqs: Srqs,
     pub(super) pairs: Pairs,
-    /// Address handles by number. Numbers are not used again.
+    /// Address handles by number. No number is used twice.
     pub(super) addresses: HashMap<u32, Address, Numbers>,
     pub(super) last_address: u32,
     /// The members of each multicast group, in the order in which they joined.
@@ -289,8 +310,10 @@ pub(super) struct State {
     timers: BinaryHeap<Reverse<Timer>>,
     last_timer: u64,
     last_epoch: u64,
+    #[cfg(feature = "cm")]
+    pub(super) cm: super::cm::Cm,
     pub(super) faults: Faults,
-    /// Lists of spans that are used again, so that no message allocates.
+    /// Vectors of spans that are kept for reuse, so that no message allocates.
     pub(super) local_scratch: Vec<Span>,
     pub(super) target_scratch: Vec<Span>,
 }
@@ -320,7 +343,7 @@ impl State {
     }
 
     /// The number of the device of that name, a new one if there is none.
-    fn device(&mut self, name: &str) -> Result<usize, c_int> {
+    pub(super) fn device(&mut self, name: &str) -> Result<usize, c_int> {
         let number = self.devices.len();
         if let Some(found) = self.devices.iter().position(|device| device.name == name) {
             return Ok(found);
@@ -332,7 +355,8 @@ impl State {
         Ok(number)
     }
 
-    /// Removes a device (`gone`), or makes it fail. All its pairs enter Error. Only those of a failed device flush.
+    /// Removes a device (`gone`), or makes it fail. All its pairs enter Error. Pairs of a failed device flush; pairs of
+    /// a removed device do not.
     fn break_device(&mut self, number: usize, gone: bool) {
         if let Some(device) = self.devices.get_mut(number) {
             device.removed |= gone;
@@ -346,6 +370,10 @@ impl State {
         }
         self.raise_all(number, ibv_event_type::IBV_EVENT_DEVICE_FATAL, Subject::Device);
         self.notify_all(number);
+        #[cfg(feature = "cm")]
+        if gone {
+            self.cm_remove_device(number);
+        }
     }
 
     fn lower_port(&mut self, number: usize) {
@@ -388,7 +416,7 @@ impl State {
         }
     }
 
-    /// Does one unit for the first runnable pair.
+    /// Does one unit for the first runnable pair; or for rdma_cm, if no pair is runnable.
     fn run_one(&mut self) -> bool {
         while let Some(index) = self.ready.pop_front() {
             let Some(pair) = self.pairs.get_mut(index) else { continue };
@@ -399,18 +427,27 @@ impl State {
                 return true;
             }
         }
+        #[cfg(feature = "cm")]
+        return self.cm_work();
+        #[cfg(not(feature = "cm"))]
         false
     }
 
-    /// Fires one timer that is due and has at most the number `newest`.
+    /// Fires one timer that is due and was set no later than the timer `newest`.
     fn fire_due(&mut self, newest: u64) -> bool {
         while let Some(&Reverse(timer)) = self.timers.peek() {
             if self.is_stale(timer) {
                 self.timers.pop();
             } else if timer.due <= self.now() && timer.number <= newest {
                 self.timers.pop();
-                self.expire(timer.pair);
-                self.schedule(timer.pair);
+                match timer.of {
+                    TimerOf::Pair(pair) => {
+                        self.expire(pair);
+                        self.schedule(pair);
+                    }
+                    #[cfg(feature = "cm")]
+                    TimerOf::Cm(id) => self.cm_expire(id),
+                }
                 return true;
             } else {
                 break;
@@ -435,21 +472,33 @@ impl State {
     }
 
     fn is_stale(&self, timer: Timer) -> bool {
-        self.pairs.get(timer.pair).is_none_or(|pair| pair.timer != timer.number)
+        match timer.of {
+            TimerOf::Pair(index) => self.pairs.get(index).is_none_or(|pair| pair.timer != timer.number),
+            #[cfg(feature = "cm")]
+            TimerOf::Cm(id) => self.cm.is_stale(id, timer.number),
+        }
     }
 
-    /// Starts the timer of a pair, and cancels an earlier one.
-    pub(super) fn start_timer(&mut self, index: usize, delay: Duration) {
+    /// Starts the timer of a pair or an identifier, and cancels an earlier one.
+    pub(super) fn start_timer(&mut self, of: TimerOf, delay: Duration) {
         let first = self.next_timer().is_none_or(|left| delay < left);
         let due = self.now().saturating_add(delay);
         self.last_timer += 1;
         let number = self.last_timer;
-        let Some(pair) = self.pairs.get_mut(index) else { return };
-        pair.timer = number;
-        self.timers.push(Reverse(Timer { due, number, pair: index }));
+        match of {
+            TimerOf::Pair(index) => {
+                let Some(pair) = self.pairs.get_mut(index) else { return };
+                pair.timer = number;
+            }
+            #[cfg(feature = "cm")]
+            TimerOf::Cm(id) => self.cm.set_timer(id, number),
+        }
+        self.timers.push(Reverse(Timer { due, number, of }));
         // A thread that waits already chose its timeout without this timer. It must wake, or it could sleep past it.
         if first && !self.is_manual() {
             self.wake_waiting();
+            #[cfg(feature = "cm")]
+            self.cm.wake_all();
         }
     }
 
@@ -463,7 +512,7 @@ impl State {
         None
     }
 
-    /// How long a thread should wait at most. `None` on a manual fabric, whose clock stands still.
+    /// How long a thread may wait at most. `None` on a manual fabric, whose clock moves only on request.
     pub(super) fn next_wakeup(&mut self) -> Option<Duration> {
         if self.is_manual() { None } else { self.next_timer() }
     }

@@ -3,7 +3,7 @@
 
 use libc::c_int;
 
-/// A verb that a [`Fault`] can make fail.
+/// A verb, or a call of rdma_cm, that a [`Fault`] can make fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Verb {
@@ -85,6 +85,40 @@ pub enum Verb {
     AttachMcast,
     /// `ibv_detach_mcast`
     DetachMcast,
+    /// `rdma_create_event_channel`
+    RdmaCreateEventChannel,
+    /// `rdma_create_id`
+    RdmaCreateId,
+    /// `rdma_bind_addr`
+    RdmaBindAddr,
+    /// `rdma_resolve_addr`
+    RdmaResolveAddr,
+    /// `rdma_resolve_route`
+    RdmaResolveRoute,
+    /// `rdma_listen`
+    RdmaListen,
+    /// `rdma_connect`
+    RdmaConnect,
+    /// `rdma_accept`
+    RdmaAccept,
+    /// `rdma_reject`
+    RdmaReject,
+    /// `rdma_establish`
+    RdmaEstablish,
+    /// `rdma_notify`
+    RdmaNotify,
+    /// `rdma_disconnect`
+    RdmaDisconnect,
+    /// `rdma_init_qp_attr`
+    RdmaInitQpAttr,
+    /// `rdma_set_option`
+    RdmaSetOption,
+    /// `rdma_get_cm_event`
+    RdmaGetCmEvent,
+    /// `rdma_join_multicast`
+    RdmaJoinMulticast,
+    /// `rdma_leave_multicast`
+    RdmaLeaveMulticast,
 }
 
 impl Verb {
@@ -130,10 +164,28 @@ impl Verb {
             Self::PostSrqRecv => "ibv_post_srq_recv",
             Self::AttachMcast => "ibv_attach_mcast",
             Self::DetachMcast => "ibv_detach_mcast",
+            Self::RdmaCreateEventChannel => "rdma_create_event_channel",
+            Self::RdmaCreateId => "rdma_create_id",
+            Self::RdmaBindAddr => "rdma_bind_addr",
+            Self::RdmaResolveAddr => "rdma_resolve_addr",
+            Self::RdmaResolveRoute => "rdma_resolve_route",
+            Self::RdmaListen => "rdma_listen",
+            Self::RdmaConnect => "rdma_connect",
+            Self::RdmaAccept => "rdma_accept",
+            Self::RdmaReject => "rdma_reject",
+            Self::RdmaEstablish => "rdma_establish",
+            Self::RdmaNotify => "rdma_notify",
+            Self::RdmaDisconnect => "rdma_disconnect",
+            Self::RdmaInitQpAttr => "rdma_init_qp_attr",
+            Self::RdmaSetOption => "rdma_set_option",
+            Self::RdmaGetCmEvent => "rdma_get_cm_event",
+            Self::RdmaJoinMulticast => "rdma_join_multicast",
+            Self::RdmaLeaveMulticast => "rdma_leave_multicast",
         }
     }
 
-    /// Whether a device in its fatal state still does it: it destroys objects, and reports what happened before.
+    /// Whether the verb still works on a device in its fatal state: those that destroy objects or report earlier events
+    /// do.
     pub(super) fn outlives_device(self) -> bool {
         matches!(
             self,
@@ -164,7 +216,7 @@ pub enum Fault {
     /// nothing.
     ///
     /// Models a kernel that is out of memory, a driver that cannot destroy an object, a broken device. `after: 0,
-    /// count: 1` is the next call alone; a count of 0 does nothing.
+    /// count: 1` makes only the next call fail; a count of 0 does nothing.
     VerbFails {
         /// Which verb.
         verb: Verb,
@@ -212,40 +264,71 @@ pub enum Fault {
         /// How many.
         count: u32,
     },
-    /// Queue pairs that enter Error from now on, and requests posted to them there, are not flushed until `heal` or a
-    /// further modify to Error.
+    /// Withholds flushes until `heal` or until a further modify to Error: of queue pairs that enter Error from now on,
+    /// and of requests that are posted to them there.
     ///
     /// Models a device that flushes late, and Linux soft-RoCE, which flushes receives that were posted in Error only
     /// after another modify to Error.
     FlushWithheld,
-    /// The device is gone. Its verbs answer `EIO`; only taking asynchronous events works, and closing a context without
+    /// The device is gone. Its verbs answer `EIO`, except taking asynchronous events, and closing a context without
     /// objects. Its queue pairs are in Error and make no completions. `IBV_EVENT_DEVICE_FATAL` is raised.
     ///
-    /// Models surprise removal, as libibverbs shows it. `heal` brings the device back, its pairs stay in Error.
+    /// Models surprise removal, as libibverbs shows it. `heal` brings the device back; its pairs stay in Error.
     DeviceRemoved {
         /// Its name.
         device: String,
     },
-    /// The device fails, but its driver works. Its queue pairs are in Error and flush what they have, and
+    /// The device fails, but its driver works. Its queue pairs are in Error and flush their requests, and
     /// `IBV_EVENT_DEVICE_FATAL` is raised. Verbs answer `EIO`, except those that destroy, take events and poll.
     ///
-    /// Models the internal error state of a driver. `heal` brings the device back, its pairs stay in Error.
+    /// Models the internal error state of a driver. `heal` brings the device back; its pairs stay in Error.
     DeviceFatal {
         /// Its name.
         device: String,
     },
-    /// The port goes down until `heal`: nothing leaves it and nothing arrives. `IBV_EVENT_PORT_ERR` is raised now,
-    /// `IBV_EVENT_PORT_ACTIVE` when it is up again.
+    /// The port is down until `heal`: no packet leaves it or arrives. `IBV_EVENT_PORT_ERR` is raised now,
+    /// `IBV_EVENT_PORT_ACTIVE` when the port is up again.
     PortDown {
         /// The name of the device.
         device: String,
     },
-    /// Each completion queue of the device loses a completion, as if it had overrun. It fails, and its queue pairs are
-    /// in Error. `IBV_EVENT_CQ_ERR` is raised, and `IBV_EVENT_QP_FATAL` for the pairs.
+    /// Each completion queue of the device loses a completion, as if it had overrun. The queues fail, and their pairs
+    /// are in Error. `IBV_EVENT_CQ_ERR` is raised, and `IBV_EVENT_QP_FATAL` for the pairs.
     ///
     /// Models what a device may do by itself: this library never lets a queue overrun. `heal` does not undo it.
     Overrun {
         /// Its name.
+        device: String,
+    },
+    /// The next `count` connect requests of rdma_cm never arrive, those that are sent again included.
+    ///
+    /// Models a host that does not answer. The client asks again every 4.9 s, and gives up after 77.7 s.
+    ConnectRequestsLost {
+        /// How many.
+        count: u32,
+    },
+    /// The clients of the next `count` connect requests that reach a listener vanish: nothing happens to their
+    /// identifiers any more. The server sees the request, and its accept fails with `EINVAL`.
+    ///
+    /// Models a client whose process ends before the server accepts.
+    ClientsGone {
+        /// How many.
+        count: u32,
+    },
+    /// The servers of the next `count` accepts vanish after them: nothing happens to their identifiers any more. The
+    /// client gets the answer, and a reject after it.
+    ///
+    /// Models a server whose process ends between its accept and the client's answer.
+    ServersGone {
+        /// How many.
+        count: u32,
+    },
+    /// The address of a neighbour of the device changes: each connection that rdma_cm made on the device gets an
+    /// `RDMA_CM_EVENT_UNREACHABLE`, and goes on.
+    ///
+    /// Models a change in the neighbour table, since Linux 6.0.
+    NeighbourChanged {
+        /// The name of the device.
         device: String,
     },
     /// A registration fails with `ENOMEM` if more than `bytes` bytes would then be registered in all.
@@ -268,6 +351,9 @@ pub(super) struct Faults {
     answers_lost: u32,
     pub(super) flush_withheld: bool,
     locked_limit: Option<u64>,
+    cm_requests_lost: u32,
+    clients_gone: u32,
+    servers_gone: u32,
 }
 
 #[derive(Debug)]
@@ -279,7 +365,7 @@ struct VerbFault {
 }
 
 impl Faults {
-    /// Notes `fault`. The fabric itself handles one that names a device.
+    /// Records `fault`. The fabric itself handles faults that name a device.
     pub(super) fn add(&mut self, fault: &Fault) {
         let positive = |errno: i32| if errno > 0 { errno } else { libc::EIO };
         match *fault {
@@ -296,11 +382,15 @@ impl Faults {
             Fault::DeviceRemoved { .. }
             | Fault::DeviceFatal { .. }
             | Fault::PortDown { .. }
+            | Fault::NeighbourChanged { .. }
             | Fault::Overrun { .. } => {}
+            Fault::ConnectRequestsLost { count } => self.cm_requests_lost = count,
+            Fault::ClientsGone { count } => self.clients_gone = count,
+            Fault::ServersGone { count } => self.servers_gone = count,
         }
     }
 
-    /// Counts a call of `verb`, and gives the errno if it is to fail.
+    /// Counts a call of `verb`, and returns the errno if this call must fail.
     pub(super) fn verb(&mut self, verb: Verb) -> Option<c_int> {
         if self.verbs.is_empty() {
             return None;
@@ -331,19 +421,37 @@ impl Faults {
         self.receive_kept.take()
     }
 
-    /// Whether the request that is sent now gets lost.
+    /// Whether the request that is being sent gets lost.
     pub(super) fn loses_request(&mut self) -> bool {
         spend(&mut self.requests_lost)
     }
 
-    /// Whether the request that is sent now fails at its requester.
+    /// Whether the request that is being sent fails at its requester.
     pub(super) fn fails_request(&mut self) -> bool {
         spend(&mut self.requests_fail)
     }
 
-    /// Whether the answer to the request that is sent now gets lost.
+    /// Whether the answer to the request that is being sent gets lost.
     pub(super) fn loses_answer(&mut self) -> bool {
         spend(&mut self.answers_lost)
+    }
+}
+
+#[cfg(feature = "cm")]
+impl Faults {
+    /// Whether the connect request that arrives now gets lost.
+    pub(super) fn loses_cm_request(&mut self) -> bool {
+        spend(&mut self.cm_requests_lost)
+    }
+
+    /// Whether the client of the connect request that arrives now vanishes.
+    pub(super) fn takes_client(&mut self) -> bool {
+        spend(&mut self.clients_gone)
+    }
+
+    /// Whether the server that accepts now vanishes.
+    pub(super) fn takes_server(&mut self) -> bool {
+        spend(&mut self.servers_gone)
     }
 }
 

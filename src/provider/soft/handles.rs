@@ -1,7 +1,7 @@
-//! The C objects of this provider, and the way from a pointer to what stands behind it.
+//! The C objects of this provider, and the way from a pointer to the object behind it.
 //!
 //! A C struct holds the address of its context and the number of its object; everything else is in tables under the
-//! fabric's lock. [`find`] reads these two once, and gives an [`Object`], with which safe code goes on.
+//! fabric's lock. [`find`] reads these two fields once and returns an [`Object`], which safe code can use.
 #![allow(unsafe_code, reason = "raw objects of the C interface")]
 
 use super::{
@@ -21,7 +21,7 @@ use crate::{
 use libc::{c_char, c_int};
 use std::{marker::PhantomData, mem::offset_of, os::fd::RawFd, ptr::NonNull};
 
-/// A context as C knows it, followed by what the C struct has no room for.
+/// A context as C knows it, followed by fields of this provider.
 #[repr(C)]
 pub(super) struct SoftContext {
     base: ibv_context,
@@ -37,11 +37,11 @@ pub(super) struct SoftChannel {
     pub(super) handle: u32,
 }
 
-/// A C struct that names its context, and its object by a number.
+/// A C struct that holds the address of its context, and the number of its object.
 ///
 /// # Safety
 ///
-/// At the offset `CONTEXT` is a member of type `*mut ibv_context`, at `HANDLE` one of type `u32`.
+/// At the offset `CONTEXT` there is a member of type `*mut ibv_context`, at the offset `HANDLE` one of type `u32`.
 pub(super) unsafe trait Handle {
     const CONTEXT: usize;
     const HANDLE: usize;
@@ -50,7 +50,7 @@ pub(super) unsafe trait Handle {
 macro_rules! handles {
     ($($name:ident: $($context:ident).+, $($handle:ident).+;)*) => {$(
         const _: fn(&$name) -> (&*mut ibv_context, &u32) = |object| (&object.$($context).+, &object.$($handle).+);
-        // SAFETY: the line above compiles only if both members have these types.
+        // SAFETY: the `const` check above compiles only if both members have these types.
         unsafe impl Handle for $name {
             const CONTEXT: usize = offset_of!($name, $($context).+);
             const HANDLE: usize = offset_of!($name, $($handle).+);
@@ -108,12 +108,12 @@ pub(super) fn new_context(fabric: Fabric, index: usize, name: &str, async_fd: Ra
     base.num_comp_vectors = device::COMPLETION_VECTORS as c_int;
     let context = give(SoftContext { base, fabric, index, device });
     let device = context.as_ptr().wrapping_byte_add(offset_of!(SoftContext, device)).cast();
-    // SAFETY: allocated just now, known to nobody else.
+    // SAFETY: allocated above, so nobody else knows it.
     unsafe { (*context.as_ptr()).base.device = device };
     context.cast()
 }
 
-/// The context behind its C struct.
+/// Finds the context behind its C struct.
 ///
 /// # Safety
 ///
@@ -127,15 +127,15 @@ pub(super) unsafe fn open_context<'a>(raw: *mut ibv_context) -> OpenContext<'a> 
     OpenContext { raw, fabric, index }
 }
 
-/// The object behind its C struct.
+/// Finds the object behind its C struct.
 ///
 /// # Safety
 ///
 /// `raw` is an object of this provider, and alive for as long as the result is used.
 pub(super) unsafe fn find<'a, T: Handle>(raw: *mut T) -> Object<'a, T> {
-    // SAFETY: alive (caller), and the member is there (`Handle`).
+    // SAFETY: the object is alive (caller) and has this member (`Handle`).
     let context = unsafe { raw.wrapping_byte_add(T::CONTEXT).cast::<*mut ibv_context>().read() };
-    // SAFETY: alive (caller), and the member is there (`Handle`).
+    // SAFETY: the object is alive (caller) and has this member (`Handle`).
     let handle = unsafe { raw.wrapping_byte_add(T::HANDLE).cast::<u32>().read() };
     // SAFETY: the context of a live object is open.
     let context = unsafe { open_context(context) };
@@ -148,13 +148,13 @@ pub(super) unsafe fn find<'a, T: Handle>(raw: *mut T) -> Object<'a, T> {
 ///
 /// `raw` is null, or as in [`find`].
 pub(super) unsafe fn find_unless_null<'a, T: Handle>(raw: *mut T) -> Option<Object<'a, T>> {
-    // SAFETY: not null, so alive (caller).
+    // SAFETY: not null, so the object is alive (caller).
     (!raw.is_null()).then(|| unsafe { find(raw) })
 }
 
 impl OpenContext<'_> {
-    /// Does the work of a verb under the lock; `f` gets the number of the context. A verb that is to fail, or whose
-    /// device is gone, does not run `f`. Afterwards the fabric settles.
+    /// Does the work of a verb under the lock; `f` gets the number of the context. If the verb must fail, or its device
+    /// is gone, `f` does not run. Afterwards an automatic fabric does the work that can be done.
     pub(super) fn control<R>(
         self,
         verb: Verb,
@@ -187,18 +187,18 @@ pub(super) fn handle(index: usize) -> Result<u32, c_int> {
     u32::try_from(index).map_err(|_| libc::ENOMEM)
 }
 
-/// Moves `object` to the heap, for the C interface.
+/// Moves `object` to the heap, and hands its address to C.
 pub(super) fn give<T>(object: T) -> NonNull<T> {
     NonNull::from(Box::leak(Box::new(object)))
 }
 
-/// Frees an object that `give` gave.
+/// Frees an object that [`give`] put on the heap.
 ///
 /// # Safety
 ///
-/// Nobody uses it any more.
+/// Nobody uses the object any more.
 pub(super) unsafe fn free<T>(object: NonNull<T>) {
-    // SAFETY: given by `give`, and used by nobody (caller).
+    // SAFETY: `give` allocated it, and nobody uses it (caller).
     drop(unsafe { Box::from_raw(object.as_ptr()) });
 }
 
@@ -206,17 +206,18 @@ pub(super) unsafe fn free<T>(object: NonNull<T>) {
 ///
 /// # Safety
 ///
-/// As [`find`]; `T` is the type with which it was given; if this succeeds, the caller does not use it any more.
+/// As [`find`]. `T` is the type that was passed to [`give`]. After a success the caller does not use the object any
+/// more.
 pub(super) unsafe fn destroy<T: Handle>(
     raw: NonNull<T>,
     verb: Verb,
     f: impl FnOnce(&mut State, usize) -> Result<(), c_int>,
 ) -> Result<(), VerbError> {
-    // SAFETY: alive (caller).
+    // SAFETY: the object is alive (caller).
     let object = unsafe { find(raw.as_ptr()) };
     let destroyed = object.control(verb, f);
     match destroyed {
-        // SAFETY: not used any more (caller).
+        // SAFETY: the caller does not use it after a success.
         Ok(()) => unsafe { free(raw) },
         Err(_) => object.context.fabric.lock().half_destroy(verb, object.index),
     }

@@ -1,6 +1,8 @@
-//! Where a device makes use of a latitude: the code behind the [habits](super::profile::Habits) of a profile.
+//! The places where a device may use a latitude of the specification: the code behind the
+//! [habits](super::profile::Habits) of a profile.
 //!
-//! A use of the device that its provider does not support is a violation. It is noted, or it aborts the process.
+//! If the library uses the device in a way that its provider does not support, that is a violation: it is recorded, or
+//! it aborts the process.
 #![forbid(unsafe_code)]
 
 use super::{
@@ -19,30 +21,30 @@ use crate::sys::{ibv_qp_cap, ibv_wc, ibv_wc_opcode, ibv_wc_status};
 use libc::c_int;
 use std::{ptr, sync::MutexGuard, thread};
 
-/// The latitudes of the devices of a fabric. Each use is decided anew.
+/// The latitudes of the devices of a fabric. Whether a latitude is taken is decided anew each time.
 pub(super) struct Latitudes {
     pub(super) row: &'static Promises,
     pub(super) habits: Habits,
-    /// It takes no latitude.
+    /// Whether the profile takes no latitude at all.
     pub(super) is_strict: bool,
     random: Random,
-    /// What the library did that the provider does not support.
+    /// Everything that the library did although the provider does not support it.
     pub(super) violations: Vec<String>,
-    /// A violation aborts the process.
+    /// Whether a violation aborts the process.
     aborts: bool,
-    /// Payload for the receive that is completed next. It is written when that completion is polled.
+    /// Payload of the receive that is completed next. It is written when that completion is polled.
     late: Option<Box<Late>>,
 }
 
-/// The most payload that is held back until a completion is polled.
+/// The most bytes that are held back until a completion is polled.
 const LATE_BYTES: usize = 64;
-/// The most bytes of a receive that are overwritten without need.
+/// The most bytes of a receive that are overwritten needlessly.
 const SCRIBBLE_BYTES: u64 = 1 << 16;
-/// Stands in memory for payload that is held back.
+/// The byte that memory holds while its payload is held back.
 const NOT_YET: u8 = 0xee;
-/// Overwrites memory that the device need not write.
+/// The byte that overwrites memory which the device need not write.
 const SCRIBBLE: u8 = 0xdb;
-/// The most inline data on devices that grant less than was asked for.
+/// The inline limit of devices that grant less than was asked for.
 const LITTLE_INLINE: u32 = 32;
 
 impl Latitudes {
@@ -59,7 +61,7 @@ impl Latitudes {
         }
     }
 
-    /// Whether a latitude is taken this time.
+    /// Whether the device takes a latitude this time.
     pub(super) fn takes(&mut self, habit: impl FnOnce(&Habits) -> u64) -> bool {
         self.once_in(habit(&self.habits))
     }
@@ -72,12 +74,13 @@ impl Latitudes {
         self.random.below(times) == 0
     }
 
-    /// Whether no poll may find a completion of a pair that was destroyed, or run while a pair is destroyed.
+    /// Whether this provider breaks if a poll finds a completion of a destroyed pair, or runs while a pair is
+    /// destroyed.
     pub(super) fn forbids_late_polls(&self) -> bool {
         self.row.teardown == Teardown::Polled
     }
 
-    /// How many completions a poll gives at most, if there is `room`.
+    /// How many completions a poll returns at most, in an array with `room`.
     pub(super) fn filled(&mut self, room: usize) -> usize {
         if self.takes(|habits| habits.empty_polls) {
             0
@@ -88,7 +91,7 @@ impl Latitudes {
         }
     }
 
-    /// What a post answers for an error.
+    /// The number that a post returns for an error.
     pub(super) fn code(&mut self, errno: c_int) -> c_int {
         match errno {
             0 => 0,
@@ -98,8 +101,8 @@ impl Latitudes {
         }
     }
 
-    /// The size of a queue that was asked for `asked` entries: a power of two within the limit, on devices that grant
-    /// more.
+    /// The size of a queue that was asked to have `asked` entries. On devices that grant more it is a power of two
+    /// within the limit.
     pub(super) fn round_up(&self, asked: u32, limit: u32) -> u32 {
         if self.habits.grants_more {
             asked.checked_next_power_of_two().unwrap_or(asked).clamp(asked, limit.max(asked))
@@ -108,7 +111,7 @@ impl Latitudes {
         }
     }
 
-    /// Makes of the sizes that a pair was asked for those that it gets.
+    /// Replaces the sizes that were asked for a pair by the sizes that the pair gets.
     pub(super) fn grant(&self, cap: &mut ibv_qp_cap, limits: &ibv_qp_cap) {
         let ibv_qp_cap { max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data } = cap;
         *max_send_wr = self.round_up(*max_send_wr, limits.max_send_wr);
@@ -121,8 +124,8 @@ impl Latitudes {
         }
     }
 
-    /// Looks at the elements of a request as careless providers do: they read the first one of an empty list, and take
-    /// an element of no bytes for one of 2^31.
+    /// Reads the elements of a request as careless providers do: they read the first element of an empty list, and take
+    /// an element of 0 bytes for one of 2^31.
     #[inline]
     pub(super) fn inspect<W: Linked>(&mut self, request: &Request<'_, W>, is_inline: bool) {
         if !self.habits.reads_lists {
@@ -155,8 +158,8 @@ impl Latitudes {
         }
     }
 
-    /// `new` comes into its queue after `last` of the same work queue. If `last` failed and `new` was flushed, the
-    /// failure may be reported of either.
+    /// `new` enters its queue after `last`, of the same work queue. If `last` failed and `new` was flushed, the device
+    /// may report the failure for `new` instead.
     pub(super) fn shift_blame(&mut self, last: &mut ibv_wc, new: &mut ibv_wc) {
         let flush = ibv_wc_status::IBV_WC_WR_FLUSH_ERR;
         let may = new.status == flush && last.status != flush && last.status != ibv_wc_status::IBV_WC_SUCCESS;
@@ -186,7 +189,8 @@ impl Latitudes {
 }
 
 impl State {
-    /// Perhaps takes back the payload that was just written to `to`, to be written when its completion is polled.
+    /// Sometimes takes back the payload that was just written to `to`, so that it is written only when its completion
+    /// is polled.
     fn hold_back(&mut self, to: &[Span]) -> Option<Box<Late>> {
         let len: usize = to.iter().map(Span::len).sum();
         if len == 0 || len > LATE_BYTES || !self.latitudes.takes(|habits| habits.late) {
@@ -199,19 +203,19 @@ impl State {
         Some(Box::new(Late::new(bytes, to.to_vec())))
     }
 
-    /// The payload of a receive was written to `to`. Perhaps holds it back.
+    /// Sometimes holds back the payload of a receive, which was just written to `to`.
     pub(super) fn delay(&mut self, to: &[Span]) {
         self.latitudes.late = self.hold_back(to);
     }
 
-    /// The payload that [`delay`](Self::delay) holds back for the receive that is completed now.
+    /// Takes the payload that [`delay`](Self::delay) held back for the receive that is completed now.
     pub(super) fn take_late(&mut self) -> Option<Box<Late>> {
         self.latitudes.late.take()
     }
 
-    /// The answer to a read or an atomic was written to `to`. Perhaps holds it back.
+    /// Sometimes holds back the answer to a read or an atomic, which was just written to `to`.
     pub(super) fn delay_answer(&mut self, index: usize, to: &[Span], has_completion: bool) {
-        // Without a completion, nothing would ever write it.
+        // Without a completion, nothing would write the payload later.
         if has_completion {
             let late = self.hold_back(to);
             if let Some(pair) = self.pairs.get_mut(index) {
@@ -220,7 +224,7 @@ impl State {
         }
     }
 
-    /// A message is about to fill the oldest receive of a pair. Perhaps overwrites all memory of the receive first.
+    /// A message is about to fill the oldest receive of a pair. Sometimes overwrites all memory of that receive first.
     pub(super) fn scribble(&mut self, peer: usize) {
         if self.latitudes.takes(|habits| habits.scribbles)
             && let Some(late) = self.waste_of(peer)
@@ -229,7 +233,7 @@ impl State {
         }
     }
 
-    /// The oldest receive of a pair fails or is flushed. Perhaps its memory is overwritten when that completion is
+    /// The oldest receive of a pair fails or is flushed. Sometimes its memory is overwritten when that completion is
     /// polled.
     pub(super) fn waste(&mut self, peer: usize) -> Option<Box<Late>> {
         let does = self.latitudes.takes(|habits| habits.scribbles);
@@ -245,7 +249,7 @@ impl State {
         small.then(|| Box::new(Late::new(vec![SCRIBBLE; usize::try_from(len).unwrap_or(0)], to)))
     }
 
-    /// A pair is destroyed or reset: perhaps purges its completions that nobody has polled.
+    /// A pair is destroyed or reset. Sometimes this removes the pair's completions that nobody has polled.
     pub(super) fn leave_completions(&mut self, index: usize, is_reset: bool) {
         if self.latitudes.is_strict {
             return;
@@ -278,13 +282,14 @@ impl State {
             }
             for entry in cq.entries.iter_mut().filter(|entry| is_of_pair(entry)) {
                 entry.is_dead = forbids && !is_reset;
-                // Nothing is written after the pair is gone, so payload that is held back is written now.
+                // After the pair is gone the device writes nothing, so payload that is held back is written now.
                 if let Some(late) = entry.late.take() {
                     late.write();
                 }
             }
         }
-        // The slots of a shared queue are free again. Their requests never complete.
+        // Receives of a shared queue that were completed but not polled: their slots are free again, and they never
+        // complete.
         for slot in freed.iter().filter(|slot| slot.side == Side::Shared) {
             if let Some(srq) = self.srqs.get_mut(slot.owner).filter(|srq| srq.epoch == slot.epoch) {
                 srq.queue.free_one();
@@ -292,8 +297,8 @@ impl State {
         }
     }
 
-    /// A region is deregistered. It is a violation if a request in flight still names it, or if payload for it is held
-    /// back.
+    /// A region is being deregistered. That is a violation if a request in flight still names the region, or if payload
+    /// for the region is held back.
     pub(super) fn watch_memory(&mut self, region: usize) {
         let Some(ending) = self.regions.get(region).filter(|_| !self.latitudes.is_strict) else { return };
         let needs = |sges: &Sges| sges.as_slice().iter().any(|element| element.lkey == ending.lkey);
@@ -311,7 +316,8 @@ impl State {
         }
     }
 
-    /// Does what comes with the poll of a completion.
+    /// Handles a completion that is polled: it is a violation if its pair was destroyed before, and payload that was
+    /// held back is written now.
     pub(super) fn meet(&mut self, entry: &Entry) {
         if entry.is_dead {
             let (id, qpn) = (entry.wc.wr_id, entry.wc.qp_num);
@@ -322,7 +328,7 @@ impl State {
         }
     }
 
-    /// Perhaps makes a post that succeeded answer an error, or name the first request.
+    /// Sometimes makes a post that succeeded return an error, or name the first request as refused.
     pub(super) fn belie<W>(&mut self, posted: Result<(), Refused<W>>, first: *mut W) -> Result<(), Refused<W>> {
         posted?;
         if self.latitudes.takes(|habits| habits.hides_posts) {
@@ -334,7 +340,7 @@ impl State {
         }
     }
 
-    /// A queue that has lost completions fails.
+    /// Makes a queue fail that has lost completions.
     pub(super) fn fail_queue(&mut self, index: usize) {
         if let Some(cq) = self.cqs.get_mut(index) {
             cq.entries.clear();
@@ -342,14 +348,14 @@ impl State {
         }
     }
 
-    /// A verb is called on a pair, which is a violation if the pair is half dead.
+    /// Called for each verb on a pair. It is a violation if an earlier destroy has left the pair half-destroyed.
     pub(super) fn touch_pair(&mut self, index: usize) {
         if let Some(qpn) = self.pairs.get(index).filter(|pair| pair.is_half_dead).map(|pair| pair.qpn) {
             self.latitudes.violate(format!("pair {qpn:#x} was used after a destroy that failed"));
         }
     }
 
-    /// The destroy of an object failed. On some devices a queue pair or shared receive queue is half dead then.
+    /// The destroy of an object failed. On some devices a queue pair or shared receive queue is then half-destroyed.
     pub(super) fn half_destroy(&mut self, verb: Verb, index: usize) {
         if self.latitudes.row.destroy_may_be_retried {
             return;
@@ -361,7 +367,8 @@ impl State {
         }
     }
 
-    /// A verb is called on a shared receive queue, which is a violation if the queue is half dead.
+    /// Called for each verb on a shared receive queue. It is a violation if an earlier destroy has left the queue
+    /// half-destroyed.
     pub(super) fn touch_srq(&mut self, index: usize) {
         if self.srqs.get(index).is_some_and(|srq| srq.is_half_dead) {
             self.latitudes.violate("a shared receive queue was used after a destroy that failed".to_owned());
@@ -369,8 +376,8 @@ impl State {
     }
 }
 
-/// Lets other threads run in the middle of a poll, to find out if they poll the same queue or destroy a pair meanwhile.
-/// Providers need not bear either.
+/// Lets other threads run in the middle of a poll, to find out whether they poll the same queue or destroy a pair
+/// meanwhile. Some providers break when that happens.
 pub(super) fn pause_in_poll<'f>(
     mut state: MutexGuard<'f, State>,
     fabric: &'f Fabric,

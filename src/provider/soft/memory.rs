@@ -1,17 +1,19 @@
-//! The device's access to the memory of programs. All of it is here.
+//! The device's access to the memory of programs. No other file of the device does this.
 //!
-//! Memory of a region without remote rights is *private*: its owner gives up access until the completion is polled, and
-//! the fabric's lock orders the device's plain copies against the owner's accesses.
+//! Memory of a region without remote rights is *private*. Its owner does not touch it until the completion is polled,
+//! and the fabric's lock orders the device's plain copies against the owner's accesses.
 //!
-//! Memory of a region with any remote right, or behind a window, is *exposed*: the program may access it at any time
-//! through relaxed `AtomicU64` of aligned words. Plain accesses, or atomics of another size, would be data races, so
-//! the device uses the same atomics, even for single bytes. That works because exposed regions and windows begin and
-//! end on 8-byte boundaries.
+//! Memory of a region with any remote right, or behind a window, is *exposed*: the program may access it at any time,
+//! through relaxed `AtomicU64` of aligned words. Plain accesses by the device, or atomics of another size, would be
+//! data races. So the device uses the same atomics, even for single bytes. That works because exposed regions and
+//! windows begin and end on 8-byte boundaries.
 //!
-//! Addresses are numbers, as they are in `ibv_sge`. Registration exposes the provenance of the memory.
+//! Addresses are numbers, as in `ibv_sge`. Registration exposes the provenance of the memory, so that they can become
+//! pointers again.
 //!
-//! A [`Span`] is a part of a region. It holds the [`Era`] in which it was found; a region that ends begins a new era,
-//! and spans of an earlier era are refused. So safe code cannot reach memory that is not registered any more.
+//! A [`Span`] is a part of a region. It holds the [`Era`] in which it was found. When a region ends, a new era begins,
+//! and spans of earlier eras are refused. So the safe code of this device cannot reach memory that is no longer
+//! registered.
 #![allow(unsafe_code, reason = "the device reads and writes memory by address")]
 
 use crate::sys::ibv_access_flags;
@@ -24,7 +26,7 @@ use std::{
 
 /// Bytes of an aligned word.
 const WORD: usize = size_of::<u64>();
-/// Bytes on the stack between two exposed places.
+/// The size of the buffer on the stack through which data goes from one exposed place to another.
 const BOUNCE: usize = 512;
 
 /// Memory to be registered.
@@ -37,7 +39,7 @@ pub(super) struct Registration {
     ///    that is posted belongs to the device alone until it completes.
     addr: *mut u8,
     len: usize,
-    /// The address by which the keys name the first byte, if that is not its own address.
+    /// The address by which the keys name the first byte, if that is not the byte's own address.
     pub(super) iova: Option<u64>,
     pub(super) access: u32,
 }
@@ -58,7 +60,7 @@ impl Registration {
         self.len
     }
 
-    /// The memory, with its provenance exposed.
+    /// The memory of the registration, with its provenance exposed.
     pub(super) fn extent(&self) -> Extent {
         Extent { addr: self.addr.expose_provenance(), len: self.len }
     }
@@ -68,7 +70,7 @@ impl Registration {
 pub(super) struct Extent {
     /// # Invariants
     ///
-    /// 0. Of a [`Registration`], whose first invariant holds until [`end`](Self::end).
+    /// 0. Taken from a [`Registration`], whose invariant (0) holds until [`end`](Self::end).
     addr: usize,
     len: usize,
 }
@@ -86,21 +88,22 @@ impl Extent {
         (self.addr..self.addr + self.len).contains(&memory.addr)
     }
 
-    /// `len` bytes at `addr`; `None` if they are not all in it. The region, or the window over them, says whether they
-    /// are exposed, and whether they may be written.
+    /// The `len` bytes at `addr`, if all of them lie in the memory. The caller knows from the region, or from the
+    /// window over it, whether they are exposed and whether they may be written.
     pub(super) fn span(&self, addr: u64, len: u64, exposed: bool, writable: bool, era: &Era) -> Option<Span> {
         let (addr, len) = (usize::try_from(addr).ok()?, usize::try_from(len).ok()?);
         let inside = addr >= self.addr && addr.checked_add(len)? <= self.addr + self.len;
         inside.then_some(Span { addr, len, exposed, writable, era: era.0 })
     }
 
-    /// The region ends, and with it an era.
+    /// Ends the region, and with it the era.
     pub(super) fn end(self, era: &mut Era) {
         era.0 += 1;
     }
 }
 
-/// Counts the regions of a fabric that have ended. Each fabric has one. While it is borrowed, no region ends.
+/// Counts the regions of a fabric that have ended. Each fabric has one counter. While it is borrowed, no region can
+/// end.
 #[derive(Debug, Default)]
 pub(super) struct Era(u64);
 
@@ -139,7 +142,7 @@ impl Span {
     }
 }
 
-/// Where a message comes from: bytes of the device's own, then registered memory.
+/// The bytes of a message: the device's own bytes, then registered memory.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Source<'a> {
     pub(super) header: &'a [u8],
@@ -147,13 +150,13 @@ pub(super) struct Source<'a> {
     pub(super) registered: &'a [Span],
 }
 
-/// Memory that a copy reads: a span, or bytes of the device's own.
+/// Memory that a copy reads: a span, or bytes of the device itself.
 #[derive(Clone, Copy)]
 struct Piece<'a> {
     /// # Invariants
     ///
-    /// 0. For `'a`, `len` bytes at `addr` can be read: if `exposed`, by atomics of the aligned words that hold them,
-    ///    which is how everybody accesses them; if not, plainly, since nobody else writes them.
+    /// 0. For `'a`, the `len` bytes at `addr` can be read. If `exposed`, everybody accesses them by atomics of the
+    ///    aligned words that hold them. If not, plain reads are fine, since nobody else writes them.
     addr: usize,
     len: usize,
     exposed: bool,
@@ -164,7 +167,7 @@ struct Piece<'a> {
 struct Target<'a>(
     /// # Invariants
     ///
-    /// 0. May be written for `'a`, and nobody else accesses it plainly.
+    /// 0. Can be written for `'a`, and nobody else accesses it plainly.
     Piece<'a>,
 );
 
@@ -173,7 +176,7 @@ impl<'a> Piece<'a> {
         Self { addr: bytes.as_ptr().expose_provenance(), len: bytes.len(), exposed: false, marker: PhantomData }
     }
 
-    /// The first `len` bytes of at least as many.
+    /// The first `len` bytes of the piece, which has at least as many.
     fn first(&self, len: usize) -> Self {
         Self { len: len.min(self.len), ..*self }
     }
@@ -183,8 +186,8 @@ impl<'a> Piece<'a> {
         self.len -= len;
     }
 
-    /// For each aligned word that holds bytes of an exposed piece: the word, which byte of it is the first, and how
-    /// many belong to the piece. Nothing if the piece is private.
+    /// Each aligned word that holds bytes of an exposed piece, with the offset in the word of the first such byte, and
+    /// how many there are. Yields nothing if the piece is private.
     fn words(self) -> impl Iterator<Item = (&'a AtomicU64, usize, usize)> {
         let mut done = if self.exposed { 0 } else { self.len };
         std::iter::from_fn(move || {
@@ -193,7 +196,7 @@ impl<'a> Piece<'a> {
             let part = (WORD - offset).min(self.len - done);
             done += part;
             let word = ptr::with_exposed_provenance_mut::<u64>(addr - offset);
-            // SAFETY: aligned by construction, and accessed by such atomics (0).
+            // SAFETY: aligned by construction, and everybody accesses it by such atomics (0).
             (part > 0).then(|| (unsafe { AtomicU64::from_ptr(word) }, offset, part))
         })
     }
@@ -217,26 +220,26 @@ impl<'a> Source<'a> {
     }
 }
 
-/// Copies bytes until `from` or `to` ends. Does nothing if a span is of an earlier era, or one of `to` is not writable:
-/// the caller has found them under this lock, so neither happens.
+/// Copies bytes until `from` or `to` ends. Does nothing if a span is from an earlier era, or a span of `to` is not
+/// writable; neither happens if the caller has found the spans while it held the lock.
 pub(super) fn copy(era: &Era, from: Source<'_>, to: &[Span]) {
     let readable = from.registered.iter().all(|span| span.era == era.0);
     let permitted = readable && to.iter().all(|span| span.era == era.0 && span.writable);
     debug_assert!(permitted, "memory was found under another lock, or to be read");
     if permitted {
-        // SAFETY: this era lasts while it is borrowed.
+        // SAFETY: the era cannot end while it is borrowed.
         let from = unsafe { from.pieces() };
-        // SAFETY: this era lasts while it is borrowed, and the span is writable.
+        // SAFETY: the era cannot end while it is borrowed, and the span is writable.
         carry(from, to.iter().map(|span| unsafe { span.target() }));
     }
 }
 
-/// As [`copy`], into bytes of the device's own.
+/// As [`copy`], into bytes of the device itself.
 pub(super) fn read(era: &Era, from: Source<'_>, to: &mut [u8]) {
     let current = from.registered.iter().all(|span| span.era == era.0);
     debug_assert!(current, "memory was found under another lock");
     if current {
-        // SAFETY: this era lasts while it is borrowed.
+        // SAFETY: the era cannot end while it is borrowed.
         carry(unsafe { from.pieces() }, iter::once(Target::of_bytes(to)));
     }
 }
@@ -256,11 +259,11 @@ impl Late {
         self.to.iter().any(|to| memory.covers(to))
     }
 
-    /// Writes the payload to the memory that the request named, even if that belongs to somebody else by now.
+    /// Writes the payload to the memory that the request named, even if somebody else owns that memory by now.
     pub(super) fn write(&self) {
         // SAFETY: nothing here shows that the memory is still registered. Some providers write it all the same, and
-        // this device does as they do. The library must not give the memory back before this completion is polled;
-        // tests under Miri and AddressSanitizer see whether it does.
+        // this device does as they do. So the library must not give the memory back before this completion is polled;
+        // the tests under Miri and AddressSanitizer check that it does not.
         let to = self.to.iter().map(|span| unsafe { span.target() });
         carry(iter::once(Piece::of_bytes(&self.bytes)), to);
     }
@@ -289,7 +292,8 @@ fn transfer(mut from: Piece<'_>, Target(mut to): Target<'_>) {
         (false, false) => {
             let source = ptr::with_exposed_provenance::<u8>(from.addr);
             let target = ptr::with_exposed_provenance_mut::<u8>(to.addr);
-            // SAFETY: both are ours alone; they may overlap, when a queue pair sends to itself.
+            // SAFETY: the device owns both (0 of each). They may overlap, when a queue pair sends to itself, so this is
+            // `copy`.
             unsafe { ptr::copy(source, target, from.len.min(to.len)) }
         }
         (true, false) => load(from, Target(to)),
@@ -312,7 +316,8 @@ fn load(from: Piece<'_>, Target(to): Target<'_>) {
     let mut target = ptr::with_exposed_provenance_mut::<u8>(to.addr);
     for (word, offset, part) in from.first(to.len).words() {
         let bytes = word.load(Ordering::Relaxed).to_ne_bytes();
-        // SAFETY: `part` bytes from `offset` stay within the array; the target is ours alone and as long as the piece.
+        // SAFETY: the `part` bytes from `offset` are inside the array. The device owns the target, which is as long as
+        // the piece.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr().wrapping_add(offset), target, part) };
         target = target.wrapping_add(part);
     }
@@ -321,11 +326,11 @@ fn load(from: Piece<'_>, Target(to): Target<'_>) {
 /// Writes a private piece into exposed memory of its length.
 fn store(from: Piece<'_>, Target(to): Target<'_>) {
     let mut source = ptr::with_exposed_provenance::<u8>(from.addr);
-    // A reader that loads relaxed and then fences sees the messages before this one, too.
+    // Pairs with a program that loads the data relaxed and then fences: such a program then also sees earlier messages.
     fence(Ordering::Release);
     for (word, offset, part) in to.first(from.len).words() {
         let mut bytes = [0_u8; WORD];
-        // SAFETY: the piece is as long as the target, and nobody writes it; `part` bytes from `offset` stay within
+        // SAFETY: the piece is as long as the target, and nobody writes it; the `part` bytes from `offset` are inside
         // the array.
         unsafe { ptr::copy_nonoverlapping(source, bytes.as_mut_ptr().wrapping_add(offset), part) };
         let value = u64::from_ne_bytes(bytes);
@@ -333,14 +338,14 @@ fn store(from: Piece<'_>, Target(to): Target<'_>) {
             word.store(value, Ordering::Relaxed);
         } else {
             let mask = mask(offset, part);
-            // Always succeeds: the closure always gives a value.
+            // Never fails, since the closure always returns a value.
             _ = word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |old| Some(old & !mask | value));
         }
         source = source.wrapping_add(part);
     }
 }
 
-/// Ones in `len` bytes from byte `offset` of a word in memory order.
+/// A mask of the `len` bytes from byte `offset` of a word, in memory order.
 fn mask(offset: usize, len: usize) -> u64 {
     let mut bytes = [0_u8; WORD];
     for byte in bytes.iter_mut().skip(offset).take(len) {
@@ -357,17 +362,17 @@ pub(super) enum AtomicOp {
         compare: u64,
         swap: u64,
     },
-    /// An atomic write. Its requester does not learn the value before.
+    /// An atomic write. Its requester does not get the old value.
     Write(u64),
 }
 
-/// Does `op` on the word at the beginning of `span`, and gives the value before. `None` if that is not an aligned word
-/// of exposed memory that may be written.
+/// Does `op` on the word at the start of `span`, and returns the old value. `None` unless the span starts with an
+/// aligned word of exposed, writable memory.
 pub(super) fn atomic(era: &Era, span: Span, op: AtomicOp) -> Option<u64> {
     if !(span.exposed && span.writable && span.era == era.0) {
         return None;
     }
-    // SAFETY: this era lasts while it is borrowed.
+    // SAFETY: the era cannot end while it is borrowed.
     let (word, _, _) = unsafe { span.piece() }.words().next().filter(|(_, _, bytes)| *bytes == WORD)?;
     Some(match op {
         AtomicOp::Add(value) => word.fetch_add(value, Ordering::SeqCst),

@@ -1,11 +1,11 @@
 //! The soft device: an RDMA device inside the process, for tests, doctests and the first run without hardware.
 //!
-//! All devices of one [`Fabric`] share one lock and one clock. Real devices work in a kernel and on a wire; here the
-//! work is done in small units: one attempt to carry a request to the peer, one answer coming back, one flushed
-//! request, one timer. An automatic fabric does all of them before a verb returns. A manual fabric waits for
-//! [`Fabric::step`].
+//! All devices of one [`Fabric`] share one lock and one clock. Real devices work in hardware and on a wire; this device
+//! does its work in small units: one attempt to carry a request to the peer, one answer coming back, one flushed
+//! request, one timer. An automatic fabric does all units that it can before a verb returns. A manual fabric does a
+//! unit only in [`Fabric::step`].
 //!
-//! The device follows the specification, also where Linux soft-RoCE differs. Where the specification leaves a choice,
+//! The device follows the specification, even where Linux soft-RoCE differs. Where the specification leaves a choice,
 //! the [`Profile`] decides.
 
 // | module | what |
@@ -16,25 +16,28 @@
 // | `regions` | memory regions and their keys |
 // | `window` | memory windows |
 // | `memory` | how the device touches memory |
-// | `completion` | completion queues, channels, what a completion holds |
+// | `completion` | completion queues, channels, the fields of completions |
 // | `events` | asynchronous events |
 // | `pair` | queue pairs |
-// | `transition`, `modify` | their states, and the ways between them |
+// | `transition`, `modify` | their states, and the transitions between them |
 // | `srq` | shared receive queues |
 // | `work` | work queues and the requests in them |
-// | `posted`, `request`, `post` | from the lists of the C interface to requests, and into the work queues |
+// | `posted`, `request`, `post` | turning the lists of the C interface into requests, and queueing them |
 // | `engine` | the requester |
 // | `responder` | the responder |
 // | `datagram` | address handles, datagrams, multicast groups |
+// | `cm` | rdma_cm |
 // | `fault` | failures on demand |
-// | `profile`, `latitude`, `random` | the habits of each provider, what they mean, and when a device follows them |
-// | `handles` | what stands behind the pointers of the C interface |
+// | `profile`, `latitude`, `random` | the habits of each provider, their effect, and when a device follows them |
+// | `handles` | the objects behind the pointers of the C interface |
 // | `verbs`, `memory_verbs`, `queue_verbs` | the control path, as `Provider` |
 // | `data_path`, `session`, `polling` | the data path, as C functions; `ibv_wr_*`; `ibv_start_poll` |
 //
-// `handles`, `verbs`, `posted`, `memory` and the three of the data path have all unsafe code. They turn pointers into
-// checked values; the other modules are safe code over tables.
+// `handles`, `verbs`, `posted`, `memory` and the three modules of the data path hold all unsafe code. They turn
+// pointers into checked values; the other modules are safe code over tables.
 
+#[cfg(feature = "cm")]
+mod cm;
 mod completion;
 mod data_path;
 mod datagram;

@@ -16,7 +16,7 @@ const QPN_MASK: u32 = 0xff_ffff;
 const KNOWN_ACCESS: u32 = 0x1f;
 
 impl State {
-    /// Checks everything, then changes attributes and state. Gives the new state.
+    /// Checks everything, then changes attributes and state. Returns the new state.
     pub(super) fn modify_pair(&mut self, index: usize, new: &ibv_qp_attr, mask: Mask) -> Result<ibv_qp_state, c_int> {
         self.touch_pair(index);
         let pair = self.pairs.get(index).ok_or(libc::EINVAL)?;
@@ -36,7 +36,7 @@ impl State {
         }
         let attributes = self.checked(pair, new, mask)?;
 
-        // Requests that were posted before are flushed and do not run.
+        // Requests that were posted in Send Queue Error are flushed; they never run, even though sends start again.
         if from == PairState::SendError && to == PairState::ReadyToSend {
             while self.flush_send(index) {}
         }
@@ -73,7 +73,7 @@ impl State {
                 pair.notify_drained = false;
                 pair.established = false;
             }
-            // A second modify to Error ends a withheld flush.
+            // A second modify to Error ends a flush that a fault withheld.
             PairState::Error if from == PairState::Error => pair.flush_withheld = false,
             PairState::Error => self.enter_error(index),
             _ => pair.state = to,
@@ -83,7 +83,7 @@ impl State {
         Ok(to.raw())
     }
 
-    /// The attributes of `pair` with those of `new` that `mask` names, each within its range.
+    /// The attributes of `pair` after those that `mask` names are taken from `new`. `Err` if one is out of its range.
     fn checked(&self, pair: &Pair, new: &ibv_qp_attr, mask: Mask) -> Result<Attributes, c_int> {
         let has = |bit: Mask| (mask & bit).0 != 0;
         let ensure = |fine: bool| if fine { Ok(()) } else { Err(libc::EINVAL) };
@@ -143,7 +143,7 @@ impl State {
         if has(Mask::IBV_QP_QKEY) {
             a.qkey = new.qkey;
         }
-        // There is one path and nothing to migrate to.
+        // This device has no alternate paths, so there is nothing to migrate to.
         if has(Mask::IBV_QP_ALT_PATH) || has(Mask::IBV_QP_PATH_MIG_STATE) {
             return Err(libc::EOPNOTSUPP);
         }

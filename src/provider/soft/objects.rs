@@ -8,7 +8,7 @@ use std::{
     sync::atomic::{AtomicPtr, Ordering},
 };
 
-/// Objects by a small number, which is used again when the object is gone.
+/// Objects by a small number. The number is used again after the object is gone.
 pub(super) struct Table<T> {
     slots: Vec<Option<T>>,
     free: Vec<usize>,
@@ -69,11 +69,11 @@ pub(super) struct Pd {
 
 /// The address of the C struct of an object. Events name objects by it; this device never follows it.
 ///
-/// Atomic only so that the tables can be shared between threads: a plain pointer is not `Send`.
+/// It is atomic only because the tables are shared between threads: a plain pointer is not `Send`.
 pub(super) struct Raw<T>(AtomicPtr<T>);
 
 impl<T> Default for Raw<T> {
-    /// Of an object that has no C struct yet.
+    /// The address of an object that has no C struct yet: null.
     fn default() -> Self {
         Self(AtomicPtr::new(ptr::null_mut()))
     }
@@ -119,7 +119,7 @@ impl State {
         }
     }
 
-    /// Adds a child to a protection domain, and gives its device.
+    /// Adds a child to a protection domain, and returns the domain's device.
     pub(super) fn adopt(&mut self, pd: usize) -> Result<usize, c_int> {
         let pd = self.pds.get_mut(pd).ok_or(libc::EINVAL)?;
         pd.children += 1;

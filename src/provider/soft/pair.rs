@@ -35,7 +35,7 @@ pub(super) struct Attributes {
     pub(super) retry_count: u8,
     pub(super) rnr_retry: u8,
     pub(super) max_rd_atomic: u8,
-    /// Of a datagram pair.
+    /// The Q_Key of a datagram pair.
     pub(super) qkey: u32,
 }
 
@@ -55,23 +55,24 @@ impl Attributes {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Flight {
     pub(super) phase: Phase,
-    /// The number of its first packet.
+    /// The sequence number of its first packet.
     pub(super) psn: u32,
     pub(super) packets: u32,
     pub(super) timeouts: u8,
     pub(super) not_ready: u8,
-    /// Set if the responder has executed the request although the answer was lost. For an atomic, the value before.
+    /// `Some` if the responder has executed the request although its answer was lost. For an atomic it holds the old
+    /// value.
     pub(super) executed: Option<u64>,
 }
 
-/// Where a request in flight is.
+/// The progress of a request in flight.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Phase {
-    /// It is to be sent, for the first time or again.
+    /// To be sent, for the first time or again.
     Ready,
-    /// It was sent, and no answer has come back.
+    /// Sent, and no answer has come back.
     AwaitingAnswer,
-    /// The responder was not ready, so it is to be sent again later.
+    /// The responder was not ready, so the request will be sent again later.
     AwaitingReceiver,
     /// The answer is on its way.
     Answered(crate::sys::ibv_wc_status),
@@ -86,7 +87,7 @@ pub(super) struct Pair {
     pub(super) send_cq: usize,
     pub(super) receive_cq: usize,
     pub(super) qpn: u32,
-    /// Names this life of the pair in the whole fabric. A reset begins a new life.
+    /// Identifies the pair in the whole fabric, from creation or its last reset on.
     pub(super) epoch: u64,
     pub(super) state: PairState,
     pub(super) attributes: Attributes,
@@ -97,32 +98,32 @@ pub(super) struct Pair {
     pub(super) receive: Queue<ReceiveWork>,
     pub(super) srq: Option<usize>,
     pub(super) flight: Option<Flight>,
-    /// The number of the next packet to send.
+    /// The sequence number of the next packet to send.
     pub(super) next_psn: u32,
-    /// The number of the next packet to arrive.
+    /// The sequence number of the next packet to arrive.
     pub(super) expected_psn: u32,
-    /// The number of its timer; an older timer that fires is ignored. 0 if it has none.
+    /// The number of the pair's current timer, 0 if it has none. When a timer with another number fires, it is ignored.
     pub(super) timer: u64,
-    /// An event is to be raised when it is drained.
+    /// Whether the program asked for an event when the pair is drained.
     pub(super) notify_drained: bool,
-    /// A message has come since it entered Ready To Receive.
+    /// Whether a message has come since the pair entered Ready To Receive.
     pub(super) established: bool,
-    /// Multicast groups that it is attached to.
+    /// How many multicast groups the pair is attached to.
     pub(super) groups: u32,
-    /// It is in the queue of runnable pairs.
+    /// Whether the pair is in the queue of runnable pairs.
     pub(super) scheduled: bool,
-    /// A fault withholds its flush.
+    /// Whether a fault withholds the pair's flush.
     pub(super) flush_withheld: bool,
     /// Payload of the answer to the request in flight. It is written when the completion of the request is polled.
     pub(super) late: Option<Box<Late>>,
-    /// A destroy of it failed, on a device where no verb may use it after that.
+    /// Whether a destroy of the pair failed, on a device where no verb may use the pair after that.
     pub(super) is_half_dead: bool,
-    /// Buffers for inline data, used again.
+    /// Vectors for inline data, kept for reuse.
     pub(super) spare: Vec<Vec<u8>>,
 }
 
 impl Pair {
-    /// Whether it has work that can be done now.
+    /// Whether the pair has work that can be done now.
     pub(super) fn runnable(&self) -> bool {
         let begun = matches!(self.flight, Some(Flight { phase: Phase::Ready | Phase::Answered(_), .. }));
         match self.state {
@@ -134,22 +135,22 @@ impl Pair {
         }
     }
 
-    /// Whether the next message is the first of a connection, which raises an event.
+    /// Whether the next message is the first of the connection, and so raises an event.
     pub(super) fn is_fresh(&self) -> bool {
         self.state == PairState::ReadyToReceive && !self.established
     }
 
-    /// Whether requests in the send queue are flushed.
+    /// Whether the pair flushes the requests in its send queue.
     pub(super) fn flushes_sends(&self) -> bool {
         matches!(self.state, PairState::SendError | PairState::Error)
     }
 
-    /// Whether it can enter Error.
+    /// Whether the pair can enter Error.
     pub(super) fn can_break(&self) -> bool {
         !matches!(self.state, PairState::Reset | PairState::Error)
     }
 
-    /// The slot of a request in its own queues.
+    /// The slot of a request in a queue of this pair.
     pub(super) fn slot(&self, index: usize, side: Side, end: u64) -> Slot {
         Slot { side, owner: index, epoch: self.epoch, end }
     }
@@ -199,7 +200,7 @@ pub(super) struct Creation {
 }
 
 impl State {
-    /// Creates a pair in Reset. Gives its index and its number.
+    /// Creates a pair in Reset. Returns its index and its number.
     pub(super) fn create_pair(&mut self, creation: Creation) -> Result<(usize, u32), c_int> {
         let Creation { transport, srq, pd, send_cq, receive_cq, cap, signal_all } = creation;
         let device = self.pds.get(pd).ok_or(libc::EINVAL)?.device;
@@ -266,8 +267,8 @@ impl State {
         Ok((index, qpn))
     }
 
-    /// Destroys a pair. Requests in its queues are dropped silently, and its completions stay. Windows that are bound
-    /// for it alone are unbound.
+    /// Destroys a pair. Requests in its queues are dropped silently; its completions stay. Windows that only this pair
+    /// can use are unbound.
     pub(super) fn destroy_pair(&mut self, index: usize) -> Result<(), c_int> {
         if self.pairs.get(index).ok_or(libc::EINVAL)?.groups > 0 {
             return Err(libc::EBUSY);
@@ -306,7 +307,7 @@ impl State {
         Ok(self.pairs.get(index).ok_or(libc::EINVAL)?.query())
     }
 
-    /// Raises the event of a drained pair, once, if the program asked for it.
+    /// Raises the event of a drained send queue once, if the program asked for it.
     pub(super) fn tell_drained(&mut self, index: usize) {
         let Some(pair) = self.pairs.get_mut(index) else { return };
         if pair.notify_drained && pair.state == PairState::Drain && pair.flight.is_none() {
@@ -315,7 +316,7 @@ impl State {
         }
     }
 
-    /// The pair enters Error. The request in flight ends here, and the others are flushed.
+    /// Moves the pair to Error. The request in flight ends here, and the others are flushed.
     pub(super) fn enter_error(&mut self, index: usize) {
         let withheld = self.faults.flush_withheld;
         // There is no transition from Reset to Error.
@@ -325,13 +326,15 @@ impl State {
         pair.timer = 0;
         pair.flush_withheld = withheld || self.devices.get(pair.device).is_none_or(|device| device.removed);
         if pair.srq.is_some() {
-            // It holds no shared receive between two messages, so it has already reached its last one.
+            // A message takes its shared receive only when it is complete. So the pair holds no receive, and its last
+            // one is already done.
             self.raise(ibv_event_type::IBV_EVENT_QP_LAST_WQE_REACHED, Subject::Pair(index));
         }
         self.schedule(index);
     }
 
-    /// A request has failed at its requester, so the requests after it are flushed. An unreliable pair still receives.
+    /// A request has failed at its requester: the later requests are flushed. A pair of an unreliable transport still
+    /// receives.
     pub(super) fn break_sending(&mut self, index: usize) {
         let withheld = self.faults.flush_withheld;
         let Some(pair) = self.pairs.get_mut(index) else { return };

@@ -1,4 +1,4 @@
-//! Extended completion queues: they give one completion at a time, whose fields are read by functions.
+//! Extended completion queues, whose completions are taken one at a time and read by functions.
 #![allow(unsafe_code, reason = "C functions on raw objects")]
 
 use super::{
@@ -22,7 +22,7 @@ pub(super) struct SoftQueue {
 /// How far a poller has come.
 struct Progress {
     lock: PollLock,
-    /// The completion whose fields can be read; one of undefined fields if there is none.
+    /// The completion whose fields can be read. If there is none, all its fields are undefined.
     current: ibv_wc,
 }
 
@@ -31,7 +31,7 @@ struct Progress {
 enum PollLock {
     Free,
     Held,
-    /// It was released while nobody held it. Nobody can take it any more.
+    /// It was released while nobody held it. From then on nobody can take it.
     Broken,
 }
 
@@ -47,7 +47,7 @@ const FIELDS: with = with(
 );
 
 impl SoftQueue {
-    /// A queue with the functions that were asked for. The others are null, as with any provider.
+    /// A queue with the functions that were asked for. The other function pointers are null, as with any provider.
     pub(super) fn new(cq: ibv_cq, asked: Option<u64>) -> Result<Self, c_int> {
         let ibv_cq { context, channel, cq_context, cqe, .. } = cq;
         let mut base = ibv_cq_ex { context, channel, cq_context, cqe, ..ibv_cq_ex::default() };
@@ -60,14 +60,14 @@ impl SoftQueue {
         Ok(Self { base, progress: Progress { lock: PollLock::Free, current: completion::undefined() } })
     }
 
-    /// Sets the number and the size that the queue got.
+    /// Sets the number and the size of the queue.
     pub(super) fn name(&mut self, handle: u32, cqe: c_int) {
         self.base.handle = handle;
         self.base.cqe = cqe;
     }
 }
 
-/// Sets the functions of a queue: those of fields only where `has` says so.
+/// Sets the functions of a queue. Functions that read a field are set only if `has` names the field.
 fn fill(cq: &mut ibv_cq_ex, has: impl Fn(with) -> bool) {
     cq.start_poll = Some(start_poll);
     cq.next_poll = Some(next_poll);
@@ -101,26 +101,26 @@ unsafe fn polled<'a>(cq: *mut ibv_cq_ex) -> Polled<'a> {
     // Every queue of this provider is the beginning of a `SoftQueue`.
     let queue = cq.cast::<SoftQueue>();
     Polled {
-        // SAFETY: alive (caller).
+        // SAFETY: the object is alive (caller).
         object: unsafe { find(queue) },
-        // SAFETY: alive, and nobody but the poller uses this field (caller).
+        // SAFETY: alive, and only the poller uses this field (caller).
         wr_id: unsafe { &mut (*queue).base.wr_id },
-        // SAFETY: alive, and nobody but the poller uses this field (caller).
+        // SAFETY: alive, and only the poller uses this field (caller).
         status: unsafe { &mut (*queue).base.status },
-        // SAFETY: alive, and nobody but the poller uses this field (caller).
+        // SAFETY: alive, and only the poller uses this field (caller).
         progress: unsafe { &mut (*queue).progress },
     }
 }
 
 impl Polled<'_> {
-    /// Makes a completion the current one. Two of its fields are members of the C struct.
+    /// Makes a completion the current one. Two of its fields are copied to members of the C struct, where C reads them.
     fn set_current(&mut self, wc: ibv_wc) {
         *self.wr_id = wc.wr_id;
         *self.status = wc.status;
         self.progress.current = wc;
     }
 
-    /// Takes the next completion; `starts` for the first of a poll.
+    /// Takes the next completion; `starts` is true for the first completion of a poll.
     fn advance(&mut self, starts: bool) -> c_int {
         let (fabric, index) = (self.object.context.fabric, self.object.index);
         let mut state = fabric.lock();
@@ -144,13 +144,13 @@ impl Polled<'_> {
 
 /// # Safety
 ///
-/// As for all functions from here on: `ibv_create_cq_ex(3)`, on a live completion queue of this provider.
+/// For this function and all below: as `ibv_create_cq_ex(3)` requires, on a live completion queue of this provider.
 unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attributes: *mut ibv_poll_cq_attr) -> c_int {
     // SAFETY: may be read (caller).
     if unsafe { (*attributes).comp_mask } != 0 {
         return libc::EINVAL;
     }
-    // SAFETY: alive, and polled by the caller alone.
+    // SAFETY: the queue is alive, and only the caller polls it (caller).
     let mut queue = unsafe { polled(cq) };
     if queue.progress.lock != PollLock::Free {
         return libc::EDEADLK;
@@ -162,11 +162,11 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attributes: *mut ibv_poll_cq
     answer
 }
 
-/// Members of `ibv_cq_ex`, each with the parts of its queue that belong to the poller.
+/// Makes members of `ibv_cq_ex`. Each body gets the parts of its queue that belong to the poller.
 macro_rules! functions {
     ($(fn $name:ident($queue:ident) $(-> $type:ty)? $body:block)*) => {$(
         unsafe extern "C" fn $name(cq: *mut ibv_cq_ex) $(-> $type)? {
-            // SAFETY: alive, and polled by the caller alone.
+            // SAFETY: the queue is alive, and only the caller polls it (caller).
             #[allow(unused_mut, reason = "some only read")]
             let mut $queue = unsafe { polled(cq) };
             $body
@@ -181,7 +181,7 @@ functions! {
     fn end_poll(queue) {
         let was_held = queue.progress.lock == PollLock::Held;
         queue.progress.lock = if was_held { PollLock::Free } else { PollLock::Broken };
-        // The fields of a completion end with its poll.
+        // When the poll ends, the fields of its last completion can no longer be read.
         queue.set_current(completion::undefined());
     }
 

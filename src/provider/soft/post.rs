@@ -1,4 +1,4 @@
-//! Posting: the way into the work queues.
+//! Posting: checks requests and puts them into the work queues.
 #![forbid(unsafe_code)]
 
 use super::{
@@ -16,18 +16,18 @@ use crate::sys::{ibv_qp, ibv_recv_wr, ibv_send_flags, ibv_send_wr, ibv_srq};
 use libc::c_int;
 use std::ptr;
 
-/// A post that was refused: all requests before `at` are posted. `at` is null where the device does not name a request.
+/// A post that was refused. All requests before `at` are posted. `at` is null if the device does not name a request.
 pub(super) struct Refused<W> {
     pub(super) errno: c_int,
     pub(super) at: *mut W,
 }
 
-/// The answer of a post that queued only the beginning of its list.
+/// The answer of a post that queued only the beginning of its list: success.
 const HALF: c_int = 0;
 
 impl State {
-    /// Posts a list of requests to the send queue. `kept` is the error of an injected fault: the requests are queued in
-    /// any state, but not started, and the post answers with that error.
+    /// Posts a list of requests to the send queue. `kept` is the error of an injected fault: the requests are then
+    /// queued in any state but not started, and the post returns that error.
     pub(super) fn post_send(
         &mut self,
         list: &Post<'_, ibv_qp, ibv_send_wr>,
@@ -75,7 +75,7 @@ impl State {
         result
     }
 
-    /// Posts the requests of a session, all of them or none. `kept` as in `post_send`.
+    /// Posts the requests of a session, all of them or none. `kept` is as in `post_send`.
     pub(super) fn post_session(&mut self, index: usize, drafts: &[Draft], kept: Option<c_int>) -> Result<(), c_int> {
         let withheld = self.faults.flush_withheld;
         self.touch_pair(index);
@@ -98,7 +98,7 @@ impl State {
         Ok(())
     }
 
-    /// Posts a bind of a window of type 1, which has its new key at once.
+    /// Posts a bind of a window of type 1. The window has its new key as soon as this returns.
     pub(super) fn post_bind(&mut self, index: usize, request: &mut BindRequest<'_>) -> Result<(), c_int> {
         self.touch_pair(index);
         let pair = self.pairs.get_mut(index).ok_or(libc::EINVAL)?;
@@ -117,7 +117,7 @@ impl State {
         Ok(())
     }
 
-    /// Posts a list of requests to the receive queue. `kept` as in `post_send`.
+    /// Posts a list of requests to the receive queue. `kept` is as in `post_send`.
     pub(super) fn post_receive(
         &mut self,
         list: &Post<'_, ibv_qp, ibv_recv_wr>,
@@ -152,7 +152,7 @@ impl State {
     }
 }
 
-/// Puts receives of at most `max_sge` elements each into a queue, until one does not fit.
+/// Puts receives of at most `max_sge` elements each into a queue, until one is refused.
 fn push_receives<T: Handle>(
     latitudes: &mut Latitudes,
     queue: &mut Queue<ReceiveWork>,

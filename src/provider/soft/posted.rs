@@ -1,4 +1,4 @@
-//! Posts of a program as the C interface has them: lists, pointers and unions. No other file reads them.
+//! The posts of a program in the form of the C interface: lists, pointers and unions. Only this file reads that form.
 #![allow(unsafe_code, reason = "lists, pointers and unions of the C interface")]
 
 use super::{
@@ -16,7 +16,7 @@ use crate::sys::{
 use libc::c_int;
 use std::{ops::Deref, ptr, slice};
 
-/// A request of a list.
+/// A request that is a member of a linked list.
 pub(super) trait Linked: 'static {
     fn next(&self) -> *mut Self;
     fn elements(&self) -> (*const ibv_sge, c_int);
@@ -42,8 +42,7 @@ impl Linked for ibv_recv_wr {
     }
 }
 
-/// The arguments of a post: an object, a list of requests, and where the program wants to know the one that was
-/// refused.
+/// The arguments of a post: an object, a list of requests, and the place for the request that was refused.
 pub(super) struct Post<'a, T, W> {
     /// The queue pair or shared receive queue.
     pub(super) object: Object<'a, T>,
@@ -53,17 +52,17 @@ pub(super) struct Post<'a, T, W> {
     ///    `ibv_post_recv(3)` want it: its elements, its inline data and the objects that it names can be read. A list
     ///    of no elements is null, or points to memory for one.
     first: *mut W,
-    /// 1. Null, or may be written for `'a`.
+    /// 1. Null, or points to memory that may be written for `'a`.
     bad: *mut *mut W,
 }
 
 /// A request of a [`Post`].
 pub(super) struct Request<'a, W> {
-    /// Where the program has it.
+    /// The address of the request in the program.
     pub(super) at: *mut W,
     /// # Invariants
     ///
-    /// 0. As the list promises of each of its requests.
+    /// 0. The list's invariant (0) holds for it.
     request: &'a W,
 }
 
@@ -73,11 +72,11 @@ impl<'a, T: Handle, W: Linked> Post<'a, T, W> {
     /// The object is alive and of this provider. The other arguments are as `ibv_post_send(3)` and `ibv_post_recv(3)`
     /// require (0, 1). The memory that the requests name belongs to the device until they complete.
     pub(super) unsafe fn new(object: *mut T, first: *mut W, bad: *mut *mut W) -> Self {
-        // SAFETY: alive (caller).
+        // SAFETY: the object is alive (caller).
         Self { object: unsafe { find(object) }, first, bad }
     }
 
-    /// Where the first request is; null if there is none.
+    /// The address of the first request; null if there is none.
     pub(super) fn first(&self) -> *mut W {
         self.first
     }
@@ -85,17 +84,17 @@ impl<'a, T: Handle, W: Linked> Post<'a, T, W> {
     pub(super) fn iter(&self) -> impl Iterator<Item = Request<'a, W>> + use<'a, T, W> {
         let mut at = self.first;
         std::iter::from_fn(move || {
-            // SAFETY: null or a request of the list (0).
+            // SAFETY: null, or a request of the list (0).
             let request = unsafe { at.as_ref::<'a>() }?;
             let here = std::mem::replace(&mut at, request.next());
             Some(Request { at: here, request })
         })
     }
 
-    /// Tells the program which request was refused, if it wants to know.
+    /// Tells the program which request was refused, if the program passed a place for it.
     pub(super) fn refuse(self, at: *mut W) {
         if !at.is_null() && !self.bad.is_null() {
-            // SAFETY: may be written (1).
+            // SAFETY: `bad` may be written (1).
             unsafe { self.bad.write(at) };
         }
     }
@@ -110,21 +109,21 @@ impl<W> Deref for Request<'_, W> {
 }
 
 impl<'a, W: Linked> Request<'a, W> {
-    /// The elements, of which there may be `max`.
+    /// The elements of the request. `Err` if there are more than `max`.
     pub(super) fn elements(&self, max: u32) -> Result<&'a [ibv_sge], c_int> {
         let (list, len) = Linked::elements(self.request);
         match u32::try_from(len) {
             Ok(0) => Ok(&[]),
-            // SAFETY: so many elements (0).
+            // SAFETY: the list has `len` elements (0).
             Ok(len) if len <= max && !list.is_null() => Ok(unsafe { slice::from_raw_parts(list, len as usize) }),
             _ => Err(libc::EINVAL),
         }
     }
 
-    /// Reads the first element even if there is none, as careless providers do. Whether that was possible.
+    /// Reads the first element of the list, even of an empty one, as careless providers do. False if the list is null.
     pub(super) fn read_first_element(&self) -> bool {
         let (list, _) = Linked::elements(self.request);
-        // SAFETY: not null, so memory for an element (0).
+        // SAFETY: the list is not null, so it points to memory for at least one element (0).
         (!list.is_null()).then(|| unsafe { list.read_volatile() }).is_some()
     }
 }
@@ -132,7 +131,8 @@ impl<'a, W: Linked> Request<'a, W> {
 impl Request<'_, ibv_send_wr> {
     /// Immediate data, or the key that the operation invalidates.
     fn number(&self) -> u32 {
-        // SAFETY: both members of the union are numbers of 4 bytes, one of which the operation has (0).
+        // SAFETY: both members of the union are numbers of 4 bytes. The operation has one of them, so the bytes are set
+        // (0).
         unsafe { self.__bindgen_anon_1.imm_data }
     }
 
@@ -149,14 +149,18 @@ impl Request<'_, ibv_send_wr> {
     }
 
     fn bind(&self) -> Result<Bind, c_int> {
+        // A bind has no immediate. Some providers look at it nevertheless, so it has to be 0.
+        if self.number() != 0 {
+            return Err(libc::EINVAL);
+        }
         // SAFETY: a bind has set this member of the union (0).
         let bind = unsafe { self.__bindgen_anon_2.bind_mw };
         // SAFETY: the objects are alive (0).
         unsafe { bind_of_type_2(bind.mw, bind.rkey, bind.bind_info) }
     }
 
-    /// What the request asks for, and what it carries beside its bytes. Only the members that the operation has are
-    /// read.
+    /// What the request asks for, and what it carries besides its bytes. Reads only those members that the operation
+    /// has.
     pub(super) fn operation(&self) -> Result<(Operation, Extra), c_int> {
         Ok(match self.opcode {
             ibv_wr_opcode::IBV_WR_SEND => (Operation::Send, Extra::Nothing),
@@ -182,7 +186,7 @@ impl Request<'_, ibv_send_wr> {
         })
     }
 
-    /// Where a datagram goes.
+    /// The destination of a datagram.
     pub(super) fn destination(&self) -> Result<Destination, c_int> {
         // SAFETY: a datagram has set this member of the union (0).
         let ud = unsafe { self.wr.ud };
@@ -190,25 +194,25 @@ impl Request<'_, ibv_send_wr> {
         unsafe { destination(ud.ah, ud.remote_qpn, ud.remote_qkey) }
     }
 
-    /// Appends the bytes that `elements`, of this request, name.
+    /// Appends the bytes that `elements` name, which belong to this request.
     pub(super) fn copy_inline(&self, elements: &[ibv_sge], to: &mut Vec<u8>) -> Result<(), c_int> {
         for element in elements.iter().filter(|element| element.length > 0) {
             let addr = usize::try_from(element.addr).ok().filter(|&addr| addr != 0).ok_or(libc::EFAULT)?;
             let from = ptr::with_exposed_provenance::<u8>(addr);
-            // SAFETY: inline data, which can be read (0).
+            // SAFETY: the element names inline data, which can be read (0).
             to.extend_from_slice(unsafe { slice::from_raw_parts(from, element.length as usize) });
         }
         Ok(())
     }
 }
 
-/// A destination, from its address handle.
+/// The destination behind an address handle.
 ///
 /// # Safety
 ///
 /// The handle is alive, or null.
 pub(super) unsafe fn destination(ah: *mut ibv_ah, qpn: u32, qkey: u32) -> Result<Destination, c_int> {
-    // SAFETY: alive, or null (caller).
+    // SAFETY: the object is alive, or null (caller).
     let address = unsafe { ah.as_ref() }.ok_or(libc::EINVAL)?.handle;
     Ok(Destination { address, qpn, qkey })
 }
@@ -217,15 +221,15 @@ pub(super) unsafe fn destination(ah: *mut ibv_ah, qpn: u32, qkey: u32) -> Result
 ///
 /// # Safety
 ///
-/// Each of window and region is alive, or null.
+/// The window and the region are each alive, or null.
 pub(super) unsafe fn bind_of_type_2(mw: *mut ibv_mw, rkey: u32, info: ibv_mw_bind_info) -> Result<Bind, c_int> {
-    // SAFETY: alive, or null (caller).
+    // SAFETY: the object is alive, or null (caller).
     let window = unsafe { mw.as_ref() }.filter(|window| window.type_ == ibv_mw_type::IBV_MW_TYPE_2);
-    // SAFETY: alive, or null (caller).
+    // SAFETY: the object is alive, or null (caller).
     bind(window.ok_or(libc::EINVAL)?, unsafe { info.mr.as_ref() }, rkey, info)
 }
 
-/// A bind of a window over a region, or over none.
+/// A bind of a window over a region, or over none, which unbinds the window.
 fn bind(window: &ibv_mw, region: Option<&ibv_mr>, rkey: u32, info: ibv_mw_bind_info) -> Result<Bind, c_int> {
     if !window::rights_known(info.mw_access_flags) {
         return Err(libc::EINVAL);
@@ -248,10 +252,10 @@ pub(super) struct BindRequest<'a> {
 impl<'a> BindRequest<'a> {
     /// # Safety
     ///
-    /// As for `ibv_bind_mw(3)`: the window is alive, and nobody else's during the call; the region is alive, or null
-    /// (0).
+    /// As for `ibv_bind_mw(3)`: the window is alive, and nobody else uses it during the call; the region is alive, or
+    /// null (0).
     pub(super) unsafe fn new(mw: *mut ibv_mw, request: *const ibv_mw_bind) -> Self {
-        // SAFETY: alive, and nobody else's (caller).
+        // SAFETY: alive, and nobody else uses it (caller).
         let window = unsafe { &mut *mw };
         // SAFETY: may be read (caller).
         let request = unsafe { &*request };
@@ -266,7 +270,7 @@ impl<'a> BindRequest<'a> {
         self.request.send_flags
     }
 
-    /// What the request binds, and under which key: the one that follows the present key of the window.
+    /// What the request binds, and the new key: the one after the window's present key.
     pub(super) fn bind(&self) -> Result<Bind, c_int> {
         if self.window.type_ != ibv_mw_type::IBV_MW_TYPE_1 {
             return Err(libc::EINVAL);

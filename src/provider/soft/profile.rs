@@ -1,8 +1,8 @@
 //! Profiles: how a soft device behaves where the specification leaves a choice.
 //!
-//! A profile has a row of the reviewed table, which is all that the library knows of the device. Where the row promises
-//! nothing, the device does the worst that the source of its provider allows, at random where that is worse. An
-//! adversary does all of these things. `docs/providers.md` names the sources.
+//! A profile has a row of the reviewed table, and that row is all that the library knows of the device. Where the row
+//! promises nothing, the device does the worst that the source of its provider allows; if several things are bad, it
+//! chooses at random. An adversary does all of these things. `docs/providers.md` names the sources.
 #![forbid(unsafe_code)]
 
 use super::random::Random;
@@ -13,8 +13,8 @@ use std::{collections::BTreeMap, sync::Mutex};
 /// Which provider the devices of a [`Fabric`](super::Fabric) resemble, where the specification leaves a choice.
 ///
 /// A program that works on [`Specification`](Self::Specification) may depend on what its device happens to do; the
-/// other profiles show that. The library trusts a device as its profile says, as it does with a real provider: where
-/// requests complete in any order, for example, each request is signalled.
+/// other profiles bring that to light. The library trusts a device as far as its profile's row allows, as with a real
+/// provider: for example, if requests may complete in any order, the library signals every request.
 ///
 /// The devices `soft0` and `soft1` take the profile that the environment variable `INTERLOCK_SOFT_PROFILE` names when
 /// they are first used: `specification`, `rxe`, `siw`, `mlx5`, `mlx4`, `irdma`, `bnxt_re`, `hns`, `efa`, or
@@ -26,20 +26,20 @@ use std::{collections::BTreeMap, sync::Mutex};
 /// use interlock::{Context, soft::{Fabric, Profile}};
 /// let fabric = Fabric::with_profile(Profile::Adversary(0));
 /// let context = Context::open_on(&fabric, "dev0")?;
-/// assert!(!context.windows_are_barriers(), "it promises nothing");
+/// assert!(!context.promises().windows_are_barriers(), "it promises nothing");
 /// assert!(fabric.violations().is_empty());
 /// # Ok::<(), interlock::error::OpenError>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 #[non_exhaustive]
 pub enum Profile {
-    /// Each step in order, each field written, nothing lost.
+    /// Every step happens in order, every field is written, and nothing is lost.
     #[default]
     Specification,
-    /// As `librxe`: a post may answer an error although all its requests are queued; numbers are used again at once.
+    /// As `librxe`: a post may return an error although all its requests are queued; numbers are used again at once.
     Rxe,
-    /// As `libsiw`: requests complete in any order; a post of a list may answer 0 although only its beginning is
-    /// queued; polls do not write all fields; an object is half dead after a failed destroy.
+    /// As `libsiw`: requests complete in any order; a post of a list may return 0 although only the beginning is
+    /// queued; polls do not write all fields; after a failed destroy an object is half-destroyed.
     Siw,
     /// As `libmlx5`: short messages reach memory when their completion is polled; a destroy or reset removes
     /// completions that nobody has polled, and frees their shared receives; numbers are used again at once.
@@ -47,22 +47,22 @@ pub enum Profile {
     /// As `libmlx4`: a destroy or reset removes completions; polls add to the flag bits that the array held.
     Mlx4,
     /// As `libirdma`: a poll may find nothing although there are completions; no poll may find a completion of a
-    /// destroyed pair; failures are reported of another request; the first element of an empty list is read; an object
-    /// is half dead after a failed destroy.
+    /// destroyed pair; a failure may be reported for another request; the first element of an empty list is read; after
+    /// a failed destroy an object is half-destroyed.
     Irdma,
-    /// As `libbnxt_re`: failures are reported of another request; flushes make no event.
+    /// As `libbnxt_re`: a failure may be reported for another request; flushes make no event.
     BnxtRe,
     /// As `libhns`: short messages reach memory when their completion is polled; no poll may find a completion of a
-    /// destroyed pair; there is less room for inline data than was asked for.
+    /// destroyed pair; it grants less inline data than was asked for.
     Hns,
     /// As `libefa`: requests complete in any order, and unsignalled ones are refused; no poll may find a completion of
     /// a destroyed pair; reads complete as sends.
     Efa,
-    /// Almost all of these, at random from a seed.
+    /// Almost all of these habits, at random from a seed.
     ///
-    /// Bits of the seed choose more: with bit 1, posts fail now and then; with bit 2, the device makes some promises,
-    /// which the seed chooses, and without it none; with bit 4, polls and destroys fail now and then and leave
-    /// half-dead objects.
+    /// Bits of the seed add more. With bit 1, posts sometimes fail. With bit 2, the device makes some promises, which
+    /// the seed chooses; without it, the device promises nothing. With bit 4, polls and destroys sometimes fail and
+    /// leave half-destroyed objects.
     Adversary(u64),
 }
 
@@ -109,7 +109,8 @@ impl Profile {
                 Habits { overtakes: 2, halves_posts: 32, leaves_fields: true, reuses: true, odd_codes: true, ..NONE }
             }
             Self::Mlx5 => {
-                // If the environment rules out payload in completions, the device itself writes all payload.
+                // If the environment rules out that the CPU copies payload from completions, the device itself writes
+                // all payload at once.
                 let late = if reviewed::MLX5.shared.check().is_ok() { 0 } else { ALWAYS };
                 Habits { purges: ALWAYS, late, reuses: true, grants_more: true, ..NONE }
             }
@@ -154,10 +155,11 @@ const POSTS_FAIL: u64 = 1;
 const SOME_PROMISES: u64 = 2;
 const OBJECTS_DIE: u64 = 4;
 
-/// A latitude that is taken every time.
+/// The habit of taking a latitude every time.
 pub(super) const ALWAYS: u64 = 1;
 
-/// How often a device takes each latitude: once in so many times (0 is never), or whether it always does.
+/// How often a device takes each latitude. A number means once in so many times, and 0 means never; a `bool` means
+/// always.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Habits {
     /// A completion overtakes the last one of its work queue.
@@ -168,45 +170,45 @@ pub(super) struct Habits {
     pub(super) late: u64,
     /// The memory of a receive is overwritten beyond the message, or although the receive failed.
     pub(super) scribbles: u64,
-    /// A poll gives one completion although there are more.
+    /// A poll returns one completion although there are more.
     pub(super) short_polls: u64,
-    /// A poll gives no completion although there are some.
+    /// A poll returns no completion although there are some.
     pub(super) empty_polls: u64,
     /// A poll removes completions and fails.
     pub(super) lossy_polls: u64,
     /// A destroy of a pair fails.
     pub(super) lame_destroys: u64,
-    /// A post answers an error and names no request, but all its requests are queued.
+    /// A post returns an error and names no request, but all its requests are queued.
     pub(super) hides_posts: u64,
     /// A post names its first request as refused, but all its requests are queued.
     pub(super) false_refusals: u64,
     /// A post is refused, as if the queue were full.
     pub(super) refuses_posts: u64,
-    /// A post of a list answers 0, but only its beginning is queued.
+    /// A post of a list returns 0, but only the beginning of the list is queued.
     pub(super) halves_posts: u64,
     /// Arming makes an event although there is no completion.
     pub(super) spurious_events: u64,
     /// Flushes make no event.
     pub(super) quiet_flushes: bool,
-    /// The failure of a send is reported of another send of the same queue.
+    /// The failure of a send is reported for another send of the same queue.
     pub(super) shifts_blame: bool,
     /// Each request of the send side completes as a send.
     pub(super) calls_all_sends: bool,
-    /// A poll leaves fields as they were in the array of the caller.
+    /// A poll leaves some fields as they were in the caller's array.
     pub(super) leaves_fields: bool,
-    /// The numbers of pairs and the keys of memory that end are the next to be given out.
+    /// When a pair or memory ends, its number or key is the next one to be given out.
     pub(super) reuses: bool,
     /// A request without a completion of its own is refused.
     pub(super) needs_signals: bool,
     /// A post to a pair in Error is refused.
     pub(super) refuses_in_error: bool,
-    /// Posts answer negative errnos, or -1.
+    /// Posts return negative errnos, or -1.
     pub(super) odd_codes: bool,
-    /// Queues are larger than was asked for.
+    /// Queues are larger than they were asked to be.
     pub(super) grants_more: bool,
-    /// There is less room for inline data than was asked for.
+    /// Pairs get less room for inline data than was asked for.
     pub(super) grants_less_inline: bool,
-    /// The first element of a list is read though the list is empty; one of no bytes stands for 2^31.
+    /// The first element of a list is read even if the list is empty; an element of 0 bytes is taken for one of 2^31.
     pub(super) reads_lists: bool,
 }
 
@@ -238,7 +240,7 @@ impl Habits {
         reads_lists: false,
     };
 
-    /// All habits that the row does not rule out.
+    /// All habits that the promises in `row` do not rule out.
     fn of_adversary(seed: u64, row: &Promises) -> Self {
         let unless = |ruled_out: bool, often: u64| if ruled_out { 0 } else { often };
         let fails = seed & POSTS_FAIL != 0;
@@ -272,14 +274,14 @@ impl Habits {
     }
 }
 
-/// The row that a seed chooses. Rows live for ever, so there is one for each seed that is used.
+/// The row that a seed chooses. Rows are never freed, so each seed gets only one.
 fn row_of_seed(seed: u64) -> &'static Promises {
     static ROWS: Mutex<BTreeMap<u64, &'static Promises>> = Mutex::new(BTreeMap::new());
     let mut rows = lock(&ROWS);
     rows.entry(seed).or_insert_with(|| Box::leak(Box::new(promises(seed))))
 }
 
-/// Random promises.
+/// Promises that the seed chooses at random.
 fn promises(seed: u64) -> Promises {
     let mut random = Random::new(seed);
     let mut one_of = |choices| random.below(choices);

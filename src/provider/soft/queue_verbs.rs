@@ -1,7 +1,7 @@
 //! The verbs that make channels, queues and queue pairs.
 //!
-//! The table entry of an object holds the address of its C struct, for events. It is noted under the same lock under
-//! which the object is made, so no event can come before.
+//! The table entry of an object holds the address of its C struct, because events name objects by that address. The
+//! address is stored under the same lock under which the object is made, so no event can come before.
 #![forbid(unsafe_code)]
 
 use super::{
@@ -24,7 +24,7 @@ use crate::{
 use libc::c_int;
 use std::ptr::NonNull;
 
-/// The largest sizes of a pair.
+/// The largest sizes that a pair can be asked to have.
 const LARGEST: ibv_qp_cap = ibv_qp_cap {
     max_send_wr: device::MAX_QP_WR,
     max_recv_wr: device::MAX_QP_WR,
@@ -67,12 +67,12 @@ pub(super) fn create_cq(
     })
 }
 
-/// A number of entries as C holds it.
+/// A number of entries in the type that C uses.
 fn entries(granted: u32) -> c_int {
     c_int::try_from(granted).unwrap_or(c_int::MAX)
 }
 
-/// `ibv_resize_cq`. Gives the new value for the `cqe` of the queue.
+/// `ibv_resize_cq`. Returns the new value of the queue's `cqe`.
 pub(super) fn resize_cq(cq: &Object<'_, ibv_cq>, cqe: u32) -> Result<c_int, VerbError> {
     cq.control(Verb::ResizeCq, |state, index| {
         state.latitudes.resizes();
@@ -97,7 +97,7 @@ pub(super) fn create_srq(
     })
 }
 
-/// The queues that a pair is to have. `None` is a null pointer.
+/// The queues of a new pair. `None` is a null pointer.
 pub(super) struct Queues<'a> {
     pub(super) send: Option<Object<'a, ibv_cq>>,
     pub(super) receive: Option<Object<'a, ibv_cq>>,
@@ -114,7 +114,7 @@ pub(super) fn create_qp(
     let context = domain.context.raw;
     let ibv_qp_init_attr { send_cq, recv_cq, srq, mut cap, qp_type, sq_sig_all, qp_context } = *attributes;
     if queues.shared.is_some() {
-        // The sizes of the receive queue do not count where receives are shared.
+        // A pair with a shared receive queue has no receive queue whose sizes would count.
         cap.max_recv_wr = 0;
         cap.max_recv_sge = 0;
     }

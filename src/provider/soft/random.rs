@@ -1,4 +1,4 @@
-//! Random numbers that a seed repeats.
+//! Random numbers that are the same for the same seed.
 #![forbid(unsafe_code)]
 
 /// A splitmix64 generator.
@@ -17,7 +17,7 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `limit`, which is not 0.
+    /// A number below `limit`, which must not be 0.
     pub(super) fn below(&mut self, limit: u64) -> u64 {
         self.next() % limit
     }

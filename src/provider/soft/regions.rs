@@ -25,7 +25,7 @@ pub(super) struct Mr {
     pub(super) windows: u32,
 }
 
-/// The rights that make memory exposed.
+/// The rights that expose memory to peers.
 pub(super) const REMOTE: u32 = ibv_access_flags::IBV_ACCESS_REMOTE_READ.0
     | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0
     | ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0;
@@ -34,11 +34,11 @@ pub(super) const LOCAL_WRITE: u32 = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0;
 pub(super) const NEEDS_LOCAL_WRITE: u32 =
     ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0 | ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0;
 pub(super) const ZERO_BASED: u32 = ibv_access_flags::IBV_ACCESS_ZERO_BASED.0;
-/// Flags that this device knows but does not support.
+/// Flags that the specification has and this device does not support.
 const UNSERVED: u32 = ibv_access_flags::IBV_ACCESS_ON_DEMAND.0 | ibv_access_flags::IBV_ACCESS_HUGETLB.0;
 /// `IBV_ACCESS_OPTIONAL_RANGE`: flags that a device may ignore. Relaxed ordering is one.
 const OPTIONAL: u32 = 0x3ff0_0000;
-/// The address and the address that the keys use must have the same offset in a page.
+/// The size of a page: the bytes' own address and the address that the keys use must have the same offset in a page.
 const PAGE: u64 = 4096;
 /// Exposed memory consists of whole words of this size.
 const WORD: u64 = 8;
@@ -57,21 +57,21 @@ pub(super) struct Regions {
     pub(super) windows: Table<Window>,
     lkeys: HashMap<u32, usize, Numbers>,
     pub(super) rkeys: HashMap<u32, Keyed, Numbers>,
-    /// How many keys regions have got so far, and how many families of keys windows have got.
+    /// How many keys were given to regions so far, and families of keys to windows.
     keys: u32,
     pub(super) families: u32,
     /// How many bytes are registered now.
     locked: u64,
-    /// Keys of regions that have ended, where keys are used again at once.
+    /// Keys of regions that have ended, for profiles that use keys again at once.
     spare_keys: Vec<u32>,
     pub(super) reuses_keys: bool,
-    /// Windows give access to their whole region.
+    /// Whether a window gives peers access to its whole region.
     pub(super) has_lax_windows: bool,
-    /// Regions with spans of this era are still registered.
+    /// The current era: spans of this era lie in regions that are still registered.
     pub(super) era: Era,
 }
 
-/// Maps the numbers of `bits` bits to each other so that neighbours differ widely. 0 stays 0.
+/// A permutation of the numbers with `bits` bits that maps neighbours far apart. It maps 0 to 0.
 pub(super) fn spread(number: u32, bits: u32) -> u32 {
     let mask = u32::MAX >> (32 - bits);
     let mut key = number.wrapping_mul(0x9e37_79b1) & mask;
@@ -88,8 +88,8 @@ impl Regions {
         self.table.len()
     }
 
-    /// A key that no region has; by most profiles, none has had it before either. Never 0. The highest bit is for
-    /// windows.
+    /// A key that no region has; in most profiles, also none that a region had before. Never 0. The highest bit is
+    /// clear: it marks the keys of windows.
     fn key(&mut self) -> Option<u32> {
         if let Some(key) = self.spare_keys.pop() {
             return Some(key);
@@ -98,7 +98,7 @@ impl Regions {
         Some(spread(self.keys, 31))
     }
 
-    /// Registers memory, if no more than `limit` bytes are registered then in all.
+    /// Registers memory, unless the total of registered bytes would then be more than `limit`.
     pub(super) fn insert(&mut self, pd: usize, memory: Registration, limit: u64) -> Result<usize, c_int> {
         let (addr, len) = (memory.pointer().addr(), memory.len());
         let Registration { iova, access, .. } = memory;
@@ -134,7 +134,7 @@ impl Regions {
         Ok(index)
     }
 
-    /// Ends a region that has no window. Gives its protection domain.
+    /// Ends a region that has no window. Returns its protection domain.
     fn remove(&mut self, index: usize) -> Result<usize, c_int> {
         if self.table.get(index).ok_or(libc::EINVAL)?.windows > 0 {
             return Err(libc::EBUSY);
@@ -150,10 +150,10 @@ impl Regions {
         Ok(region.pd)
     }
 
-    /// Appends the first `len` bytes of a scatter or gather list. They must be of regions of `pd`, and writable if
-    /// `write`.
+    /// Appends the first `len` bytes of a scatter or gather list. They must lie in regions of `pd`, and must be
+    /// writable if `write` is true.
     ///
-    /// Entries beyond the message are not looked at. `None`: a local protection error.
+    /// Entries beyond the message are not checked. `None`: a local protection error.
     pub(super) fn local(&self, pd: usize, list: &[ibv_sge], len: u64, write: bool, to: &mut Vec<Span>) -> Option<()> {
         let mut left = len;
         for entry in list {
@@ -166,7 +166,8 @@ impl Regions {
                     return None;
                 }
                 let addr = region.find(entry.addr, part)?;
-                // Memory behind a window is exposed. A window consists of whole words, the memory around it need not.
+                // Memory behind a window is exposed. A window consists of whole words; the memory around it may not, so
+                // it stays private.
                 let exposed = region.is_exposed() || region.windows > 0 && self.in_window(index, addr, part);
                 to.push(region.memory.span(addr, part, exposed, write, &self.era)?);
                 left -= part;
@@ -211,12 +212,12 @@ impl Mr {
         self.access & right.0 == right.0
     }
 
-    /// Whether all of it is exposed.
+    /// Whether the whole region is exposed.
     pub(super) fn is_exposed(&self) -> bool {
         self.access & REMOTE != 0
     }
 
-    /// Where the `len` bytes are that the keys name by `addr`.
+    /// The own address of the `len` bytes that the keys name by `addr`; `None` if they are not all in the region.
     pub(super) fn find(&self, addr: u64, len: u64) -> Option<u64> {
         let offset = addr.checked_sub(self.base)?;
         (offset.checked_add(len)? <= self.memory.len()).then(|| self.memory.start() + offset)

@@ -1,4 +1,4 @@
-//! From what a program posts to a request of this device.
+//! Turns the requests that a program posts into the requests of this device.
 #![forbid(unsafe_code)]
 
 use super::{
@@ -32,14 +32,14 @@ pub(super) struct Asked<'a> {
     pub(super) flags: u32,
     pub(super) operation: Operation,
     pub(super) extra: Extra,
-    /// Where a datagram goes.
+    /// The destination of a datagram.
     pub(super) to: Option<Destination>,
     pub(super) elements: &'a [ibv_sge],
-    /// Bytes to carry.
+    /// How many bytes the request carries.
     pub(super) len: u64,
 }
 
-/// The request of `ibv_post_send`, if this device can do it at all.
+/// The request of `ibv_post_send`. `Err` if this device cannot do it at all.
 pub(super) fn send_work(pair: &mut Pair, request: &Request<'_, ibv_send_wr>) -> Result<SendWork, c_int> {
     if !serves(pair.transport, request.opcode) {
         return Err(libc::EINVAL);
@@ -56,7 +56,7 @@ pub(super) fn send_work(pair: &mut Pair, request: &Request<'_, ibv_send_wr>) -> 
     checked(pair, asked, |data| request.copy_inline(elements, data))
 }
 
-/// Checks a request against its pair. If it has inline data, `copy_inline` appends the bytes to a vector.
+/// Checks a request against its pair. For inline data, `copy_inline` appends the bytes to a vector.
 pub(super) fn checked(
     pair: &mut Pair,
     asked: Asked<'_>,
@@ -65,7 +65,7 @@ pub(super) fn checked(
     let Asked { id, flags, operation, extra, to, elements, len } = asked;
     let has = |flag: ibv_send_flags| flags & flag.0 != 0;
     let inline = if has(ibv_send_flags::IBV_SEND_INLINE) && !operation.is_local() {
-        // The value of an atomic write is part of the request.
+        // The limit is not the pair's, since the 8 bytes of an atomic write are part of the request.
         let most = if matches!(operation, Operation::AtomicWrite(_)) { 8 } else { pair.cap.max_inline_data };
         if !operation.is_outgoing() || len > u64::from(most) {
             return Err(libc::EINVAL);

@@ -1,4 +1,4 @@
-//! The responder: what happens to a request at the other end.
+//! The responder: the side of a pair that executes the requests of its peer.
 #![forbid(unsafe_code)]
 
 use super::{
@@ -14,11 +14,11 @@ use super::{
 use crate::sys::{ibv_access_flags, ibv_event_type, ibv_wc_opcode, ibv_wc_status};
 use std::mem;
 
-/// A refusal. It puts the pair of the responder into Error.
+/// A refused request. The responder's pair enters Error.
 struct Refusal {
     /// The status that the requester gets.
     status: ibv_wc_status,
-    /// The status of the receive that the request would have used.
+    /// The status of the receive that the request would have used; `None` if it uses none.
     receive: Option<ibv_wc_status>,
 }
 
@@ -27,14 +27,14 @@ pub(super) enum Misfit {
     /// There is no receive.
     NoReceive,
     TooSmall,
-    /// Its memory is not registered, or may not be written.
+    /// The receive's memory is not registered, or may not be written.
     Protected,
 }
 
 const INVALID_REQUEST: Refusal = Refusal { status: ibv_wc_status::IBV_WC_REM_INV_REQ_ERR, receive: None };
 
 impl State {
-    /// A request arrives at the responder.
+    /// Executes a request that arrives at the responder.
     pub(super) fn arrive(
         &mut self,
         index: usize,
@@ -47,7 +47,7 @@ impl State {
         let after = flight.psn.wrapping_add(flight.packets) & PSN_MASK;
         let again = match flight.executed {
             None if responder.expected_psn == flight.psn => None,
-            // The responder has executed this request, and only repeats the answer.
+            // The responder has already executed this request, so it only repeats the answer.
             Some(before) if responder.expected_psn == after => Some(before),
             _ => return Reply::Lost,
         };
@@ -89,7 +89,7 @@ impl State {
         Reply::Lost
     }
 
-    /// The responder refuses a request and enters Error. If it has no completion that shows why, it raises an event.
+    /// Refuses a request and moves the responder to Error. If no completion shows the reason, an event is raised.
     fn refuse(&mut self, peer: usize, refusal: &Refusal) -> Reply {
         match refusal.receive {
             Some(status) => self.fail_receive(peer, status),
@@ -102,7 +102,7 @@ impl State {
         Reply::Done(refusal.status)
     }
 
-    /// The first message of a connection has come.
+    /// Handles the first message of a connection: it raises an event.
     fn establish(&mut self, peer: usize) {
         if let Some(pair) = self.pairs.get_mut(peer).filter(|pair| pair.is_fresh()) {
             pair.established = true;
@@ -110,8 +110,8 @@ impl State {
         }
     }
 
-    /// A message without acknowledgement arrives. A message that does not fit is dropped silently, unless the receive
-    /// itself is at fault.
+    /// Takes a message that needs no acknowledgement. A message that does not fit is dropped silently, unless the
+    /// receive itself is at fault.
     pub(super) fn arrive_unreliably(
         &mut self,
         index: usize,
@@ -121,7 +121,7 @@ impl State {
         message: Source<'_>,
     ) {
         self.establish(peer);
-        // A new message is accepted whatever its number is.
+        // A new message is accepted whatever its sequence number is: messages before it may have been lost.
         if let Some(pair) = self.pairs.get_mut(peer) {
             pair.expected_psn = flight.psn.wrapping_add(flight.packets) & PSN_MASK;
         }
@@ -138,14 +138,15 @@ impl State {
         }
     }
 
-    /// Whether both ends divide a message of `len` bytes into the same packets.
+    /// Whether both sides divide a message of `len` bytes into the same packets: their MTUs are equal, or one packet of
+    /// either side holds it.
     fn same_packets(&self, index: usize, peer: usize, len: u64) -> bool {
         let mtu = |index| self.pairs.get(index).map_or(0, |pair| pair.attributes.mtu_bytes());
         let (ours, theirs) = (mtu(index), mtu(peer));
         ours == theirs || len <= ours.min(theirs)
     }
 
-    /// Appends the memory of the oldest receive of a pair for `len` bytes.
+    /// Appends the memory that `len` bytes take in the oldest receive of a pair.
     fn place(&self, peer: usize, len: u64, to: &mut Vec<Span>) -> Result<(), Misfit> {
         let (receive, pd) = self.next_receive(peer).ok_or(Misfit::NoReceive)?;
         if receive.sges.bytes() < len {
@@ -168,7 +169,7 @@ impl State {
         found
     }
 
-    /// A send arrives.
+    /// Executes a send.
     fn deliver(&mut self, index: usize, peer: usize, work: &SendWork, message: Source<'_>) -> Result<Reply, Refusal> {
         let same_packets = self.same_packets(index, peer, work.len);
         let Some(pair) = self.pairs.get(peer) else { return Ok(Reply::Lost) };
@@ -203,12 +204,13 @@ impl State {
         Ok(Reply::Done(SUCCESS))
     }
 
-    /// Completes the oldest receive of the responder with the message of `work`. A datagram has an `origin`.
+    /// Completes the oldest receive of the responder with the message of `work`. For a datagram, `origin` is its
+    /// sender.
     pub(super) fn take_receive(&mut self, peer: usize, opcode: ibv_wc_opcode, work: &SendWork, origin: Option<Origin>) {
         let Some((id, slot)) = self.pop_receive(peer) else { return };
         let Some(pair) = self.pairs.get(peer) else { return };
         let header = if origin.is_some() { HEADER as u64 } else { 0 };
-        // No message is longer than 2^31.
+        // No message is longer than 2^31 bytes, so the length fits.
         let len = u32::try_from(work.len + header).unwrap_or(u32::MAX);
         let wc = completion::received(id, opcode, pair.qpn, len, work.extra, origin);
         let cq = pair.receive_cq;
@@ -216,7 +218,7 @@ impl State {
         self.complete(cq, Entry { wc, slot, solicited: work.solicited, late, is_dead: false });
     }
 
-    /// Fails the oldest receive of a pair, which cannot take the message.
+    /// Fails the oldest receive of a pair, because it cannot take the message.
     pub(super) fn fail_receive(&mut self, peer: usize, status: ibv_wc_status) {
         let late = self.waste(peer);
         let Some((id, slot)) = self.pop_receive(peer) else { return };
@@ -226,7 +228,7 @@ impl State {
         self.complete(cq, Entry { wc, slot, solicited: false, late, is_dead: false });
     }
 
-    /// A write arrives.
+    /// Executes a write.
     fn write(
         &mut self,
         index: usize,
@@ -247,7 +249,7 @@ impl State {
             let receive = with_receive.then_some(ibv_wc_status::IBV_WC_REM_INV_REQ_ERR);
             return Err(Refusal { receive, ..INVALID_REQUEST });
         }
-        // A write of no bytes is not checked.
+        // The key and address of a write of 0 bytes are not checked.
         if work.len > 0 {
             let right = ibv_access_flags::IBV_ACCESS_REMOTE_WRITE;
             let target = self.regions.remote(who, remote.rkey, remote.addr, work.len, right).ok_or(Refusal {
@@ -262,7 +264,7 @@ impl State {
         Ok(Reply::Done(SUCCESS))
     }
 
-    /// A read arrives. The data goes to the requester at once, unless the answer is to be lost.
+    /// Executes a read. The data goes to the requester at once, unless the answer will be lost.
     fn read(
         &mut self,
         index: usize,
@@ -301,7 +303,7 @@ impl State {
         Ok(Reply::Done(if found.is_some() { SUCCESS } else { ibv_wc_status::IBV_WC_LOC_PROT_ERR }))
     }
 
-    /// The eight bytes that an atomic names.
+    /// The 8 bytes that an atomic names.
     fn word(&self, peer: usize, pair: &Pair, remote: Remote, right: ibv_access_flags) -> Result<Span, Refusal> {
         permit(pair, right)?;
         if pair.attributes.max_dest_rd_atomic == 0 {
@@ -311,7 +313,7 @@ impl State {
         found.ok_or(Refusal { status: ibv_wc_status::IBV_WC_REM_ACCESS_ERR, receive: None })
     }
 
-    /// An atomic arrives.
+    /// Executes an atomic.
     fn atomic(
         &mut self,
         index: usize,
@@ -330,7 +332,7 @@ impl State {
         Ok(self.atomic_result(index, work, before, silent))
     }
 
-    /// An atomic write of eight bytes arrives.
+    /// Executes an atomic write of 8 bytes.
     fn atomic_write(&mut self, peer: usize, remote: Remote, message: Source<'_>) -> Result<Reply, Refusal> {
         let Some(pair) = self.pairs.get(peer) else { return Ok(Reply::Lost) };
         let target = self.word(peer, pair, remote, ibv_access_flags::IBV_ACCESS_REMOTE_WRITE)?;
@@ -341,7 +343,7 @@ impl State {
         Ok(Reply::Done(SUCCESS))
     }
 
-    /// The answer to an atomic: the value before goes to the memory of the requester.
+    /// Answers an atomic: the old value goes to the memory of the requester.
     fn atomic_result(&mut self, index: usize, work: &SendWork, before: u64, silent: bool) -> Reply {
         let Some(requester) = self.pairs.get(index) else { return Reply::Lost };
         let mut target = mem::take(&mut self.target_scratch);
@@ -357,7 +359,7 @@ impl State {
     }
 }
 
-/// Refuses a request if the pair does not give its peer this right.
+/// Refuses a request if the pair does not grant its peer this right.
 fn permit(pair: &Pair, right: ibv_access_flags) -> Result<(), Refusal> {
     if pair.attributes.access & right.0 == 0 { Err(INVALID_REQUEST) } else { Ok(()) }
 }

@@ -1,4 +1,4 @@
-//! The work request API, `ibv_wr_*`: requests that are drafted call by call and posted together.
+//! The `ibv_wr_*` interface: requests that are drafted call by call and posted together.
 //!
 //! A session is posted as a whole or not at all.
 #![allow(unsafe_code, reason = "C functions on raw objects")]
@@ -35,22 +35,22 @@ pub(super) struct Draft {
     id: u64,
     flags: u32,
     opcode: ibv_wr_opcode,
-    /// `Err` if the request names an object that it cannot. `complete` answers that errno.
+    /// `Err` if the request names an object that it must not name. `complete` then returns this errno.
     operation: Result<Operation, c_int>,
     extra: Extra,
     to: Result<Destination, c_int>,
     elements: Vec<ibv_sge>,
-    /// Inline data, in place of elements.
+    /// Inline data, instead of elements.
     inline: Option<Vec<u8>>,
 }
 
 impl Draft {
-    /// The request, if this device can do it at all.
+    /// The request of this draft. `Err` if this device cannot do it at all.
     pub(super) fn work(&self, pair: &mut Pair) -> Result<SendWork, c_int> {
         if !serves(pair.transport, self.opcode) {
             return Err(libc::EINVAL);
         }
-        // Inline data takes the place of one element.
+        // Inline data counts as one element.
         let (count, len) = match &self.inline {
             Some(data) => (1, data.len() as u64),
             None => (self.elements.len(), total(&self.elements)),
@@ -64,7 +64,7 @@ impl Draft {
             Transport::Datagram => Some(self.to?),
             Transport::Reliable | Transport::Unreliable => None,
         };
-        // The flag follows from how the data was set.
+        // The program's flag does not count: whether data is inline follows from the function that set the data.
         let inline = ibv_send_flags::IBV_SEND_INLINE.0;
         let flags = if self.inline.is_some() { self.flags | inline } else { self.flags & !inline };
         let asked = Asked { id: self.id, flags, operation, extra: self.extra, to, elements, len };
@@ -75,7 +75,7 @@ impl Draft {
     }
 }
 
-/// The operations of a transport.
+/// The operations that a transport has.
 fn operations(transport: Transport) -> with {
     let sends = with::IBV_QP_EX_WITH_SEND | with::IBV_QP_EX_WITH_SEND_WITH_IMM;
     let connected = with::IBV_QP_EX_WITH_RDMA_WRITE
@@ -95,7 +95,7 @@ fn operations(transport: Transport) -> with {
 }
 
 impl SoftPair {
-    /// A pair with the functions that were asked for. The others are null, as with any provider.
+    /// A pair with the functions that were asked for. The other function pointers are null, as with any provider.
     pub(super) fn new(qp_base: ibv_qp, transport: Transport, asked: Option<u64>) -> Result<Self, c_int> {
         let mut base = ibv_qp_ex { qp_base, ..ibv_qp_ex::default() };
         if let Some(asked) = asked {
@@ -110,14 +110,14 @@ impl SoftPair {
         Ok(Self { base, drafts: Vec::new() })
     }
 
-    /// Sets the numbers that the pair got.
+    /// Sets the numbers of the pair.
     pub(super) fn name(&mut self, handle: u32, qpn: u32) {
         self.base.qp_base.handle = handle;
         self.base.qp_base.qp_num = qpn;
     }
 }
 
-/// Sets the functions of a pair: those of operations only where `has` says so.
+/// Sets the functions of a pair. Functions that begin a request are set only if `has` names the operation.
 fn fill(qp: &mut ibv_qp_ex, has: impl Fn(with) -> bool) {
     qp.wr_start = Some(start);
     qp.wr_complete = Some(complete);
@@ -147,23 +147,23 @@ struct Session<'a> {
     flags: u32,
 }
 
-/// The session that is open on a pair.
+/// Finds the session that is open on a pair.
 ///
 /// # Safety
 ///
-/// A live queue pair of this provider, on which nobody else posts sends while the result is used.
+/// The pair is a live one of this provider, and nobody else posts sends on it while the result is used.
 unsafe fn session<'a>(qp: *mut ibv_qp_ex) -> Session<'a> {
     // SAFETY: every pair of this provider is the beginning of a `SoftPair`; nobody else posts (caller).
     let drafts = unsafe { &mut (*qp.cast::<SoftPair>()).drafts };
-    // SAFETY: alive (caller).
+    // SAFETY: the object is alive (caller).
     let id = unsafe { (*qp).wr_id };
-    // SAFETY: alive (caller).
+    // SAFETY: the object is alive (caller).
     let flags = unsafe { (*qp).wr_flags };
     Session { drafts, id, flags }
 }
 
 impl Session<'_> {
-    /// Drafts a request.
+    /// Adds a request to the session.
     fn draft(&mut self, opcode: ibv_wr_opcode, operation: Operation, extra: Extra) {
         self.try_draft(opcode, Ok(operation), extra);
     }
@@ -174,7 +174,7 @@ impl Session<'_> {
         self.drafts.push(Draft { id, flags, opcode, operation, extra, to, elements, inline });
     }
 
-    /// Changes the last request.
+    /// Changes the last request of the session.
     fn last(&mut self, change: impl FnOnce(&mut Draft)) {
         if let Some(draft) = self.drafts.last_mut() {
             change(draft);
@@ -182,14 +182,14 @@ impl Session<'_> {
     }
 }
 
-/// Members of `ibv_qp_ex`, each with the session of its pair.
+/// Makes members of `ibv_qp_ex`. Each body gets the session of its pair.
 macro_rules! functions {
     ($(fn $name:ident($session:ident $(, $argument:ident: $type:ty)*) $body:block)*) => {$(
         /// # Safety
         ///
         /// `ibv_wr_post(3)`, on a live queue pair of this provider.
         unsafe extern "C" fn $name(qp: *mut ibv_qp_ex $(, $argument: $type)*) {
-            // SAFETY: alive, and nobody else posts (caller).
+            // SAFETY: the pair is alive, and nobody else posts (caller).
             #[allow(unused_mut, reason = "some only read")]
             let mut $session = unsafe { session(qp) };
             $body
@@ -236,7 +236,7 @@ functions! {
     }
 
     fn atomic_write(session, rkey: u32, addr: u64, value: *const c_void) {
-        // SAFETY: eight bytes at any address (caller).
+        // SAFETY: `value` points to 8 bytes, at any alignment (caller).
         let value = unsafe { value.cast::<[u8; 8]>().read() };
         let write = Operation::AtomicWrite(Remote { addr, rkey });
         session.draft(ibv_wr_opcode::IBV_WR_ATOMIC_WRITE, write, Extra::Nothing);
@@ -256,7 +256,7 @@ functions! {
     }
 
     fn set_ud_addr(session, ah: *mut ibv_ah, number: u32, qkey: u32) {
-        // SAFETY: alive (caller).
+        // SAFETY: the object is alive (caller).
         let to = unsafe { destination(ah, number, qkey) };
         session.last(|draft| draft.to = to)
     }
@@ -266,13 +266,13 @@ functions! {
     }
 
     fn set_sge_list(session, count: usize, list: *const ibv_sge) {
-        // SAFETY: so many elements (caller).
+        // SAFETY: the list has `count` elements (caller).
         let elements = if count == 0 { &[] } else { unsafe { slice::from_raw_parts(list, count) } };
         session.last(|draft| draft.elements = elements.to_vec())
     }
 
     fn set_inline_data(session, data: *mut c_void, len: usize) {
-        // SAFETY: so many bytes that may be read (caller).
+        // SAFETY: `data` points to `len` bytes that may be read (caller).
         let bytes = if len == 0 { &[] } else { unsafe { slice::from_raw_parts(data.cast::<u8>(), len) } };
         session.last(|draft| draft.inline = Some(bytes.to_vec()))
     }
@@ -282,9 +282,9 @@ functions! {
 ///
 /// `ibv_wr_post(3)`, on a live queue pair of this provider.
 unsafe extern "C" fn complete(qp: *mut ibv_qp_ex) -> c_int {
-    // SAFETY: alive, and nobody else posts (caller).
+    // SAFETY: the pair is alive, and nobody else posts (caller).
     let drafts = mem::take(unsafe { session(qp) }.drafts);
-    // SAFETY: alive (caller).
+    // SAFETY: the object is alive (caller).
     let pair = unsafe { find(qp.cast::<SoftPair>()) };
     let mut state = pair.context.fabric.lock();
     let device = state.pairs.get(pair.index).map(|pair| pair.device);

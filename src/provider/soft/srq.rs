@@ -18,18 +18,18 @@ pub(super) type Srqs = Table<Srq>;
 /// A shared receive queue.
 pub(super) struct Srq {
     pub(super) raw: Raw<ibv_srq>,
-    /// The protection domain of the memory of its receives. That of the pair does not matter.
+    /// The protection domain of the receives' memory. The domain of the receiving pair does not matter.
     pub(super) pd: usize,
     pub(super) device: usize,
     pub(super) queue: Queue<ReceiveWork>,
-    /// Unique in the fabric.
+    /// Identifies the queue in the whole fabric.
     pub(super) epoch: u64,
     pub(super) max_sge: u32,
-    /// If there are fewer receives, an event is raised once. 0 if none is to be raised.
+    /// When fewer receives are left than this, an event is raised once. 0 if no event is wanted.
     limit: u32,
-    /// How many queue pairs use it.
+    /// How many queue pairs use the queue.
     pub(super) users: u32,
-    /// A destroy of it failed, on a device where no verb may use it after that.
+    /// Whether a destroy of the queue failed, on a device where no verb may use the queue after that.
     pub(super) is_half_dead: bool,
 }
 
@@ -93,7 +93,7 @@ impl State {
         Ok(())
     }
 
-    /// Raises the event, once, if there are fewer receives than the limit.
+    /// Raises the event once, if there are fewer receives than the limit.
     fn tell_limit(&mut self, index: usize) {
         let Some(srq) = self.srqs.get_mut(index) else { return };
         if srq.queue.len() < srq.limit as usize {
@@ -114,7 +114,7 @@ impl State {
         }
     }
 
-    /// Takes that receive out. Gives its id and its slot.
+    /// Takes out the receive that [`next_receive`](Self::next_receive) returns. Returns its id and its slot.
     pub(super) fn pop_receive(&mut self, index: usize) -> Option<(u64, Slot)> {
         let pair = self.pairs.get_mut(index)?;
         let Some(shared) = pair.srq else {

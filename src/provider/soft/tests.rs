@@ -1,4 +1,4 @@
-//! The rules of the device, tested on the raw verbs. The helpers are here. The name of each test says what holds.
+//! The rules of the device, tested on the raw verbs. The helpers are in this file. The name of each test says its rule.
 #![allow(unsafe_code, reason = "raw verbs")]
 
 mod asynchronous;
@@ -54,7 +54,7 @@ const RC: ibv_qp_type = ibv_qp_type::IBV_QPT_RC;
 const UC: ibv_qp_type = ibv_qp_type::IBV_QPT_UC;
 const UD: ibv_qp_type = ibv_qp_type::IBV_QPT_UD;
 
-/// A context with a protection domain, a channel and a completion queue. It destroys everything that it made.
+/// A context with a protection domain, a channel and a completion queue. Dropping it destroys everything that it made.
 struct Node {
     context: NonNull<ibv_context>,
     domain: NonNull<ibv_pd>,
@@ -109,7 +109,7 @@ const SETTINGS: Settings = Settings {
 const CAP: ibv_qp_cap =
     ibv_qp_cap { max_send_wr: 8, max_recv_wr: 8, max_send_sge: 6, max_recv_sge: 6, max_inline_data: 64 };
 
-/// Words of registered memory.
+/// Registered memory, as words.
 #[derive(Clone, Copy)]
 struct Region {
     mr: NonNull<ibv_mr>,
@@ -123,12 +123,12 @@ impl Region {
     }
 
     fn lkey(&self) -> u32 {
-        // SAFETY: alive.
+        // SAFETY: the object is alive.
         unsafe { (*self.mr.as_ptr()).lkey }
     }
 
     fn rkey(&self) -> u32 {
-        // SAFETY: alive.
+        // SAFETY: the object is alive.
         unsafe { (*self.mr.as_ptr()).rkey }
     }
 
@@ -158,11 +158,11 @@ impl Node {
 
     fn with_depth(fabric: &Fabric, name: &str, depth: u32) -> Self {
         let context = fabric.open(name).unwrap();
-        // SAFETY: open.
+        // SAFETY: the context is open.
         let domain = unsafe { Soft.alloc_pd(context) }.unwrap();
-        // SAFETY: open.
+        // SAFETY: the context is open.
         let channel = unsafe { Soft.create_comp_channel(context) }.unwrap();
-        // SAFETY: open, of this context.
+        // SAFETY: the context is open, and the channel belongs to it.
         let cq = unsafe { Soft.create_cq(context, depth, channel, 0) }.unwrap();
         Self {
             context,
@@ -188,7 +188,7 @@ impl Node {
     }
 
     fn create(&self, mut attributes: ibv_qp_init_attr) -> Result<NonNull<ibv_qp>, Errno> {
-        // SAFETY: alive, with queues that are alive.
+        // SAFETY: alive, and so are the queues in the attributes.
         let qp = unsafe { Soft.create_qp(self.domain, &mut attributes) }.map_err(|error| error.errno())?;
         self.pairs.borrow_mut().push(qp);
         Ok(qp)
@@ -201,9 +201,9 @@ impl Node {
 
     /// A row of the GID table.
     fn gid(&self, row: usize) -> [u8; 16] {
-        // SAFETY: open.
+        // SAFETY: the context is open.
         let table = unsafe { Soft.query_gid_table(self.context) }.unwrap();
-        // SAFETY: all bytes are values.
+        // SAFETY: all bytes of the union are set.
         unsafe { table[row].gid.raw }
     }
 
@@ -217,7 +217,7 @@ impl Node {
 
     fn register_in(&self, domain: NonNull<ibv_pd>, words: usize, access: u32) -> Result<Region, Errno> {
         let words = Box::into_raw(vec![0_u64; words].into_boxed_slice());
-        // SAFETY: alive; the memory is given to the device.
+        // SAFETY: the domain is alive, and the test gives the memory to the device.
         match unsafe { Soft.reg_mr(domain, words.cast(), words.len() * 8, ibv_access_flags(access)) } {
             Ok(mr) => {
                 let region = Region { mr, words, live: true };
@@ -225,7 +225,7 @@ impl Node {
                 Ok(region)
             }
             Err(error) => {
-                // SAFETY: was not given away.
+                // SAFETY: the registration failed, so the device does not have the memory.
                 drop(unsafe { Box::from_raw(words) });
                 Err(error.errno())
             }
@@ -237,14 +237,14 @@ impl Node {
     }
 
     fn deregister(&self, region: &Region) -> Result<(), Errno> {
-        // SAFETY: alive, as the list says.
+        // SAFETY: alive, since it is still in the list.
         unsafe { Soft.dereg_mr(region.mr) }.map_err(|error| error.errno())?;
         self.regions.borrow_mut().iter_mut().filter(|other| other.mr == region.mr).for_each(|other| other.live = false);
         Ok(())
     }
 
     fn destroy(&self, pair: Pair) -> Result<(), Errno> {
-        // SAFETY: alive, as the list says.
+        // SAFETY: alive, since it is still in the list.
         unsafe { Soft.destroy_qp(pair.qp) }.map_err(|error| error.errno())?;
         self.pairs.borrow_mut().retain(|qp| *qp != pair.qp);
         Ok(())
@@ -253,7 +253,7 @@ impl Node {
     fn poll_raw(&self, room: usize) -> Result<Vec<ibv_wc>, Errno> {
         let mut wcs = vec![ibv_wc::default(); room];
         let poll = self.ops().poll_cq.unwrap();
-        // SAFETY: alive; room for as many.
+        // SAFETY: alive, and the array has room for `room` completions.
         let found = unsafe { poll(self.cq.as_ptr(), room as i32, wcs.as_mut_ptr()) };
         if found < 0 {
             return Err(-found);
@@ -285,21 +285,21 @@ impl Node {
 
     fn arm(&self, solicited_only: bool) {
         let arm = self.ops().req_notify_cq.unwrap();
-        // SAFETY: alive.
+        // SAFETY: the object is alive.
         assert_eq!(unsafe { arm(self.cq.as_ptr(), i32::from(solicited_only)) }, 0);
     }
 
     fn take_event(&self) -> bool {
-        // SAFETY: alive.
-        unsafe { Soft.take_cq_event(self.channel) }.unwrap()
+        // SAFETY: the object is alive.
+        unsafe { Soft.take_cq_event_of(self.channel) }.unwrap().is_some()
     }
 
     fn ops(&self) -> ibv_context_ops {
-        // SAFETY: open.
+        // SAFETY: the context is open.
         unsafe { (*self.context.as_ptr()).ops }
     }
 
-    /// The answer of `ibv_post_send`, and the request that it names.
+    /// Posts sends. Returns the answer of `ibv_post_send`, and the request that it names.
     fn post_send(&self, pair: Pair, wrs: &mut [ibv_send_wr]) -> (Errno, Option<u64>) {
         let mut next = ptr::null_mut();
         for wr in wrs.iter_mut().rev() {
@@ -308,9 +308,9 @@ impl Node {
         }
         let mut bad = ptr::null_mut::<ibv_send_wr>();
         let post = self.ops().post_send.unwrap();
-        // SAFETY: alive; a list; the memory that it names is the device's until the node ends.
+        // SAFETY: alive. `next` is a list, and the memory that it names belongs to the device until the node ends.
         let errno = unsafe { post(pair.qp.as_ptr(), next, &mut bad) };
-        // SAFETY: null or one of the list.
+        // SAFETY: null, or a request of the list.
         (errno, unsafe { bad.as_ref() }.map(|bad| bad.wr_id))
     }
 
@@ -322,9 +322,9 @@ impl Node {
         }
         let mut bad = ptr::null_mut::<ibv_recv_wr>();
         let post = self.ops().post_recv.unwrap();
-        // SAFETY: alive; a list; the memory that it names is the device's until the node ends.
+        // SAFETY: alive. `next` is a list, and the memory that it names belongs to the device until the node ends.
         let errno = unsafe { post(pair.qp.as_ptr(), next, &mut bad) };
-        // SAFETY: null or one of the list.
+        // SAFETY: null, or a request of the list.
         (errno, unsafe { bad.as_ref() }.map(|bad| bad.wr_id))
     }
 
@@ -356,36 +356,36 @@ impl Drop for Node {
             return;
         }
         for qp in self.pairs.take() {
-            // SAFETY: alive.
+            // SAFETY: the object is alive.
             unsafe { Soft.destroy_qp(qp) }.unwrap();
         }
         for queue in self.queues.take() {
-            // SAFETY: alive.
+            // SAFETY: the object is alive.
             unsafe { Soft.destroy_srq(queue) }.unwrap();
         }
         for window in self.windows.take() {
-            // SAFETY: alive.
+            // SAFETY: the object is alive.
             unsafe { Soft.dealloc_mw(window) }.unwrap();
         }
         for address in self.addresses.take() {
-            // SAFETY: alive.
+            // SAFETY: the object is alive.
             unsafe { Soft.destroy_ah(address) }.unwrap();
         }
         for region in self.regions.take() {
             if region.live {
-                // SAFETY: alive.
+                // SAFETY: the object is alive.
                 unsafe { Soft.dereg_mr(region.mr) }.unwrap();
             }
-            // SAFETY: not registered any more.
+            // SAFETY: the memory is no longer registered.
             drop(unsafe { Box::from_raw(region.words) });
         }
-        // SAFETY: alive, nobody uses it.
+        // SAFETY: alive, and nobody uses it any more.
         unsafe { Soft.destroy_cq(self.cq) }.unwrap();
-        // SAFETY: alive, nobody uses it.
+        // SAFETY: alive, and nobody uses it any more.
         unsafe { Soft.destroy_comp_channel(self.channel) }.unwrap();
-        // SAFETY: alive, nobody uses it.
+        // SAFETY: alive, and nobody uses it any more.
         unsafe { Soft.dealloc_pd(self.domain) }.unwrap();
-        // SAFETY: open, nobody uses it.
+        // SAFETY: open, and nobody uses it any more.
         unsafe { Soft.close_device(self.context) }.unwrap();
     }
 }
@@ -396,23 +396,23 @@ fn receive_wr(id: u64, sges: &mut [ibv_sge]) -> ibv_recv_wr {
 
 impl Pair {
     fn qpn(self) -> u32 {
-        // SAFETY: alive.
+        // SAFETY: the object is alive.
         unsafe { (*self.qp.as_ptr()).qp_num }
     }
 
     fn modify(self, mut attributes: ibv_qp_attr, mask: u32) -> Result<(), Errno> {
-        // SAFETY: alive.
+        // SAFETY: the object is alive.
         unsafe { Soft.modify_qp(self.qp, &mut attributes, ibv_qp_attr_mask(mask)) }.map_err(|error| error.errno())
     }
 
-    /// A transition that needs no attribute but the state.
+    /// Makes a transition that needs no attribute but the state.
     fn enter(self, state: ibv_qp_state) -> Result<(), Errno> {
         let attributes = ibv_qp_attr { qp_state: state, ..ibv_qp_attr::default() };
         self.modify(attributes, ibv_qp_attr_mask::IBV_QP_STATE.0)
     }
 
     fn query(self) -> ibv_qp_attr {
-        // SAFETY: alive.
+        // SAFETY: the object is alive.
         unsafe { Soft.query_qp(self.qp, ibv_qp_attr_mask(0x1f_ffff)) }.unwrap()
     }
 
@@ -496,14 +496,14 @@ impl Pair {
     }
 }
 
-/// Two nodes with a connected pair each.
+/// Two nodes, each with a pair; the pairs are connected.
 struct Link {
     fabric: Fabric,
     left: Node,
     right: Node,
     a: Pair,
     b: Pair,
-    /// The next id of `works`.
+    /// The id of the next request of `works`.
     next: Cell<u64>,
 }
 
@@ -528,7 +528,7 @@ impl Link {
         Self { fabric, left, right, a, b, next: Cell::new(100) }
     }
 
-    /// Posts `request` on the left and gives its status, after all its timers.
+    /// Posts `request` on the left and returns its status, after all its timers have fired.
     fn status(&self, request: Request) -> ibv_wc_status {
         let id = request.id;
         self.left.send(self.a, request);
@@ -537,7 +537,7 @@ impl Link {
         completed[0].1
     }
 
-    /// Whether a message still passes from left to right.
+    /// Whether a message still gets from left to right.
     fn works(&self) -> bool {
         let id = self.next.replace(self.next.get() + 1);
         self.right.try_receive(self.b, id, &[]) == 0 && self.left.try_send(self.a, Request::send(id, &[])) == 0 && {

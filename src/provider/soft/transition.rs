@@ -60,12 +60,12 @@ impl PairState {
         }
     }
 
-    /// Whether requests of a peer are served.
+    /// Whether the pair serves the requests of its peer.
     pub(super) fn responds(self) -> bool {
         matches!(self, Self::ReadyToReceive | Self::ReadyToSend | Self::Drain | Self::SendError)
     }
 
-    /// Whether requests may be posted to the send queue, even if they are only flushed.
+    /// Whether requests may be posted to the send queue, even if the pair only flushes them.
     pub(super) fn takes_sends(self) -> bool {
         matches!(self, Self::ReadyToSend | Self::Drain | Self::SendError | Self::Error)
     }
@@ -117,7 +117,7 @@ fn to_send(transport: Transport) -> Mask {
     }
 }
 
-/// The attributes that can be changed in Ready To Send, and on the way there.
+/// The attributes that can be changed in Ready To Send, and in the transition to it.
 fn running(transport: Transport) -> Mask {
     let connected =
         Mask::IBV_QP_CUR_STATE | Mask::IBV_QP_ALT_PATH | Mask::IBV_QP_ACCESS_FLAGS | Mask::IBV_QP_PATH_MIG_STATE;

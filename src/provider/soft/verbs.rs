@@ -1,4 +1,4 @@
-//! The verbs of the control path. Each finds the objects behind its pointers; safe code does the work.
+//! The verbs of the control path. Each finds the objects behind its pointers, and safe code does the work.
 #![allow(unsafe_code, reason = "verbs on raw objects")]
 
 use super::{
@@ -25,14 +25,14 @@ use crate::{
 };
 use std::{os::fd::RawFd, ptr::NonNull, time::Duration};
 
-/// The soft device. Its objects know their fabric.
+/// The soft device. Its objects hold their fabric.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Soft;
 
 impl Provider for Soft {
-    /// Unlike libibverbs, refuses while objects of the context are alive.
+    /// Unlike libibverbs, this refuses while the context has live objects.
     unsafe fn close_device(&self, context: NonNull<ibv_context>) -> Result<(), VerbError> {
-        // SAFETY: open (caller).
+        // SAFETY: the context is open (caller).
         let open = unsafe { open_context(context.as_ptr()) };
         open.control(Verb::CloseDevice, |state, index| {
             if state.contexts.get(index).is_none_or(|context| context.children > 0) {
@@ -47,25 +47,25 @@ impl Provider for Soft {
     }
 
     unsafe fn promises(&self, context: NonNull<ibv_context>) -> Option<&'static Promises> {
-        // SAFETY: open (caller).
+        // SAFETY: the context is open (caller).
         Some(unsafe { open_context(context.as_ptr()) }.fabric.lock().latitudes.row)
     }
 
     unsafe fn query_device(&self, context: NonNull<ibv_context>) -> Result<ibv_device_attr, VerbError> {
-        // SAFETY: open (caller).
+        // SAFETY: the context is open (caller).
         let context = unsafe { open_context(context.as_ptr()) };
         context.control(Verb::QueryDevice, |state, index| Ok(state.device_of(index)?.attributes()))
     }
 
-    /// There is no paging on demand: this device pins nothing, so every page can be reached anyway.
+    /// Reports no on-demand paging. This device pins nothing, so it reaches every page anyway.
     unsafe fn query_device_ex(&self, context: NonNull<ibv_context>) -> Result<ibv_device_attr_ex, VerbError> {
-        // SAFETY: open (caller).
+        // SAFETY: the context is open (caller).
         let orig_attr = unsafe { self.query_device(context) }?;
         Ok(ibv_device_attr_ex { orig_attr, device_cap_flags_ex: HAS_ATOMIC_WRITE, ..Default::default() })
     }
 
     unsafe fn query_port(&self, context: NonNull<ibv_context>, port: u8) -> Result<ibv_port_attr, VerbError> {
-        // SAFETY: open (caller).
+        // SAFETY: the context is open (caller).
         let context = unsafe { open_context(context.as_ptr()) };
         context.control(Verb::QueryPort, |state, index| {
             let device = state.device_of(index)?;
@@ -74,32 +74,32 @@ impl Provider for Soft {
     }
 
     unsafe fn query_gid_table(&self, context: NonNull<ibv_context>) -> Result<Vec<ibv_gid_entry>, VerbError> {
-        // SAFETY: open (caller).
+        // SAFETY: the context is open (caller).
         let context = unsafe { open_context(context.as_ptr()) };
         context.control(Verb::QueryGidTable, |state, index| Ok(state.device_of(index)?.gid_table()))
     }
 
     unsafe fn query_pkey(&self, context: NonNull<ibv_context>, port: u8, index: u16) -> Result<u16, VerbError> {
-        // SAFETY: open (caller).
+        // SAFETY: the context is open (caller).
         let context = unsafe { open_context(context.as_ptr()) };
         context.control(Verb::QueryPkey, |_, _| Device::pkey(port, index).ok_or(libc::EINVAL))
     }
 
     unsafe fn take_async_event(&self, context: NonNull<ibv_context>) -> Result<Option<ibv_async_event>, VerbError> {
-        // SAFETY: open (caller).
+        // SAFETY: the context is open (caller).
         let context = unsafe { open_context(context.as_ptr()) };
         context.control(Verb::GetAsyncEvent, State::take_async)
     }
 
     unsafe fn alloc_pd(&self, context: NonNull<ibv_context>) -> Result<NonNull<ibv_pd>, VerbError> {
-        // SAFETY: open (caller).
+        // SAFETY: the context is open (caller).
         let context = unsafe { open_context(context.as_ptr()) };
         let handle = context.control(Verb::AllocPd, |state, index| handle(state.alloc_pd(index)?))?;
         Ok(give(ibv_pd { context: context.raw, handle }))
     }
 
     unsafe fn dealloc_pd(&self, pd: NonNull<ibv_pd>) -> Result<(), VerbError> {
-        // SAFETY: alive, and not used any more if this succeeds (caller).
+        // SAFETY: the object is alive, and the caller does not use it after a success.
         unsafe { destroy(pd, Verb::DeallocPd, State::dealloc_pd) }
     }
 
@@ -110,9 +110,9 @@ impl Provider for Soft {
         len: usize,
         access: ibv_access_flags,
     ) -> Result<NonNull<ibv_mr>, VerbError> {
-        // SAFETY: alive (caller).
+        // SAFETY: the object is alive (caller).
         let domain = unsafe { find(pd.as_ptr()) };
-        // SAFETY: the caller gives the device the memory.
+        // SAFETY: the caller gives the memory to the device.
         let memory = unsafe { Registration::new(addr, len, None, access) };
         memory_verbs::register(Verb::RegMr, &domain, memory)
     }
@@ -125,14 +125,14 @@ impl Provider for Soft {
         iova: u64,
         access: ibv_access_flags,
     ) -> Result<NonNull<ibv_mr>, VerbError> {
-        // SAFETY: alive (caller).
+        // SAFETY: the object is alive (caller).
         let domain = unsafe { find(pd.as_ptr()) };
-        // SAFETY: the caller gives the device the memory.
+        // SAFETY: the caller gives the memory to the device.
         let memory = unsafe { Registration::new(addr, len, Some(iova), access) };
         memory_verbs::register(Verb::RegMrIova, &domain, memory)
     }
 
-    /// There is no device memory that this device could reach.
+    /// Always refused: this device cannot reach the memory of another device.
     unsafe fn reg_dmabuf_mr(
         &self,
         pd: NonNull<ibv_pd>,
@@ -142,23 +142,23 @@ impl Provider for Soft {
         _: RawFd,
         _: ibv_access_flags,
     ) -> Result<NonNull<ibv_mr>, VerbError> {
-        // SAFETY: alive (caller).
+        // SAFETY: the object is alive (caller).
         let domain = unsafe { find(pd.as_ptr()) };
         domain.control(Verb::RegDmabufMr, |_, _| Err(libc::EOPNOTSUPP))
     }
 
     unsafe fn dereg_mr(&self, mr: NonNull<ibv_mr>) -> Result<(), VerbError> {
-        // SAFETY: alive, and not used any more if this succeeds (caller).
+        // SAFETY: the object is alive, and the caller does not use it after a success.
         unsafe { destroy(mr, Verb::DeregMr, State::dereg_mr) }
     }
 
     unsafe fn alloc_mw(&self, pd: NonNull<ibv_pd>, kind: ibv_mw_type) -> Result<NonNull<ibv_mw>, VerbError> {
-        // SAFETY: alive (caller).
+        // SAFETY: the object is alive (caller).
         memory_verbs::alloc_window(&unsafe { find(pd.as_ptr()) }, kind)
     }
 
     unsafe fn dealloc_mw(&self, mw: NonNull<ibv_mw>) -> Result<(), VerbError> {
-        // SAFETY: alive, and not used any more if this succeeds (caller).
+        // SAFETY: the object is alive, and the caller does not use it after a success.
         unsafe { destroy(mw, Verb::DeallocMw, State::dealloc_mw) }
     }
 
@@ -167,12 +167,12 @@ impl Provider for Soft {
         pd: NonNull<ibv_pd>,
         attributes: &mut ibv_ah_attr,
     ) -> Result<NonNull<ibv_ah>, VerbError> {
-        // SAFETY: alive (caller).
+        // SAFETY: the object is alive (caller).
         memory_verbs::create_address(&unsafe { find(pd.as_ptr()) }, attributes)
     }
 
     unsafe fn destroy_ah(&self, ah: NonNull<ibv_ah>) -> Result<(), VerbError> {
-        // SAFETY: alive, and not used any more if this succeeds (caller).
+        // SAFETY: the object is alive, and the caller does not use it after a success.
         unsafe { destroy(ah, Verb::DestroyAh, State::destroy_ah) }
     }
 
@@ -180,12 +180,12 @@ impl Provider for Soft {
         &self,
         context: NonNull<ibv_context>,
     ) -> Result<NonNull<ibv_comp_channel>, VerbError> {
-        // SAFETY: open (caller).
+        // SAFETY: the context is open (caller).
         queue_verbs::create_channel(unsafe { open_context(context.as_ptr()) }).map(NonNull::cast)
     }
 
     unsafe fn destroy_comp_channel(&self, channel: NonNull<ibv_comp_channel>) -> Result<(), VerbError> {
-        // SAFETY: alive, and not used any more if this succeeds (caller).
+        // SAFETY: the object is alive, and the caller does not use it after a success.
         unsafe { destroy(channel.cast::<SoftChannel>(), Verb::DestroyCompChannel, State::destroy_channel) }
     }
 
@@ -193,7 +193,7 @@ impl Provider for Soft {
         &self,
         channel: NonNull<ibv_comp_channel>,
     ) -> Result<Option<NonNull<ibv_cq>>, VerbError> {
-        // SAFETY: alive (caller).
+        // SAFETY: the object is alive (caller).
         let channel = unsafe { find(channel.cast::<SoftChannel>().as_ptr()) };
         Ok(channel.control(Verb::GetCqEvent, State::take_event)?.and_then(NonNull::new))
     }
@@ -207,7 +207,7 @@ impl Provider for Soft {
     ) -> Result<NonNull<ibv_cq>, VerbError> {
         let (channel, comp_vector) = (channel.as_ptr(), vector);
         let attributes = ibv_cq_init_attr_ex { cqe, channel, comp_vector, ..Default::default() };
-        // SAFETY: open, with a channel that is alive (caller).
+        // SAFETY: the context is open, and its channel is alive (caller).
         unsafe { create_queue(context, &attributes, None) }.map(NonNull::cast)
     }
 
@@ -220,13 +220,13 @@ impl Provider for Soft {
         if attributes.comp_mask != 0 {
             return Err(refused(libc::EOPNOTSUPP));
         }
-        // SAFETY: open, with a channel that is alive or null (caller).
+        // SAFETY: the context is open, and its channel is alive or null (caller).
         let queue = unsafe { create_queue(context, attributes, Some(attributes.wc_flags)) };
         queue.map(NonNull::cast).map_err(|error| refused(error.errno()))
     }
 
     unsafe fn resize_cq(&self, cq: NonNull<ibv_cq>, cqe: u32) -> Result<(), VerbError> {
-        // SAFETY: alive (caller).
+        // SAFETY: the object is alive (caller).
         let queue = unsafe { find(cq.as_ptr()) };
         let granted = queue_verbs::resize_cq(&queue, cqe)?;
         // SAFETY: alive, and nobody else uses this member meanwhile (caller).
@@ -235,7 +235,7 @@ impl Provider for Soft {
     }
 
     unsafe fn destroy_cq(&self, cq: NonNull<ibv_cq>) -> Result<(), VerbError> {
-        // SAFETY: alive, and not used any more if this succeeds (caller).
+        // SAFETY: the object is alive, and the caller does not use it after a success.
         unsafe { destroy(cq.cast::<SoftQueue>(), Verb::DestroyCq, State::destroy_cq) }
     }
 
@@ -244,7 +244,7 @@ impl Provider for Soft {
         pd: NonNull<ibv_pd>,
         attributes: &mut ibv_srq_init_attr,
     ) -> Result<NonNull<ibv_srq>, VerbError> {
-        // SAFETY: alive (caller).
+        // SAFETY: the object is alive (caller).
         queue_verbs::create_srq(&unsafe { find(pd.as_ptr()) }, attributes)
     }
 
@@ -254,7 +254,7 @@ impl Provider for Soft {
         attributes: &mut ibv_srq_attr,
         mask: ibv_srq_attr_mask,
     ) -> Result<(), VerbError> {
-        // SAFETY: alive (caller).
+        // SAFETY: the object is alive (caller).
         let srq = unsafe { find(srq.as_ptr()) };
         srq.control(Verb::ModifySrq, |state, index| {
             state.modify_srq(index, attributes, mask)?;
@@ -264,13 +264,13 @@ impl Provider for Soft {
     }
 
     unsafe fn query_srq(&self, srq: NonNull<ibv_srq>) -> Result<ibv_srq_attr, VerbError> {
-        // SAFETY: alive (caller).
+        // SAFETY: the object is alive (caller).
         let srq = unsafe { find(srq.as_ptr()) };
         srq.control(Verb::QuerySrq, |state, index| state.query_srq(index))
     }
 
     unsafe fn destroy_srq(&self, srq: NonNull<ibv_srq>) -> Result<(), VerbError> {
-        // SAFETY: alive, and not used any more if this succeeds (caller).
+        // SAFETY: the object is alive, and the caller does not use it after a success.
         unsafe { destroy(srq, Verb::DestroySrq, State::destroy_srq) }
     }
 
@@ -279,7 +279,7 @@ impl Provider for Soft {
         pd: NonNull<ibv_pd>,
         attributes: &mut ibv_qp_init_attr,
     ) -> Result<NonNull<ibv_qp>, VerbError> {
-        // SAFETY: alive, and so are the queues in the attributes (caller).
+        // SAFETY: the domain is alive, and so are the queues in the attributes (caller).
         unsafe { create_pair(pd, attributes, None) }.map(NonNull::cast)
     }
 
@@ -292,7 +292,7 @@ impl Provider for Soft {
         let ibv_qp_init_attr_ex { qp_context, send_cq, recv_cq, srq, cap, qp_type, sq_sig_all, pd, .. } = *attributes;
         let mut plain = ibv_qp_init_attr { qp_context, send_cq, recv_cq, srq, cap, qp_type, sq_sig_all };
         let pd = NonNull::new(pd).ok_or(VerbError::new("ibv_create_qp_ex", libc::EINVAL))?;
-        // SAFETY: alive, and so are the queues in the attributes (caller).
+        // SAFETY: the domain is alive, and so are the queues in the attributes (caller).
         let pair = unsafe { create_pair(pd, &mut plain, Some(asked)) }?;
         attributes.cap = plain.cap;
         Ok((pair.cast(), Some(pair.cast())))
@@ -304,38 +304,47 @@ impl Provider for Soft {
         attributes: &mut ibv_qp_attr,
         mask: ibv_qp_attr_mask,
     ) -> Result<(), VerbError> {
-        // SAFETY: alive (caller).
+        // SAFETY: the object is alive (caller).
         let pair = unsafe { find(qp.as_ptr()) };
         pair.control(Verb::ModifyQp, |state, index| {
             let new = state.modify_pair(index, attributes, mask)?;
-            // libibverbs notes the state too. Under the lock, two threads may do so.
-            // SAFETY: alive (caller); nobody reads this member without owning the queue pair.
+            // libibverbs sets the state too. Here it is set under the lock, so that two threads may call this at once.
+            // SAFETY: alive (caller). Only the owner of the queue pair reads this member.
             unsafe { (*qp.as_ptr()).state = new };
             Ok(())
         })
     }
 
     unsafe fn query_qp(&self, qp: NonNull<ibv_qp>, mask: ibv_qp_attr_mask) -> Result<ibv_qp_attr, VerbError> {
-        // SAFETY: alive (caller).
+        // SAFETY: the object is alive (caller).
         let pair = unsafe { find(qp.as_ptr()) };
         pair.control(Verb::QueryQp, |state, index| state.query_pair(index, mask))
     }
 
     unsafe fn destroy_qp(&self, qp: NonNull<ibv_qp>) -> Result<(), VerbError> {
-        // SAFETY: alive, and not used any more if this succeeds (caller).
+        // SAFETY: the object is alive, and the caller does not use it after a success.
         unsafe { destroy(qp.cast::<SoftPair>(), Verb::DestroyQp, State::destroy_pair) }
     }
 
     unsafe fn attach_mcast(&self, qp: NonNull<ibv_qp>, gid: &ibv_gid, _: u16) -> Result<(), VerbError> {
-        // SAFETY: alive (caller).
+        // SAFETY: the object is alive (caller).
         let pair = unsafe { find(qp.as_ptr()) };
         pair.control(Verb::AttachMcast, |state, index| state.attach(index, gid))
     }
 
     unsafe fn detach_mcast(&self, qp: NonNull<ibv_qp>, gid: &ibv_gid, _: u16) -> Result<(), VerbError> {
-        // SAFETY: alive (caller).
+        // SAFETY: the object is alive (caller).
         let pair = unsafe { find(qp.as_ptr()) };
         pair.control(Verb::DetachMcast, |state, index| state.detach(index, gid))
+    }
+
+    #[cfg(feature = "cm")]
+    unsafe fn open_cm(
+        &self,
+        context: NonNull<ibv_context>,
+    ) -> Result<std::sync::Arc<dyn crate::provider::cm::RawChannel>, VerbError> {
+        // SAFETY: open (caller).
+        super::cm::open(unsafe { open_context(context.as_ptr()) }.fabric)
     }
 
     fn next_timer(&self, context: NonNull<ibv_context>) -> Option<Duration> {
@@ -354,9 +363,9 @@ unsafe fn create_queue(
     attributes: &ibv_cq_init_attr_ex,
     fields: Option<u64>,
 ) -> Result<NonNull<SoftQueue>, VerbError> {
-    // SAFETY: open (caller).
+    // SAFETY: the context is open (caller).
     let context = unsafe { open_context(context.as_ptr()) };
-    // SAFETY: alive, or null (caller).
+    // SAFETY: the object is alive, or null (caller).
     let channel = unsafe { find_unless_null(attributes.channel.cast::<SoftChannel>()) };
     queue_verbs::create_cq(context, channel, attributes, fields)
 }
@@ -371,14 +380,14 @@ unsafe fn create_pair(
     attributes: &mut ibv_qp_init_attr,
     operations: Option<u64>,
 ) -> Result<NonNull<SoftPair>, VerbError> {
-    // SAFETY: alive (caller).
+    // SAFETY: the object is alive (caller).
     let domain = unsafe { find(pd.as_ptr()) };
     let queues = queue_verbs::Queues {
-        // SAFETY: alive, or null (caller).
+        // SAFETY: the object is alive, or null (caller).
         send: unsafe { find_unless_null(attributes.send_cq) },
-        // SAFETY: alive, or null (caller).
+        // SAFETY: the object is alive, or null (caller).
         receive: unsafe { find_unless_null(attributes.recv_cq) },
-        // SAFETY: alive, or null (caller).
+        // SAFETY: the object is alive, or null (caller).
         shared: unsafe { find_unless_null(attributes.srq) },
     };
     queue_verbs::create_qp(&domain, &queues, attributes, operations)

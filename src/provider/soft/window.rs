@@ -3,7 +3,7 @@
 //! A window of type 1 serves every queue pair of its domain, and may be bound again at any time. A window of type 2
 //! serves the pair on which it was bound (type 2B), and must be invalidated or freed before it is bound again.
 //!
-//! The keys of one window differ only in their lowest byte. No other object has a key with the same upper bits.
+//! The keys of one window differ only in their lowest byte. No other object has a key with the same upper 24 bits.
 //!
 //! A window over private memory must consist of whole aligned words, like an exposed region: see `memory`.
 #![forbid(unsafe_code)]
@@ -18,7 +18,7 @@ use libc::c_int;
 
 /// The bits of a key that change with each bind of its window.
 const TAG: u32 = 0xff;
-/// Set in the keys of all windows.
+/// The bit that is set in the keys of all windows.
 const MARK: u32 = 1 << 31;
 
 /// A window.
@@ -34,24 +34,24 @@ pub(super) struct Window {
 #[derive(Clone, Copy)]
 struct Bound {
     region: usize,
-    /// The only pair that it serves, if it is of type 2.
+    /// The only pair that can use the window, if it is of type 2.
     pair: Option<usize>,
     /// The address by which the key names the first byte.
     base: u64,
-    /// Where the first byte is.
+    /// The first byte's own address.
     addr: u64,
     len: u64,
     access: u32,
 }
 
-/// A bind in a send queue. It is small, because every request has room for one.
+/// A bind request in a send queue. It is kept small, because every request reserves room for one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bind {
     pub(super) window: u32,
     /// The window's new key.
     pub(super) rkey: u32,
     pub(super) region: u32,
-    /// The key of the region, which no other region ever has. 0 if there is no region.
+    /// The key of the region, which no other region ever has; 0 for a bind over no region.
     pub(super) lkey: u32,
     pub(super) addr: u64,
     pub(super) len: u64,
@@ -60,18 +60,19 @@ pub(super) struct Bind {
     pub(super) one: bool,
 }
 
-/// Whether a window can have these rights at all.
+/// Whether these rights are among those that a window can have.
 pub(super) fn rights_known(access: u32) -> bool {
     access & !(REMOTE | ZERO_BASED) == 0
 }
 
 impl Window {
-    /// The region that it is bound to.
+    /// The region over which the window is bound.
     pub(super) fn region(&self) -> Option<usize> {
         self.bound.as_ref().map(|bound| bound.region)
     }
 
-    /// The region, and where the `len` bytes are that the key names by `addr`, if the peer of `pair` has that right.
+    /// The region, and the own address of the `len` bytes that the key names by `addr`. `None` if the peer of `pair`
+    /// lacks the right, or the bytes are not all behind the window.
     pub(super) fn find(&self, pair: usize, addr: u64, len: u64, right: ibv_access_flags) -> Option<(usize, u64)> {
         let bound = self.bound.as_ref()?;
         let offset = addr.checked_sub(bound.base)?;
@@ -96,7 +97,7 @@ impl Regions {
         }
     }
 
-    /// Unbinds the windows that serve only this pair, which is destroyed.
+    /// Unbinds the windows that only this pair can use. The pair is being destroyed.
     pub(super) fn unbind_pair(&mut self, pair: usize) {
         let of_pair = |window: &Window| window.bound.is_some_and(|bound| bound.pair == Some(pair));
         let windows: Vec<usize> =
@@ -127,7 +128,7 @@ impl Regions {
         found.is_some()
     }
 
-    /// Binds or unbinds a window by a request of a pair. `None` if that is refused; nothing has changed then.
+    /// Binds or unbinds a window by a request of a pair. `None` if the request is refused; then nothing has changed.
     pub(super) fn bind(&mut self, (pd, pair): (usize, usize), bind: &Bind) -> Option<()> {
         let (place, one) = (bind.window as usize, bind.one);
         let window = self.windows.get(place)?;
@@ -167,7 +168,7 @@ impl Regions {
 }
 
 impl State {
-    /// Makes a window. Gives its index and its key.
+    /// Makes a window. Returns its index and its key.
     pub(super) fn alloc_mw(&mut self, pd: usize, kind: ibv_mw_type) -> Result<(usize, u32), c_int> {
         if kind != ibv_mw_type::IBV_MW_TYPE_1 && kind != ibv_mw_type::IBV_MW_TYPE_2 {
             return Err(libc::EINVAL);
@@ -194,7 +195,7 @@ impl State {
 }
 
 impl Pair {
-    /// Names the pair in a bind or an invalidation: its domain and its index.
+    /// The domain and the index of a pair, which identify it in a bind or an invalidation.
     pub(super) fn who(&self, index: usize) -> (usize, usize) {
         (self.pd, index)
     }

@@ -5,19 +5,19 @@ use super::{completion::Extra, datagram::Destination, memory::AtomicOp, window::
 use crate::sys::{ibv_sge, ibv_wc_opcode};
 use std::collections::VecDeque;
 
-/// Lists of up to this many entries need no allocation.
+/// Lists of up to this many entries are stored without an allocation.
 const FEW: usize = 4;
 
 /// A scatter or gather list.
 pub(super) struct Sges {
     few: [ibv_sge; FEW],
     len: usize,
-    /// All entries, if they are more than `FEW`.
+    /// All entries, if there are more than `FEW`.
     many: Vec<ibv_sge>,
 }
 
 impl Sges {
-    /// A copy of `list`. `spare` gives a vector that is used again.
+    /// A copy of `list`. `spare` returns an old vector for reuse.
     #[inline(always)]
     pub(super) fn new(list: &[ibv_sge], spare: impl FnOnce() -> Vec<ibv_sge>) -> Self {
         let mut sges = Self { few: [ibv_sge::default(); FEW], len: list.len(), many: Vec::new() };
@@ -54,19 +54,19 @@ pub(super) enum Operation {
     Read(Remote),
     Atomic(Remote, AtomicOp),
     AtomicWrite(Remote),
-    /// Local: unbinds a window.
+    /// Unbinds a window. A local operation, which is not sent to the peer.
     Invalidate(u32),
-    /// Local: binds or unbinds a window.
+    /// Binds or unbinds a window. A local operation, which is not sent to the peer.
     Bind(Bind),
 }
 
 impl Operation {
-    /// Whether data goes from here to the peer.
+    /// Whether data goes from the requester to the peer.
     pub(super) fn is_outgoing(&self) -> bool {
         matches!(self, Self::Send | Self::Write(_) | Self::AtomicWrite(_))
     }
 
-    /// Whether it is not sent to the peer.
+    /// Whether the operation stays on this side.
     pub(super) fn is_local(&self) -> bool {
         matches!(self, Self::Invalidate(_) | Self::Bind(_))
     }
@@ -85,9 +85,9 @@ pub(super) struct SendWork {
     pub(super) operation: Operation,
     /// The opcode of its completion.
     pub(super) opcode: ibv_wc_opcode,
-    /// What it carries to the receive that it takes.
+    /// What it carries, besides its bytes, to the receive that it takes.
     pub(super) extra: Extra,
-    /// Where a datagram goes.
+    /// The destination of a datagram.
     pub(super) to: Option<Destination>,
     pub(super) signaled: bool,
     pub(super) solicited: bool,
@@ -104,23 +104,24 @@ pub(super) struct ReceiveWork {
     pub(super) sges: Sges,
 }
 
-/// A new queue allocates room for at most this many requests.
+/// The most requests for which a new queue allocates room at once.
 const RESERVED: usize = 64;
 
-/// One of the two work queues.
+/// A work queue.
 pub(super) struct Queue<W> {
     work: VecDeque<W>,
     depth: u64,
     posted: u64,
-    /// How many of those posted have had their slot freed, because their completion was polled or a later one.
+    /// How many of the posted requests have had their slot freed. A slot is freed when the completion of its request,
+    /// or of a later one, is polled.
     freed: u64,
-    /// Vectors of requests that are done, to be used again.
+    /// Vectors of finished requests, kept for reuse.
     spare: Vec<Vec<ibv_sge>>,
 }
 
 impl<W> Queue<W> {
     pub(super) fn new(depth: u32) -> Self {
-        // A larger queue grows when it is used: of many pairs, most are idle.
+        // A larger queue grows when it is used: most pairs of a program with many pairs are idle.
         let room = usize::try_from(depth).map_or(RESERVED, |depth| depth.min(RESERVED));
         Self { work: VecDeque::with_capacity(room), depth: u64::from(depth), posted: 0, freed: 0, spare: Vec::new() }
     }
@@ -142,24 +143,24 @@ impl<W> Queue<W> {
         self.depth = u64::from(depth);
     }
 
-    /// How many requests wait.
+    /// How many requests wait in the queue.
     pub(super) fn len(&self) -> usize {
         self.work.len()
     }
 
-    /// A vector to use again.
+    /// Takes a vector for reuse.
     pub(super) fn spare_list(&mut self) -> Vec<ibv_sge> {
         self.spare.pop().unwrap_or_default()
     }
 
-    /// Keeps the vector of a request that is done, if it has one.
+    /// Keeps the vector of a finished request, if it has one, for reuse.
     pub(super) fn recycle(&mut self, sges: Sges) {
         if sges.many.capacity() > 0 {
             self.spare.push(sges.many);
         }
     }
 
-    /// The requests that wait.
+    /// The requests that wait in the queue.
     pub(super) fn iter(&self) -> impl Iterator<Item = &W> {
         self.work.iter()
     }
@@ -173,7 +174,8 @@ impl<W> Queue<W> {
         self.posted += 1;
     }
 
-    /// Takes the oldest request out, with the argument of `free_to` for its completion. Its slot stays taken.
+    /// Takes out the oldest request, with the number that `free_to` takes when its completion is polled. Its slot stays
+    /// taken.
     pub(super) fn pop(&mut self) -> Option<(W, u64)> {
         let work = self.work.pop_front()?;
         Some((work, self.posted - self.work.len() as u64))
@@ -192,7 +194,7 @@ impl<W> Queue<W> {
         self.freed = self.freed.max(end.min(self.posted));
     }
 
-    /// Frees the slot of one request, whichever it is.
+    /// Frees one slot. Which request it belonged to does not matter.
     pub(super) fn free_one(&mut self) {
         self.free_to(self.freed + 1);
     }

@@ -1,9 +1,10 @@
-//! What a session says to a provider, and what its failure leaves: with a provider that notes its calls.
+//! The calls that a session makes to a provider, and the state after each failure. The provider of these tests records
+//! its calls.
 #![allow(unsafe_code, reason = "is a provider")]
 
 use crate::inflight::ledger::{Origin, ledger};
 use crate::inflight::{
-    PairStatus, PostAllError, PostError, SendQueue, Terms, WorkRequest, has_all_functions, post_all,
+    PairStatus, PostAllError, PostError, PostRight, SendQueue, Terms, WorkRequest, has_all_functions, post_all,
 };
 use crate::provider::reviewed::{Sessions, UNREVIEWED};
 use crate::queue::Posting;
@@ -36,9 +37,9 @@ fn calls() -> Vec<String> {
     CALLS.with_borrow_mut(mem::take)
 }
 
-/// The operation, with the flags that are set for it.
+/// Records the operation, with the flags that are set for it.
 fn begin(qp: Qp, call: String) {
-    // SAFETY: the provider's own.
+    // SAFETY: `qp` is this provider's own pair.
     note(format!("{call} {:#x}", unsafe { (*qp).wr_flags }));
 }
 
@@ -80,7 +81,7 @@ extern "C" fn set_sge_list(_: Qp, count: usize, _: *const sys::ibv_sge) {
     note(format!("sge_list {count}"));
 }
 extern "C" fn set_inline(_: Qp, bytes: *mut std::ffi::c_void, length: usize) {
-    // SAFETY: so many bytes, which may be read during the call.
+    // SAFETY: the caller passes `length` bytes, which stay readable during the call.
     let bytes = unsafe { std::slice::from_raw_parts(bytes.cast::<u8>(), length) };
     note(format!("inline {bytes:?}"));
 }
@@ -108,7 +109,7 @@ extern "C" fn no_list(_: *mut sys::ibv_qp, _: *mut sys::ibv_send_wr, _: *mut *mu
     unreachable!("the queue posts in sessions")
 }
 
-/// Runs `f` with a queue of `depth` on the noting provider, and with the memory of a peer.
+/// Runs `f` with a queue of `depth` on the recording provider, and with memory of a peer.
 fn with_queue(
     depth: u32,
     f: impl for<'pd> FnOnce(&mut SendQueue, &ProtectionDomain<Scoped<'pd>>, RemoteRegion<RemoteAll>),
@@ -125,16 +126,16 @@ fn with_queue(
             let limits = Limits { sends: depth, inline_bytes: 32, elements: 3, posting, ..Limits::default() };
             let (poster, mut retirer) = ledger(&domain.inner.ledgers, depth, 0, Origin::default());
             let status =
-                PairStatus::new(&UNREVIEWED, 1, RC, domain.inner.id(), [poster.detour_of(), poster.detour_of()], None);
+                PairStatus::new(&UNREVIEWED, 1, RC, domain.inner.id(), [poster.detour_of(), poster.detour_of()]);
             status.send_in_sessions();
             let mut queue = {
-                let terms = Terms { limits: post_limits(&limits, &UNREVIEWED), status };
-                // SAFETY: alive until the end; the provider takes posts in any state.
-                unsafe { SendQueue::new(poster, raw.cast(), no_list, terms) }
+                let terms = Terms { limits: post_limits(&limits, &UNREVIEWED, false), status };
+                // SAFETY: `raw` is alive until the end of this function, and the provider takes posts in any state.
+                unsafe { SendQueue::new(poster, raw.cast(), no_list, terms, PostRight::default()) }
             };
             let region = domain.register::<RemoteAll, _>(vec![0_u64; 8]).unwrap();
             f(&mut queue, &domain, region.remote());
-            while retirer.take().is_some() {}
+            while retirer.take(&crate::inflight::Quiescent::without_device()).is_some() {}
         })
         .unwrap();
 }
@@ -202,7 +203,7 @@ fn of_all_items_the_last_is_signalled_in_its_session() {
     with_queue(64, |queue, domain, _| {
         for count in [1, 2, 40] {
             let mut buffers = domain.buffers(count, 8).unwrap();
-            // As they are asked for, all of them would be.
+            // Requests are signalled unless they say otherwise.
             batch::<_, ReliableConnection, _>(queue, |batch| {
                 assert_eq!(batch.post_all(&mut buffers, WorkRequest::send).unwrap(), count);
             })
@@ -225,7 +226,7 @@ fn of_all_items_the_last_is_signalled_in_its_session() {
     });
 }
 
-/// How many requests went into how many sessions, with the flags of the last; all others went without.
+/// How many requests went into how many sessions, and the flags of the last request. All other requests have no flags.
 fn sent() -> (usize, usize, u32) {
     let calls = calls();
     let flags: Vec<_> = calls.iter().filter_map(|call| call.strip_prefix("send ")).collect();
@@ -252,7 +253,7 @@ fn all_items_that_just_fit_are_one_session_whose_last_is_signalled() {
             assert_eq!((queue.outstanding() as usize, queue.room()), (count, 0));
         });
     }
-    // Behind others, in the same session.
+    // `post_all` behind an earlier request of the batch, in the same session.
     with_queue(8, |queue, domain, _| {
         let mut buffers = domain.buffers(4, 8).unwrap();
         batch::<_, ReliableConnection, _>(queue, |batch| {
@@ -310,7 +311,8 @@ fn an_item_that_does_not_go_is_refused_wherever_it_is() {
             let calls = calls();
             assert_eq!(calls.iter().filter(|call| call.starts_with("send")).count(), at);
             assert_eq!(calls.last().map(String::as_str), Some("abort"));
-            // Those in the session were never posted, and are freed; those that were not taken are still there.
+            // The requests in the session were never posted, and their buffers are freed; the items that were not
+            // reached are still in `buffers`.
             assert_eq!((buffers.len(), queue.outstanding(), queue.room()), (31 - at, 0, 32));
             batch::<_, ReliableConnection, _>(queue, |batch| batch.post_all(&mut buffers, WorkRequest::send).map(drop))
                 .unwrap()
@@ -414,7 +416,7 @@ fn a_session_that_fails_keeps_its_memory_and_breaks_the_pair() {
 
 #[test]
 fn all_items_go_through_one_session_or_none() {
-    /// Panics over the `bad` one.
+    /// Posts all of `items` and panics at number `bad`.
     fn all<B: Brand>(queue: &mut SendQueue, items: &mut Vec<Buffer<B>>, bad: usize) -> Option<usize> {
         let mut made = 0;
         let posted = post_all(queue, items, |buffer| {
@@ -429,11 +431,11 @@ fn all_items_go_through_one_session_or_none() {
         assert_eq!(all(queue, &mut buffers, 0).unwrap(), 4);
         let added = ["send 0x0", "sge 8"].repeat(3);
         assert_eq!(calls(), [&["start"], &added[..], &["send 0x2", "sge 8", "complete"]].concat());
-        // Full: none is opened.
+        // The queue is full, so no session is opened.
         let mut buffers = domain.buffers(2, 8).unwrap();
         assert_eq!((all(queue, &mut buffers, 0).unwrap(), buffers.len(), calls().len()), (0, 2, 0));
     });
-    // The first, one in the middle, the last.
+    // The panic comes at the first item, at one in the middle, and at the last.
     for bad in [1, 3, 4] {
         with_queue(4, |queue, domain, _| {
             let mut buffers = domain.buffers(4, 8).unwrap();

@@ -13,20 +13,21 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 pub use programs::{Fact, Leaks, PROGRAMS, Part, Program};
-pub use suite::suite;
+pub use suite::{siw_suite, suite};
 
 /// The names of the programs for which `chosen` is true.
 pub fn names(chosen: impl Fn(&Program) -> bool) -> Vec<&'static str> {
     PROGRAMS.iter().filter(|program| chosen(program)).map(|program| program.name).collect()
 }
 
-/// The programs that `cargo test` is given in a stage: `adversary`, `asan`, `arm`, or `rxe`.
+/// The programs that `cargo test` is given in a stage: `adversary`, `asan`, `arm`, `rxe`, or `siw`.
 pub fn programs_of(stage: &str) -> Option<Vec<&'static str>> {
     Some(match stage {
         "adversary" => names(|program| !program.has(Fact::NoDevice) && !program.has(Fact::OwnProfile)),
         "asan" => names(|program| !program.has(Fact::NoDevice) && !program.has(Fact::StartsPrograms)),
         "arm" => names(|program| program.has(Fact::Arm)),
         "rxe" => names(|program| program.has(Fact::Rxe)),
+        "siw" => names(|program| program.on_siw().is_some()),
         _ => return None,
     })
 }
@@ -45,7 +46,7 @@ pub struct MiriRun {
     pub arguments: Vec<String>,
 }
 
-/// The runs of one part of Miri. Programs that need the same share a run.
+/// The runs of one part of Miri. Programs with the same needs share a run.
 pub fn miri(part: Part) -> Vec<MiriRun> {
     let with = |wanted: Leaks| {
         let has = move |fact: &Fact| *fact == Fact::Miri { part, leaks: wanted, only: &[] };

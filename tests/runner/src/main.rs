@@ -1,9 +1,9 @@
-//! What `./x` asks: which test programs does a stage run?
+//! Answers a question of `./x`: which test programs does a stage run?
 //!
 //! ```text
-//! interlock-runner tests adversary|asan|arm|rxe|conformance    arguments for cargo test, one a line
+//! interlock-runner tests adversary|asan|arm|rxe|siw|conformance    arguments for cargo test, one a line
 //! interlock-runner miri one|two                  one run a line: leaks, kind of completion queue, arguments
-//! interlock-runner suite rxe|conformance         the list for tests/rxe/suite, from the messages of cargo on stdin
+//! interlock-runner suite rxe|siw|conformance     the list for tests/rxe/suite, from the messages of cargo on stdin
 //! ```
 
 use std::io::Read;
@@ -13,7 +13,7 @@ use std::{env, fs, io};
 
 use runner::{Leaks, Part};
 
-const USAGE: &str = "usage: interlock-runner tests STAGE | miri one|two | suite rxe|conformance";
+const USAGE: &str = "usage: interlock-runner tests STAGE | miri one|two | suite rxe|siw|conformance";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
@@ -34,7 +34,7 @@ fn main() -> ExitCode {
 fn answer(arguments: &[&str]) -> Result<Vec<String>, String> {
     runner::check_table(&metadata()?)?;
     match *arguments {
-        // `ui` stands for all cases that are programs which must not compile.
+        // `ui` stands for all cases whose evidence is a program that must not compile.
         ["tests", "conformance"] => {
             let document = conformance()?;
             let named = runner::named_in_cases(&document).into_iter().chain(["ui"]).collect::<Vec<_>>();
@@ -48,9 +48,9 @@ fn answer(arguments: &[&str]) -> Result<Vec<String>, String> {
             let runs = runner::miri(if part == "one" { Part::One } else { Part::Two });
             Ok(runs.iter().map(line).collect())
         }
+        ["suite", "siw"] => runner::siw_suite(&messages_of_cargo()?),
         ["suite", which @ ("rxe" | "conformance")] => {
-            let mut messages = String::new();
-            io::stdin().read_to_string(&mut messages).map_err(|error| format!("stdin: {error}"))?;
+            let messages = messages_of_cargo()?;
             let mut programs = runner::programs_of("rxe").unwrap_or_default();
             let is_whole = which == "rxe";
             if !is_whole {
@@ -62,6 +62,12 @@ fn answer(arguments: &[&str]) -> Result<Vec<String>, String> {
         }
         _ => Err(USAGE.to_owned()),
     }
+}
+
+fn messages_of_cargo() -> Result<String, String> {
+    let mut messages = String::new();
+    io::stdin().read_to_string(&mut messages).map_err(|error| format!("stdin: {error}"))?;
+    Ok(messages)
 }
 
 fn line(run: &runner::MiriRun) -> String {

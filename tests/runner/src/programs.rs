@@ -1,6 +1,6 @@
 //! The table of test programs. A new file in `tests` needs a row here; `./x` refuses to run without it.
 
-use Fact::{Arm, Miri, MiriExtended, NoDevice, OwnProfile, Rxe, StartsPrograms};
+use Fact::{Arm, Miri, MiriExtended, NoDevice, OwnProfile, Rxe, Siw, StartsPrograms};
 use Leaks::{Allowed, Refused};
 use Part::{One, Two};
 
@@ -16,13 +16,17 @@ pub struct Program {
 pub enum Fact {
     /// Compiles or reads sources and uses no device: there is nothing to run on an adversary or under asan.
     NoDevice,
-    /// Depends on the profile of its soft devices: chooses it, or counts the allocations of one. No adversary is forced
-    /// upon it.
+    /// Depends on the profile of its soft devices: it chooses the profile, or counts the allocations of one profile. So
+    /// it does not run on adversaries.
     OwnProfile,
     /// Starts examples or C programs, which asan does not build.
     StartsPrograms,
     /// Uses the device that `INTERLOCK_DEVICE` names, so a run on soft-RoCE shows something new.
     Rxe,
+    /// Shows something on soft iWARP, where pairs connect by rdma_cm only. The arguments of the program are the names
+    /// of its tests that need no connection, none if all its tests run there, or `--ignored` if only that device runs
+    /// them.
+    Siw(&'static [&'static str]),
     /// Is quick enough for qemu-user, which runs it on 64-bit Arm.
     Arm,
     /// Miri runs it. `only` has filters for its tests; without any, all tests run.
@@ -32,7 +36,7 @@ pub enum Fact {
     MiriExtended,
 }
 
-/// Miri uses one processor only, so it runs as two parts at a time. Both take about as long.
+/// Miri uses only one processor, so two parts run at the same time. Both take about as long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     One,
@@ -44,7 +48,7 @@ pub enum Part {
 pub enum Leaks {
     /// No test of the program leaks on purpose.
     Refused,
-    /// Some tests leak what the device may still write to.
+    /// Some tests leak memory that the device may still write to.
     Allowed,
 }
 
@@ -62,20 +66,38 @@ pub const PROGRAMS: &[Program] = &[
     Program { name: "batch_attacks", facts: &[Rxe, miri(Two, Allowed)] },
     Program { name: "bindings", facts: &[NoDevice] },
     Program { name: "checked", facts: &[Rxe, Arm, miri(One, Allowed)] },
+    Program { name: "cm", facts: &[Rxe, Siw(&[])] },
+    Program { name: "cm_datagrams", facts: &[Rxe] },
+    Program { name: "cm_faults", facts: &[] },
     Program { name: "conformance", facts: &[Rxe] },
-    Program { name: "device", facts: &[Rxe] },
+    Program { name: "device", facts: &[Rxe, Siw(&[
+        "a_port_that_is_not_there_has_no_keys",
+        "a_vector_that_is_not_there_is_refused",
+    ])] },
     Program { name: "events", facts: &[Rxe] },
     Program { name: "evidence", facts: &[NoDevice] },
     Program { name: "examples", facts: &[StartsPrograms, Rxe] },
     Program { name: "exchange", facts: &[Rxe, Arm, miri(One, Refused), MiriExtended] },
     Program { name: "extended", facts: &[Rxe, MiriExtended] },
     Program { name: "faults", facts: &[miri(One, Allowed), MiriExtended] },
-    Program { name: "house", facts: &[] },
+    Program { name: "house", facts: &[NoDevice] },
     Program { name: "interop", facts: &[StartsPrograms, Rxe] },
+    Program { name: "iwarp", facts: &[Siw(&["--ignored"])] },
     Program { name: "kv_store", facts: &[StartsPrograms, Rxe] },
     Program { name: "leases", facts: &[Rxe, miri(Two, Allowed)] },
-    Program { name: "lifecycle", facts: &[Rxe, Arm, miri(One, Allowed), MiriExtended] },
-    Program { name: "memory", facts: &[Rxe, Arm, miri(Two, Allowed)] },
+    Program { name: "lifecycle", facts: &[Rxe, Arm, miri(One, Allowed), MiriExtended, Siw(&[
+        "a_name_is_taken_until_the_last_object_is_gone",
+        "a_split_region_becomes_whole_again_and_gives_its_memory_back",
+        "memory_that_cannot_be_registered_comes_back",
+    ])] },
+    Program { name: "memory", facts: &[Rxe, Arm, miri(Two, Allowed), Siw(&[
+        "a_dma_buf_is_registered_or_refused_as_such_and_comes_back",
+        "memory_is_paged_on_demand_or_the_device_says_that_it_does_not",
+        "preferred_huge_pages_are_aligned_and_of_the_length_that_was_asked_for",
+        "static_memory_is_registered_as_often_as_one_likes",
+        "the_kernels_limit_of_locked_memory_is_recognized",
+        "what_is_not_inside_a_file_is_not_mapped",
+    ])] },
     Program { name: "mutants", facts: &[NoDevice] },
     Program { name: "perf", facts: &[StartsPrograms, Rxe] },
     // The other tests of `posting` are too slow for Miri.
@@ -103,5 +125,10 @@ pub const RXE_EXAMPLES: [&str; 6] =
 impl Program {
     pub fn has(&self, fact: Fact) -> bool {
         self.facts.contains(&fact)
+    }
+
+    /// Its arguments on soft iWARP, if it runs there.
+    pub fn on_siw(&self) -> Option<&'static [&'static str]> {
+        self.facts.iter().find_map(|fact| if let Siw(arguments) = *fact { Some(arguments) } else { None })
     }
 }

@@ -1,8 +1,8 @@
-//! The commands that soft-RoCE runs: built test programs, then examples.
+//! The commands that a real device runs: built test programs, then examples and C programs.
 
 use serde_json::Value;
 
-use crate::programs::RXE_EXAMPLES;
+use crate::programs::{PROGRAMS, RXE_EXAMPLES};
 
 /// An executable that cargo built.
 struct Executable {
@@ -32,27 +32,56 @@ fn executables(messages: &str) -> Result<Vec<Executable>, String> {
     Ok(found)
 }
 
-/// The list for `tests/rxe/suite`: the unit tests of the real device, `tests`, and the examples if `with_examples`.
-/// `messages` is what cargo wrote while it built them.
+/// The latest executable of a target, as a word of the shell.
+fn path(executables: &[Executable], kind: &str, name: &str) -> Result<String, String> {
+    let is_meant = |executable: &&Executable| executable.kind == kind && executable.name == name;
+    let found = executables.iter().rev().find(is_meant);
+    found.map(|found| quote(&found.path)).ok_or_else(|| format!("cargo built no {kind} {name}"))
+}
+
+/// The script that connects the example rping and the C program by rdma_cm.
+fn rping(executables: &[Executable]) -> Result<String, String> {
+    let script = quote(concat!(env!("CARGO_MANIFEST_DIR"), "/../rxe/rping"));
+    Ok(format!("{script} {}", path(executables, "example", "rping")?))
+}
+
+/// The list for `tests/rxe/suite` on soft-RoCE: the unit tests of the real device and `tests`. If `is_whole`, also the
+/// examples and rping. `messages` is what cargo wrote while it built them.
 ///
 /// # Errors
 ///
 /// Names what cargo did not build.
-pub fn suite(messages: &str, tests: &[&str], with_examples: bool) -> Result<Vec<String>, String> {
+pub fn suite(messages: &str, tests: &[&str], is_whole: bool) -> Result<Vec<String>, String> {
     let executables = executables(messages)?;
-    let path = |kind: &str, name: &str| {
-        let is_meant = |executable: &&Executable| executable.kind == kind && executable.name == name;
-        let found = executables.iter().rev().find(is_meant);
-        found.map(|found| quote(&found.path)).ok_or_else(|| format!("cargo built no {kind} {name}"))
-    };
+    let path = |kind, name| path(&executables, kind, name);
     // The unit tests that need a real device are ignored elsewhere.
     let mut list = vec![format!("{} rdma_core --ignored --test-threads=1", path("lib", "interlock")?)];
     for name in tests {
         list.push(format!("{} --test-threads=1", path("test", name)?));
     }
-    if with_examples {
+    if is_whole {
         for name in RXE_EXAMPLES {
             list.push(path("example", name)?);
+        }
+        list.push(rping(&executables)?);
+    }
+    Ok(list)
+}
+
+/// The list for `tests/rxe/suite` on soft iWARP: rping, the list of devices, and the tests that need no connection.
+///
+/// # Errors
+///
+/// Names what cargo did not build.
+pub fn siw_suite(messages: &str) -> Result<Vec<String>, String> {
+    let executables = executables(messages)?;
+    let mut list = vec![rping(&executables)?, format!("{} -v", path(&executables, "example", "devices")?)];
+    for program in PROGRAMS {
+        if let Some(arguments) = program.on_siw() {
+            let path = path(&executables, "test", program.name)?;
+            // Without `--exact`, a name also selects the tests whose names contain it.
+            let exact = if arguments.is_empty() || arguments == ["--ignored"] { "" } else { "--exact " };
+            list.push(format!("{path} --test-threads=1 {exact}{}", arguments.join(" ")));
         }
     }
     Ok(list)

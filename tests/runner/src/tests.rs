@@ -1,5 +1,6 @@
 use crate::{Fact, Leaks};
-use crate::{PROGRAMS, Part, check_table, miri, named_in_cases, programs_of, suite};
+use crate::{PROGRAMS, Part, check_table, miri, named_in_cases, programs_of, siw_suite, suite};
+use std::fs;
 
 fn metadata(names: &[&str]) -> String {
     let targets: Vec<String> =
@@ -39,6 +40,7 @@ fn each_stage_runs_something_and_unknown_stages_are_refused() {
     for stage in ["adversary", "asan", "arm", "rxe"] {
         assert!(programs_of(stage).is_some_and(|programs| programs.len() > 5), "{stage}");
     }
+    assert!(programs_of("siw").is_some_and(|programs| programs.contains(&"iwarp")));
     assert_eq!(programs_of("check"), None);
 }
 
@@ -58,7 +60,8 @@ fn each_program_for_miri_is_in_one_run_and_once_more_if_extended() {
     assert_eq!(unit_tests.map(|run| run.leaks).collect::<Vec<_>>(), [Leaks::Refused]);
 }
 
-/// The arguments after `--` are filters of all programs of a run.
+/// The arguments after `--` filter the tests of all programs in a run, so programs with different filters cannot share
+/// it.
 #[test]
 fn a_run_with_filters_has_one_program() {
     for run in [miri(Part::One), miri(Part::Two)].concat() {
@@ -97,11 +100,41 @@ fn the_suite_has_unit_tests_then_tests_then_examples() {
     assert_eq!(suite(&text(&messages), &["memory"], false).unwrap(), expected);
     assert_eq!(suite(&text(&messages), &["lost"], false).unwrap_err(), "cargo built no test lost");
     assert_eq!(suite(&text(&messages), &[], true).unwrap_err(), "cargo built no example devices");
-    for name in crate::programs::RXE_EXAMPLES {
+    for name in crate::programs::RXE_EXAMPLES.into_iter().chain(["rping"]) {
         messages.push(artifact("example", name, false, &format!(r#""/t/examples/{name}""#)));
     }
     let list = suite(&text(&messages), &["memory"], true).unwrap();
     assert_eq!(list[..2], expected);
     assert_eq!(list[2], "/t/examples/devices");
-    assert_eq!(list.len(), 8);
+    assert!(list[8].ends_with("/rxe/rping /t/examples/rping"));
+    assert_eq!(list.len(), 9);
+}
+
+/// A program would not complain of a name that no test has.
+#[test]
+fn the_tests_for_soft_iwarp_exist() {
+    for program in PROGRAMS {
+        let arguments = program.on_siw().unwrap_or_default();
+        for name in arguments.iter().filter(|name| !name.starts_with("--")) {
+            let source = format!("{}/../{}.rs", env!("CARGO_MANIFEST_DIR"), program.name);
+            let source = fs::read_to_string(source).unwrap();
+            assert!(source.contains(&format!("\nfn {name}() {{")), "{}: {name}", program.name);
+        }
+    }
+}
+
+#[test]
+fn soft_iwarp_runs_rping_the_devices_and_chosen_tests() {
+    let mut messages = vec![
+        artifact("example", "devices", false, r#""/t/examples/devices""#),
+        artifact("example", "rping", false, r#""/t/examples/rping""#),
+    ];
+    for name in programs_of("siw").unwrap() {
+        messages.push(artifact("test", name, true, &format!(r#""/t/{name}-0a""#)));
+    }
+    let list = siw_suite(&messages.join("\n")).unwrap();
+    assert!(list[0].ends_with("/rxe/rping /t/examples/rping") && list[1] == "/t/examples/devices -v", "{list:?}");
+    assert!(list.contains(&"/t/iwarp-0a --test-threads=1 --ignored".to_owned()), "{list:?}");
+    assert!(list.iter().any(|line| line.starts_with("/t/memory-0a --test-threads=1 --exact a_dma_buf")), "{list:?}");
+    assert_eq!(siw_suite(&messages[1..].join("\n")).unwrap_err(), "cargo built no example devices");
 }

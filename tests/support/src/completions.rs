@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 /// How long a test waits for a completion that must not come.
 const A_WHILE: Duration = Duration::from_millis(200);
 
-/// More completions than any test has in flight. A ledger that counts wrong might give completions without end.
+/// More completions than any test has in flight. It limits a ledger with a wrong count, which might give completions
+/// for ever.
 const MANY: usize = 100_000;
 
 /// Waits for the next completion, which must be a success.
@@ -36,7 +37,7 @@ pub fn nothing_comes<B>(poller: &mut Poller<B>) {
     assert!(came.is_none(), "{came:?}");
 }
 
-/// Polls until each pair that was dropped is destroyed, and returns what came out.
+/// Polls until each dropped pair is destroyed, and returns the completions.
 pub fn see_off<B: Brand>(queue: &CompletionQueue<B>, poller: &mut Poller<B>) -> Vec<Completion<B>> {
     let mut out = Vec::new();
     let is_over = eventually(|| {
@@ -47,7 +48,7 @@ pub fn see_off<B: Brand>(queue: &CompletionQueue<B>, poller: &mut Poller<B>) -> 
     out
 }
 
-/// Waits until `is_so`; a device may take a moment for it. Returns whether it came to that.
+/// Waits until `is_so` is true, since a device may take a moment. Returns whether it became true in time.
 pub fn eventually(mut is_so: impl FnMut() -> bool) -> bool {
     let deadline = Instant::now() + PATIENCE;
     while !is_so() {

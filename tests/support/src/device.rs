@@ -1,4 +1,4 @@
-//! The device to test on, and how devices differ.
+//! The device under test, and how devices differ.
 
 use interlock::Context;
 use interlock::error::{TransitionError, TransitionFailure};
@@ -7,7 +7,7 @@ use std::time::Duration;
 /// Longer than any exchange of the tests takes on the slowest machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Opens the device to test on: the soft one, or the one that `INTERLOCK_DEVICE` names.
+/// Opens the device under test: the soft one, or the one that `INTERLOCK_DEVICE` names.
 pub fn context() -> Context {
     let opened = match std::env::var_os("INTERLOCK_DEVICE") {
         Some(_) => Context::open_default(),
@@ -16,12 +16,13 @@ pub fn context() -> Context {
     opened.expect("a device to test on")
 }
 
-/// Whether the device to test on is not the soft one.
+/// Whether the device under test is not a soft one.
 pub fn on_hardware() -> bool {
     !context().name().starts_with("soft")
 }
 
-/// The name of a second device of the same kind, if there is one: the other soft device, or the other end of the cable.
+/// The name of a second device of the same kind, if there is one: the other soft device, or the device at the other end
+/// of the cable.
 pub fn another_device() -> Option<String> {
     let name = context().name().to_owned();
     let kind = name.trim_end_matches(|last: char| last.is_ascii_digit()).to_owned();
@@ -29,8 +30,7 @@ pub fn another_device() -> Option<String> {
     names.into_iter().find(|other| *other != name && other.starts_with(&kind))
 }
 
-/// The cases of docs/conformance.md in which soft-RoCE does not do what the specification says. The document says what
-/// it does.
+/// The cases of docs/conformance.md in which soft-RoCE deviates from the specification. The document describes each.
 const RXE_DEVIATIONS: [(&str, Kernels); 10] = [
     ("C015", Kernels::Newer),
     ("C062", Kernels::All),
@@ -54,7 +54,7 @@ enum Kernels {
     Newer,
 }
 
-/// Whether the device to test on deviates from the specification in this case of docs/conformance.md.
+/// Whether the device under test deviates from the specification in this case of docs/conformance.md.
 pub fn deviates(case: &str) -> bool {
     let known = RXE_DEVIATIONS.iter().find(|(known, _)| *known == case);
     let (_, kernels) = known.unwrap_or_else(|| panic!("{case} is not in the list of deviations"));
@@ -64,7 +64,7 @@ pub fn deviates(case: &str) -> bool {
         Kernels::Newer => is_linux_6_12(),
     };
     let is_rxe = context().name().starts_with("rxe");
-    // In these cases a provider that promises no windows may do the same as soft-RoCE.
+    // In these cases a provider without the promise about windows may behave as soft-RoCE does.
     let is_of_windows = ["C082", "C088", "C089"].contains(&case) && lacks(Promise::Windows);
     is_of_windows || does && is_rxe
 }
@@ -84,13 +84,13 @@ pub enum Promise {
     Reset,
     /// A pair on a shared receive queue can be destroyed at any time. Elsewhere the poller of the pair destroys it.
     EndAtOnce,
-    /// A window permits what it was bound for, to the peer that it was bound for, and nothing else.
+    /// A window permits its peer to reach the bytes over which it was bound, and permits nothing else.
     Windows,
     /// An event comes only when there is a completion.
     Events,
 }
 
-/// Whether the provider of the device to test on does not make this promise, according to the library.
+/// Whether the library says that the provider of the device under test does not make this promise.
 ///
 /// The conformance tests check that the library is right about that for the specification's own profile and for
 /// soft-RoCE.
@@ -101,7 +101,7 @@ pub fn lacks(promise: Promise) -> bool {
         Promise::Reset => !promises.reset_is_a_barrier(),
         Promise::EndAtOnce => !promises.pairs_end_at_once(true),
         // Soft-RoCE makes it, except for the bounds of a window and for accesses that are under way when it ends.
-        Promise::Windows => !on_hardware() && !context.windows_are_barriers(),
+        Promise::Windows => !on_hardware() && !context.promises().windows_are_barriers(),
         Promise::Events => promises.provider() == "adversary",
     }
 }

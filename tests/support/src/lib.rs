@@ -1,5 +1,5 @@
-//! What the test programs share: the device to test on, connected pairs, completions, memory, and programs that tests
-//! start.
+//! The code that the test programs share: the device under test, connected pairs, completions, memory, and programs
+//! that tests start.
 //!
 //! The environment chooses what is tested:
 //!
@@ -13,19 +13,23 @@ pub mod completions;
 pub mod device;
 pub mod link;
 pub mod memory;
+pub mod needs;
 pub mod polling;
 pub mod program;
 pub mod random;
+pub mod side;
 pub mod steps;
 
 pub use completions::{all, eventually, failure, next, nothing_comes, see_off};
 pub use device::{
     PATIENCE, Promise, another_device, context, deviates, is_linux_6_12, lacks, on_hardware, unless_refused,
 };
-pub use link::Link;
+pub use link::{Link, connect_to_each_other};
 pub use memory::{Counted, filled, message, moved};
+pub use needs::{Need, lacks_need};
 pub use polling::{POLLING, Queues, extended};
 pub use random::Random;
+pub use side::{Side, address};
 
 /// Makes a soft device of the test's own, and a domain on it that is named by the calling test: `(fabric, domain)`.
 #[macro_export]

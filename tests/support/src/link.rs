@@ -2,7 +2,8 @@
 
 use crate::Queues;
 use interlock::attributes::ConnectAttributes;
-use interlock::{Brand, CompletionQueue, Limits, Poller, Port, ProtectionDomain, QueuePair, ReadyToSend};
+use interlock::transport::Reliable;
+use interlock::{Brand, CompletionQueue, Init, Limits, Poller, Port, ProtectionDomain, QueuePair, ReadyToSend};
 
 /// Two connected pairs on one completion queue.
 #[derive(Debug)]
@@ -11,7 +12,7 @@ pub struct Link<B> {
     pub domain: ProtectionDomain<B>,
     /// The port that both pairs use.
     pub port: Port,
-    /// The queue on which both pairs complete; it has no room for a third one.
+    /// The queue on which both pairs complete. It has no room for a third pair.
     pub queue: CompletionQueue<B>,
     /// Polls `queue`.
     pub poller: Poller<B>,
@@ -38,9 +39,17 @@ impl<B: Brand> Link<B> {
         let (queue, poller) = domain.queue(2 * limits.completions()).unwrap();
         let left = domain.reliable(&queue, limits).unwrap().into_init(&port).unwrap();
         let right = domain.reliable(&queue, limits).unwrap().into_init(&port).unwrap();
-        let (to_left, to_right) = (left.endpoint(), right.endpoint());
-        let left = left.connect_with(&to_right, attr).unwrap();
-        let right = right.connect_with(&to_left, attr).unwrap();
+        let (left, right) = connect_to_each_other(left, right, attr);
         Self { domain, port, queue, poller, left, right }
     }
+}
+
+/// Connects two pairs with `attr`, each to the other.
+pub fn connect_to_each_other<B: Brand, L: Reliable, R: Reliable>(
+    left: QueuePair<B, Init, L>,
+    right: QueuePair<B, Init, R>,
+    attr: &ConnectAttributes,
+) -> (QueuePair<B, ReadyToSend, L>, QueuePair<B, ReadyToSend, R>) {
+    let (to_left, to_right) = (left.endpoint(), right.endpoint());
+    (left.connect_with(&to_right, attr).unwrap(), right.connect_with(&to_left, attr).unwrap())
 }

@@ -1,4 +1,4 @@
-//! Buffers with something in them, and memory that counts how often it is freed.
+//! Filled buffers, and memory that counts how often it is freed.
 
 use interlock::access::Exposed;
 use interlock::memory::ForeignMemory;
@@ -17,14 +17,14 @@ pub fn filled<B: Brand>(domain: &ProtectionDomain<B>, byte: u8, len: usize) -> B
 
 /// A buffer that holds `bytes` and nothing else.
 pub fn message<B: Brand>(domain: &ProtectionDomain<B>, bytes: &[u8]) -> Buffer<B> {
-    // No buffer is without room.
+    // A buffer has at least one byte.
     let mut buffer = domain.buffer(bytes.len().max(1)).unwrap();
     buffer.write(bytes).unwrap();
     buffer.set_len(bytes.len()).unwrap();
     buffer
 }
 
-/// The record of a peer that changed the address in it by `by`.
+/// A record as a peer could change it: with the address moved by `by`.
 pub fn moved<A: Exposed>(remote: &RemoteRegion<A>, by: i64) -> RemoteRegion<A> {
     let mut record = remote.to_bytes();
     record[8..16].copy_from_slice(&remote.address().wrapping_add_signed(by).to_be_bytes());

@@ -7,12 +7,12 @@ use std::cell::Cell;
 use std::env;
 use std::process::Command;
 
-/// The environment variable that chooses.
+/// The environment variable that chooses the kind of queue.
 const VARIABLE: &str = "INTERLOCK_POLLING";
 
 thread_local! {
-    /// How [`Queues::queue`] makes queues on this thread: as `INTERLOCK_POLLING` says, until a test sets something
-    /// else.
+    /// The kind of queue that [`Queues::queue`] makes on this thread: as `INTERLOCK_POLLING` says, until a test sets
+    /// another.
     pub static POLLING: Cell<Polling> = Cell::new(match env::var(VARIABLE).as_deref() {
         Err(env::VarError::NotPresent) => Polling::Array,
         Ok("extended") => Polling::Extended,
@@ -58,9 +58,9 @@ fn verb(error: CompletionQueueError) -> VerbError {
 
 /// Runs tests of the calling module a second time, on extended completion queues: test `name` as `extended::name`.
 ///
-/// A name of a protection domain belongs to one domain of the process at a time, and some tests keep theirs for good.
+/// The name of a protection domain can be used only once at a time in a process, and some tests keep theirs for ever.
 /// So each second run is a process of its own: this program with `INTERLOCK_POLLING=extended` and the name of the test.
-/// Miri has no processes; `./x test miri` sets the variable instead.
+/// Miri cannot start processes; there `./x test miri` sets the variable.
 #[macro_export]
 macro_rules! also_extended {
     ($($test:ident),+ $(,)?) => {
@@ -77,18 +77,18 @@ macro_rules! also_extended {
     };
 }
 
-/// Runs one test of this program, which `also_extended!` in `module` names, in a process of its own with extended
-/// queues.
+/// Runs one test of this program again, in a process of its own with extended queues. `also_extended!` in `module`
+/// names the test.
 #[track_caller]
 pub fn run_extended(module: &str, test: &str) {
-    // The test harness names tests without the program, and the test itself stands one module further out.
+    // The test harness names a test without the program's name. The test stands in the module around `module`.
     let path = module.split_once("::").map_or("", |(_program, path)| path);
     let outer = path.strip_suffix("extended").expect("the module that `also_extended!` makes");
     let name = format!("{outer}{test}");
     let mut child = Command::new(env::current_exe().unwrap());
     let output = child.args(["--exact", &name]).env(VARIABLE, "extended").output().unwrap();
     let [stdout, stderr] = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
-    // A filter that matches nothing succeeds, too.
+    // A filter that matches no test succeeds too, so the count is checked.
     let has_passed = output.status.success() && stdout.contains("test result: ok. 1 passed");
     assert!(has_passed, "{VARIABLE}=extended, {name}: {}\n{stdout}{stderr}", output.status);
 }

@@ -50,7 +50,8 @@ impl Program {
         let program = program.into();
         let line = format!("{} {}", program.display(), arguments.join(" "));
         let mut command = Command::new(&program);
-        // The same device as `context()` opens. Without the variable, an example prefers a real device.
+        // Makes the program open the same device as `context()`. Without the variable, an example prefers a real
+        // device.
         if env::var_os("INTERLOCK_DEVICE").is_none() {
             command.env("INTERLOCK_DEVICE", "soft0");
         }
@@ -91,14 +92,14 @@ impl Program {
         (self.kill(), other.kill())
     }
 
-    /// Kills the program, as if its machine had gone.
+    /// Kills the program, as if its machine had failed.
     pub fn kill(mut self) -> Ended {
         _ = self.child.kill();
         let status = self.child.wait().unwrap();
         Ended { line: self.line.clone(), status, stdout: self.stdout.rest(), stderr: self.stderr.rest() }
     }
 
-    /// Waits until it listens on a TCP port.
+    /// Waits until the program listens on a TCP port.
     pub fn listens(self, port: u16) -> Self {
         self.until(&format!("listen on port {port}"), |_| is_listened_on(port))
     }
@@ -202,7 +203,8 @@ pub fn free_port() -> u16 {
     TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port()
 }
 
-/// Whether a program listens on this port. Asks the kernel: the program would take a connection for its client.
+/// Whether a program listens on this port. This asks the kernel, because a program would take a connection for its
+/// client.
 fn is_listened_on(port: u16) -> bool {
     let (suffix, listening) = (format!(":{port:04X}"), "0A");
     ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|table| {

@@ -1,8 +1,8 @@
-//! Numbers that look random and are the same for the same seed: SplitMix64.
+//! Pseudo-random numbers that are the same for the same seed: SplitMix64.
 
 use std::time::SystemTime;
 
-/// A generator of such numbers.
+/// A generator of pseudo-random numbers.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
@@ -26,13 +26,13 @@ impl Random {
         (self.next() % limit.max(1) as u64) as usize
     }
 
-    /// Whether a number below `count` is 0.
+    /// True once in `count` calls, on average.
     pub fn one_in(&mut self, count: usize) -> bool {
         self.below(count) == 0
     }
 }
 
-/// A seed that was not used before.
+/// A seed that differs from run to run.
 pub fn fresh_seed() -> u64 {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |now| now.as_nanos() as u64);
     Random::new(now).next() >> 32

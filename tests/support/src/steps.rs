@@ -1,9 +1,9 @@
-//! Random programs: lists of steps that `proptest` makes, and makes smaller when one fails.
+//! Random programs: lists of steps that `proptest` makes, and reduces when one fails.
 //!
-//! A program is generated from a seed, so that a number repeats it. The test of a program may panic; [`check`] then
-//! looks for a smaller program that panics, too, and prints it. A step says what is called, and holds a number from
-//! which the test derives the rest: lengths, flags, whom it takes. So a step means the same when the steps before it
-//! are removed, as far as it can.
+//! A program is generated from a seed, so the seed repeats it. The test of a program may panic; [`check`] then looks
+//! for a smaller program that panics too, and prints it. A step holds a call, and a number from which the test derives
+//! everything else: lengths, flags, objects. So a step does the same, as far as it can, even if the steps before it are
+//! removed.
 
 use crate::Random;
 use proptest::collection::vec;
@@ -19,16 +19,16 @@ use std::time::Duration;
 /// One step of a program.
 #[derive(Clone, Copy, Debug)]
 pub struct Step<C> {
-    /// What is called.
+    /// The call that the step makes.
     pub call: C,
-    /// On which of several objects; each test says what it numbers.
+    /// The index of the object that the call uses; each test says which objects it numbers.
     pub place: usize,
-    /// What decides the rest.
+    /// The number from which the step's other values are derived.
     pub chance: u16,
 }
 
 impl<C> Step<C> {
-    /// Numbers that depend on this step alone.
+    /// Random numbers that depend only on this step.
     pub fn random(&self) -> Random {
         Random::new(self.chance.into())
     }
@@ -37,9 +37,9 @@ impl<C> Step<C> {
 /// A program.
 #[derive(Clone)]
 pub struct Program<C> {
-    /// In chunks: a chunk that does not matter is removed at once when a program is made smaller.
+    /// The steps, in chunks: when a program is reduced, a chunk that does not matter is removed as a whole.
     chunks: Vec<Vec<Step<C>>>,
-    /// What decides how the test goes on after the last step.
+    /// The number from which the values after the last step are derived.
     end: u16,
 }
 
@@ -49,7 +49,7 @@ impl<C> Program<C> {
         self.chunks.iter().flatten()
     }
 
-    /// Numbers for what comes after the last step.
+    /// Random numbers for the part of the test after the last step.
     pub fn random_after(&self) -> Random {
         Random::new(u64::from(self.end) + (1 << 16))
     }
@@ -64,8 +64,8 @@ impl<C: fmt::Debug> fmt::Debug for Program<C> {
     }
 }
 
-/// Programs of up to about `most` steps, short ones as likely as long ones. `calls` says which steps there are, each
-/// with how often it comes; a program is made smaller by calls that come earlier in that list. There are `places`
+/// Programs of up to about `most` steps; short ones are as likely as long ones. `calls` are the possible calls, each
+/// with its relative frequency. When a program is reduced, later calls are replaced by earlier ones. There are `places`
 /// places.
 pub fn programs<C>(calls: &[(u32, C)], places: usize, most: usize) -> impl Strategy<Value = Program<C>> + use<C>
 where
@@ -80,17 +80,18 @@ where
     (chunks, 0..=u16::MAX).prop_map(|(chunks, end)| Program { chunks, end })
 }
 
-/// A panic of [`give_up`].
+/// The panic of [`give_up`].
 struct GivenUp;
 
-/// Ends the test of a program that can show nothing. A program that failed before it may have left things behind that a
-/// later one needs, such as the name of a domain; that is no failure of the later one.
+/// Ends a program that can show nothing, without a failure. A program that failed before may have left something behind
+/// that this one needs, such as the name of a domain.
 pub fn give_up() -> ! {
     panic::panic_any(GivenUp)
 }
 
-/// Tests the program that `strategy` makes of `seed`. If it fails, panics with a small program that fails; `name`
-/// stands before it, and says how to repeat the test. The search for the small program takes about `time` at most.
+/// Tests the program that `strategy` makes of `seed`. If it fails, panics with a smaller program that also fails. The
+/// message begins with `name`, which says how to repeat the test. The search for the smaller program takes about `time`
+/// at most.
 pub fn check<S: Strategy>(name: &str, seed: u64, strategy: &S, time: Duration, test: impl Fn(&S::Value)) {
     let mut bytes = [0; 16];
     bytes[..8].copy_from_slice(&Random::new(seed).next().to_le_bytes());
@@ -105,7 +106,7 @@ pub fn check<S: Strategy>(name: &str, seed: u64, strategy: &S, time: Duration, t
     let tree = strategy.new_tree(&mut runner).unwrap();
     let has_failed = Cell::new(false);
     let outcome = runner.run_one(tree, |program| {
-        // The first panic is shown. Those of smaller programs are many.
+        // Only the first panic is printed, since the search causes many.
         let ended = if has_failed.get() { quietly(|| test(&program)) } else { caught(|| test(&program)) };
         ended.map_err(|panic| {
             has_failed.set(true);
@@ -119,7 +120,8 @@ pub fn check<S: Strategy>(name: &str, seed: u64, strategy: &S, time: Duration, t
         Ok(_) => (),
         Err(TestError::Abort(reason)) => panic!("{name}: {reason}"),
         Err(TestError::Fail(reason, program)) => {
-            // Once more aloud, so that the message and the backtrace of its panic are the last ones before the program.
+            // Runs the smallest program again and prints its panic, so that the message and the backtrace stand just
+            // before the program.
             let again = caught(|| test(&program));
             let this_time = if again.is_ok() { " (not the last time)" } else { "" };
             panic!("{name}: a small program that fails{this_time}:\n{program:?}\nIt fails with: {reason}");
@@ -138,7 +140,7 @@ fn caught(run: impl FnOnce()) -> Ended {
     catch_unwind(AssertUnwindSafe(run))
 }
 
-/// Runs, and prints nothing of a panic on this thread.
+/// Runs `run`, and prints nothing if it panics on this thread.
 fn quietly(run: impl FnOnce()) -> Ended {
     thread_local! {
         static IS_QUIET: Cell<bool> = const { Cell::new(false) };

@@ -1,11 +1,11 @@
 //! Rule C3: a completion comes from the poller, once.
 
-use interlock::{Completion, QueuePair, Success};
+use interlock::{Completion, QueuePair};
 
 interlock::domain! { struct Storage; struct Scratch; }
 
 fn relay(from: Completion<Storage>, pair: &mut QueuePair<Storage>) {
-    if let Some(buffer) = from.check().ok().and_then(Success::received) {
+    if let Some(buffer) = from.check().ok().and_then(|success| success.into_received().ok()) {
         let _ = pair.post_send(buffer);
     }
 }

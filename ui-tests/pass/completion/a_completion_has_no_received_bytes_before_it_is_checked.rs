@@ -3,7 +3,7 @@
 use interlock::{Brand, Buffer, Completion};
 
 fn read<B: Brand>(completion: Completion<B>) -> Option<Buffer<B>> {
-    completion.check().ok()?.received()
+    completion.check().ok()?.into_received().ok()
 }
 
 fn main() {}

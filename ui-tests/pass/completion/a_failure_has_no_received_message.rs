@@ -4,7 +4,7 @@ use interlock::{Brand, Buffer, Completion};
 
 fn read<B: Brand>(completion: Completion<B>) -> Option<Buffer<B>> {
     match completion.check() {
-        Ok(success) => success.received(),
+        Ok(success) => success.into_received().ok(),
         Err(failure) => failure.into_buffer(),
     }
 }

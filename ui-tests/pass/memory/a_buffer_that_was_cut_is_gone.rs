@@ -4,7 +4,7 @@ use interlock::{Brand, Buffer};
 
 fn cut<B: Brand>(buffer: Buffer<B>) -> usize {
     let length = buffer.len();
-    let _parts = buffer.chunks(64);
+    let _parts = buffer.into_chunks(64);
     length
 }
 

@@ -4,7 +4,7 @@ use interlock::{Brand, ProtectionDomain, RemoteWrite, SharedBuffer};
 use std::time::Duration;
 
 fn lend<B: Brand>(domain: &ProtectionDomain<B>, share: SharedBuffer<B>) {
-    let buffer = share.try_into_unique().unwrap();
+    let buffer = share.into_unique().unwrap();
     drop(domain.lease::<RemoteWrite, _>(buffer, Duration::MAX));
 }
 

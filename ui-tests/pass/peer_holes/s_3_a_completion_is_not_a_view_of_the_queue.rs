@@ -6,7 +6,7 @@ fn read<B: Brand>(mut poller: Poller<B>) -> Option<Buffer<B>> {
     let completion = poller.poll().ok()??;
     drop(poller);
     let success = completion.check().ok()?;
-    success.received()
+    success.into_received().ok()
 }
 
 fn main() {}

@@ -56,7 +56,7 @@ impl Outcome {
     #[inline(always)]
     fn of(completion: interlock::Completion<Bench>) -> Self {
         match completion.check() {
-            Ok(success) => match success.work() {
+            Ok(success) => match success.into_work() {
                 Work::Sent(memory) => Self::Sent(memory),
                 Work::Written(memory) => Self::Written(memory),
                 Work::Read(buffer) => Self::Read(buffer),
@@ -182,7 +182,7 @@ fn poll_retired(
 ) -> Result<usize, PollError> {
     poller.poll_retired(|mut retired| {
         retired.unsignalled().for_each(&mut *unsignalled);
-        to(Outcome::of(retired.completion()));
+        to(Outcome::of(retired.into_completion()));
     })
 }
 

@@ -164,7 +164,7 @@ fn batch(s: &mut Setup, n: u32) {
         while out < BATCH {
             let back = poller.poll_retired(|mut retired| {
                 retired.take_buffers(free);
-                free.push(retired.completion().check().expect("success").into_buffer().expect("a buffer"));
+                free.push(retired.into_completion().check().expect("success").into_buffer().expect("a buffer"));
             });
             out += back.expect("a queue that works");
         }

@@ -8,10 +8,10 @@ use ibv_wc_status as S;
 
 /// Whether the descriptor of the asynchronous events is readable.
 fn readable(node: &Node) -> bool {
-    // SAFETY: open.
-    let fd = unsafe { Soft.async_fd(node.context) };
+    // SAFETY: the context is open.
+    let fd = unsafe { (*node.context.as_ptr()).async_fd };
     let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    // SAFETY: one entry.
+    // SAFETY: `poll` is one entry.
     unsafe { libc::poll(&mut poll, 1, 0) == 1 }
 }
 
@@ -70,7 +70,7 @@ fn a_first_message_establishes_a_connection() {
         }
         assert_eq!(right.completed().len(), 2);
         assert_eq!(right.events(), [(E::IBV_EVENT_COMM_EST, b.qpn())]);
-        // The next connection of the pair raises the event again.
+        // A new connection of the pair raises the event again.
         left.poll();
         for pair in [a, b] {
             pair.enter(RESET).unwrap();
@@ -82,7 +82,7 @@ fn a_first_message_establishes_a_connection() {
         left.send(a, Request::send(2, &[]));
         assert_eq!(right.events(), [(E::IBV_EVENT_COMM_EST, b.qpn())]);
     }
-    // In Ready To Send the first message raises no event.
+    // In Ready To Send the first message raises no event: the program already knows that the pair is connected.
     let link = Link::automatic();
     assert!(link.works() && link.right.events().is_empty());
 }
@@ -129,12 +129,12 @@ fn events_of_a_destroyed_object_vanish() {
     let link = Link::automatic();
     let srq = link.left.shared(2);
     let mut attributes = ibv_srq_attr { max_wr: 0, max_sge: 0, srq_limit: 1 };
-    // SAFETY: alive.
+    // SAFETY: the object is alive.
     unsafe { Soft.modify_srq(srq, &mut attributes, ibv_srq_attr_mask::IBV_SRQ_LIMIT) }.unwrap();
     drain(link.a, true);
     link.left.destroy(link.a).unwrap();
     let srq = link.left.queues.borrow_mut().pop().unwrap();
-    // SAFETY: nobody uses it.
+    // SAFETY: nobody uses it any more.
     unsafe { Soft.destroy_srq(srq) }.unwrap();
     assert!(link.left.take_async().is_none());
 }
@@ -144,7 +144,7 @@ fn a_port_goes_down_and_comes_back() {
     let link = Link::automatic();
     let second = Node::new(&link.fabric, "right");
     let state = |node: &Node| {
-        // SAFETY: open.
+        // SAFETY: the context is open.
         unsafe { Soft.query_port(node.context, 1) }.unwrap().state
     };
     for _ in 0..2 {
@@ -189,7 +189,7 @@ fn a_device_that_fails_can_be_cleaned_up() {
     assert!(link.right.take_event());
     assert_eq!(link.right.completed(), [(1, FLUSHED)]);
     assert_eq!(link.right.poll_raw(1).unwrap().len(), 0);
-    // SAFETY: open.
+    // SAFETY: the context is open.
     let query = unsafe { Soft.query_device(link.right.context) };
     assert_eq!(query.unwrap_err().errno(), libc::EIO);
     assert_eq!(link.right.try_register(1, 0).map(|_| ()), Err(libc::EIO));
@@ -197,7 +197,7 @@ fn a_device_that_fails_can_be_cleaned_up() {
     assert_eq!(link.b.enter(RESET), Err(libc::EIO));
     assert_eq!(link.status(Request::send(3, &[])), S::IBV_WC_RETRY_EXC_ERR);
     assert!(link.fabric.open("right").is_err());
-    // Everything goes through in that state.
+    // A device in that state still destroys all its objects.
     let Link { fabric, left, right, .. } = link;
     drop((right, left));
     drop(fabric);
@@ -214,12 +214,12 @@ fn a_removed_device_says_so() {
 
 /// A second completion queue on the channel of a node.
 fn second_queue(node: &Node, depth: u32) -> NonNull<ibv_cq> {
-    // SAFETY: open, of this context.
+    // SAFETY: the context is open, and the channel belongs to it.
     unsafe { Soft.create_cq(node.context, depth, node.channel, 0) }.unwrap()
 }
 
 fn take(node: &Node) -> Option<*mut ibv_cq> {
-    // SAFETY: alive.
+    // SAFETY: the object is alive.
     unsafe { Soft.take_cq_event_of(node.channel) }.unwrap().map(NonNull::as_ptr)
 }
 
@@ -233,7 +233,7 @@ fn a_channel_says_which_queue_it_was() {
     let pair = Pair { qp, gid: node.gid(1), settings: SETTINGS };
     pair.connect(pair);
     let arm = |cq: *mut ibv_cq| {
-        // SAFETY: alive.
+        // SAFETY: the object is alive.
         assert_eq!(unsafe { node.ops().req_notify_cq.unwrap()(cq, 0) }, 0);
     };
     arm(second.as_ptr());
@@ -246,7 +246,7 @@ fn a_channel_says_which_queue_it_was() {
     node.send(pair, Request::send(4, &[]));
     assert_eq!([take(&node), take(&node), take(&node)], [Some(second.as_ptr()), Some(node.cq.as_ptr()), None]);
     node.destroy(pair).unwrap();
-    // SAFETY: nobody uses it.
+    // SAFETY: nobody uses it any more.
     unsafe { Soft.destroy_cq(second) }.unwrap();
 }
 
@@ -257,9 +257,9 @@ fn c130_a_queue_is_resized_and_keeps_what_it_has() {
     let pair = node.pair();
     pair.connect(pair);
     let write = |id| node.send(pair, Request::new(id, ibv_wr_opcode::IBV_WR_RDMA_WRITE, &[]));
-    // SAFETY: alive.
+    // SAFETY: the object is alive.
     let resize = |depth| unsafe { Soft.resize_cq(node.cq, depth) }.map_err(|error| error.errno());
-    // SAFETY: alive.
+    // SAFETY: the object is alive.
     let size = || unsafe { (*node.cq.as_ptr()).cqe };
     write(1);
     write(2);

@@ -63,7 +63,7 @@ fn c157_a_datagram_comes_with_its_header() {
     assert_eq!((wc.byte_len, wc.src_qp, wc.qp_num), (104, post.a.qpn(), post.b.qpn()));
     assert_eq!(wc.wc_flags, (ibv_wc_flags::IBV_WC_GRH | ibv_wc_flags::IBV_WC_WITH_IMM).0);
     assert_eq!((wc.slid, wc.sl, wc.pkey_index, wc.dlid_path_bits), (0, 3, 0, 0));
-    // SAFETY: the flag says that it is there.
+    // SAFETY: the flag says that the completion has an immediate.
     assert_eq!(u32::from_be(unsafe { wc.__bindgen_anon_1.imm_data }), 0x0102_0304);
     let bytes = to.get(104);
     assert_eq!(bytes[40..], text);
@@ -173,23 +173,23 @@ fn inline_datagrams_need_no_region() {
 #[test]
 fn row_33_an_address_must_be_of_the_pairs_domain_and_alive() {
     let post = Post::new();
-    // SAFETY: open.
+    // SAFETY: the context is open.
     let domain = unsafe { Soft.alloc_pd(post.left.context) }.unwrap();
-    // SAFETY: alive.
+    // SAFETY: the object is alive.
     let foreign = unsafe { Soft.create_ah(domain, &mut address_of(post.b.gid, 1)) }.unwrap();
     assert_eq!(post.status(Request::send(1, &[]).to(foreign, post.b.qpn(), QKEY)), S::IBV_WC_LOC_QP_OP_ERR);
     assert_eq!(post.a.state(), SQE);
     // SAFETY: alive; refused while it has a child.
     assert_eq!(unsafe { Soft.dealloc_pd(domain) }.unwrap_err().errno(), libc::EBUSY);
-    // SAFETY: nobody uses it.
+    // SAFETY: nobody uses it any more.
     unsafe { Soft.destroy_ah(foreign) }.unwrap();
-    // SAFETY: nobody uses it.
+    // SAFETY: nobody uses it any more.
     unsafe { Soft.dealloc_pd(domain) }.unwrap();
 
     let post = Post::on(Fabric::manual());
     post.left.send(post.a, post.to_right(Request::send(2, &[])));
     let ah = post.left.addresses.borrow_mut().pop().unwrap();
-    // SAFETY: alive; the device has only its number.
+    // SAFETY: alive. The request in flight has only the number of the handle.
     unsafe { Soft.destroy_ah(ah) }.unwrap();
     // A new handle does not get the old number.
     post.left.address(post.b.gid);
@@ -242,18 +242,18 @@ fn a_pair_sends_to_many_and_to_itself() {
     assert_eq!(post.left.completed(), [(1, SUCCESS), (2, SUCCESS)]);
 }
 
-/// A group by IPv6 address.
+/// A multicast group with an IPv6 address.
 const GROUP: [u8; 16] = [0xff, 0x0e, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
-/// A group by IPv4 address.
+/// A multicast group with an IPv4 address.
 const GROUP4: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 239, 1, 2, 3];
 
 fn attach(pair: Pair, raw: [u8; 16]) -> Result<(), Errno> {
-    // SAFETY: alive.
+    // SAFETY: the object is alive.
     unsafe { Soft.attach_mcast(pair.qp, &ibv_gid { raw }, 0) }.map_err(|error| error.errno())
 }
 
 fn detach(pair: Pair, raw: [u8; 16]) -> Result<(), Errno> {
-    // SAFETY: alive.
+    // SAFETY: the object is alive.
     unsafe { Soft.detach_mcast(pair.qp, &ibv_gid { raw }, 0) }.map_err(|error| error.errno())
 }
 
@@ -299,7 +299,7 @@ fn c141_c163_groups_have_rules() {
     detach(post.b, GROUP).unwrap();
     assert_eq!(detach(post.b, GROUP), Err(libc::EINVAL));
     post.right.destroy(post.b).unwrap();
-    // SAFETY: open.
+    // SAFETY: the context is open.
     let limits = unsafe { Soft.query_device(post.left.context) }.unwrap();
     let mut members = Vec::new();
     for _ in 0..limits.max_mcast_qp_attach {
@@ -314,7 +314,7 @@ fn c141_c163_groups_have_rules() {
 #[test]
 fn the_default_partition_is_the_only_one() {
     let node = Node::new(&Fabric::new(), "one");
-    // SAFETY: open.
+    // SAFETY: the context is open.
     let key = |port, index| unsafe { Soft.query_pkey(node.context, port, index) }.map_err(|error| error.errno());
     assert_eq!((key(1, 0), key(1, 1), key(2, 0)), (Ok(0xffff), Err(libc::EINVAL), Err(libc::EINVAL)));
 }

@@ -1,11 +1,11 @@
 use super::*;
 
-/// Whether the channel's descriptor is readable within `timeout` milliseconds.
+/// Whether the channel's descriptor becomes readable within `timeout` milliseconds.
 fn readable(node: &Node, timeout: i32) -> bool {
-    // SAFETY: alive.
+    // SAFETY: the object is alive.
     let fd = unsafe { (*node.channel.as_ptr()).fd };
     let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    // SAFETY: one entry.
+    // SAFETY: `poll` is one entry.
     unsafe { libc::poll(&mut poll, 1, timeout) == 1 }
 }
 
@@ -54,18 +54,18 @@ fn a_solicited_arm_waits_for_solicited_or_failed() {
 fn events_of_a_destroyed_queue_vanish() {
     let link = Link::automatic();
     let node = &link.left;
-    // SAFETY: open.
+    // SAFETY: the context is open.
     let cq = unsafe { Soft.create_cq(node.context, 4, node.channel, 0) }.unwrap();
     let other = cq.as_ptr();
     let qp = node.create(ibv_qp_init_attr { send_cq: other, recv_cq: other, ..node.init_attributes() }).unwrap();
     let pair = Pair { qp, ..link.a };
     pair.init().unwrap();
     node.receive(pair, 1, &[]);
-    // SAFETY: alive.
+    // SAFETY: the object is alive.
     assert_eq!(unsafe { node.ops().req_notify_cq.unwrap()(other, 0) }, 0);
     pair.enter(ERR).unwrap();
     node.destroy(pair).unwrap();
-    // SAFETY: nobody uses it.
+    // SAFETY: nobody uses it any more.
     unsafe { Soft.destroy_cq(cq) }.unwrap();
     assert!(!node.take_event());
 }
@@ -87,7 +87,7 @@ fn the_descriptor_is_readable_while_events_wait() {
 #[cfg_attr(miri, ignore = "poll(2)")]
 fn another_thread_wakes_a_waiter() {
     struct Both(Link);
-    // SAFETY: below, the other thread uses the left node and this one the right.
+    // SAFETY: below, the other thread uses only the left node, and this thread only the right one.
     unsafe impl Sync for Both {}
     let both = &Both(Link::automatic());
     let Link { right, b, .. } = &both.0;

@@ -2,10 +2,10 @@ use super::*;
 
 const ALL_FIELDS: u64 = 0x7f;
 
-/// Gives a node an extended queue in place of its own.
+/// Replaces the completion queue of a node by an extended one.
 fn extend(node: &mut Node, depth: u32) -> NonNull<ibv_cq_ex> {
     let mut attributes = attributes(node, depth, ALL_FIELDS);
-    // SAFETY: open, and the channel is of this context.
+    // SAFETY: the context is open, and the channel belongs to it.
     let cq = unsafe { Soft.create_cq_ex(node.context, &mut attributes) }.unwrap();
     let old = std::mem::replace(&mut node.cq, cq.cast());
     // SAFETY: nothing uses it yet.
@@ -18,21 +18,21 @@ fn attributes(node: &Node, cqe: u32, wc_flags: u64) -> ibv_cq_init_attr_ex {
 }
 
 fn start(cq: NonNull<ibv_cq_ex>) -> Errno {
-    // SAFETY: alive.
+    // SAFETY: the object is alive.
     unsafe { inline::ibv_start_poll(cq.as_ptr(), &mut ibv_poll_cq_attr::default()) }
 }
 
 fn next(cq: NonNull<ibv_cq_ex>) -> Errno {
-    // SAFETY: alive.
+    // SAFETY: the object is alive.
     unsafe { inline::ibv_next_poll(cq.as_ptr()) }
 }
 
 fn end(cq: NonNull<ibv_cq_ex>) {
-    // SAFETY: alive.
+    // SAFETY: the object is alive.
     unsafe { inline::ibv_end_poll(cq.as_ptr()) };
 }
 
-/// Id and status of the current completion.
+/// The id and the status of the current completion.
 fn current(cq: NonNull<ibv_cq_ex>) -> (u64, ibv_wc_status) {
     // SAFETY: alive, and nobody else polls it.
     let cq = unsafe { cq.as_ref() };
@@ -64,7 +64,7 @@ fn completions_come_one_by_one_and_as_they_are_polled_otherwise() {
     }
     seen.push(current(cq));
     end(cq);
-    // The completions that `next_poll` reached are taken; the last one stays.
+    // `next_poll` has taken the completions that it reached; the one that it did not reach stays in the queue.
     let rest = node.completed();
     assert_eq!((seen.len(), rest.len()), (5, 1));
     seen.extend(rest);
@@ -77,9 +77,9 @@ fn completions_come_one_by_one_and_as_they_are_polled_otherwise() {
 fn functions_are_there_for_the_fields_that_were_asked_for() {
     let node = Node::new(&Fabric::new(), "one");
     for wc_flags in [0, 1, 2, 0x40, ALL_FIELDS] {
-        // SAFETY: open, and the channel is of this context.
+        // SAFETY: the context is open, and the channel belongs to it.
         let cq = unsafe { Soft.create_cq_ex(node.context, &mut attributes(&node, 4, wc_flags)) }.unwrap();
-        // SAFETY: alive.
+        // SAFETY: the object is alive.
         let has = unsafe { cq.as_ref() };
         assert!(has.read_opcode.is_some() && has.read_vendor_err.is_some() && has.read_wc_flags.is_some());
         assert_eq!(has.read_byte_len.is_some(), wc_flags & 1 != 0);
@@ -90,11 +90,11 @@ fn functions_are_there_for_the_fields_that_were_asked_for() {
     }
     for (wc_flags, comp_mask) in [(0x80, 0), (1 << 40, 0), (0, 1)] {
         let mut attributes = ibv_cq_init_attr_ex { comp_mask, ..attributes(&node, 4, wc_flags) };
-        // SAFETY: open; the channel is alive.
+        // SAFETY: the context is open, and the channel is alive.
         let error = unsafe { Soft.create_cq_ex(node.context, &mut attributes) }.unwrap_err();
         assert_eq!((error.verb(), error.errno()), ("ibv_create_cq_ex", libc::EOPNOTSUPP));
     }
-    // SAFETY: open; the channel is alive.
+    // SAFETY: the context is open, and the channel is alive.
     let error = unsafe { Soft.create_cq_ex(node.context, &mut attributes(&node, 0, 0)) }.unwrap_err();
     assert_eq!(error.errno(), libc::EINVAL);
 }

@@ -35,7 +35,7 @@ fn a_verb_that_fails_does_nothing() {
     assert_eq!(link.a.enter(ERR), Err(libc::ENOMEM));
     assert_eq!(link.a.state(), RTS);
     assert!(link.works());
-    // The key still works, too.
+    // The refused call did not end the registration: its key still works.
     link.right.receive(link.b, 1, &[link.right.memory(1, LOCAL).sge(0, 8)]);
     assert_eq!(link.status(Request::send(2, &[region.sge(0, 8)])), SUCCESS);
 }
@@ -67,46 +67,46 @@ fn verbs_of_all_objects_fail() {
     let fail = |verb| fabric.inject(fails(verb, 0));
     let expect = |result, verb| assert_eq!(errno(result), Err((verb, libc::ENOMEM)));
     fail(Verb::AllocMw);
-    // SAFETY: here and below, all objects are alive, and a refused verb has done nothing.
+    // SAFETY: here and below, all objects are alive; a refused verb leaves them so.
     expect(unsafe { Soft.alloc_mw(node.domain, ibv_mw_type::IBV_MW_TYPE_2) }.map(|_| ()), "ibv_alloc_mw");
     fail(Verb::DeallocMw);
-    // SAFETY: alive.
+    // SAFETY: the object is alive.
     expect(unsafe { Soft.dealloc_mw(window) }, "ibv_dealloc_mw");
     fail(Verb::CreateAh);
     assert_eq!(node.try_address([1; 16], 1).map(|_| ()), Err(libc::ENOMEM));
     fail(Verb::DestroyAh);
-    // SAFETY: alive.
+    // SAFETY: the object is alive.
     expect(unsafe { Soft.destroy_ah(node.address([1; 16])) }, "ibv_destroy_ah");
     fail(Verb::CreateSrq);
-    // SAFETY: alive.
+    // SAFETY: the object is alive.
     expect(unsafe { Soft.create_srq(node.domain, &mut ibv_srq_init_attr::default()) }.map(|_| ()), "ibv_create_srq");
     fail(Verb::ModifySrq);
-    // SAFETY: alive.
+    // SAFETY: the object is alive.
     expect(unsafe { Soft.modify_srq(srq, &mut ibv_srq_attr::default(), ibv_srq_attr_mask(0)) }, "ibv_modify_srq");
     fail(Verb::QuerySrq);
-    // SAFETY: alive.
+    // SAFETY: the object is alive.
     expect(unsafe { Soft.query_srq(srq) }.map(|_| ()), "ibv_query_srq");
     fail(Verb::DestroySrq);
-    // SAFETY: alive.
+    // SAFETY: the object is alive.
     expect(unsafe { Soft.destroy_srq(srq) }, "ibv_destroy_srq");
     fail(Verb::ResizeCq);
-    // SAFETY: alive.
+    // SAFETY: the object is alive.
     expect(unsafe { Soft.resize_cq(node.cq, 99) }, "ibv_resize_cq");
     fail(Verb::AttachMcast);
-    // SAFETY: alive.
+    // SAFETY: the object is alive.
     expect(unsafe { Soft.attach_mcast(pair.qp, &group, 0) }, "ibv_attach_mcast");
-    // SAFETY: alive.
+    // SAFETY: the object is alive.
     unsafe { Soft.attach_mcast(pair.qp, &group, 0) }.unwrap();
     fail(Verb::DetachMcast);
-    // SAFETY: alive.
+    // SAFETY: the object is alive.
     expect(unsafe { Soft.detach_mcast(pair.qp, &group, 0) }, "ibv_detach_mcast");
-    // SAFETY: alive.
+    // SAFETY: the object is alive.
     unsafe { Soft.detach_mcast(pair.qp, &group, 0) }.unwrap();
     fail(Verb::QueryPkey);
-    // SAFETY: alive.
+    // SAFETY: the object is alive.
     expect(unsafe { Soft.query_pkey(node.context, 1, 0) }.map(|_| ()), "ibv_query_pkey");
     fail(Verb::GetAsyncEvent);
-    // SAFETY: alive.
+    // SAFETY: the object is alive.
     expect(unsafe { Soft.take_async_event(node.context) }.map(|_| ()), "ibv_get_async_event");
     fail(Verb::PostSrqRecv);
     assert_eq!((node.share(srq, 1, &[]), node.share(srq, 1, &[])), (libc::ENOMEM, 0));
@@ -210,7 +210,7 @@ fn a_lost_answer_is_repeated_and_nothing_is_done_twice() {
     link.right.receive(link.b, 4, &[]);
     assert_eq!(link.status(Request::send(5, &[])), SUCCESS);
     assert_eq!(link.right.completed(), [(3, SUCCESS)]);
-    // The packet numbers still match.
+    // The packet numbers of both sides still match, so the next request succeeds.
     link.left.send(link.a, Request::send(6, &[]));
     assert_eq!((link.left.completed(), link.right.completed()), (vec![(6, SUCCESS)], vec![(4, SUCCESS)]));
 }
@@ -252,7 +252,7 @@ fn a_removed_device_answers_eio_and_completes_nothing() {
     link.fabric.inject(Fault::DeviceRemoved { device: "right".into() });
     let errno = |result: Result<(), crate::verb_error::VerbError>| result.map_err(|error| error.errno());
     assert!(link.fabric.open("right").is_err());
-    // SAFETY: open.
+    // SAFETY: the context is open.
     assert_eq!(errno(unsafe { Soft.query_device(link.right.context) }.map(|_| ())), Err(libc::EIO));
     assert_eq!(link.right.try_register(1, 0).map(|_| ()), Err(libc::EIO));
     assert_eq!(link.right.destroy(link.b), Err(libc::EIO));

@@ -10,7 +10,7 @@ fn nothing_moves_without_a_step() {
     link.left.send(link.a, Request::write(1, &[from.sge(0, 8)], &to, 0));
     assert!(link.left.poll().is_empty());
     assert_eq!(to.get(8), [0; 8]);
-    // One step for the request, one for the answer.
+    // The first step carries the request, the second brings the answer.
     assert!(link.fabric.step());
     assert_eq!(to.get(8), [7; 8]);
     assert!(link.left.poll().is_empty());
@@ -61,7 +61,7 @@ fn retries_take_their_time() {
     link.fabric.run();
     assert_eq!(link.left.completed(), [(1, S::IBV_WC_RETRY_EXC_ERR)]);
     assert_eq!(link.fabric.next_timer(), None);
-    // Nobody should wait for a manual clock.
+    // A manual clock stands still, so no timer tells a thread when to look again.
     assert_eq!(Soft.next_timer(link.left.context), None);
 }
 

@@ -7,7 +7,7 @@ fn a_send_slot_is_free_when_a_completion_was_polled() {
         link.right.receive(link.b, id, &[]);
         link.left.send(link.a, Request::send(id, &[]));
     }
-    // All requests have completed, but no completion was polled.
+    // All requests have completed, but a slot is free only after its completion was polled.
     assert_eq!(link.left.try_send(link.a, Request::send(8, &[])), libc::ENOMEM);
     assert_eq!(link.right.try_receive(link.b, 8, &[]), libc::ENOMEM);
     assert_eq!(link.left.poll_raw(3).unwrap().len(), 3);
@@ -84,7 +84,7 @@ fn a_list_stops_at_its_first_bad_request() {
     wrs[1].num_sge = CAP.max_recv_sge as i32 + 1;
     assert_eq!(link.right.post_receives(link.b, &mut wrs), (libc::EINVAL, Some(5)));
     let mut wrs: Vec<_> = (10..20).map(|id| receive_wr(id, &mut [])).collect();
-    // One completion is never polled, one request waits, one was posted just now.
+    // The queue is full: one request has an unpolled completion, one waits, and one was just posted.
     assert_eq!(link.right.post_receives(link.b, &mut wrs), (libc::ENOMEM, Some(15)));
 }
 
@@ -154,16 +154,16 @@ fn objects_in_use_are_not_destroyed() {
     let pair = node.pair();
     let region = node.memory(1, 0);
     let errno = |result: Result<(), crate::verb_error::VerbError>| result.map_err(|error| error.errno());
-    // SAFETY: alive, and refused.
+    // SAFETY: the object is alive, and the call is refused.
     assert_eq!(errno(unsafe { Soft.dealloc_pd(node.domain) }), Err(libc::EBUSY));
-    // SAFETY: alive, and refused.
+    // SAFETY: the object is alive, and the call is refused.
     assert_eq!(errno(unsafe { Soft.destroy_cq(node.cq) }), Err(libc::EBUSY));
-    // SAFETY: alive, and refused.
+    // SAFETY: the object is alive, and the call is refused.
     assert_eq!(errno(unsafe { Soft.destroy_comp_channel(node.channel) }), Err(libc::EBUSY));
-    // SAFETY: alive, and refused.
+    // SAFETY: the object is alive, and the call is refused.
     assert_eq!(errno(unsafe { Soft.close_device(node.context) }), Err(libc::EBUSY));
     node.destroy(pair).unwrap();
-    // SAFETY: alive, and refused.
+    // SAFETY: the object is alive, and the call is refused.
     assert_eq!(errno(unsafe { Soft.dealloc_pd(node.domain) }), Err(libc::EBUSY));
     node.deregister(&region).unwrap();
 }
@@ -172,7 +172,7 @@ fn objects_in_use_are_not_destroyed() {
 fn sizes_have_limits_and_are_granted_as_asked() {
     let fabric = Fabric::new();
     let node = Node::new(&fabric, "one");
-    // SAFETY: open.
+    // SAFETY: the context is open.
     let limits = unsafe { Soft.query_device(node.context) }.unwrap();
     let create = |change: &dyn Fn(&mut ibv_qp_init_attr)| {
         let mut attributes = node.init_attributes();
@@ -194,12 +194,12 @@ fn sizes_have_limits_and_are_granted_as_asked() {
     let stranger = Node::new(&fabric, "one");
     assert_eq!(create(&|a| a.send_cq = stranger.cq.as_ptr()), Err(libc::EINVAL), "another context's queue");
     for (depth, fits) in [(0, false), (1, true), (limits.max_cqe as u32, true), (limits.max_cqe as u32 + 1, false)] {
-        // SAFETY: open.
+        // SAFETY: the context is open.
         match unsafe { Soft.create_cq(node.context, depth, node.channel, 0) } {
             Ok(cq) => {
-                // SAFETY: alive.
+                // SAFETY: the object is alive.
                 assert_eq!(unsafe { (*cq.as_ptr()).cqe } as u32, depth);
-                // SAFETY: nobody uses it.
+                // SAFETY: nobody uses it any more.
                 unsafe { Soft.destroy_cq(cq) }.unwrap();
                 assert!(fits);
             }
@@ -243,7 +243,7 @@ fn exposed_memory_is_made_of_whole_words() {
         let result = unsafe { Soft.reg_mr(node.domain, start.wrapping_add(offset), len, ibv_access_flags(access)) };
         assert_eq!(result.is_ok(), fine);
         if let Ok(mr) = result {
-            // SAFETY: alive.
+            // SAFETY: the object is alive.
             unsafe { Soft.dereg_mr(mr) }.unwrap();
         }
     }
@@ -253,24 +253,24 @@ fn exposed_memory_is_made_of_whole_words() {
 fn the_device_describes_itself() {
     let fabric = Fabric::new();
     let (one, two) = (Node::new(&fabric, "one"), Node::new(&fabric, "two"));
-    // SAFETY: open.
+    // SAFETY: the context is open.
     let device = unsafe { Soft.query_device(one.context) }.unwrap();
     assert_eq!((device.phys_port_cnt, device.atomic_cap), (1, ibv_atomic_cap::IBV_ATOMIC_HCA));
-    // SAFETY: open.
+    // SAFETY: the context is open.
     let port = unsafe { Soft.query_port(one.context, 1) }.unwrap();
     assert_eq!((port.state, port.link_layer), (ibv_port_state::IBV_PORT_ACTIVE, 2));
     assert_eq!(port.active_mtu, ibv_mtu::IBV_MTU_4096);
-    // SAFETY: open.
+    // SAFETY: the context is open.
     assert_eq!(unsafe { Soft.query_port(one.context, 2) }.unwrap_err().errno(), libc::EINVAL);
     let gids = |node: &Node| -> Vec<[u8; 16]> {
-        // SAFETY: open.
+        // SAFETY: the context is open.
         let table = unsafe { Soft.query_gid_table(node.context) }.unwrap();
-        // SAFETY: all bytes are values.
+        // SAFETY: all bytes of the union are set.
         table.iter().map(|row| unsafe { row.gid.raw }).collect()
     };
     let (ones, twos) = (gids(&one), gids(&two));
     assert_eq!(ones[0][..8], [0xfe, 0x80, 0, 0, 0, 0, 0, 0]);
-    // Two bytes in the middle name the process.
+    // After the first byte, two bytes tell the processes apart.
     assert_eq!(ones[1][..13], [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10]);
     assert_eq!((ones[1][13..15].to_vec(), ones[1][15], twos[1][15]), (twos[1][13..15].to_vec(), 1, 2));
     assert!(ones.iter().all(|gid| !twos.contains(gid)));

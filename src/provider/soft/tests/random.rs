@@ -22,8 +22,8 @@ fn fault(random: &mut Random) -> Fault {
     }
 }
 
-/// Each request completes at most once, in the order of its queue, and only in the life of its pair in which it was
-/// posted.
+/// Each request completes at most once, in the order of its queue, and never after a reset of its pair that came after
+/// the post.
 #[test]
 fn requests_complete_in_order_and_once() {
     let mut statuses: HashMap<u32, u32> = HashMap::new();
@@ -35,14 +35,14 @@ fn requests_complete_in_order_and_once() {
         let mut pairs: Vec<(usize, Pair)> = (0..4).map(|number| (number % 2, nodes[number % 2].pair())).collect();
         let regions: Vec<Region> =
             [0, LOCAL, READ, ALL].iter().flat_map(|access| nodes.iter().map(|node| node.memory(8, *access))).collect();
-        // The last id that completed, by queue pair number and side. Ids only grow.
+        // The last id that completed, by queue pair number and side. Ids of later requests are greater.
         let mut last: HashMap<(u32, bool), u64> = HashMap::new();
         let mut id = 0;
         for _ in 0..steps {
             let slot = random.below(4) as usize;
             let (number, pair) = pairs[slot];
             let (node, peer) = (&nodes[number], pairs[slot ^ 1].1);
-            // Mostly the region of that side, with all rights.
+            // In most cases a region of that side with all rights.
             let mut region = |side| match random.below(10) {
                 0 => random.pick(&regions),
                 1 => regions[4 + side],
@@ -94,21 +94,20 @@ fn requests_complete_in_order_and_once() {
         }
         fabric.heal();
     }
-    // The sequences reach everything that can happen.
+    // The sequences are long enough to reach each of these statuses.
     let expected: &[u32] = if cfg!(miri) { &[0, 5] } else { &[0, 1, 4, 5, 8, 9, 10, 11, 12, 13] };
     assert!(expected.iter().all(|status| statuses.contains_key(status)), "{statuses:?}");
     assert!(statuses.keys().all(|status| expected.contains(status) || cfg!(miri)), "{statuses:?}");
 }
 
-/// A pair of each transport and kind, and the queue that its receives are in: its own number, or that of the shared
-/// queue.
+/// A pair of some transport, and the queue that its receives are in: the number of the pair or of the shared queue.
 struct Player {
     node: usize,
     pair: Pair,
     srq: Option<NonNull<ibv_srq>>,
 }
 
-/// The same for all transports, with shared queues, windows, groups and ports that go down.
+/// As above for all transports, with shared queues, windows, groups, and ports that go down.
 #[test]
 fn requests_of_all_transports_complete_in_order_and_once() {
     const RAW: [u8; 16] = [0xff, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9];
@@ -138,7 +137,7 @@ fn requests_of_all_transports_complete_in_order_and_once() {
         let addresses: Vec<_> = (0..4_usize)
             .map(|number| nodes[number % 2].address(if number < 2 { nodes[1 - number].gid(1) } else { RAW }))
             .collect();
-        // The last id that completed, by queue. Ids only grow.
+        // The last id that completed, by queue. Ids of later requests are greater.
         let mut last: HashMap<(usize, u32, bool), u64> = HashMap::new();
         let mut id = 0;
         for _ in 0..steps {
@@ -208,15 +207,15 @@ fn requests_of_all_transports_complete_in_order_and_once() {
                 18 => {
                     let mut limit = ibv_srq_attr { max_wr: 0, max_sge: 0, srq_limit: random.below(17) as u32 };
                     let srq = shared[*number];
-                    // SAFETY: alive.
+                    // SAFETY: the object is alive.
                     _ = unsafe { Soft.modify_srq(srq, &mut limit, ibv_srq_attr_mask::IBV_SRQ_LIMIT) };
                 }
                 _ if pair.settings.transport == UD && random.below(2) == 0 => {
-                    // SAFETY: alive.
+                    // SAFETY: the object is alive.
                     _ = unsafe { Soft.attach_mcast(pair.qp, &GROUP, 0) };
                 }
                 _ if pair.settings.transport == UD => {
-                    // SAFETY: alive.
+                    // SAFETY: the object is alive.
                     _ = unsafe { Soft.detach_mcast(pair.qp, &GROUP, 0) };
                 }
                 _ => drop(fabric.step()),
@@ -237,11 +236,11 @@ fn requests_of_all_transports_complete_in_order_and_once() {
         }
         fabric.heal();
         for player in &players {
-            // SAFETY: alive; most are in no group.
+            // SAFETY: alive. Most pairs are in no group; then the call is refused.
             _ = unsafe { Soft.detach_mcast(player.pair.qp, &GROUP, 0) };
         }
     }
-    // The sequences reach each of these.
+    // The sequences are long enough to reach each of these statuses.
     let expected: &[u32] = if cfg!(miri) { &[0, 5] } else { &[0, 1, 2, 4, 5, 6, 9, 10, 12, 13] };
     assert!(expected.iter().all(|status| statuses.contains_key(status)), "{statuses:?}");
     assert!(

@@ -5,17 +5,17 @@ use crate::provider::soft::{Fault, Verb};
 use ibv_access_flags as A;
 use ibv_wc_status as S;
 
-/// Registers `len` bytes at `addr`, which the keys name by `iova`. The caller frees the bytes.
+/// Registers `len` bytes at `offset` of `region` again; the keys name them by `iova`. The caller deregisters them.
 fn register_iova(node: &Node, region: &Region, offset: usize, iova: u64, access: u32) -> Result<Region, Errno> {
     let start = region.words.cast::<u8>().wrapping_add(offset);
     let len = region.words.len() * 8 - offset;
-    // SAFETY: alive; the memory of a region, which lives until the node ends.
+    // SAFETY: the domain is alive, and so is the memory, which belongs to a region that lives until the node ends.
     let mr = unsafe { Soft.reg_mr_iova(node.domain, start, len, iova, A(access)) }.map_err(|error| error.errno())?;
     Ok(Region { mr, words: region.words, live: true })
 }
 
 fn end(region: Region) {
-    // SAFETY: alive.
+    // SAFETY: the object is alive.
     unsafe { Soft.dereg_mr(region.mr) }.unwrap();
 }
 
@@ -31,7 +31,7 @@ fn zero_based_regions_count_from_their_beginning() {
     let counter = link.left.memory(1, LOCAL);
     assert_eq!(link.status(Request::add(2, &[counter.sge(0, 8)], &to, 0, 0).at(8, to.rkey())), SUCCESS);
     assert_eq!(counter.get(8), to.get(16)[8..]);
-    // The keys do not name it by its address.
+    // The keys do not name the memory by its own address.
     assert_eq!(link.status(Request::write(3, &[sge], &to, 0)), S::IBV_WC_REM_ACCESS_ERR);
 }
 
@@ -74,7 +74,7 @@ fn what_this_device_has_not_it_says() {
     for access in [A::IBV_ACCESS_ON_DEMAND, A::IBV_ACCESS_HUGETLB] {
         assert_eq!(node.try_register(1, access.0).map(|_| ()), Err(libc::EOPNOTSUPP));
     }
-    // SAFETY: alive; there is no such descriptor, and none is looked at.
+    // SAFETY: alive. There is no descriptor -1, and the device uses none.
     let dmabuf = unsafe { Soft.reg_dmabuf_mr(node.domain, 0, 8, 0, -1, A(LOCAL)) };
     assert_eq!(dmabuf.unwrap_err().errno(), libc::EOPNOTSUPP);
 }
@@ -93,7 +93,7 @@ fn locked_memory_has_a_limit() {
     fabric.heal();
     assert!(node.try_register(1, 0).is_ok());
     node.deregister(&second).unwrap();
-    // Only the first time.
+    // The fault is for one call only, so the second try succeeds.
     fabric.inject(Fault::VerbFails { verb: Verb::RegMrIova, after: 0, count: 1, errno: libc::ENOMEM });
     let memory = node.memory(1, 0);
     assert_eq!(register_iova(&node, &memory, 0, memory.addr(), 0).map(|_| ()), Err(libc::ENOMEM));
@@ -103,7 +103,7 @@ fn locked_memory_has_a_limit() {
 #[test]
 fn the_device_says_what_it_has() {
     let node = Node::new(&Fabric::new(), "one");
-    // SAFETY: open.
+    // SAFETY: the context is open.
     let device = unsafe { Soft.query_device(node.context) }.unwrap();
     let flags = ibv_device_cap_flags(device.device_cap_flags);
     for flag in [

@@ -3,7 +3,7 @@
 use super::*;
 use ibv_wc_status as S;
 
-/// A link whose pairs take many entries.
+/// A link whose pairs take up to `sges` entries in a request.
 fn wide(sges: u32) -> Link {
     let link = Link::automatic();
     let make = |node: &Node| {
@@ -24,10 +24,10 @@ fn as_many_entries_as_the_device_says() {
     let (from, to) = (link.left.memory(32, 0), link.right.memory(32, ALL));
     from.set(&(0..=255).collect::<Vec<u8>>());
     let entries = |region: &Region, count: u64| -> Vec<ibv_sge> {
-        // Four bytes each, in reverse order.
+        // Entries of four bytes each, in reverse order.
         (0..count).map(|entry| region.sge(4 * 31_u64.saturating_sub(entry), 4)).collect()
     };
-    // Vectors are used again, and the second round gives the same as the first.
+    // The device reuses its vectors: later rounds must give the same result as the first.
     for round in 0..3 {
         to.set(&[0; 256]);
         link.right.receive(link.b, 1, &entries(&to, 32));
@@ -39,7 +39,7 @@ fn as_many_entries_as_the_device_says() {
         assert_eq!(link.right.completed(), [(3, SUCCESS)]);
         assert_eq!(to.get(132)[128..], from.get(128)[124..]);
     }
-    // A read and a write of many entries.
+    // A read and a write with many entries.
     let back = link.left.memory(32, LOCAL);
     assert_eq!(link.status(Request::read(5, &entries(&back, 32), &to, 0)), SUCCESS);
     let forward: Vec<u8> = to.get(128).chunks(4).rev().flatten().copied().collect();

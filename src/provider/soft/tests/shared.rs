@@ -7,7 +7,7 @@ use ibv_wc_status as S;
 
 fn modify(srq: NonNull<ibv_srq>, max_wr: u32, srq_limit: u32, mask: M) -> Result<ibv_srq_attr, Errno> {
     let mut attributes = ibv_srq_attr { max_wr, max_sge: 77, srq_limit };
-    // SAFETY: alive.
+    // SAFETY: the object is alive.
     unsafe { Soft.modify_srq(srq, &mut attributes, mask) }.map_err(|error| error.errno())?;
     Ok(attributes)
 }
@@ -17,7 +17,7 @@ fn limit(srq: NonNull<ibv_srq>, limit: u32) -> Result<(), Errno> {
 }
 
 fn query(srq: NonNull<ibv_srq>) -> (u32, u32, u32) {
-    // SAFETY: alive.
+    // SAFETY: the object is alive.
     let ibv_srq_attr { max_wr, max_sge, srq_limit } = unsafe { Soft.query_srq(srq) }.unwrap();
     (max_wr, max_sge, srq_limit)
 }
@@ -82,14 +82,14 @@ fn data_goes_to_memory_of_the_queues_domain() {
     assert_eq!(star.right.poll()[0].byte_len, 6);
     assert_eq!(to.get(12), b"sh\0\0\0\0\0\0ared");
 
-    // The queue is of another domain than its pairs. Its receives name memory of its own domain.
+    // The queue belongs to another domain than its pairs. Its receives name memory of the queue's domain.
     let node = Node::new(&star.fabric, "other");
-    // SAFETY: open.
+    // SAFETY: the context is open.
     let domain = unsafe { Soft.alloc_pd(node.context) }.unwrap();
     let srq = node.shared(4);
     let attributes = ibv_qp_init_attr { srq: srq.as_ptr(), ..node.init_attributes() };
     let mut attributes = attributes;
-    // SAFETY: alive.
+    // SAFETY: the object is alive.
     let qp = unsafe { Soft.create_qp(domain, &mut attributes) }.unwrap();
     let pair = Pair { qp, gid: node.gid(1), settings: SETTINGS };
     pair.connect(pair);
@@ -98,10 +98,10 @@ fn data_goes_to_memory_of_the_queues_domain() {
     assert_eq!(node.share(srq, 1, &[region.sge(0, 8)]), 0);
     node.send(pair, Request::send(2, &[own.sge(0, 8)]));
     assert_eq!(node.completed(), [(1, SUCCESS), (2, SUCCESS)]);
-    // SAFETY: nobody uses it.
+    // SAFETY: nobody uses it any more.
     unsafe { Soft.destroy_qp(qp) }.unwrap();
     node.deregister(&own).unwrap();
-    // SAFETY: nobody uses it.
+    // SAFETY: nobody uses it any more.
     unsafe { Soft.dealloc_pd(domain) }.unwrap();
 }
 
@@ -150,7 +150,7 @@ fn a_slot_is_free_when_its_completion_was_polled() {
     assert_eq!(star.right.poll_raw(1).unwrap().len(), 1);
     assert_eq!(star.right.share(star.srq, 2, &[]), 0);
     assert_eq!(star.right.share(star.srq, 3, &[]), libc::ENOMEM);
-    // Also after the pair is destroyed.
+    // Polling frees the slot even after the pair is destroyed.
     star.right.destroy(star.into[1]).unwrap();
     assert_eq!(star.right.poll_raw(1).unwrap().len(), 1);
     assert_eq!(star.right.share(star.srq, 3, &[]), 0);
@@ -185,7 +185,7 @@ fn c153_a_pair_in_error_leaves_the_queue_alone() {
     assert!(star.right.events().is_empty() && star.right.poll().is_empty());
     star.send(1, 10);
     assert_eq!(star.received(), [(1, star.into[1].qpn())]);
-    // A reset raises no event.
+    // A reset raises no event: only Error does.
     star.into[1].enter(RESET).unwrap();
     assert!(star.right.events().is_empty());
 }
@@ -218,7 +218,7 @@ fn c154_c155_sizes_and_limits_have_limits() {
     assert_eq!((sized(6), query(star.srq)), (Ok(6), (6, 4, 0)));
     assert_eq!((star.right.share(star.srq, 4, &[]), star.right.share(star.srq, 5, &[])), (0, 0));
     assert_eq!(star.right.share(star.srq, 6, &[]), libc::ENOMEM);
-    // Both change together, or neither.
+    // Size and limit change together, or neither changes.
     let both = M::IBV_SRQ_MAX_WR | M::IBV_SRQ_LIMIT;
     assert_eq!(modify(star.srq, 7, 8, both).map(|_| ()), Err(libc::EINVAL));
     assert_eq!(query(star.srq), (6, 4, 0));
@@ -226,12 +226,12 @@ fn c154_c155_sizes_and_limits_have_limits() {
     assert_eq!(query(star.srq), (7, 4, 6));
 
     let node = &star.right;
-    // SAFETY: open.
+    // SAFETY: the context is open.
     let limits = unsafe { Soft.query_device(node.context) }.unwrap();
     let create = |max_wr: i32, max_sge: i32| {
         let attr = ibv_srq_attr { max_wr: max_wr as u32, max_sge: max_sge as u32, srq_limit: 5 };
         let mut attributes = ibv_srq_init_attr { attr, ..ibv_srq_init_attr::default() };
-        // SAFETY: alive.
+        // SAFETY: the object is alive.
         let srq = unsafe { Soft.create_srq(node.domain, &mut attributes) }.map_err(|error| error.errno())?;
         node.queues.borrow_mut().push(srq);
         Ok(query(srq))
@@ -249,7 +249,7 @@ fn c151_c137_a_pair_with_a_shared_queue_has_none_of_its_own() {
     assert_eq!(star.right.try_receive(star.into[0], 1, &[]), libc::EINVAL);
     let cap = star.into[0].query().cap;
     assert_eq!((cap.max_recv_wr, cap.max_recv_sge, cap.max_send_wr), (0, 0, CAP.max_send_wr));
-    // SAFETY: alive, and refused.
+    // SAFETY: the object is alive, and the call is refused.
     assert_eq!(unsafe { Soft.destroy_srq(star.srq) }.unwrap_err().errno(), libc::EBUSY);
     let many = vec![star.right.memory(1, LOCAL).sge(0, 1); 5];
     assert_eq!(star.right.share(star.srq, 1, &many), libc::EINVAL, "one entry more than it takes");
@@ -259,7 +259,7 @@ fn c151_c137_a_pair_with_a_shared_queue_has_none_of_its_own() {
     let lone = star.right.shared(2);
     assert_eq!(star.right.share(lone, 1, &[]), 0);
     let lone = star.right.queues.borrow_mut().pop().unwrap();
-    // SAFETY: nobody uses it. Its receives are dropped.
+    // SAFETY: nobody uses the queue any more. Its receives are dropped.
     unsafe { Soft.destroy_srq(lone) }.unwrap();
 }
 
@@ -274,9 +274,9 @@ fn a_list_stops_at_its_first_bad_receive() {
     }
     let mut bad = ptr::null_mut::<ibv_recv_wr>();
     let post = star.right.ops().post_srq_recv.unwrap();
-    // SAFETY: alive; a list.
+    // SAFETY: the queue is alive, and `first` is a list.
     let errno = unsafe { post(star.srq.as_ptr(), first, &mut bad) };
-    // SAFETY: one of the list.
+    // SAFETY: it names a request of the list.
     assert_eq!((errno, unsafe { (*bad).wr_id }), (libc::ENOMEM, 3));
     for (id, turn) in [(10, 0), (11, 1), (12, 0)] {
         star.send(turn, id);

@@ -139,7 +139,7 @@ fn query_tells_what_was_set() {
     assert_eq!((now.max_rd_atomic, now.max_dest_rd_atomic, now.qp_access_flags), (4, 4, ALL));
     assert_eq!((now.ah_attr.grh.sgid_index, now.ah_attr.is_global), (1, 1));
     assert_eq!(now.cap.max_send_wr, CAP.max_send_wr);
-    // SAFETY: alive.
+    // SAFETY: the object is alive.
     let all = unsafe { Soft.query_qp(pair.qp, ibv_qp_attr_mask(u32::MAX)) };
     assert_eq!(all.map(|_| ()).map_err(|error| error.errno()), Err(libc::EOPNOTSUPP));
 }
@@ -246,7 +246,7 @@ fn reset_drops_what_is_posted_and_keeps_old_completions() {
     link.fabric.run();
     assert_eq!(link.left.completed(), [(2, SUCCESS)]);
     assert_eq!((link.a.query().dest_qp_num, link.a.query().qp_access_flags), (0, 0));
-    // After both ends are connected again, the pair works.
+    // A pair that went to Error works again after a reset, once both sides are connected again.
     link.b.enter(ERR).unwrap();
     link.b.enter(RESET).unwrap();
     link.a.connect(link.b);
@@ -275,7 +275,7 @@ fn draining_finishes_what_was_begun_and_holds_the_rest() {
     let link = Link::manual();
     link.left.send(link.a, Request::send(1, &[]));
     link.left.send(link.a, Request::send(2, &[]));
-    // The request has begun: the peer has no receive yet.
+    // The device has started the request, which waits because the peer has no receive.
     assert!(link.fabric.step());
     link.a.enter(SQD).unwrap();
     assert_eq!((link.a.state(), link.a.query().sq_draining), (SQD, 1));
@@ -288,7 +288,7 @@ fn draining_finishes_what_was_begun_and_holds_the_rest() {
     link.fabric.run();
     assert_eq!(link.left.completed(), [(1, SUCCESS)]);
     assert_eq!((link.a.state(), link.a.query().sq_draining), (SQD, 0));
-    // The pair still receives.
+    // Only the sends have stopped: the pair still receives.
     link.left.receive(link.a, 20, &[]);
     link.right.send(link.b, Request::send(21, &[]));
     link.fabric.run();

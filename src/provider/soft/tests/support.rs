@@ -13,7 +13,7 @@ pub(super) struct Request {
     pub(super) remote: (u64, u32),
     pub(super) compare_add: u64,
     pub(super) swap: u64,
-    /// Address handle, queue pair number and key of a datagram.
+    /// For a datagram: its address handle, the queue pair number and the Q_Key.
     pub(super) to: Option<(NonNull<ibv_ah>, u32, u32)>,
     pub(super) bind: Option<ibv_send_wr__bindgen_ty_4__bindgen_ty_1>,
 }
@@ -97,11 +97,11 @@ impl Request {
 }
 
 impl Node {
-    /// A shared receive queue of at most `max_wr` receives with four entries each.
+    /// A shared receive queue for `max_wr` receives of at most four entries each.
     pub(super) fn shared(&self, max_wr: u32) -> NonNull<ibv_srq> {
         let attr = ibv_srq_attr { max_wr, max_sge: 4, srq_limit: 0 };
         let mut attributes = ibv_srq_init_attr { attr, ..ibv_srq_init_attr::default() };
-        // SAFETY: alive.
+        // SAFETY: the object is alive.
         let srq = unsafe { Soft.create_srq(self.domain, &mut attributes) }.unwrap();
         self.queues.borrow_mut().push(srq);
         srq
@@ -120,7 +120,8 @@ impl Node {
         let mut wr = receive_wr(id, &mut sges);
         let mut bad = ptr::null_mut();
         let post = self.ops().post_srq_recv.unwrap();
-        // SAFETY: alive; one request; the memory that it names is the device's until the node ends.
+        // SAFETY: alive. `wr` is a list of one request, and the memory that it names belongs to the device until the
+        // node ends.
         let errno = unsafe { post(srq.as_ptr(), &mut wr, &mut bad) };
         assert_eq!(errno != 0, ptr::eq(bad, &wr));
         errno
@@ -131,7 +132,7 @@ impl Node {
     }
 
     pub(super) fn window_in(&self, domain: NonNull<ibv_pd>, kind: ibv_mw_type) -> NonNull<ibv_mw> {
-        // SAFETY: alive.
+        // SAFETY: the object is alive.
         let window = unsafe { Soft.alloc_mw(domain, kind) }.unwrap();
         self.windows.borrow_mut().push(window);
         window
@@ -143,7 +144,7 @@ impl Node {
     }
 
     pub(super) fn address_with(&self, attributes: &mut ibv_ah_attr) -> Result<NonNull<ibv_ah>, Errno> {
-        // SAFETY: alive.
+        // SAFETY: the object is alive.
         let address = unsafe { Soft.create_ah(self.domain, attributes) }.map_err(|error| error.errno())?;
         self.addresses.borrow_mut().push(address);
         Ok(address)
@@ -153,27 +154,28 @@ impl Node {
         self.try_address(gid, 1).unwrap()
     }
 
-    /// The events, as numbers that can be compared: the kind, and which object of its kind (for a pair, its number).
+    /// The node's events, as numbers that tests can compare: the kind, and which object (for a pair, the pair's
+    /// number).
     pub(super) fn events(&self) -> Vec<(ibv_event_type, u32)> {
         let mut all = Vec::new();
         while let Some(event) = self.take_async() {
             let subject = match event.event_type {
-                // SAFETY: the member that such an event has.
+                // SAFETY: events of this kind set this member.
                 ibv_event_type::IBV_EVENT_CQ_ERR => u32::from(unsafe { event.element.cq } == self.cq.as_ptr()),
                 ibv_event_type::IBV_EVENT_SRQ_LIMIT_REACHED => {
-                    // SAFETY: the member that such an event has.
+                    // SAFETY: events of this kind set this member.
                     let srq = unsafe { event.element.srq };
                     self.queues.borrow().iter().position(|known| known.as_ptr() == srq).unwrap() as u32
                 }
                 ibv_event_type::IBV_EVENT_PORT_ERR | ibv_event_type::IBV_EVENT_PORT_ACTIVE => {
-                    // SAFETY: the member that such an event has.
+                    // SAFETY: events of this kind set this member.
                     unsafe { event.element.port_num as u32 }
                 }
                 ibv_event_type::IBV_EVENT_DEVICE_FATAL => 0,
                 _ => {
-                    // SAFETY: the member that such an event has.
+                    // SAFETY: events of this kind set this member.
                     let qp = unsafe { event.element.qp };
-                    // SAFETY: the pairs of a test live as long as their events wait.
+                    // SAFETY: a test destroys no pair whose events wait.
                     unsafe { (*qp).qp_num }
                 }
             };
@@ -183,7 +185,7 @@ impl Node {
     }
 
     pub(super) fn take_async(&self) -> Option<ibv_async_event> {
-        // SAFETY: open.
+        // SAFETY: the context is open.
         unsafe { Soft.take_async_event(self.context) }.unwrap()
     }
 }
@@ -199,7 +201,7 @@ pub(super) fn address_of(gid: [u8; 16], row: u8) -> ibv_ah_attr {
 }
 
 pub(super) fn rkey_of(window: NonNull<ibv_mw>) -> u32 {
-    // SAFETY: alive.
+    // SAFETY: the object is alive.
     unsafe { (*window.as_ptr()).rkey }
 }
 
@@ -214,10 +216,11 @@ impl Request {
         Self { to: Some((address, qpn, qkey)), ..self }
     }
 
-    /// A bind of a window of type 2 with its next key. The window holds the new key afterwards, as in C programs.
+    /// A request that binds a window of type 2 under its next key. It also stores the new key in the window, as C
+    /// programs do.
     pub(super) fn bind(id: u64, window: NonNull<ibv_mw>, bind_info: ibv_mw_bind_info) -> Self {
         let rkey = inline::ibv_inc_rkey(rkey_of(window));
-        // SAFETY: alive.
+        // SAFETY: the object is alive.
         unsafe { (*window.as_ptr()).rkey = rkey };
         let bind = ibv_send_wr__bindgen_ty_4__bindgen_ty_1 { mw: window.as_ptr(), rkey, bind_info };
         Self { bind: Some(bind), ..Self::new(id, ibv_wr_opcode::IBV_WR_BIND_MW, &[]) }
@@ -227,23 +230,36 @@ impl Request {
         Self { immediate: rkey, ..Self::new(id, ibv_wr_opcode::IBV_WR_LOCAL_INV, &[]) }
     }
 
-    /// A send that invalidates a key of the peer.
+    /// Turns a send into one that invalidates a key of the peer.
     pub(super) fn invalidating(self, rkey: u32) -> Self {
         Self { opcode: ibv_wr_opcode::IBV_WR_SEND_WITH_INV, immediate: rkey, ..self }
     }
 }
 
 impl Pair {
-    /// `ibv_bind_mw`, of a window of type 1.
+    /// Calls `ibv_bind_mw` for a window of type 1.
     pub(super) fn bind(self, id: u64, window: NonNull<ibv_mw>, bind_info: ibv_mw_bind_info) -> Errno {
         let send_flags = ibv_send_flags::IBV_SEND_SIGNALED.0;
         let mut bind = ibv_mw_bind { wr_id: id, send_flags, bind_info };
+        // SAFETY: alive.
+        let ibv_mw { context, pd, type_, .. } = unsafe { window.read() };
+        // What the inline function of C refuses before it calls the provider.
+        let is_empty = bind_info.addr == 0 && bind_info.length == 0;
+        if type_ != ibv_mw_type::IBV_MW_TYPE_1 || bind_info.mr.is_null() && !is_empty {
+            return libc::EINVAL;
+        }
+        // SAFETY: not null, so alive.
+        if !bind_info.mr.is_null() && pd != unsafe { (*bind_info.mr).pd } {
+            return libc::EPERM;
+        }
+        // SAFETY: the context of a live object is open.
+        let bind_mw = unsafe { (*context).ops.bind_mw }.unwrap();
         // SAFETY: alive; nobody else uses the window.
-        unsafe { inline::ibv_bind_mw(self.qp.as_ptr(), window.as_ptr(), &mut bind) }
+        unsafe { bind_mw(self.qp.as_ptr(), window.as_ptr(), &mut bind) }
     }
 }
 
-/// A pair that has gone through the transitions to a state, as its own peer.
+/// A pair that is connected to itself, taken through the transitions to `state`.
 pub(super) fn in_state(node: &Node, transport: ibv_qp_type, state: ibv_qp_state) -> Pair {
     let pair = node.pair_with(Settings { transport, ..SETTINGS });
     if state != RESET {

@@ -26,7 +26,7 @@ fn messages_are_gathered_and_scattered_over_all_kinds_of_memory() {
         let bytes: Vec<u8> = (0..1600).map(|i| (i * 7) as u8).collect();
         from.set(&bytes);
         let (one, two, three) = (from.sge(1, 1), from.sge(100, 0), from.sge(5, 1301));
-        // More entries than fit without an allocation.
+        // More entries than fit in a list without an allocation.
         let into = [to.sge(1599, 1), to.sge(3, 2), to.sge(8, 8), to.sge(17, 700), to.sge(800, 1), to.sge(801, 798)];
         link.right.receive(link.b, 1, &into);
         assert_eq!(link.status(Request::send(2, &[one, two, three])), SUCCESS);
@@ -50,7 +50,7 @@ fn immediate_data_arrives_in_network_order() {
     assert_eq!(link.status(Request::send(2, &[]).immediate(0x0102_0304)), SUCCESS);
     let received = link.right.poll()[0];
     assert_eq!(received.wc_flags, ibv_wc_flags::IBV_WC_WITH_IMM.0);
-    // SAFETY: the flag says that it is there.
+    // SAFETY: the flag says that the completion has an immediate.
     assert_eq!(u32::from_be(unsafe { received.__bindgen_anon_1.imm_data }), 0x0102_0304);
     assert_eq!((received.byte_len, received.opcode), (0, ibv_wc_opcode::IBV_WC_RECV));
 }
@@ -123,7 +123,7 @@ fn inline_data_is_taken_when_posted() {
     link.right.receive(link.b, 1, &[to.sge(0, 16)]);
     let sge = ibv_sge { addr, length: 5, lkey: 0xdead };
     link.left.send(link.a, Request::send(2, &[sge]).flag(ibv_send_flags::IBV_SEND_INLINE));
-    // SAFETY: the array that the address is of.
+    // SAFETY: `data` has 5 bytes, and nobody else uses them now.
     unsafe { ptr::copy(b"late!".as_ptr(), &raw mut data as *mut u8, 5) };
     link.fabric.run();
     assert_eq!(link.left.completed(), [(2, SUCCESS)]);
@@ -167,7 +167,7 @@ fn a_pair_can_be_connected_to_itself() {
         assert_eq!(node.completed(), [(1, SUCCESS), (2, SUCCESS)]);
         assert_eq!(region.get(12), b"010123456789");
     }
-    // The pair enters Error because of its own request, and both its queues are flushed.
+    // The pair is its own peer: its faulty request moves it to Error, and both its queues are flushed.
     node.receive(pair, 3, &[]);
     node.send(pair, Request::write(4, &[node.memory(1, 0).sge(0, 8)], &node.memory(1, 0), 0));
     assert_eq!(node.completed(), [(4, FLUSHED), (3, FLUSHED)]);
@@ -184,7 +184,7 @@ fn packet_numbers_go_on_over_messages_of_many_packets() {
         assert_eq!(link.status(Request::read(id, &[local.sge(0, 5000)], &to, 0)), SUCCESS);
         assert_eq!(link.status(Request::add(id, &[local.sge(0, 8)], &to, 0, 1)), SUCCESS);
     }
-    // (8 + 5 + 1) packets each time, from 0xfffffe.
+    // Four rounds of 8 + 5 + 1 packets, from 0xfffffe on: the number wraps around.
     assert_eq!(link.a.query().sq_psn, 4 * 14 - 2);
     assert_eq!(link.b.query().rq_psn, 4 * 14 - 2);
 }
@@ -192,7 +192,7 @@ fn packet_numbers_go_on_over_messages_of_many_packets() {
 #[test]
 fn devices_of_two_fabrics_do_not_meet() {
     let (one, other) = (Link::automatic(), Link::automatic());
-    // The same numbers and addresses, but in another fabric.
+    // The pairs have the same numbers and addresses, but are in another fabric, where no packet arrives.
     assert_eq!((one.a.qpn(), one.b.gid), (other.a.qpn(), other.b.gid));
     other.right.receive(other.b, 1, &[]);
     one.right.receive(one.b, 2, &[]);
@@ -206,7 +206,7 @@ fn devices_of_two_fabrics_do_not_meet() {
 fn two_threads_may_post_and_poll_at_once() {
     const COUNT: u64 = 2000;
     struct Both(Link);
-    // SAFETY: below, each thread uses functions of the device only, and those of the left node on one thread alone.
+    // SAFETY: below, each thread only calls functions of the device, and only one thread uses the left node.
     unsafe impl Sync for Both {}
     let both = Both(Link::with(Fabric::new(), Settings { rnr_retry: 7, ..SETTINGS }, SETTINGS));
     let both = &both;

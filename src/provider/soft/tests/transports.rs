@@ -14,7 +14,7 @@ const TRANSITIONS: [(ibv_qp_state, &[ibv_qp_state]); 7] = [
     (ERR, &[RESET, ERR]),
 ];
 
-/// The optional attributes, from the table of the specification.
+/// The optional attributes of a transition, from the table of the specification.
 fn optional(transport: ibv_qp_type, from: ibv_qp_state, to: ibv_qp_state) -> M {
     let datagram = transport == UD;
     let moving = M::IBV_QP_ALT_PATH | M::IBV_QP_PATH_MIG_STATE;
@@ -84,7 +84,7 @@ fn each_required_attribute_is_required_and_each_other_refused() {
 
 #[test]
 fn a_reliable_pair_leaves_no_send_error() {
-    // The pair is never in that state, so it is refused as the current state, too.
+    // A pair of this transport is never in that state, so naming it as the current state is refused too.
     let node = Node::new(&Fabric::new(), "one");
     let pair = in_state(&node, RC, RTS);
     let named = ibv_qp_attr { qp_state: RTS, cur_qp_state: SQE, ..ibv_qp_attr::default() };

@@ -42,7 +42,7 @@ fn row_29_what_does_not_fit_is_dropped_without_a_word() {
     assert_eq!(link.status(Request::write(6, &[from.sge(0, 8)], &to, 0).immediate(1)), SUCCESS, "no right");
     assert!(link.right.poll().is_empty());
     assert_eq!((to.get(8), link.b.state()), (vec![0; 8], RTS));
-    // The next message that fits takes the receive.
+    // The receive is still there: the next message that fits takes it.
     assert_eq!(link.status(Request::send(7, &[])), SUCCESS);
     assert_eq!(link.right.completed(), [(5, SUCCESS)]);
     assert!(link.right.events().is_empty());
@@ -82,7 +82,7 @@ fn a_failed_send_stops_sending_and_not_receiving() {
     link.left.receive(link.a, 3, &[]);
     link.right.send(link.b, Request::send(4, &[]));
     assert_eq!(link.left.completed(), [(3, SUCCESS)]);
-    // The pair goes on.
+    // The failed send did not stop the receives; but the pair cannot go to Send Queue Drain.
     assert_eq!(link.a.enter(SQD), Err(libc::EINVAL));
     link.a.enter(RTS).unwrap();
     link.right.poll();
@@ -100,7 +100,7 @@ fn what_was_posted_before_a_failure_was_known_is_flushed() {
     }
     assert!(link.fabric.step() && link.fabric.step());
     assert_eq!(link.a.state(), SQE);
-    // Requests that have not been flushed yet are not sent either.
+    // Requests that are not flushed yet when sends start again are not sent either.
     link.a.enter(RTS).unwrap();
     link.left.send(link.a, Request::send(4, &[]));
     link.fabric.run();

@@ -11,9 +11,9 @@ const TWO: ibv_mw_type = ibv_mw_type::IBV_MW_TYPE_2;
 const BIND: u32 = ibv_access_flags::IBV_ACCESS_MW_BIND.0;
 const ZERO: u32 = ibv_access_flags::IBV_ACCESS_ZERO_BASED.0;
 
-/// Binds a window of the right node, of either type, and gives the status.
+/// Binds a window of the right node, of either type, and returns the status of the bind.
 fn bound(link: &Link, window: NonNull<ibv_mw>, info: ibv_mw_bind_info) -> S {
-    // SAFETY: alive.
+    // SAFETY: the object is alive.
     if unsafe { (*window.as_ptr()).type_ } == ONE {
         assert_eq!(link.b.bind(70, window, info), 0);
     } else {
@@ -28,7 +28,7 @@ fn bound(link: &Link, window: NonNull<ibv_mw>, info: ibv_mw_bind_info) -> S {
     completed[0].status
 }
 
-/// The status of a write of `len` bytes at `addr`.
+/// Writes `len` bytes to `addr` under `rkey`, and returns the status.
 fn write(link: &Link, rkey: u32, addr: u64, len: u32) -> S {
     let from = link.left.memory(4, 0);
     from.set(&[9; 32]);
@@ -93,7 +93,7 @@ fn m1_each_bind_of_type_1_has_the_next_key() {
     let first = rkey_of(window);
     assert_eq!(bound(&link, window, bind_info(&region, 0, 8, WRITE)), SUCCESS);
     assert_eq!(rkey_of(window), inline::ibv_inc_rkey(first));
-    // Bound again while it is bound: elsewhere, with another key.
+    // The window is bound a second time without an invalidation: over other bytes, under another key.
     assert_eq!(bound(&link, window, bind_info(&region, 16, 8, WRITE)), SUCCESS);
     let second = rkey_of(window);
     assert_eq!(second & 0xff, first.wrapping_add(2) & 0xff);
@@ -133,43 +133,43 @@ fn m2_m3_what_cannot_be_bound() {
     refused(&|link, _| bind_info(&link.right.memory(2, LOCAL | BIND), 8, 16, WRITE), &both);
     refused(&|link, _| bind_info(&link.right.memory(2, LOCAL | BIND), u64::MAX - 3, 8, WRITE), &both);
     refused(&|link, _| bind_info(&link.right.memory(2, LOCAL | BIND), 0, 0, WRITE), &[TWO]);
-    // A window over private memory consists of whole words.
+    // A window over private memory must consist of whole words.
     refused(&|link, _| bind_info(&link.right.memory(2, LOCAL | BIND), 4, 8, WRITE), &both);
     refused(&|link, _| bind_info(&link.right.memory(2, LOCAL | BIND), 0, 12, WRITE), &both);
-    // It is bound already.
+    // A window of type 2 must be invalidated before it is bound again.
     let bound_once = |link: &Link, window: NonNull<ibv_mw>| {
         let region = link.right.memory(2, LOCAL | BIND);
         assert_eq!(bound(link, window, bind_info(&region, 0, 8, WRITE)), SUCCESS);
         bind_info(&region, 8, 8, WRITE)
     };
     refused(&bound_once, &[TWO]);
-    // The key of another window.
+    // A bind must name a key of its own window.
     let link = Link::automatic();
     let (region, window) = (link.right.memory(1, LOCAL | BIND), link.right.window(TWO));
     let mut request = Request::bind(1, window, bind_info(&region, 0, 8, READ));
     request.bind.as_mut().unwrap().rkey = rkey_of(link.right.window(TWO));
     link.right.send(link.b, request);
     assert_eq!(link.right.completed(), [(1, S::IBV_WC_MW_BIND_ERR)]);
-    // A window that is gone when the bind is executed, although another one has its place in the table.
+    // The window is gone when the bind is executed. Another window has its place in the table by then.
     let link = Link::manual();
     let (region, window) = (link.right.memory(1, LOCAL | BIND), link.right.window(TWO));
     link.right.send(link.b, Request::bind(1, window, bind_info(&region, 0, 8, READ)));
     let window = link.right.windows.borrow_mut().pop().unwrap();
-    // SAFETY: alive; the device has only its number.
+    // SAFETY: alive. The request in flight has only the number of the window.
     unsafe { Soft.dealloc_mw(window) }.unwrap();
     link.right.window(TWO);
     link.fabric.run();
     assert_eq!(link.right.completed(), [(1, S::IBV_WC_MW_BIND_ERR)]);
-    // A region that is gone when the bind is executed.
+    // The region is gone when the bind is executed.
     let link = Link::manual();
     let (region, window) = (link.right.memory(1, LOCAL | BIND), link.right.window(TWO));
     link.right.send(link.b, Request::bind(1, window, bind_info(&region, 0, 8, READ)));
     link.right.deregister(&region).unwrap();
-    // SAFETY: alive; the same memory, in the same place of the device's table, but not the same region.
+    // SAFETY: the memory is alive. The new region has the old one's place in the device's table, but another key.
     let again = unsafe { Soft.reg_mr(link.right.domain, region.words.cast(), 8, ibv_access_flags(LOCAL | BIND)) };
     link.fabric.run();
     assert_eq!(link.right.completed(), [(1, S::IBV_WC_MW_BIND_ERR)]);
-    // SAFETY: alive.
+    // SAFETY: the object is alive.
     unsafe { Soft.dereg_mr(again.unwrap()) }.unwrap();
 }
 
@@ -189,7 +189,7 @@ fn m3_windows_regions_and_pairs_are_of_one_domain() {
     for kind in [ONE, TWO] {
         for of_window in [false, true] {
             let link = Link::automatic();
-            // SAFETY: open.
+            // SAFETY: the context is open.
             let domain = unsafe { Soft.alloc_pd(link.right.context) }.unwrap();
             let (window, region) = if of_window {
                 let region = link.right.memory(1, LOCAL | BIND);
@@ -207,12 +207,12 @@ fn m3_windows_regions_and_pairs_are_of_one_domain() {
             assert_eq!(unsafe { Soft.dealloc_pd(domain) }.unwrap_err().errno(), libc::EBUSY);
             if of_window {
                 let window = link.right.windows.borrow_mut().pop().unwrap();
-                // SAFETY: nobody uses it.
+                // SAFETY: nobody uses it any more.
                 unsafe { Soft.dealloc_mw(window) }.unwrap();
             } else {
                 link.right.deregister(&region).unwrap();
             }
-            // SAFETY: nobody uses it.
+            // SAFETY: nobody uses it any more.
             unsafe { Soft.dealloc_pd(domain) }.unwrap();
         }
     }
@@ -237,7 +237,7 @@ fn binds_are_refused_when_posted_if_they_can_never_be_done() {
         assert_eq!(link.b.bind(1, one, info), 0);
     }
     assert_eq!(link.b.bind(1, one, info), libc::ENOMEM);
-    // SAFETY: alive.
+    // SAFETY: the object is alive.
     let other = unsafe { Soft.alloc_mw(link.right.domain, ibv_mw_type(3)) };
     assert_eq!(other.unwrap_err().errno(), libc::EINVAL);
 }
@@ -254,7 +254,7 @@ fn m6_a_window_of_type_2_serves_one_pair() {
         let from = link.right.memory(1, 0);
         let request = Request::write(5, &[from.sge(0, 8)], &region, 0).at(region.addr(), rkey_of(window));
         link.right.send(other, request);
-        // A pair that is connected to itself enters Error as its own peer, so its request is flushed.
+        // A pair that is its own peer enters Error as the responder, so its request is flushed instead of answered.
         let expected = if served == SUCCESS { SUCCESS } else { FLUSHED };
         assert_eq!(link.right.completed(), [(5, expected)]);
     }
@@ -270,7 +270,7 @@ fn m8_c088_local_invalidation_ends_a_binding() {
     link.right.send(link.b, Request::invalidate(1, key));
     let wc = link.right.poll()[0];
     assert_eq!((wc.status, wc.opcode), (SUCCESS, ibv_wc_opcode::IBV_WC_LOCAL_INV));
-    // Now it can be bound again (m9), and the old key names nothing.
+    // The window can be bound again under a new key (m9), and the old key names nothing.
     assert_eq!(bound(&link, window, bind_info(&region, 8, 8, WRITE)), SUCCESS);
     assert_eq!(write(&link, rkey_of(window), region.addr() + 8, 8), SUCCESS);
     assert_eq!(write(&link, key, region.addr(), 8), S::IBV_WC_REM_ACCESS_ERR);
@@ -293,7 +293,7 @@ fn m10_row_25_what_cannot_be_invalidated() {
         assert_eq!(bound(link, window, bind_info(&link.right.memory(1, LOCAL | BIND), 0, 8, READ)), SUCCESS);
         rkey_of(window)
     });
-    // The second time.
+    // The window was already invalidated once.
     refused(|link| {
         let window = link.right.window(TWO);
         assert_eq!(bound(link, window, bind_info(&link.right.memory(1, LOCAL | BIND), 0, 8, READ)), SUCCESS);
@@ -319,7 +319,7 @@ fn c089_a_send_invalidates_the_peers_window() {
         let wc = link.right.poll()[0];
         assert_eq!((wc.status, wc.opcode, wc.byte_len), (SUCCESS, ibv_wc_opcode::IBV_WC_RECV, 8));
         assert_eq!(wc.wc_flags, ibv_wc_flags::IBV_WC_WITH_INV.0);
-        // SAFETY: the flag says that it is there.
+        // SAFETY: the flag says that the completion has an invalidated key.
         assert_eq!(unsafe { wc.__bindgen_anon_1.invalidated_rkey }, key);
         assert_eq!(to.get(8), b"finished");
         assert_eq!(link.right.deregister(&region), Ok(()), "bound no more");
@@ -337,7 +337,7 @@ fn row_24_a_send_that_invalidates_what_it_cannot() {
     assert_eq!(link.status(request), S::IBV_WC_REM_INV_REQ_ERR);
     assert_eq!(link.right.completed(), [(1, S::IBV_WC_LOC_QP_OP_ERR)]);
     assert_eq!((link.a.state(), link.b.state(), to.get(8)), (ERR, ERR, vec![0; 8]));
-    // On a transport without acknowledgements it is dropped.
+    // On a transport without acknowledgements the refused message is dropped silently.
     let settings = Settings { transport: UC, ..SETTINGS };
     let link = Link::with(Fabric::new(), settings, settings);
     link.right.receive(link.b, 1, &[]);
@@ -367,7 +367,7 @@ fn m11_m12_binding_holds_the_region_and_not_the_window_or_the_pair() {
         assert_eq!(link.right.deregister(&region), Err(libc::EBUSY));
         let key = rkey_of(window);
         let window = link.right.windows.borrow_mut().pop().unwrap();
-        // SAFETY: alive; ends its binding.
+        // SAFETY: alive. Freeing the window ends its binding.
         unsafe { Soft.dealloc_mw(window) }.unwrap();
         assert_eq!(write(&link, key, region.addr(), 8), S::IBV_WC_REM_ACCESS_ERR);
         assert_eq!(link.right.deregister(&region), Ok(()));
@@ -414,7 +414,7 @@ fn a_bind_and_the_send_of_its_key_stay_in_order() {
 
 #[test]
 fn what_lies_behind_a_window_is_touched_by_whole_words() {
-    // The owner sends from that memory and receives into it, too. Miri checks these accesses.
+    // The owner also sends from that memory and receives into it. Miri checks these accesses for data races.
     let link = Link::automatic();
     let region = link.right.memory(4, LOCAL | BIND);
     let window = link.right.window(ONE);

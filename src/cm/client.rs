@@ -1,0 +1,369 @@
+//! The side that connects.
+
+use super::channel::{Channel, Identifier};
+use super::connection::Connection;
+use super::error::{Cause, CmError, Failed};
+use super::parameters::Parameters;
+use super::private_data::{ConnectData, PeerData};
+use super::server::Bound;
+use super::step::{Next, Phase};
+use super::wait::{Patience, next};
+use super::{Connections, Datagrams, Progress, same_device};
+use crate::domain::Brand;
+use crate::provider::cm::{BoundDevice, IdOption, PortSpace, Said};
+use crate::queue::state::Init;
+use crate::queue::transport::{Reliable, ReliableConnection};
+use crate::queue::{AnyQueuePair, QueuePair};
+use crate::types::{AckTimeout, ReadDepth};
+use crate::verb_error::VerbError;
+use std::marker::PhantomData;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// An identifier that is bound to nothing yet.
+///
+/// `K` says what it is for: [`Connections`], or [`Datagrams`].
+///
+/// # Rules
+///
+/// Each is kept by the compiler; programs that break them are in `ui-tests/cm`.
+///
+/// - N1: a call exists only in the states that allow it.
+/// - N2: a step takes its identifier; only its result goes on.
+/// - N3: a queue pair that is being connected is out of reach until it is back.
+/// - N4: private data fit the call that carries them.
+/// - N5: only reliable connections are made by address.
+/// - N6: identifiers for connections and for datagrams do not mix.
+#[derive(Debug)]
+#[doc(alias = "rdma_cm_id")]
+pub struct Idle<K = Connections> {
+    id: Identifier,
+    kind: PhantomData<K>,
+}
+
+impl Idle {
+    /// A new identifier for a reliable connection.
+    ///
+    /// `rdma_create_id(3)`, port space `RDMA_PS_TCP`.
+    ///
+    /// # Errors
+    ///
+    /// [`CmError::Call`]: no memory or descriptor is left.
+    #[doc(alias = "rdma_create_id")]
+    pub fn new(channel: &Channel) -> Result<Self, CmError> {
+        Ok(Self { id: channel.identifier(PortSpace::Tcp)?, kind: PhantomData })
+    }
+}
+
+impl Idle<Datagrams> {
+    /// A new identifier for datagrams.
+    ///
+    /// `rdma_create_id(3)`, port space `RDMA_PS_UDP`.
+    ///
+    /// # Errors
+    ///
+    /// [`CmError::Call`]: no memory or descriptor is left.
+    #[doc(alias = "rdma_create_id")]
+    pub fn for_datagrams(channel: &Channel) -> Result<Self, CmError> {
+        Ok(Self { id: channel.identifier(PortSpace::Udp)?, kind: PhantomData })
+    }
+}
+
+impl<K> Idle<K> {
+    /// The type of service of its packets: the upper six bits are the differentiated services code point.
+    ///
+    /// # Errors
+    ///
+    /// The system refused.
+    #[doc(alias = "rdma_set_option")]
+    #[doc(alias = "RDMA_OPTION_ID_TOS")]
+    pub fn set_type_of_service(&mut self, value: u8) -> Result<(), VerbError> {
+        self.id.raw.set_option(IdOption::TypeOfService(value))
+    }
+
+    /// Whether its port may be one that another identifier is bound to. Two listeners never share a port, with or
+    /// without this.
+    ///
+    /// # Errors
+    ///
+    /// The system refused.
+    #[doc(alias = "RDMA_OPTION_ID_REUSEADDR")]
+    pub fn set_reuse_address(&mut self, is_on: bool) -> Result<(), VerbError> {
+        self.id.raw.set_option(IdOption::ReuseAddress(is_on))
+    }
+
+    /// How long the queue pair waits for an acknowledgement. The path's own estimate is taken otherwise.
+    ///
+    /// # Errors
+    ///
+    /// The system refused.
+    #[doc(alias = "RDMA_OPTION_ID_ACK_TIMEOUT")]
+    pub fn set_ack_timeout(&mut self, timeout: AckTimeout) -> Result<(), VerbError> {
+        self.id.raw.set_option(IdOption::AckTimeout(timeout.value()))
+    }
+
+    /// Binds it to an address of this host. Port 0 means a free one.
+    ///
+    /// `rdma_bind_addr(3)`.
+    ///
+    /// # Errors
+    ///
+    /// [`Cause::Call`] with `EADDRINUSE`, `EADDRNOTAVAIL`, `ENODEV` and what to check. The identifier comes back.
+    #[doc(alias = "rdma_bind_addr")]
+    pub fn bind(mut self, address: SocketAddr) -> Result<Bound<K>, Failed<Self>> {
+        match self.id.raw.bind(address) {
+            Ok(()) => Ok(Bound::new(self.id)),
+            Err(error) => Err(Failed { value: self, cause: Cause::Call(error) }),
+        }
+    }
+
+    /// Asks which device and port lead to the address, and by what route. It takes at most `timeout` for each.
+    ///
+    /// `rdma_resolve_addr(3)` and `rdma_resolve_route(3)`.
+    ///
+    /// # Errors
+    ///
+    /// [`Cause::Call`]: there is no route, or the address is none of a host. The identifier comes back.
+    #[doc(alias = "rdma_resolve_addr")]
+    #[doc(alias = "rdma_resolve_route")]
+    pub fn resolve(self, to: SocketAddr, timeout: Duration) -> Result<Resolving<K>, Failed<Self>> {
+        self.resolve_by(None, to, timeout)
+    }
+
+    /// [`resolve`](Self::resolve), from an address of this host.
+    ///
+    /// # Errors
+    ///
+    /// As [`resolve`](Self::resolve).
+    pub fn resolve_from(
+        self,
+        source: SocketAddr,
+        to: SocketAddr,
+        timeout: Duration,
+    ) -> Result<Resolving<K>, Failed<Self>> {
+        self.resolve_by(Some(source), to, timeout)
+    }
+
+    fn resolve_by(
+        mut self,
+        source: Option<SocketAddr>,
+        to: SocketAddr,
+        timeout: Duration,
+    ) -> Result<Resolving<K>, Failed<Self>> {
+        match self.id.raw.resolve_addr(source, to, timeout) {
+            Ok(()) => Ok(Resolving { id: self.id, phase: Phase::ResolvingAddress, timeout, kind: PhantomData }),
+            Err(error) => Err(Failed { value: self, cause: Cause::Call(error) }),
+        }
+    }
+}
+
+/// The address, and then the route to it, is being resolved. Dropping it gives up at once.
+#[derive(Debug)]
+pub struct Resolving<K = Connections> {
+    id: Identifier,
+    phase: Phase,
+    timeout: Duration,
+    kind: PhantomData<K>,
+}
+
+impl<K> Resolving<K> {
+    /// Waits until it is resolved, at most for `timeout`.
+    ///
+    /// # Errors
+    ///
+    /// [`Cause::Address`], with the identifier, which can resolve again (but not bind: it has a port by now);
+    /// [`Cause::Route`]; [`Cause::TimedOut`].
+    pub fn wait(self, timeout: Duration) -> Result<Resolved<K>, Failed<Option<Idle<K>>>> {
+        match self.go_on(Patience::of(timeout))? {
+            Progress::Done(resolved) => Ok(resolved),
+            Progress::Pending(_) => Err(Failed { value: None, cause: Cause::TimedOut(timeout) }),
+        }
+    }
+
+    /// Looks whether it is resolved.
+    ///
+    /// # Errors
+    ///
+    /// As [`wait`](Self::wait).
+    #[allow(clippy::type_complexity, reason = "what comes back is said by its type")]
+    pub fn poll(self) -> Result<Progress<Self, Resolved<K>>, Failed<Option<Idle<K>>>> {
+        self.go_on(Patience::None)
+    }
+
+    #[allow(clippy::type_complexity, reason = "what comes back is said by its type")]
+    fn go_on(mut self, patience: Patience) -> Result<Progress<Self, Resolved<K>>, Failed<Option<Idle<K>>>> {
+        let failed = |cause| Failed { value: None, cause };
+        loop {
+            let found = next(&self.id, self.phase, patience).map_err(|error| failed(Cause::Call(error)))?;
+            match found {
+                None => return Ok(Progress::Pending(self)),
+                Some((Next::End(cause @ Cause::Address(_)), _)) => {
+                    return Err(Failed { value: Some(Idle { id: self.id, kind: PhantomData }), cause });
+                }
+                Some((Next::End(cause), _)) => return Err(failed(cause)),
+                Some(_) if self.phase == Phase::ResolvingAddress => {
+                    self.phase = Phase::ResolvingRoute;
+                    self.id.raw.resolve_route(self.timeout).map_err(|error| failed(Cause::Call(error)))?;
+                }
+                Some(_) => {
+                    let device = self.id.raw.device();
+                    let device = device.ok_or_else(|| failed(Cause::DeviceRemoved))?;
+                    return Ok(Progress::Done(Resolved { id: self.id, device, kind: PhantomData }));
+                }
+            }
+        }
+    }
+}
+
+/// Knows the device and the port that lead to the peer.
+#[derive(Debug)]
+pub struct Resolved<K = Connections> {
+    pub(super) id: Identifier,
+    pub(super) device: BoundDevice,
+    kind: PhantomData<K>,
+}
+
+impl<K> Resolved<K> {
+    /// The name of the device that leads to the peer: the queue pair must be one of that device.
+    pub fn device(&self) -> &str {
+        &self.device.name
+    }
+
+    /// The port of that device, from 1.
+    pub fn port(&self) -> u8 {
+        self.device.port
+    }
+
+    /// The address of this side.
+    pub fn local_address(&self) -> Option<SocketAddr> {
+        self.id.raw.local_address()
+    }
+}
+
+impl Resolved {
+    /// Asks the peer for a connection. Post receives first, if the peer's first message needs one.
+    ///
+    /// `rdma_connect(3)`.
+    ///
+    /// # Errors
+    ///
+    /// [`Cause::OtherDevice`]; [`Cause::Call`]. The identifier and the pair come back.
+    #[doc(alias = "rdma_connect")]
+    #[allow(clippy::type_complexity, clippy::result_large_err, reason = "both that went in come back")]
+    pub fn connect<B: Brand, T: Reliable>(
+        mut self,
+        pair: QueuePair<B, Init, T>,
+        parameters: &Parameters,
+        data: &ConnectData,
+    ) -> Result<Connecting<B, T>, Failed<(Self, QueuePair<B, Init, T>)>> {
+        if let Err(cause) = same_device(&self.device, &pair) {
+            return Err(Failed { value: (self, pair), cause });
+        }
+        let depths = pair.depths_at_most([parameters.responder_depth, parameters.initiator_depth]);
+        match self.id.raw.connect(&parameters.to_raw(&pair, depths, data.as_bytes())) {
+            Ok(()) => {
+                let is_iwarp = self.device.is_iwarp;
+                Ok(Connecting { id: self.id, pair, parameters: *parameters, depths, is_iwarp })
+            }
+            // iWARP connects its stream in this call, and finds nobody who listens.
+            Err(error) if error.errno() == libc::ECONNREFUSED => {
+                let cause = Cause::rejected(-libc::ECONNREFUSED, Vec::new());
+                Err(Failed { value: (self, pair), cause })
+            }
+            Err(error) => Err(Failed { value: (self, pair), cause: Cause::Call(error) }),
+        }
+    }
+}
+
+/// The peer has been asked for a connection.
+///
+/// Dropping it gives up at once. Without a deadline of the program, a host that does not answer is given up after more
+/// than a minute.
+#[derive(Debug)]
+pub struct Connecting<B, T = ReliableConnection> {
+    id: Identifier,
+    pair: QueuePair<B, Init, T>,
+    parameters: Parameters,
+    /// What was asked for: how many reads this side serves, and how many it starts.
+    depths: [ReadDepth; 2],
+    /// The device moves the pair, at any time.
+    is_iwarp: bool,
+}
+
+impl<B: Brand, T: Reliable> Connecting<B, T> {
+    /// Waits until the two sides are connected, at most for `timeout`. Then nothing is left of the request, and a late
+    /// answer of the peer is refused.
+    ///
+    /// # Errors
+    ///
+    /// [`Cause`]. The pair comes back: in Init if nothing was done to it, else in Error.
+    pub fn wait(self, timeout: Duration) -> Result<Connection<B, T>, Failed<AnyQueuePair<B, T>>> {
+        match self.go_on(Patience::of(timeout))? {
+            Progress::Done(connection) => Ok(connection),
+            Progress::Pending(this) => {
+                // A late answer would still move the pair of an iWARP device, but not out of Error.
+                let pair = if this.is_iwarp { super::errored(this.pair) } else { this.pair.into() };
+                Err(Failed { value: pair, cause: Cause::TimedOut(timeout) })
+            }
+        }
+    }
+
+    /// Looks whether the two sides are connected.
+    ///
+    /// # Errors
+    ///
+    /// As [`wait`](Self::wait).
+    #[allow(clippy::type_complexity, reason = "what comes back is said by its type")]
+    pub fn poll(self) -> Result<Progress<Self, Connection<B, T>>, Failed<AnyQueuePair<B, T>>> {
+        self.go_on(Patience::None)
+    }
+
+    #[allow(clippy::type_complexity, reason = "what comes back is said by its type")]
+    fn go_on(self, patience: Patience) -> Result<Progress<Self, Connection<B, T>>, Failed<AnyQueuePair<B, T>>> {
+        let (found, event) = match next(&self.id, Phase::Connecting, patience) {
+            Ok(Some(found)) => found,
+            Ok(None) => return Ok(Progress::Pending(self)),
+            Err(error) => return Err(Failed { value: self.pair.into(), cause: Cause::Call(error) }),
+        };
+        match found {
+            Next::End(cause) => Err(Failed { value: self.pair.into(), cause }),
+            Next::Respond => self.respond(event.said).map(Progress::Done),
+            // iWARP: the pair was moved, and the peer was told.
+            _ => self.adopt(event.said).map(Progress::Done),
+        }
+    }
+
+    /// The peer has accepted: brings the pair up and establishes the connection.
+    fn respond(self, said: Said) -> Result<Connection<B, T>, Failed<AnyQueuePair<B, T>>> {
+        let Self { mut id, pair, parameters, depths: [serves, starts], .. } = self;
+        let [serves, starts] = [agreed(serves, said.responder_resources), agreed(starts, said.initiator_depth)];
+        // The peer may have ended since its answer. Then the calls below fail, and the channel says why.
+        let why = |id: &Identifier, cause| match next(id, Phase::Connecting, Patience::None) {
+            Ok(Some((Next::End(told), _))) => told,
+            _ => cause,
+        };
+        let up = super::bring_up(&*id.raw, pair, [serves, starts], parameters.min_rnr_timer).map_err(|failed| {
+            let Failed { value, cause } = failed;
+            let cause = if matches!(cause, Cause::PeerGone(_)) { why(&id, cause) } else { cause };
+            Failed { value, cause }
+        })?;
+        if let Err(error) = id.raw.establish() {
+            return Err(Failed { value: super::errored(up), cause: why(&id, Cause::PeerGone(error)) });
+        }
+        Ok(Connection::new(up, id, PeerData(said.private_data)))
+    }
+
+    /// The device has connected the pair by itself.
+    fn adopt(self, said: Said) -> Result<Connection<B, T>, Failed<AnyQueuePair<B, T>>> {
+        let Self { id, pair, depths: [_, starts], .. } = self;
+        match pair.moved_by_cm(agreed(starts, said.initiator_depth)) {
+            Ok(pair) => Ok(Connection::new(pair, id, PeerData(said.private_data))),
+            Err(error) => Err(Failed { value: error.queue_pair.into(), cause: error.source.into() }),
+        }
+    }
+}
+
+/// The lesser of this side's depth and the peer's.
+fn agreed(ours: ReadDepth, theirs: u8) -> ReadDepth {
+    ours.min(ReadDepth::saturating(theirs.into()))
+}

@@ -1,0 +1,156 @@
+//! Two sides that are connected, and how that ends.
+
+use super::channel::Identifier;
+use super::error::{Cause, Failed};
+use super::private_data::PeerData;
+use super::step::{Next, Phase};
+use super::wait::{Patience, next};
+use crate::domain::Brand;
+use crate::provider::cm::RawEventKind;
+use crate::queue::QueuePair;
+use crate::queue::state::{Errored, ReadyToSend};
+use crate::queue::transport::{Reliable, ReliableConnection};
+use crate::verb_error::VerbError;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+/// A queue pair in Ready To Send, connected to a peer by rdma_cm.
+///
+/// `pair` is for posting, as any queue pair. When the peer disconnects or its process ends, only rdma_cm learns of it:
+/// a device goes on waiting for messages. So a program that waits for messages looks at [`poll_end`](Self::poll_end)
+/// now and then, or waits with [`wait_end`](Self::wait_end) on another thread's behalf. Either moves the pair to Error,
+/// so that every request in flight comes back as flushed.
+///
+/// Dropping it disconnects and destroys the pair.
+#[derive(Debug)]
+pub struct Connection<B, T = ReliableConnection> {
+    /// The queue pair.
+    pub pair: QueuePair<B, ReadyToSend, T>,
+    /// What the peer said when it connected or accepted.
+    pub data: PeerData,
+    link: Link,
+}
+
+/// The identifier of a connection. Its end tells the peer.
+#[derive(Debug)]
+struct Link {
+    id: Identifier,
+    /// How the connection has ended.
+    end: Option<End>,
+}
+
+/// How a connection ends without this side.
+#[derive(Clone, Copy, Debug)]
+enum End {
+    ByPeer,
+    DeviceRemoved,
+}
+
+impl<B: Brand, T: Reliable> Connection<B, T> {
+    pub(super) fn new(pair: QueuePair<B, ReadyToSend, T>, id: Identifier, data: PeerData) -> Self {
+        Self { pair, data, link: Link { id, end: None } }
+    }
+
+    /// The address of this side.
+    #[doc(alias = "rdma_get_local_addr")]
+    pub fn local_address(&self) -> Option<SocketAddr> {
+        self.link.id.raw.local_address()
+    }
+
+    /// The address of the peer.
+    #[doc(alias = "rdma_get_peer_addr")]
+    pub fn peer_address(&self) -> Option<SocketAddr> {
+        self.link.id.raw.peer_address()
+    }
+
+    /// Whether the peer has ended the connection, and why. Then the pair has been moved to Error.
+    ///
+    /// # Errors
+    ///
+    /// The channel failed.
+    pub fn poll_end(&mut self) -> Result<Option<Cause>, VerbError> {
+        self.end_by(Patience::None)
+    }
+
+    /// Waits until the peer ends the connection, at most for `timeout`; `None` if it did not.
+    ///
+    /// # Errors
+    ///
+    /// The channel failed.
+    pub fn wait_end(&mut self, timeout: Duration) -> Result<Option<Cause>, VerbError> {
+        self.end_by(Patience::of(timeout))
+    }
+
+    fn end_by(&mut self, patience: Patience) -> Result<Option<Cause>, VerbError> {
+        match self.link.end {
+            Some(End::ByPeer) => return Ok(Some(Cause::Disconnected)),
+            Some(End::DeviceRemoved) => return Ok(Some(Cause::DeviceRemoved)),
+            None => {}
+        }
+        let Some((Next::End(cause), _)) = next(&self.link.id, Phase::Connected, patience)? else { return Ok(None) };
+        self.link.end = Some(if matches!(cause, Cause::DeviceRemoved) { End::DeviceRemoved } else { End::ByPeer });
+        // The device may have done so by itself, or be gone.
+        let _ = self.pair.end_traffic();
+        Ok(Some(cause))
+    }
+
+    /// Ends the connection: tells the peer, and moves the pair to Error, so that every request in flight comes back
+    /// from the poller as flushed.
+    ///
+    /// `rdma_disconnect(3)`. Go on with [`QueuePair::drain`], then destroy or reset the pair.
+    ///
+    /// # Errors
+    ///
+    /// [`Cause::Pair`]: the pair did not go to Error.
+    #[doc(alias = "rdma_disconnect")]
+    #[allow(clippy::result_large_err, reason = "the connection comes back")]
+    pub fn disconnect(self) -> Result<Disconnected<B, T>, Failed<Self>> {
+        let Self { pair, data, mut link } = self;
+        // It fails only if the connection has ended already.
+        let _ = link.id.raw.disconnect();
+        match pair.into_error() {
+            Ok(pair) => Ok(Disconnected { pair, id: link.id }),
+            Err(error) => {
+                let value = Self { pair: error.queue_pair, data, link };
+                Err(Failed { value, cause: error.source.into() })
+            }
+        }
+    }
+}
+
+/// A connection that this side has ended.
+///
+/// The number of the pair rests for about a second, so that no packet of the old connection is taken for one of the
+/// next. A program that resets the pair and connects it again waits for that with
+/// [`wait_for_number`](Self::wait_for_number); one that drops the pair need not care.
+#[derive(Debug)]
+pub struct Disconnected<B, T = ReliableConnection> {
+    /// The queue pair: drain it to get every buffer back.
+    pub pair: QueuePair<B, Errored, T>,
+    id: Identifier,
+}
+
+impl<B: Brand, T: Reliable> Disconnected<B, T> {
+    /// Waits until the pair's number may be used again, at most for `timeout`. False if the time was over: the peer has
+    /// not disconnected, or the device was removed. On iWARP no number rests, so this is true at once.
+    ///
+    /// # Errors
+    ///
+    /// The channel failed.
+    pub fn wait_for_number(&mut self, timeout: Duration) -> Result<bool, VerbError> {
+        if self.id.raw.device().is_some_and(|device| device.is_iwarp) {
+            return Ok(true);
+        }
+        let deadline = Instant::now().checked_add(timeout);
+        loop {
+            match self.id.wait(deadline)?.map(|event| event.kind) {
+                None | Some(RawEventKind::DEVICE_REMOVAL) => return Ok(false),
+                Some(RawEventKind::TIMEWAIT_EXIT) => return Ok(true),
+                // If both sides began to disconnect at the same time, each has to answer the other. In all other cases
+                // this does nothing.
+                Some(RawEventKind::DISCONNECTED) => self.id.raw.disconnect()?,
+                Some(_) => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! Datagrams: which queue pair takes those of a service, and how they reach it.
+
+use super::channel::Identifier;
+use super::client::Resolved;
+use super::error::{Cause, Failed};
+use super::parameters::Parameters;
+use super::private_data::{AnswerData, LookupData, PeerData};
+use super::server::Request;
+use super::step::{Next, Phase};
+use super::wait::{Patience, next};
+use super::{Datagrams, Progress, same_device, wrong_device};
+use crate::domain::{Brand, ProtectionDomain};
+use crate::provider::cm::{BoundDevice, Parameters as RawParameters};
+use crate::queue::QueuePair;
+use crate::queue::datagram::Recipient;
+use crate::queue::state::ReadyToSend;
+use crate::queue::transport::Connectionless;
+use crate::sys::ibv_ah_attr;
+use crate::types::{Qkey, Qpn};
+use crate::verb_error::VerbError;
+use std::fmt;
+use std::time::Duration;
+
+impl Resolved<Datagrams> {
+    /// Asks the peer which queue pair takes its datagrams.
+    ///
+    /// `rdma_connect(3)`, which is a lookup for datagrams.
+    ///
+    /// # Errors
+    ///
+    /// [`Cause::Call`]: `EOPNOTSUPP` on iWARP, which has no datagrams. The identifier comes back.
+    #[doc(alias = "rdma_connect")]
+    pub fn look_up(mut self, data: &LookupData) -> Result<LookingUp, Failed<Self>> {
+        if self.device.is_iwarp {
+            return Err(Failed { value: self, cause: Cause::Call(VerbError::unsupported("rdma_connect")) });
+        }
+        match self.id.raw.connect(&said(0, data.as_bytes())) {
+            Ok(()) => Ok(LookingUp { id: self.id, device: self.device }),
+            Err(error) => Err(Failed { value: self, cause: Cause::Call(error) }),
+        }
+    }
+}
+
+/// What one side says of a pair for datagrams.
+fn said(queue_pair: u32, private_data: &[u8]) -> RawParameters<'_> {
+    let Parameters { retry_count, rnr_retry, .. } = Parameters::default();
+    RawParameters {
+        private_data,
+        responder_resources: 0,
+        initiator_depth: 0,
+        retry_count: retry_count.value(),
+        rnr_retry_count: rnr_retry.value(),
+        has_shared_receives: false,
+        queue_pair,
+        // Through librdmacm no other can be chosen.
+        qkey: Qkey::CONNECTION_MANAGER.0,
+    }
+}
+
+/// The peer has been asked which queue pair takes its datagrams. Dropping it gives up at once.
+#[derive(Debug)]
+pub struct LookingUp {
+    id: Identifier,
+    device: BoundDevice,
+}
+
+impl LookingUp {
+    /// Waits for the answer, at most for `timeout`.
+    ///
+    /// # Errors
+    ///
+    /// [`Cause::NotServed`]: nobody listens, or the peer refused. [`Cause::Unreachable`], [`Cause::TimedOut`].
+    pub fn wait(self, timeout: Duration) -> Result<Service, Cause> {
+        match self.go_on(Patience::of(timeout))? {
+            Progress::Done(service) => Ok(service),
+            Progress::Pending(_) => Err(Cause::TimedOut(timeout)),
+        }
+    }
+
+    /// Looks whether the answer is there.
+    ///
+    /// # Errors
+    ///
+    /// As [`wait`](Self::wait).
+    pub fn poll(self) -> Result<Progress<Self, Service>, Cause> {
+        self.go_on(Patience::None)
+    }
+
+    fn go_on(self, patience: Patience) -> Result<Progress<Self, Service>, Cause> {
+        match next(&self.id, Phase::LookingUp, patience).map_err(Cause::Call)? {
+            None => Ok(Progress::Pending(self)),
+            Some((Next::End(cause), _)) => Err(cause),
+            Some((_, event)) => {
+                let said = event.said;
+                let path = said.path.ok_or(Cause::Call(VerbError::new("rdma_get_cm_event", libc::EPROTO)))?;
+                let queue_pair = Qpn::from_device(said.queue_pair);
+                let data = PeerData(said.private_data);
+                Ok(Progress::Done(Service { queue_pair, qkey: Qkey(said.qkey), data, path, device: self.device }))
+            }
+        }
+    }
+}
+
+/// The queue pair that takes the datagrams of a service, and the way to it.
+///
+/// It stays good for as long as the pair is there. The peer is not told when it is dropped.
+pub struct Service {
+    /// The pair of the peer.
+    pub queue_pair: Qpn,
+    /// The key that datagrams to the pair must carry.
+    pub qkey: Qkey,
+    /// What the peer said with its answer.
+    pub data: PeerData,
+    path: ibv_ah_attr,
+    device: BoundDevice,
+}
+
+impl Service {
+    /// The name of the device that leads to the peer: the queue pair that sends must be one of that device.
+    pub fn device(&self) -> &str {
+        &self.device.name
+    }
+
+    /// The port of that device, from 1.
+    pub fn port(&self) -> u8 {
+        self.device.port
+    }
+
+    /// The recipient for datagrams from pairs of `domain`. Keep it: each call makes an address handle of the device.
+    ///
+    /// `ibv_create_ah(3)`.
+    ///
+    /// # Errors
+    ///
+    /// [`Cause::OtherDevice`], [`Cause::Call`].
+    #[doc(alias = "ibv_create_ah")]
+    pub fn recipient<B: Brand>(&self, domain: &ProtectionDomain<B>) -> Result<Recipient<B>, Cause> {
+        let handle = handle_of(domain, &self.device, self.path)?;
+        Ok(Recipient::new(handle, self.queue_pair, self.qkey))
+    }
+}
+
+/// The way of rdma_cm as an address handle of the domain.
+pub(super) fn handle_of<B: Brand>(
+    domain: &ProtectionDomain<B>,
+    device: &BoundDevice,
+    path: ibv_ah_attr,
+) -> Result<crate::queue::datagram::AddressHandle<B>, Cause> {
+    let key = domain.device_key();
+    if !key.is(&device.name, device.fabric) {
+        return Err(wrong_device(device, key.name().to_string()));
+    }
+    domain.handle_by_cm(path).map_err(Cause::Call)
+}
+
+impl fmt::Debug for Service {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Service")
+            .field("queue_pair", &self.queue_pair)
+            .field("qkey", &self.qkey)
+            .field("data", &self.data)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Request<Datagrams> {
+    /// Answers a lookup: datagrams are to go to `pair`. One pair may be the answer to any number of lookups.
+    ///
+    /// `rdma_accept(3)`. The request is used up whatever happens: the peer of a failed answer is told that it was
+    /// refused.
+    ///
+    /// # Errors
+    ///
+    /// [`Cause::OtherDevice`]; [`Cause::OtherKey`]: the pair takes datagrams with another key than
+    /// [`Qkey::CONNECTION_MANAGER`], the only one that rdma_cm tells a peer; [`Cause::Call`].
+    #[doc(alias = "rdma_accept")]
+    pub fn answer<B: Brand, T: Connectionless>(
+        mut self,
+        pair: &QueuePair<B, ReadyToSend, T>,
+        data: &AnswerData,
+    ) -> Result<(), Cause> {
+        same_device(&self.device, pair)?;
+        takes(pair, Qkey::CONNECTION_MANAGER)?;
+        self.id.raw.accept(&said(pair.number().value(), data.as_bytes())).map_err(Cause::Call)
+    }
+
+    /// Refuses a lookup, with data for the peer.
+    ///
+    /// `rdma_reject(3)`.
+    ///
+    /// # Errors
+    ///
+    /// The system refused.
+    #[doc(alias = "rdma_reject")]
+    pub fn refuse(mut self, data: &AnswerData) -> Result<(), VerbError> {
+        self.id.raw.reject(data.as_bytes())
+    }
+}
+
+/// Checks that the pair takes datagrams with this key.
+pub(super) fn takes<B: Brand, T: Connectionless>(
+    pair: &QueuePair<B, ReadyToSend, T>,
+    wanted: Qkey,
+) -> Result<(), Cause> {
+    let found = pair.query().map_err(Cause::Call)?.qkey;
+    if found == wanted { Ok(()) } else { Err(Cause::OtherKey { wanted: wanted.0, found: found.0 }) }
+}

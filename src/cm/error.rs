@@ -1,0 +1,251 @@
+//! Why two sides did not connect, and why a connection ended.
+
+use super::private_data::PeerData;
+use crate::device::OpenError;
+use crate::queue::error::TransitionFailure;
+use crate::verb_error::VerbError;
+use std::time::Duration;
+use std::{error, fmt, io};
+
+/// A call of rdma_cm that failed before anything was asked of a peer.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CmError {
+    /// A host name was not resolved, or named no address.
+    #[error("no address to use")]
+    Name(#[source] io::Error),
+    /// The device that `INTERLOCK_DEVICE` names was not opened.
+    #[error(transparent)]
+    Open(#[from] Box<OpenError>),
+    /// A call failed.
+    #[error("{}{}", .0, hint(.0))]
+    Call(#[from] VerbError),
+    /// The time was over.
+    #[error("nothing happened within {0:?}")]
+    TimedOut(Duration),
+    /// The device was removed: drop what was made from it.
+    #[error("the device was removed")]
+    DeviceRemoved,
+}
+
+/// What to check, where the error number alone does not say it.
+fn hint(error: &VerbError) -> &'static str {
+    match (error.verb(), error.errno()) {
+        ("rdma_create_event_channel", libc::EOPNOTSUPP) => {
+            " (this program was built without librdmacm: install librdmacm-dev or rdma-core-devel, and build again)"
+        }
+        ("rdma_create_event_channel", libc::ENODEV | libc::ENOENT) => " (modprobe rdma_ucm)",
+        ("rdma_create_event_channel" | "rdma_create_id", libc::EACCES | libc::EPERM) => {
+            " (may this user open /dev/infiniband/rdma_cm?)"
+        }
+        ("rdma_bind_addr", libc::EADDRNOTAVAIL) => " (not an address of this host?)",
+        ("rdma_bind_addr", libc::ENODEV) => " (the interface of this address has no RDMA device)",
+        ("rdma_bind_addr" | "rdma_listen", libc::EADDRINUSE) => " (another program listens on this port)",
+        ("rdma_resolve_addr", libc::ENODEV) => " (the interface towards this address has no RDMA device)",
+        ("rdma_resolve_addr", libc::ENETUNREACH) => " (no route to this address)",
+        ("rdma_join_multicast", libc::EINVAL) => {
+            " (is it a multicast address, and is the identifier bound to the address of a device?)"
+        }
+        ("rdma_resolve_addr", libc::ETIMEDOUT | libc::EHOSTUNREACH) => " (nobody has this address?)",
+        _ => "",
+    }
+}
+
+/// Why two sides did not connect, or why a connection ended.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Cause {
+    /// A host name was not resolved, or named no address.
+    #[error("no address to connect to")]
+    Name(#[source] io::Error),
+    /// The device that `INTERLOCK_DEVICE` names was not opened.
+    #[error(transparent)]
+    Open(Box<OpenError>),
+    /// A call of this side failed.
+    #[error("{}{}", .0, hint(.0))]
+    Call(#[source] VerbError),
+    /// The address was not resolved: nobody has it, or no RDMA device leads there.
+    #[error("the address was not resolved: {}{}", .0, hint(.0))]
+    Address(#[source] VerbError),
+    /// No route was found: on InfiniBand, ask the subnet manager.
+    #[error("no route to the address: {0} (on InfiniBand: is the subnet manager there?)")]
+    Route(#[source] VerbError),
+    /// The queue pair is on another device or port than the one that leads to the peer.
+    #[error(
+        "the address is reached through {wanted}, and the queue pair is on {found}: make the pair on that device and port"
+    )]
+    OtherDevice {
+        /// The device and port of the identifier.
+        wanted: String,
+        /// Those of the queue pair.
+        found: String,
+    },
+    /// The peer said no.
+    #[error("rejected: {reason}")]
+    Rejected {
+        /// Why.
+        reason: RejectReason,
+        /// What it said with that.
+        data: PeerData,
+    },
+    /// Nobody serves these datagrams.
+    #[error("not served: {reason}")]
+    NotServed {
+        /// Why.
+        reason: LookupReason,
+        /// What the peer said with that.
+        data: PeerData,
+    },
+    /// The pair takes datagrams with another key than the one that rdma_cm tells the peer.
+    #[error(
+        "rdma_cm tells peers the key {wanted:#x}, and the queue pair takes {found:#x}: move the pair to Init with \
+         `Qkey::CONNECTION_MANAGER`"
+    )]
+    OtherKey {
+        /// The key that peers are told.
+        wanted: u32,
+        /// The key of the queue pair.
+        found: u32,
+    },
+    /// The peer's host does not answer.
+    #[error("no answer from the peer's host (status {status}): is it up, and does a program listen there?")]
+    Unreachable {
+        /// What rdma_cm said: a negative `errno`.
+        status: i32,
+    },
+    /// The connection was not made, for a reason of rdma_cm.
+    #[error("the connection was not made: {0}")]
+    Failed(#[source] VerbError),
+    /// The peer's program is gone or has given up: what it asked for is void.
+    #[error("the peer has gone before the connection was accepted")]
+    PeerGone(#[source] VerbError),
+    /// The peer has disconnected, or its process has ended.
+    #[error("the peer has disconnected, or its process has ended")]
+    Disconnected,
+    /// The device was removed: drop what was made from it.
+    #[error("the device was removed")]
+    DeviceRemoved,
+    /// The time was over.
+    #[error("nothing happened within {0:?}")]
+    TimedOut(Duration),
+    /// The queue pair did not take a transition.
+    #[error(transparent)]
+    Pair(#[from] TransitionFailure),
+}
+
+impl Cause {
+    pub(super) fn of(error: CmError) -> Self {
+        match error {
+            CmError::Name(error) => Self::Name(error),
+            CmError::Open(error) => Self::Open(error),
+            CmError::Call(error) => Self::Call(error),
+            CmError::TimedOut(time) => Self::TimedOut(time),
+            CmError::DeviceRemoved => Self::DeviceRemoved,
+        }
+    }
+
+    pub(super) fn rejected(status: i32, data: Vec<u8>) -> Self {
+        Self::Rejected { reason: RejectReason(status), data: PeerData(data) }
+    }
+}
+
+/// Why a peer rejected a connection: the number of the specification (IBTA, 12.6.7.2), or on iWARP a negative `errno`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct RejectReason(pub i32);
+
+impl RejectReason {
+    /// The peer's program refused, or ended while it was asked.
+    pub const CONSUMER: Self = Self(28);
+    /// Nobody listens on that port.
+    pub const NO_SUCH_SERVICE: Self = Self(8);
+    /// The peer still has a connection of a queue pair with that number.
+    pub const STALE_CONNECTION: Self = Self(10);
+}
+
+impl fmt::Display for RejectReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = match self.0 {
+            1 => "the peer has no queue pair left",
+            3 => "the peer has no resources left",
+            4 => "the peer waited too long for this side",
+            5 => "the peer does not know this kind of request",
+            6 => "the peer does not know this connection (did it end meanwhile?)",
+            8 => "nobody listens on that port",
+            10 => {
+                "the peer still has a connection of a queue pair with this number: use another pair, or wait a second"
+            }
+            12 => "the peer's address does not lead to this port",
+            26 => "the peer cannot use this path MTU",
+            27 => "the peer cannot serve so many reads at once",
+            28 => "the peer's program refused, or ended while it was asked",
+            31 => "the peer speaks another version of the protocol",
+            35 => "the peer does not take an option of this vendor",
+            errno if errno < 0 => {
+                return write!(f, "the peer refused ({})", io::Error::from_raw_os_error(errno.saturating_neg()));
+            }
+            other => return write!(f, "for reason {other} of the specification"),
+        };
+        f.write_str(text)
+    }
+}
+
+/// Why a lookup was not answered: the number of the specification (IBTA, 12.11.2.1).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct LookupReason(pub i32);
+
+impl LookupReason {
+    /// Nobody listens on that port.
+    pub const NO_SUCH_SERVICE: Self = Self(1);
+    /// The peer's program refused, or ended while it was asked.
+    pub const REFUSED: Self = Self(2);
+    /// The service has no queue pair.
+    pub const NO_PAIR: Self = Self(3);
+}
+
+impl fmt::Display for LookupReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.0 {
+            1 => "nobody listens on that port",
+            2 => "the peer's program refused, or ended while it was asked",
+            3 => "the service has no queue pair",
+            other => return write!(f, "for reason {other} of the specification"),
+        })
+    }
+}
+
+/// A step that did not happen, with what it took.
+pub struct Failed<T> {
+    /// What the step took, in the state that it has now.
+    pub value: T,
+    /// Why not.
+    pub cause: Cause,
+}
+
+impl<T> Failed<T> {
+    /// The cause alone; drops what the step took.
+    pub fn into_cause(self) -> Cause {
+        self.cause
+    }
+
+    pub(super) fn map<U>(self, f: impl FnOnce(T) -> U) -> Failed<U> {
+        Failed { value: f(self.value), cause: self.cause }
+    }
+}
+
+impl<T> fmt::Debug for Failed<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Failed").field("cause", &self.cause).finish_non_exhaustive()
+    }
+}
+
+impl<T> fmt::Display for Failed<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.cause.fmt(f)
+    }
+}
+
+impl<T> error::Error for Failed<T> {
+    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
+        self.cause.source()
+    }
+}

@@ -1,0 +1,173 @@
+//! Multicast groups.
+
+use super::channel::Identifier;
+use super::datagram::{handle_of, takes};
+use super::error::{Cause, Failed};
+use super::server::Bound;
+use super::step::{Next, Phase};
+use super::wait::{Patience, next};
+use super::{Datagrams, Progress, same_device};
+use crate::domain::{Brand, ProtectionDomain};
+use crate::provider::cm::BoundDevice;
+use crate::queue::QueuePair;
+use crate::queue::datagram::Recipient;
+use crate::queue::state::ReadyToSend;
+use crate::queue::transport::Connectionless;
+use crate::sys::ibv_ah_attr;
+use crate::types::{Gid, Qkey};
+use crate::verb_error::VerbError;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+impl Bound<Datagrams> {
+    /// Joins a multicast group, so that its datagrams reach the port of the device that this identifier is bound to.
+    ///
+    /// `rdma_join_multicast(3)`.
+    ///
+    /// # Errors
+    ///
+    /// [`Cause::Call`] with `EINVAL`: not a multicast address, or the identifier is bound to all addresses instead of
+    /// the one of a device. The identifier comes back.
+    #[doc(alias = "rdma_join_multicast")]
+    pub fn join(mut self, group: IpAddr) -> Result<Joining, Failed<Self>> {
+        let joined = match self.id.raw.device() {
+            Some(_) if group.is_multicast() => self.id.raw.join_multicast(SocketAddr::new(group, 0)),
+            _ => Err(VerbError::new("rdma_join_multicast", libc::EINVAL)),
+        };
+        match joined {
+            Ok(()) => Ok(Joining { id: self.id, group }),
+            Err(error) => Err(Failed { value: self, cause: Cause::Call(error) }),
+        }
+    }
+}
+
+/// The port is joining a group. Dropping it leaves the group.
+#[derive(Debug)]
+pub struct Joining {
+    id: Identifier,
+    group: IpAddr,
+}
+
+impl Joining {
+    /// Waits until the group is joined, at most for `timeout`.
+    ///
+    /// # Errors
+    ///
+    /// [`Cause::Failed`]: the network refused. [`Cause::TimedOut`], [`Cause::DeviceRemoved`].
+    pub fn wait(self, timeout: Duration) -> Result<Membership, Cause> {
+        match self.go_on(Patience::of(timeout))? {
+            Progress::Done(membership) => Ok(membership),
+            Progress::Pending(_) => Err(Cause::TimedOut(timeout)),
+        }
+    }
+
+    /// Looks whether the group is joined.
+    ///
+    /// # Errors
+    ///
+    /// As [`wait`](Self::wait).
+    pub fn poll(self) -> Result<Progress<Self, Membership>, Cause> {
+        self.go_on(Patience::None)
+    }
+
+    fn go_on(self, patience: Patience) -> Result<Progress<Self, Membership>, Cause> {
+        match next(&self.id, Phase::JoiningGroup, patience).map_err(Cause::Call)? {
+            None => Ok(Progress::Pending(self)),
+            Some((Next::End(cause), _)) => Err(cause),
+            Some((_, event)) => {
+                let path = event.said.path.ok_or(Cause::Call(VerbError::new("rdma_get_cm_event", libc::EPROTO)))?;
+                let device = self.id.raw.device().ok_or(Cause::DeviceRemoved)?;
+                let Self { id, group } = self;
+                Ok(Progress::Done(Membership { id, group, path, qkey: Qkey(event.said.qkey), device }))
+            }
+        }
+    }
+}
+
+/// Membership of a port in a multicast group, until it is dropped.
+///
+/// A queue pair that is to receive the group's datagrams is [attached](Self::attach). One that only sends to the group
+/// needs no more than the [`recipient`](Self::recipient).
+pub struct Membership {
+    id: Identifier,
+    group: IpAddr,
+    path: ibv_ah_attr,
+    qkey: Qkey,
+    device: BoundDevice,
+}
+
+impl Membership {
+    /// The address of the group, as queue pairs know it.
+    pub fn gid(&self) -> Gid {
+        Gid(self.path.grh.dgid.bytes())
+    }
+
+    /// The key of the group's datagrams.
+    pub fn qkey(&self) -> Qkey {
+        self.qkey
+    }
+
+    /// Lets `pair` receive the group's datagrams, until it is [detached](Self::detach) or destroyed.
+    ///
+    /// `ibv_attach_mcast(3)`.
+    ///
+    /// # Errors
+    ///
+    /// [`Cause::OtherDevice`]; [`Cause::OtherKey`]: the pair takes datagrams with another key than the group's;
+    /// [`Cause::Call`].
+    #[doc(alias = "ibv_attach_mcast")]
+    pub fn attach<B: Brand, T: Connectionless>(&self, pair: &mut QueuePair<B, ReadyToSend, T>) -> Result<(), Cause> {
+        same_device(&self.device, pair)?;
+        takes(pair, self.qkey)?;
+        pair.join_group(self.gid(), self.path.dlid).map_err(Cause::Call)
+    }
+
+    /// Ends what [`attach`](Self::attach) began.
+    ///
+    /// `ibv_detach_mcast(3)`.
+    ///
+    /// # Errors
+    ///
+    /// The pair is not attached.
+    #[doc(alias = "ibv_detach_mcast")]
+    pub fn detach<B: Brand, T: Connectionless>(
+        &self,
+        pair: &mut QueuePair<B, ReadyToSend, T>,
+    ) -> Result<(), VerbError> {
+        pair.leave_group(self.gid(), self.path.dlid)
+    }
+
+    /// The recipient for datagrams to all members, from pairs of `domain`.
+    ///
+    /// `ibv_create_ah(3)`.
+    ///
+    /// # Errors
+    ///
+    /// [`Cause::OtherDevice`], [`Cause::Call`].
+    #[doc(alias = "ibv_create_ah")]
+    pub fn recipient<B: Brand>(&self, domain: &ProtectionDomain<B>) -> Result<Recipient<B>, Cause> {
+        Ok(Recipient::group(handle_of(domain, &self.device, self.path)?, self.qkey))
+    }
+
+    /// Leaves the group. Pairs that are attached to it receive nothing more from outside of this host.
+    ///
+    /// `rdma_leave_multicast(3)`.
+    ///
+    /// # Errors
+    ///
+    /// The system refused. The group is left all the same when what comes back is dropped.
+    #[doc(alias = "rdma_leave_multicast")]
+    pub fn leave(mut self) -> Result<Bound<Datagrams>, Failed<Self>> {
+        match self.id.raw.leave_multicast(SocketAddr::new(self.group, 0)) {
+            Ok(()) => Ok(Bound::new(self.id)),
+            Err(error) => Err(Failed { value: self, cause: Cause::Call(error) }),
+        }
+    }
+}
+
+impl fmt::Debug for Membership {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Membership").field("group", &self.group).field("qkey", &self.qkey).finish_non_exhaustive()
+    }
+}

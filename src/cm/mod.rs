@@ -1,0 +1,230 @@
+//! Connecting by address: rdma_cm, each state of an identifier a type.
+//!
+//! librdmacm ends the process when one of five calls comes in a wrong state, and hangs on an event that was not
+//! acknowledged. Here a state has only the methods that are legal in it, and events are acknowledged before anybody
+//! sees them.
+//!
+//! ```text
+//! client   Idle ── resolve ──▶ Resolving ──▶ Resolved ── connect(pair) ──▶ Connecting ──▶ Connection
+//! server   Idle ── bind ──▶ Bound ── listen ──▶ Listener ──▶ Request ── accept(pair) ──▶ Accepting ──▶ Connection
+//!
+//! datagrams
+//! client   Idle ── resolve ──▶ Resolving ──▶ Resolved ── look_up ──▶ LookingUp ──▶ Service ── recipient ──▶ Recipient
+//! server   Idle ── bind ──▶ Bound ── listen ──▶ Listener ──▶ Request ── answer(&pair)
+//! groups   Idle ── bind ──▶ Bound ── join ──▶ Joining ──▶ Membership ── attach(&mut pair), recipient
+//! ```
+//!
+//! [`connect`] and [`listen`] do the usual in one call; for datagrams, [`look_up`] and [`serve`]. A pair that goes into
+//! `connect` or `accept` in Init comes back in the [`Connection`], in Ready To Send; or in the error. Everything that
+//! waits has `wait` with a timeout, and `poll` for event loops, which watch the [`Channel::readiness`].
+
+#![allow(clippy::result_large_err, reason = "an error gives back what the step took, and no step is on the data path")]
+
+mod channel;
+mod client;
+mod connection;
+mod datagram;
+mod error;
+mod group;
+mod parameters;
+mod private_data;
+mod server;
+mod step;
+mod wait;
+
+pub use channel::Channel;
+pub use client::{Connecting, Idle, Resolved, Resolving};
+pub use connection::{Connection, Disconnected};
+pub use datagram::{LookingUp, Service};
+pub use error::{Cause, CmError, Failed, LookupReason, RejectReason};
+pub use group::{Joining, Membership};
+pub use parameters::Parameters;
+pub use private_data::{AcceptData, AnswerData, ConnectData, LookupData, PeerData, PrivateData, RejectData, TooLong};
+pub use server::{Accepting, Bound, Listener, Request};
+
+use crate::device::Context;
+use crate::domain::Brand;
+use crate::provider::cm::{BoundDevice, RawId};
+use crate::queue::state::{Errored, GoesTo, Init, ReadyToSend, State};
+use crate::queue::transport::{Reliable, Transport};
+use crate::queue::{AnyQueuePair, QueuePair};
+use crate::sys::ibv_qp_state as raw_state;
+use crate::types::{ReadDepth, RnrTimer};
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::time::{Duration, Instant};
+
+/// Of identifiers for reliable connections.
+#[derive(Debug)]
+pub enum Connections {}
+
+/// Of identifiers for datagrams.
+///
+/// A datagram needs no connection. rdma_cm tells a client which queue pair takes the datagrams of a service, by what
+/// address and with which key; that is a lookup. The server answers each lookup with the number of a pair, one for all
+/// clients or one for each. The key is always [`Qkey::CONNECTION_MANAGER`](crate::number::Qkey::CONNECTION_MANAGER).
+#[derive(Debug)]
+pub enum Datagrams {}
+
+/// What a look found.
+#[derive(Debug)]
+pub enum Progress<P, D> {
+    /// Not yet: look again later.
+    Pending(P),
+    /// What was waited for.
+    Done(D),
+}
+
+/// The addresses of a host and a port, at least one.
+fn addresses(of: impl ToSocketAddrs) -> Result<Vec<SocketAddr>, CmError> {
+    let found: Vec<_> = of.to_socket_addrs().map_err(CmError::Name)?.collect();
+    if found.is_empty() { Err(CmError::Name(io::ErrorKind::NotFound.into())) } else { Ok(found) }
+}
+
+/// Connects the pair to whoever listens at `address`. All of it takes at most `timeout`.
+///
+/// Of a name with several addresses, the first that is resolved counts. `data` is what the peer's
+/// [`Request::data`] gives. For other parameters, begin with [`Idle`].
+///
+/// # Errors
+///
+/// [`Cause`]. The pair comes back: in Init if nothing was done to it, else in Error.
+pub fn connect<B: Brand, T: Reliable>(
+    address: impl ToSocketAddrs,
+    pair: QueuePair<B, Init, T>,
+    data: &ConnectData,
+    timeout: Duration,
+) -> Result<Connection<B, T>, Failed<AnyQueuePair<B, T>>> {
+    let deadline = Instant::now().checked_add(timeout);
+    let left = || deadline.map_or(timeout, |deadline| deadline.saturating_duration_since(Instant::now()));
+    let resolved = match first_resolved(&pair.context(), address, timeout, left, Idle::new) {
+        Ok(resolved) => resolved,
+        Err(cause) => return Err(Failed { value: pair.into(), cause }),
+    };
+    resolved
+        .connect(pair, &Parameters::default(), data)
+        .map_err(|failed| failed.map(|(_, pair)| pair.into()))?
+        .wait(left())
+}
+
+/// The first of the addresses that is resolved.
+fn first_resolved<K>(
+    context: &Context,
+    address: impl ToSocketAddrs,
+    timeout: Duration,
+    left: impl Fn() -> Duration,
+    new: impl Fn(&Channel) -> Result<Idle<K>, CmError>,
+) -> Result<Resolved<K>, Cause> {
+    let channel = Channel::open(context).map_err(Cause::of)?;
+    let mut last = Cause::TimedOut(timeout);
+    for to in addresses(address).map_err(Cause::of)? {
+        let idle = new(&channel).map_err(Cause::of)?;
+        match idle
+            .resolve(to, left())
+            .map_err(Failed::into_cause)
+            .and_then(|resolving| resolving.wait(left()).map_err(Failed::into_cause))
+        {
+            Ok(resolved) => return Ok(resolved),
+            Err(cause) => last = cause,
+        }
+    }
+    Err(last)
+}
+
+/// Listens at `address`, an address of this host with a port; port 0 means a free one.
+///
+/// # Errors
+///
+/// [`CmError`]: another program has the port, or the address is none of this host.
+pub fn listen(context: &Context, address: impl ToSocketAddrs) -> Result<Listener, CmError> {
+    listen_by(context, address, Idle::new)
+}
+
+fn listen_by<K>(
+    context: &Context,
+    address: impl ToSocketAddrs,
+    new: impl Fn(&Channel) -> Result<Idle<K>, CmError>,
+) -> Result<Listener<K>, CmError> {
+    let channel = Channel::open(context)?;
+    let mut last = CmError::Name(io::ErrorKind::NotFound.into());
+    for at in addresses(address)? {
+        let bound = new(&channel)?.bind(at).map_err(Failed::into_cause);
+        match bound.and_then(|bound| bound.listen(0).map_err(Failed::into_cause)) {
+            Ok(listener) => return Ok(listener),
+            Err(Cause::Call(error)) => last = CmError::Call(error),
+            Err(_) => {}
+        }
+    }
+    Err(last)
+}
+
+/// Looks up which queue pair takes the datagrams of the service at `address`. All of it takes at most `timeout`.
+///
+/// Of a name with several addresses, the first that is resolved counts. `data` is what the peer's [`Request::data`]
+/// gives.
+///
+/// # Errors
+///
+/// [`Cause::NotServed`], [`Cause::Unreachable`], [`Cause::TimedOut`], [`Cause::Address`].
+pub fn look_up(
+    context: &Context,
+    address: impl ToSocketAddrs,
+    data: &LookupData,
+    timeout: Duration,
+) -> Result<Service, Cause> {
+    let deadline = Instant::now().checked_add(timeout);
+    let left = || deadline.map_or(timeout, |deadline| deadline.saturating_duration_since(Instant::now()));
+    let resolved = first_resolved(context, address, timeout, left, Idle::for_datagrams)?;
+    resolved.look_up(data).map_err(Failed::into_cause)?.wait(left())
+}
+
+/// Listens at `address`, an address of this host with a port, for lookups; port 0 means a free one.
+///
+/// # Errors
+///
+/// [`CmError`]: another program has the port, or the address is none of this host.
+pub fn serve(context: &Context, address: impl ToSocketAddrs) -> Result<Listener<Datagrams>, CmError> {
+    listen_by(context, address, Idle::for_datagrams)
+}
+
+/// Checks that the pair is of the device and port that the identifier is bound to.
+fn same_device<B: Brand, S: State, T: Transport>(bound: &BoundDevice, pair: &QueuePair<B, S, T>) -> Result<(), Cause> {
+    let key = pair.device_key();
+    let port = pair.port_number().value();
+    if key.is(&bound.name, bound.fabric) && port == bound.port {
+        return Ok(());
+    }
+    Err(wrong_device(bound, format!("{} port {port}", key.name())))
+}
+
+fn wrong_device(bound: &BoundDevice, found: String) -> Cause {
+    Cause::OtherDevice { wanted: format!("{} port {}", bound.name, bound.port), found }
+}
+
+/// Brings the pair to Ready To Send, by the attributes that rdma_cm knows.
+///
+/// rdma_cm counts the depths of the request, also where this side agrees to less. So they are set here.
+fn bring_up<B: Brand, T: Reliable>(
+    id: &dyn RawId,
+    pair: QueuePair<B, Init, T>,
+    [serves, starts]: [ReadDepth; 2],
+    min_rnr_timer: RnrTimer,
+) -> Result<QueuePair<B, ReadyToSend, T>, Failed<AnyQueuePair<B, T>>> {
+    let attributes = [raw_state::IBV_QPS_RTR, raw_state::IBV_QPS_RTS].map(|state| id.pair_attributes(state));
+    let (to_rtr, to_rts) = match attributes {
+        [Ok(to_rtr), Ok(to_rts)] => (to_rtr, to_rts),
+        [Err(error), _] | [_, Err(error)] => {
+            return Err(Failed { value: pair.into(), cause: Cause::PeerGone(error) });
+        }
+    };
+    let pair = pair
+        .into_rtr_by_cm(to_rtr, serves, min_rnr_timer)
+        .map_err(|error| Failed { value: error.queue_pair.into(), cause: error.source.into() })?;
+    pair.into_rts_by_cm(to_rts, starts)
+        .map_err(|error| Failed { value: errored(error.queue_pair), cause: error.source.into() })
+}
+
+/// The pair in Error; or as it was, if it does not go there.
+fn errored<B: Brand, S: State + GoesTo<Errored>, T: Transport>(pair: QueuePair<B, S, T>) -> AnyQueuePair<B, T> {
+    pair.into_error().map_or_else(|error| error.queue_pair.into(), Into::into)
+}

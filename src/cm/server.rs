@@ -1,0 +1,278 @@
+//! The side that listens and accepts.
+
+use super::channel::Identifier;
+use super::connection::Connection;
+use super::error::{Cause, CmError, Failed};
+use super::parameters::Parameters;
+use super::private_data::{AcceptData, PeerData, RejectData};
+use super::step::{Next, Phase};
+use super::wait::{Patience, next};
+use super::{Connections, Progress, bring_up, errored, same_device};
+use crate::domain::Brand;
+use crate::provider::cm::{BoundDevice, Said};
+use crate::queue::state::{Init, ReadyToSend};
+use crate::queue::transport::{Reliable, ReliableConnection};
+use crate::queue::{AnyQueuePair, QueuePair};
+use crate::types::ReadDepth;
+use crate::verb_error::VerbError;
+use std::marker::PhantomData;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// An identifier that is bound to an address of this host.
+#[derive(Debug)]
+pub struct Bound<K = Connections> {
+    pub(super) id: Identifier,
+    kind: PhantomData<K>,
+}
+
+/// How many requests a listener of [`Bound::listen`] lets wait until it is asked for them.
+const WAITING_REQUESTS: usize = 1024;
+
+impl<K> Bound<K> {
+    pub(super) fn new(id: Identifier) -> Self {
+        Self { id, kind: PhantomData }
+    }
+
+    /// Its address, with the port that it got.
+    pub fn local_address(&self) -> Option<SocketAddr> {
+        self.id.raw.local_address()
+    }
+
+    /// Listens for connect requests. The kernel holds at most `backlog` of them until they are read (0: the most that
+    /// the system allows). More are dropped, and their clients try again.
+    ///
+    /// `rdma_listen(3)`.
+    ///
+    /// # Errors
+    ///
+    /// [`Cause::Call`] with `EADDRINUSE`: another listener has the port. The identifier comes back.
+    #[doc(alias = "rdma_listen")]
+    pub fn listen(mut self, backlog: u32) -> Result<Listener<K>, Failed<Self>> {
+        self.id.hold_requests(WAITING_REQUESTS);
+        match self.id.raw.listen(backlog) {
+            Ok(()) => Ok(Listener { id: self.id, kind: PhantomData }),
+            Err(error) => Err(Failed { value: self, cause: Cause::Call(error) }),
+        }
+    }
+}
+
+/// Takes connect requests. Dropping it rejects those that were not taken; connections that it accepted go on.
+#[derive(Debug)]
+pub struct Listener<K = Connections> {
+    id: Identifier,
+    kind: PhantomData<K>,
+}
+
+impl<K> Listener<K> {
+    /// Its address, with the port that it got.
+    pub fn local_address(&self) -> Option<SocketAddr> {
+        self.id.raw.local_address()
+    }
+
+    /// The next request, waited for at most for `timeout`.
+    ///
+    /// # Errors
+    ///
+    /// [`CmError::TimedOut`], [`CmError::DeviceRemoved`].
+    pub fn next(&mut self, timeout: Duration) -> Result<Request<K>, CmError> {
+        self.take(Patience::of(timeout))?.ok_or(CmError::TimedOut(timeout))
+    }
+
+    /// The next request, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// [`CmError::DeviceRemoved`].
+    pub fn poll(&mut self) -> Result<Option<Request<K>>, CmError> {
+        self.take(Patience::None)
+    }
+
+    fn take(&self, patience: Patience) -> Result<Option<Request<K>>, CmError> {
+        loop {
+            match next(&self.id, Phase::Listening, patience)? {
+                None => return Ok(None),
+                Some((Next::End(_), _)) => return Err(CmError::DeviceRemoved),
+                Some((_, event)) => {
+                    let Some(new) = event.request else { continue };
+                    let id = Identifier::of_request(new, &self.id.inbox);
+                    // A request always has a device; one whose device has gone is as good as none.
+                    let Some(device) = id.raw.device() else { continue };
+                    let Said { private_data, responder_resources, initiator_depth, .. } = event.said;
+                    let asked = [responder_resources, initiator_depth].map(|depth| ReadDepth::saturating(depth.into()));
+                    let data = PeerData(private_data);
+                    return Ok(Some(Request { id, device, asked, data, kind: PhantomData }));
+                }
+            }
+        }
+    }
+}
+
+/// A peer asks for a connection, or for the pair that takes its datagrams. Dropping it rejects.
+///
+/// The peer may be gone by now; only [`accept`](Request::accept) finds out.
+#[derive(Debug)]
+pub struct Request<K = Connections> {
+    pub(super) id: Identifier,
+    pub(super) device: BoundDevice,
+    /// From this side's view: how many reads it would serve, and how many it may start.
+    asked: [ReadDepth; 2],
+    data: PeerData,
+    kind: PhantomData<K>,
+}
+
+impl<K> Request<K> {
+    /// What the peer said with its request.
+    pub fn data(&self) -> &PeerData {
+        &self.data
+    }
+
+    /// The name of the device that the request came by: the queue pair must be one of that device.
+    pub fn device(&self) -> &str {
+        &self.device.name
+    }
+
+    /// The port of that device, from 1.
+    pub fn port(&self) -> u8 {
+        self.device.port
+    }
+
+    /// The address of the peer.
+    pub fn peer_address(&self) -> Option<SocketAddr> {
+        self.id.raw.peer_address()
+    }
+
+    /// The address of this side that the peer asked for.
+    pub fn local_address(&self) -> Option<SocketAddr> {
+        self.id.raw.local_address()
+    }
+}
+
+impl Request {
+    /// Says no, with data for the peer.
+    ///
+    /// `rdma_reject(3)`.
+    ///
+    /// # Errors
+    ///
+    /// The peer has gone already.
+    #[doc(alias = "rdma_reject")]
+    pub fn reject(mut self, data: &RejectData) -> Result<(), VerbError> {
+        self.id.raw.reject(data.as_bytes())
+    }
+
+    /// Brings the pair to Ready To Send and says yes. Post receives first, if the peer's first message needs one.
+    ///
+    /// `rdma_accept(3)`. The request is used up whatever happens: the peer of a failed accept is told that it was
+    /// rejected.
+    ///
+    /// # Errors
+    ///
+    /// [`Cause::OtherDevice`]; [`Cause::PeerGone`]; [`Cause::Pair`]. The pair comes back: in Init if nothing was done
+    /// to it, else in Error.
+    #[doc(alias = "rdma_accept")]
+    pub fn accept<B: Brand, T: Reliable>(
+        self,
+        pair: QueuePair<B, Init, T>,
+        parameters: &Parameters,
+        data: &AcceptData,
+    ) -> Result<Accepting<B, T>, Failed<AnyQueuePair<B, T>>> {
+        let Self { mut id, device, asked, data: said, .. } = self;
+        if let Err(cause) = same_device(&device, &pair) {
+            return Err(Failed { value: pair.into(), cause });
+        }
+        let [serves, starts] = pair.depths_at_most([parameters.responder_depth, parameters.initiator_depth]);
+        let depths = [serves.min(asked[0]), starts.min(asked[1])];
+        let gone = |value, error| Err(Failed { value, cause: Cause::PeerGone(error) });
+        if device.is_iwarp {
+            return match id.raw.accept(&parameters.to_raw(&pair, depths, data.as_bytes())) {
+                Ok(()) => Ok(Accepting { id, pair: Rising::ByDevice(pair, depths[1]), said }),
+                Err(error) => gone(pair.into(), error),
+            };
+        }
+        let pair = bring_up(&*id.raw, pair, depths, parameters.min_rnr_timer)?;
+        match id.raw.accept(&parameters.to_raw(&pair, depths, data.as_bytes())) {
+            Ok(()) => Ok(Accepting { id, pair: Rising::Up(pair), said }),
+            Err(error) => gone(errored(pair), error),
+        }
+    }
+}
+
+/// The pair of an accept.
+#[derive(Debug)]
+enum Rising<B, T> {
+    Up(QueuePair<B, ReadyToSend, T>),
+    /// On iWARP the device moves it, and the depth of reads is known only then.
+    ByDevice(QueuePair<B, Init, T>, ReadDepth),
+}
+
+/// Has said yes, and waits for the peer to be ready.
+#[derive(Debug)]
+pub struct Accepting<B, T = ReliableConnection> {
+    id: Identifier,
+    pair: Rising<B, T>,
+    said: PeerData,
+}
+
+impl<B: Brand, T: Reliable> Accepting<B, T> {
+    /// Waits until the two sides are connected, at most for `timeout`.
+    ///
+    /// # Errors
+    ///
+    /// [`Cause`]. The pair comes back in Error.
+    pub fn wait(self, timeout: Duration) -> Result<Connection<B, T>, Failed<AnyQueuePair<B, T>>> {
+        match self.go_on(Patience::of(timeout))? {
+            Progress::Done(connection) => Ok(connection),
+            Progress::Pending(this) => Err(Failed { value: this.pair.down(), cause: Cause::TimedOut(timeout) }),
+        }
+    }
+
+    /// Looks whether the two sides are connected.
+    ///
+    /// # Errors
+    ///
+    /// As [`wait`](Self::wait).
+    #[allow(clippy::type_complexity, reason = "what comes back is said by its type")]
+    pub fn poll(self) -> Result<Progress<Self, Connection<B, T>>, Failed<AnyQueuePair<B, T>>> {
+        self.go_on(Patience::None)
+    }
+
+    /// Tells rdma_cm that a message of the peer has arrived: so the two sides are connected, although the peer's last
+    /// word on it may have been lost.
+    ///
+    /// `rdma_notify(3)`, `IBV_EVENT_COMM_EST`.
+    #[doc(alias = "rdma_notify")]
+    pub fn message_arrived(&mut self) {
+        // It fails if the connection is established already, and then nothing is to be done.
+        let _ = self.id.raw.notify_established();
+    }
+
+    #[allow(clippy::type_complexity, reason = "what comes back is said by its type")]
+    fn go_on(self, patience: Patience) -> Result<Progress<Self, Connection<B, T>>, Failed<AnyQueuePair<B, T>>> {
+        let event = match next(&self.id, Phase::Accepting, patience) {
+            Ok(None) => return Ok(Progress::Pending(self)),
+            Ok(Some((Next::End(cause), _))) => return Err(Failed { value: self.pair.down(), cause }),
+            Ok(Some((_, event))) => event,
+            Err(error) => return Err(Failed { value: self.pair.down(), cause: Cause::Call(error) }),
+        };
+        let pair = match self.pair {
+            Rising::Up(pair) => pair,
+            Rising::ByDevice(pair, starts) => match pair.moved_by_cm(starts) {
+                Ok(pair) => pair,
+                Err(error) => return Err(Failed { value: error.queue_pair.into(), cause: error.source.into() }),
+            },
+        };
+        let _ = event;
+        Ok(Progress::Done(Connection::new(pair, self.id, self.said)))
+    }
+}
+
+impl<B: Brand, T: Reliable> Rising<B, T> {
+    /// The pair, in Error.
+    fn down(self) -> AnyQueuePair<B, T> {
+        match self {
+            Self::Up(pair) => errored(pair),
+            Self::ByDevice(pair, _) => errored(pair),
+        }
+    }
+}

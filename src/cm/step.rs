@@ -1,0 +1,115 @@
+//! What each event means to an identifier that waits: a pure function, for all ways of waiting.
+
+use super::error::{Cause, LookupReason};
+use super::private_data::PeerData;
+use crate::provider::cm::{RawEventKind as Kind, Said};
+use crate::verb_error::VerbError;
+
+/// What an identifier waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Phase {
+    ResolvingAddress,
+    ResolvingRoute,
+    /// Of the side that connects.
+    Connecting,
+    /// Of the side that accepts.
+    Accepting,
+    Listening,
+    Connected,
+    /// Of the side that looks up the pair of a service.
+    LookingUp,
+    JoiningGroup,
+}
+
+/// What an event means.
+#[derive(Debug)]
+pub(super) enum Next {
+    /// Nothing, in this phase.
+    Stay,
+    /// What was waited for.
+    Done,
+    /// The peer has answered: the queue pair goes up, and then the connection is established.
+    Respond,
+    /// The end of the identifier.
+    End(Cause),
+}
+
+/// What the event `kind` means to an identifier in that phase.
+pub(super) fn step(phase: Phase, kind: Kind, status: i32, said: &mut Said) -> Next {
+    let errno = |call| VerbError::new(call, status.saturating_abs());
+    match (phase, kind) {
+        (_, Kind::DEVICE_REMOVAL) => Next::End(Cause::DeviceRemoved),
+        (Phase::ResolvingAddress, Kind::ADDR_RESOLVED)
+        | (Phase::ResolvingRoute, Kind::ROUTE_RESOLVED)
+        | (Phase::Connecting | Phase::Accepting | Phase::LookingUp, Kind::ESTABLISHED)
+        | (Phase::Listening, Kind::CONNECT_REQUEST) => Next::Done,
+        (Phase::JoiningGroup, Kind::MULTICAST_JOIN) if status == 0 => Next::Done,
+        (Phase::JoiningGroup, Kind::MULTICAST_JOIN | Kind::MULTICAST_ERROR) => {
+            Next::End(Cause::Failed(errno("rdma_join_multicast")))
+        }
+        (Phase::Connecting, Kind::CONNECT_RESPONSE) => Next::Respond,
+        (Phase::ResolvingAddress, Kind::ADDR_ERROR) => Next::End(Cause::Address(errno("rdma_resolve_addr"))),
+        (Phase::ResolvingRoute, Kind::ROUTE_ERROR) => Next::End(Cause::Route(errno("rdma_resolve_route"))),
+        (Phase::Connecting | Phase::Accepting | Phase::Connected, Kind::REJECTED) => {
+            Next::End(Cause::rejected(status, std::mem::take(&mut said.private_data)))
+        }
+        (Phase::LookingUp, Kind::UNREACHABLE) if status > 0 => {
+            let data = PeerData(std::mem::take(&mut said.private_data));
+            Next::End(Cause::NotServed { reason: LookupReason(status), data })
+        }
+        // To a connection, a change of a neighbour's address says the same: it goes on.
+        (Phase::Connecting | Phase::Accepting | Phase::LookingUp, Kind::UNREACHABLE) => {
+            Next::End(Cause::Unreachable { status })
+        }
+        (Phase::Connecting | Phase::Accepting | Phase::Connected, Kind::CONNECT_ERROR) => {
+            Next::End(Cause::Failed(errno("rdma_connect")))
+        }
+        (Phase::Connecting | Phase::Accepting | Phase::Connected, Kind::DISCONNECTED) => Next::End(Cause::Disconnected),
+        _ => Next::Stay,
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    const PHASES: [Phase; 8] = [
+        Phase::ResolvingAddress,
+        Phase::ResolvingRoute,
+        Phase::Connecting,
+        Phase::Accepting,
+        Phase::Listening,
+        Phase::Connected,
+        Phase::LookingUp,
+        Phase::JoiningGroup,
+    ];
+
+    /// The outcome by its first letter.
+    fn letter(phase: Phase, kind: u32) -> char {
+        match step(phase, Kind(kind), -110, &mut Said::default()) {
+            Next::Stay => '.',
+            Next::Done => 'D',
+            Next::Respond => 'R',
+            Next::End(_) => 'E',
+        }
+    }
+
+    #[test]
+    fn each_phase_knows_its_events() {
+        // From ADDR_RESOLVED to TIMEWAIT_EXIT, and one that no release has yet.
+        let expected = [
+            "DE.........E.....",
+            "..DE.......E.....",
+            ".....REEEDEE.....",
+            "......EEEDEE.....",
+            "....D......E.....",
+            "......E.E.EE.....",
+            ".......E.D.E.....",
+            "...........EEE...",
+        ];
+        for (phase, expected) in PHASES.into_iter().zip(expected) {
+            let found: String = (0..17).map(|kind| letter(phase, kind)).collect();
+            assert_eq!(found, expected, "{phase:?}");
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! Waiting for the events of one identifier.
+
+use super::channel::Identifier;
+use super::step::{Next, Phase, step};
+use crate::provider::cm::RawEvent;
+use crate::verb_error::VerbError;
+use std::time::{Duration, Instant};
+
+/// Until when to look for an event.
+#[derive(Clone, Copy)]
+pub(super) enum Patience {
+    /// Only for one that is there.
+    None,
+    /// Until then; `None` means for ever.
+    Until(Option<Instant>),
+}
+
+impl Patience {
+    pub(super) fn of(timeout: Duration) -> Self {
+        Self::Until(Instant::now().checked_add(timeout))
+    }
+}
+
+/// The next event that matters in that phase, and what it means; `None` if there is none in time.
+pub(super) fn next(id: &Identifier, phase: Phase, patience: Patience) -> Result<Option<(Next, RawEvent)>, VerbError> {
+    loop {
+        let event = match patience {
+            Patience::None => id.poll()?,
+            Patience::Until(deadline) => id.wait(deadline)?,
+        };
+        let Some(mut event) = event else { return Ok(None) };
+        match step(phase, event.kind, event.status, &mut event.said) {
+            Next::Stay => {}
+            found => return Ok(Some((found, event))),
+        }
+    }
+}

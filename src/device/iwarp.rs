@@ -1,0 +1,44 @@
+//! What devices for iWARP do not have.
+
+use std::fmt;
+
+/// What an iWARP device (RDMA over TCP) does not have, or what this library does not ask it for. The library refuses
+/// before it calls a verb: some of these verbs answer with success and do nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum NotOnIwarp {
+    /// A connection by records, or by transitions of the program: only rdma_cm moves such a pair.
+    Records,
+    /// The state Reset, once the pair has left it.
+    Reset,
+    /// The state Send Queue Drain.
+    Drain,
+    /// Unreliable connections and datagrams.
+    Unreliable,
+    /// Immediates.
+    Immediates,
+    /// Atomics, atomic writes, and memory for them.
+    Atomics,
+}
+
+impl NotOnIwarp {
+    /// What is missing, and what to do.
+    fn text(self) -> &'static str {
+        match self {
+            Self::Records => "this is an iWARP device: connect with rdma_cm, `cm::connect` and `cm::listen`",
+            Self::Reset => "a queue pair of an iWARP device is not reset: destroy it and create another",
+            Self::Drain => "a queue pair of an iWARP device does not drain its sends: poll until they have come out",
+            Self::Unreliable => "this is an iWARP device, which has reliable connections only: see `reliable`",
+            Self::Immediates => "this is an iWARP device, which carries no immediates: put the number into the message",
+            Self::Atomics => "this is an iWARP device, which has no atomics: let the owner of the memory do them",
+        }
+    }
+}
+
+impl fmt::Display for NotOnIwarp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.text())
+    }
+}
+
+impl std::error::Error for NotOnIwarp {}

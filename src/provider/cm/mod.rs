@@ -1,0 +1,218 @@
+//! rdma_cm: channels and identifiers with calls that are safe from any state, of librdmacm or of a fabric of soft
+//! devices.
+//!
+//! A call from a wrong state answers an error here, also where the C function would end the process. Which state allows
+//! which call is the business of the types in [`cm`](crate::cm).
+//!
+//! No event is ever held: [`RawChannel::take_event`] copies what an event says and acknowledges it in the same call.
+//! So destroying an identifier never waits for an acknowledgement, as `rdma_destroy_id(3)` does.
+
+#[cfg(librdmacm)]
+mod librdmacm;
+
+use crate::sys::{ibv_ah_attr, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_state};
+use crate::verb_error::VerbError;
+use std::fmt::{self, Debug};
+use std::net::SocketAddr;
+use std::os::fd::{BorrowedFd, RawFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The most bytes of private data that an event carries.
+#[cfg(librdmacm)]
+pub(crate) const MAX_PRIVATE_DATA: usize = 256;
+
+/// Opens a channel of librdmacm.
+pub(crate) fn open() -> Result<Arc<dyn RawChannel>, VerbError> {
+    #[cfg(librdmacm)]
+    return librdmacm::open();
+    #[cfg(not(librdmacm))]
+    Err(VerbError::unsupported("rdma_create_event_channel"))
+}
+
+/// The descriptor of a channel, borrowed from it.
+#[allow(unsafe_code, reason = "borrows a descriptor by its number")]
+pub(crate) fn descriptor(channel: &dyn RawChannel) -> BorrowedFd<'_> {
+    // SAFETY: both implementations keep the descriptor open for as long as the channel lives.
+    unsafe { BorrowedFd::borrow_raw(channel.fd()) }
+}
+
+/// The ports of what kind an identifier is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum PortSpace {
+    /// Reliable connections.
+    Tcp,
+    /// Datagrams.
+    Udp,
+}
+
+/// An event channel, which identifiers report to.
+pub(crate) trait RawChannel: Debug + Send + Sync {
+    /// The descriptor that is readable while events wait. It does not block, and lives as long as the channel.
+    fn fd(&self) -> RawFd;
+
+    /// `rdma_create_id`. Events name the identifier by `key`.
+    fn create_id(self: Arc<Self>, space: PortSpace, key: u64) -> Result<Box<dyn RawId>, VerbError>;
+
+    /// `rdma_get_cm_event` and `rdma_ack_cm_event`: takes the oldest event, if there is one. If it brings a new
+    /// identifier, events name that by `fresh_key`.
+    fn take_event(self: Arc<Self>, fresh_key: u64) -> Result<Option<RawEvent>, VerbError>;
+
+    /// How long until the channel wants to be looked at although its descriptor is not readable; `None` if it runs by
+    /// itself.
+    fn next_timer(&self) -> Option<Duration>;
+}
+
+/// An identifier. Dropping it destroys it, `rdma_destroy_id(3)`, and throws its events away.
+///
+/// The methods are those of librdmacm; each answers `EINVAL` in a state that does not allow it.
+pub(crate) trait RawId: Debug + Send + Sync {
+    /// `rdma_bind_addr`.
+    fn bind(&mut self, address: SocketAddr) -> Result<(), VerbError>;
+    /// `rdma_resolve_addr`.
+    fn resolve_addr(&mut self, source: Option<SocketAddr>, to: SocketAddr, timeout: Duration) -> Result<(), VerbError>;
+    /// `rdma_resolve_route`.
+    fn resolve_route(&mut self, timeout: Duration) -> Result<(), VerbError>;
+    /// `rdma_listen`. A backlog of 0 is the most that the system allows.
+    fn listen(&mut self, backlog: u32) -> Result<(), VerbError>;
+    /// `rdma_connect`.
+    fn connect(&mut self, parameters: &Parameters<'_>) -> Result<(), VerbError>;
+    /// `rdma_accept`.
+    fn accept(&mut self, parameters: &Parameters<'_>) -> Result<(), VerbError>;
+    /// `rdma_reject`.
+    fn reject(&mut self, private_data: &[u8]) -> Result<(), VerbError>;
+    /// `rdma_establish`.
+    fn establish(&mut self) -> Result<(), VerbError>;
+    /// `rdma_notify` of `IBV_EVENT_COMM_EST`.
+    fn notify_established(&mut self) -> Result<(), VerbError>;
+    /// `rdma_disconnect`.
+    fn disconnect(&mut self) -> Result<(), VerbError>;
+    /// `rdma_init_qp_attr`: what a pair needs to go to that state, with the mask of the members that are filled.
+    fn pair_attributes(&self, to: ibv_qp_state) -> Result<(ibv_qp_attr, ibv_qp_attr_mask), VerbError>;
+    /// `rdma_set_option`.
+    fn set_option(&mut self, option: IdOption) -> Result<(), VerbError>;
+    /// `rdma_join_multicast`.
+    fn join_multicast(&mut self, group: SocketAddr) -> Result<(), VerbError>;
+    /// `rdma_leave_multicast`.
+    fn leave_multicast(&mut self, group: SocketAddr) -> Result<(), VerbError>;
+    /// Its own address; `None` as long as it has none.
+    fn local_address(&self) -> Option<SocketAddr>;
+    /// The peer's address; `None` as long as it has none.
+    fn peer_address(&self) -> Option<SocketAddr>;
+    /// The device and the port that it is bound to; `None` as long as it is bound to none.
+    fn device(&self) -> Option<BoundDevice>;
+}
+
+/// The device that an identifier is bound to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct BoundDevice {
+    pub(crate) name: String,
+    /// Its port; they count from 1.
+    pub(crate) port: u8,
+    /// The address of the fabric that a soft device belongs to; 0 for others.
+    pub(crate) fabric: usize,
+    /// It speaks iWARP: rdma_cm moves the queue pairs, and no connection can be made without it.
+    pub(crate) is_iwarp: bool,
+}
+
+/// An option of an identifier.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum IdOption {
+    /// `RDMA_OPTION_ID_TOS`.
+    TypeOfService(u8),
+    /// `RDMA_OPTION_ID_REUSEADDR`.
+    ReuseAddress(bool),
+    /// `RDMA_OPTION_ID_ACK_TIMEOUT`.
+    AckTimeout(u8),
+}
+
+/// What one side tells the other: `rdma_conn_param`.
+#[derive(Clone, Copy, Debug)]
+#[allow(dead_code, reason = "all that the C struct has; neither implementation uses all of it")]
+pub(crate) struct Parameters<'a> {
+    /// At most 255 bytes; which call takes how many, the callers know.
+    pub(crate) private_data: &'a [u8],
+    /// How many reads and atomics of the peer this side serves at once.
+    pub(crate) responder_resources: u8,
+    /// How many reads and atomics this side has outstanding at most.
+    pub(crate) initiator_depth: u8,
+    /// 0 to 7. Ignored in an accept.
+    pub(crate) retry_count: u8,
+    /// 0 to 7; 7 means for ever.
+    pub(crate) rnr_retry_count: u8,
+    /// The pair receives from a shared queue.
+    pub(crate) has_shared_receives: bool,
+    pub(crate) queue_pair: u32,
+    /// For datagrams.
+    pub(crate) qkey: u32,
+}
+
+/// A copy of an event, which is acknowledged.
+#[derive(Debug)]
+pub(crate) struct RawEvent {
+    /// Of the identifier; of the listener, if the event brings a new identifier.
+    pub(crate) key: u64,
+    pub(crate) kind: RawEventKind,
+    /// 0; or what went wrong: a negative `errno`, or the reason of a reject.
+    pub(crate) status: i32,
+    pub(crate) said: Said,
+    /// The new identifier of a connect request.
+    pub(crate) request: Option<NewId>,
+}
+
+/// An identifier that an event brought.
+#[derive(Debug)]
+pub(crate) struct NewId {
+    pub(crate) raw: Box<dyn RawId>,
+    pub(crate) key: u64,
+}
+
+/// The code of an event: `rdma_cm_event_type`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct RawEventKind(pub(crate) u32);
+
+#[allow(dead_code, reason = "the whole list of the header")]
+impl RawEventKind {
+    pub(crate) const ADDR_RESOLVED: Self = Self(0);
+    pub(crate) const ADDR_ERROR: Self = Self(1);
+    pub(crate) const ROUTE_RESOLVED: Self = Self(2);
+    pub(crate) const ROUTE_ERROR: Self = Self(3);
+    pub(crate) const CONNECT_REQUEST: Self = Self(4);
+    pub(crate) const CONNECT_RESPONSE: Self = Self(5);
+    pub(crate) const CONNECT_ERROR: Self = Self(6);
+    pub(crate) const UNREACHABLE: Self = Self(7);
+    pub(crate) const REJECTED: Self = Self(8);
+    pub(crate) const ESTABLISHED: Self = Self(9);
+    pub(crate) const DISCONNECTED: Self = Self(10);
+    pub(crate) const DEVICE_REMOVAL: Self = Self(11);
+    pub(crate) const MULTICAST_JOIN: Self = Self(12);
+    pub(crate) const MULTICAST_ERROR: Self = Self(13);
+    pub(crate) const ADDR_CHANGE: Self = Self(14);
+    pub(crate) const TIMEWAIT_EXIT: Self = Self(15);
+}
+
+/// What the peer said with an event. Zeros where the event has nothing of the kind.
+#[derive(Clone, Default)]
+#[allow(dead_code, reason = "all that the C struct has")]
+pub(crate) struct Said {
+    /// With the zeros that pad it on the wire.
+    pub(crate) private_data: Vec<u8>,
+    /// From this side's point of view: how many reads of the peer this side may have to serve.
+    pub(crate) responder_resources: u8,
+    /// How many reads this side may have outstanding.
+    pub(crate) initiator_depth: u8,
+    pub(crate) rnr_retry_count: u8,
+    pub(crate) queue_pair: u32,
+    /// For datagrams: how to reach the peer.
+    pub(crate) path: Option<ibv_ah_attr>,
+    pub(crate) qkey: u32,
+}
+
+impl fmt::Debug for Said {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Said")
+            .field("private_data", &self.private_data)
+            .field("queue_pair", &self.queue_pair)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,124 @@
+//! Owned handles of what a provider made, with verbs that are safe to call.
+//!
+//! A method of [`Provider`] is `unsafe` because it takes a pointer and cannot know that the object behind it is alive.
+//! A handle here owns its object from the verb that made it to the verb that ends it, so it does know. The layers above
+//! call the handle and need no `unsafe` of their own.
+//!
+//! ```text
+//!   OpenContext ◀── Domain ◀─┬─ Address
+//!        ▲                   ├─ SharedQueue ◀─┐
+//!        │                   └─ Pair ─────────┤   each handle holds what its object needs
+//!     Channel ◀── CompletionQueue ◀───────────┘
+//! ```
+#![allow(unsafe_code, reason = "calls verbs on the objects that the handles own")]
+
+mod context;
+mod objects;
+
+pub(crate) use context::{About, BindMw, OpenContext, RawEvent};
+pub(crate) use objects::{Address, Channel, CompletionQueue, Domain, Pair, PairNeeds, SharedQueue};
+
+use super::Provider;
+pub(crate) use crate::sys::ObjectPtr;
+use crate::verb_error::VerbError;
+use std::{mem, ptr::NonNull, sync::Arc};
+
+/// A kind of object, and the verb that ends it.
+pub(crate) trait Object: Sized {
+    /// What has to outlive the object. Cheap to clone.
+    type Needs: Clone;
+
+    fn provider(needs: &Self::Needs) -> &'static dyn Provider;
+    /// Calls the verb, which leaves the object alive if it fails.
+    fn end(handle: &mut Handle<Self>) -> Result<(), VerbError>;
+}
+
+/// An object of a provider, owned from the verb that made it to the verb that [ends](Self::end) it.
+///
+/// Dropping a handle whose object was not ended leaks the object, with all that the object needs: only the owner of the
+/// handle knows whether this is the time to end it.
+pub(crate) struct Handle<T: Object> {
+    /// # Invariants
+    ///
+    /// 0. Made by the provider of `needs`, and alive while `is_alive`. Nobody else ends it.
+    raw: ObjectPtr<T>,
+    is_alive: bool,
+    /// 1. Keeps alive what the object was made from.
+    needs: T::Needs,
+}
+
+impl<T: Object> Handle<T> {
+    fn provider(&self) -> &'static dyn Provider {
+        T::provider(&self.needs)
+    }
+
+    /// The pointer, to name the object in other verbs and to compare its address.
+    pub(crate) fn raw(&self) -> NonNull<T> {
+        self.raw.0
+    }
+
+    /// What events call the object.
+    pub(crate) fn address(&self) -> usize {
+        self.raw.0.addr().get()
+    }
+
+    /// What the object was made from.
+    pub(crate) fn needs(&self) -> &T::Needs {
+        &self.needs
+    }
+
+    pub(crate) fn is_alive(&self) -> bool {
+        self.is_alive
+    }
+
+    /// The pointer, for `verb`. An error if the object was ended or [given up](Self::give_up).
+    fn alive(&self, verb: &'static str) -> Result<NonNull<T>, VerbError> {
+        if self.is_alive { Ok(self.raw.0) } else { Err(VerbError::new(verb, libc::EIO)) }
+    }
+
+    /// Ends the object. After `Err` it is still alive.
+    ///
+    /// Whatever needs the object holds its handle in an `Arc`, so `&mut` shows that nothing needs it any more. (A work
+    /// queue that posts to a pair does not hold the pair's handle; see `inflight::raw_pair`.)
+    pub(crate) fn end(&mut self) -> Result<(), VerbError> {
+        T::end(self)?;
+        self.is_alive = false;
+        Ok(())
+    }
+
+    /// [`end`](Self::end), for a handle that others may have a share of. `EBUSY` if they do.
+    pub(crate) fn end_shared(this: &mut Arc<Self>, verb: &'static str) -> Result<(), VerbError> {
+        Arc::get_mut(this).ok_or(VerbError::new(verb, libc::EBUSY))?.end()
+    }
+
+    /// Refuses all verbs from now on, and leaks the object with what it needs: the provider may have half ended it.
+    pub(crate) fn give_up(&mut self) {
+        drop(self.take());
+    }
+
+    /// Moves the object out. To what is left here it has ended.
+    pub(crate) fn take(&mut self) -> Self {
+        Self { raw: self.raw, is_alive: mem::take(&mut self.is_alive), needs: self.needs.clone() }
+    }
+}
+
+impl<T: Object> Drop for Handle<T> {
+    fn drop(&mut self) {
+        if self.is_alive {
+            mem::forget(self.needs.clone());
+        }
+    }
+}
+
+/// Methods of a handle that call the provider's verb of the same name on the handle's object.
+macro_rules! safe_verbs {
+    ($($(#[$doc:meta])* fn $method:ident = $verb:ident($($argument:ident: $type:ty),*) -> $result:ty;)*) => {$(
+        $(#[$doc])*
+        pub(crate) fn $method(&self, $($argument: $type),*) -> Result<$result, VerbError> {
+            let object = self.alive(concat!("ibv_", stringify!($verb)))?;
+            // SAFETY: alive, and of this provider (0). Nobody ends it meanwhile: that takes `&mut`.
+            unsafe { self.provider().$verb(object, $($argument),*) }
+        }
+    )*};
+}
+use safe_verbs;

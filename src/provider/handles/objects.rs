@@ -1,0 +1,266 @@
+//! The handles of the objects that are made on a context: how each is made, its verbs, and the verb that ends it.
+#![allow(unsafe_code, reason = "calls verbs on the objects that the handles own")]
+
+use super::{Handle, Object, ObjectPtr, OpenContext, safe_verbs};
+use crate::provider::Provider;
+use crate::sys::{self, ibv_qp_attr_mask, ibv_srq_attr_mask};
+use crate::verb_error::VerbError;
+use std::{ffi::c_void, os::fd::BorrowedFd, ptr, ptr::NonNull, sync::Arc};
+
+pub(crate) type Domain = Handle<sys::ibv_pd>;
+pub(crate) type Channel = Handle<sys::ibv_comp_channel>;
+pub(crate) type CompletionQueue = Handle<sys::ibv_cq>;
+pub(crate) type SharedQueue = Handle<sys::ibv_srq>;
+pub(crate) type Address = Handle<sys::ibv_ah>;
+pub(crate) type Pair = Handle<sys::ibv_qp>;
+
+/// Says of each kind of object what it needs, by which way that leads to the context, and which verb ends it.
+macro_rules! objects {
+    ($($object:ident needs $needs:ty, on $context:expr, ends by $verb:ident;)*) => {$(
+        impl Object for sys::$object {
+            type Needs = $needs;
+            fn provider(needs: &$needs) -> &'static dyn Provider {
+                let context: fn(&$needs) -> &Arc<OpenContext> = $context;
+                context(needs).provider
+            }
+            fn end(handle: &mut Handle<Self>) -> Result<(), VerbError> {
+                let object = handle.alive(concat!("ibv_", stringify!($verb)))?;
+                // SAFETY: alive, and nobody else ends it (0); nothing needs it any more (`Handle::end`).
+                unsafe { handle.provider().$verb(object) }
+            }
+        }
+    )*};
+}
+objects! {
+    ibv_pd needs Arc<OpenContext>, on |context| context, ends by dealloc_pd;
+    ibv_comp_channel needs Arc<OpenContext>, on |context| context, ends by destroy_comp_channel;
+    ibv_cq needs Arc<Channel>, on |channel| channel.needs(), ends by destroy_cq;
+    ibv_srq needs Arc<Domain>, on |domain| domain.needs(), ends by destroy_srq;
+    ibv_ah needs Arc<Domain>, on |domain| domain.needs(), ends by destroy_ah;
+    ibv_qp needs PairNeeds, on |needs| needs.domain.needs(), ends by destroy_qp;
+}
+
+impl<T: Object> Handle<T> {
+    /// Takes over an object that was made just now, by the provider of `needs`, from what `needs` keeps alive.
+    fn of_new(raw: NonNull<T>, needs: T::Needs) -> Self {
+        Self { raw: ObjectPtr(raw), is_alive: true, needs }
+    }
+}
+
+impl Domain {
+    /// `ibv_alloc_pd`.
+    pub(crate) fn alloc(context: &Arc<OpenContext>) -> Result<Self, VerbError> {
+        // SAFETY: open, since we hold it.
+        let raw = unsafe { context.provider.alloc_pd(context.raw()) }?;
+        Ok(Self::of_new(raw, Arc::clone(context)))
+    }
+}
+
+impl Address {
+    /// `ibv_create_ah`.
+    pub(crate) fn create(domain: &Arc<Domain>, attributes: &mut sys::ibv_ah_attr) -> Result<Self, VerbError> {
+        let pd = domain.alive("ibv_create_ah")?;
+        // SAFETY: alive, since we hold it.
+        let raw = unsafe { domain.provider().create_ah(pd, attributes) }?;
+        Ok(Self::of_new(raw, Arc::clone(domain)))
+    }
+}
+
+impl Channel {
+    /// `ibv_create_comp_channel`.
+    pub(crate) fn create(context: &Arc<OpenContext>) -> Result<Self, VerbError> {
+        // SAFETY: open, since we hold it.
+        let raw = unsafe { context.provider.create_comp_channel(context.raw()) }?;
+        Ok(Self::of_new(raw, Arc::clone(context)))
+    }
+
+    /// The descriptor that is readable while events wait. It does not block.
+    pub(crate) fn fd(&self) -> Result<BorrowedFd<'_>, VerbError> {
+        let channel = self.alive("ibv_get_cq_event")?;
+        // SAFETY: alive; providers write the field only when they create the channel.
+        let fd = unsafe { (*channel.as_ptr()).fd };
+        // SAFETY: the descriptor lives as long as the channel, which this handle alone destroys (0), by `&mut`.
+        Ok(unsafe { BorrowedFd::borrow_raw(fd) })
+    }
+
+    safe_verbs! {
+        /// `ibv_get_cq_event` and `ibv_ack_cq_events`: takes and acknowledges one event, if there is one, and gives its
+        /// completion queue, which may be gone by now.
+        fn take_event = take_cq_event_of() -> Option<NonNull<sys::ibv_cq>>;
+    }
+}
+
+impl CompletionQueue {
+    /// `ibv_create_cq` for at least `entries` completions, with its events on `channel`. Returns it with the number of
+    /// completions that it has room for.
+    pub(crate) fn create(channel: &Arc<Channel>, entries: u32, vector: u32) -> Result<(Self, u32), VerbError> {
+        let (context, on) = (channel.needs(), channel.alive("ibv_create_cq")?);
+        // SAFETY: the context is open and the channel alive, since we hold them; the channel is of that context.
+        let raw = unsafe { context.provider.create_cq(context.raw(), entries, on, vector) }?;
+        Ok(Self::of_new_queue(raw, channel))
+    }
+
+    /// `ibv_create_cq_ex`: the same for an extended queue, whose completions have `fields` (of
+    /// `ibv_create_cq_wc_flags`). `look` sees the queue before anybody uses it.
+    pub(crate) fn create_extended<R>(
+        channel: &Arc<Channel>,
+        entries: u32,
+        vector: u32,
+        fields: u64,
+        cq_context: *mut c_void,
+        look: impl FnOnce(&sys::ibv_cq_ex) -> R,
+    ) -> Result<(Self, u32, R), VerbError> {
+        let context = channel.needs();
+        let mut attributes = sys::ibv_cq_init_attr_ex {
+            cqe: entries,
+            cq_context,
+            channel: channel.alive("ibv_create_cq_ex")?.as_ptr(),
+            comp_vector: vector,
+            wc_flags: fields,
+            ..Default::default()
+        };
+        // SAFETY: the context is open and the channel alive, since we hold them; the channel is of that context.
+        let raw = unsafe { context.provider.create_cq_ex(context.raw(), &mut attributes) }?;
+        // SAFETY: created just now, and nobody else uses it yet.
+        let seen = look(unsafe { raw.as_ref() });
+        // `ibv_cq_ex_to_cq`: both structs begin alike.
+        let (queue, room) = Self::of_new_queue(raw.cast(), channel);
+        Ok((queue, room, seen))
+    }
+
+    fn of_new_queue(raw: NonNull<sys::ibv_cq>, channel: &Arc<Channel>) -> (Self, u32) {
+        // SAFETY: created just now, and nobody resizes it yet.
+        let room = unsafe { (*raw.as_ptr()).cqe };
+        (Self::of_new(raw, Arc::clone(channel)), u32::try_from(room).unwrap_or(0))
+    }
+
+    /// `ibv_resize_cq` to at least `entries` completions.
+    ///
+    /// # Safety
+    ///
+    /// Nobody else polls or resizes the queue meanwhile.
+    pub(crate) unsafe fn resize(&self, entries: u32) -> Result<(), VerbError> {
+        let cq = self.alive("ibv_resize_cq")?;
+        // SAFETY: alive, and of this provider (0). The verb writes the `cqe` of the queue, which is read nowhere else
+        // once the queue was made; the rest is the caller's promise.
+        unsafe { self.provider().resize_cq(cq, entries) }
+    }
+}
+
+impl SharedQueue {
+    /// `ibv_create_srq`, with the sizes that were granted. It does not set the limit.
+    pub(crate) fn create(
+        domain: &Arc<Domain>,
+        asked: sys::ibv_srq_attr,
+    ) -> Result<(Self, sys::ibv_srq_attr), VerbError> {
+        let pd = domain.alive("ibv_create_srq")?;
+        let mut attributes = sys::ibv_srq_init_attr { attr: asked, ..Default::default() };
+        // SAFETY: alive, since we hold it.
+        let raw = unsafe { domain.provider().create_srq(pd, &mut attributes) }?;
+        Ok((Self::of_new(raw, Arc::clone(domain)), attributes.attr))
+    }
+
+    safe_verbs! {
+        /// `ibv_modify_srq`: the size, the limit, or both.
+        fn modify = modify_srq(attributes: &mut sys::ibv_srq_attr, mask: ibv_srq_attr_mask) -> ();
+        /// `ibv_query_srq`. A limit of 0 means that none is armed, or that its event was raised.
+        fn query = query_srq() -> sys::ibv_srq_attr;
+    }
+}
+
+/// What a queue pair is made from.
+#[derive(Clone)]
+pub(crate) struct PairNeeds {
+    pub(crate) domain: Arc<Domain>,
+    pub(crate) send_queue: Arc<CompletionQueue>,
+    pub(crate) receive_queue: Arc<CompletionQueue>,
+    /// `None`: the pair has receives of its own.
+    pub(crate) shared: Option<Arc<SharedQueue>>,
+}
+
+impl PairNeeds {
+    /// Checks that all of it is alive and of one device; the pointers of the queues.
+    fn check(
+        &self,
+        verb: &'static str,
+    ) -> Result<(NonNull<sys::ibv_pd>, [*mut sys::ibv_cq; 2], *mut sys::ibv_srq), VerbError> {
+        let Self { domain, send_queue, receive_queue, shared } = self;
+        let on = |context| Arc::ptr_eq(domain.needs(), context);
+        let is_shared_on = shared.as_ref().is_none_or(|shared| on(shared.needs().needs()));
+        if !is_shared_on || ![send_queue, receive_queue].into_iter().all(|queue| on(queue.needs().needs())) {
+            return Err(VerbError::new(verb, libc::EINVAL));
+        }
+        let srq = shared.as_ref().map(|shared| shared.alive(verb)).transpose()?;
+        let queues = [send_queue.alive(verb)?.as_ptr(), receive_queue.alive(verb)?.as_ptr()];
+        Ok((domain.alive(verb)?, queues, srq.map_or(ptr::null_mut(), NonNull::as_ptr)))
+    }
+}
+
+impl Pair {
+    /// `ibv_create_qp`, with the sizes that were granted. Of `asked`, what [`PairNeeds`] says is filled in here.
+    pub(crate) fn create(
+        needs: PairNeeds,
+        mut asked: sys::ibv_qp_init_attr,
+    ) -> Result<(Self, sys::ibv_qp_cap), VerbError> {
+        let (pd, queues, srq) = needs.check("ibv_create_qp")?;
+        [asked.send_cq, asked.recv_cq] = queues;
+        asked.srq = srq;
+        // SAFETY: the domain and the queues are alive, since we hold them, and of one device (`check`).
+        let raw = unsafe { needs.domain.provider().create_qp(pd, &mut asked) }?;
+        Ok((Self::of_new(raw, needs), asked.cap))
+    }
+
+    /// `ibv_create_qp_ex` for a pair that posts the operations `sends` through `ibv_wr_*`. `look` sees the pair before
+    /// anybody uses it; `None` if the provider made a pair without `ibv_wr_*`.
+    pub(crate) fn create_extended<R>(
+        needs: PairNeeds,
+        asked: sys::ibv_qp_init_attr,
+        sends: sys::ibv_qp_create_send_ops_flags,
+        look: impl FnOnce(&sys::ibv_qp_ex) -> R,
+    ) -> Result<(Self, sys::ibv_qp_cap, Option<R>), VerbError> {
+        use sys::ibv_qp_init_attr_mask as InitMask;
+        let (pd, [send_cq, recv_cq], srq) = needs.check("ibv_create_qp_ex")?;
+        let sys::ibv_qp_init_attr { cap, qp_type, sq_sig_all, .. } = asked;
+        let mut attributes = sys::ibv_qp_init_attr_ex {
+            send_cq,
+            recv_cq,
+            srq,
+            cap,
+            qp_type,
+            sq_sig_all,
+            comp_mask: InitMask::IBV_QP_INIT_ATTR_PD.0 | InitMask::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS.0,
+            pd: pd.as_ptr(),
+            send_ops_flags: u64::from(sends.0),
+            ..Default::default()
+        };
+        let context = needs.domain.needs();
+        // SAFETY: the context is open, the domain and the queues are alive, since we hold them, and of one device
+        // (`check`).
+        let (raw, extended) = unsafe { context.provider.create_qp_ex(context.raw(), &mut attributes) }?;
+        // An `ibv_qp_ex` begins with its `ibv_qp`, and is named by the same address.
+        let extended = extended.filter(|extended| extended.cast() == raw);
+        // SAFETY: created just now, and nobody else uses it yet.
+        let seen = extended.map(|extended| look(unsafe { extended.as_ref() }));
+        Ok((Self::of_new(raw, needs), attributes.cap, seen))
+    }
+
+    /// The number of the pair.
+    pub(crate) fn number(&self) -> u32 {
+        if !self.is_alive {
+            return 0;
+        }
+        // SAFETY: alive (0); providers write the number only when they create the pair.
+        unsafe { (*self.raw.0.as_ptr()).qp_num }
+    }
+
+    safe_verbs! {
+        /// `ibv_modify_qp`. After `Err`, neither state nor attributes have changed.
+        fn modify = modify_qp(attributes: &mut sys::ibv_qp_attr, mask: ibv_qp_attr_mask) -> ();
+        /// `ibv_query_qp`, for the fields of `mask`.
+        fn query = query_qp(mask: ibv_qp_attr_mask) -> sys::ibv_qp_attr;
+        /// `ibv_attach_mcast`: a datagram pair joins the group. `lid` is 0 on Ethernet.
+        fn attach = attach_mcast(group: &sys::ibv_gid, lid: u16) -> ();
+        /// `ibv_detach_mcast`.
+        fn detach = detach_mcast(group: &sys::ibv_gid, lid: u16) -> ();
+    }
+}

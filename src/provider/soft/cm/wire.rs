@@ -1,0 +1,429 @@
+//! Messages between identifiers, what is sent again, and the events that come of it.
+#![forbid(unsafe_code)]
+
+use super::address::{GID_ROW, Route, of_device};
+use super::calls::{ACCEPT_BYTES, CONNECT_BYTES, FOUND_BYTES, LOOKUP_BYTES, REJECT_BYTES, source};
+use super::{Cm, Event, Link, Phase, attributes};
+use crate::provider::cm::{PortSpace, RawEventKind, Said};
+use crate::provider::soft::device::Device;
+use crate::provider::soft::fabric::{State, TimerOf};
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+/// How often a message is sent that nobody answers.
+const SENDINGS: u8 = 16;
+/// How long each sending waits for the answer. All of them take 77.7 s.
+const RESPONSE_TIME: Duration = Duration::from_millis(4856);
+/// How long a side waits that knows that the peer has its request: 16 times 4.096 us * 2^24.
+const HELD_TIME: Duration = Duration::from_millis(16 * 68_719);
+/// How long the number of a queue pair rests after a connection.
+const REST_TIME: Duration = Duration::from_millis(1050);
+
+/// Reasons of a reject: the program refused, or ended; nobody listens.
+pub(super) const REFUSED: i32 = 28;
+const NOBODY_LISTENS: i32 = 8;
+/// What soft iWARP says instead of either.
+const IWARP_REFUSED: i32 = -libc::ECONNREFUSED;
+/// The same two for datagrams.
+pub(super) const SIDR_REFUSED: i32 = 2;
+const SIDR_NOBODY_LISTENS: i32 = 1;
+const TIMED_OUT: i32 = -libc::ETIMEDOUT;
+
+/// The number of a queue pair that stands for all members of a multicast group.
+const EVERY_PAIR: u32 = 0xff_ffff;
+
+/// Something that happens next.
+pub(super) enum Work {
+    AddressResolved { id: u64, device: usize },
+    RouteResolved(u64),
+    Joined(u64, IpAddr),
+    Carry(Message),
+}
+
+/// A message on its way. Its sender may have ended.
+pub(super) struct Message {
+    pub(super) from: u64,
+    /// The device that it leaves by.
+    pub(super) device: usize,
+    /// Unknown to the side that connects, until the peer has answered.
+    pub(super) to: Option<u64>,
+    pub(super) what: What,
+}
+
+#[derive(Clone)]
+pub(super) enum What {
+    Request {
+        offer: Offer,
+        from: SocketAddr,
+        to: SocketAddr,
+        space: PortSpace,
+    },
+    Reply(Offer),
+    /// The side that connects has brought its queue pair up.
+    Ready,
+    Reject {
+        reason: i32,
+        data: Vec<u8>,
+    },
+    Disconnect,
+    DisconnectReply,
+    /// The answer to a request for datagrams.
+    Found {
+        status: i32,
+        offer: Offer,
+    },
+}
+
+/// What one side offers the other with a request or a reply.
+#[derive(Clone, Default)]
+pub(super) struct Offer {
+    /// How many reads it serves at once.
+    pub(super) serves: u8,
+    /// How many reads it starts at once.
+    pub(super) starts: u8,
+    pub(super) retry_count: u8,
+    pub(super) rnr_retry_count: u8,
+    pub(super) queue_pair: u32,
+    pub(super) qkey: u32,
+    /// Its first packet number.
+    pub(super) psn: u32,
+    pub(super) data: Vec<u8>,
+}
+
+/// A message that is sent again until the peer answers.
+pub(super) struct Sent {
+    pub(super) what: What,
+    /// How often it was sent.
+    pub(super) times: u8,
+}
+
+fn padded(mut data: Vec<u8>, len: usize) -> Vec<u8> {
+    data.resize(len.max(data.len()), 0);
+    data
+}
+
+impl State {
+    /// Does one unit of rdma_cm's work, if there is any.
+    pub(in crate::provider::soft) fn cm_work(&mut self) -> bool {
+        let Some(work) = self.cm.work.pop_front() else { return false };
+        match work {
+            Work::AddressResolved { id, device } => self.cm_address_resolved(id, device),
+            Work::RouteResolved(number) => {
+                if self.cm.advance(number, Phase::ResolvingRoute, Phase::RouteResolved) {
+                    self.cm.tell(number, RawEventKind::ROUTE_RESOLVED, 0);
+                }
+            }
+            Work::Joined(number, group) => {
+                let gid = match group {
+                    IpAddr::V4(group) => group.to_ipv6_mapped().octets(),
+                    IpAddr::V6(group) => group.octets(),
+                };
+                let path = Some(attributes::path(gid, 0));
+                let said = Said { queue_pair: EVERY_PAIR, qkey: attributes::DEFAULT_QKEY, path, ..Said::default() };
+                let (id, kind) = (number, RawEventKind::MULTICAST_JOIN);
+                self.cm.push(Event { id, kind, status: 0, said, request: None });
+            }
+            Work::Carry(message) => self.cm_carry(message),
+        }
+        true
+    }
+
+    fn cm_address_resolved(&mut self, number: u64, to: usize) {
+        let Some(bound) = self.cm.ids.get(&number).filter(|id| id.phase == Phase::ResolvingAddress) else { return };
+        let by = bound.device.unwrap_or(to);
+        let device = self.devices.get(by).filter(|device| !device.removed);
+        let Some(ip) = device.map(of_device) else {
+            self.cm.advance(number, Phase::ResolvingAddress, Phase::Bound);
+            self.cm.tell(number, RawEventKind::ADDR_ERROR, -libc::ENODEV);
+            return;
+        };
+        let Ok(id) = self.cm.id_mut(number) else { return };
+        id.phase = Phase::AddressResolved;
+        id.device = Some(by);
+        if let (Some(local), Some(peer)) = (&mut id.local, id.peer_address) {
+            local.set_ip(source(local.ip(), peer.ip(), ip));
+        }
+        self.cm.tell(number, RawEventKind::ADDR_RESOLVED, 0);
+    }
+
+    fn reaches(&self, device: usize) -> bool {
+        self.devices.get(device).is_some_and(Device::is_reachable)
+    }
+
+    fn cm_carry(&mut self, message: Message) {
+        let Message { from, device, to, what } = message;
+        if !self.reaches(device) {
+            return;
+        }
+        if let What::Request { offer, from: peer_address, to, space } = what {
+            self.cm_ask(Asked { client: from, by: device, peer_address, to, space, offer });
+            return;
+        }
+        let to = to.or_else(|| self.cm.ids.iter().find(|(_, id)| id.peer == Some(from)).map(|(&number, _)| number));
+        let Some(to) = to else { return };
+        let Ok(id) = self.cm.id(to) else {
+            // The side that asks to disconnect is answered although nobody is left.
+            if matches!(what, What::Disconnect) {
+                let what = What::DisconnectReply;
+                self.cm.work.push_back(Work::Carry(Message { from: to, device, to: Some(from), what }));
+            }
+            return;
+        };
+        if id.is_vanished || !id.device.is_some_and(|device| self.reaches(device)) {
+            return;
+        }
+        match what {
+            What::Reply(offer) => self.cm_reply(to, from, device, offer),
+            What::Found { status, offer } => self.cm_found(to, device, status, offer),
+            What::Ready => {
+                if self.cm.advance(to, Phase::Accepted, Phase::Connected) {
+                    self.cm.tell(to, RawEventKind::ESTABLISHED, 0);
+                }
+            }
+            What::Reject { reason, data } => self.cm_rejected(to, reason, data),
+            What::Disconnect => self.cm_disconnected(to),
+            What::DisconnectReply => {
+                let is_first = self.cm.advance(to, Phase::Disconnecting, Phase::Resting);
+                if is_first {
+                    self.cm.tell(to, RawEventKind::DISCONNECTED, 0);
+                }
+                // Both sides began to disconnect at once.
+                if is_first || self.cm.advance(to, Phase::Disconnected, Phase::Resting) {
+                    self.cm_let_rest(to);
+                }
+            }
+            What::Request { .. } => {}
+        }
+    }
+
+    /// A request arrives where `to` leads.
+    fn cm_ask(&mut self, asked: Asked) {
+        let Asked { client, by, peer_address, to, space, offer } = asked;
+        let Route::Device(device) = self.route(to.ip().to_canonical()) else { return };
+        if !self.reaches(device) || self.faults.loses_cm_request() {
+            return;
+        }
+        // It was sent again although it had arrived.
+        if self.cm.ids.values().any(|id| id.peer == Some(client)) {
+            return;
+        }
+        let is_iwarp = self.is_iwarp();
+        let Some(listener) = self.cm.listener(space, to) else {
+            let what = match space {
+                PortSpace::Tcp if is_iwarp => What::Reject { reason: IWARP_REFUSED, data: Vec::new() },
+                PortSpace::Tcp => What::Reject { reason: NOBODY_LISTENS, data: Vec::new() },
+                PortSpace::Udp => What::Found { status: SIDR_NOBODY_LISTENS, offer: Offer::default() },
+            };
+            self.cm.work.push_back(Work::Carry(Message { from: 0, device, to: Some(client), what }));
+            return;
+        };
+        let psn = self.cm.first_psn();
+        let gid = self.gid_of(by);
+        let Ok(found) = self.cm.id_mut(listener) else { return };
+        // More than the backlog is dropped, and the client asks again.
+        let Some(room) = found.room.checked_sub(1) else { return };
+        found.room = room;
+        let (channel, key) = (found.channel, found.key);
+        let request = self.cm.add(channel, key, space);
+        let Ok(id) = self.cm.id_mut(request) else { return };
+        id.phase = Phase::Requested;
+        id.local = Some(to);
+        id.peer_address = Some(peer_address);
+        id.device = Some(device);
+        id.listener = Some(listener);
+        id.peer = Some(client);
+        id.own.psn = psn;
+        // What one side starts, the other serves.
+        let (serves, starts) = (offer.starts, offer.serves);
+        let Offer { retry_count, rnr_retry_count, queue_pair, psn, data, .. } = offer;
+        id.link = Some(Link { gid, queue_pair, psn, serves, starts, retry_count, rnr_retry_count });
+        let said = match space {
+            PortSpace::Udp => Said { private_data: padded(data, LOOKUP_BYTES), ..Said::default() },
+            PortSpace::Tcp => Said {
+                private_data: padded(data, if is_iwarp { 0 } else { CONNECT_BYTES }),
+                responder_resources: serves,
+                initiator_depth: starts,
+                rnr_retry_count,
+                queue_pair,
+                ..Said::default()
+            },
+        };
+        let (id, kind) = (listener, RawEventKind::CONNECT_REQUEST);
+        self.cm.push(Event { id, kind, status: 0, said, request: Some(request) });
+        if self.faults.takes_client() {
+            self.cm_vanish(client);
+            if let Ok(id) = self.cm.id_mut(request) {
+                id.peer_is_gone = true;
+            }
+        } else if let Ok(id) = self.cm.id_mut(client)
+            && let Some(sent) = &mut id.sent
+        {
+            // The client is told that its request is looked at.
+            sent.times = SENDINGS;
+            self.start_timer(TimerOf::Cm(client), HELD_TIME);
+        }
+    }
+
+    pub(super) fn gid_of(&self, device: usize) -> [u8; 16] {
+        self.devices.get(device).and_then(|device| device.gid(GID_ROW)).unwrap_or_default()
+    }
+
+    /// The peer has accepted.
+    fn cm_reply(&mut self, number: u64, from: u64, device: usize, offer: Offer) {
+        let is_iwarp = self.is_iwarp();
+        let gid = self.gid_of(device);
+        let Ok(id) = self.cm.id_mut(number) else { return };
+        if id.phase == Phase::Connected && !is_iwarp {
+            // The peer has not heard that the connection is established.
+            self.cm.post(number, What::Ready);
+            return;
+        }
+        if id.phase != Phase::Connecting {
+            return;
+        }
+        let (serves, starts) = (offer.starts, offer.serves);
+        let Offer { rnr_retry_count, queue_pair, psn, data, .. } = offer;
+        let retry_count = id.own.retry_count;
+        id.peer = Some(from);
+        id.link = Some(Link { gid, queue_pair, psn, serves, starts, retry_count, rnr_retry_count });
+        id.rest(Phase::Responded);
+        let said = Said {
+            private_data: padded(data, if is_iwarp { 0 } else { ACCEPT_BYTES }),
+            responder_resources: serves,
+            initiator_depth: starts,
+            rnr_retry_count,
+            queue_pair,
+            ..Said::default()
+        };
+        let mut kind = RawEventKind::CONNECT_RESPONSE;
+        if is_iwarp {
+            if let Err(errno) = self.cm_raise_pair(number) {
+                self.cm.post(number, What::Disconnect);
+                self.cm.advance(number, Phase::Responded, Phase::Dead);
+                self.cm.tell(number, RawEventKind::CONNECT_ERROR, -errno);
+                return;
+            }
+            self.cm.advance(number, Phase::Responded, Phase::Connected);
+            kind = RawEventKind::ESTABLISHED;
+        }
+        self.cm.push(Event { id: number, kind, status: 0, said, request: None });
+    }
+
+    /// The answer to a request for datagrams.
+    fn cm_found(&mut self, number: u64, device: usize, status: i32, offer: Offer) {
+        let gid = self.gid_of(device);
+        if !self.cm.advance(number, Phase::Connecting, if status == 0 { Phase::Connected } else { Phase::Dead }) {
+            return;
+        }
+        let private_data = padded(offer.data, FOUND_BYTES);
+        let (kind, said) = match status {
+            0 => {
+                let qkey = if offer.qkey == 0 { attributes::DEFAULT_QKEY } else { offer.qkey };
+                let path = Some(attributes::path(gid, 0));
+                let said = Said { private_data, queue_pair: offer.queue_pair, qkey, path, ..Said::default() };
+                (RawEventKind::ESTABLISHED, said)
+            }
+            _ => (RawEventKind::UNREACHABLE, Said { private_data, ..Said::default() }),
+        };
+        self.cm.push(Event { id: number, kind, status, said, request: None });
+    }
+
+    /// The peer has refused, has ended before the connection was established, or has given up.
+    fn cm_rejected(&mut self, number: u64, reason: i32, data: Vec<u8>) {
+        let is_iwarp = self.is_iwarp();
+        let Ok(id) = self.cm.id_mut(number) else { return };
+        match id.phase {
+            Phase::Requested => id.peer_is_gone = true,
+            Phase::Connecting | Phase::Responded | Phase::Accepted => {
+                id.rest(Phase::Dead);
+                let private_data = padded(data, if is_iwarp { 0 } else { REJECT_BYTES });
+                let status = if is_iwarp { IWARP_REFUSED } else { reason };
+                let (kind, said) = (RawEventKind::REJECTED, Said { private_data, ..Said::default() });
+                self.cm.push(Event { id: number, kind, status, said, request: None });
+            }
+            // The client has gone after the device connected it.
+            Phase::Connected if is_iwarp => self.cm_disconnected(number),
+            _ => {}
+        }
+    }
+
+    /// The peer disconnects.
+    fn cm_disconnected(&mut self, number: u64) {
+        let is_iwarp = self.is_iwarp();
+        let Ok(id) = self.cm.id_mut(number) else { return };
+        match id.phase {
+            Phase::Connected | Phase::Accepted | Phase::Disconnecting => {
+                id.rest(if is_iwarp { Phase::Dead } else { Phase::Disconnected });
+                if is_iwarp {
+                    self.cm_break_pair(number);
+                }
+                self.cm.tell(number, RawEventKind::DISCONNECTED, 0);
+            }
+            Phase::Resting => self.cm.post(number, What::DisconnectReply),
+            _ => {}
+        }
+    }
+
+    /// Sends the message of an identifier, for the first time or again.
+    pub(super) fn cm_send(&mut self, number: u64) {
+        let Ok(id) = self.cm.id_mut(number) else { return };
+        let Some(sent) = &mut id.sent else { return };
+        sent.times += 1;
+        let what = sent.what.clone();
+        self.cm.post(number, what);
+        self.start_timer(TimerOf::Cm(number), RESPONSE_TIME);
+    }
+
+    /// The number of the queue pair rests from now on.
+    pub(super) fn cm_let_rest(&mut self, number: u64) {
+        let Ok(id) = self.cm.id_mut(number) else { return };
+        id.rest(Phase::Resting);
+        self.start_timer(TimerOf::Cm(number), REST_TIME);
+    }
+
+    /// The timer of an identifier is over.
+    pub(in crate::provider::soft) fn cm_expire(&mut self, number: u64) {
+        let Ok(id) = self.cm.id_mut(number) else { return };
+        id.timer = 0;
+        let goes_on = id.sent.as_ref().is_some_and(|sent| sent.times < SENDINGS);
+        match id.phase {
+            Phase::ResolvingAddress => {
+                id.phase = Phase::Bound;
+                self.cm.tell(number, RawEventKind::ADDR_ERROR, TIMED_OUT);
+            }
+            Phase::Connecting | Phase::Accepted | Phase::Disconnecting if goes_on => self.cm_send(number),
+            Phase::Connecting | Phase::Accepted => {
+                id.rest(Phase::Dead);
+                self.cm.tell(number, RawEventKind::UNREACHABLE, TIMED_OUT);
+            }
+            Phase::Disconnecting => {
+                self.cm.tell(number, RawEventKind::DISCONNECTED, TIMED_OUT);
+                self.cm_let_rest(number);
+            }
+            Phase::Resting => {
+                id.rest(Phase::Dead);
+                self.cm.tell(number, RawEventKind::TIMEWAIT_EXIT, 0);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// A request on its way to a listener.
+struct Asked {
+    client: u64,
+    /// The device of the client.
+    by: usize,
+    peer_address: SocketAddr,
+    to: SocketAddr,
+    space: PortSpace,
+    offer: Offer,
+}
+
+impl Cm {
+    /// Goes from one phase to another; false if the identifier is not in the first.
+    fn advance(&mut self, number: u64, from: Phase, to: Phase) -> bool {
+        let found = self.ids.get_mut(&number).filter(|id| id.phase == from);
+        found.map(|id| id.rest(to)).is_some()
+    }
+}

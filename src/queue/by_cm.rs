@@ -1,0 +1,116 @@
+//! Transitions whose attributes come from rdma_cm.
+
+use super::attributes::Modify;
+use super::datagram::AddressHandle;
+use super::error::{TransitionError, TransitionFailure};
+use super::pair::QueuePair;
+use super::state::{DeviceState, Init, ReadyToReceive, ReadyToSend, State};
+use super::transport::{Reliable, Transport};
+use crate::device::{Context, DeviceKey};
+use crate::domain::{Brand, ProtectionDomain};
+use crate::sys::{self, ibv_qp_attr_mask as Mask, ibv_qp_state as raw_state};
+use crate::types::{PortNumber, ReadDepth, RnrTimer};
+use crate::verb_error::VerbError;
+
+/// What rdma_cm answers for a transition: the attributes, and which of them count.
+pub(crate) type FromCm = (sys::ibv_qp_attr, Mask);
+
+/// The bits that are set in error for InfiniBand links.
+const STRAY_BITS: u32 = 0b111 << 21;
+
+fn modify((attributes, mask): FromCm) -> Modify {
+    Modify { attributes, mask: Mask(mask.0 & !STRAY_BITS) }
+}
+
+impl<B: Brand> ProtectionDomain<B> {
+    /// The device of the domain.
+    pub(crate) fn device_key(&self) -> &DeviceKey {
+        &self.inner.context.device
+    }
+
+    /// How datagrams reach what rdma_cm has found.
+    pub(crate) fn handle_by_cm(&self, mut path: sys::ibv_ah_attr) -> Result<AddressHandle<B>, VerbError> {
+        AddressHandle::create(self, &mut path)
+    }
+}
+
+impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
+    /// The device of the pair, as it is open.
+    pub(crate) fn context(&self) -> Context {
+        Context(std::sync::Arc::clone(&self.inner.core.domain.context))
+    }
+
+    /// The device of the pair.
+    pub(crate) fn device_key(&self) -> &DeviceKey {
+        &self.inner.core.domain.context.device
+    }
+
+    /// The port that the pair was moved to Init on.
+    pub(crate) fn port_number(&self) -> PortNumber {
+        self.inner.core.local.port
+    }
+
+    /// Whether it receives from a shared queue.
+    pub(crate) fn has_shared_receives(&self) -> bool {
+        self.inner.core.shared.is_some()
+    }
+
+    /// `asked`, lowered to what the device can do: as the one that serves reads, and as the one that starts them.
+    pub(crate) fn depths_at_most(&self, asked: [ReadDepth; 2]) -> [ReadDepth; 2] {
+        let Ok(device) = self.inner.core.device() else { return asked };
+        let [responder, initiator] = asked;
+        [
+            responder.min(ReadDepth::saturating(device.max_qp_rd_atom)),
+            initiator.min(ReadDepth::saturating(device.max_qp_init_rd_atom)),
+        ]
+    }
+
+    /// Moves the pair to Error, whatever its type says.
+    pub(crate) fn end_traffic(&self) -> Result<(), VerbError> {
+        self.inner.core.modify(Modify::to(raw_state::IBV_QPS_ERR))
+    }
+}
+
+impl<B: Brand, T: Reliable> QueuePair<B, Init, T> {
+    pub(crate) fn into_rtr_by_cm(
+        self,
+        from_cm: FromCm,
+        responder_depth: ReadDepth,
+        min_rnr_timer: RnrTimer,
+    ) -> Result<QueuePair<B, ReadyToReceive, T>, TransitionError<Self>> {
+        let mut modify = modify(from_cm);
+        modify.attributes.max_dest_rd_atomic = responder_depth.value();
+        modify.set_min_rnr_timer(min_rnr_timer);
+        self.transition(modify)
+    }
+
+    /// The pair of an iWARP device, which rdma_cm has moved to Ready To Send.
+    pub(crate) fn moved_by_cm(
+        mut self,
+        initiator_depth: ReadDepth,
+    ) -> Result<QueuePair<B, ReadyToSend, T>, TransitionError<Self>> {
+        match self.query_state() {
+            // Soft iWARP says nothing about the state before Linux 6.8: it answers with zeros.
+            Ok(DeviceState::ReadyToSend | DeviceState::Reset) => {
+                self.inner.send.set_initiator_depth(initiator_depth);
+                Ok(QueuePair::assume_state(self.inner))
+            }
+            Ok(state) => self.fail(TransitionFailure::Elsewhere { asked: ReadyToSend::NAME, state }),
+            Err(source) => self.fail(TransitionFailure::Verb { to: ReadyToSend::NAME, source }),
+        }
+    }
+}
+
+impl<B: Brand, T: Reliable> QueuePair<B, ReadyToReceive, T> {
+    pub(crate) fn into_rts_by_cm(
+        self,
+        from_cm: FromCm,
+        initiator_depth: ReadDepth,
+    ) -> Result<QueuePair<B, ReadyToSend, T>, TransitionError<Self>> {
+        let mut modify = modify(from_cm);
+        modify.attributes.max_rd_atomic = initiator_depth.value();
+        let mut pair = self.transition(modify)?;
+        pair.inner.send.set_initiator_depth(initiator_depth);
+        Ok(pair)
+    }
+}

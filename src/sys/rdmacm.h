@@ -1,0 +1,2 @@
+/* What bindgen reads for rdma_cm. */
+#include <rdma/rdma_cma.h>

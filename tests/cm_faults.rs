@@ -1,0 +1,390 @@
+//! Connections by address on soft devices that are told to fail, and on a clock that the test moves.
+#![cfg(feature = "cm")]
+
+use interlock::cm::{
+    self, AcceptData, Cause, Channel, CmError, ConnectData, Connection, Failed, Idle, Listener, Parameters, Progress,
+    RejectReason, Resolved,
+};
+use interlock::error::{CreateError, NotOnIwarp, RegisterFailure, RequestFlaw, TransitionFailure};
+use interlock::soft::{Fabric, Fault, Profile, Verb};
+use interlock::{AnyQueuePair, Checked, Context, Limits, PostError, RemoteAtomic, RemoteWrite};
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+use support::{PATIENCE, Side, address, message};
+
+const SHORT: Duration = Duration::from_millis(50);
+
+/// One device of a fabric of the test's own, with a listener.
+struct World {
+    fabric: Fabric,
+    context: Context,
+    listener: Listener,
+    at: SocketAddr,
+}
+
+impl World {
+    fn on(fabric: Fabric) -> Self {
+        let context = Context::open_on(&fabric, "dev0").unwrap();
+        let listener = cm::listen(&context, (address(&context), 0)).unwrap();
+        let at = listener.local_address().unwrap();
+        Self { fabric, context, listener, at }
+    }
+
+    fn side(&self) -> Side<Checked> {
+        Side::new(self.context.checked_domain().unwrap())
+    }
+
+    fn resolved(&self) -> Resolved {
+        let channel = Channel::open(&self.context).unwrap();
+        let mut resolving = Idle::new(&channel).unwrap().resolve(self.at, PATIENCE).unwrap();
+        loop {
+            self.fabric.run();
+            match resolving.poll().unwrap() {
+                Progress::Pending(again) => resolving = again,
+                Progress::Done(resolved) => return resolved,
+            }
+        }
+    }
+
+    fn connecting(&self, side: &mut Side<Checked>) -> cm::Connecting<Checked> {
+        self.resolved().connect(side.take(), &Parameters::default(), &ConnectData::none()).unwrap()
+    }
+
+    fn accepting(&mut self, side: &mut Side<Checked>) -> Result<cm::Accepting<Checked>, Failed<AnyQueuePair<Checked>>> {
+        let request = self.listener.next(PATIENCE).unwrap();
+        request.accept(side.take(), &Parameters::default(), &AcceptData::none())
+    }
+
+    /// A client and its server.
+    fn connected(&mut self) -> [(Side<Checked>, Connection<Checked>); 2] {
+        let [mut client, mut server] = [self.side(), self.side()];
+        let connecting = self.connecting(&mut client);
+        let accepting = self.accepting(&mut server).unwrap();
+        let of_client = connecting.wait(PATIENCE).unwrap();
+        let of_server = accepting.wait(PATIENCE).unwrap();
+        [(client, of_client), (server, of_server)]
+    }
+
+    /// Nothing of rdma_cm is left when the listener has ended.
+    fn ends_clean(self) {
+        let Self { fabric, context, listener, .. } = self;
+        drop(listener);
+        fabric.run();
+        let left = format!("{fabric:?}");
+        assert!(left.contains("cm_identifiers: 0, cm_events: 0"), "{left}");
+        drop(context);
+    }
+}
+
+fn fails(verb: Verb) -> Fault {
+    Fault::VerbFails { verb, after: 0, count: 1, errno: libc::ENOMEM }
+}
+
+fn is_refused(cause: &Cause) -> bool {
+    matches!(cause, Cause::Rejected { reason: RejectReason::CONSUMER, .. })
+}
+
+/// CM005
+#[test]
+fn a_pair_of_another_device_comes_back() {
+    let world = World::on(Fabric::new());
+    let other = Context::open_on(&world.fabric, "dev1").unwrap();
+    let mut stranger = Side::new(other.checked_domain().unwrap());
+    let failed = world
+        .resolved()
+        .connect(stranger.take(), &Parameters::default(), &ConnectData::none())
+        .expect_err("a pair of another device");
+    let Cause::OtherDevice { wanted, found } = &failed.cause else { panic!("{failed:?}") };
+    assert_eq!((wanted.as_str(), found.as_str()), ("dev0 port 1", "dev1 port 1"));
+    let (resolved, _pair) = failed.value;
+    let mut side = world.side();
+    drop(resolved.connect(side.take(), &Parameters::default(), &ConnectData::none()).unwrap());
+    world.ends_clean();
+}
+
+/// CM005, on the side that accepts: the request is used up.
+#[test]
+fn a_request_is_rejected_when_the_pair_is_of_another_device() {
+    let mut world = World::on(Fabric::new());
+    let other = Context::open_on(&world.fabric, "dev1").unwrap();
+    let (mut client, mut stranger) = (world.side(), Side::new(other.checked_domain().unwrap()));
+    let connecting = world.connecting(&mut client);
+    let failed = world.accepting(&mut stranger).unwrap_err();
+    assert!(matches!(failed.cause, Cause::OtherDevice { .. }), "{failed:?}");
+    assert!(matches!(failed.value, AnyQueuePair::Init(_)));
+    assert!(is_refused(&connecting.wait(PATIENCE).unwrap_err().cause));
+    world.ends_clean();
+}
+
+/// CM016
+#[test]
+fn a_host_that_does_not_answer_costs_no_more_than_the_timeout() {
+    let world = World::on(Fabric::new());
+    world.fabric.inject(Fault::ConnectRequestsLost { count: u32::MAX });
+    let mut client = world.side();
+    let start = Instant::now();
+    let failed = world.connecting(&mut client).wait(SHORT).unwrap_err();
+    assert!(matches!(failed.cause, Cause::TimedOut(_)), "{failed:?}");
+    assert!(matches!(failed.value, AnyQueuePair::Init(_)));
+    assert!(start.elapsed() >= SHORT && start.elapsed() < PATIENCE);
+    world.ends_clean();
+}
+
+/// CM017
+#[test]
+fn a_host_that_does_not_answer_is_given_up_after_78_seconds() {
+    let world = World::on(Fabric::manual());
+    world.fabric.inject(Fault::ConnectRequestsLost { count: u32::MAX });
+    let mut client = world.side();
+    let mut connecting = world.connecting(&mut client);
+    let mut waited = Duration::ZERO;
+    let failed = loop {
+        world.fabric.run();
+        match connecting.poll() {
+            Ok(Progress::Pending(again)) => connecting = again,
+            Ok(Progress::Done(_)) => panic!("connected"),
+            Err(failed) => break failed,
+        }
+        let next = world.fabric.next_timer().expect("it asks again, or gives up");
+        waited += next;
+        world.fabric.advance(next);
+    };
+    assert!(matches!(failed.cause, Cause::Unreachable { status } if status == -libc::ETIMEDOUT), "{failed:?}");
+    assert!(matches!(failed.value, AnyQueuePair::Init(_)));
+    assert_eq!(waited.as_secs(), 77);
+    world.ends_clean();
+}
+
+/// CM018
+#[test]
+fn a_client_that_vanishes_is_noticed_by_the_accept() {
+    let mut world = World::on(Fabric::new());
+    world.fabric.inject(Fault::ClientsGone { count: 1 });
+    let [mut client, mut server] = [world.side(), world.side()];
+    let connecting = world.connecting(&mut client);
+    let failed = world.accepting(&mut server).unwrap_err();
+    assert!(matches!(failed.cause, Cause::PeerGone(_)), "{failed:?}");
+    assert!(matches!(failed.value, AnyQueuePair::Errored(_)));
+    drop(connecting);
+    world.ends_clean();
+}
+
+/// CM021
+#[test]
+fn a_server_that_vanishes_after_its_accept_is_one_error() {
+    let mut world = World::on(Fabric::new());
+    world.fabric.inject(Fault::ServersGone { count: 1 });
+    let [mut client, mut server] = [world.side(), world.side()];
+    let connecting = world.connecting(&mut client);
+    let accepting = world.accepting(&mut server).unwrap();
+    let failed = connecting.wait(PATIENCE).unwrap_err();
+    assert!(is_refused(&failed.cause), "{failed:?}");
+    assert!(matches!(accepting.wait(SHORT).unwrap_err().cause, Cause::TimedOut(_)));
+    world.ends_clean();
+}
+
+/// CM032
+#[test]
+fn clients_beyond_the_backlog_come_again() {
+    let world = World::on(Fabric::manual());
+    let channel = Channel::open(&world.context).unwrap();
+    let bound = Idle::new(&channel).unwrap().bind(SocketAddr::new(world.at.ip(), 0)).unwrap();
+    let World { fabric, context, listener, .. } = world;
+    let at = bound.local_address().unwrap();
+    let world = World { fabric, context, listener, at };
+    let mut late = bound.listen(2).unwrap();
+    let mut sides: Vec<_> = (0..6).map(|_| world.side()).collect();
+    let clients: Vec<_> = sides.iter_mut().map(|side| world.connecting(side)).collect();
+    let mut taken = Vec::new();
+    for expected in [2, 4, 6] {
+        world.fabric.run();
+        while let Some(request) = late.poll().unwrap() {
+            taken.push(request);
+        }
+        assert_eq!(taken.len(), expected);
+        world.fabric.advance(Duration::from_secs(5));
+    }
+    drop((clients, taken, late));
+    world.ends_clean();
+}
+
+/// CM033
+#[test]
+fn data_may_arrive_before_the_connection_is_established() {
+    let mut world = World::on(Fabric::manual());
+    let [mut client, mut server] = [world.side(), world.side()];
+    let connecting = world.connecting(&mut client);
+    world.fabric.run();
+    let request = world.listener.poll().unwrap().unwrap();
+    let mut pair = server.take();
+    pair.post_receive(server.domain.buffer(64).unwrap()).unwrap();
+    let accepting = request.accept(pair, &Parameters::default(), &AcceptData::none()).unwrap();
+    world.fabric.run();
+    let Progress::Done(mut of_client) = connecting.poll().unwrap() else { panic!("no answer") };
+    // Its last word is on the way, and the message overtakes it.
+    of_client.pair.post_send(message(&client.domain, b"early")).unwrap();
+    let received = loop {
+        assert!(world.fabric.step());
+        if let Some(completion) = server.poller.poll().unwrap() {
+            break completion.check().unwrap().into_received().unwrap();
+        }
+    };
+    assert_eq!(&received[..], b"early");
+    let Progress::Pending(mut accepting) = accepting.poll().unwrap() else { panic!("established already") };
+    accepting.message_arrived();
+    let Progress::Done(_of_server) = accepting.poll().unwrap() else { panic!("not established") };
+    world.fabric.run();
+    assert!(of_client.poll_end().unwrap().is_none());
+}
+
+/// CM038
+#[test]
+fn a_removed_device_ends_everything_on_it() {
+    let mut world = World::on(Fabric::new());
+    let ends = world.connected();
+    let mut waiting = world.side();
+    let connecting = world.connecting(&mut waiting);
+    let resolved = world.resolved();
+    world.fabric.inject(Fault::DeviceRemoved { device: "dev0".into() });
+    for (_, mut connection) in ends {
+        for _ in 0..2 {
+            let end = connection.wait_end(PATIENCE).unwrap();
+            assert!(matches!(end, Some(Cause::DeviceRemoved)), "{end:?}");
+        }
+    }
+    assert!(matches!(connecting.wait(PATIENCE).unwrap_err().cause, Cause::DeviceRemoved));
+    // The request came before the removal.
+    drop(world.listener.poll().unwrap());
+    assert!(matches!(world.listener.poll(), Err(CmError::DeviceRemoved)));
+    drop(resolved);
+    // What the device could not destroy stays allocated, so the fabric is left as it is.
+    world.fabric.heal();
+}
+
+/// CM039
+#[test]
+fn a_changed_neighbour_does_not_end_a_connection() {
+    let mut world = World::on(Fabric::new());
+    let [(mut client, mut of_client), (mut server, mut of_server)] = world.connected();
+    world.fabric.inject(Fault::NeighbourChanged { device: "dev0".into() });
+    assert!(of_client.poll_end().unwrap().is_none() && of_server.poll_end().unwrap().is_none());
+    of_server.pair.post_receive(server.domain.buffer(64).unwrap()).unwrap();
+    of_client.pair.post_send(message(&client.domain, b"on")).unwrap();
+    client.poller.wait(PATIENCE).unwrap().check().unwrap();
+    assert_eq!(&server.received()[..], b"on");
+    drop((of_client, of_server));
+    world.ends_clean();
+}
+
+#[test]
+fn a_call_that_fails_gives_back_what_it_took() {
+    let mut world = World::on(Fabric::new());
+    let mut client = world.side();
+    world.fabric.inject(fails(Verb::RdmaConnect));
+    let failed = world.resolved().connect(client.take(), &Parameters::default(), &ConnectData::none()).unwrap_err();
+    assert!(matches!(&failed.cause, Cause::Call(error) if error.verb() == "rdma_connect"), "{failed:?}");
+    let (resolved, pair) = failed.value;
+    let connecting = resolved.connect(pair, &Parameters::default(), &ConnectData::none()).unwrap();
+    // An accept that fails is the end of its request.
+    world.fabric.inject(fails(Verb::RdmaAccept));
+    let mut server = world.side();
+    let failed = world.accepting(&mut server).unwrap_err();
+    assert!(matches!(failed.value, AnyQueuePair::Errored(_)), "{failed:?}");
+    let failed = connecting.wait(PATIENCE).unwrap_err();
+    assert!(is_refused(&failed.cause));
+    let AnyQueuePair::Init(pair) = failed.value else { panic!("not in Init") };
+    // As is one whose attributes are refused. Then nothing was done to the pair.
+    client.pair = Some(pair);
+    server = world.side();
+    let connecting = world.connecting(&mut client);
+    world.fabric.inject(fails(Verb::RdmaInitQpAttr));
+    assert!(matches!(world.accepting(&mut server).unwrap_err().value, AnyQueuePair::Init(_)));
+    assert!(is_refused(&connecting.wait(PATIENCE).unwrap_err().cause));
+    // A client that cannot establish ends, and its server hears of it.
+    let [mut client, mut server] = [world.side(), world.side()];
+    let connecting = world.connecting(&mut client);
+    let accepting = world.accepting(&mut server).unwrap();
+    world.fabric.inject(fails(Verb::RdmaEstablish));
+    let failed = connecting.wait(PATIENCE).unwrap_err();
+    assert!(matches!(failed.value, AnyQueuePair::Errored(_)), "{failed:?}");
+    assert!(is_refused(&accepting.wait(PATIENCE).unwrap_err().cause));
+    world.ends_clean();
+}
+
+#[test]
+fn a_channel_or_an_identifier_that_cannot_be_made_is_an_error() {
+    let world = World::on(Fabric::new());
+    world.fabric.inject(fails(Verb::RdmaCreateEventChannel));
+    assert!(matches!(Channel::open(&world.context), Err(CmError::Call(_))));
+    let channel = Channel::open(&world.context).unwrap();
+    world.fabric.inject(fails(Verb::RdmaCreateId));
+    assert!(matches!(Idle::new(&channel), Err(CmError::Call(_))));
+    let idle = Idle::new(&channel).unwrap();
+    world.fabric.inject(fails(Verb::RdmaResolveAddr));
+    let idle = idle.resolve(world.at, PATIENCE).unwrap_err().value;
+    let resolving = idle.resolve(world.at, PATIENCE).unwrap();
+    world.fabric.inject(fails(Verb::RdmaResolveRoute));
+    assert!(matches!(resolving.wait(PATIENCE).unwrap_err().cause, Cause::Call(_)));
+    world.fabric.inject(fails(Verb::RdmaGetCmEvent));
+    assert!(Idle::new(&channel).unwrap().resolve(world.at, PATIENCE).unwrap().poll().is_err());
+    drop(channel);
+    world.ends_clean();
+}
+
+#[test]
+fn the_two_sides_may_be_on_two_devices() {
+    let mut world = World::on(Fabric::new());
+    let other = Context::open_on(&world.fabric, "dev1").unwrap();
+    let channel = Channel::open(&other).unwrap();
+    let source = SocketAddr::new(address(&other), 0);
+    let resolving = Idle::new(&channel).unwrap().resolve_from(source, world.at, PATIENCE).unwrap();
+    let resolved = resolving.wait(PATIENCE).unwrap();
+    assert_eq!(resolved.device(), "dev1");
+    let (mut client, mut server) = (Side::new(other.checked_domain().unwrap()), world.side());
+    let connecting = resolved.connect(client.take(), &Parameters::default(), &ConnectData::none()).unwrap();
+    let accepting = world.accepting(&mut server).unwrap();
+    let mut of_client = connecting.wait(PATIENCE).unwrap();
+    let mut of_server = accepting.wait(PATIENCE).unwrap();
+    of_server.pair.post_receive(server.domain.buffer(64).unwrap()).unwrap();
+    of_client.pair.post_send(message(&client.domain, b"across")).unwrap();
+    assert_eq!(&server.received()[..], b"across");
+}
+
+/// The profile of soft iWARP refuses, before any verb, what such devices do not do, and what went in comes back.
+#[test]
+fn an_iwarp_device_refuses_what_it_does_not_do() {
+    let mut world = World::on(Fabric::with_profile(Profile::Siw));
+    assert!(world.context.is_iwarp());
+    let domain = world.context.checked_domain().unwrap();
+    let (queue, _poller) = domain.completion_queue(64).unwrap();
+    let limits = Limits::default();
+    for error in [domain.datagram(&queue, &limits).unwrap_err(), domain.unreliable(&queue, &limits).unwrap_err()] {
+        assert!(matches!(error, CreateError::NotOnIwarp(NotOnIwarp::Unreliable)), "{error:?}");
+    }
+    assert_eq!(domain.window().unwrap_err().errno(), libc::EOPNOTSUPP);
+    let error = domain.register::<RemoteAtomic, _>(vec![7_u64; 4]).unwrap_err();
+    assert!(matches!(error.source, RegisterFailure::NotOnIwarp(NotOnIwarp::Atomics)), "{error}");
+    assert_eq!(error.memory, [7; 4]);
+    let (pair, peer) = (world.side().take(), world.side().take());
+    let error = pair.connect(&peer.endpoint()).unwrap_err();
+    assert!(matches!(error.source, TransitionFailure::NotOnIwarp(NotOnIwarp::Records)), "{error:?}");
+    assert!(error.to_string().contains("cm::connect"), "{error}");
+    let AnyQueuePair::Init(pair) = error.queue_pair else { panic!("{:?}", error.queue_pair) };
+    let error = pair.into_reset().unwrap_err();
+    assert!(matches!(error.source, TransitionFailure::NotOnIwarp(NotOnIwarp::Reset)), "{error:?}");
+
+    let [(side, client), _server] = world.connected();
+    let mut pair = client.pair;
+    let word = side.domain.register::<RemoteWrite, _>(vec![0_u64; 1]).unwrap().remote();
+    let error = pair.post_send_with_immediate(message(&side.domain, b"hello"), 7).unwrap_err();
+    let PostError::Flawed { request, flaw } = error else { panic!("{error:?}") };
+    assert_eq!((&request[..], flaw), (&b"hello"[..], RequestFlaw::NotOnIwarp(NotOnIwarp::Immediates)));
+    let error = pair.post_write_with_immediate(request, &word, 7).unwrap_err();
+    assert!(matches!(error, PostError::Flawed { flaw: RequestFlaw::NotOnIwarp(NotOnIwarp::Immediates), .. }));
+    let other = Context::open_on(&Fabric::new(), "dev0").unwrap().checked_domain().unwrap();
+    let region = other.register::<RemoteAtomic, _>(vec![0_u64; 1]).unwrap();
+    let error = pair.post_fetch_and_add(side.domain.buffer(8).unwrap(), &region.remote(), 1).unwrap_err();
+    assert!(matches!(error, PostError::Flawed { flaw: RequestFlaw::NotOnIwarp(NotOnIwarp::Atomics), .. }));
+    let error = pair.into_sqd().unwrap_err();
+    assert!(matches!(error.source, TransitionFailure::NotOnIwarp(NotOnIwarp::Drain)), "{error:?}");
+}

@@ -1,0 +1,194 @@
+//! What a device of Linux soft iWARP is, and what the library refuses there. `./x test siw` runs it.
+
+use interlock::completion::{CompletionQueueOptions, Polling};
+use interlock::device::{GidKind, LinkLayer};
+use interlock::error::{CompletionQueueError, CreateError, NotOnIwarp, RegisterFailure, TransitionFailure};
+use interlock::queue::Posting;
+use interlock::shared::SharedLimits;
+use interlock::state::DeviceState;
+use interlock::{
+    AnyQueuePair, Context, Limits, LocalWrite, PostError, RemoteAtomic, RemoteRead, RemoteReadWrite, RemoteWrite,
+    Status,
+};
+use support::{all, context, is_linux_6_12};
+
+/// A domain of the device, which must be the right one.
+macro_rules! domain {
+    () => {{
+        interlock::domain! { struct Test; }
+        let context = context();
+        assert_eq!(context.promises().provider(), "siw");
+        context.named_domain(Test).unwrap()
+    }};
+}
+
+/// What `ibv_query_qp` says of a pair that is in `state`. Linux 6.1 does not fill the state in, so it is 0.
+fn reported(state: DeviceState) -> DeviceState {
+    if is_linux_6_12() { state } else { DeviceState::Reset }
+}
+
+#[test]
+#[ignore = "needs soft iWARP: ./x test siw"]
+fn the_device_is_there_and_its_provider_is_reviewed() {
+    let names: Vec<_> = interlock::devices().unwrap().iter().map(|device| device.name().to_owned()).collect();
+    for name in ["siw0", "siw1"] {
+        assert!(names.contains(&name.to_owned()), "{names:?}");
+        let context = Context::open(name).unwrap();
+        assert!(context.promises().are_reviewed());
+        let attributes = context.attributes().unwrap();
+        assert!(!attributes.has_atomics());
+        assert_eq!((attributes.max_windows(), attributes.max_address_handles()), (0, 0));
+        let port = context.active_port().unwrap();
+        assert_eq!(port.link_layer(), LinkLayer::Ethernet);
+        assert!(context.partition_keys(port.number()).unwrap().is_empty());
+    }
+}
+
+/// Its one row begins with the MAC address. The library calls the kind InfiniBand, which means nothing on iWARP.
+#[test]
+#[ignore = "needs soft iWARP: ./x test siw"]
+fn the_only_gid_is_no_address() {
+    let port = context().active_port().unwrap();
+    let [row] = port.gids() else { panic!("{:?}", port.gids()) };
+    // The name that tests/rxe/devices gave it; Linux 6.1 does not say of which interface the row is.
+    let interface = format!("veth-{}", context().name());
+    let mac = std::fs::read_to_string(format!("/sys/class/net/{interface}/address")).unwrap();
+    let mac: Vec<u8> = mac.trim().split(':').map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect();
+    assert_eq!(row.gid.0[..6], mac);
+    assert_eq!(row.kind, GidKind::InfiniBand);
+}
+
+#[test]
+#[ignore = "needs soft iWARP: ./x test siw"]
+fn memory_is_registered_with_each_right() {
+    let domain = domain!();
+    let words = || vec![0_u64; 1024];
+    drop(domain.register::<LocalWrite, _>(words()).unwrap());
+    drop(domain.register::<RemoteRead, _>(words()).unwrap());
+    drop(domain.register::<RemoteWrite, _>(words()).unwrap());
+    drop(domain.register::<RemoteReadWrite, _>(words()).unwrap());
+    // The device has no atomics, and would not say so here.
+    let error = domain.register::<RemoteAtomic, _>(words()).unwrap_err();
+    assert!(matches!(error.source, RegisterFailure::NotOnIwarp(NotOnIwarp::Atomics)), "{error}");
+    assert_eq!(error.memory.len(), 1024);
+    assert_eq!(domain.buffer(4096).unwrap().capacity(), 4096);
+}
+
+#[test]
+#[ignore = "needs soft iWARP: ./x test siw"]
+fn completion_queues_are_of_any_size_and_not_extended() {
+    let domain = domain!();
+    for entries in [1, 16, 4096] {
+        let (queue, mut poller) = domain.completion_queue(entries).unwrap();
+        assert!(queue.room() >= entries);
+        assert!(poller.poll().unwrap().is_none());
+    }
+    let channel = domain.completion_channel().unwrap();
+    drop(channel.completion_queue(16).unwrap());
+    let extended = CompletionQueueOptions { polling: Polling::Extended, ..CompletionQueueOptions::default() };
+    let error = domain.completion_queue_with(16, &extended).unwrap_err();
+    assert!(matches!(error, CompletionQueueError::NotExtended(_)), "{error:?}");
+}
+
+#[test]
+#[ignore = "needs soft iWARP: ./x test siw"]
+fn a_pair_is_made_takes_receives_and_gives_them_back() {
+    let domain = domain!();
+    let port = domain.context().active_port().unwrap();
+    let (queue, mut poller) = domain.completion_queue(Limits::default().completions()).unwrap();
+    let mut pair = domain.reliable(&queue, &Limits::default()).unwrap().into_init(&port).unwrap();
+    assert_eq!(pair.query_state().unwrap(), reported(DeviceState::Init));
+    for _ in 0..4 {
+        pair.post_receive(domain.buffer(64).unwrap()).unwrap();
+    }
+    let pair = pair.into_error().unwrap();
+    let mut given_back = 0;
+    drop(pair);
+    for completion in all(&mut poller) {
+        let failure = completion.check().unwrap_err();
+        assert!(matches!(failure.status, Status::Flushed | Status::Destroyed), "{failure}");
+        assert_eq!(failure.into_buffer().unwrap().capacity(), 64);
+        given_back += 1;
+    }
+    assert_eq!(given_back, 4);
+}
+
+#[test]
+#[ignore = "needs soft iWARP: ./x test siw"]
+fn a_shared_queue_takes_receives_and_cannot_be_queried() {
+    let domain = domain!();
+    let (queue, _poller) = domain.completion_queue(Limits::default().completions()).unwrap();
+    let mut shared = domain.shared_receive_queue(&SharedLimits { receives: 8, grows_to: 0 }).unwrap();
+    for _ in 0..8 {
+        shared.post_receive(domain.buffer(64).unwrap()).unwrap();
+    }
+    assert!(matches!(shared.post_receive(domain.buffer(64).unwrap()), Err(PostError::QueueFull(_))));
+    assert_eq!(shared.query().unwrap_err().errno(), libc::EOPNOTSUPP);
+    drop(queue);
+}
+
+#[test]
+#[ignore = "needs soft iWARP: ./x test siw"]
+fn other_transports_are_refused() {
+    let domain = domain!();
+    let (queue, _poller) = domain.completion_queue(64).unwrap();
+    let limits = Limits::default();
+    for error in [domain.datagram(&queue, &limits).unwrap_err(), domain.unreliable(&queue, &limits).unwrap_err()] {
+        assert!(matches!(error, CreateError::NotOnIwarp(NotOnIwarp::Unreliable)), "{error:?}");
+    }
+}
+
+#[test]
+#[ignore = "needs soft iWARP: ./x test siw"]
+fn windows_and_sessions_are_refused() {
+    let domain = domain!();
+    let (queue, _poller) = domain.completion_queue(64).unwrap();
+    assert_eq!(domain.window().unwrap_err().errno(), libc::EOPNOTSUPP);
+    let mut pair = domain.reliable(&queue, &Limits::default()).unwrap();
+    assert_eq!(pair.window().unwrap_err().errno(), libc::EOPNOTSUPP);
+    let sessions = Limits { posting: Posting::WorkRequestApi, ..Limits::default() };
+    let error = domain.reliable(&queue, &sessions).unwrap_err();
+    assert!(matches!(error, CreateError::NoWorkRequestApi(_)), "{error:?}");
+}
+
+#[test]
+#[ignore = "needs soft iWARP: ./x test siw"]
+fn a_pair_has_six_elements_and_eighty_inline_bytes() {
+    let domain = domain!();
+    let (queue, _poller) = domain.completion_queue(64).unwrap();
+    let most = Limits { elements: 6, inline_bytes: 80, ..Limits::default() };
+    assert_eq!(domain.reliable(&queue, &most).unwrap().limits(), most);
+    for limits in [Limits { elements: 7, ..most }, Limits { inline_bytes: 81, ..most }] {
+        let error = domain.reliable(&queue, &limits).unwrap_err();
+        assert!(matches!(error, CreateError::Verb(error) if error.errno() == libc::EINVAL), "{error:?}");
+    }
+}
+
+/// `ibv_modify_qp` to RTR would answer 0 and do nothing, so the library does not ask.
+#[test]
+#[ignore = "needs soft iWARP: ./x test siw"]
+fn a_connection_by_records_is_refused_and_the_pair_comes_back() {
+    let domain = domain!();
+    let port = domain.context().active_port().unwrap();
+    let (queue, _poller) = domain.completion_queue(64).unwrap();
+    let pair = domain.reliable(&queue, &Limits::default()).unwrap().into_init(&port).unwrap();
+    let peer = domain.reliable(&queue, &Limits::default()).unwrap().into_init(&port).unwrap();
+    let error = pair.connect(&peer.endpoint()).unwrap_err();
+    assert!(matches!(error.source, TransitionFailure::NotOnIwarp(NotOnIwarp::Records)), "{error:?}");
+    assert!(error.to_string().contains("cm::connect"), "{error}");
+    let AnyQueuePair::Init(pair) = error.queue_pair else { panic!("{:?}", error.queue_pair) };
+    assert_eq!(pair.query_state().unwrap(), reported(DeviceState::Init));
+}
+
+/// `ibv_modify_qp` to Reset would answer 0 and do nothing, so the library does not ask.
+#[test]
+#[ignore = "needs soft iWARP: ./x test siw"]
+fn a_reset_is_refused() {
+    let domain = domain!();
+    let port = domain.context().active_port().unwrap();
+    let (queue, _poller) = domain.completion_queue(64).unwrap();
+    let pair = domain.reliable(&queue, &Limits::default()).unwrap().into_init(&port).unwrap();
+    let error = pair.into_reset().unwrap_err();
+    assert!(matches!(error.source, TransitionFailure::NotOnIwarp(NotOnIwarp::Reset)), "{error:?}");
+    drop(error.queue_pair.into_error().unwrap());
+}

@@ -1,0 +1,13 @@
+//! Rule N2: a step takes its identifier; only its result goes on.
+//! Error: E0382
+
+use interlock::Brand;
+use interlock::cm::Connecting;
+use std::time::Duration;
+
+fn twice<B: Brand>(id: Connecting<B>, timeout: Duration) {
+    let _ = id.wait(timeout);
+    let _ = id.wait(timeout);
+}
+
+fn main() {}

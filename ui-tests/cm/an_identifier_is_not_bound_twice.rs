@@ -1,0 +1,12 @@
+//! Rule N2: a step takes its identifier; only its result goes on.
+//! Error: E0382
+
+use interlock::cm::Idle;
+use std::net::SocketAddr;
+
+fn twice(id: Idle, at: SocketAddr) {
+    let _ = id.bind(at);
+    let _ = id.bind(at);
+}
+
+fn main() {}

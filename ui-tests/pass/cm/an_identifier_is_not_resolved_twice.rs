@@ -1,0 +1,11 @@
+//! Rule N2: a step takes its identifier; only its result goes on.
+
+use interlock::cm::Idle;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+fn twice(id: Idle, to: SocketAddr, timeout: Duration) {
+    let _ = id.resolve(to, timeout);
+}
+
+fn main() {}
