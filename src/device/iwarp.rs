@@ -14,7 +14,7 @@ pub enum NotOnIwarp {
     /// The state Send Queue Drain.
     Drain,
     /// Unreliable connections and datagrams.
-    Unreliable,
+    OtherTransports,
     /// Immediates.
     Immediates,
     /// Atomics, atomic writes, and memory for them.
@@ -28,7 +28,7 @@ impl NotOnIwarp {
             Self::Records => "this is an iWARP device: connect with rdma_cm, `cm::connect` and `cm::listen`",
             Self::Reset => "a queue pair of an iWARP device is not reset: destroy it and create another",
             Self::Drain => "a queue pair of an iWARP device does not drain its sends: poll until they have come out",
-            Self::Unreliable => "this is an iWARP device, which has reliable connections only: see `reliable`",
+            Self::OtherTransports => "this is an iWARP device, which has reliable connections only: see `reliable`",
             Self::Immediates => "this is an iWARP device, which carries no immediates: put the number into the message",
             Self::Atomics => "this is an iWARP device, which has no atomics: let the owner of the memory do them",
         }

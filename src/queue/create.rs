@@ -161,7 +161,7 @@ impl UntypedPair {
             }
         }
         if domain.context.is_iwarp() && code::<T>() != code::<ReliableConnection>() {
-            return Err(CreateError::NotOnIwarp(NotOnIwarp::Unreliable));
+            return Err(CreateError::NotOnIwarp(NotOnIwarp::OtherTransports));
         }
         let functions = domain.context.functions();
         if functions.post_send.is_none() || functions.post_recv.is_none() {
