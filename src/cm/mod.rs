@@ -18,6 +18,7 @@
 //! `connect` or `accept` in Init comes back in the [`Connection`], in Ready To Send; or in the error. Everything that
 //! waits has `wait` with a timeout, and `poll` for event loops, which watch the [`Channel::readiness`].
 
+#![forbid(unsafe_code)]
 #![allow(clippy::result_large_err, reason = "an error gives back what the step took, and no step is on the data path")]
 
 mod channel;

@@ -168,8 +168,10 @@ mod tests {
     /// Each length that a head may claim, of each number of bytes that may arrive.
     #[test]
     fn whatever_a_peer_claims_is_framed_within_what_arrived() {
-        for claimed in 0..=u8::MAX {
-            for arrived in 0..=256 {
+        // Miri is slow: it runs the boundaries only.
+        let step = if cfg!(miri) { 51 } else { 1 };
+        for claimed in (0..=u8::MAX).step_by(step) {
+            for arrived in (0..=256).step_by(step) {
                 let mut hostile = vec![MAGIC[0], MAGIC[1], claimed];
                 hostile.resize(256, 9);
                 hostile.truncate(arrived);
