@@ -154,7 +154,7 @@ fn show_port(out: &mut impl Write, device: &Device, port: &Port, is_iwarp: bool,
         }
         writeln!(out, "    longest message {} bytes", port.max_message_bytes())?;
         for row in port.gids() {
-            writeln!(out, "    GID row {:3}: {}", row.index(), describe(row))?;
+            writeln!(out, "    GID index {:3}: {}", row.index(), describe(row))?;
         }
     }
     Ok(())
@@ -168,7 +168,7 @@ fn describe(row: &GidEntry) -> String {
         other => format!("{other:?}"),
     };
     let interface = row.interface_name().map(|name| format!(" on {name}")).unwrap_or_default();
-    format!("{kind} {}{interface} (row {})", row.gid, row.index())
+    format!("{kind} {}{interface} (index {})", row.gid, row.index())
 }
 
 fn state(state: PortState) -> String {

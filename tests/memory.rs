@@ -686,7 +686,7 @@ fn words_and_bytes_that_are_not_inside_are_refused() {
     for range in [0..33, 32..33, 0..usize::MAX, usize::MAX - 1..usize::MAX, 40..3] {
         assert!(region.to_vec(range.clone()).is_err(), "{range:?}");
     }
-    assert_eq!(region.word(40).unwrap_err().to_string(), "8 bytes at offset 40 are not inside 32 bytes");
+    assert_eq!(region.word(40).unwrap_err().to_string(), "8 bytes at offset 40 do not fit inside 32 bytes");
 }
 
 /// C106: the key of memory of any kind is useless once the memory is deregistered.

@@ -21,7 +21,7 @@ lat: one message at a time. Send and write: half of the round trip. Read: the ti
 bw:  keeps a queue of requests full, in one direction. 1 MiB = 2^20 bytes.
 
   -d, --device DEVICE    the RDMA device (default: the first with an active port, or else soft0)
-  -g, --gid ROW          the row of its GID table (default: the one that suits RoCE v2 best)
+  -g, --gid INDEX        the index in its GID table (default: the entry that suits RoCE v2 best)
   -p, --port PORT        TCP port to meet at (default 18515)
   -s, --size BYTES,...   message sizes in bytes, 1 to 1073741824 (default 64,4096,65536)
   -a, --all              message sizes 2, 4, 8, .. 8388608 bytes
