@@ -32,7 +32,7 @@ use std::env;
 pub struct Promises {
     /// The provider library, as rdma-core names it.
     pub(crate) name: &'static str,
-    /// The completion of a send ends the unsignalled sends before it.
+    /// The completion of a send also completes the unsignalled sends before it.
     pub(crate) retires_prefix: bool,
     /// A post that fails and points `bad_wr` at a request has not queued that request, nor later ones.
     pub(crate) refusal_is_sure: bool,
@@ -67,7 +67,7 @@ impl Promises {
         self.name
     }
 
-    /// Whether somebody has read the provider's source.
+    /// Whether the provider's source was reviewed.
     pub fn are_reviewed(&self) -> bool {
         self.name != UNREVIEWED.name
     }
@@ -407,14 +407,14 @@ const HISILICON: u32 = 0x19e5;
 const HNS_PARTS: [u32; 8] = [0xa222, 0xa223, 0xa224, 0xa225, 0xa226, 0xa227, 0xa228, 0xa22f];
 
 const AMAZON: u32 = 0x1d0f;
-/// 0xefa4 is left out: it numbers its requests in another way, and was not reviewed.
+/// The part 0xefa4 is left out: it numbers its requests in another way, and was not reviewed.
 const EFA_PARTS: [u32; 4] = [0xefa0, 0xefa1, 0xefa2, 0xefa3];
 
 pub(crate) fn row_of(device: &ibv_device_attr) -> Option<&'static Promises> {
     Some(match (device.vendor_id, device.vendor_part_id) {
         (0x00ff_ffff, 0) => &RXE,
         (0, 0) if device.node_guid == NULL_GUID => &NULL,
-        // Any part: the kernel numbers the devices of this vendor one after the other.
+        // siw reports a running device number as its part, not a model, so any part matches.
         (0x0062_6d74, _) => &SIW,
         (MELLANOX, part) if MLX5_PARTS.contains(&part) => &MLX5,
         (MELLANOX, part) if MLX4_PARTS.contains(&part) => &MLX4,
@@ -436,7 +436,7 @@ mod tests {
     fn table() -> String {
         type Cell = fn(&Promises) -> String;
         let columns: [(&str, Cell); 11] = [
-            ("a completion ends the sends before it", |row| yes_or_no(row.retires_prefix)),
+            ("a completion also completes the sends before it", |row| yes_or_no(row.retires_prefix)),
             ("a named refusal is not queued", |row| yes_or_no(row.refusal_is_sure)),
             ("Reset is a barrier", |row| yes_or_no(row.reset_is_barrier)),
             ("pairs are destroyed", |row| {
@@ -530,11 +530,11 @@ mod tests {
         for (vendor, part, row) in others {
             assert_eq!(name(vendor, part), row, "{part:#x}");
         }
-        // A part number of mlx5 from another vendor, and no numbers at all.
+        // A part number of mlx5 with another vendor, and a device without numbers.
         for (vendor, part) in [(0x15b3, 0x1013), (0, 0)] {
             assert_eq!(name(vendor, part), "");
         }
-        // Parts that were not reviewed: ConnectX-8, E2000, and numbers that no part has yet.
+        // Parts that were not reviewed: ConnectX-8, E2000, and unused numbers.
         for (vendor, part) in [
             (0x02c9, 0x1020),
             (0x02c9, 0x1023),
