@@ -54,7 +54,9 @@ fn hint(verb: &str, errno: i32) -> &'static str {
         ("ibv_create_cq" | "ibv_create_cq_ex", libc::EINVAL) => {
             " (0 entries, more than the device supports, or no such completion vector?)"
         }
-        ("ibv_alloc_mw", libc::EOPNOTSUPP) => " (the device has no windows: register that part of the memory by itself)",
+        ("ibv_alloc_mw", libc::EOPNOTSUPP) => {
+            " (the device has no windows: register that part of the memory by itself)"
+        }
         ("ibv_query_port", libc::EINVAL) => " (no such port? `Context::ports` lists them)",
         ("ibv_attach_mcast", libc::EINVAL) => " (not a multicast address?)",
         ("ibv_destroy_srq", libc::EBUSY) => " (queue pairs still receive from it: destroy them first)",

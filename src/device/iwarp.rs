@@ -27,10 +27,14 @@ impl NotOnIwarp {
         match self {
             Self::Records => "this is an iWARP device: connect with rdma_cm, `cm::connect` and `cm::listen`",
             Self::Reset => "a queue pair of an iWARP device cannot be reset: destroy it and create another",
-            Self::Drain => "a queue pair of an iWARP device cannot drain its send queue: poll until all sends have completed",
+            Self::Drain => {
+                "a queue pair of an iWARP device cannot drain its send queue: poll until all sends have completed"
+            }
             Self::Unreliable => "this is an iWARP device, which has reliable connections only: see `reliable`",
             Self::Immediates => "this is an iWARP device, which carries no immediates: put the number into the message",
-            Self::Atomics => "this is an iWARP device, which has no atomics: let the program that owns the memory change it",
+            Self::Atomics => {
+                "this is an iWARP device, which has no atomics: let the program that owns the memory change it"
+            }
         }
     }
 }

@@ -92,9 +92,9 @@ impl<R> fmt::Display for PostError<R> {
             }
             Self::Flawed { flaw, .. } => write!(f, "{flaw} (see docs/failures.md#flawed)"),
             Self::Refused { .. } => f.write_str("the provider refused the request (see docs/failures.md#refused)"),
-            Self::Uncertain { .. } => {
-                f.write_str("the provider failed, and the request may have been posted (see docs/failures.md#uncertain)")
-            }
+            Self::Uncertain { .. } => f.write_str(
+                "the provider failed, and the request may have been posted (see docs/failures.md#uncertain)",
+            ),
         }
     }
 }
@@ -179,7 +179,9 @@ pub enum RequestFlaw {
     #[error("the queue pair cannot post atomic writes: create it with `Posting::AtomicWrites`")]
     NoAtomicWrites,
     /// The memory of a window consists of whole words, as all memory that peers reach.
-    #[error("the memory of a window must be 8-byte aligned and a multiple of 8 bytes long, not {len_bytes} bytes at {address:#x}")]
+    #[error(
+        "the memory of a window must be 8-byte aligned and a multiple of 8 bytes long, not {len_bytes} bytes at {address:#x}"
+    )]
     NotInWords {
         /// The address.
         address: u64,

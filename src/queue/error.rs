@@ -147,9 +147,7 @@ pub enum TransitionFailure {
         rows: u16,
     },
     /// The number of the peer's queue pair stands for all members of a multicast group. A connection has one peer.
-    #[error(
-        "{number} stands for all members of a multicast group: connect to the number of one queue pair"
-    )]
+    #[error("{number} stands for all members of a multicast group: connect to the number of one queue pair")]
     Multicast {
         /// The number.
         number: Qpn,
@@ -180,7 +178,9 @@ pub enum TransitionFailure {
         sends: u32,
     },
     /// A post was [uncertain](crate::PostError::Uncertain): the device may have the request.
-    #[error("an earlier post failed, and the device may have its request all the same: reset or destroy the queue pair")]
+    #[error(
+        "an earlier post failed, and the device may have its request all the same: reset or destroy the queue pair"
+    )]
     Uncertain,
     /// Requests are in flight, and a reset does not prove that this provider's devices are done with them.
     #[error(

@@ -117,10 +117,7 @@ impl<R> fmt::Display for ScopeError<R> {
                 write!(f, "the queue pair failed in the scope and is now in {state}: {first}")
             }
             Self::Broken { state, cut_off, .. } => {
-                write!(
-                    f,
-                    "{cut_off} requests were cut off at the end of the scope; the queue pair is now in {state}"
-                )
+                write!(f, "{cut_off} requests were cut off at the end of the scope; the queue pair is now in {state}")
             }
         }
     }

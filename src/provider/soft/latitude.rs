@@ -181,7 +181,9 @@ impl Latitudes {
 
     pub(super) fn violate(&mut self, what: String) {
         if self.aborts {
-            eprintln!("interlock: the library used the soft device in a way that its provider does not support: {what}");
+            eprintln!(
+                "interlock: the library used the soft device in a way that its provider does not support: {what}"
+            );
             std::process::abort();
         }
         self.violations.push(what);
