@@ -1,4 +1,4 @@
-//! What the library does when verbs fail, on soft devices that are told to fail them.
+//! Tests what the library does when verbs fail, on soft devices with injected faults.
 
 use interlock::error::{CreateError, NamedDomainError, OpenError, PollError, PostAllError, WaitError};
 use interlock::soft::{Fabric, Fault, Profile, Verb};
