@@ -73,7 +73,7 @@ fn run(out: &mut impl Write) -> Result<(), Fault> {
             });
             let served = served.unwrap_or_else(|_| Err(Fault::new("the server's thread panicked")));
             match (asked, served) {
-                // The fault of this side follows from that of the other.
+                // The server's error has caused that of the client.
                 (Err(fault), served @ Err(_)) if fault.to_string().starts_with(OTHER_SIDE) => served,
                 (asked, served) => asked.and(served),
             }

@@ -6,7 +6,7 @@ use super::*;
 pub(super) enum Answer {
     Posted(Posted),
     Uncertain(Posted),
-    /// Not posted: there was no room, or the request was malformed.
+    /// The request was not posted: there was no room, or the request was malformed.
     Not,
     Broken,
     Refused,
