@@ -116,7 +116,7 @@ pub enum Cause {
     /// rdma_cm reported that the connection was not made, or that the group was not joined.
     #[error("rdma_cm reported a failure: {0}")]
     Failed(#[source] VerbError),
-    /// The peer's program has ended or given up, so its request cannot be accepted any more.
+    /// The peer's program ended or gave up before the connection was established.
     #[error("the peer ended or gave up before the connection was established")]
     PeerGone(#[source] VerbError),
     /// The peer has disconnected, or its process has ended.

@@ -124,7 +124,7 @@ const DESTROYED: Explained = explained(
 );
 const PROVIDER_FAULT: Explained = explained(
     "",
-    "the provider reported a completion that cannot be",
+    "the provider reported an impossible completion",
     Some(FaultSide::Device),
     "a defect of the provider library, the driver or the device",
     "their versions; report it to their vendor",

@@ -68,7 +68,8 @@ pub fn suite(messages: &str, tests: &[&str], is_whole: bool) -> Result<Vec<Strin
     Ok(list)
 }
 
-/// The list for `tests/rxe/suite` on soft iWARP: rping, the list of devices, and the tests that need no connection.
+/// The list for `tests/rxe/suite` on soft iWARP: rping, the list of devices, the tests of connections by address, and
+/// those tests of other programs that need no connection.
 ///
 /// # Errors
 ///
