@@ -47,7 +47,7 @@ impl Channel {
     ///
     /// # Errors
     ///
-    /// As [`open`](Self::open).
+    /// The same as those of [`open`](Self::open).
     pub fn open_default() -> Result<Self, CmError> {
         match env::var_os("INTERLOCK_DEVICE").filter(|name| !name.is_empty()) {
             Some(_) => Self::open(&Context::open_default().map_err(Box::new)?),

@@ -137,7 +137,7 @@ impl<K> Idle<K> {
     ///
     /// # Errors
     ///
-    /// As [`resolve`](Self::resolve).
+    /// The same as those of [`resolve`](Self::resolve).
     pub fn resolve_from(
         self,
         source: SocketAddr,
@@ -187,7 +187,7 @@ impl<K> Resolving<K> {
     ///
     /// # Errors
     ///
-    /// As [`wait`](Self::wait).
+    /// The same as those of [`wait`](Self::wait).
     #[allow(clippy::type_complexity, reason = "the type names what comes back")]
     pub fn poll(self) -> Result<Progress<Self, Resolved<K>>, Failed<Option<Idle<K>>>> {
         self.go_on(Patience::None)
@@ -315,7 +315,7 @@ impl<B: Brand, T: Reliable> Connecting<B, T> {
     ///
     /// # Errors
     ///
-    /// As [`wait`](Self::wait).
+    /// The same as those of [`wait`](Self::wait).
     #[allow(clippy::type_complexity, reason = "the type names what comes back")]
     pub fn poll(self) -> Result<Progress<Self, Connection<B, T>>, Failed<AnyQueuePair<B, T>>> {
         self.go_on(Patience::None)

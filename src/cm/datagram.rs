@@ -81,7 +81,7 @@ impl LookingUp {
     ///
     /// # Errors
     ///
-    /// As [`wait`](Self::wait).
+    /// The same as those of [`wait`](Self::wait).
     pub fn poll(self) -> Result<Progress<Self, Service>, Cause> {
         self.go_on(Patience::None)
     }

@@ -67,7 +67,7 @@ impl Joining {
     ///
     /// # Errors
     ///
-    /// As [`wait`](Self::wait).
+    /// The same as those of [`wait`](Self::wait).
     pub fn poll(self) -> Result<Progress<Self, Membership>, Cause> {
         self.go_on(Patience::None)
     }

@@ -233,7 +233,7 @@ impl<B: Brand, T: Reliable> Accepting<B, T> {
     ///
     /// # Errors
     ///
-    /// As [`wait`](Self::wait).
+    /// The same as those of [`wait`](Self::wait).
     #[allow(clippy::type_complexity, reason = "the type names what comes back")]
     pub fn poll(self) -> Result<Progress<Self, Connection<B, T>>, Failed<AnyQueuePair<B, T>>> {
         self.go_on(Patience::None)

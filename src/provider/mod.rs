@@ -239,7 +239,7 @@ pub(crate) trait Provider: fmt::Debug + Send + Sync {
     ///
     /// # Safety
     ///
-    /// As [`create_qp`](Self::create_qp); the attributes ask for operations of `ibv_wr_*`.
+    /// The same as for [`create_qp`](Self::create_qp). The attributes also ask for operations of `ibv_wr_*`.
     unsafe fn create_qp_ex(
         &self,
         context: NonNull<sys::ibv_context>,

@@ -1,4 +1,5 @@
-//! What the library may rely on from each provider: one row for each provider library, from a review of its source.
+//! The promises of each provider that the library may rely on: one row for each provider library, from a review of its
+//! source.
 //!
 //! The specification and the manual pages leave much open, and providers differ: in the order of completions, in what a
 //! destroy removes, in what a failed post has queued, and in when payload reaches memory. The library decides by this
@@ -11,7 +12,7 @@
 use crate::sys::ibv_device_attr;
 use std::env;
 
-/// What the library relies on from the provider of a device: a column of [the table of providers][table].
+/// The promises that the library relies on from the provider of a device: a column of [the table of providers][table].
 ///
 /// Where a promise is missing, the library works in another way, or refuses with an error that says so. A provider that
 /// was not reviewed promises nothing. `Debug` shows all promises.
@@ -55,9 +56,9 @@ pub struct Promises {
     pub(crate) sessions: Sessions,
     /// Whether and how extended completion queues may be polled.
     pub(crate) walk: Walk,
-    /// What a provider guarantees when a memory window ends.
+    /// The guarantees of a provider when a memory window ends.
     pub(crate) windows: Windows,
-    /// What the library must do differently for this provider.
+    /// The exceptions that the library makes for this provider.
     pub(crate) quirks: Quirks,
 }
 
@@ -200,7 +201,7 @@ pub(crate) enum Walk {
     Yes,
 }
 
-/// What a provider guarantees when a memory window ends.
+/// The guarantees of a provider when a memory window ends.
 ///
 /// 1. Through a window, a peer reaches the bytes over which the window was bound, and no others of the region.
 /// 2. When the request that ends a window has completed, or `ibv_dealloc_mw` has returned 0, the device has done its
@@ -223,7 +224,7 @@ impl Windows {
     }
 }
 
-/// What the library must do differently for a provider.
+/// The exceptions that the library makes for a provider.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Quirks {
     /// A move to Reset may leave old requests that the device would run after the reset. So the library moves the pair

@@ -172,7 +172,8 @@ macro_rules! functions_of {
         ///
         /// # Safety
         ///
-        /// As that manual page demands. The object is alive, and the provider has put this function into it.
+        /// The caller does as that manual page requires. The object is alive, and the provider has put this function
+        /// into it.
         #[inline(always)]
         pub(crate) unsafe fn $name(object: *mut $object, $($argument: $type),*) $(-> $result)? {
             // SAFETY: the object is alive (caller).

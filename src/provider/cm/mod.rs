@@ -143,7 +143,7 @@ pub(crate) struct Parameters<'a> {
     /// The pair receives from a shared queue.
     pub(crate) has_shared_receives: bool,
     pub(crate) queue_pair: u32,
-    /// For datagrams.
+    /// Used for datagrams only.
     pub(crate) qkey: u32,
 }
 
@@ -203,7 +203,7 @@ pub(crate) struct Said {
     pub(crate) initiator_depth: u8,
     pub(crate) rnr_retry_count: u8,
     pub(crate) queue_pair: u32,
-    /// For datagrams: the path to the peer.
+    /// The path to the peer or the group, in an event for datagrams.
     pub(crate) path: Option<ibv_ah_attr>,
     pub(crate) qkey: u32,
 }

@@ -91,14 +91,14 @@ impl Fabric {
         Arc::as_ptr(&self.0).addr()
     }
 
-    /// As [`new`](Self::new), with devices of this profile.
+    /// Makes an automatic fabric, like [`new`](Self::new), with devices of this profile.
     pub fn with_profile(profile: Profile) -> Self {
         let fabric = Self::new();
         fabric.lock().take_profile(profile, false);
         fabric
     }
 
-    /// As [`manual`](Self::manual), with devices of this profile.
+    /// Makes a manual fabric, like [`manual`](Self::manual), with devices of this profile.
     pub fn manual_with_profile(profile: Profile) -> Self {
         let fabric = Self::manual();
         fabric.lock().take_profile(profile, false);

@@ -142,7 +142,7 @@ pub(super) unsafe fn find<'a, T: Handle>(raw: *mut T) -> Object<'a, T> {
     Object { raw, context, index: handle as usize, marker: PhantomData }
 }
 
-/// As [`find`], for a pointer that C allows to be null.
+/// Like [`find`], but for a pointer that C allows to be null.
 ///
 /// # Safety
 ///
@@ -172,7 +172,7 @@ impl OpenContext<'_> {
 }
 
 impl<T> Object<'_, T> {
-    /// As [`OpenContext::control`]; `f` gets the number of the object.
+    /// Like [`OpenContext::control`], but `f` gets the number of the object.
     pub(super) fn control<R>(
         &self,
         verb: Verb,
@@ -206,8 +206,8 @@ pub(super) unsafe fn free<T>(object: NonNull<T>) {
 ///
 /// # Safety
 ///
-/// As [`find`]. `T` is the type that was passed to [`give`]. After a success the caller does not use the object any
-/// more.
+/// The same as for [`find`]. `T` is the type that was passed to [`give`]. After a success the caller does not use the
+/// object any more.
 pub(super) unsafe fn destroy<T: Handle>(
     raw: NonNull<T>,
     verb: Verb,

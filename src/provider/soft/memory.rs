@@ -47,7 +47,8 @@ pub(super) struct Registration {
 impl Registration {
     /// # Safety
     ///
-    /// As for [`Provider::reg_mr`](crate::provider::Provider::reg_mr): the caller gives the device the memory (0).
+    /// The same as for [`Provider::reg_mr`](crate::provider::Provider::reg_mr): the caller gives the device the memory
+    /// (0).
     pub(super) unsafe fn new(addr: *mut u8, len: usize, iova: Option<u64>, access: ibv_access_flags) -> Self {
         Self { addr, len, iova, access: access.0 }
     }
@@ -135,7 +136,7 @@ impl Span {
 
     /// # Safety
     ///
-    /// As [`piece`](Self::piece), and the span is writable.
+    /// The same as for [`piece`](Self::piece), and the span is writable.
     unsafe fn target<'a>(&self) -> Target<'a> {
         // SAFETY: the era lasts (caller).
         Target(unsafe { self.piece() })
@@ -235,7 +236,7 @@ pub(super) fn copy(era: &Era, from: Source<'_>, to: &[Span]) {
     }
 }
 
-/// As [`copy`], into bytes of the device itself.
+/// Like [`copy`], but into bytes of the device itself.
 pub(super) fn read(era: &Era, from: Source<'_>, to: &mut [u8]) {
     let current = from.registered.iter().all(|span| span.era == era.0);
     debug_assert!(current, "memory was found under another lock");

@@ -188,7 +188,7 @@ impl Pair {
     }
 }
 
-/// What a pair is created with.
+/// The attributes that a pair is created with.
 pub(super) struct Creation {
     pub(super) transport: Transport,
     pub(super) srq: Option<usize>,

@@ -145,7 +145,8 @@ impl Polled<'_> {
 
 /// # Safety
 ///
-/// For this function and all below: as `ibv_create_cq_ex(3)` requires, on a live completion queue of this provider.
+/// This holds for this function and all below: the caller does as `ibv_create_cq_ex(3)` requires, on a live completion
+/// queue of this provider.
 unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attributes: *mut ibv_poll_cq_attr) -> c_int {
     // SAFETY: the attributes may be read (caller).
     if unsafe { (*attributes).comp_mask } != 0 {

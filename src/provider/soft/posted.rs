@@ -253,8 +253,8 @@ pub(super) struct BindRequest<'a> {
 impl<'a> BindRequest<'a> {
     /// # Safety
     ///
-    /// As for `ibv_bind_mw(3)`: the window is alive, and nobody else uses it during the call; the region is alive, or
-    /// null (0).
+    /// The caller does as `ibv_bind_mw(3)` requires: the window is alive, and nobody else uses it during the call; the
+    /// region is alive, or null (0).
     pub(super) unsafe fn new(mw: *mut ibv_mw, request: *const ibv_mw_bind) -> Self {
         // SAFETY: the window is alive, and nobody else uses it (caller).
         let window = unsafe { &mut *mw };

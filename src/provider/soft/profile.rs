@@ -36,27 +36,28 @@ pub enum Profile {
     /// Every step happens in order, every field is written, and nothing is lost.
     #[default]
     Specification,
-    /// As `librxe`: a post may return an error although all its requests are queued; numbers are reused at once.
+    /// Behaves like `librxe`: a post may return an error although all its requests are queued; numbers are reused at
+    /// once.
     Rxe,
-    /// As `libsiw`: requests complete in any order; a post of a list may return 0 although only the beginning is
-    /// queued; polls do not write all fields; after a failed destroy an object is half-destroyed.
+    /// Behaves like `libsiw`: requests complete in any order; a post of a list may return 0 although only the beginning
+    /// is queued; polls do not write all fields; after a failed destroy an object is half-destroyed.
     Siw,
-    /// As `libmlx5`: short messages reach memory when their completion is polled; a destroy or reset removes
+    /// Behaves like `libmlx5`: short messages reach memory when their completion is polled; a destroy or reset removes
     /// completions that nobody has polled, and frees their shared receives; numbers are reused at once.
     Mlx5,
-    /// As `libmlx4`: a destroy or reset removes completions; polls add to the flag bits that the array held.
+    /// Behaves like `libmlx4`: a destroy or reset removes completions; polls add to the flag bits that the array held.
     Mlx4,
-    /// As `libirdma`: a poll may find nothing although there are completions; no poll may find a completion of a
-    /// destroyed pair; a failure may be reported for another request; the first element of an empty list is read; after
-    /// a failed destroy an object is half-destroyed.
+    /// Behaves like `libirdma`: a poll may find nothing although there are completions; no poll may find a completion
+    /// of a destroyed pair; a failure may be reported for another request; the first element of an empty list is read;
+    /// after a failed destroy an object is half-destroyed.
     Irdma,
-    /// As `libbnxt_re`: a failure may be reported for another request; flushes make no event.
+    /// Behaves like `libbnxt_re`: a failure may be reported for another request; flushes make no event.
     BnxtRe,
-    /// As `libhns`: short messages reach memory when their completion is polled; no poll may find a completion of a
-    /// destroyed pair; it grants less inline data than was asked for.
+    /// Behaves like `libhns`: short messages reach memory when their completion is polled; no poll may find a
+    /// completion of a destroyed pair; it grants less inline data than was asked for.
     Hns,
-    /// As `libefa`: requests complete in any order, and unsignalled ones are refused; no poll may find a completion of
-    /// a destroyed pair; reads complete as sends.
+    /// Behaves like `libefa`: requests complete in any order, and unsignalled ones are refused; no poll may find a
+    /// completion of a destroyed pair; reads complete as sends.
     Efa,
     /// An adversary with almost all of these habits, at random from a seed.
     ///

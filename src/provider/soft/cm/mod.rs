@@ -177,9 +177,9 @@ struct Id {
     reuses_address: bool,
     type_of_service: u8,
     ack_timeout: Option<u8>,
-    /// For a listener: how many more requests may wait to be taken.
+    /// How many more requests may wait to be taken from a listener.
     room: usize,
-    /// For a request that waits to be taken: its listener.
+    /// The listener of a request that waits to be taken.
     listener: Option<u64>,
     /// The identifier at the other end of the connection.
     peer: Option<u64>,

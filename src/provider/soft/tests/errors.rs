@@ -7,7 +7,7 @@ fn outcome(link: &Link, request: Request) -> (S, ibv_qp_state, Option<S>, ibv_qp
     (status, link.a.state(), link.right.poll().first().map(|wc| wc.status), link.b.state())
 }
 
-/// As `outcome`, on a new link whose responder has a receive of 16 bytes.
+/// Like `outcome`, on a new link whose responder has a receive of 16 bytes.
 fn fault(request: impl FnOnce(&Link) -> Request) -> (S, ibv_qp_state, Option<S>, ibv_qp_state) {
     let link = Link::automatic();
     link.right.receive(link.b, 1, &[link.right.memory(2, LOCAL).sge(0, 16)]);

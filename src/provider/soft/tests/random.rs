@@ -107,7 +107,7 @@ struct Player {
     srq: Option<NonNull<ibv_srq>>,
 }
 
-/// As the test above, for all transports, with shared queues, windows, groups, and ports that go down.
+/// The same as the test above, for all transports, with shared queues, windows, groups, and ports that go down.
 #[test]
 fn requests_of_all_transports_complete_in_order_and_once() {
     const RAW: [u8; 16] = [0xff, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9];
