@@ -22,7 +22,7 @@ macro_rules! domain {
     }};
 }
 
-/// What `ibv_query_qp` says of a pair that is in `state`. Linux 6.1 does not fill the state in, so it is 0.
+/// The state that `ibv_query_qp` reports for a pair in `state`. Linux 6.1 does not fill it in, so it is 0.
 fn reported(state: DeviceState) -> DeviceState {
     if is_linux_6_12() { state } else { DeviceState::Reset }
 }

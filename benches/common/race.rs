@@ -355,7 +355,7 @@ impl<B: Brand> Lane<'_, B> {
     }
 }
 
-/// What a sender thread returns.
+/// The result of a sender thread.
 struct Sender<B> {
     half: SendHalf<B>,
     left: Vec<Buffer<B>>,

@@ -39,7 +39,7 @@ pub(crate) trait Game: Transport + OwnReceives + Sized {
     /// Why a message may be missing although the peer works.
     const LOSS: &'static str = " (a lost message is not sent again, and one that is too long for \
                                 its receive is lost: give both sides the same -s)";
-    /// What a send needs to address the peer.
+    /// The address that a send to the peer needs.
     type Peer;
 
     fn create(

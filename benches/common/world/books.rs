@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// What a request must have done if it succeeded.
+/// The effect that a request must have had if it succeeded.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Want {
     Sent,

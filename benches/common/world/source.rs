@@ -33,7 +33,7 @@ fn answer<M, K>(
     }
 }
 
-/// What an end needs in order to post.
+/// The objects that an end needs in order to post.
 pub(super) struct Source<'w, B> {
     pub(super) random: &'w mut Random,
     pub(super) spare: &'w mut Vec<Buffer<B>>,

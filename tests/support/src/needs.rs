@@ -1,4 +1,4 @@
-//! What a test needs of a device, beyond what every device has.
+//! Capabilities of a device that a test needs and that not every device has.
 
 use crate::device::context;
 use std::io::Write;
