@@ -95,7 +95,7 @@ fn what_waits_may_be_dropped_at_any_step() {
     drop(listener);
 }
 
-/// Whether the device moves the pairs itself, and the answer of a server connects both sides.
+/// Whether the device is iWARP: it moves the pairs itself, and an accept connects both sides at once.
 fn is_iwarp() -> bool {
     context().is_iwarp()
 }
@@ -231,7 +231,7 @@ fn a_client_that_ends_before_the_accept_is_gone() {
     let asking = connecting(&mut client, at, &ConnectData::none());
     let request = listener.next(PATIENCE).unwrap();
     drop(asking);
-    // A real device carries the news.
+    // On a real device, the message that the client is gone takes some time.
     thread::sleep(SHORT);
     let failed = request.accept(server.take(), &Parameters::default(), &cm::AcceptData::none()).unwrap_err();
     let Cause::PeerGone(error) = &failed.cause else { panic!("{failed:?}") };

@@ -1,4 +1,4 @@
-//! Connections by address on soft devices that are told to fail, and on a clock that the test moves.
+//! Connections by address on soft devices with injected faults, and with a clock that the test moves.
 #![cfg(feature = "cm")]
 
 use interlock::cm::{
@@ -65,7 +65,7 @@ impl World {
         [(client, of_client), (server, of_server)]
     }
 
-    /// Nothing of rdma_cm is left when the listener has ended.
+    /// Ends the listener, and checks that rdma_cm then has no identifier and no event left.
     fn ends_clean(self) {
         let Self { fabric, context, listener, .. } = self;
         drop(listener);
@@ -102,7 +102,7 @@ fn a_pair_of_another_device_comes_back() {
     world.ends_clean();
 }
 
-/// CM005, on the side that accepts: the request is used up.
+/// CM005, on the side that accepts: the request is rejected.
 #[test]
 fn a_request_is_rejected_when_the_pair_is_of_another_device() {
     let mut world = World::on(Fabric::new());
@@ -221,7 +221,7 @@ fn data_may_arrive_before_the_connection_is_established() {
     let accepting = request.accept(pair, &Parameters::default(), &AcceptData::none()).unwrap();
     world.fabric.run();
     let Progress::Done(mut of_client) = connecting.poll().unwrap() else { panic!("no answer") };
-    // Its last word is on the way, and the message overtakes it.
+    // The client's last packet of the handshake is in flight, and the message overtakes it.
     of_client.pair.post_send(message(&client.domain, b"early")).unwrap();
     let received = loop {
         assert!(world.fabric.step());
@@ -257,7 +257,7 @@ fn a_removed_device_ends_everything_on_it() {
     drop(world.listener.poll().unwrap());
     assert!(matches!(world.listener.poll(), Err(CmError::DeviceRemoved)));
     drop(resolved);
-    // What the device could not destroy stays allocated, so the fabric is left as it is.
+    // The device could not destroy some objects, which stay allocated, so this test does not call `ends_clean`.
     world.fabric.heal();
 }
 
@@ -285,7 +285,7 @@ fn a_call_that_fails_gives_back_what_it_took() {
     assert!(matches!(&failed.cause, Cause::Call(error) if error.verb() == "rdma_connect"), "{failed:?}");
     let (resolved, pair) = failed.value;
     let connecting = resolved.connect(pair, &Parameters::default(), &ConnectData::none()).unwrap();
-    // An accept that fails is the end of its request.
+    // A failed accept ends its request.
     world.fabric.inject(fails(Verb::RdmaAccept));
     let mut server = world.side();
     let failed = world.accepting(&mut server).unwrap_err();
@@ -293,14 +293,14 @@ fn a_call_that_fails_gives_back_what_it_took() {
     let failed = connecting.wait(PATIENCE).unwrap_err();
     assert!(is_refused(&failed.cause));
     let AnyQueuePair::Init(pair) = failed.value else { panic!("not in Init") };
-    // As is one whose attributes are refused. Then nothing was done to the pair.
+    // If the attributes are refused, the accept also ends its request, but the pair is unchanged.
     client.pair = Some(pair);
     server = world.side();
     let connecting = world.connecting(&mut client);
     world.fabric.inject(fails(Verb::RdmaInitQpAttr));
     assert!(matches!(world.accepting(&mut server).unwrap_err().value, AnyQueuePair::Init(_)));
     assert!(is_refused(&connecting.wait(PATIENCE).unwrap_err().cause));
-    // A client that cannot establish ends, and its server hears of it.
+    // A client whose establish fails ends the connection, and its server is rejected.
     let [mut client, mut server] = [world.side(), world.side()];
     let connecting = world.connecting(&mut client);
     let accepting = world.accepting(&mut server).unwrap();
@@ -350,7 +350,8 @@ fn the_two_sides_may_be_on_two_devices() {
     assert_eq!(&server.received()[..], b"across");
 }
 
-/// The profile of soft iWARP refuses, before any verb, what such devices do not do, and what went in comes back.
+/// On the profile of soft iWARP, the library refuses before any verb what such devices do not support, and gives the
+/// objects back.
 #[test]
 fn an_iwarp_device_refuses_what_it_does_not_do() {
     let mut world = World::on(Fabric::with_profile(Profile::Siw));

@@ -15,15 +15,15 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use std::{env, fmt};
 
-/// A channel of rdma_cm: brings the events of all identifiers that were made on it.
+/// A channel of rdma_cm: it delivers the events of all identifiers that were made on it.
 ///
-/// `rdma_create_event_channel(3)`. A handle: clones name the same channel, which ends with the last clone and the last
-/// identifier. Identifiers of one channel may be used by different threads. A connection that a listener accepted
-/// stays on the listener's channel.
+/// `rdma_create_event_channel(3)`. This is a handle: clones name the same channel, which is closed when the last clone
+/// and the last identifier are dropped. Identifiers of one channel may be used by different threads. A connection that
+/// a listener accepted stays on the listener's channel.
 ///
-/// Programs that wait with a timeout ([`Resolving::wait`](super::Resolving::wait) and its like) need nothing of the
-/// channel itself. A program with an event loop watches the descriptor of [`readiness`](Self::readiness), and asks its
-/// identifiers when that is readable.
+/// Programs that wait with a timeout ([`Resolving::wait`](super::Resolving::wait) and the like) do not use the channel
+/// itself. A program with an event loop watches the descriptor of [`readiness`](Self::readiness), and polls its
+/// identifiers when the descriptor is readable.
 #[derive(Clone)]
 #[doc(alias = "rdma_event_channel")]
 #[doc(alias = "rdma_create_event_channel")]
@@ -31,8 +31,8 @@ use std::{env, fmt};
 pub struct Channel(pub(super) Arc<Inbox>);
 
 impl Channel {
-    /// Opens a channel for identifiers on the device of `context`. Through librdmacm they may also be used for its
-    /// other devices.
+    /// Opens a channel for identifiers on the device of `context`. With librdmacm, they may also be used for the
+    /// machine's other devices.
     ///
     /// # Errors
     ///
@@ -43,11 +43,11 @@ impl Channel {
 
     /// Opens a channel of the machine's rdma_cm, for programs that learn from it which device to open:
     /// [`Resolved::device`](super::Resolved::device), [`Request::device`](super::Request::device). If the environment
-    /// variable `INTERLOCK_DEVICE` names a device, the channel is one for that device, also for a soft one.
+    /// variable `INTERLOCK_DEVICE` names a device, the channel is opened for that device, which may also be a soft one.
     ///
     /// # Errors
     ///
-    /// As [`open`](Self::open).
+    /// The same as those of [`open`](Self::open).
     pub fn open_default() -> Result<Self, CmError> {
         match env::var_os("INTERLOCK_DEVICE").filter(|name| !name.is_empty()) {
             Some(_) => Self::open(&Context::open_default().map_err(Box::new)?),
@@ -61,7 +61,7 @@ impl Channel {
         Ok(Self(Arc::new(Inbox { raw, mail, turn: Condvar::new(), sleeper })))
     }
 
-    /// A descriptor for an event loop. When it is readable, ask the identifiers of the channel by their `poll`.
+    /// A descriptor for an event loop. When it is readable, poll the identifiers of the channel.
     ///
     /// # Errors
     ///
@@ -96,14 +96,15 @@ impl fmt::Debug for Channel {
 
 /// The events of a channel, sorted by identifier.
 ///
-/// Any thread may take events from the channel. It sorts all that there are, those of other identifiers too. Of the
-/// threads that wait, one sleeps on the descriptor; the others wait for that one, which wakes them when it is back.
+/// Any thread may take events from the channel. It takes all events that have come, and sorts those of other
+/// identifiers too. Of the threads that wait, one sleeps on the descriptor; the others sleep on `turn`, and the first
+/// one wakes them when it returns.
 pub(super) struct Inbox {
     raw: Arc<dyn RawChannel>,
     mail: Mutex<Mail>,
-    /// Notified when a thread has come back from the descriptor, or has brought events.
+    /// Notified when the thread that slept on the descriptor returns, or when a thread has sorted new events.
     turn: Condvar,
-    /// Brings the thread that sleeps on the descriptor back, because another thread took its event.
+    /// Wakes the thread that sleeps on the descriptor, because another thread took its event.
     sleeper: Waker,
 }
 
@@ -113,7 +114,7 @@ struct Mail {
     last_key: u64,
     /// A thread sleeps on the descriptor.
     has_sleeper: bool,
-    /// Readable while any box has an event. There if an event loop watches the channel.
+    /// Readable while any box has an event. `Some` if an event loop watches the channel.
     for_loop: Option<Waker>,
 }
 
@@ -139,8 +140,8 @@ impl Mail {
         Some(event)
     }
 
-    /// Puts an event into its box. Gives back what nobody takes: the event of an identifier that has ended, or a
-    /// request too many.
+    /// Puts an event into its box. Returns an event that has no place: its identifier has ended, or it is a request
+    /// beyond the limit.
     fn put(&mut self, event: RawEvent) -> Option<RawEvent> {
         let Some(found) = self.boxes.get_mut(&event.key) else { return Some(event) };
         let is_request = |event: &RawEvent| event.kind == RawEventKind::CONNECT_REQUEST;
@@ -166,7 +167,8 @@ impl Inbox {
         lock(&self.mail)
     }
 
-    /// Takes all events from the channel and sorts them. Returns what nobody takes, to be dropped without the lock.
+    /// Takes all events from the channel and sorts them. Returns the events that have no place, for the caller to drop
+    /// after it has released the lock.
     fn sort(&self, mail: &mut Mail) -> Result<Vec<RawEvent>, VerbError> {
         let mut strays = Vec::new();
         let mut any = false;
@@ -201,11 +203,11 @@ impl Inbox {
         Ok(event)
     }
 
-    /// The oldest event of an identifier, waited for until `deadline`; `None` means for ever.
+    /// The oldest event of an identifier. Waits for it until `deadline`; a deadline of `None` means for ever.
     pub(super) fn wait(&self, key: u64, deadline: Option<Instant>) -> Result<Option<RawEvent>, VerbError> {
         let mut mail = self.lock();
         loop {
-            // A request that nobody takes is rejected by its end, which takes its time.
+            // Dropping a request rejects it, which takes time: so that happens without the lock.
             let strays = self.sort(&mut mail)?;
             if !strays.is_empty() {
                 drop(mail);
@@ -237,10 +239,10 @@ impl Inbox {
     }
 }
 
-/// The longest sleep of a thread that waits for ever. Then it looks again.
+/// The longest sleep of a thread that waits for ever. It checks its box after each sleep.
 const LONG: Duration = Duration::from_secs(3600);
 
-/// An identifier on its channel, in no particular state: the types around it say which.
+/// An identifier on its channel. The types around it say in which state it is.
 pub(super) struct Identifier {
     pub(super) raw: Box<dyn RawId>,
     pub(super) key: u64,
@@ -248,8 +250,8 @@ pub(super) struct Identifier {
 }
 
 impl Identifier {
-    /// The identifier that a connect request brought. (Its events begin with its accept, so nothing came before it had
-    /// a box.)
+    /// The identifier that came with a connect request. Its events begin with its accept, so none of them can have come
+    /// before this call gives it a box.
     pub(super) fn of_request(new: NewId, inbox: &Arc<Inbox>) -> Self {
         let NewId { raw, key } = new;
         inbox.lock().boxes.insert(key, MailBox::default());
@@ -264,7 +266,7 @@ impl Identifier {
         self.inbox.wait(self.key, deadline)
     }
 
-    /// Lets up to `requests` connect requests wait to be taken.
+    /// Lets up to `requests` connect requests wait in the box.
     pub(super) fn hold_requests(&self, requests: usize) {
         if let Some(found) = self.inbox.lock().boxes.get_mut(&self.key) {
             found.requests = requests;
@@ -277,7 +279,7 @@ impl Drop for Identifier {
         let unread = self.inbox.lock().boxes.remove(&self.key);
         self.inbox.lock().tell_loop();
         drop(unread);
-        // `raw` is destroyed after this. An event that comes until then finds no box, and is dropped.
+        // `raw` is destroyed after this function. An event that comes before that finds no box, and is dropped.
     }
 }
 

@@ -26,7 +26,7 @@ use std::time::Duration;
 ///
 /// # Rules
 ///
-/// Each is kept by the compiler; programs that break them are in `ui-tests/cm`.
+/// The compiler enforces each of them; `ui-tests/cm` has programs that break them.
 ///
 /// - N1: a call exists only in the states that allow it.
 /// - N2: a step takes its identifier; only its result goes on.
@@ -70,7 +70,8 @@ impl Idle<Datagrams> {
 }
 
 impl<K> Idle<K> {
-    /// The type of service of its packets: the upper six bits are the differentiated services code point.
+    /// Sets the type of service of the connection's packets: the upper six bits are the differentiated services code
+    /// point.
     ///
     /// # Errors
     ///
@@ -81,8 +82,8 @@ impl<K> Idle<K> {
         self.id.raw.set_option(IdOption::TypeOfService(value))
     }
 
-    /// Whether its port may be one that another identifier is bound to. Two listeners never share a port, with or
-    /// without this.
+    /// Lets the identifier bind to a port that another identifier is bound to already. Two listeners never share a
+    /// port, even with this.
     ///
     /// # Errors
     ///
@@ -92,7 +93,7 @@ impl<K> Idle<K> {
         self.id.raw.set_option(IdOption::ReuseAddress(is_on))
     }
 
-    /// How long the queue pair waits for an acknowledgement. The path's own estimate is taken otherwise.
+    /// Sets how long the queue pair waits for an acknowledgement. The default is the estimate of the path.
     ///
     /// # Errors
     ///
@@ -102,13 +103,14 @@ impl<K> Idle<K> {
         self.id.raw.set_option(IdOption::AckTimeout(timeout.value()))
     }
 
-    /// Binds it to an address of this host. Port 0 means a free one.
+    /// Binds the identifier to an address of this host. Port 0 means any free port.
     ///
     /// `rdma_bind_addr(3)`.
     ///
     /// # Errors
     ///
-    /// [`Cause::Call`] with `EADDRINUSE`, `EADDRNOTAVAIL`, `ENODEV` and what to check. The identifier comes back.
+    /// [`Cause::Call`] with `EADDRINUSE`, `EADDRNOTAVAIL` or `ENODEV`; its text says what to check. The identifier
+    /// comes back.
     #[doc(alias = "rdma_bind_addr")]
     pub fn bind(mut self, address: SocketAddr) -> Result<Bound<K>, Failed<Self>> {
         match self.id.raw.bind(address) {
@@ -117,13 +119,14 @@ impl<K> Idle<K> {
         }
     }
 
-    /// Asks which device and port lead to the address, and by what route. It takes at most `timeout` for each.
+    /// Starts to resolve the address: which device and port lead there, and by which route. Each of the two steps takes
+    /// at most `timeout`.
     ///
     /// `rdma_resolve_addr(3)` and `rdma_resolve_route(3)`.
     ///
     /// # Errors
     ///
-    /// [`Cause::Call`]: there is no route, or the address is none of a host. The identifier comes back.
+    /// [`Cause::Call`]: there is no route, or the address is not that of a host. The identifier comes back.
     #[doc(alias = "rdma_resolve_addr")]
     #[doc(alias = "rdma_resolve_route")]
     pub fn resolve(self, to: SocketAddr, timeout: Duration) -> Result<Resolving<K>, Failed<Self>> {
@@ -134,7 +137,7 @@ impl<K> Idle<K> {
     ///
     /// # Errors
     ///
-    /// As [`resolve`](Self::resolve).
+    /// The same as those of [`resolve`](Self::resolve).
     pub fn resolve_from(
         self,
         source: SocketAddr,
@@ -157,7 +160,7 @@ impl<K> Idle<K> {
     }
 }
 
-/// The address, and then the route to it, is being resolved. Dropping it gives up at once.
+/// An identifier whose address, and then the route to it, is being resolved. Dropping it gives up at once.
 #[derive(Debug)]
 pub struct Resolving<K = Connections> {
     id: Identifier,
@@ -167,7 +170,7 @@ pub struct Resolving<K = Connections> {
 }
 
 impl<K> Resolving<K> {
-    /// Waits until it is resolved, at most for `timeout`.
+    /// Waits until the address and the route are resolved, at most for `timeout`.
     ///
     /// # Errors
     ///
@@ -180,17 +183,17 @@ impl<K> Resolving<K> {
         }
     }
 
-    /// Looks whether it is resolved.
+    /// Checks whether the address and the route are resolved, without waiting.
     ///
     /// # Errors
     ///
-    /// As [`wait`](Self::wait).
-    #[allow(clippy::type_complexity, reason = "what comes back is said by its type")]
+    /// The same as those of [`wait`](Self::wait).
+    #[allow(clippy::type_complexity, reason = "the type names what comes back")]
     pub fn poll(self) -> Result<Progress<Self, Resolved<K>>, Failed<Option<Idle<K>>>> {
         self.go_on(Patience::None)
     }
 
-    #[allow(clippy::type_complexity, reason = "what comes back is said by its type")]
+    #[allow(clippy::type_complexity, reason = "the type names what comes back")]
     fn go_on(mut self, patience: Patience) -> Result<Progress<Self, Resolved<K>>, Failed<Option<Idle<K>>>> {
         let failed = |cause| Failed { value: None, cause };
         loop {
@@ -215,7 +218,7 @@ impl<K> Resolving<K> {
     }
 }
 
-/// Knows the device and the port that lead to the peer.
+/// An identifier that knows the device and the port that lead to the peer.
 #[derive(Debug)]
 pub struct Resolved<K = Connections> {
     pub(super) id: Identifier,
@@ -249,7 +252,7 @@ impl Resolved {
     ///
     /// [`Cause::OtherDevice`]; [`Cause::Call`]. The identifier and the pair come back.
     #[doc(alias = "rdma_connect")]
-    #[allow(clippy::type_complexity, clippy::result_large_err, reason = "both that went in come back")]
+    #[allow(clippy::type_complexity, clippy::result_large_err, reason = "the error gives both back")]
     pub fn connect<B: Brand, T: Reliable>(
         mut self,
         pair: QueuePair<B, Init, T>,
@@ -265,7 +268,7 @@ impl Resolved {
                 let is_iwarp = self.device.is_iwarp;
                 Ok(Connecting { id: self.id, pair, parameters: *parameters, depths, is_iwarp })
             }
-            // iWARP connects its stream in this call, and finds nobody who listens.
+            // iWARP connects its TCP stream in this call, so it learns here that nobody listens.
             Err(error) if error.errno() == libc::ECONNREFUSED => {
                 let cause = Cause::rejected(-libc::ECONNREFUSED, Vec::new());
                 Err(Failed { value: (self, pair), cause })
@@ -275,50 +278,50 @@ impl Resolved {
     }
 }
 
-/// The peer has been asked for a connection.
+/// An identifier that has asked the peer for a connection.
 ///
-/// Dropping it gives up at once. Without a deadline of the program, a host that does not answer is given up after more
-/// than a minute.
+/// Dropping it gives up at once. If the program sets no deadline, rdma_cm gives up on a host that does not answer after
+/// more than a minute.
 #[derive(Debug)]
 pub struct Connecting<B, T = ReliableConnection> {
     id: Identifier,
     pair: QueuePair<B, Init, T>,
     parameters: Parameters,
-    /// What was asked for: how many reads this side serves, and how many it starts.
+    /// The depths that were asked for: how many reads this side serves, and how many it starts.
     depths: [ReadDepth; 2],
-    /// The device moves the pair, at any time.
+    /// On iWARP the device moves the pair by itself, at any time.
     is_iwarp: bool,
 }
 
 impl<B: Brand, T: Reliable> Connecting<B, T> {
-    /// Waits until the two sides are connected, at most for `timeout`. Then nothing is left of the request, and a late
-    /// answer of the peer is refused.
+    /// Waits until the two sides are connected, at most for `timeout`. After the timeout the request is withdrawn, and
+    /// a late answer of the peer is refused.
     ///
     /// # Errors
     ///
-    /// [`Cause`]. The pair comes back: in Init if nothing was done to it, else in Error.
+    /// [`Cause`]. The pair comes back: in Init if it was not changed, otherwise in Error.
     pub fn wait(self, timeout: Duration) -> Result<Connection<B, T>, Failed<AnyQueuePair<B, T>>> {
         match self.go_on(Patience::of(timeout))? {
             Progress::Done(connection) => Ok(connection),
             Progress::Pending(this) => {
-                // A late answer would still move the pair of an iWARP device, but not out of Error.
+                // On iWARP, a late answer could still move the pair out of Init, but not out of Error.
                 let pair = if this.is_iwarp { super::errored(this.pair) } else { this.pair.into() };
                 Err(Failed { value: pair, cause: Cause::TimedOut(timeout) })
             }
         }
     }
 
-    /// Looks whether the two sides are connected.
+    /// Checks whether the two sides are connected, without waiting.
     ///
     /// # Errors
     ///
-    /// As [`wait`](Self::wait).
-    #[allow(clippy::type_complexity, reason = "what comes back is said by its type")]
+    /// The same as those of [`wait`](Self::wait).
+    #[allow(clippy::type_complexity, reason = "the type names what comes back")]
     pub fn poll(self) -> Result<Progress<Self, Connection<B, T>>, Failed<AnyQueuePair<B, T>>> {
         self.go_on(Patience::None)
     }
 
-    #[allow(clippy::type_complexity, reason = "what comes back is said by its type")]
+    #[allow(clippy::type_complexity, reason = "the type names what comes back")]
     fn go_on(self, patience: Patience) -> Result<Progress<Self, Connection<B, T>>, Failed<AnyQueuePair<B, T>>> {
         let (found, event) = match next(&self.id, Phase::Connecting, patience) {
             Ok(Some(found)) => found,
@@ -328,16 +331,16 @@ impl<B: Brand, T: Reliable> Connecting<B, T> {
         match found {
             Next::End(cause) => Err(Failed { value: self.pair.into(), cause }),
             Next::Respond => self.respond(event.said).map(Progress::Done),
-            // iWARP: the pair was moved, and the peer was told.
+            // iWARP: the device has moved the pair and answered the peer.
             _ => self.adopt(event.said).map(Progress::Done),
         }
     }
 
-    /// The peer has accepted: brings the pair up and establishes the connection.
+    /// Brings the pair up and establishes the connection, after the peer has accepted.
     fn respond(self, said: Said) -> Result<Connection<B, T>, Failed<AnyQueuePair<B, T>>> {
         let Self { mut id, pair, parameters, depths: [serves, starts], .. } = self;
         let [serves, starts] = [agreed(serves, said.responder_resources), agreed(starts, said.initiator_depth)];
-        // The peer may have ended since its answer. Then the calls below fail, and the channel says why.
+        // The peer may have ended since it answered. Then the calls below fail, and an event on the channel says why.
         let why = |id: &Identifier, cause| match next(id, Phase::Connecting, Patience::None) {
             Ok(Some((Next::End(told), _))) => told,
             _ => cause,
@@ -353,7 +356,7 @@ impl<B: Brand, T: Reliable> Connecting<B, T> {
         Ok(Connection::new(up, id, PeerData(said.private_data)))
     }
 
-    /// The device has connected the pair by itself.
+    /// Takes over a pair that the device has connected by itself.
     fn adopt(self, said: Said) -> Result<Connection<B, T>, Failed<AnyQueuePair<B, T>>> {
         let Self { id, pair, depths: [_, starts], .. } = self;
         match pair.moved_by_cm(agreed(starts, said.initiator_depth)) {

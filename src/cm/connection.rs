@@ -1,4 +1,4 @@
-//! Two sides that are connected, and how that ends.
+//! Connections, and how they end.
 
 use super::channel::Identifier;
 use super::error::{Cause, Failed};
@@ -16,30 +16,30 @@ use std::time::{Duration, Instant};
 
 /// A queue pair in Ready To Send, connected to a peer by rdma_cm.
 ///
-/// `pair` is for posting, as any queue pair. When the peer disconnects or its process ends, only rdma_cm learns of it:
-/// a device goes on waiting for messages. So a program that waits for messages looks at [`poll_end`](Self::poll_end)
-/// now and then, or waits with [`wait_end`](Self::wait_end) on another thread's behalf. Either moves the pair to Error,
-/// so that every request in flight comes back as flushed.
+/// Post on `pair`, as on any queue pair. When the peer disconnects or its process ends, only rdma_cm learns of it: the
+/// device goes on waiting for messages. So a program that waits for messages calls [`poll_end`](Self::poll_end) now and
+/// then, or has a thread that waits in [`wait_end`](Self::wait_end). When the connection has ended, either call moves
+/// the pair to Error, so that every request in flight comes back as flushed.
 ///
 /// Dropping it disconnects and destroys the pair.
 #[derive(Debug)]
 pub struct Connection<B, T = ReliableConnection> {
     /// The queue pair.
     pub pair: QueuePair<B, ReadyToSend, T>,
-    /// What the peer said when it connected or accepted.
+    /// The private data that the peer sent with its connect or accept.
     pub data: PeerData,
     link: Link,
 }
 
-/// The identifier of a connection. Its end tells the peer.
+/// The identifier of a connection. Destroying it disconnects, which tells the peer.
 #[derive(Debug)]
 struct Link {
     id: Identifier,
-    /// How the connection has ended.
+    /// How the connection has ended; `None` while it lasts.
     end: Option<End>,
 }
 
-/// How a connection ends without this side.
+/// How a connection ended that this side did not end.
 #[derive(Clone, Copy, Debug)]
 enum End {
     ByPeer,
@@ -63,7 +63,7 @@ impl<B: Brand, T: Reliable> Connection<B, T> {
         self.link.id.raw.peer_address()
     }
 
-    /// Whether the peer has ended the connection, and why. Then the pair has been moved to Error.
+    /// The cause, if the connection has ended without this side; the pair has been moved to Error then.
     ///
     /// # Errors
     ///
@@ -72,7 +72,7 @@ impl<B: Brand, T: Reliable> Connection<B, T> {
         self.end_by(Patience::None)
     }
 
-    /// Waits until the peer ends the connection, at most for `timeout`; `None` if it did not.
+    /// Waits until the peer ends the connection, at most for `timeout`. Returns `None` if the connection lasts longer.
     ///
     /// # Errors
     ///
@@ -89,15 +89,15 @@ impl<B: Brand, T: Reliable> Connection<B, T> {
         }
         let Some((Next::End(cause), _)) = next(&self.link.id, Phase::Connected, patience)? else { return Ok(None) };
         self.link.end = Some(if matches!(cause, Cause::DeviceRemoved) { End::DeviceRemoved } else { End::ByPeer });
-        // The device may have done so by itself, or be gone.
+        // `end_traffic` may fail: the device may have moved the pair to Error by itself, or may be gone.
         let _ = self.pair.end_traffic();
         Ok(Some(cause))
     }
 
-    /// Ends the connection: tells the peer, and moves the pair to Error, so that every request in flight comes back
+    /// Ends the connection. It tells the peer and moves the pair to Error, so that every request in flight comes back
     /// from the poller as flushed.
     ///
-    /// `rdma_disconnect(3)`. Go on with [`QueuePair::drain`], then destroy or reset the pair.
+    /// `rdma_disconnect(3)`. Call [`QueuePair::drain`] next, then destroy or reset the pair.
     ///
     /// # Errors
     ///
@@ -106,7 +106,7 @@ impl<B: Brand, T: Reliable> Connection<B, T> {
     #[allow(clippy::result_large_err, reason = "the connection comes back")]
     pub fn disconnect(self) -> Result<Disconnected<B, T>, Failed<Self>> {
         let Self { pair, data, mut link } = self;
-        // It fails only if the connection has ended already.
+        // `disconnect` fails only if the connection has ended already.
         let _ = link.id.raw.disconnect();
         match pair.into_error() {
             Ok(pair) => Ok(Disconnected { pair, id: link.id }),
@@ -120,9 +120,9 @@ impl<B: Brand, T: Reliable> Connection<B, T> {
 
 /// A connection that this side has ended.
 ///
-/// The number of the pair rests for about a second, so that no packet of the old connection is taken for one of the
-/// next. A program that resets the pair and connects it again waits for that with
-/// [`wait_for_number`](Self::wait_for_number); one that drops the pair need not care.
+/// rdma_cm keeps the number of the pair out of use for about a second, so that no late packet of this connection is
+/// taken for one of the next. A program that resets the pair and connects it again waits for the end of that time with
+/// [`wait_for_number`](Self::wait_for_number). A program that drops the pair need not wait.
 #[derive(Debug)]
 pub struct Disconnected<B, T = ReliableConnection> {
     /// The queue pair: drain it to get every buffer back.
@@ -131,8 +131,9 @@ pub struct Disconnected<B, T = ReliableConnection> {
 }
 
 impl<B: Brand, T: Reliable> Disconnected<B, T> {
-    /// Waits until the pair's number may be used again, at most for `timeout`. False if the time was over: the peer has
-    /// not disconnected, or the device was removed. On iWARP no number rests, so this is true at once.
+    /// Waits until the pair's number may be used again, at most for `timeout`. Returns false if the timeout passed
+    /// because the peer has not disconnected, or if the device was removed. On iWARP the number may be used again at
+    /// once.
     ///
     /// # Errors
     ///

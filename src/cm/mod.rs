@@ -1,8 +1,8 @@
-//! Connecting by address: rdma_cm, each state of an identifier a type.
+//! Connecting by address: rdma_cm, with a type for each state of an identifier.
 //!
-//! librdmacm ends the process when one of five calls comes in a wrong state, and hangs on an event that was not
-//! acknowledged. Here a state has only the methods that are legal in it, and events are acknowledged before anybody
-//! sees them.
+//! librdmacm aborts the process when a program makes one of five calls in a wrong state, and it hangs on an event that
+//! was not acknowledged. Here each state has only the methods that are legal in it, and events are acknowledged before
+//! the program sees them.
 //!
 //! ```text
 //! client   Idle ── resolve ──▶ Resolving ──▶ Resolved ── connect(pair) ──▶ Connecting ──▶ Connection
@@ -14,9 +14,10 @@
 //! groups   Idle ── bind ──▶ Bound ── join ──▶ Joining ──▶ Membership ── attach(&mut pair), recipient
 //! ```
 //!
-//! [`connect`] and [`listen`] do the usual in one call; for datagrams, [`look_up`] and [`serve`]. A pair that goes into
-//! `connect` or `accept` in Init comes back in the [`Connection`], in Ready To Send; or in the error. Everything that
-//! waits has `wait` with a timeout, and `poll` for event loops, which watch the [`Channel::readiness`].
+//! [`connect`] and [`listen`] do the usual steps in one call; for datagrams, [`look_up`] and [`serve`] do. A pair goes
+//! into `connect` or `accept` in Init. It comes back in Ready To Send in the [`Connection`], or in the error. Each type
+//! that waits has a method `wait` with a timeout, and a method `poll` for event loops, which watch the
+//! [`Channel::readiness`].
 
 #![forbid(unsafe_code)]
 #![allow(clippy::result_large_err, reason = "an error gives back what the step took, and no step is on the data path")]
@@ -55,28 +56,29 @@ use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
-/// Of identifiers for reliable connections.
+/// The kind of identifiers for reliable connections.
 #[derive(Debug)]
 pub enum Connections {}
 
-/// Of identifiers for datagrams.
+/// The kind of identifiers for datagrams.
 ///
-/// A datagram needs no connection. rdma_cm tells a client which queue pair takes the datagrams of a service, by what
-/// address and with which key; that is a lookup. The server answers each lookup with the number of a pair, one for all
-/// clients or one for each. The key is always [`Qkey::CONNECTION_MANAGER`](crate::number::Qkey::CONNECTION_MANAGER).
+/// A datagram needs no connection. Instead, a client looks up a service: rdma_cm tells it the number of the queue pair
+/// that takes the datagrams of the service, the path to the pair and its queue key. The server answers each lookup with
+/// the number of a pair; that may be one pair for all clients, or one for each. The key is always
+/// [`Qkey::CONNECTION_MANAGER`](crate::number::Qkey::CONNECTION_MANAGER).
 #[derive(Debug)]
 pub enum Datagrams {}
 
-/// What a look found.
+/// The result of a poll.
 #[derive(Debug)]
 pub enum Progress<P, D> {
-    /// Not yet: look again later.
+    /// Not done yet: poll again later.
     Pending(P),
-    /// What was waited for.
+    /// Done: this is the result.
     Done(D),
 }
 
-/// The addresses of a host and a port, at least one.
+/// Resolves a host name and a port to at least one address.
 fn addresses(of: impl ToSocketAddrs) -> Result<Vec<SocketAddr>, CmError> {
     let found: Vec<_> = of.to_socket_addrs().map_err(CmError::Name)?.collect();
     if found.is_empty() { Err(CmError::Name(io::ErrorKind::NotFound.into())) } else { Ok(found) }
@@ -84,12 +86,12 @@ fn addresses(of: impl ToSocketAddrs) -> Result<Vec<SocketAddr>, CmError> {
 
 /// Connects the pair to whoever listens at `address`. All of it takes at most `timeout`.
 ///
-/// Of a name with several addresses, the first that is resolved counts. `data` is what the peer's
-/// [`Request::data`] gives. For other parameters, begin with [`Idle`].
+/// If the name has several addresses, the first one that rdma_cm can resolve is used. The peer reads `data` with
+/// [`Request::data`]. For other parameters, start with [`Idle`].
 ///
 /// # Errors
 ///
-/// [`Cause`]. The pair comes back: in Init if nothing was done to it, else in Error.
+/// [`Cause`]. The pair comes back: in Init if it was not changed, otherwise in Error.
 pub fn connect<B: Brand, T: Reliable>(
     address: impl ToSocketAddrs,
     pair: QueuePair<B, Init, T>,
@@ -108,7 +110,7 @@ pub fn connect<B: Brand, T: Reliable>(
         .wait(left())
 }
 
-/// The first of the addresses that is resolved.
+/// Tries the addresses one after the other, until rdma_cm can resolve one.
 fn first_resolved<K>(
     context: &Context,
     address: impl ToSocketAddrs,
@@ -132,11 +134,11 @@ fn first_resolved<K>(
     Err(last)
 }
 
-/// Listens at `address`, an address of this host with a port; port 0 means a free one.
+/// Listens at `address`, an address of this host with a port. Port 0 means any free port.
 ///
 /// # Errors
 ///
-/// [`CmError`]: another program has the port, or the address is none of this host.
+/// [`CmError`]: another listener has the port, or the address is not that of this host.
 pub fn listen(context: &Context, address: impl ToSocketAddrs) -> Result<Listener, CmError> {
     listen_by(context, address, Idle::new)
 }
@@ -161,8 +163,8 @@ fn listen_by<K>(
 
 /// Looks up which queue pair takes the datagrams of the service at `address`. All of it takes at most `timeout`.
 ///
-/// Of a name with several addresses, the first that is resolved counts. `data` is what the peer's [`Request::data`]
-/// gives.
+/// If the name has several addresses, the first one that rdma_cm can resolve is used. The peer reads `data` with
+/// [`Request::data`].
 ///
 /// # Errors
 ///
@@ -179,16 +181,16 @@ pub fn look_up(
     resolved.look_up(data).map_err(Failed::into_cause)?.wait(left())
 }
 
-/// Listens at `address`, an address of this host with a port, for lookups; port 0 means a free one.
+/// Listens for lookups at `address`, an address of this host with a port. Port 0 means any free port.
 ///
 /// # Errors
 ///
-/// [`CmError`]: another program has the port, or the address is none of this host.
+/// [`CmError`]: another listener has the port, or the address is not that of this host.
 pub fn serve(context: &Context, address: impl ToSocketAddrs) -> Result<Listener<Datagrams>, CmError> {
     listen_by(context, address, Idle::for_datagrams)
 }
 
-/// Checks that the pair is of the device and port that the identifier is bound to.
+/// Checks that the pair is on the device and port that the identifier is bound to.
 fn same_device<B: Brand, S: State, T: Transport>(bound: &BoundDevice, pair: &QueuePair<B, S, T>) -> Result<(), Cause> {
     let key = pair.device_key();
     let port = pair.port_number().value();
@@ -202,9 +204,10 @@ fn wrong_device(bound: &BoundDevice, found: String) -> Cause {
     Cause::OtherDevice { wanted: format!("{} port {}", bound.name, bound.port), found }
 }
 
-/// Brings the pair to Ready To Send, by the attributes that rdma_cm knows.
+/// Brings the pair to Ready To Send, with the attributes that rdma_cm gives.
 ///
-/// rdma_cm counts the depths of the request, also where this side agrees to less. So they are set here.
+/// rdma_cm gives the read depths of the request even if this side agreed to less. So this function sets the agreed
+/// ones.
 fn bring_up<B: Brand, T: Reliable>(
     id: &dyn RawId,
     pair: QueuePair<B, Init, T>,
@@ -225,7 +228,7 @@ fn bring_up<B: Brand, T: Reliable>(
         .map_err(|error| Failed { value: errored(error.queue_pair), cause: error.source.into() })
 }
 
-/// The pair in Error; or as it was, if it does not go there.
+/// Moves the pair to Error. If the device refuses, the pair stays as it was.
 fn errored<B: Brand, S: State + GoesTo<Errored>, T: Transport>(pair: QueuePair<B, S, T>) -> AnyQueuePair<B, T> {
     pair.into_error().map_or_else(|error| error.queue_pair.into(), Into::into)
 }

@@ -26,7 +26,7 @@ pub struct Bound<K = Connections> {
     kind: PhantomData<K>,
 }
 
-/// How many requests a listener of [`Bound::listen`] lets wait until it is asked for them.
+/// How many requests may wait in the box of a listener; more are rejected.
 const WAITING_REQUESTS: usize = 1024;
 
 impl<K> Bound<K> {
@@ -34,13 +34,13 @@ impl<K> Bound<K> {
         Self { id, kind: PhantomData }
     }
 
-    /// Its address, with the port that it got.
+    /// The address that it is bound to, with the actual port.
     pub fn local_address(&self) -> Option<SocketAddr> {
         self.id.raw.local_address()
     }
 
-    /// Listens for connect requests. The kernel holds at most `backlog` of them until they are read (0: the most that
-    /// the system allows). More are dropped, and their clients try again.
+    /// Listens for connect requests. The kernel holds at most `backlog` of them until they are read; 0 means the most
+    /// that the system allows. The kernel drops further requests, and their clients try again.
     ///
     /// `rdma_listen(3)`.
     ///
@@ -57,7 +57,7 @@ impl<K> Bound<K> {
     }
 }
 
-/// Takes connect requests. Dropping it rejects those that were not taken; connections that it accepted go on.
+/// Takes connect requests. Dropping it rejects the requests that were not taken; connections that it accepted go on.
 #[derive(Debug)]
 pub struct Listener<K = Connections> {
     id: Identifier,
@@ -65,12 +65,12 @@ pub struct Listener<K = Connections> {
 }
 
 impl<K> Listener<K> {
-    /// Its address, with the port that it got.
+    /// The address that it is bound to, with the actual port.
     pub fn local_address(&self) -> Option<SocketAddr> {
         self.id.raw.local_address()
     }
 
-    /// The next request, waited for at most for `timeout`.
+    /// Waits for the next request, at most for `timeout`.
     ///
     /// # Errors
     ///
@@ -79,7 +79,7 @@ impl<K> Listener<K> {
         self.take(Patience::of(timeout))?.ok_or(CmError::TimedOut(timeout))
     }
 
-    /// The next request, if there is one.
+    /// Returns the next request if one has arrived.
     ///
     /// # Errors
     ///
@@ -96,7 +96,7 @@ impl<K> Listener<K> {
                 Some((_, event)) => {
                     let Some(new) = event.request else { continue };
                     let id = Identifier::of_request(new, &self.id.inbox);
-                    // A request always has a device; one whose device has gone is as good as none.
+                    // A request without a device is one whose device was removed: drop it.
                     let Some(device) = id.raw.device() else { continue };
                     let Said { private_data, responder_resources, initiator_depth, .. } = event.said;
                     let asked = [responder_resources, initiator_depth].map(|depth| ReadDepth::saturating(depth.into()));
@@ -108,21 +108,22 @@ impl<K> Listener<K> {
     }
 }
 
-/// A peer asks for a connection, or for the pair that takes its datagrams. Dropping it rejects.
+/// A request of a peer for a connection, or for the pair that takes its datagrams. Dropping it rejects the request.
 ///
-/// The peer may be gone by now; only [`accept`](Request::accept) finds out.
+/// The peer may be gone by now; [`accept`](Request::accept) reports that.
 #[derive(Debug)]
 pub struct Request<K = Connections> {
     pub(super) id: Identifier,
     pub(super) device: BoundDevice,
-    /// From this side's view: how many reads it would serve, and how many it may start.
+    /// The depths that the peer asks for, as this side sees them: how many reads it is to serve, and how many it may
+    /// start.
     asked: [ReadDepth; 2],
     data: PeerData,
     kind: PhantomData<K>,
 }
 
 impl<K> Request<K> {
-    /// What the peer said with its request.
+    /// The private data that the peer sent with its request.
     pub fn data(&self) -> &PeerData {
         &self.data
     }
@@ -149,7 +150,7 @@ impl<K> Request<K> {
 }
 
 impl Request {
-    /// Says no, with data for the peer.
+    /// Rejects the request, with data for the peer.
     ///
     /// `rdma_reject(3)`.
     ///
@@ -161,15 +162,16 @@ impl Request {
         self.id.raw.reject(data.as_bytes())
     }
 
-    /// Brings the pair to Ready To Send and says yes. Post receives first, if the peer's first message needs one.
+    /// Brings the pair to Ready To Send and accepts the request. Post receives first, if the peer's first message needs
+    /// one.
     ///
-    /// `rdma_accept(3)`. The request is used up whatever happens: the peer of a failed accept is told that it was
+    /// `rdma_accept(3)`. The request is consumed in any case: if the accept fails, the peer is told that it was
     /// rejected.
     ///
     /// # Errors
     ///
-    /// [`Cause::OtherDevice`]; [`Cause::PeerGone`]; [`Cause::Pair`]. The pair comes back: in Init if nothing was done
-    /// to it, else in Error.
+    /// [`Cause::OtherDevice`]; [`Cause::PeerGone`]; [`Cause::Pair`]. The pair comes back: in Init if it was not
+    /// changed, otherwise in Error.
     #[doc(alias = "rdma_accept")]
     pub fn accept<B: Brand, T: Reliable>(
         self,
@@ -202,11 +204,11 @@ impl Request {
 #[derive(Debug)]
 enum Rising<B, T> {
     Up(QueuePair<B, ReadyToSend, T>),
-    /// On iWARP the device moves it, and the depth of reads is known only then.
+    /// On iWARP the device moves the pair later, and the pair then gets this depth of reads.
     ByDevice(QueuePair<B, Init, T>, ReadDepth),
 }
 
-/// Has said yes, and waits for the peer to be ready.
+/// A request that was accepted. It waits for the peer to be ready.
 #[derive(Debug)]
 pub struct Accepting<B, T = ReliableConnection> {
     id: Identifier,
@@ -227,27 +229,27 @@ impl<B: Brand, T: Reliable> Accepting<B, T> {
         }
     }
 
-    /// Looks whether the two sides are connected.
+    /// Checks whether the two sides are connected, without waiting.
     ///
     /// # Errors
     ///
-    /// As [`wait`](Self::wait).
-    #[allow(clippy::type_complexity, reason = "what comes back is said by its type")]
+    /// The same as those of [`wait`](Self::wait).
+    #[allow(clippy::type_complexity, reason = "the type names what comes back")]
     pub fn poll(self) -> Result<Progress<Self, Connection<B, T>>, Failed<AnyQueuePair<B, T>>> {
         self.go_on(Patience::None)
     }
 
-    /// Tells rdma_cm that a message of the peer has arrived: so the two sides are connected, although the peer's last
-    /// word on it may have been lost.
+    /// Tells rdma_cm that a message of the peer has arrived. The message shows that the peer is connected, even if the
+    /// last packet of the handshake was lost.
     ///
     /// `rdma_notify(3)`, `IBV_EVENT_COMM_EST`.
     #[doc(alias = "rdma_notify")]
     pub fn message_arrived(&mut self) {
-        // It fails if the connection is established already, and then nothing is to be done.
+        // `notify_established` fails if the connection is established already; that is no error here.
         let _ = self.id.raw.notify_established();
     }
 
-    #[allow(clippy::type_complexity, reason = "what comes back is said by its type")]
+    #[allow(clippy::type_complexity, reason = "the type names what comes back")]
     fn go_on(self, patience: Patience) -> Result<Progress<Self, Connection<B, T>>, Failed<AnyQueuePair<B, T>>> {
         let event = match next(&self.id, Phase::Accepting, patience) {
             Ok(None) => return Ok(Progress::Pending(self)),
@@ -268,7 +270,7 @@ impl<B: Brand, T: Reliable> Accepting<B, T> {
 }
 
 impl<B: Brand, T: Reliable> Rising<B, T> {
-    /// The pair, in Error.
+    /// Moves the pair to Error.
     fn down(self) -> AnyQueuePair<B, T> {
         match self {
             Self::Up(pair) => errored(pair),

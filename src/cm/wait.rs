@@ -6,12 +6,12 @@ use crate::provider::cm::RawEvent;
 use crate::verb_error::VerbError;
 use std::time::{Duration, Instant};
 
-/// Until when to look for an event.
+/// How long to wait for an event.
 #[derive(Clone, Copy)]
 pub(super) enum Patience {
-    /// Only for one that is there.
+    /// Do not wait: take an event only if one has come.
     None,
-    /// Until then; `None` means for ever.
+    /// Wait until the deadline; `None` means for ever.
     Until(Option<Instant>),
 }
 
@@ -21,7 +21,7 @@ impl Patience {
     }
 }
 
-/// The next event that matters in that phase, and what it means; `None` if there is none in time.
+/// The next event that matters in `phase`, and its meaning; `None` if none comes in time.
 pub(super) fn next(id: &Identifier, phase: Phase, patience: Patience) -> Result<Option<(Next, RawEvent)>, VerbError> {
     loop {
         let event = match patience {

@@ -72,7 +72,7 @@ pub enum WaitError {
     /// No completion came in time.
     #[error(
         "no completion within {0:?} (is anything in flight? A send waits for a receive of the peer, by default for ever; \
-         an unsignalled request completes with a later one; see docs/failures.md#timed-out)"
+         an unsignalled request completes only with a later signalled one; see docs/failures.md#timed-out)"
     )]
     TimedOut(Duration),
     /// See [`PollError`].
@@ -82,10 +82,10 @@ pub enum WaitError {
     #[error(transparent)]
     Verb(#[from] VerbError),
     /// Waiting for the channel failed.
-    #[error("cannot wait for the completion channel")]
+    #[error("cannot wait on the completion channel")]
     Io(#[from] io::Error),
     /// A poller belongs to another channel, so its events do not come to this channel.
-    #[error("poller {index} belongs to another completion channel: create its queue from this one")]
+    #[error("poller {index} belongs to another completion channel: create its completion queue on this one")]
     OtherChannel {
         /// The index of the poller.
         index: usize,

@@ -35,7 +35,7 @@ pub(super) fn forbidden_variable() -> Option<&'static str> {
 #[non_exhaustive]
 pub enum OpenError {
     /// No device has that name.
-    #[error("there is no RDMA device {name:?}; there are: {}", names(available))]
+    #[error("no RDMA device has the name {name:?} (available: {})", names(available))]
     NoSuchDevice {
         /// The name that was asked for.
         name: String,
@@ -86,15 +86,15 @@ fn reasons(unusable: &[String]) -> String {
 /// The part of a message that says what to check on a machine without a usable device.
 fn what_to_check() -> &'static str {
     if !cfg!(feature = "rdma-core") {
-        "this program was built without the feature `rdma-core`: it has the simulated device soft0 only, \
-         which INTERLOCK_DEVICE=soft0 or Context::open chooses"
+        "this program was built without the feature `rdma-core`: it has only the simulated device soft0, \
+         which INTERLOCK_DEVICE=soft0 or Context::open(\"soft0\") opens"
     } else if !cfg!(feature = "soft") {
-        "check that its kernel module is loaded, that ibv_devices lists it, that this user may open \
-         /dev/infiniband/uverbs*, and INTERLOCK_DEVICE, which names a device; \
+        "check that the device's kernel module is loaded, that ibv_devices lists the device, and that this user may open \
+         /dev/infiniband/uverbs*; INTERLOCK_DEVICE=NAME chooses a device; \
          for the simulated device soft0, build with the feature `soft`"
     } else {
-        "check that its kernel module is loaded, that ibv_devices lists it, that this user may open \
-         /dev/infiniband/uverbs*, and INTERLOCK_DEVICE, which names a device; \
+        "check that the device's kernel module is loaded, that ibv_devices lists the device, and that this user may open \
+         /dev/infiniband/uverbs*; INTERLOCK_DEVICE=NAME chooses a device; \
          INTERLOCK_DEVICE=soft0 chooses a simulated one inside the process"
     }
 }
@@ -103,7 +103,7 @@ fn what_to_check() -> &'static str {
 fn may_not(source: &VerbError) -> &'static str {
     match source.errno() {
         libc::EACCES | libc::EPERM | libc::ENOENT => {
-            " (may this user open its /dev/infiniband/uverbs node, and is there one?)"
+            " (check that its /dev/infiniband/uverbs node exists, and that this user may open it)"
         }
         _ => "",
     }

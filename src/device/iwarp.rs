@@ -26,11 +26,15 @@ impl NotOnIwarp {
     fn text(self) -> &'static str {
         match self {
             Self::Records => "this is an iWARP device: connect with rdma_cm, `cm::connect` and `cm::listen`",
-            Self::Reset => "a queue pair of an iWARP device is not reset: destroy it and create another",
-            Self::Drain => "a queue pair of an iWARP device does not drain its sends: poll until they have come out",
+            Self::Reset => "a queue pair of an iWARP device cannot be reset: destroy it and create another",
+            Self::Drain => {
+                "a queue pair of an iWARP device cannot drain its send queue: poll until all sends have completed"
+            }
             Self::OtherTransports => "this is an iWARP device, which has reliable connections only: see `reliable`",
             Self::Immediates => "this is an iWARP device, which carries no immediates: put the number into the message",
-            Self::Atomics => "this is an iWARP device, which has no atomics: let the owner of the memory do them",
+            Self::Atomics => {
+                "this is an iWARP device, which has no atomics: let the program that owns the memory change it"
+            }
         }
     }
 }

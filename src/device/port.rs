@@ -105,7 +105,7 @@ impl GidEntry {
 
 impl fmt::Display for GidEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ({}, row {}", self.gid, self.kind, self.index)?;
+        write!(f, "{} ({}, index {}", self.gid, self.kind, self.index)?;
         match self.interface_name() {
             Some(name) => write!(f, ", {name})"),
             None => f.write_str(")"),

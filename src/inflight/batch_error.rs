@@ -38,8 +38,8 @@ impl fmt::Display for BatchCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { posted, refused, uncertain, .. } = self;
         match uncertain {
-            0 => write!(f, "the provider refused {refused} requests of a batch after {posted}"),
-            _ => write!(f, "the provider failed with {uncertain} requests of a batch possibly posted after {posted}"),
+            0 => write!(f, "the provider posted {posted} requests of a batch and refused {refused}"),
+            _ => write!(f, "the provider failed: it posted {posted} requests of a batch, and perhaps {uncertain} more"),
         }
     }
 }

@@ -81,7 +81,7 @@ impl<R> fmt::Display for PostError<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::QueueFull(_) => f.write_str(
-                "the work queue is full: take completions (in a scope, the results of its tickets), then post again (see \
+                "the work queue is full: take completions (in a scope, wait for its tickets), then post again (see \
                  docs/failures.md#queue-full)",
             ),
             Self::Broken { first_failure: Some(first), .. } => {
@@ -92,9 +92,9 @@ impl<R> fmt::Display for PostError<R> {
             }
             Self::Flawed { flaw, .. } => write!(f, "{flaw} (see docs/failures.md#flawed)"),
             Self::Refused { .. } => f.write_str("the provider refused the request (see docs/failures.md#refused)"),
-            Self::Uncertain { .. } => {
-                f.write_str("the provider failed with the request possibly posted (see docs/failures.md#uncertain)")
-            }
+            Self::Uncertain { .. } => f.write_str(
+                "the provider failed, and the request may have been posted (see docs/failures.md#uncertain)",
+            ),
         }
     }
 }
@@ -135,8 +135,8 @@ pub enum RequestFlaw {
     /// More bytes than there is room for: at the target (the peer's memory for a write, the buffer for a read), in a
     /// message, in a datagram (the port's MTU), or [inline](crate::Inline).
     #[error(
-        "{len_bytes} bytes are more than the {within} that fit: in the target or the buffer, in a message, in a datagram (the \
-         MTU), or inline (`Limits::inline_bytes`)"
+        "{len_bytes} bytes are more than the {within} that fit in the target or the buffer, in a message, in a datagram (the \
+         port's MTU), or inline (`Limits::inline_bytes`)"
     )]
     TooLong {
         /// How many bytes would be moved.
@@ -149,7 +149,7 @@ pub enum RequestFlaw {
     #[error("the memory or the recipient belongs to another protection domain: take it from the domain of the queue")]
     OtherDomain,
     /// More buffers in a list than the pair takes.
-    #[error("the list has {elements} buffers, and the queue pair takes {most}: see `Limits::elements`")]
+    #[error("the list has {elements} buffers, but the queue pair takes at most {most} (`Limits::elements`)")]
     TooManyElements {
         /// How many there are.
         elements: usize,
@@ -157,7 +157,7 @@ pub enum RequestFlaw {
         most: u32,
     },
     /// A datagram comes with a header of 40 bytes, for which the receive must have room.
-    #[error("a receive of datagrams needs at least 40 bytes, for the routing header; there are {len_bytes}")]
+    #[error("a receive for datagrams must have at least 40 bytes, for the routing header, not {len_bytes}")]
     NoRoomForHeader {
         /// How many bytes there are.
         len_bytes: u64,
@@ -165,7 +165,7 @@ pub enum RequestFlaw {
     /// A read, an atomic or an atomic write on a pair that may have none outstanding. On some devices the request would
     /// never complete.
     #[error(
-        "the queue pair was connected to have no reads and atomics outstanding: see `RtsAttributes::initiator_depth` and \
+        "the queue pair was connected with a depth of 0 for reads and atomics: see `RtsAttributes::initiator_depth` and \
          `ConnectAttributes::read_depth`"
     )]
     NoReadDepth,
@@ -173,13 +173,15 @@ pub enum RequestFlaw {
     #[error(transparent)]
     NotOnIwarp(NotOnIwarp),
     /// A receive into lent memory of 0 bytes, which was not registered.
-    #[error("a receive needs at least one byte of memory")]
+    #[error("a receive must have at least one byte of memory")]
     EmptyReceive,
     /// The queue pair was created without atomic writes.
-    #[error("the queue pair has no atomic writes: create it with `Posting::AtomicWrites`")]
+    #[error("the queue pair cannot post atomic writes: create it with `Posting::AtomicWrites`")]
     NoAtomicWrites,
     /// The memory of a window consists of whole words, as all memory that peers reach.
-    #[error("a window is bound over whole words; these are {len_bytes} bytes at {address:#x}")]
+    #[error(
+        "the memory of a window must be 8-byte aligned and a multiple of 8 bytes long, not {len_bytes} bytes at {address:#x}"
+    )]
     NotInWords {
         /// The address.
         address: u64,
@@ -188,8 +190,8 @@ pub enum RequestFlaw {
     },
     /// The device lets peers reach the whole region through a window.
     #[error(
-        "this device does not keep peers within a window ({len_bytes} bytes of a region of {region_bytes}): \
-         bind it over a whole region; `ProtectionDomain::register` makes one of a buffer"
+        "on this device, peers reach the whole region through a window ({len_bytes} of {region_bytes} bytes): \
+         register the part by itself (`ProtectionDomain::register`), and bind the window over that region"
     )]
     WindowOverPart {
         /// How many bytes the window should have.
@@ -199,19 +201,19 @@ pub enum RequestFlaw {
     },
     /// On this device no request can end a window safely: afterwards peers may still reach the memory, or the request
     /// does harm.
-    #[error("windows of this device are not ended by requests: `dealloc` them, and deregister their region")]
+    #[error("on this device no request ends a window safely: `dealloc` the window, and deregister its region")]
     NoBarrier,
     /// A window of type 2 can be bound only by the pair that made it.
-    #[error("the window was made by another queue pair")]
+    #[error("the window belongs to another queue pair")]
     WindowOfAnotherPair,
     /// The pair that made the window is destroyed.
     #[error("the window was freed with its queue pair")]
     WindowEnded,
     /// The pair posts through `ibv_wr_*`, which takes no requests about windows.
-    #[error("windows are posted on pairs with `Posting::List` only")]
+    #[error("only a queue pair with `Posting::List` can bind or revoke a window")]
     NotInSession,
     /// An atomic works on 8 bytes at an address that is a multiple of 8, on both sides.
-    #[error("an atomic needs 8 bytes at a multiple of 8; there are {len_bytes} at {address:#x}")]
+    #[error("the memory of an atomic must be 8 bytes, 8-byte aligned, not {len_bytes} bytes at {address:#x}")]
     NotAWord {
         /// The address.
         address: u64,

@@ -329,7 +329,7 @@ pub struct TooLong {
 
 /// A buffer that cannot be split there. It comes back.
 #[derive(thiserror::Error)]
-#[error("{mid} is not inside the buffer, which has {capacity} bytes: give each part at least one")]
+#[error("a buffer of {capacity} bytes cannot be split at {mid}: each part must have at least one byte")]
 pub struct SplitError<P> {
     mid: usize,
     capacity: usize,
@@ -357,7 +357,7 @@ impl<P> fmt::Debug for SplitError<P> {
 
 /// Two buffers that are not next to each other in one region. Both come back.
 #[derive(thiserror::Error)]
-#[error("the second buffer does not start where the first ends, in the same region")]
+#[error("the buffers are not adjacent in one region: the second must start where the first ends")]
 pub struct JoinError<P> {
     /// The one that should come first.
     pub left: P,
@@ -380,7 +380,7 @@ impl<P> fmt::Debug for JoinError<P> {
 
 /// Bytes whose length or alignment does not fit the type that was asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{len_bytes} bytes at {address:#x} cannot be seen as {wanted} (size {size}, alignment {align})")]
+#[error("{len_bytes} bytes at {address:#x} cannot be viewed as {wanted} (size {size}, alignment {align})")]
 pub struct ViewError {
     len_bytes: usize,
     address: usize,

@@ -52,18 +52,18 @@ impl<M> From<RegisterError<M>> for RegisterFailure {
 #[non_exhaustive]
 pub enum RegisterFailure {
     /// The memory has no bytes.
-    #[error("a memory region has at least one byte")]
+    #[error("a memory region must have at least one byte")]
     Empty,
     /// The buffer is registered too many times already, one registration around the other.
-    #[error("a buffer can be registered {most} times, one registration around the other: end some of them first")]
+    #[error("a buffer can be registered at most {most} times at once: deregister it first")]
     TooDeep {
         /// The limit.
         most: u8,
     },
     /// Memory that peers reach must consist of whole aligned words, because the program accesses it by atomic words.
     #[error(
-        "memory that peers reach is 8-byte aligned and a multiple of 8 bytes long; \
-         this is {len_bytes} bytes at {address:#x} (take `Pages` or a `Box<[u64]>`)"
+        "memory that peers can access must be 8-byte aligned and a multiple of 8 bytes long, \
+         not {len_bytes} bytes at {address:#x} (use `Pages` or a `Box<[u64]>`)"
     )]
     NotInWords {
         /// The address of its first byte.
@@ -73,7 +73,7 @@ pub enum RegisterFailure {
     },
     /// Memory that peers count from 0 must start on a page.
     #[error(
-        "memory registered as `ZeroBased` starts on a page of {page_bytes} bytes; this is at {address:#x} (take `Pages`)"
+        "memory registered as `ZeroBased` must start on a page of {page_bytes} bytes, not at {address:#x} (use `Pages`)"
     )]
     NotInPages {
         /// The address of its first byte.
@@ -167,7 +167,7 @@ impl<R> From<DeregisterError<R>> for VerbError {
 
 /// The buffer is not all of the region. Both come back.
 #[derive(thiserror::Error)]
-#[error("the buffer is not all of this region: join its parts first")]
+#[error("the buffer does not cover all of this region: join its parts first")]
 pub struct RejoinError<R, P> {
     /// The rest of the region.
     pub region: R,
@@ -190,7 +190,7 @@ impl<R, P> fmt::Debug for RejoinError<R, P> {
 
 /// A range that is not inside the memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{len_bytes} bytes at offset {offset} are not inside {within} bytes")]
+#[error("{len_bytes} bytes at offset {offset} do not fit inside {within} bytes")]
 pub struct OutOfBounds {
     /// Where it starts.
     pub offset: u64,

@@ -67,14 +67,14 @@ pub struct NoHugePages {
 fn remedy(error: &NoHugePages) -> String {
     let folder = error.size.folder();
     match (error.counts, error.size) {
-        (None, size) => format!(": this kernel has no pages of {size} (there is no {folder})"),
+        (None, size) => format!(": this kernel has no pages of {size} ({folder} does not exist)"),
         (Some((all, free)), size) => {
             let at_boot = match size {
                 HugePageSize::TwoMebibytes => "hugepages=N",
                 HugePageSize::OneGibibyte => "hugepagesz=1G hugepages=N",
             };
             format!(
-                ": {free} of {all} are free; set more aside (as root, write how many to {folder}/nr_hugepages; or boot \
+                ": {free} of {all} are free; reserve more (as root, write their number to {folder}/nr_hugepages; or boot \
                  with {at_boot})"
             )
         }

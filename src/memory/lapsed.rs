@@ -19,7 +19,7 @@ pub struct Lapsed<B> {
 /// Memory that the end of a window did not give back, because the device's windows are not barriers. It comes back.
 #[derive(thiserror::Error)]
 #[error(
-    "on this device the end of a window does not end accesses that had begun: deregister the region \
+    "on this device, accesses that had begun may go on after the end of a window: deregister the region \
      (`SplitRegion::rejoin_lapsed`)"
 )]
 pub struct NoBarrier<P> {

@@ -32,14 +32,14 @@ pub struct LockedMemoryLimit {
 }
 
 fn already(pinned_bytes: Option<u64>) -> String {
-    pinned_bytes.map_or_else(String::new, |bytes| format!(", of which {bytes} are taken"))
+    pinned_bytes.map_or_else(String::new, |bytes| format!(", of which {bytes} are in use"))
 }
 
 fn remedy(error: &LockedMemoryLimit) -> &'static str {
     if error.would_fit() == Some(true) {
         return "the limit leaves room, so the device or the machine is out of memory";
     }
-    "raise it (`ulimit -l`, `LimitMEMLOCK=` of a systemd unit, `memlock` in /etc/security/limits.conf, `--ulimit memlock` \
+    "raise the limit (`ulimit -l`, `LimitMEMLOCK=` of a systemd unit, `memlock` in /etc/security/limits.conf, `--ulimit memlock` \
      of a container), or give the process CAP_IPC_LOCK"
 }
 

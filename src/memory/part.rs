@@ -564,7 +564,7 @@ static_assertions::assert_not_impl_any!(Part: Clone, Copy);
 #[non_exhaustive]
 pub enum NotUniqueReason {
     /// There are clones of it, in the program or in flight.
-    #[error("clones of the share are around or in flight: take their completions, and drop them")]
+    #[error("the share has other clones, in the program or in flight: take their completions, and drop them")]
     Clones,
     /// Its region stays read-only.
     #[error(

@@ -80,7 +80,7 @@ impl<A: Access> fmt::Debug for RemoteWord<A> {
 
 /// Memory of a peer that is not a word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("a word is 8 bytes at a multiple of 8; here are {len_bytes} bytes at {address:#x}")]
+#[error("a word must be 8 bytes, 8-byte aligned, not {len_bytes} bytes at {address:#x}")]
 pub struct NotAWord {
     /// Its address.
     pub address: u64,
@@ -115,7 +115,7 @@ const REMOTE: u8 =
 #[non_exhaustive]
 pub enum RecordError {
     /// Not the length of a record.
-    #[error("a record has {expected} bytes, not {found}")]
+    #[error("a record must have {expected} bytes, not {found}")]
     Length {
         /// The length of a record.
         expected: usize,
@@ -144,7 +144,7 @@ pub enum RecordError {
     },
     /// This device is not reviewed as one that stays well when a peer ends a window.
     #[error(
-        "on this device peers may not end windows: send the peer the record of `remote`, and end the window with `dealloc`"
+        "peers cannot end windows of this device: send the peer the record of `remote`, and end the window with `dealloc`"
     )]
     NotInvalidated,
 }

@@ -40,13 +40,13 @@ pub struct SharedMap {
 #[non_exhaustive]
 pub enum NoSharedMap {
     /// There is nothing to map: no bytes.
-    #[error("a shared map has at least one byte")]
+    #[error("a shared map must have at least one byte")]
     Empty,
     /// Not a regular file: a map of a device, for example, would not be memory.
     #[error("only a regular file or a memory file can be mapped")]
     NotAFile,
     /// The file is too short. An access beyond its end would end the process.
-    #[error("{len_bytes} bytes at offset {offset} are not inside the file, which has {file_bytes} bytes")]
+    #[error("{len_bytes} bytes at offset {offset} do not fit inside the file, which has {file_bytes} bytes")]
     TooShort {
         /// Where the map was to start.
         offset: u64,

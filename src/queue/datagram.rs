@@ -71,7 +71,7 @@ pub enum AddressError {
     NoPeerGid,
     /// The datagram came to another protection domain. Only domains of the brand [`Checked`](crate::Checked) get this
     /// far; others do not compile.
-    #[error("the datagram came to another protection domain: use the domain of the queue pair that received it")]
+    #[error("the datagram arrived in another protection domain: use the domain of the queue pair that received it")]
     OtherDomain,
     /// A number of the path is out of range.
     #[error(transparent)]

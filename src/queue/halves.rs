@@ -38,7 +38,7 @@ static_assertions::assert_not_impl_any!(ReceiveHalf<()>: Clone, Copy);
 
 /// Two halves of different pairs. Both come back.
 #[derive(thiserror::Error)]
-#[error("the halves are of different queue pairs")]
+#[error("the halves belong to different queue pairs")]
 pub struct JoinHalvesError<B, T> {
     /// The half that sends.
     pub send: SendHalf<B, T>,
@@ -55,7 +55,7 @@ impl<B, T> JoinHalvesError<B, T> {
 
 /// What a [`JoinHalvesError`] says, without the halves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("the halves are of different queue pairs")]
+#[error("the halves belong to different queue pairs")]
 #[non_exhaustive]
 pub struct OfDifferentPairs;
 

@@ -255,7 +255,7 @@ pub struct SharedAttributes {
 /// allocated for the life of the process, together with the memory of its receives in flight.
 #[derive(thiserror::Error)]
 #[error(
-    "the shared receive queue is still there{}",
+    "the shared receive queue was not destroyed{}",
     if source.errno() == libc::EBUSY { ": drop its queue pairs, and poll their completion queues until these are empty" } else { "" }
 )]
 pub struct DestroySharedError<B, A = Messages> {

@@ -22,7 +22,7 @@ pub struct NotExclusive<B> {
 #[non_exhaustive]
 pub enum SharedQueue {
     /// The pair's sends or receives complete on another queue.
-    #[error("the queue pair does not complete both its sends and its receives on the poller's queue")]
+    #[error("the queue pair must complete both its sends and its receives on the poller's queue")]
     OtherQueue,
     /// Other pairs complete on the queue, or could be created on it.
     #[error(
@@ -117,10 +117,7 @@ impl<R> fmt::Display for ScopeError<R> {
                 write!(f, "the queue pair failed in the scope and is now in {state}: {first}")
             }
             Self::Broken { state, cut_off, .. } => {
-                write!(
-                    f,
-                    "{cut_off} requests had to be cut off at the end of the scope; the queue pair is now in {state}"
-                )
+                write!(f, "{cut_off} requests were cut off at the end of the scope; the queue pair is now in {state}")
             }
         }
     }

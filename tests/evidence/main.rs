@@ -63,7 +63,7 @@ fn quoted(document: &str) -> Vec<&str> {
     prose.flat_map(|part| part.split('`').skip(1).step_by(2)).collect()
 }
 
-/// Those texts in `quoted` that name a test, or a program that must not compile.
+/// The texts in backticks that name a test, or a program that must not compile.
 fn named_tests(document: &str) -> Vec<&str> {
     let is_test = |name: &&str| name.contains(".rs::") || (name.starts_with("ui-tests/") && name.ends_with(".rs"));
     quoted(document).into_iter().filter(is_test).collect()

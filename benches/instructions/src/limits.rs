@@ -3,7 +3,7 @@
 /// A workload whose instructions are counted.
 pub struct Workload {
     pub name: &'static str,
-    /// One iteration of the loop.
+    /// What one iteration of the loop does.
     pub what: &'static str,
     /// The number of requests in one iteration.
     pub requests: u32,

@@ -35,7 +35,7 @@ impl OpenContext {
         self.raw.0
     }
 
-    /// The context is open as long as the handle lives, so no verb is refused.
+    /// The context. It is open as long as the handle lives, so this never fails.
     #[allow(clippy::unnecessary_wraps, reason = "as for handles that may outlive their object")]
     fn alive(&self, _: &'static str) -> Result<NonNull<sys::ibv_context>, VerbError> {
         Ok(self.raw.0)
@@ -52,9 +52,9 @@ impl OpenContext {
         fn query_device_ex = query_device_ex() -> sys::ibv_device_attr_ex;
         /// `ibv_query_port`. Ports count from 1.
         fn query_port = query_port(port: u8) -> sys::ibv_port_attr;
-        /// `ibv_query_gid_table`: the filled rows of all ports.
+        /// `ibv_query_gid_table`: the filled entries of all ports.
         fn query_gid_table = query_gid_table() -> Vec<sys::ibv_gid_entry>;
-        /// `ibv_query_pkey`: row `index` of the table of partition keys, in host byte order.
+        /// `ibv_query_pkey`: the entry at `index` of the table of partition keys, in host byte order.
         fn query_pkey = query_pkey(port: u8, index: u16) -> u16;
         /// `ibv_get_async_event`.
         fn take_any_event = take_async_event() -> Option<sys::ibv_async_event>;
@@ -65,15 +65,16 @@ impl OpenContext {
         Ok(self.take_any_event()?.map(|event| RawEvent::of(&event)))
     }
 
-    /// What the device itself says of its provider; `None` for hardware.
+    /// The promises that the device itself reports; `None` for hardware.
     pub(crate) fn own_promises(&self) -> Option<&'static Promises> {
-        // SAFETY: open, and of this provider (0).
+        // SAFETY: the context is open, and of this provider (0).
         unsafe { self.provider.promises(self.raw.0) }
     }
 
     /// The descriptor that is readable while asynchronous events wait.
     pub(crate) fn async_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: open (0), so the struct is there; providers write this field only while they open the device.
+        // SAFETY: the context is open (0), so its struct is alive; providers write this field only while they open the
+        // device.
         let fd = unsafe { (*self.raw.0.as_ptr()).async_fd };
         // SAFETY: the descriptor lives as long as the context, which this handle alone closes (0).
         unsafe { BorrowedFd::borrow_raw(fd) }
@@ -81,15 +82,16 @@ impl OpenContext {
 
     /// How many completion vectors the device says that it has.
     pub(crate) fn completion_vectors(&self) -> i32 {
-        // SAFETY: open (0), so the struct is there; providers write this field only while they open the device.
+        // SAFETY: the context is open (0), so its struct is alive; providers write this field only while they open the
+        // device.
         unsafe { (*self.raw.0.as_ptr()).num_comp_vectors }
     }
 
     /// Whether the device speaks iWARP.
     pub(crate) fn is_iwarp(&self) -> bool {
-        // SAFETY: open (0), so the struct is there; nobody writes this field once the device is open.
+        // SAFETY: the context is open (0), so its struct is alive; nobody writes this field once the device is open.
         let device = unsafe { (*self.raw.0.as_ptr()).device };
-        // SAFETY: the device of an open context, or null.
+        // SAFETY: the context is open, so its device is alive, or the pointer is null.
         let device = unsafe { device.as_ref() };
         let iwarp = sys::ibv_transport_type::IBV_TRANSPORT_IWARP;
         device.is_some_and(|device| device.transport_type == iwarp) || self.is_soft_iwarp()
@@ -102,7 +104,8 @@ impl OpenContext {
 
     /// The provider's functions for the data path, and for binding windows of type 1.
     pub(crate) fn functions(&self) -> sys::ibv_context_ops {
-        // SAFETY: open (0), so the struct is there; providers write the table only while they open the device.
+        // SAFETY: the context is open (0), so its struct is alive; providers write the table only while they open the
+        // device.
         unsafe { (*self.raw.0.as_ptr()).ops }
     }
 
@@ -114,11 +117,11 @@ impl OpenContext {
     /// Opens a channel of rdma_cm for this device.
     #[cfg(feature = "cm")]
     pub(crate) fn open_cm(&self) -> Result<std::sync::Arc<dyn crate::provider::cm::RawChannel>, VerbError> {
-        // SAFETY: open, and of this provider (0).
+        // SAFETY: the context is open, and of this provider (0).
         unsafe { self.provider.open_cm(self.raw.0) }
     }
 
-    /// How long until the device wants to be polled although nothing has happened; `None` if it runs by itself.
+    /// The time until the device must be polled even if nothing has happened; `None` if it runs by itself.
     pub(crate) fn next_timer(&self) -> Option<Duration> {
         self.provider.next_timer(self.raw.0)
     }
@@ -126,7 +129,8 @@ impl OpenContext {
 
 impl Drop for OpenContext {
     fn drop(&mut self) {
-        // SAFETY: open, and nobody else closes it (0); what was made from it holds this handle, so nothing is left.
+        // SAFETY: the context is open, and nobody else closes it (0). Each object made from it keeps this handle alive,
+        // so none is left.
         if let Err(error) = unsafe { self.provider.close_device(self.raw.0) } {
             note_leak("a device context", error);
         }
@@ -140,12 +144,12 @@ pub(crate) struct RawEvent {
     pub(crate) about: About,
 }
 
-/// What an asynchronous event is about.
+/// The subject of an asynchronous event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum About {
     /// The object that was at this address when the event was made. It may be gone by now.
     Object(usize),
-    /// A port, by a number that nobody has checked.
+    /// A port, by its unchecked number.
     Port(i32),
     /// The whole device, or a kind of event that this library does not know.
     Device,

@@ -1,4 +1,4 @@
-//! What a queue pair needs for its way to Ready To Send.
+//! The attributes that rdma_cm gives for the transitions of a queue pair, up to Ready To Send.
 #![forbid(unsafe_code)]
 
 use super::{Id, Link, Phase};
@@ -7,16 +7,16 @@ use crate::provider::soft::{device, fabric::State};
 use crate::sys::{ibv_ah_attr, ibv_gid, ibv_global_route, ibv_qp_attr, ibv_qp_attr_mask as Mask, ibv_qp_state};
 use libc::c_int;
 
-/// The key of datagrams, unless a program chooses one: `RDMA_UDP_QKEY`.
+/// The queue key of datagrams, unless a program chooses one: `RDMA_UDP_QKEY`.
 pub(super) const DEFAULT_QKEY: u32 = 0x0123_4567;
-/// 4.096 us * 2^17 is the time after which a packet is sent again.
+/// The exponent of the acknowledgement timeout: 4.096 us * 2^17.
 const ACK_TIMEOUT: u8 = 17;
-/// How many routers a packet may pass.
+/// The most routers that a packet may pass.
 const HOP_LIMIT: u8 = 64;
-/// Writing, reading, atomics and the two kinds of flush, all of a peer.
+/// The rights of the peer: writes, reads, atomics and the two kinds of flush.
 const REMOTE_ACCESS: u32 = 0x30e;
 
-/// The way to an address.
+/// The path to a GID.
 pub(super) fn path(gid: [u8; 16], traffic_class: u8) -> ibv_ah_attr {
     let dgid = ibv_gid { raw: gid };
     let grh = ibv_global_route {
@@ -46,7 +46,7 @@ impl State {
         };
         let is_init = to == ibv_qp_state::IBV_QPS_INIT;
         match id.phase {
-            // Linux answers so for each state that is asked for.
+            // Linux gives these attributes for each requested state.
             Bound | ResolvingAddress | AddressResolved | ResolvingRoute | RouteResolved | Connecting | Connected
             | Requested | Accepted
                 if id.space == PortSpace::Udp =>
@@ -93,7 +93,7 @@ impl State {
     /// Moves the pair of an identifier to Error, as the device does on iWARP when the stream ends.
     pub(super) fn cm_break_pair(&mut self, number: u64) {
         let Some((pair, epoch)) = self.cm.ids.get_mut(&number).and_then(|id| id.pair.take()) else { return };
-        // The program may have ended it, and its number may name another pair by now.
+        // The program may have destroyed the pair, and its number may belong to another pair by now.
         if self.pairs.get(pair).is_some_and(|pair| pair.epoch == epoch) {
             self.enter_error(pair);
         }

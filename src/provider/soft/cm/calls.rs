@@ -13,18 +13,18 @@ use std::time::Duration;
 
 /// The most requests that may wait to be taken from a listener.
 const MAX_BACKLOG: u32 = 1024;
-/// A depth that stands for the most that is possible.
+/// A requested depth with this value means the largest possible one.
 const MOST: u8 = 255;
 
-/// The most private data of a call; what the peer gets is padded to this length.
+/// The most private data of each call. The peer receives the data padded to this length.
 pub(super) const CONNECT_BYTES: usize = 56;
 pub(super) const ACCEPT_BYTES: usize = 196;
 pub(super) const REJECT_BYTES: usize = 148;
-/// The same for datagrams. Accept and reject share a message.
+/// The same limits for datagrams. Accept and reject share one message.
 pub(super) const LOOKUP_BYTES: usize = 180;
 pub(super) const FOUND_BYTES: usize = 136;
 
-/// One of the two depths of reads. `most` is what [`MOST`] stands for.
+/// Checks one of the two read depths. [`MOST`] means `most`.
 fn depth(asked: u8, most: u8) -> Result<u8, c_int> {
     match asked {
         MOST => Ok(most.min(device::MAX_RD_ATOMIC)),
@@ -105,15 +105,15 @@ impl Cm {
         if self.id_mut(number)?.groups.remove(&group.ip()) { Ok(()) } else { Err(libc::EADDRNOTAVAIL) }
     }
 
-    /// Adds a message to the work, from an identifier to its peer.
+    /// Queues a message from an identifier to its peer.
     pub(super) fn post(&mut self, number: u64, what: What) {
         let Some(id) = self.ids.get(&number).filter(|id| !id.is_vanished) else { return };
         let Some(device) = id.device else { return };
         self.work.push_back(Work::Carry(Message { from: number, device, to: id.peer, what }));
     }
 
-    /// Ends an identifier, which tells the peer what it has to know. Its events are dropped, and requests among them
-    /// are rejected.
+    /// Ends an identifier, and sends its peer the last message that the phase demands. Drops the events of the
+    /// identifier, and rejects the requests among them.
     pub(super) fn destroy(&mut self, number: u64) {
         let Some(id) = self.ids.get(&number) else { return };
         let last_word = match (id.phase, id.space) {
@@ -209,7 +209,7 @@ impl State {
         let link = id.link.ok_or(libc::EINVAL)?;
         let offer = offer(parameters, [link.serves, link.starts], id.own.psn)?;
         let peer_is_gone = id.peer_is_gone;
-        // From here on, the request is used up whatever happens.
+        // From here on, the request is consumed, even if the accept fails.
         if offer.data.len() > if is_datagram { FOUND_BYTES } else { ACCEPT_BYTES } {
             self.cm_refuse(number, Vec::new());
             return Err(libc::EINVAL);
@@ -261,7 +261,7 @@ impl State {
         Ok(())
     }
 
-    /// Rejects a request, which is its end.
+    /// Rejects a request, which ends it.
     fn cm_refuse(&mut self, number: u64, data: Vec<u8>) {
         let Ok(id) = self.cm.id_mut(number) else { return };
         id.rest(Phase::Dead);
@@ -295,13 +295,13 @@ impl State {
                 self.cm.post(number, What::DisconnectReply);
                 self.cm_let_rest(number);
             }
-            // There is nothing to end, or it has ended already.
+            // There is no connection, or it has ended already.
             _ => {}
         }
         Ok(())
     }
 
-    /// Takes the program of an identifier away.
+    /// Marks the program of an identifier as gone.
     pub(super) fn cm_vanish(&mut self, number: u64) {
         if let Ok(id) = self.cm.id_mut(number) {
             id.is_vanished = true;
@@ -309,7 +309,7 @@ impl State {
         }
     }
 
-    /// The device was removed: each identifier on it ends.
+    /// Ends each identifier on a device that was removed.
     pub(in crate::provider::soft) fn cm_remove_device(&mut self, device: usize) {
         self.cm_tell_where(
             |id| id.device == Some(device) && id.phase != Phase::Dead,
@@ -319,7 +319,7 @@ impl State {
         );
     }
 
-    /// The address of a neighbour has changed. Connections go on, and are told.
+    /// Reports to the connections of a device that the address of a neighbour has changed. The connections go on.
     pub(in crate::provider::soft) fn cm_change_neighbour(&mut self, device: usize) {
         self.cm_tell_where(
             |id| id.device == Some(device) && id.phase == Phase::Connected && id.space == PortSpace::Tcp,
@@ -337,7 +337,7 @@ impl State {
         status: i32,
     ) {
         let chosen = self.cm.ids.iter_mut().filter(|(_, id)| which(id));
-        // A request that nobody has taken has no name by which the program would know it.
+        // The program does not know the identifier of a request yet that it has not taken.
         let known: Vec<_> = chosen
             .map(|(&number, id)| {
                 change(id);
@@ -350,7 +350,7 @@ impl State {
     }
 }
 
-/// The address of this side, towards a device or within the host.
+/// The source address of this side, for a peer at `to` that is reached through a device.
 pub(super) fn source(own: IpAddr, to: IpAddr, device: IpAddr) -> IpAddr {
     match own.is_unspecified() {
         false => own,
