@@ -1,4 +1,4 @@
-//! What a verb reports when it fails. Errors that carry a queue pair or a request back stand beside those types.
+//! The error of a verb that failed. Errors that give a queue pair or a request back are declared next to those types.
 
 use std::io;
 

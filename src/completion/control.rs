@@ -1,5 +1,5 @@
-//! What the control path and the poller of a completion queue share: the poller's mail, and the room that work queues
-//! lease.
+//! The state that the control path and the poller of a completion queue share: the poller's mail, and the room that
+//! work queues lease.
 //!
 //! Every attached work queue has a *place*: a slot, whose number its work ids carry, and a lease of room for its full
 //! depth. After the queue pair is destroyed, both are given back only when the poller has seen every completion that
@@ -24,9 +24,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
          docs/failures.md#no-room)"
 )]
 pub struct NoRoom {
-    /// What the queue pair asked for.
+    /// How many completions the queue pair asked room for.
     pub needed: u32,
-    /// What is free.
+    /// How many completions there is room for.
     pub free: u32,
 }
 

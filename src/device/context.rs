@@ -99,7 +99,8 @@ fn what_to_check() -> &'static str {
     }
 }
 
-/// libibverbs answers `ENOENT` not only if the device node is missing, but also if this user may not open it.
+/// The hint that this user may not open the device. libibverbs answers `ENOENT` not only if the device node is missing,
+/// but also if the user may not open it.
 fn may_not(source: &VerbError) -> &'static str {
     match source.errno() {
         libc::EACCES | libc::EPERM | libc::ENOENT => {
@@ -195,7 +196,7 @@ impl Context {
         &self.0.device.name
     }
 
-    /// What the device can do.
+    /// The capabilities and limits of the device.
     ///
     /// # Errors
     ///
@@ -232,7 +233,7 @@ impl Context {
         Ok(keys)
     }
 
-    /// What the library relies on from this device's provider.
+    /// The promises of the device's provider, on which the library relies.
     ///
     /// `ibv_query_device(3)`, the first time. If that fails, the provider counts as not reviewed.
     pub fn promises(&self) -> Promises {
@@ -278,7 +279,7 @@ impl Context {
         self.0.is_iwarp()
     }
 
-    /// The address of its card on the PCI bus, such as `0000:3b:00.0`; `None` for a device that is no card.
+    /// The address of its card on the PCI bus, such as `0000:3b:00.0`; `None` for a device that is not a PCI card.
     pub fn pci_address(&self) -> Option<String> {
         let card = fs::canonicalize(self.sysfs("device")?).ok()?;
         let address = card.file_name()?.to_str()?.to_owned();

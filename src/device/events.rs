@@ -47,7 +47,7 @@ pub enum AsyncEvent {
     },
 }
 
-/// What happened to a queue pair.
+/// An event of a queue pair.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum QueuePairEvent {
@@ -79,7 +79,7 @@ pub enum QueuePairEvent {
     PathMigrationFailed,
 }
 
-/// What happened to a shared receive queue.
+/// An event of a shared receive queue.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum SharedReceiveQueueEvent {
@@ -91,7 +91,7 @@ pub enum SharedReceiveQueueEvent {
     Failed,
 }
 
-/// What happened to a port.
+/// An event of a port.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum PortEvent {
@@ -135,7 +135,7 @@ pub struct AsyncEvents {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EventsError {
-    /// The device has failed or was removed, and all its events were given out. No more will come.
+    /// The device has failed or was removed, and all its events were taken. No more will come.
     #[error(
         "the device is gone, and no more events will come: drop everything that was made from it, and open it again"
     )]

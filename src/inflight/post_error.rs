@@ -5,7 +5,7 @@ use crate::inflight::{Status, WorkId};
 use crate::verb_error::VerbError;
 use std::{error, fmt};
 
-/// A request that was not posted, or that may not have been. `R` is the request that comes back.
+/// A request was not posted, or may not have been posted. `R` is the request that comes back.
 #[non_exhaustive]
 pub enum PostError<R> {
     /// The queue is full of requests in flight. Poll, then post again.
@@ -15,7 +15,7 @@ pub enum PostError<R> {
     Broken {
         /// The request.
         request: R,
-        /// The failure that broke it, if a completion reported one.
+        /// The failure that broke the pair or the queue, if a completion reported one.
         first_failure: Option<Status>,
     },
     /// The parts of the request do not fit together.
@@ -37,9 +37,9 @@ pub enum PostError<R> {
     /// ([`refusals_are_sure`](crate::device::Promises::refusals_are_sure)).
     ///
     /// The pair is broken, and the memory of the request stays with the device: it comes back with a completion, or
-    /// after the pair was reset or destroyed. Where the poller destroys pairs
-    /// ([`pairs_end_at_once`](crate::device::Promises::pairs_end_at_once) is false), it waits for this request, so
-    /// memory and pair may stay until the completion queue is dropped.
+    /// after the pair was reset or destroyed. If the poller destroys pairs
+    /// ([`pairs_end_at_once`](crate::device::Promises::pairs_end_at_once) is false), the poller first waits for this
+    /// request. So the memory and the pair may stay until the completion queue is dropped.
     Uncertain {
         /// The id of the request.
         id: WorkId,
@@ -151,7 +151,7 @@ pub enum RequestFlaw {
     /// More buffers in a list than the pair takes.
     #[error("the list has {elements} buffers, but the queue pair takes at most {most} (`Limits::elements`)")]
     TooManyElements {
-        /// How many there are.
+        /// How many buffers the list has.
         elements: usize,
         /// How many the pair takes.
         most: u32,
@@ -169,7 +169,7 @@ pub enum RequestFlaw {
          `ConnectAttributes::read_depth`"
     )]
     NoReadDepth,
-    /// The device is one for iWARP, which does not do what the request asks for.
+    /// The device is an iWARP device, which cannot do what the request asks for.
     #[error(transparent)]
     NotOnIwarp(NotOnIwarp),
     /// A receive into lent memory of 0 bytes, which was not registered.
@@ -178,7 +178,7 @@ pub enum RequestFlaw {
     /// The queue pair was created without atomic writes.
     #[error("the queue pair cannot post atomic writes: create it with `Posting::AtomicWrites`")]
     NoAtomicWrites,
-    /// The memory of a window consists of whole words, as all memory that peers reach.
+    /// The memory of a window consists of whole words, as does all memory that peers reach.
     #[error(
         "the memory of a window must be 8-byte aligned and a multiple of 8 bytes long, not {len_bytes} bytes at {address:#x}"
     )]
@@ -188,7 +188,7 @@ pub enum RequestFlaw {
         /// How many bytes there are.
         len_bytes: u64,
     },
-    /// The device lets peers reach the whole region through a window.
+    /// The device does not check the bounds of a window: through it, peers reach the whole region.
     #[error(
         "on this device, peers reach the whole region through a window ({len_bytes} of {region_bytes} bytes): \
          register the part by itself (`ProtectionDomain::register`), and bind the window over that region"
@@ -196,7 +196,7 @@ pub enum RequestFlaw {
     WindowOverPart {
         /// How many bytes the window should have.
         len_bytes: u64,
-        /// How many its region has.
+        /// How many bytes its region has.
         region_bytes: u64,
     },
     /// On this device no request can end a window safely: afterwards peers may still reach the memory, or the request

@@ -52,16 +52,16 @@ const fn explained(
 macro_rules! statuses {
     ($($(#[$doc:meta])* $name:ident = $code:ident, $side:ident,
         $what:literal, causes: $causes:literal, check: $check:literal, see: $see:literal;)+) => {
-        /// Why a request ended as it did.
+        /// How a request ended: with success, or with the reason why it failed.
         ///
-        /// When printed, it says what happened, on whose side, the usual causes, what to check, and the heading of
+        /// Its text says what happened, on whose side, the usual causes, what to check, and the heading of
         /// [docs/failures.md](https://docs.rs/crate/rdma-interlock/latest/source/docs/failures.md) that has more.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         #[non_exhaustive]
         #[doc(alias = "ibv_wc_status")]
         #[doc(alias = "ibv_wc_status_str")]
         pub enum Status {
-            /// It succeeded.
+            /// The request succeeded.
             #[doc(alias = "IBV_WC_SUCCESS")]
             Success,
             $($(#[$doc])* $name,)+
@@ -75,7 +75,7 @@ macro_rules! statuses {
         }
 
         impl Status {
-            /// Reads what the device wrote.
+            /// The status with the number that the device wrote.
             #[inline]
             pub(crate) fn from_raw(raw: u32) -> Self {
                 match sys::ibv_wc_status(raw) {
@@ -140,12 +140,13 @@ const UNKNOWN: Explained = explained(
 );
 
 impl Status {
-    /// Its name in C, such as `IBV_WC_RETRY_EXC_ERR`; `None` for statuses of the library and unknown ones.
+    /// The name of the status in C, such as `IBV_WC_RETRY_EXC_ERR`; `None` for statuses of the library and unknown
+    /// ones.
     pub fn c_name(self) -> Option<&'static str> {
         Some(self.explained().name).filter(|name| !name.is_empty())
     }
 
-    /// On whose side to look; `None` for a success.
+    /// The side on which to look for the cause; `None` for a success.
     pub fn side(self) -> Option<FaultSide> {
         self.explained().side
     }

@@ -17,7 +17,7 @@ pub struct RegisterError<M> {
 }
 
 impl<M> RegisterError<M> {
-    /// The error without the memory, which is dropped: it can leave a scoped domain.
+    /// The error without the memory, which is dropped: this error can leave a scoped domain.
     pub fn into_cause(self) -> RegisterFailure {
         self.source
     }
@@ -81,7 +81,7 @@ pub enum RegisterFailure {
         /// The length of a page.
         page_bytes: usize,
     },
-    /// The limit of locked memory is in the way.
+    /// The limit of locked memory is probably too low.
     #[error(transparent)]
     LockedMemoryLimit(LockedMemoryLimit),
     /// The device lacks a feature.
@@ -107,8 +107,8 @@ pub enum RegisterFailure {
 }
 
 impl RegisterFailure {
-    /// What `source` means for a registration of `needed_bytes`. `has_paging` asks the device whether it has on-demand
-    /// paging.
+    /// The failure that `source` stands for, in a registration of `needed_bytes`. `has_paging` asks the device whether
+    /// it has on-demand paging.
     pub(super) fn of(
         source: VerbError,
         needed_bytes: usize,
@@ -147,7 +147,7 @@ impl<R> DeregisterError<R> {
         DeregisterError { region: f(self.region), source: self.source }
     }
 
-    /// The error without the region, which is dropped: it can leave a scoped domain.
+    /// The error without the region, which is dropped: this error can leave a scoped domain.
     pub fn into_cause(self) -> VerbError {
         self.source
     }
@@ -176,7 +176,7 @@ pub struct RejoinError<R, P> {
 }
 
 impl<R, P> RejoinError<R, P> {
-    /// The error without region and buffer, which are dropped: it can leave a scoped domain.
+    /// The error without region and buffer, which are dropped: this error can leave a scoped domain.
     pub fn into_cause(self) -> RejoinError<(), ()> {
         RejoinError { region: (), buffer: () }
     }
@@ -192,11 +192,11 @@ impl<R, P> fmt::Debug for RejoinError<R, P> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{len_bytes} bytes at offset {offset} do not fit inside {within} bytes")]
 pub struct OutOfBounds {
-    /// Where it starts.
+    /// The offset of the range in bytes.
     pub offset: u64,
-    /// How long it is.
+    /// The length of the range in bytes.
     pub len_bytes: u64,
-    /// What there is.
+    /// The length of the memory in bytes.
     pub within: u64,
 }
 

@@ -12,7 +12,7 @@ pub enum HugePageSize {
     /// 2 MiB.
     #[doc(alias = "MAP_HUGE_2MB")]
     TwoMebibytes,
-    /// 1 GiB. They usually have to be set aside when the machine boots.
+    /// 1 GiB. Such pages usually have to be set aside when the machine boots.
     #[doc(alias = "MAP_HUGE_1GB")]
     OneGibibyte,
 }
@@ -116,7 +116,7 @@ impl Pages {
         };
         let map = PrivateMapping::new(mapped, libc::MAP_HUGETLB | kind).map_err(refused)?;
         match map.populate() {
-            // An older kernel does not know the advice. It has reserved the pages all the same.
+            // An older kernel does not know the advice, but the map has reserved the pages all the same.
             Err(error) if error.raw_os_error() != Some(libc::EINVAL) => Err(refused(error)),
             _ => Ok(Self { map, len: len_bytes }),
         }
@@ -129,15 +129,16 @@ impl Pages {
     ///
     /// # Errors
     ///
-    /// The system does not map so many bytes. A lack of huge pages is not an error.
+    /// The system does not map that many bytes. A lack of huge pages is not an error.
     #[doc(alias = "MADV_HUGEPAGE")]
     pub fn prefer_huge(len_bytes: usize) -> Result<Self, NoPages> {
-        // Less than one huge page gets none. Miri knows neither the advice nor unmapping a part of a map.
+        // Memory that is shorter than a huge page gets none. Miri knows neither the advice nor the unmapping of a part
+        // of a map.
         if len_bytes < HugePageSize::TwoMebibytes.bytes() || cfg!(miri) {
             return Self::new(len_bytes);
         }
         let map = PrivateMapping::aligned_to_huge_pages(len_bytes).map_err(|source| NoPages { len_bytes, source })?;
-        // A kernel that does not take the advice gives ordinary pages, which serve too.
+        // If the kernel does not take the advice, the pages are ordinary ones, which serve too.
         let _ = map.prefer_huge_pages();
         Ok(Self { map, len: len_bytes })
     }

@@ -49,8 +49,8 @@ impl LockedMemoryLimit {
         Some(Self { needed_bytes, limit_bytes, pinned_bytes: pinned_memory(), source })
     }
 
-    /// Whether the limit leaves room for it, so that something else is short; `None` if the system does not say how
-    /// much is taken.
+    /// Whether the limit leaves room for the memory, so that something else is short; `None` if the system does not say
+    /// how much is taken.
     pub fn would_fit(&self) -> Option<bool> {
         let (page_bytes, needed) = (page_bytes() as u64, self.needed_bytes as u64);
         // The memory may begin and end inside pages.

@@ -71,7 +71,7 @@ impl CreateError {
     }
 }
 
-/// What the program can do about missing shared receive queues.
+/// The part of the error's text that says what the program can do.
 fn hint_of_shared(set: &Option<(&'static str, &'static str)>) -> String {
     match set {
         Some((variable, value)) => format!(
@@ -102,7 +102,7 @@ pub enum TransitionFailure {
         /// What the device answered.
         source: VerbError,
     },
-    /// The device is one for iWARP, where the program does not move pairs so.
+    /// The device is an iWARP device, where a program does not move pairs in this way.
     #[error(transparent)]
     NotOnIwarp(NotOnIwarp),
     /// The pair was reset with requests in flight, and their completions may still be in the completion queue.
@@ -318,7 +318,7 @@ fn until(source: &Option<DrainFailure>, timeout: Duration) -> String {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DrainFailure {
-    /// A poller is not of a queue on which the pair completes. Nothing was polled.
+    /// A poller belongs to a queue on which the pair does not complete. Nothing was polled.
     #[error("the poller belongs to another completion queue: pass the pollers of the queue pair's completion queues")]
     OtherQueue,
     /// The completion queue failed.
@@ -327,7 +327,7 @@ pub enum DrainFailure {
     /// The device answered with an error.
     #[error(transparent)]
     Verb(#[from] VerbError),
-    /// The poller is one of another protection domain, and was not polled. Only domains of the brand
+    /// The poller belongs to another protection domain, and was not polled. Only domains of the brand
     /// [`Checked`](crate::Checked) get this far; others do not compile.
     #[error("the poller belongs to another protection domain: pass the poller of the queue pair's completion queue")]
     OtherDomain,

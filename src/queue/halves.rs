@@ -47,13 +47,13 @@ pub struct JoinHalvesError<B, T> {
 }
 
 impl<B, T> JoinHalvesError<B, T> {
-    /// The error without the halves, which are dropped. It can leave a scoped domain.
+    /// The error without the halves, which are dropped: this error can leave a scoped domain.
     pub fn into_cause(self) -> OfDifferentPairs {
         OfDifferentPairs
     }
 }
 
-/// What a [`JoinHalvesError`] says, without the halves.
+/// A [`JoinHalvesError`] without the halves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the halves belong to different queue pairs")]
 #[non_exhaustive]
@@ -143,7 +143,7 @@ impl<B: Brand, T: Transport> SendHalf<B, T> {
         self.half.1.first_failure()
     }
 
-    /// The whole pair again.
+    /// Rebuilds the whole pair from its two halves.
     ///
     /// # Errors
     ///

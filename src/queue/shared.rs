@@ -121,7 +121,7 @@ mod sealed {
     pub trait Serves<T> {}
 }
 
-/// What a [`SharedReceiveQueue`] receives: [`Messages`] or [`Datagrams`]. Sealed.
+/// The kind of data that a [`SharedReceiveQueue`] receives: [`Messages`] or [`Datagrams`]. Sealed.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is nothing that comes to a shared receive queue",
     note = "what comes are `Messages` or `Datagrams`"
@@ -348,8 +348,8 @@ impl<B: Brand, A: Arrivals> SharedReceiveQueue<B, A> {
     pub fn resize(&mut self, receives: u32) -> Result<(), VerbError> {
         let refused = |errno| Err(VerbError::new("ibv_modify_srq", errno));
         let this = &mut *self.inner;
-        // Checked before the verb is called: some providers use one error number for a refusal and for a failure
-        // halfway.
+        // The library checks this before it calls the verb: some providers use one error number for a refusal and for
+        // a failure halfway.
         let is_too_many = receives > this.poster.slab.slots();
         if this.is_broken() || receives == 0 || is_too_many || !fits(this.core(), receives)? {
             return refused(libc::EINVAL);

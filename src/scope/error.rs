@@ -187,7 +187,7 @@ impl<B, M> fmt::Debug for WaitFailure<'_, B, M> {
 
 impl<B, M> error::Error for WaitFailure<'_, B, M> {}
 
-/// What went wrong inside a scope, without the memory: it can leave the closure.
+/// An error inside a scope, without the memory, so that it can leave the closure.
 ///
 /// `?` turns every error of a scope's methods into this type, and drops the handle that the error gives back. The same
 /// holds for the errors of the scope's handles, and of the parts of a [`RemoteRegion`](crate::RemoteRegion).
