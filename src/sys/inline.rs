@@ -1,15 +1,19 @@
-//! The `static inline` functions of `<infiniband/verbs.h>` that the library calls, written by hand.
+//! What bindgen cannot make of `<infiniband/verbs.h>`, written by hand: the `static inline` functions that the library
+//! calls, safe reads of unions, and a pointer type for the objects of providers.
 //!
 //! The functions of the data path call the function table of the context, as the C functions do, so they also work on
 //! the soft device.
 
 #[cfg(feature = "rdma-core")]
 use super::ibv_pd;
-use super::{ibv_ah, ibv_cq_ex, ibv_poll_cq_attr, ibv_qp_ex, ibv_sge, ibv_wc_opcode};
+use super::{
+    ibv_ah, ibv_async_event, ibv_cq_ex, ibv_event_type, ibv_gid, ibv_poll_cq_attr, ibv_qp_ex, ibv_sge, ibv_wc_opcode,
+};
 use super::{ibv_cq, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_srq, ibv_wc};
 #[cfg(feature = "rdma-core")]
 use super::{ibv_mw, ibv_mw_type};
 use core::ffi::{c_int, c_uint, c_void};
+use core::ptr::NonNull;
 #[cfg(feature = "rdma-core")]
 pub(crate) use extended::{ibv_create_cq_ex, ibv_create_qp_ex, ibv_query_device_ex, ibv_query_port};
 
@@ -23,6 +27,76 @@ pub(crate) type PostShared = unsafe extern "C" fn(*mut ibv_srq, *mut ibv_recv_wr
 pub(crate) type PollCq = unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -> c_int;
 /// The type of `ibv_context_ops::req_notify_cq`.
 pub(crate) type RequestNotify = unsafe extern "C" fn(*mut ibv_cq, c_int) -> c_int;
+
+/// A pointer to a provider's object, or to memory that no Rust type describes. Only `unsafe` code can use it, and that
+/// code must know that the object is alive.
+#[derive(Debug)]
+pub(crate) struct ObjectPtr<T>(pub(crate) NonNull<T>);
+
+// SAFETY: the type is only an address, and only `unsafe` code can use it.
+unsafe impl<T> Send for ObjectPtr<T> {}
+// SAFETY: a shared reference gives access to the address only.
+unsafe impl<T> Sync for ObjectPtr<T> {}
+
+impl<T> Clone for ObjectPtr<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<T> Copy for ObjectPtr<T> {}
+
+impl ibv_gid {
+    /// The bytes, in network byte order.
+    pub(crate) fn bytes(&self) -> [u8; 16] {
+        // SAFETY: every bit pattern is a value of each member.
+        unsafe { self.raw }
+    }
+}
+
+impl ibv_async_event {
+    /// The subject of the event: the member of the union that an event of this kind has (`ibv_get_async_event(3)`).
+    pub(crate) fn about(&self) -> About {
+        use ibv_event_type as Kind;
+        match self.event_type {
+            Kind::IBV_EVENT_CQ_ERR
+            | Kind::IBV_EVENT_QP_FATAL
+            | Kind::IBV_EVENT_QP_REQ_ERR
+            | Kind::IBV_EVENT_QP_ACCESS_ERR
+            | Kind::IBV_EVENT_QP_LAST_WQE_REACHED
+            | Kind::IBV_EVENT_COMM_EST
+            | Kind::IBV_EVENT_SQ_DRAINED
+            | Kind::IBV_EVENT_PATH_MIG
+            | Kind::IBV_EVENT_PATH_MIG_ERR
+            | Kind::IBV_EVENT_SRQ_ERR
+            | Kind::IBV_EVENT_SRQ_LIMIT_REACHED => {
+                // SAFETY: an event of one of these kinds has a pointer in the union.
+                About::Object(unsafe { self.element.qp }.addr())
+            }
+            Kind::IBV_EVENT_PORT_ACTIVE
+            | Kind::IBV_EVENT_PORT_ERR
+            | Kind::IBV_EVENT_LID_CHANGE
+            | Kind::IBV_EVENT_PKEY_CHANGE
+            | Kind::IBV_EVENT_SM_CHANGE
+            | Kind::IBV_EVENT_CLIENT_REREGISTER
+            | Kind::IBV_EVENT_GID_CHANGE => {
+                // SAFETY: an event of one of these kinds has a port number in the union.
+                About::Port(unsafe { self.element.port_num })
+            }
+            _ => About::Device,
+        }
+    }
+}
+
+/// The subject of an asynchronous event.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum About {
+    /// The object that was at this address when the event was made. It may be gone by now.
+    Object(usize),
+    /// A port, by its unchecked number.
+    Port(i32),
+    /// The whole device, or a kind of event that this library does not know.
+    Device,
+}
 
 /// `ibv_inc_rkey`: the key with the next tag, for the next bind of a window of type 2.
 pub(crate) fn ibv_inc_rkey(rkey: u32) -> u32 {

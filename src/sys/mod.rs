@@ -27,9 +27,8 @@
 //! `tests/bindings.rs` checks that the installed headers keep to this.
 #![allow(unsafe_code, reason = "foreign functions and the structs they take")]
 
-use std::ptr::NonNull;
-
 pub(crate) mod inline;
+pub(crate) use inline::ObjectPtr;
 
 #[allow(
     dead_code,
@@ -80,33 +79,8 @@ pub(crate) mod rdmacm {
     include!("bindings/rdmacm.rs");
 }
 
-/// A pointer to a provider's object, or to memory that no Rust type describes. Only `unsafe` code can use it, and that
-/// code must know that the object is alive.
-#[derive(Debug)]
-pub(crate) struct ObjectPtr<T>(pub(crate) NonNull<T>);
-
-// SAFETY: the type is only an address, and only `unsafe` code can use it.
-unsafe impl<T> Send for ObjectPtr<T> {}
-// SAFETY: a shared reference gives access to the address only.
-unsafe impl<T> Sync for ObjectPtr<T> {}
-
-impl<T> Clone for ObjectPtr<T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<T> Copy for ObjectPtr<T> {}
-
 /// An empty list of elements points here, because some providers read the first element of an empty list too.
 pub(crate) static NO_ELEMENT: ibv_sge = ibv_sge { addr: 0, length: 0, lkey: 0 };
-
-impl ibv_gid {
-    /// The bytes, in network byte order.
-    pub(crate) fn bytes(&self) -> [u8; 16] {
-        // SAFETY: every bit pattern is a value of each member.
-        unsafe { self.raw }
-    }
-}
 
 /// A flag in `device_cap_flags_ex`, from `<rdma/ib_user_verbs.h>`: the device has atomic writes.
 pub(crate) const HAS_ATOMIC_WRITE: u64 = 1 << 40;

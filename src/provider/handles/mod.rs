@@ -10,13 +10,13 @@
 //!        │                   └─ Pair ─────────┤   each handle holds what its object needs
 //!     Channel ◀── CompletionQueue ◀───────────┘
 //! ```
-#![allow(unsafe_code, reason = "calls verbs on the objects that the handles own")]
-
-mod context;
+mod event;
 mod objects;
 
-pub(crate) use context::{About, BindMw, OpenContext, RawEvent};
-pub(crate) use objects::{Address, Channel, CompletionQueue, Domain, Pair, PairNeeds, SharedQueue};
+pub(crate) use event::{About, RawEvent};
+pub(crate) use objects::{
+    Address, BindMw, Channel, CompletionQueue, Domain, OpenContext, Pair, PairNeeds, SharedQueue,
+};
 
 use super::Provider;
 pub(crate) use crate::sys::ObjectPtr;
@@ -110,17 +110,3 @@ impl<T: Object> Drop for Handle<T> {
         }
     }
 }
-
-/// Methods of a handle that call the provider's verb of the same name on the handle's object.
-macro_rules! safe_verbs {
-    ($($(#[$doc:meta])* fn $method:ident = $verb:ident($($argument:ident: $type:ty),*) -> $result:ty;)*) => {$(
-        $(#[$doc])*
-        pub(crate) fn $method(&self, $($argument: $type),*) -> Result<$result, VerbError> {
-            let object = self.alive(concat!("ibv_", stringify!($verb)))?;
-            // SAFETY: the object is alive, and of this provider (0). Nobody ends it during this call, since that takes
-            // `&mut`.
-            unsafe { self.provider().$verb(object, $($argument),*) }
-        }
-    )*};
-}
-use safe_verbs;

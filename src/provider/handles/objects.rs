@@ -1,11 +1,156 @@
-//! The handles of the objects that are made on a context, each with the verbs that create it, use it and end it.
+//! The handles of an open device and of the objects that are made on it, each with the verbs that create it, use it
+//! and end it.
 #![allow(unsafe_code, reason = "calls verbs on the objects that the handles own")]
 
-use super::{Handle, Object, ObjectPtr, OpenContext, safe_verbs};
-use crate::provider::Provider;
+use super::{Handle, Object, ObjectPtr, RawEvent};
+use crate::provider::reviewed::{self, Promises};
+use crate::provider::{Opened, Provider};
 use crate::sys::{self, ibv_qp_attr_mask, ibv_srq_attr_mask};
-use crate::verb_error::VerbError;
-use std::{ffi::c_void, os::fd::BorrowedFd, ptr, ptr::NonNull, sync::Arc};
+use crate::verb_error::{VerbError, note_leak};
+use std::{ffi::c_void, os::fd::BorrowedFd, ptr, ptr::NonNull, sync::Arc, time::Duration};
+
+/// Methods of a handle that call the provider's verb of the same name on the handle's object.
+macro_rules! safe_verbs {
+    ($($(#[$doc:meta])* fn $method:ident = $verb:ident($($argument:ident: $type:ty),*) -> $result:ty;)*) => {$(
+        $(#[$doc])*
+        pub(crate) fn $method(&self, $($argument: $type),*) -> Result<$result, VerbError> {
+            let object = self.alive(concat!("ibv_", stringify!($verb)))?;
+            // SAFETY: the object is alive, and of this provider (0). Nobody ends it during this call, since that takes
+            // `&mut`.
+            unsafe { self.provider().$verb(object, $($argument),*) }
+        }
+    )*};
+}
+
+/// Methods that read a field which providers write only when they make the object.
+macro_rules! fields_of_new {
+    ($($(#[$doc:meta])* fn $method:ident = $field:ident -> $type:ty;)*) => {$(
+        $(#[$doc])*
+        pub(crate) fn $method(&self) -> $type {
+            // SAFETY: the object is alive until this handle ends it (0), and nobody writes this field any more.
+            unsafe { (*self.raw.0.as_ptr()).$field }
+        }
+    )*};
+}
+
+/// The type of `ibv_context_ops::bind_mw`.
+pub(crate) type BindMw = unsafe extern "C" fn(*mut sys::ibv_qp, *mut sys::ibv_mw, *mut sys::ibv_mw_bind) -> i32;
+
+/// An open device context. Dropping it closes the device, so whatever is made from it keeps it alive.
+///
+/// ASSUMPTION: verbs may be called from any thread, except a destroy that races with a use of the same object.
+/// libibverbs allows verbs on one context from any thread (`ibv_open_device(3)` and the kernel's
+/// `Documentation/infiniband/user_verbs`); ownership rules out the race. The soft device takes a lock.
+pub(crate) struct OpenContext {
+    /// # Invariants
+    ///
+    /// 0. Came from `provider`, is open, and nobody else closes it.
+    raw: ObjectPtr<sys::ibv_context>,
+    pub(crate) provider: &'static dyn Provider,
+}
+
+impl OpenContext {
+    /// Takes over a context that was opened just now.
+    pub(crate) fn new(opened: Opened) -> Self {
+        Self { raw: ObjectPtr(opened.context), provider: opened.provider }
+    }
+
+    /// The pointer, to make objects of this context.
+    pub(super) fn raw(&self) -> NonNull<sys::ibv_context> {
+        self.raw.0
+    }
+
+    /// The context. It is open as long as the handle lives, so this never fails.
+    #[allow(clippy::unnecessary_wraps, reason = "as for handles that may outlive their object")]
+    fn alive(&self, _: &'static str) -> Result<NonNull<sys::ibv_context>, VerbError> {
+        Ok(self.raw.0)
+    }
+
+    fn provider(&self) -> &'static dyn Provider {
+        self.provider
+    }
+
+    fields_of_new! {
+        fn async_fd_number = async_fd -> i32;
+        /// How many completion vectors the device says that it has.
+        fn completion_vectors = num_comp_vectors -> i32;
+        fn device = device -> *mut sys::ibv_device;
+        /// The provider's functions for the data path, and for binding windows of type 1.
+        fn functions = ops -> sys::ibv_context_ops;
+    }
+
+    safe_verbs! {
+        /// `ibv_query_device`.
+        fn query_device = query_device() -> sys::ibv_device_attr;
+        /// `ibv_query_device_ex`.
+        fn query_device_ex = query_device_ex() -> sys::ibv_device_attr_ex;
+        /// `ibv_query_port`. Ports count from 1.
+        fn query_port = query_port(port: u8) -> sys::ibv_port_attr;
+        /// `ibv_query_gid_table`: the filled entries of all ports.
+        fn query_gid_table = query_gid_table() -> Vec<sys::ibv_gid_entry>;
+        /// `ibv_query_pkey`: the entry at `index` of the table of partition keys, in host byte order.
+        fn query_pkey = query_pkey(port: u8, index: u16) -> u16;
+        /// `ibv_get_async_event`.
+        fn take_any_event = take_async_event() -> Option<sys::ibv_async_event>;
+    }
+
+    /// Takes and acknowledges one asynchronous event, if there is one.
+    pub(crate) fn take_async_event(&self) -> Result<Option<RawEvent>, VerbError> {
+        Ok(self.take_any_event()?.map(|event| RawEvent::of(&event)))
+    }
+
+    /// The promises that the device itself reports; `None` for hardware.
+    pub(crate) fn own_promises(&self) -> Option<&'static Promises> {
+        // SAFETY: the context is open, and of this provider (0).
+        unsafe { self.provider.promises(self.raw.0) }
+    }
+
+    /// The descriptor that is readable while asynchronous events wait.
+    pub(crate) fn async_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the descriptor lives as long as the context, which this handle alone closes (0).
+        unsafe { BorrowedFd::borrow_raw(self.async_fd_number()) }
+    }
+
+    /// Whether the device speaks iWARP.
+    pub(crate) fn is_iwarp(&self) -> bool {
+        // SAFETY: the context is open, so its device is alive, or the pointer is null.
+        let device = unsafe { self.device().as_ref() };
+        let iwarp = sys::ibv_transport_type::IBV_TRANSPORT_IWARP;
+        device.is_some_and(|device| device.transport_type == iwarp) || self.is_soft_iwarp()
+    }
+
+    /// Whether this is a soft device that resembles soft iWARP.
+    fn is_soft_iwarp(&self) -> bool {
+        self.own_promises().is_some_and(|row| row.name == reviewed::SIW.name)
+    }
+
+    /// The provider's function that binds windows of type 1, if it has one.
+    pub(crate) fn bind_mw(&self) -> Option<BindMw> {
+        self.functions().bind_mw
+    }
+
+    /// Opens a channel of rdma_cm for this device.
+    #[cfg(feature = "cm")]
+    pub(crate) fn open_cm(&self) -> Result<std::sync::Arc<dyn crate::provider::cm::RawChannel>, VerbError> {
+        // SAFETY: the context is open, and of this provider (0).
+        unsafe { self.provider.open_cm(self.raw.0) }
+    }
+
+    /// The time until the device must be polled even if nothing has happened; `None` if it runs by itself.
+    pub(crate) fn next_timer(&self) -> Option<Duration> {
+        self.provider.next_timer(self.raw.0)
+    }
+}
+
+impl Drop for OpenContext {
+    fn drop(&mut self) {
+        // SAFETY: the context is open, and nobody else closes it (0). Each object made from it keeps this handle alive,
+        // so none is left.
+        if let Err(error) = unsafe { self.provider.close_device(self.raw.0) } {
+            note_leak("a device context", error);
+        }
+    }
+}
 
 pub(crate) type Domain = Handle<sys::ibv_pd>;
 pub(crate) type Channel = Handle<sys::ibv_comp_channel>;
