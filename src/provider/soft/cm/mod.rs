@@ -195,8 +195,8 @@ struct Id {
     sent: Option<Sent>,
     /// The number of its timer; an older timer that fires is ignored. 0 if it has none.
     timer: u64,
-    /// On iWARP: the queue pair that was brought up, and its life.
-    pair: Option<(usize, u64)>,
+    /// On iWARP: the queue pair that is being connected, or is.
+    pair: Option<HeldPair>,
     groups: BTreeSet<IpAddr>,
 }
 
@@ -239,6 +239,9 @@ impl Id {
         if phases.contains(&self.phase) { Ok(()) } else { Err(libc::EINVAL) }
     }
 }
+
+/// A queue pair, and which of its lives is meant.
+type HeldPair = (usize, u64);
 
 /// What the queue pair of one side has to know of the other.
 #[derive(Clone, Copy)]
