@@ -34,6 +34,7 @@ fn main() {
     #[cfg(all(feature = "rdma-core", feature = "cm"))]
     if let Some(_library) = rdma_core::link_cm() {
         println!("cargo:rustc-cfg=librdmacm");
+        println!("cargo:rustc-env=LIBRDMACM_VERSION={}", _library.version);
         #[cfg(feature = "bindgen")]
         generate::cm_bindings(&_library);
     }

@@ -7,8 +7,8 @@ use super::parameters::Parameters;
 use super::private_data::{ConnectData, PeerData};
 use super::server::Bound;
 use super::step::{Next, Phase};
-use super::wait::{Patience, next};
-use super::{Connections, Datagrams, Progress, same_device};
+use super::wait::{Patience, next, why};
+use super::{Connections, Datagrams, Progress, after_failure, bring_up, errored, peer_gone, same_device};
 use crate::domain::Brand;
 use crate::provider::cm::{BoundDevice, IdOption, PortSpace, Said};
 use crate::queue::state::Init;
@@ -97,10 +97,15 @@ impl<K> Idle<K> {
     ///
     /// # Errors
     ///
-    /// The system refused.
+    /// `EINVAL`: the timeout is 0, for ever, which rdma_cm cannot be told; or the identifier is one for datagrams. Or
+    /// the system refused.
     #[doc(alias = "RDMA_OPTION_ID_ACK_TIMEOUT")]
     pub fn set_ack_timeout(&mut self, timeout: AckTimeout) -> Result<(), VerbError> {
-        self.id.raw.set_option(IdOption::AckTimeout(timeout.value()))
+        // Linux takes 0 for "not set", and says nothing.
+        match timeout.value() {
+            0 => Err(VerbError::new("rdma_set_option", libc::EINVAL)),
+            value => self.id.raw.set_option(IdOption::AckTimeout(value)),
+        }
     }
 
     /// Binds the identifier to an address of this host. Port 0 means any free port.
@@ -154,7 +159,10 @@ impl<K> Idle<K> {
         timeout: Duration,
     ) -> Result<Resolving<K>, Failed<Self>> {
         match self.id.raw.resolve_addr(source, to, timeout) {
-            Ok(()) => Ok(Resolving { id: self.id, phase: Phase::ResolvingAddress, timeout, kind: PhantomData }),
+            Ok(()) => {
+                self.id.set_polled(true);
+                Ok(Resolving { id: self.id, phase: Phase::ResolvingAddress, timeout, kind: PhantomData })
+            }
             Err(error) => Err(Failed { value: self, cause: Cause::Call(error) }),
         }
     }
@@ -201,6 +209,7 @@ impl<K> Resolving<K> {
             match found {
                 None => return Ok(Progress::Pending(self)),
                 Some((Next::End(cause @ Cause::Address(_)), _)) => {
+                    self.id.set_polled(false);
                     return Err(Failed { value: Some(Idle { id: self.id, kind: PhantomData }), cause });
                 }
                 Some((Next::End(cause), _)) => return Err(failed(cause)),
@@ -211,6 +220,7 @@ impl<K> Resolving<K> {
                 Some(_) => {
                     let device = self.id.raw.device();
                     let device = device.ok_or_else(|| failed(Cause::DeviceRemoved))?;
+                    self.id.set_polled(false);
                     return Ok(Progress::Done(Resolved { id: self.id, device, kind: PhantomData }));
                 }
             }
@@ -248,6 +258,12 @@ impl Resolved {
     ///
     /// `rdma_connect(3)`.
     ///
+    /// # iWARP
+    ///
+    /// The call connects the TCP stream before it returns, so it takes a round trip. A host that does not answer takes
+    /// it as long as any TCP connection (two minutes and more: `net.ipv4.tcp_syn_retries`), and no timeout of this
+    /// library shortens that. Elsewhere the call returns at once.
+    ///
     /// # Errors
     ///
     /// [`Cause::OtherDevice`]; [`Cause::Call`]. The identifier and the pair come back.
@@ -266,6 +282,7 @@ impl Resolved {
         match self.id.raw.connect(&parameters.to_raw(&pair, depths, data.as_bytes())) {
             Ok(()) => {
                 let is_iwarp = self.device.is_iwarp;
+                self.id.set_polled(true);
                 Ok(Connecting { id: self.id, pair, parameters: *parameters, depths, is_iwarp })
             }
             // iWARP connects its TCP stream in this call, so it learns here that nobody listens.
@@ -280,8 +297,14 @@ impl Resolved {
 
 /// An identifier that has asked the peer for a connection.
 ///
-/// Dropping it gives up at once. If the program sets no deadline, rdma_cm gives up on a host that does not answer after
-/// more than a minute.
+/// Dropping it gives up at once. Without a deadline of the program, a host that does not answer is given up after more
+/// than a minute.
+///
+/// # iWARP
+///
+/// A device for iWARP does not let go of a queue pair before the peer has answered, or for 10 s (Linux) if it does not.
+/// Until then the destroy of the pair waits, here and after a [`wait`](Self::wait) that gave up: drop such a pair where
+/// a thread may wait.
 #[derive(Debug)]
 pub struct Connecting<B, T = ReliableConnection> {
     id: Identifier,
@@ -299,14 +322,13 @@ impl<B: Brand, T: Reliable> Connecting<B, T> {
     ///
     /// # Errors
     ///
-    /// [`Cause`]. The pair comes back: in Init if it was not changed, otherwise in Error.
+    /// [`Cause`]. The pair comes back: in Init if nothing was done to it, else in Error. On iWARP always in Error,
+    /// since the device moves it there by itself.
     pub fn wait(self, timeout: Duration) -> Result<Connection<B, T>, Failed<AnyQueuePair<B, T>>> {
         match self.go_on(Patience::of(timeout))? {
             Progress::Done(connection) => Ok(connection),
-            Progress::Pending(this) => {
-                // On iWARP, a late answer could still move the pair out of Init, but not out of Error.
-                let pair = if this.is_iwarp { super::errored(this.pair) } else { this.pair.into() };
-                Err(Failed { value: pair, cause: Cause::TimedOut(timeout) })
+            Progress::Pending(Self { pair, is_iwarp, .. }) => {
+                Err(Failed { value: after_failure(pair, is_iwarp), cause: Cause::TimedOut(timeout) })
             }
         }
     }
@@ -326,32 +348,32 @@ impl<B: Brand, T: Reliable> Connecting<B, T> {
         let (found, event) = match next(&self.id, Phase::Connecting, patience) {
             Ok(Some(found)) => found,
             Ok(None) => return Ok(Progress::Pending(self)),
-            Err(error) => return Err(Failed { value: self.pair.into(), cause: Cause::Call(error) }),
+            Err(error) => return Err(self.fail(Cause::Call(error))),
         };
         match found {
-            Next::End(cause) => Err(Failed { value: self.pair.into(), cause }),
+            Next::End(cause) => Err(self.fail(cause)),
             Next::Respond => self.respond(event.said).map(Progress::Done),
             // iWARP: the device has moved the pair and answered the peer.
             _ => self.adopt(event.said).map(Progress::Done),
         }
     }
 
-    /// Brings the pair up and establishes the connection, after the peer has accepted.
+    fn fail(self, cause: Cause) -> Failed<AnyQueuePair<B, T>> {
+        Failed { value: after_failure(self.pair, self.is_iwarp), cause }
+    }
+
+    /// The peer has accepted: brings the pair up and establishes the connection.
     fn respond(self, said: Said) -> Result<Connection<B, T>, Failed<AnyQueuePair<B, T>>> {
         let Self { mut id, pair, parameters, depths: [serves, starts], .. } = self;
         let [serves, starts] = [agreed(serves, said.responder_resources), agreed(starts, said.initiator_depth)];
-        // The peer may have ended since it answered. Then the calls below fail, and an event on the channel says why.
-        let why = |id: &Identifier, cause| match next(id, Phase::Connecting, Patience::None) {
-            Ok(Some((Next::End(told), _))) => told,
-            _ => cause,
-        };
-        let up = super::bring_up(&*id.raw, pair, [serves, starts], parameters.min_rnr_timer).map_err(|failed| {
+        // The peer may have ended since its answer. Then the calls below fail, and the channel says why.
+        let up = bring_up(&*id.raw, pair, [serves, starts], parameters.min_rnr_timer).map_err(|failed| {
             let Failed { value, cause } = failed;
-            let cause = if matches!(cause, Cause::PeerGone(_)) { why(&id, cause) } else { cause };
+            let cause = if matches!(cause, Cause::PeerGone(_)) { why(&id, Phase::Connecting, cause) } else { cause };
             Failed { value, cause }
         })?;
         if let Err(error) = id.raw.establish() {
-            return Err(Failed { value: super::errored(up), cause: why(&id, Cause::PeerGone(error)) });
+            return Err(Failed { value: errored(up), cause: why(&id, Phase::Connecting, peer_gone(error)) });
         }
         Ok(Connection::new(up, id, PeerData(said.private_data)))
     }
@@ -359,9 +381,14 @@ impl<B: Brand, T: Reliable> Connecting<B, T> {
     /// Takes over a pair that the device has connected by itself.
     fn adopt(self, said: Said) -> Result<Connection<B, T>, Failed<AnyQueuePair<B, T>>> {
         let Self { id, pair, depths: [_, starts], .. } = self;
-        match pair.moved_by_cm(agreed(starts, said.initiator_depth)) {
+        let theirs = if pair.swaps_reply_depths() { said.responder_resources } else { said.initiator_depth };
+        match pair.moved_by_cm(agreed(starts, theirs)) {
             Ok(pair) => Ok(Connection::new(pair, id, PeerData(said.private_data))),
-            Err(error) => Err(Failed { value: error.queue_pair.into(), cause: error.source.into() }),
+            // The peer may have ended since its answer.
+            Err(error) => {
+                let cause = why(&id, Phase::Connecting, error.source.into());
+                Err(Failed { value: errored(error.queue_pair), cause })
+            }
         }
     }
 }

@@ -1,7 +1,8 @@
 //! Connections, and how they end.
 
+use super::advice::Advice;
 use super::channel::Identifier;
-use super::error::{Cause, Failed};
+use super::error::{Cause, Failed, RejectReason};
 use super::private_data::PeerData;
 use super::step::{Next, Phase};
 use super::wait::{Patience, next};
@@ -25,6 +26,10 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 pub struct Connection<B, T = ReliableConnection> {
     /// The queue pair.
+    ///
+    /// A program that moves it out of the connection and drops the rest ends the connection: the peer is told. On most
+    /// devices the pair itself is not, and stays in Ready To Send without a peer: its receives never complete. So move
+    /// it to Error then, or use [`disconnect`](Self::disconnect).
     pub pair: QueuePair<B, ReadyToSend, T>,
     /// The private data that the peer sent with its connect or accept.
     pub data: PeerData,
@@ -37,18 +42,44 @@ struct Link {
     id: Identifier,
     /// How the connection has ended; `None` while it lasts.
     end: Option<End>,
+    advice: Option<Advice>,
 }
 
-/// How a connection ended that this side did not end.
-#[derive(Clone, Copy, Debug)]
+/// How a connection ends without this side.
+#[derive(Clone, Debug)]
 enum End {
-    ByPeer,
+    Disconnected,
     DeviceRemoved,
+    Rejected(RejectReason, PeerData),
+    Failed(VerbError),
+}
+
+impl End {
+    /// The same end as a cause.
+    fn cause(&self) -> Cause {
+        match self {
+            Self::Disconnected => Cause::Disconnected,
+            Self::DeviceRemoved => Cause::DeviceRemoved,
+            Self::Rejected(reason, data) => Cause::Rejected { reason: *reason, data: data.clone() },
+            Self::Failed(error) => Cause::Failed(*error),
+        }
+    }
+}
+
+impl From<Cause> for End {
+    fn from(cause: Cause) -> Self {
+        match cause {
+            Cause::DeviceRemoved => Self::DeviceRemoved,
+            Cause::Rejected { reason, data } => Self::Rejected(reason, data),
+            Cause::Failed(error) => Self::Failed(error),
+            _ => Self::Disconnected,
+        }
+    }
 }
 
 impl<B: Brand, T: Reliable> Connection<B, T> {
     pub(super) fn new(pair: QueuePair<B, ReadyToSend, T>, id: Identifier, data: PeerData) -> Self {
-        Self { pair, data, link: Link { id, end: None } }
+        Self { pair, data, link: Link { id, end: None, advice: None } }
     }
 
     /// The address of this side.
@@ -82,16 +113,34 @@ impl<B: Brand, T: Reliable> Connection<B, T> {
     }
 
     fn end_by(&mut self, patience: Patience) -> Result<Option<Cause>, VerbError> {
-        match self.link.end {
-            Some(End::ByPeer) => return Ok(Some(Cause::Disconnected)),
-            Some(End::DeviceRemoved) => return Ok(Some(Cause::DeviceRemoved)),
-            None => {}
+        // After the end, the look takes what has arrived for others on the channel.
+        let patience = if self.link.end.is_some() { Patience::None } else { patience };
+        loop {
+            let found = match next(&self.link.id, Phase::Connected, patience) {
+                Err(_) if self.link.end.is_some() => None,
+                found => found?,
+            };
+            match found {
+                None => return Ok(self.link.end.as_ref().map(End::cause)),
+                Some((Next::Advise(advice), _)) => self.link.advice = Some(advice),
+                Some((Next::End(cause), _)) if self.link.end.is_none() => {
+                    self.link.end = Some(cause.into());
+                    // The device may have done so by itself, or be gone.
+                    let _ = self.pair.end_traffic();
+                    return Ok(self.link.end.as_ref().map(End::cause));
+                }
+                Some(_) => {}
+            }
         }
-        let Some((Next::End(cause), _)) = next(&self.link.id, Phase::Connected, patience)? else { return Ok(None) };
-        self.link.end = Some(if matches!(cause, Cause::DeviceRemoved) { End::DeviceRemoved } else { End::ByPeer });
-        // `end_traffic` may fail: the device may have moved the pair to Error by itself, or may be gone.
-        let _ = self.pair.end_traffic();
-        Ok(Some(cause))
+    }
+
+    /// What rdma_cm has said of the network since the last call, the latest if there was more. [`poll_end`] and
+    /// [`wait_end`] find it.
+    ///
+    /// [`poll_end`]: Self::poll_end
+    /// [`wait_end`]: Self::wait_end
+    pub fn take_advice(&mut self) -> Option<Advice> {
+        self.link.advice.take()
     }
 
     /// Ends the connection. It tells the peer and moves the pair to Error, so that every request in flight comes back
@@ -109,7 +158,10 @@ impl<B: Brand, T: Reliable> Connection<B, T> {
         // `disconnect` fails only if the connection has ended already.
         let _ = link.id.raw.disconnect();
         match pair.into_error() {
-            Ok(pair) => Ok(Disconnected { pair, id: link.id }),
+            Ok(pair) => {
+                link.id.set_polled(false);
+                Ok(Disconnected { pair, id: link.id })
+            }
             Err(error) => {
                 let value = Self { pair: error.queue_pair, data, link };
                 Err(Failed { value, cause: error.source.into() })
@@ -153,5 +205,26 @@ impl<B: Brand, T: Reliable> Disconnected<B, T> {
                 Some(_) => {}
             }
         }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_end_is_told_in_the_same_words_each_time() {
+        let failed = VerbError::new("rdma_connect", libc::ENOMEM);
+        for (cause, text) in [
+            (Cause::Disconnected, Cause::Disconnected.to_string()),
+            (Cause::DeviceRemoved, Cause::DeviceRemoved.to_string()),
+            (Cause::rejected(10, vec![7]), Cause::rejected(10, Vec::new()).to_string()),
+            (Cause::Failed(failed), Cause::Failed(failed).to_string()),
+        ] {
+            let end = End::from(cause);
+            assert_eq!((end.cause().to_string(), end.cause().to_string()), (text.clone(), text));
+        }
+        let Cause::Rejected { data, .. } = End::from(Cause::rejected(10, vec![7])).cause() else { panic!() };
+        assert_eq!(data.padded(), [7]);
     }
 }

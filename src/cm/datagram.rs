@@ -8,7 +8,7 @@ use super::private_data::{AnswerData, LookupData, PeerData};
 use super::server::Request;
 use super::step::{Next, Phase};
 use super::wait::{Patience, next};
-use super::{Datagrams, Progress, same_device, wrong_device};
+use super::{Datagrams, Progress, not_for_iwarp, same_device, wrong_device};
 use crate::domain::{Brand, ProtectionDomain};
 use crate::provider::cm::{BoundDevice, Parameters as RawParameters};
 use crate::queue::QueuePair;
@@ -28,14 +28,17 @@ impl Resolved<Datagrams> {
     ///
     /// # Errors
     ///
-    /// [`Cause::Call`]: `EOPNOTSUPP` on iWARP, which has no datagrams. The identifier comes back.
+    /// [`Cause::NotOnIwarp`]; [`Cause::Call`]. The identifier comes back.
     #[doc(alias = "rdma_connect")]
     pub fn look_up(mut self, data: &LookupData) -> Result<LookingUp, Failed<Self>> {
-        if self.device.is_iwarp {
-            return Err(Failed { value: self, cause: Cause::Call(VerbError::unsupported("rdma_connect")) });
+        if let Err(cause) = not_for_iwarp(&self.id) {
+            return Err(Failed { value: self, cause });
         }
         match self.id.raw.connect(&said(0, data.as_bytes())) {
-            Ok(()) => Ok(LookingUp { id: self.id, device: self.device }),
+            Ok(()) => {
+                self.id.set_polled(true);
+                Ok(LookingUp { id: self.id, device: self.device })
+            }
             Err(error) => Err(Failed { value: self, cause: Cause::Call(error) }),
         }
     }

@@ -2,6 +2,8 @@
 
 use super::private_data::PeerData;
 use crate::device::OpenError;
+use crate::device::iwarp::NotOnIwarp;
+use crate::provider::cm::OpenFailure;
 use crate::queue::error::TransitionFailure;
 use crate::verb_error::VerbError;
 use std::time::Duration;
@@ -20,8 +22,20 @@ pub enum CmError {
     /// A call failed.
     #[error("{}{}", .0, hint(.0))]
     Call(#[from] VerbError),
-    /// The timeout passed.
-    #[error("timed out after {0:?}")]
+    /// A device has no node GUID, and the installed librdmacm ends the process when an address leads to such a device.
+    /// So no channel is opened.
+    #[error("{}", no_node_guid(.device, *.release))]
+    NoNodeGuid {
+        /// The device.
+        device: String,
+        /// The release of rdma-core that the librdmacm is of.
+        release: u32,
+    },
+    /// The device is one for iWARP, which has no datagrams.
+    #[error(transparent)]
+    NotOnIwarp(NotOnIwarp),
+    /// The time was over.
+    #[error("nothing happened within {0:?}")]
     TimedOut(Duration),
     /// The device was removed: drop what was made from it.
     #[error("the device was removed: drop everything that was made from it")]
@@ -46,8 +60,25 @@ fn hint(error: &VerbError) -> &'static str {
         ("rdma_join_multicast", libc::EINVAL) => {
             " (is it a multicast address, and is the identifier bound to the address of a device?)"
         }
-        ("rdma_resolve_addr", libc::ETIMEDOUT | libc::EHOSTUNREACH) => " (no host answered for this address)",
+        ("rdma_resolve_addr", libc::ETIMEDOUT | libc::EHOSTUNREACH) => " (nobody has this address?)",
+        ("rdma_connect", libc::ETIMEDOUT | libc::EHOSTUNREACH) => " (no TCP connection to the peer's host: is it up?)",
         _ => "",
+    }
+}
+
+fn no_node_guid(device: &str, release: u32) -> String {
+    format!(
+        "the librdmacm of rdma-core {release} ends the process where a device has no node GUID, and {device} has none: \
+         install release 56 or later, or give the device a GUID (`ip link set DEVICE vf N node_guid ..`)"
+    )
+}
+
+impl From<OpenFailure> for CmError {
+    fn from(failure: OpenFailure) -> Self {
+        match failure {
+            OpenFailure::Call(error) => Self::Call(error),
+            OpenFailure::NoNodeGuid { device, release } => Self::NoNodeGuid { device, release },
+        }
     }
 }
 
@@ -80,8 +111,20 @@ pub enum Cause {
         /// The device of the queue pair or domain, with the port of a pair.
         found: String,
     },
-    /// The peer rejected the connection.
-    #[error("the peer rejected the connection: {reason}")]
+    /// A device has no node GUID, and the installed librdmacm ends the process when an address leads to such a device.
+    /// So no channel is opened.
+    #[error("{}", no_node_guid(.device, *.release))]
+    NoNodeGuid {
+        /// The device.
+        device: String,
+        /// The release of rdma-core that the librdmacm is of.
+        release: u32,
+    },
+    /// The device is one for iWARP, which has no datagrams.
+    #[error(transparent)]
+    NotOnIwarp(NotOnIwarp),
+    /// The peer said no.
+    #[error("rejected: {reason}")]
     Rejected {
         /// Why.
         reason: RejectReason,
@@ -139,6 +182,8 @@ impl Cause {
             CmError::Name(error) => Self::Name(error),
             CmError::Open(error) => Self::Open(error),
             CmError::Call(error) => Self::Call(error),
+            CmError::NoNodeGuid { device, release } => Self::NoNodeGuid { device, release },
+            CmError::NotOnIwarp(what) => Self::NotOnIwarp(what),
             CmError::TimedOut(time) => Self::TimedOut(time),
             CmError::DeviceRemoved => Self::DeviceRemoved,
         }

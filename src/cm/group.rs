@@ -6,7 +6,7 @@ use super::error::{Cause, Failed};
 use super::server::Bound;
 use super::step::{Next, Phase};
 use super::wait::{Patience, next};
-use super::{Datagrams, Progress, same_device};
+use super::{Datagrams, Progress, not_for_iwarp, same_device};
 use crate::domain::{Brand, ProtectionDomain};
 use crate::provider::cm::BoundDevice;
 use crate::queue::QueuePair;
@@ -28,16 +28,22 @@ impl Bound<Datagrams> {
     ///
     /// # Errors
     ///
-    /// [`Cause::Call`] with `EINVAL`: `group` is not a multicast address, or the identifier is bound to all addresses
-    /// instead of the address of one device. The identifier comes back.
+    /// [`Cause::Call`] with `EINVAL`: not a multicast address, or the identifier is bound to all addresses instead of
+    /// the one of a device. [`Cause::NotOnIwarp`]: the address is that of an iWARP device. The identifier comes back.
     #[doc(alias = "rdma_join_multicast")]
     pub fn join(mut self, group: IpAddr) -> Result<Joining, Failed<Self>> {
+        if let Err(cause) = not_for_iwarp(&self.id) {
+            return Err(Failed { value: self, cause });
+        }
         let joined = match self.id.raw.device() {
             Some(_) if group.is_multicast() => self.id.raw.join_multicast(SocketAddr::new(group, 0)),
             _ => Err(VerbError::new("rdma_join_multicast", libc::EINVAL)),
         };
         match joined {
-            Ok(()) => Ok(Joining { id: self.id, group }),
+            Ok(()) => {
+                self.id.set_polled(true);
+                Ok(Joining { id: self.id, group })
+            }
             Err(error) => Err(Failed { value: self, cause: Cause::Call(error) }),
         }
     }
@@ -80,6 +86,7 @@ impl Joining {
                 let path = event.said.path.ok_or(Cause::Call(VerbError::new("rdma_get_cm_event", libc::EPROTO)))?;
                 let device = self.id.raw.device().ok_or(Cause::DeviceRemoved)?;
                 let Self { id, group } = self;
+                id.set_polled(false);
                 Ok(Progress::Done(Membership { id, group, path, qkey: Qkey(event.said.qkey), device }))
             }
         }

@@ -22,6 +22,7 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::result_large_err, reason = "an error gives back what the step took, and no step is on the data path")]
 
+mod advice;
 mod channel;
 mod client;
 mod connection;
@@ -34,6 +35,7 @@ mod server;
 mod step;
 mod wait;
 
+pub use advice::Advice;
 pub use channel::Channel;
 pub use client::{Connecting, Idle, Resolved, Resolving};
 pub use connection::{Connection, Disconnected};
@@ -45,13 +47,16 @@ pub use private_data::{AcceptData, AnswerData, ConnectData, LookupData, PeerData
 pub use server::{Accepting, Bound, Listener, Request};
 
 use crate::device::Context;
+use crate::device::iwarp::NotOnIwarp;
 use crate::domain::Brand;
-use crate::provider::cm::{BoundDevice, RawId};
+use crate::provider::cm::{BoundDevice, PortSpace, RawId};
 use crate::queue::state::{Errored, GoesTo, Init, ReadyToSend, State};
 use crate::queue::transport::{Reliable, Transport};
 use crate::queue::{AnyQueuePair, QueuePair};
 use crate::sys::ibv_qp_state as raw_state;
 use crate::types::{ReadDepth, RnrTimer};
+use crate::verb_error::VerbError;
+use channel::Identifier;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::{Duration, Instant};
@@ -84,14 +89,17 @@ fn addresses(of: impl ToSocketAddrs) -> Result<Vec<SocketAddr>, CmError> {
     if found.is_empty() { Err(CmError::Name(io::ErrorKind::NotFound.into())) } else { Ok(found) }
 }
 
-/// Connects the pair to whoever listens at `address`. All of it takes at most `timeout`.
+/// Connects the pair to whoever listens at `address`. All of it takes at most `timeout`, except that resolving a name
+/// is the business of the system, and that on iWARP connecting the TCP stream takes its own time: see
+/// [`Resolved::connect`].
 ///
 /// If the name has several addresses, the first one that rdma_cm can resolve is used. The peer reads `data` with
 /// [`Request::data`]. For other parameters, start with [`Idle`].
 ///
 /// # Errors
 ///
-/// [`Cause`]. The pair comes back: in Init if it was not changed, otherwise in Error.
+/// [`Cause`]. The pair comes back: in Init if nothing was done to it, else in Error. On iWARP, the destroy of a pair
+/// that was given up may wait: see [`Connecting`].
 pub fn connect<B: Brand, T: Reliable>(
     address: impl ToSocketAddrs,
     pair: QueuePair<B, Init, T>,
@@ -108,6 +116,12 @@ pub fn connect<B: Brand, T: Reliable>(
         .connect(pair, &Parameters::default(), data)
         .map_err(|failed| failed.map(|(_, pair)| pair.into()))?
         .wait(left())
+        .map_err(|failed| Failed { cause: of_all(failed.cause, timeout), ..failed })
+}
+
+/// The cause of a step that had what was left of `timeout`: the program knows only the whole.
+fn of_all(cause: Cause, timeout: Duration) -> Cause {
+    if matches!(cause, Cause::TimedOut(_)) { Cause::TimedOut(timeout) } else { cause }
 }
 
 /// Tries the addresses one after the other, until rdma_cm can resolve one.
@@ -128,7 +142,7 @@ fn first_resolved<K>(
             .and_then(|resolving| resolving.wait(left()).map_err(Failed::into_cause))
         {
             Ok(resolved) => return Ok(resolved),
-            Err(cause) => last = cause,
+            Err(cause) => last = of_all(cause, timeout),
         }
     }
     Err(last)
@@ -155,6 +169,7 @@ fn listen_by<K>(
         match bound.and_then(|bound| bound.listen(0).map_err(Failed::into_cause)) {
             Ok(listener) => return Ok(listener),
             Err(Cause::Call(error)) => last = CmError::Call(error),
+            Err(Cause::NotOnIwarp(what)) => last = CmError::NotOnIwarp(what),
             Err(_) => {}
         }
     }
@@ -178,14 +193,15 @@ pub fn look_up(
     let deadline = Instant::now().checked_add(timeout);
     let left = || deadline.map_or(timeout, |deadline| deadline.saturating_duration_since(Instant::now()));
     let resolved = first_resolved(context, address, timeout, left, Idle::for_datagrams)?;
-    resolved.look_up(data).map_err(Failed::into_cause)?.wait(left())
+    let looking = resolved.look_up(data).map_err(Failed::into_cause)?;
+    looking.wait(left()).map_err(|cause| of_all(cause, timeout))
 }
 
 /// Listens for lookups at `address`, an address of this host with a port. Port 0 means any free port.
 ///
 /// # Errors
 ///
-/// [`CmError`]: another listener has the port, or the address is not that of this host.
+/// [`CmError`]: another program has the port, the address is none of this host, or it is that of an iWARP device.
 pub fn serve(context: &Context, address: impl ToSocketAddrs) -> Result<Listener<Datagrams>, CmError> {
     listen_by(context, address, Idle::for_datagrams)
 }
@@ -218,7 +234,7 @@ fn bring_up<B: Brand, T: Reliable>(
     let (to_rtr, to_rts) = match attributes {
         [Ok(to_rtr), Ok(to_rts)] => (to_rtr, to_rts),
         [Err(error), _] | [_, Err(error)] => {
-            return Err(Failed { value: pair.into(), cause: Cause::PeerGone(error) });
+            return Err(Failed { value: pair.into(), cause: peer_gone(error) });
         }
     };
     let pair = pair
@@ -228,7 +244,30 @@ fn bring_up<B: Brand, T: Reliable>(
         .map_err(|error| Failed { value: errored(error.queue_pair), cause: error.source.into() })
 }
 
-/// Moves the pair to Error. If the device refuses, the pair stays as it was.
+/// The pair of a step that failed, of which rdma_cm knew.
+///
+/// Elsewhere, nobody has moved it. An iWARP device moves it by itself, perhaps only after this side has read why the
+/// step failed: to Ready To Send, or to Error. It never leaves Error, so that is where it goes.
+fn after_failure<B: Brand, T: Transport>(pair: QueuePair<B, Init, T>, is_iwarp: bool) -> AnyQueuePair<B, T> {
+    if is_iwarp { errored(pair) } else { pair.into() }
+}
+
+/// A call that failed because of the peer's end, or for another reason.
+fn peer_gone(error: VerbError) -> Cause {
+    match error.errno() {
+        // The last three are those of a TCP stream, on iWARP.
+        libc::EINVAL | libc::ECONNRESET | libc::ENOTCONN | libc::EPIPE => Cause::PeerGone(error),
+        _ => Cause::Call(error),
+    }
+}
+
+/// Refuses an identifier for datagrams on an iWARP device.
+fn not_for_iwarp(id: &Identifier) -> Result<(), Cause> {
+    let is_iwarp = id.space == PortSpace::Udp && id.raw.device().is_some_and(|device| device.is_iwarp);
+    if is_iwarp { Err(Cause::NotOnIwarp(NotOnIwarp::OtherTransports)) } else { Ok(()) }
+}
+
+/// The pair in Error; or as it was, if it does not go there.
 fn errored<B: Brand, S: State + GoesTo<Errored>, T: Transport>(pair: QueuePair<B, S, T>) -> AnyQueuePair<B, T> {
     pair.into_error().map_or_else(|error| error.queue_pair.into(), Into::into)
 }

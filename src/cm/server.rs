@@ -6,8 +6,8 @@ use super::error::{Cause, CmError, Failed};
 use super::parameters::Parameters;
 use super::private_data::{AcceptData, PeerData, RejectData};
 use super::step::{Next, Phase};
-use super::wait::{Patience, next};
-use super::{Connections, Progress, bring_up, errored, same_device};
+use super::wait::{Patience, next, why};
+use super::{Connections, Progress, after_failure, bring_up, errored, not_for_iwarp, peer_gone, same_device};
 use crate::domain::Brand;
 use crate::provider::cm::{BoundDevice, Said};
 use crate::queue::state::{Init, ReadyToSend};
@@ -46,12 +46,19 @@ impl<K> Bound<K> {
     ///
     /// # Errors
     ///
-    /// [`Cause::Call`] with `EADDRINUSE`: another listener has the port. The identifier comes back.
+    /// [`Cause::Call`] with `EADDRINUSE`: another listener has the port. [`Cause::NotOnIwarp`]: the identifier is one
+    /// for datagrams, and the address is that of an iWARP device. The identifier comes back.
     #[doc(alias = "rdma_listen")]
     pub fn listen(mut self, backlog: u32) -> Result<Listener<K>, Failed<Self>> {
+        if let Err(cause) = not_for_iwarp(&self.id) {
+            return Err(Failed { value: self, cause });
+        }
         self.id.hold_requests(WAITING_REQUESTS);
         match self.id.raw.listen(backlog) {
-            Ok(()) => Ok(Listener { id: self.id, kind: PhantomData }),
+            Ok(()) => {
+                self.id.set_polled(true);
+                Ok(Listener { id: self.id, is_removed: false, kind: PhantomData })
+            }
             Err(error) => Err(Failed { value: self, cause: Cause::Call(error) }),
         }
     }
@@ -61,6 +68,8 @@ impl<K> Bound<K> {
 #[derive(Debug)]
 pub struct Listener<K = Connections> {
     id: Identifier,
+    /// Its device was removed, so no request will come.
+    is_removed: bool,
     kind: PhantomData<K>,
 }
 
@@ -88,15 +97,21 @@ impl<K> Listener<K> {
         self.take(Patience::None)
     }
 
-    fn take(&self, patience: Patience) -> Result<Option<Request<K>>, CmError> {
+    fn take(&mut self, patience: Patience) -> Result<Option<Request<K>>, CmError> {
+        // Then no more comes. The look takes what has arrived for others on the channel.
+        let patience = if self.is_removed { Patience::None } else { patience };
         loop {
             match next(&self.id, Phase::Listening, patience)? {
+                None if self.is_removed => return Err(CmError::DeviceRemoved),
                 None => return Ok(None),
-                Some((Next::End(_), _)) => return Err(CmError::DeviceRemoved),
+                Some((Next::End(_), _)) => {
+                    self.is_removed = true;
+                    return Err(CmError::DeviceRemoved);
+                }
                 Some((_, event)) => {
                     let Some(new) = event.request else { continue };
-                    let id = Identifier::of_request(new, &self.id.inbox);
-                    // A request without a device is one whose device was removed: drop it.
+                    let id = Identifier::of_request(new, &self.id);
+                    // A request always has a device; one whose device has gone is as good as none.
                     let Some(device) = id.raw.device() else { continue };
                     let Said { private_data, responder_resources, initiator_depth, .. } = event.said;
                     let asked = [responder_resources, initiator_depth].map(|depth| ReadDepth::saturating(depth.into()));
@@ -170,8 +185,8 @@ impl Request {
     ///
     /// # Errors
     ///
-    /// [`Cause::OtherDevice`]; [`Cause::PeerGone`]; [`Cause::Pair`]. The pair comes back: in Init if it was not
-    /// changed, otherwise in Error.
+    /// [`Cause::OtherDevice`]; [`Cause::PeerGone`]; [`Cause::Call`]; [`Cause::Pair`]. The pair comes back: in Init if
+    /// nothing was done to it, else in Error.
     #[doc(alias = "rdma_accept")]
     pub fn accept<B: Brand, T: Reliable>(
         self,
@@ -185,17 +200,21 @@ impl Request {
         }
         let [serves, starts] = pair.depths_at_most([parameters.responder_depth, parameters.initiator_depth]);
         let depths = [serves.min(asked[0]), starts.min(asked[1])];
-        let gone = |value, error| Err(Failed { value, cause: Cause::PeerGone(error) });
-        if device.is_iwarp {
-            return match id.raw.accept(&parameters.to_raw(&pair, depths, data.as_bytes())) {
-                Ok(()) => Ok(Accepting { id, pair: Rising::ByDevice(pair, depths[1]), said }),
-                Err(error) => gone(pair.into(), error),
-            };
-        }
-        let pair = bring_up(&*id.raw, pair, depths, parameters.min_rnr_timer)?;
-        match id.raw.accept(&parameters.to_raw(&pair, depths, data.as_bytes())) {
-            Ok(()) => Ok(Accepting { id, pair: Rising::Up(pair), said }),
-            Err(error) => gone(errored(pair), error),
+        let pair = match device.is_iwarp {
+            true => Rising::ByDevice(pair, depths[1]),
+            false => Rising::Up(bring_up(&*id.raw, pair, depths, parameters.min_rnr_timer)?),
+        };
+        let accepted = match &pair {
+            Rising::Up(pair) => id.raw.accept(&parameters.to_raw(pair, depths, data.as_bytes())),
+            Rising::ByDevice(pair, _) => id.raw.accept(&parameters.to_raw(pair, depths, data.as_bytes())),
+        };
+        match accepted {
+            Ok(()) => {
+                id.set_polled(true);
+                Ok(Accepting { id, pair, said })
+            }
+            // An iWARP device moves the pair before it answers the peer, so the accept may fail afterwards.
+            Err(error) => Err(Failed { value: pair.down(), cause: peer_gone(error) }),
         }
     }
 }
@@ -251,20 +270,23 @@ impl<B: Brand, T: Reliable> Accepting<B, T> {
 
     #[allow(clippy::type_complexity, reason = "the type names what comes back")]
     fn go_on(self, patience: Patience) -> Result<Progress<Self, Connection<B, T>>, Failed<AnyQueuePair<B, T>>> {
-        let event = match next(&self.id, Phase::Accepting, patience) {
+        match next(&self.id, Phase::Accepting, patience) {
             Ok(None) => return Ok(Progress::Pending(self)),
             Ok(Some((Next::End(cause), _))) => return Err(Failed { value: self.pair.down(), cause }),
-            Ok(Some((_, event))) => event,
+            Ok(Some(_established)) => {}
             Err(error) => return Err(Failed { value: self.pair.down(), cause: Cause::Call(error) }),
-        };
+        }
         let pair = match self.pair {
             Rising::Up(pair) => pair,
             Rising::ByDevice(pair, starts) => match pair.moved_by_cm(starts) {
                 Ok(pair) => pair,
-                Err(error) => return Err(Failed { value: error.queue_pair.into(), cause: error.source.into() }),
+                // The peer may have ended since.
+                Err(error) => {
+                    let cause = why(&self.id, Phase::Accepting, error.source.into());
+                    return Err(Failed { value: errored(error.queue_pair), cause });
+                }
             },
         };
-        let _ = event;
         Ok(Progress::Done(Connection::new(pair, self.id, self.said)))
     }
 }
@@ -274,7 +296,7 @@ impl<B: Brand, T: Reliable> Rising<B, T> {
     fn down(self) -> AnyQueuePair<B, T> {
         match self {
             Self::Up(pair) => errored(pair),
-            Self::ByDevice(pair, _) => errored(pair),
+            Self::ByDevice(pair, _) => after_failure(pair, true),
         }
     }
 }

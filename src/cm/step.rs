@@ -1,5 +1,6 @@
 //! The meaning of each event for an identifier that waits, as a pure function that all waits share.
 
+use super::advice::Advice;
 use super::error::{Cause, LookupReason};
 use super::private_data::PeerData;
 use crate::provider::cm::{RawEventKind as Kind, Said};
@@ -30,7 +31,9 @@ pub(super) enum Next {
     Done,
     /// The peer has answered: bring the queue pair up, then establish the connection.
     Respond,
-    /// The wait, or the connection, has ended with this cause.
+    /// Of a connection, which goes on: something of the network has changed.
+    Advise(Advice),
+    /// The end of the identifier.
     End(Cause),
 }
 
@@ -57,7 +60,9 @@ pub(super) fn step(phase: Phase, kind: Kind, status: i32, said: &mut Said) -> Ne
             let data = PeerData(std::mem::take(&mut said.private_data));
             Next::End(Cause::NotServed { reason: LookupReason(status), data })
         }
-        // In the phase `Connected` this event only reports that a neighbour's address changed, so it is ignored below.
+        // Linux says so of a connection when the address of a neighbour changes.
+        (Phase::Connected, Kind::UNREACHABLE) => Next::Advise(Advice::NeighbourChanged),
+        (Phase::Connected, Kind::ADDR_CHANGE) => Next::Advise(Advice::AddressChanged),
         (Phase::Connecting | Phase::Accepting | Phase::LookingUp, Kind::UNREACHABLE) => {
             Next::End(Cause::Unreachable { status })
         }
@@ -90,6 +95,7 @@ mod tests {
             Next::Stay => '.',
             Next::Done => 'D',
             Next::Respond => 'R',
+            Next::Advise(_) => 'A',
             Next::End(_) => 'E',
         }
     }
@@ -103,7 +109,7 @@ mod tests {
             ".....REEEDEE.....",
             "......EEEDEE.....",
             "....D......E.....",
-            "......E.E.EE.....",
+            "......EAE.EE..A..",
             ".......E.D.E.....",
             "...........EEE...",
         ];

@@ -1,6 +1,7 @@
 //! Waiting for the events of one identifier.
 
 use super::channel::Identifier;
+use super::error::Cause;
 use super::step::{Next, Phase, step};
 use crate::provider::cm::RawEvent;
 use crate::verb_error::VerbError;
@@ -33,5 +34,14 @@ pub(super) fn next(id: &Identifier, phase: Phase, patience: Patience) -> Result<
             Next::Stay => {}
             found => return Ok(Some((found, event))),
         }
+    }
+}
+
+/// Why a step failed: what the channel has by now to say of it, or else `cause`. A peer that ends makes the calls of
+/// this side fail before anybody has read the event of its end.
+pub(super) fn why(id: &Identifier, phase: Phase, cause: Cause) -> Cause {
+    match next(id, phase, Patience::None) {
+        Ok(Some((Next::End(told), _))) => told,
+        _ => cause,
     }
 }

@@ -270,7 +270,7 @@ pub(crate) trait Provider: fmt::Debug + Send + Sync {
     unsafe fn open_cm(
         &self,
         context: NonNull<sys::ibv_context>,
-    ) -> Result<std::sync::Arc<dyn cm::RawChannel>, VerbError>;
+    ) -> Result<std::sync::Arc<dyn cm::RawChannel>, cm::OpenFailure>;
 
     /// The time until the device must be polled even if nothing has happened; `None` if it runs by itself.
     fn next_timer(&self, context: NonNull<sys::ibv_context>) -> Option<Duration>;

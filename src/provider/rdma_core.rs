@@ -354,7 +354,7 @@ impl Provider for RdmaCore {
     unsafe fn open_cm(
         &self,
         _: NonNull<sys::ibv_context>,
-    ) -> Result<std::sync::Arc<dyn super::cm::RawChannel>, VerbError> {
+    ) -> Result<std::sync::Arc<dyn super::cm::RawChannel>, super::cm::OpenFailure> {
         super::cm::open()
     }
 

@@ -237,11 +237,19 @@ pub(crate) struct Quirks {
     /// Some completions have no event: flushed requests make none, or a poll overlooks a completion whose event was
     /// taken. So a sleeping thread polls from time to time.
     pub(crate) completes_quietly: bool,
+    /// When the peer accepts, rdma_cm names how many reads this side may start as the number that it has to serve, and
+    /// the other way round.
+    pub(crate) swaps_reply_depths: bool,
 }
 
 impl Quirks {
-    const NONE: Self =
-        Self { reset_twice: false, nudge_after_drain: false, shared_resize_loses: false, completes_quietly: false };
+    const NONE: Self = Self {
+        reset_twice: false,
+        nudge_after_drain: false,
+        shared_resize_loses: false,
+        completes_quietly: false,
+        swaps_reply_depths: false,
+    };
 }
 
 /// A provider that nobody has reviewed. The other rows start from this one, so that each lists what it promises.
@@ -258,7 +266,7 @@ pub(crate) const UNREVIEWED: Promises = Promises {
     sessions: Sessions::No,
     walk: Walk::No,
     windows: Windows::NoBarrier,
-    quirks: Quirks { reset_twice: true, nudge_after_drain: false, shared_resize_loses: true, completes_quietly: true },
+    quirks: Quirks { reset_twice: true, shared_resize_loses: true, completes_quietly: true, ..Quirks::NONE },
 };
 
 /// The soft device, which follows the specification.
@@ -301,7 +309,7 @@ pub(crate) const SIW: Promises = Promises {
     refusal_is_sure: true,
     teardown: Teardown::Anytime,
     shared: Shared::Yes,
-    quirks: Quirks::NONE,
+    quirks: Quirks { swaps_reply_depths: true, ..Quirks::NONE },
     ..UNREVIEWED
 };
 

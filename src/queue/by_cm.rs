@@ -72,6 +72,11 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
 }
 
 impl<B: Brand, T: Reliable> QueuePair<B, Init, T> {
+    /// Whether the event of the peer's answer has the two depths of reads in the wrong order.
+    pub(crate) fn swaps_reply_depths(&self) -> bool {
+        self.inner.core.domain.context.promises().quirks.swaps_reply_depths
+    }
+
     pub(crate) fn into_rtr_by_cm(
         self,
         from_cm: FromCm,

@@ -1,21 +1,23 @@
 //! rdma_cm through librdmacm.
 //!
-//! librdmacm has tables that all channels and identifiers of the process share. It locks them for an insertion, but not
-//! for a removal. It also accesses an identifier after the last acknowledgement, when the destroy of that identifier
-//! may go on already. So this module holds a lock of its own ([`LIBRARY`]) while it creates or destroys an identifier,
-//! while it takes an event, and while it reads members that taking an event writes.
+//! librdmacm has tables that all channels and identifiers of the process share, with a lock around insertion and none
+//! around removal. It also touches an identifier after the last acknowledgement has let the destroy of that identifier
+//! go on. So one lock of ours ([`LIBRARY`]) is held while an identifier is made or destroyed, while an event is taken,
+//! while members are read that taking an event writes, and in calls that write these members themselves.
 //!
-//! No call under that lock may wait for long. One call would: on iWARP, the destroy of an identifier whose connect the
-//! peer has not answered waits up to ten seconds for that answer. Such an identifier goes to [`Channel::departing`]
-//! instead, and its channel destroys it when the answer has come.
+//! Nothing may wait for long under that lock. One call would: on iWARP, the destroy of an identifier whose connect or
+//! accept the peer has not answered waits for that answer, ten seconds or for as long as the peer likes. Such an
+//! identifier [departs](Departing) instead: whoever takes its next event destroys it. When the program has
+//! dropped the channel, that is a [thread](reap) of this library, which ends with the last such identifier.
 #![allow(unsafe_code, reason = "calls librdmacm")]
 
 use super::{
-    BoundDevice, IdOption, MAX_PRIVATE_DATA, NewId, Parameters, PortSpace, RawChannel, RawEvent, RawEventKind, RawId,
-    Said,
+    BoundDevice, IdOption, MAX_PRIVATE_DATA, NewId, OpenFailure, Parameters, PortSpace, RawChannel, RawEvent,
+    RawEventKind, RawId, Said,
 };
+use crate::provider::Listed;
 use crate::provider::handles::ObjectPtr;
-use crate::provider::rdma_core::unblock;
+use crate::provider::rdma_core::{self, unblock};
 use crate::sync::lock;
 use crate::sys::rdmacm::{self as sys, rdma_cm_event, rdma_cm_id, rdma_event_channel, rdma_port_space};
 use crate::sys::{
@@ -26,9 +28,9 @@ use libc::{sockaddr_in, sockaddr_in6, sockaddr_storage};
 use std::ffi::{CStr, c_void};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::RawFd;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
-use std::{fmt, io, mem, ptr, ptr::NonNull, slice};
+use std::{fmt, fs, io, mem, ptr, ptr::NonNull, slice, thread};
 
 /// Serialises calls of librdmacm; the documentation of this module says which.
 static LIBRARY: Mutex<()> = Mutex::new(());
@@ -45,32 +47,111 @@ fn last_error(call: &'static str) -> VerbError {
 
 /// A timeout in milliseconds, rounded up. librdmacm takes an `int`.
 fn millis(timeout: Duration) -> i32 {
-    i32::try_from(timeout.as_micros().div_ceil(1000)).unwrap_or(i32::MAX)
+    i32::try_from(timeout.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX)
 }
 
-/// An owned event channel. Dropping it destroys the channel; each identifier keeps it alive.
-struct Channel {
+/// The first release of rdma-core whose librdmacm does not follow a null pointer when an address resolves to a device
+/// that has no node GUID.
+const TAKES_NO_GUID: u32 = 56;
+
+/// The release of rdma-core that this process uses, by the name of the file that is mapped: librdmacm has no call that
+/// tells it. If that name does not say it, the release that the program was built with.
+fn release() -> u32 {
+    static RELEASE: OnceLock<u32> = OnceLock::new();
+    *RELEASE.get_or_init(|| {
+        let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
+        let mapped = maps.lines().find_map(|line| line.rsplit_once("/librdmacm.so."));
+        let built = env!("LIBRDMACM_VERSION");
+        mapped.and_then(|(_, version)| release_of(version)).or_else(|| release_of(built)).unwrap_or(0)
+    })
+}
+
+/// The release in a version such as `1.3.44.0`.
+fn release_of(version: &str) -> Option<u32> {
+    version.split('.').nth(2)?.trim().parse().ok()
+}
+
+/// Refuses devices that would end the process.
+fn check_devices(release: u32, devices: impl FnOnce() -> Vec<Listed>) -> Result<(), OpenFailure> {
+    if release >= TAKES_NO_GUID {
+        return Ok(());
+    }
+    let found = devices().into_iter().find(|device| device.guid_be == 0);
+    found.map_or(Ok(()), |Listed { name, .. }| Err(OpenFailure::NoNodeGuid { device: name, release }))
+}
+
+/// An owned event channel. Dropping it destroys it.
+struct Handle {
     /// # Invariants
     ///
     /// 0. Came from `rdma_create_event_channel`, and is alive until this is dropped.
     raw: ObjectPtr<rdma_event_channel>,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // SAFETY: alive (0). No identifier is left, since each keeps its channel.
+        unsafe { sys::rdma_destroy_event_channel(self.raw.0.as_ptr()) };
+    }
+}
+
+impl Handle {
+    /// Takes an event, if there is one, lets `read` see it, and acknowledges it. Then destroys its identifier, if that
+    /// is a departing one.
+    fn take<R>(
+        &self,
+        departing: &Mutex<Vec<Departing>>,
+        read: impl FnOnce(&rdma_cm_event) -> R,
+    ) -> Result<Option<R>, VerbError> {
+        let mut taken = ptr::null_mut();
+        let library = lock(&LIBRARY);
+        // SAFETY: the channel is alive (0), and the pointer may be written.
+        if unsafe { sys::rdma_get_cm_event(self.raw.0.as_ptr(), &mut taken) } != 0 {
+            let error = last_error("rdma_get_cm_event");
+            return if matches!(error.errno(), libc::EAGAIN | libc::EINTR) { Ok(None) } else { Err(error) };
+        }
+        // SAFETY: an event that was taken and not acknowledged is there, as are the identifiers that it names.
+        let event = unsafe { *taken };
+        let seen = read(&event);
+        // SAFETY: taken just now, and not used afterwards.
+        let acknowledged = checked("rdma_ack_cm_event", unsafe { sys::rdma_ack_cm_event(taken) });
+        let mut departing = lock(departing);
+        if let Some(at) = departing.iter().position(|Departing(id)| id.0.as_ptr() == event.id) {
+            // SAFETY: alive, and of this list alone, which it has just left (1 of `Departing`); the lock is held.
+            unsafe { destroy(departing.swap_remove(at).0) };
+        }
+        drop(departing);
+        // Before what was seen may be dropped: a new identifier in it takes the lock for its end.
+        drop(library);
+        acknowledged.map(|()| Some(seen))
+    }
+}
+
+/// An identifier that nobody has any more, until its next event.
+///
+/// # Invariants
+///
+/// 1. Alive, and owned by this.
+struct Departing(ObjectPtr<rdma_cm_id>);
+
+/// An event channel of the program. Each identifier keeps it alive.
+struct Channel {
+    handle: Arc<Handle>,
     fd: RawFd,
-    /// Identifiers whose owner has dropped them. They are destroyed with their next event.
-    ///
-    /// # Invariants
-    ///
-    /// 1. Alive, and owned by this list.
-    departing: Mutex<Vec<ObjectPtr<rdma_cm_id>>>,
+    departing: Mutex<Vec<Departing>>,
 }
 
 /// `rdma_create_event_channel`, with a descriptor that does not block.
-pub(super) fn open() -> Result<Arc<dyn RawChannel>, VerbError> {
+pub(super) fn open() -> Result<Arc<dyn RawChannel>, OpenFailure> {
+    check_devices(release(), || rdma_core::devices().unwrap_or_default())?;
+    look_after_orphans();
     let verb = "rdma_create_event_channel";
     // SAFETY: the function takes no arguments.
     let raw = NonNull::new(unsafe { sys::rdma_create_event_channel() }).ok_or_else(|| last_error(verb))?;
     // SAFETY: the channel was created just now, and nobody writes this member afterwards.
     let fd = unsafe { raw.as_ref() }.fd;
-    let channel = Channel { raw: ObjectPtr(raw), fd, departing: Mutex::default() };
+    let handle = Arc::new(Handle { raw: ObjectPtr(raw) });
+    let channel = Channel { handle, fd, departing: Mutex::default() };
     unblock(fd, "ioctl on the events of rdma_cm")?;
     Ok(Arc::new(channel))
 }
@@ -83,13 +164,65 @@ impl fmt::Debug for Channel {
 
 impl Drop for Channel {
     fn drop(&mut self) {
-        for id in lock(&self.departing).drain(..) {
-            let _library = lock(&LIBRARY);
-            // SAFETY: the identifier is alive, and owned by this list alone (1), which has just given it up.
-            unsafe { destroy(id) };
+        let departing = mem::take(&mut *lock(&self.departing));
+        if !departing.is_empty() {
+            let handle = Arc::clone(&self.handle);
+            lock(&ORPHANS).channels.push(Orphan { handle, departing: Mutex::new(departing) });
+            look_after_orphans();
         }
-        // SAFETY: the channel is alive (0), and no identifier is left, since each keeps its channel alive.
-        unsafe { sys::rdma_destroy_event_channel(self.raw.0.as_ptr()) };
+    }
+}
+
+/// A channel that the program has dropped, with what departs.
+struct Orphan {
+    handle: Arc<Handle>,
+    departing: Mutex<Vec<Departing>>,
+}
+
+impl Orphan {
+    /// Destroys the identifiers that have had an event. Returns whether none is left.
+    fn settle(&self) -> bool {
+        while let Ok(Some(())) = self.handle.take(&self.departing, |_| ()) {}
+        lock(&self.departing).is_empty()
+    }
+}
+
+/// Channels that the program has dropped, with identifiers whose destroy would still wait. Locked before [`LIBRARY`].
+static ORPHANS: Mutex<Orphans> = Mutex::new(Orphans { channels: Vec::new(), are_looked_after: false });
+
+struct Orphans {
+    channels: Vec<Orphan>,
+    /// The thread is there.
+    are_looked_after: bool,
+}
+
+/// Starts the thread that looks after orphans, if there are any and it is not there. If the system has no thread left,
+/// the next channel that is opened or dropped tries again.
+fn look_after_orphans() {
+    let mut orphans = lock(&ORPHANS);
+    if !orphans.channels.is_empty() && !orphans.are_looked_after {
+        let name = "interlock-cm".to_owned();
+        orphans.are_looked_after = thread::Builder::new().name(name).spawn(reap).is_ok();
+    }
+}
+
+/// How long the thread sleeps between two looks: at first, and at most.
+const NAPS: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(1)];
+
+/// Destroys what has been answered, until nothing is left.
+fn reap() {
+    let [shortest, longest] = NAPS;
+    let mut nap = shortest;
+    loop {
+        thread::sleep(nap);
+        let mut orphans = lock(&ORPHANS);
+        let before = orphans.channels.len();
+        orphans.channels.retain(|orphan| !orphan.settle());
+        if orphans.channels.is_empty() {
+            orphans.are_looked_after = false;
+            return;
+        }
+        nap = if orphans.channels.len() < before { shortest } else { longest.min(2 * nap) };
     }
 }
 
@@ -122,8 +255,9 @@ impl RawChannel for Channel {
         };
         let mut raw = ptr::null_mut();
         let _library = lock(&LIBRARY);
-        // SAFETY: the channel is alive (0), and the pointer may be written. The key is a number, never a pointer.
-        let result = unsafe { sys::rdma_create_id(self.raw.0.as_ptr(), &mut raw, of_key(key), space) };
+        // SAFETY: the channel is alive (0 of `Handle`), and the pointer may be written. The key is a number, never a
+        // pointer.
+        let result = unsafe { sys::rdma_create_id(self.handle.raw.0.as_ptr(), &mut raw, of_key(key), space) };
         checked("rdma_create_id", result)?;
         match NonNull::new(raw) {
             Some(raw) => Ok(Box::new(Id::new(raw, self))),
@@ -132,23 +266,8 @@ impl RawChannel for Channel {
     }
 
     fn take_event(self: Arc<Self>, fresh_key: u64) -> Result<Option<RawEvent>, VerbError> {
-        let mut taken = ptr::null_mut();
-        let library = lock(&LIBRARY);
-        // SAFETY: the channel is alive (0), and the pointer may be written.
-        if unsafe { sys::rdma_get_cm_event(self.raw.0.as_ptr(), &mut taken) } != 0 {
-            let error = last_error("rdma_get_cm_event");
-            return if matches!(error.errno(), libc::EAGAIN | libc::EINTR) { Ok(None) } else { Err(error) };
-        }
-        // SAFETY: the event was taken and is not acknowledged yet, so it is alive.
-        let event = unsafe { *taken };
-        let copy = Arc::clone(&self).copy(&event, fresh_key);
-        // SAFETY: the event was taken just now, and is not used afterwards.
-        let acknowledged = unsafe { sys::rdma_ack_cm_event(taken) };
-        self.end_departed(event.id);
-        let acknowledged = checked("rdma_ack_cm_event", acknowledged);
-        // Unlock before the copy may be dropped: the drop of a new identifier in it takes the lock.
-        drop(library);
-        acknowledged.map(|()| Some(copy))
+        let channel = Arc::clone(&self);
+        self.handle.take(&self.departing, |event| channel.copy(event, fresh_key))
     }
 
     fn next_timer(&self) -> Option<Duration> {
@@ -157,17 +276,7 @@ impl RawChannel for Channel {
 }
 
 impl Channel {
-    /// Destroys the identifier if it is a departing one, since its event has come. The caller holds the lock of the
-    /// library.
-    fn end_departed(&self, id: *mut rdma_cm_id) {
-        let mut departing = lock(&self.departing);
-        if let Some(at) = departing.iter().position(|departed| departed.0.as_ptr() == id) {
-            // SAFETY: the identifier is alive, and owned by this list alone (1), which has just given it up.
-            unsafe { destroy(departing.swap_remove(at)) };
-        }
-    }
-
-    /// Copies an event that is not acknowledged yet. The caller holds the lock of the library.
+    /// A copy of an event that is not acknowledged yet.
     fn copy(self: Arc<Self>, event: &rdma_cm_event, fresh_key: u64) -> RawEvent {
         let kind = RawEventKind(event.event.0);
         let is_request = kind == RawEventKind::CONNECT_REQUEST;
@@ -235,9 +344,9 @@ struct Id {
     /// 0. Came from librdmacm, and is alive until this is dropped. It never has a queue pair of librdmacm's own.
     raw: ObjectPtr<rdma_cm_id>,
     channel: Arc<Channel>,
-    /// The identifier has asked a peer on iWARP for a connection.
-    asks_by_iwarp: bool,
-    /// The groups that the identifier is a member of. librdmacm leaks its record of a group that was not left.
+    /// On iWARP, it has asked a peer for a connection or has accepted one: until the peer's answer, its destroy waits.
+    waits_by_iwarp: bool,
+    /// The groups that it is a member of. librdmacm does not free what it has of a group that was not left.
     groups: Vec<SocketAddr>,
 }
 
@@ -250,11 +359,10 @@ impl fmt::Debug for Id {
 
 impl Drop for Id {
     fn drop(&mut self) {
+        let is_early = self.ends_with_event();
         let _library = lock(&LIBRARY);
-        // SAFETY: the identifier is alive (0); the lock is held.
-        let context = unsafe { (*self.raw.0.as_ptr()).context };
-        if self.asks_by_iwarp && context.addr() as u64 & ANSWERED == 0 {
-            lock(&self.channel.departing).push(self.raw);
+        if is_early {
+            lock(&self.channel.departing).push(Departing(self.raw));
             return;
         }
         for group in mem::take(&mut self.groups) {
@@ -268,7 +376,7 @@ impl Drop for Id {
 
 impl Id {
     fn new(raw: NonNull<rdma_cm_id>, channel: Arc<Channel>) -> Self {
-        Self { raw: ObjectPtr(raw), channel, asks_by_iwarp: false, groups: Vec::new() }
+        Self { raw: ObjectPtr(raw), channel, waits_by_iwarp: false, groups: Vec::new() }
     }
 
     fn as_ptr(&self) -> *mut rdma_cm_id {
@@ -307,7 +415,9 @@ impl Id {
 impl RawId for Id {
     fn bind(&mut self, address: SocketAddr) -> Result<(), VerbError> {
         let mut address = Address::new(address);
-        // SAFETY: the identifier is alive (0); the address is as long as its family says.
+        // It writes members that taking an event writes too.
+        let _library = lock(&LIBRARY);
+        // SAFETY: alive (0); the address is as long as its family says.
         checked("rdma_bind_addr", unsafe { sys::rdma_bind_addr(self.as_ptr(), address.as_ptr()) })
     }
 
@@ -315,8 +425,9 @@ impl RawId for Id {
         let mut source = source.map(Address::new);
         let source = source.as_mut().map_or(ptr::null_mut(), Address::as_ptr);
         let mut to = Address::new(to);
-        // SAFETY: the identifier is alive (0); both addresses are as long as their families say, and a null source
-        // means any.
+        // It writes members after it has asked the kernel, whose answer another thread may take at the same time.
+        let _library = lock(&LIBRARY);
+        // SAFETY: alive (0); both addresses are as long as their families say, and a null source means any.
         let result = unsafe { sys::rdma_resolve_addr(self.as_ptr(), source, to.as_ptr(), millis(timeout)) };
         checked("rdma_resolve_addr", result)
     }
@@ -329,7 +440,9 @@ impl RawId for Id {
 
     fn listen(&mut self, backlog: u32) -> Result<(), VerbError> {
         let backlog = i32::try_from(backlog).unwrap_or(i32::MAX);
-        // SAFETY: the identifier is alive (0).
+        // It reads the address again, into members that taking an event writes too.
+        let _library = lock(&LIBRARY);
+        // SAFETY: alive (0).
         checked("rdma_listen", unsafe { sys::rdma_listen(self.as_ptr(), backlog) })
     }
 
@@ -339,16 +452,17 @@ impl RawId for Id {
         // SAFETY: the identifier is alive (0), and bound to a device; the parameters and their data live until the call
         // returns.
         checked("rdma_connect", unsafe { sys::rdma_connect(self.as_ptr(), &mut raw) })?;
-        self.asks_by_iwarp = self.device().is_some_and(|device| device.is_iwarp);
+        self.waits_by_iwarp = self.device().is_some_and(|device| device.is_iwarp);
         Ok(())
     }
 
     fn accept(&mut self, parameters: &Parameters<'_>) -> Result<(), VerbError> {
         self.is_bound("rdma_accept")?;
         let mut raw = parameters.to_sys("rdma_accept")?;
-        // SAFETY: the identifier is alive (0), and bound to a device; the parameters and their data live until the call
-        // returns.
-        checked("rdma_accept", unsafe { sys::rdma_accept(self.as_ptr(), &mut raw) })
+        // SAFETY: alive (0), and bound to a device; the parameters and their data live until the call returns.
+        checked("rdma_accept", unsafe { sys::rdma_accept(self.as_ptr(), &mut raw) })?;
+        self.waits_by_iwarp = self.device().is_some_and(|device| device.is_iwarp);
+        Ok(())
     }
 
     fn reject(&mut self, private_data: &[u8]) -> Result<(), VerbError> {
@@ -415,6 +529,10 @@ impl RawId for Id {
     fn peer_address(&self) -> Option<SocketAddr> {
         // SAFETY: each member of the union is an address, and any bytes are a valid value of it.
         read(&unsafe { self.members().route.addr.__bindgen_anon_2.dst_storage })
+    }
+
+    fn ends_with_event(&self) -> bool {
+        self.waits_by_iwarp && self.members().context.addr() as u64 & ANSWERED == 0
     }
 
     fn device(&self) -> Option<BoundDevice> {
@@ -507,5 +625,29 @@ fn read(storage: &sockaddr_storage) -> Option<SocketAddr> {
             Some(SocketAddrV6::new(ip, port, address.sin6_flowinfo, address.sin6_scope_id).into())
         }
         _ => None,
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_old_library_is_refused_where_a_device_has_no_guid() {
+        assert_eq!(["1.3.44.0", "1.3.56.1\n", "1", "x.y.z"].map(release_of), [Some(44), Some(56), None, None]);
+        assert!(release() >= 44, "{}", release());
+        let device = |name: &str, guid_be| Listed { name: name.into(), guid_be };
+        let devices = || vec![device("a", 7), device("b", 0)];
+        let refused = check_devices(55, devices).unwrap_err();
+        assert!(matches!(refused, OpenFailure::NoNodeGuid { device, release: 55 } if device == "b"));
+        check_devices(56, devices).unwrap();
+        check_devices(44, || vec![device("a", 7)]).unwrap();
+    }
+
+    #[test]
+    fn a_short_timeout_is_not_rounded_to_none() {
+        let nanos = [0, 1, 999, 1_000_000, 1_000_001];
+        assert_eq!(nanos.map(|nanos| millis(Duration::from_nanos(nanos))), [0, 1, 1, 1, 2]);
+        assert_eq!(millis(Duration::MAX), i32::MAX);
     }
 }

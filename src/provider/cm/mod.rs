@@ -22,11 +22,27 @@ use std::time::Duration;
 pub(crate) const MAX_PRIVATE_DATA: usize = 256;
 
 /// Opens a channel of librdmacm.
-pub(crate) fn open() -> Result<Arc<dyn RawChannel>, VerbError> {
+pub(crate) fn open() -> Result<Arc<dyn RawChannel>, OpenFailure> {
     #[cfg(librdmacm)]
     return librdmacm::open();
     #[cfg(not(librdmacm))]
-    Err(VerbError::unsupported("rdma_create_event_channel"))
+    Err(VerbError::unsupported("rdma_create_event_channel").into())
+}
+
+/// Why a channel was not opened.
+#[derive(Debug)]
+pub(crate) enum OpenFailure {
+    /// A call failed.
+    Call(VerbError),
+    /// A device has no node GUID, and this release of librdmacm would end the process because of that.
+    #[cfg_attr(not(librdmacm), allow(dead_code, reason = "only librdmacm has this fault"))]
+    NoNodeGuid { device: String, release: u32 },
+}
+
+impl From<VerbError> for OpenFailure {
+    fn from(error: VerbError) -> Self {
+        Self::Call(error)
+    }
 }
 
 /// The descriptor of a channel, borrowed from it.
@@ -99,7 +115,11 @@ pub(crate) trait RawId: Debug + Send + Sync {
     fn local_address(&self) -> Option<SocketAddr>;
     /// The peer's address; `None` while the identifier has none.
     fn peer_address(&self) -> Option<SocketAddr>;
-    /// The device and the port that the identifier is bound to; `None` while it is not bound.
+    /// Whether its destroy has to be put off until an event comes, which may be there already.
+    fn ends_with_event(&self) -> bool {
+        false
+    }
+    /// The device and the port that it is bound to; `None` as long as it is bound to none.
     fn device(&self) -> Option<BoundDevice>;
 }
 

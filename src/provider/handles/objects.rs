@@ -131,7 +131,7 @@ impl OpenContext {
 
     /// Opens a channel of rdma_cm for this device.
     #[cfg(feature = "cm")]
-    pub(crate) fn open_cm(&self) -> Result<std::sync::Arc<dyn crate::provider::cm::RawChannel>, VerbError> {
+    pub(crate) fn open_cm(&self) -> Result<Arc<dyn crate::provider::cm::RawChannel>, crate::provider::cm::OpenFailure> {
         // SAFETY: the context is open, and of this provider (0).
         unsafe { self.provider.open_cm(self.raw.0) }
     }

@@ -342,9 +342,9 @@ impl Provider for Soft {
     unsafe fn open_cm(
         &self,
         context: NonNull<ibv_context>,
-    ) -> Result<std::sync::Arc<dyn crate::provider::cm::RawChannel>, VerbError> {
-        // SAFETY: the context is open (caller).
-        super::cm::open(unsafe { open_context(context.as_ptr()) }.fabric)
+    ) -> Result<std::sync::Arc<dyn crate::provider::cm::RawChannel>, crate::provider::cm::OpenFailure> {
+        // SAFETY: open (caller).
+        Ok(super::cm::open(unsafe { open_context(context.as_ptr()) }.fabric)?)
     }
 
     fn next_timer(&self, context: NonNull<ibv_context>) -> Option<Duration> {

@@ -1,7 +1,7 @@
 //! The attributes that rdma_cm gives for the transitions of a queue pair, up to Ready To Send.
 #![forbid(unsafe_code)]
 
-use super::{Id, Link, Phase};
+use super::{HeldPair, Id, Link, Phase};
 use crate::provider::cm::PortSpace;
 use crate::provider::soft::{device, fabric::State};
 use crate::sys::{ibv_ah_attr, ibv_gid, ibv_global_route, ibv_qp_attr, ibv_qp_attr_mask as Mask, ibv_qp_state};
@@ -74,26 +74,38 @@ impl State {
 
     /// Moves the pair of an identifier to Ready To Send, as the device does on iWARP.
     pub(super) fn cm_raise_pair(&mut self, number: u64) -> Result<(), c_int> {
+        let (pair, _) = self.cm_hold_pair(number)?;
         let id = self.cm.id(number)?;
         let mut link = id.link.ok_or(libc::EINVAL)?;
         link.serves = link.serves.min(id.own.serves);
         link.starts = link.starts.min(id.own.starts);
-        let device = self.devices.get(id.device.ok_or(libc::EINVAL)?).ok_or(libc::EINVAL)?;
-        let pair = *device.qpns.get(&id.own.queue_pair).ok_or(libc::EINVAL)?;
         let at = |state| ibv_qp_attr { qp_state: state, ..Default::default() };
         let (to_rtr, rtr) = id.to_receive(&link, at(ibv_qp_state::IBV_QPS_RTR));
         let (to_rts, rts) = id.to_send(&link, at(ibv_qp_state::IBV_QPS_RTS));
         self.modify_pair(pair, &to_rtr, rtr)?;
         self.modify_pair(pair, &to_rts, rts)?;
-        let epoch = self.pairs.get(pair).ok_or(libc::EINVAL)?.epoch;
-        self.cm.id_mut(number)?.pair = Some((pair, epoch));
         Ok(())
+    }
+
+    /// Notes which pair an identifier connects.
+    pub(super) fn cm_hold_pair(&mut self, number: u64) -> Result<HeldPair, c_int> {
+        let id = self.cm.id(number)?;
+        let device = self.devices.get(id.device.ok_or(libc::EINVAL)?).ok_or(libc::EINVAL)?;
+        let pair = *device.qpns.get(&id.own.queue_pair).ok_or(libc::EINVAL)?;
+        let held = (pair, self.pairs.get(pair).ok_or(libc::EINVAL)?.epoch);
+        self.cm.id_mut(number)?.pair = Some(held);
+        Ok(held)
     }
 
     /// Moves the pair of an identifier to Error, as the device does on iWARP when the stream ends.
     pub(super) fn cm_break_pair(&mut self, number: u64) {
-        let Some((pair, epoch)) = self.cm.ids.get_mut(&number).and_then(|id| id.pair.take()) else { return };
-        // The program may have destroyed the pair, and its number may belong to another pair by now.
+        if let Some(held) = self.cm.ids.get_mut(&number).and_then(|id| id.pair.take()) {
+            self.cm_break(held);
+        }
+    }
+
+    pub(super) fn cm_break(&mut self, (pair, epoch): HeldPair) {
+        // The program may have ended it, and its number may name another pair by now.
         if self.pairs.get(pair).is_some_and(|pair| pair.epoch == epoch) {
             self.enter_error(pair);
         }

@@ -193,8 +193,18 @@ impl State {
         if offer.data.len() > room {
             return Err(libc::EINVAL);
         }
-        let id = self.cm.id_mut(number)?;
+        let id = self.cm.id(number)?;
         let (Some(from), Some(to)) = (id.local, id.peer_address) else { return Err(libc::EINVAL) };
+        if self.is_iwarp() && id.space == PortSpace::Tcp {
+            // The stream is connected in this call, so it finds out whether somebody listens.
+            let is_host = matches!(self.route(to.ip().to_canonical()), Route::Device(_));
+            if is_host && self.cm.listener(PortSpace::Tcp, to).is_none() {
+                return Err(libc::ECONNREFUSED);
+            }
+            self.cm.id_mut(number)?.own = offer.clone();
+            self.cm_hold_pair(number)?;
+        }
+        let id = self.cm.id_mut(number)?;
         id.own = offer.clone();
         id.phase = Phase::Connecting;
         id.sent = Some(Sent { what: What::Request { offer, from, to, space: id.space }, times: 0 });
@@ -218,6 +228,12 @@ impl State {
         id.own = offer.clone();
         if peer_is_gone {
             id.rest(Phase::Dead);
+            if self.is_iwarp() && !is_datagram {
+                // The device finds out when it answers, and by then it has moved the pair.
+                self.cm_raise_pair(number)?;
+                self.cm.id_mut(number)?.pair = None;
+                return Err(libc::ECONNRESET);
+            }
             return Err(libc::EINVAL);
         }
         if is_datagram {
@@ -226,6 +242,10 @@ impl State {
             return Ok(());
         }
         if self.is_iwarp() {
+            // The device serves as many reads as were asked for.
+            let mut offer = offer;
+            offer.serves = offer.serves.max(link.serves);
+            self.cm.id_mut(number)?.own.serves = offer.serves;
             if let Err(errno) = self.cm_raise_pair(number) {
                 self.cm_refuse(number, Vec::new());
                 return Err(errno);

@@ -195,8 +195,8 @@ struct Id {
     sent: Option<Sent>,
     /// The number of the current timer, or 0. An older timer that fires is ignored.
     timer: u64,
-    /// On iWARP: the queue pair that was brought up, and its epoch.
-    pair: Option<(usize, u64)>,
+    /// On iWARP: the queue pair that is being connected, or is.
+    pair: Option<HeldPair>,
     groups: BTreeSet<IpAddr>,
 }
 
@@ -240,7 +240,10 @@ impl Id {
     }
 }
 
-/// The peer's parameters that the queue pair of one side needs.
+/// A queue pair, and which of its lives is meant.
+type HeldPair = (usize, u64);
+
+/// What the queue pair of one side has to know of the other.
 #[derive(Clone, Copy)]
 struct Link {
     gid: [u8; 16],

@@ -3,7 +3,7 @@
 
 use super::address::{GID_ROW, Route, of_device};
 use super::calls::{ACCEPT_BYTES, CONNECT_BYTES, FOUND_BYTES, LOOKUP_BYTES, REJECT_BYTES, source};
-use super::{Cm, Event, Link, Phase, attributes};
+use super::{Cm, Event, HeldPair, Link, Phase, attributes};
 use crate::provider::cm::{PortSpace, RawEventKind, Said};
 use crate::provider::soft::device::Device;
 use crate::provider::soft::fabric::{State, TimerOf};
@@ -34,10 +34,15 @@ const EVERY_PAIR: u32 = 0xff_ffff;
 
 /// A unit of work.
 pub(super) enum Work {
-    AddressResolved { id: u64, device: usize },
+    AddressResolved {
+        id: u64,
+        device: usize,
+    },
     RouteResolved(u64),
     Joined(u64, IpAddr),
     Carry(Message),
+    /// On iWARP: the device breaks the pair of a connection that was not made.
+    Break(HeldPair),
 }
 
 /// A message in flight. Its sender may have ended.
@@ -124,6 +129,7 @@ impl State {
                 self.cm.push(Event { id, kind, status: 0, said, request: None });
             }
             Work::Carry(message) => self.cm_carry(message),
+            Work::Break(pair) => self.cm_break(pair),
         }
         true
     }
@@ -287,7 +293,7 @@ impl State {
         id.peer = Some(from);
         id.link = Some(Link { gid, queue_pair, psn, serves, starts, retry_count, rnr_retry_count });
         id.rest(Phase::Responded);
-        let said = Said {
+        let mut said = Said {
             private_data: padded(data, if is_iwarp { 0 } else { ACCEPT_BYTES }),
             responder_resources: serves,
             initiator_depth: starts,
@@ -295,12 +301,16 @@ impl State {
             queue_pair,
             ..Said::default()
         };
+        if self.latitudes.row.quirks.swaps_reply_depths {
+            (said.responder_resources, said.initiator_depth) = (starts, serves);
+        }
         let mut kind = RawEventKind::CONNECT_RESPONSE;
         if is_iwarp {
             if let Err(errno) = self.cm_raise_pair(number) {
                 self.cm.post(number, What::Disconnect);
                 self.cm.advance(number, Phase::Responded, Phase::Dead);
                 self.cm.tell(number, RawEventKind::CONNECT_ERROR, -errno);
+                self.cm.break_later(number);
                 return;
             }
             self.cm.advance(number, Phase::Responded, Phase::Connected);
@@ -340,6 +350,7 @@ impl State {
                 let status = if is_iwarp { IWARP_REFUSED } else { reason };
                 let (kind, said) = (RawEventKind::REJECTED, Said { private_data, ..Said::default() });
                 self.cm.push(Event { id: number, kind, status, said, request: None });
+                self.cm.break_later(number);
             }
             // The device has connected this side already, and the client has ended since.
             Phase::Connected if is_iwarp => self.cm_disconnected(number),
@@ -395,6 +406,7 @@ impl State {
             Phase::Connecting | Phase::Accepted => {
                 id.rest(Phase::Dead);
                 self.cm.tell(number, RawEventKind::UNREACHABLE, TIMED_OUT);
+                self.cm.break_later(number);
             }
             Phase::Disconnecting => {
                 self.cm.tell(number, RawEventKind::DISCONNECTED, TIMED_OUT);
@@ -421,7 +433,15 @@ struct Asked {
 }
 
 impl Cm {
-    /// Moves an identifier from one phase to another; false if it is not in the phase `from`.
+    /// Lets the device break the pair that an identifier holds, if it holds one. The program may learn before that why
+    /// the connection was not made.
+    fn break_later(&mut self, number: u64) {
+        if let Some(pair) = self.ids.get_mut(&number).and_then(|id| id.pair.take()) {
+            self.work.push_back(Work::Break(pair));
+        }
+    }
+
+    /// Goes from one phase to another; false if the identifier is not in the first.
     fn advance(&mut self, number: u64, from: Phase, to: Phase) -> bool {
         let found = self.ids.get_mut(&number).filter(|id| id.phase == from);
         found.map(|id| id.rest(to)).is_some()
