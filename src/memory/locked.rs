@@ -101,7 +101,7 @@ mod tests {
     #[test]
     fn the_message_says_what_is_short_and_what_to_do() {
         let text = refused(1 << 20, Some(8 << 20)).to_string();
-        for part in ["1048576 bytes", "RLIMIT_MEMLOCK", "of which 8388608 are taken", "ulimit -l", "CAP_IPC_LOCK"] {
+        for part in ["1048576 bytes", "RLIMIT_MEMLOCK", "of which 8388608 are in use", "ulimit -l", "CAP_IPC_LOCK"] {
             assert!(text.contains(part), "{text}");
         }
         assert!(refused(1 << 20, None).to_string().contains("is 8388608 bytes: raise it"));
