@@ -105,6 +105,7 @@ pub const PROGRAMS: &[Program] = &[
         Rxe, Miri { part: Two, leaks: Allowed, only: &["items", "buffers_of_a_run"] },
     ] },
     Program { name: "random", facts: &[Rxe] },
+    Program { name: "random_cm", facts: &[Rxe, Siw(&[])] },
     Program { name: "refusals", facts: &[Rxe] },
     Program { name: "scale", facts: &[] },
     Program { name: "scope", facts: &[Rxe, miri(One, Allowed)] },
