@@ -20,8 +20,8 @@ use world::{CALLS, World};
 
 /// The time limit of the search for a small history that fails.
 const SEARCH: Duration = Duration::from_secs(60);
-/// A step chooses its value among those that fit, by a number below this one.
-const PLACES: usize = 12;
+/// The place of a step says in which lane it happens, and which of the values there it takes.
+const PLACES: usize = 4 * world::LANES;
 
 /// What the histories on the soft device come to, all together: a model that nothing tests would allow anything.
 const OUTCOMES: [&str; 22] = [

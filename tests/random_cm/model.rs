@@ -197,7 +197,7 @@ impl Attempt {
     pub(crate) fn answer_may_end(&self, failed: Option<&Cause>, calls: &[Verb], at: &Moment) -> bool {
         let must_fail = at.fails.is_some_and(|verb| calls.contains(&verb));
         match failed {
-            None => !must_fail && !(at.is_settled && self.client_has_gone()) && !at.is_removed,
+            None => !(must_fail || at.is_removed || at.is_settled && self.client_has_gone()),
             Some(_) if at.is_removed => true,
             Some(Cause::PeerGone(error)) => {
                 let is_known = error.errno() == libc::EINVAL || at.is_iwarp && error.errno() == libc::ECONNRESET;

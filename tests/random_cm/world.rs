@@ -29,7 +29,10 @@ pub(crate) enum Call {
     /// As `Go`, after all messages have arrived.
     Await,
     New,
-    Listen,
+    /// Takes a request from a listener, or makes one.
+    Serve,
+    /// Drops or forgets a listener.
+    EndListener,
     /// Sends a message over a connection.
     Talk,
     PollEnd,
@@ -52,13 +55,14 @@ pub(crate) enum Call {
 }
 
 /// Each call, with its relative frequency. When a history is reduced, later calls are replaced by earlier ones.
-pub(crate) const CALLS: [(u32, Call); 22] = [
+pub(crate) const CALLS: [(u32, Call); 23] = [
     (110, Call::Go),
     (20, Call::Settle),
     (30, Call::Step),
     (40, Call::Await),
-    (26, Call::New),
-    (6, Call::Listen),
+    (12, Call::New),
+    (50, Call::Serve),
+    (4, Call::EndListener),
     (12, Call::Talk),
     (12, Call::PollEnd),
     (8, Call::Disconnect),
@@ -122,7 +126,13 @@ pub(crate) struct World {
     own: IpAddr,
     fabric: Option<Fabric>,
     channels: Vec<Channel>,
-    values: Vec<Value>,
+    /// The values, each with its lane: what a step does in one lane changes no other, so that a history stays the same
+    /// without the steps of other lanes.
+    values: Vec<(usize, Value)>,
+    /// The lane of the current step.
+    lane: usize,
+    /// The lane of each attempt.
+    lanes: Vec<usize>,
     stock: Stock,
     attempts: Vec<Attempt>,
     /// The addresses of the listeners, and whether they are there. One that was forgotten is there for ever.
@@ -135,6 +145,14 @@ pub(crate) struct World {
     is_removed: bool,
     /// The outcomes that were seen.
     seen: BTreeSet<String>,
+}
+
+/// How many lanes a history has.
+pub(crate) const LANES: usize = 5;
+
+/// The lane of a listener. There are two.
+fn of_listener(number: usize) -> usize {
+    LANES + number % 2
 }
 
 const NAME: &str = "random";
@@ -152,6 +170,8 @@ impl World {
         Self {
             channels: vec![Channel::open(&context).unwrap()],
             values: Vec::new(),
+            lane: 0,
+            lanes: Vec::new(),
             stock: Stock::new(&context),
             attempts: Vec::new(),
             listeners: Vec::new(),
@@ -222,25 +242,50 @@ impl World {
         &self.channels[random.below(self.channels.len())]
     }
 
-    /// Takes one of the values that fit out of the world.
+    /// Puts a value into its lane: that of its listener, of its attempt, or of the current step.
+    fn keep(&mut self, value: Value) {
+        let lane = match &value {
+            Value::Listener(_, number) => of_listener(*number),
+            Value::Request(_, number) => self.lanes[*number],
+            _ => self.lane,
+        };
+        self.values.push((lane, value));
+    }
+
+    /// Takes one of the values of the lane that fit out of the world.
     fn pick(&mut self, place: usize, fits: impl Fn(&Value) -> bool) -> Option<Value> {
-        let fitting: Vec<usize> = (0..self.values.len()).filter(|&index| fits(&self.values[index])).collect();
-        let index = *fitting.get(place.checked_rem(fitting.len())?)?;
-        Some(self.values.remove(index))
+        let is_it = |index: &usize| self.values[*index].0 == self.lane && fits(&self.values[*index].1);
+        let fitting: Vec<usize> = (0..self.values.len()).filter(is_it).collect();
+        let index = *fitting.get((place / LANES).checked_rem(fitting.len())?)?;
+        Some(self.values.remove(index).1)
     }
 
     pub(crate) fn take(&mut self, step: &Step<Call>) {
         let (random, place) = (&mut step.random(), step.place);
+        self.lane = place % LANES;
         match step.call {
-            Call::Go => {
-                if let Some(value) = self.pick(place, |_| true) {
-                    self.go(random, value, false);
-                }
-            }
+            Call::Go => self.go_on(random, place, false),
             Call::Await => {
                 self.settle();
-                if let Some(value) = self.pick(place, |_| true) {
-                    self.go(random, value, true);
+                self.go_on(random, place, true);
+            }
+            Call::Serve => {
+                let waits = random.one_in(2);
+                if waits {
+                    self.settle();
+                }
+                self.lane = of_listener(place);
+                match self.pick(place, |_| true) {
+                    Some(value) => self.go(random, value, waits),
+                    None => self.new_listener(random),
+                }
+            }
+            Call::EndListener => {
+                self.lane = of_listener(place);
+                match self.pick(place, |_| true) {
+                    Some(value) if random.one_in(6) => self.forget(value),
+                    Some(value) => self.drop_value(value),
+                    None => {}
                 }
             }
             Call::Settle => self.settle(),
@@ -251,7 +296,6 @@ impl World {
                 }
             }
             Call::New => self.new_idle(random),
-            Call::Listen => self.new_listener(random),
             Call::Talk => {
                 if let Some(value) = self.pick(place, |value| matches!(value, Value::Connection(..))) {
                     self.talk(random, value);
@@ -287,7 +331,7 @@ impl World {
                 {
                     accepting.message_arrived();
                     self.attempts[attempt].is_told = true;
-                    self.values.push(Value::Accepting(accepting, attempt));
+                    self.keep(Value::Accepting(accepting, attempt));
                 }
             }
             Call::GiveUp => {
@@ -383,15 +427,14 @@ impl World {
         let new = Idle::new(self.channel(random));
         self.heal();
         match new {
-            Ok(idle) if fails.is_none() => self.values.push(Value::Idle(idle, false)),
+            Ok(idle) if fails.is_none() => self.keep(Value::Idle(idle, false)),
             Err(CmError::Call(error)) if fails.is_some() && error.errno() == libc::ENOMEM => {}
             other => panic!("{other:?}, and {fails:?} failed"),
         }
     }
 
     fn new_listener(&mut self, random: &mut Random) {
-        let here = |value: &&Value| matches!(value, Value::Listener(..));
-        if self.is_removed || self.values.iter().filter(here).count() >= 2 {
+        if self.is_removed {
             return;
         }
         let idle = Idle::new(self.channel(random)).unwrap();
@@ -406,12 +449,12 @@ impl World {
         match result {
             Ok(listener) if fails.is_none() => {
                 let at = listener.local_address().unwrap();
-                self.values.push(Value::Listener(listener, self.listeners.len()));
+                self.keep(Value::Listener(listener, self.listeners.len()));
                 self.listeners.push((at, true));
             }
             Err(failed) if fails.is_some() || self.is_removed => {
                 assert!(is_out_of_memory(&failed.cause) || self.is_removed, "{failed:?}");
-                self.values.push(Value::Bound(failed.value));
+                self.keep(Value::Bound(failed.value));
             }
             other => panic!("{other:?}, and {fails:?} failed"),
         }
@@ -428,7 +471,7 @@ impl World {
         };
         self.heal();
         assert_eq!(result.err().map(|error| error.errno()), fails.map(|_| libc::ENOMEM));
-        self.values.push(Value::Idle(idle, has_port));
+        self.keep(Value::Idle(idle, has_port));
     }
 
     fn bind(&mut self, random: &mut Random, idle: Idle, has_port: bool) {
@@ -443,13 +486,21 @@ impl World {
         match idle.bind(to) {
             Ok(bound) => {
                 assert!(expected.is_none() && !self.is_removed, "bound to {to}");
-                self.values.push(Value::Bound(bound));
+                self.keep(Value::Bound(bound));
             }
             Err(failed) => {
                 let Cause::Call(error) = &failed.cause else { panic!("{failed:?}") };
                 assert!(Some(error.errno()) == expected || self.is_removed, "{failed:?}, and not {expected:?}");
-                self.values.push(Value::Idle(failed.value, has_port));
+                self.keep(Value::Idle(failed.value, has_port));
             }
+        }
+    }
+
+    /// Takes on a value of the lane, or begins one.
+    fn go_on(&mut self, random: &mut Random, place: usize, waits: bool) {
+        match self.pick(place, |_| true) {
+            Some(value) => self.go(random, value, waits),
+            None => self.new_idle(random),
         }
     }
 
@@ -491,7 +542,10 @@ impl World {
         if random.one_in(12) {
             let failed = idle.resolve("224.0.0.1:7".parse().unwrap(), TIMEOUT).unwrap_err();
             assert!(matches!(&failed.cause, Cause::Call(error) if error.errno() == libc::ENETUNREACH), "{failed:?}");
-            return self.values.push(Value::Idle(failed.value, true));
+            return self.keep(Value::Idle(failed.value, true));
+        }
+        if self.listeners.iter().all(|(_, is_there)| !is_there) {
+            self.new_listener(&mut Random::new(1));
         }
         let goal = self.goal(random);
         let fails = self.fail_one(random, &[Verb::RdmaResolveAddr]);
@@ -500,11 +554,11 @@ impl World {
         self.is_settled = false;
         match result {
             Ok(resolving) if fails.is_none() => {
-                self.values.push(Value::Resolving(resolving, goal, self.moment(None).now, false));
+                self.keep(Value::Resolving(resolving, goal, self.moment(None).now, false));
             }
             Err(failed) if fails.is_some() || self.is_removed => {
                 assert!(is_out_of_memory(&failed.cause) || self.is_removed, "{failed:?}");
-                self.values.push(Value::Idle(failed.value, has_port));
+                self.keep(Value::Idle(failed.value, has_port));
             }
             other => panic!("{other:?}, and {fails:?} failed"),
         }
@@ -526,22 +580,22 @@ impl World {
         match result {
             Ok(Progress::Pending(resolving)) => {
                 let is_owed = if matches!(goal, Goal::Nowhere(_)) { is_late } else { has_address };
-                assert!(!(at.is_settled && is_owed) && !must, "{goal:?} is not resolved");
+                assert!(!(must || at.is_settled && is_owed), "{goal:?} is not resolved");
                 // Its route is to be resolved now.
                 self.is_settled = false;
-                self.values.push(Value::Resolving(resolving, goal, since, has_address || at.is_settled));
+                self.keep(Value::Resolving(resolving, goal, since, has_address || at.is_settled));
             }
             Ok(Progress::Done(resolved)) => {
                 assert!(!matches!(goal, Goal::Nowhere(_)), "{goal:?} is resolved");
                 assert_eq!(resolved.device(), self.context.name());
-                self.values.push(Value::Resolved(resolved, goal));
+                self.keep(Value::Resolved(resolved, goal));
             }
             Err(failed) => match (&failed.cause, failed.value) {
                 (cause @ Cause::Address(error), Some(idle)) => {
                     self.seen.insert(format!("resolving: {}", name(cause)));
                     let is_nobody = matches!(goal, Goal::Nowhere(_)) && error.errno() == libc::ETIMEDOUT && is_late;
                     assert!(is_nobody || self.is_removed, "{goal:?}: {:?}", failed.cause);
-                    self.values.push(Value::Idle(idle, true));
+                    self.keep(Value::Idle(idle, true));
                 }
                 (cause, None) => {
                     let is_failed_call = fails.is_some() && is_out_of_memory(cause);
@@ -555,7 +609,7 @@ impl World {
 
     fn connect(&mut self, random: &mut Random, resolved: Resolved, goal: Goal) {
         let Some(pair) = self.stock.pair(self.is_removed) else {
-            return self.values.push(Value::Resolved(resolved, goal));
+            return self.keep(Value::Resolved(resolved, goal));
         };
         let number = self.attempts.len();
         let (bytes, data) = said(random, number, ConnectData::raw, ConnectData::framed, 56);
@@ -584,6 +638,7 @@ impl World {
         match result {
             Ok(connecting) => {
                 assert!(fails.is_none() && !self.is_removed, "connects although {fails:?} fails");
+                self.lanes.push(self.lane);
                 self.attempts.push(Attempt {
                     at: self.moment(None).now,
                     data: bytes,
@@ -600,7 +655,7 @@ impl World {
                     is_told: false,
                     owed_end: [false; 2],
                 });
-                self.values.push(Value::Connecting(connecting, number));
+                self.keep(Value::Connecting(connecting, number));
             }
             Err(failed) => {
                 let (resolved, pair) = failed.value;
@@ -612,7 +667,7 @@ impl World {
                 assert!(is_failed_call || is_nobody || self.is_removed, "{cause:?}, and {fails:?} failed");
                 self.stock.take_back(pair.into(), self.is_removed);
                 if !is_nobody {
-                    self.values.push(Value::Resolved(resolved, goal));
+                    self.keep(Value::Resolved(resolved, goal));
                 }
                 return self.heal();
             }
@@ -646,14 +701,14 @@ impl World {
         match result {
             Ok(Progress::Pending(connecting)) => {
                 check(attempt, Found::Nothing);
-                self.values.push(Value::Connecting(connecting, number));
+                self.keep(Value::Connecting(connecting, number));
             }
             Ok(Progress::Done(connection)) => {
                 check(attempt, Found::Connected(&connection.data));
                 let attempt = &mut self.attempts[number];
                 attempt.client = Client::Connected;
                 attempt.is_established = true;
-                self.values.push(Value::Connection(connection, number, 0, false));
+                self.keep(Value::Connection(connection, number, 0, false));
                 self.note("client", "connected");
             }
             Err(failed) => {
@@ -712,7 +767,7 @@ impl World {
                 attempt.server = Server::Asked;
                 attempt.is_lost = false;
                 attempt.is_delivered = true;
-                self.values.push(Value::Request(request, found));
+                self.keep(Value::Request(request, found));
             }
             Err(CmError::DeviceRemoved) => assert!(at.is_removed),
             Err(CmError::Call(error)) => assert!(fails.is_some() && error.errno() == libc::ENOMEM, "{error}"),
@@ -722,12 +777,12 @@ impl World {
             // The listener has ended, or its requests come first.
             return self.drop_value(Value::Listener(listener, number));
         }
-        self.values.push(Value::Listener(listener, number));
+        self.keep(Value::Listener(listener, number));
     }
 
     fn accept(&mut self, random: &mut Random, request: Request, number: usize) {
         let Some(pair) = self.stock.pair(self.is_removed) else {
-            return self.values.push(Value::Request(request, number));
+            return self.keep(Value::Request(request, number));
         };
         let (bytes, data) = said(random, number, AcceptData::raw, AcceptData::framed, 196);
         let (depths, parameters) = parameters(random);
@@ -745,7 +800,7 @@ impl World {
             Ok(accepting) => {
                 attempt.yes = Some(Yes { at: at.now, data: bytes, depths });
                 attempt.server = if vanishes { Server::Vanished } else { Server::Accepted };
-                self.values.push(Value::Accepting(accepting, number));
+                self.keep(Value::Accepting(accepting, number));
             }
             Err(failed) => {
                 self.seen.insert(format!("accept: {}", name(&failed.cause)));
@@ -797,13 +852,13 @@ impl World {
         match result {
             Ok(Progress::Pending(accepting)) => {
                 check(attempt, Found::Nothing);
-                self.values.push(Value::Accepting(accepting, number));
+                self.keep(Value::Accepting(accepting, number));
             }
             Ok(Progress::Done(connection)) => {
                 check(attempt, Found::Connected(&connection.data));
                 attempt.server = Server::Connected;
                 self.seen.insert("server: connected".into());
-                self.values.push(Value::Connection(connection, number, 1, false));
+                self.keep(Value::Connection(connection, number, 1, false));
             }
             Err(failed) => {
                 check(attempt, Found::Failed(&failed.cause));
@@ -838,7 +893,7 @@ impl World {
             }
             Err(error) => assert!(fails.is_some() && error.errno() == libc::ENOMEM, "{error}"),
         }
-        self.values.push(Value::Connection(connection, number, side, has_ended));
+        self.keep(Value::Connection(connection, number, side, has_ended));
     }
 
     /// One side of a connection leaves it. If it is not dropped, it also tells a peer that is not connected yet.
@@ -862,11 +917,11 @@ impl World {
             Ok(disconnected) => {
                 self.leave(number, side);
                 let now = self.moment(None).now;
-                self.values.push(Value::Disconnected(disconnected, number, side, now));
+                self.keep(Value::Disconnected(disconnected, number, side, now));
             }
             Err(failed) => {
                 assert!(was_removed && matches!(failed.cause, Cause::Pair(_)), "{failed:?}");
-                self.values.push(Value::Connection(failed.value, number, side, has_ended));
+                self.keep(Value::Connection(failed.value, number, side, has_ended));
             }
         }
     }
@@ -882,15 +937,16 @@ impl World {
         let is_right = !is_free || at.is_iwarp || at.now - since >= REST && !at.is_removed;
         assert!(is_right, "the number of side {side} of\n{attempt:#?}\nis free at\n{at:#?}");
         self.is_settled = false;
-        self.values.push(Value::Disconnected(disconnected, number, side, since));
+        self.keep(Value::Disconnected(disconnected, number, side, since));
     }
 
     /// Sends a message to the other end, if that is here and neither end has ended.
     fn talk(&mut self, random: &mut Random, value: Value) {
         let Value::Connection(mut one, number, side, has_ended) = value else { return };
         let is_other = |value: &Value| matches!(value, Value::Connection(_, of, at, _) if *of == number && *at != side);
-        let Some(Value::Connection(mut other, _, other_side, other_ended)) = self.pick(0, is_other) else {
-            return self.values.push(Value::Connection(one, number, side, has_ended));
+        let other = self.values.iter().position(|(_, value)| is_other(value)).map(|index| self.values.remove(index).1);
+        let Some(Value::Connection(mut other, _, other_side, other_ended)) = other else {
+            return self.keep(Value::Connection(one, number, side, has_ended));
         };
         if !has_ended && !other_ended && !self.is_removed {
             self.check_depths(number, side, &one);
@@ -909,8 +965,8 @@ impl World {
             self.note("connection", "a message");
             other.pair.post_receive(self.stock.receive()).unwrap();
         }
-        self.values.push(Value::Connection(one, number, side, has_ended));
-        self.values.push(Value::Connection(other, number, other_side, other_ended));
+        self.keep(Value::Connection(one, number, side, has_ended));
+        self.keep(Value::Connection(other, number, other_side, other_ended));
     }
 
     /// Both sides have the smaller depths. Soft iWARP has its own idea of them.
@@ -936,7 +992,7 @@ impl World {
                         let attempt = &mut self.attempts[number];
                         attempt.client = Client::Connected;
                         attempt.is_established = true;
-                        self.values.push(Value::Connection(connection, number, 0, false));
+                        self.keep(Value::Connection(connection, number, 0, false));
                     }
                     Err(failed) => {
                         let is_timeout = matches!(failed.cause, Cause::TimedOut(_));
@@ -960,7 +1016,7 @@ impl World {
                         let found = Found::Connected(&connection.data);
                         assert!(attempt.server_may_find(&found, &at), "{attempt:#?} at {at:#?}");
                         attempt.server = Server::Connected;
-                        self.values.push(Value::Connection(connection, number, 1, false));
+                        self.keep(Value::Connection(connection, number, 1, false));
                     }
                     Err(failed) => {
                         let is_timeout = matches!(failed.cause, Cause::TimedOut(_));
@@ -976,14 +1032,14 @@ impl World {
                 }
             }
             Value::Resolving(resolving, goal, ..) => match resolving.wait(NOW) {
-                Ok(resolved) => self.values.push(Value::Resolved(resolved, goal)),
+                Ok(resolved) => self.keep(Value::Resolved(resolved, goal)),
                 Err(failed) => match (failed.cause, failed.value) {
                     (Cause::TimedOut(_), None) => {}
-                    (Cause::Address(_), Some(idle)) => self.values.push(Value::Idle(idle, true)),
+                    (Cause::Address(_), Some(idle)) => self.keep(Value::Idle(idle, true)),
                     (cause, value) => assert!(self.is_removed, "{cause:?}, {value:?}"),
                 },
             },
-            other => self.values.push(other),
+            other => self.keep(other),
         }
         self.is_settled = false;
     }
@@ -1051,7 +1107,7 @@ impl World {
         }
         while !self.values.is_empty() {
             let index = random.below(self.values.len());
-            let value = self.values.remove(index);
+            let (_, value) = self.values.remove(index);
             self.drop_value(value);
             if random.one_in(2) {
                 self.settle();

@@ -105,7 +105,11 @@ pub const PROGRAMS: &[Program] = &[
         Rxe, Miri { part: Two, leaks: Allowed, only: &["items", "buffers_of_a_run"] },
     ] },
     Program { name: "random", facts: &[Rxe] },
-    Program { name: "random_cm", facts: &[Rxe, Siw(&[])] },
+    Program { name: "random_cm", facts: &[Rxe, Siw(&[
+        "every_history_is_one_that_the_model_allows",
+        "data::whatever_two_sides_say_while_they_connect_arrives",
+        "data::a_record_that_was_tampered_with_is_refused_or_understood",
+    ])] },
     Program { name: "refusals", facts: &[Rxe] },
     Program { name: "scale", facts: &[] },
     Program { name: "scope", facts: &[Rxe, miri(One, Allowed)] },
