@@ -1,19 +1,29 @@
 //! Event channels, shared by many identifiers and threads.
 
+#[cfg(loom)]
+mod models;
+
 use super::error::CmError;
 use crate::device::Context;
-use crate::inflight::Waker;
 use crate::provider::{
     self,
-    cm::{NewId, PortSpace, RawChannel, RawEvent, RawEventKind, RawId, descriptor},
+    cm::{NewId, PortSpace, RawChannel, RawEvent, RawEventKind, RawId},
 };
-use crate::readiness::{Readiness, until_readable};
-use crate::sync::lock;
+use crate::sync::{Condvar, Mutex, MutexGuard, lock};
 use crate::verb_error::VerbError;
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 use std::{env, fmt};
+
+#[cfg(not(loom))]
+use crate::{
+    inflight::Waker,
+    provider::cm::descriptor,
+    readiness::{Readiness, until_readable},
+};
+#[cfg(loom)]
+use models::{Waker, descriptor, until_readable};
 
 /// A channel of rdma_cm: brings the events of all identifiers that were made on it.
 ///
@@ -66,6 +76,7 @@ impl Channel {
     /// # Errors
     ///
     /// The process has no descriptor left.
+    #[cfg(not(loom))]
     pub fn readiness(&self) -> Result<Readiness, VerbError> {
         let mut mail = self.0.lock();
         if mail.for_loop.is_none() {
@@ -235,6 +246,13 @@ impl Inbox {
             slept.map_err(|error| VerbError::new("poll", error.raw_os_error().unwrap_or(libc::EINVAL)))?;
         }
     }
+
+    /// Throws the events of an identifier away. Later ones find no box.
+    fn end(&self, key: u64) {
+        let unread = self.lock().boxes.remove(&key);
+        self.lock().tell_loop();
+        drop(unread);
+    }
 }
 
 /// The longest sleep of a thread that waits for ever. Then it looks again.
@@ -274,9 +292,7 @@ impl Identifier {
 
 impl Drop for Identifier {
     fn drop(&mut self) {
-        let unread = self.inbox.lock().boxes.remove(&self.key);
-        self.inbox.lock().tell_loop();
-        drop(unread);
+        self.inbox.end(self.key);
         // `raw` is destroyed after this. An event that comes until then finds no box, and is dropped.
     }
 }
