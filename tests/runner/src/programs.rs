@@ -67,8 +67,10 @@ pub const PROGRAMS: &[Program] = &[
     Program { name: "bindings", facts: &[NoDevice] },
     Program { name: "checked", facts: &[Rxe, Arm, miri(One, Allowed)] },
     Program { name: "cm", facts: &[Rxe, Siw(&[])] },
+    Program { name: "cm_clock", facts: &[] },
     Program { name: "cm_datagrams", facts: &[Rxe] },
     Program { name: "cm_faults", facts: &[] },
+    Program { name: "cm_loop", facts: &[Rxe, Siw(&[])] },
     Program { name: "conformance", facts: &[Rxe] },
     Program { name: "device", facts: &[Rxe, Siw(&[
         "a_port_that_is_not_there_has_no_keys",
