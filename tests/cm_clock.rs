@@ -4,7 +4,7 @@
 use interlock::cm::{AcceptData, Channel, ConnectData, Idle, Parameters, Progress};
 use interlock::soft::Fabric;
 use interlock::{Checked, Context};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 use support::{PATIENCE, Side, address};
 
@@ -38,7 +38,10 @@ impl World {
         self.fabric.run();
         let left = format!("{:?}", self.fabric);
         assert!(left.contains("cm_identifiers: 0, cm_events: 0"), "{what}: {left}");
-        assert!(!self.channel.readiness().unwrap().wait(Duration::ZERO).unwrap(), "{what}: an event");
+        // Miri has no such epoll instance.
+        if !cfg!(miri) {
+            assert!(!self.channel.readiness().unwrap().wait(Duration::ZERO).unwrap(), "{what}: an event");
+        }
     }
 }
 
@@ -47,12 +50,9 @@ impl World {
 fn what_resolves_ends_at_once() {
     let world = World::new();
     let here = SocketAddr::new(address(&world.context), 7471);
-    let mut nobody = here;
-    nobody.set_ip([10, 0, 0, 77].into());
-    if let std::net::IpAddr::V4(ip) = here.ip() {
-        let [a, b, c, _] = ip.octets();
-        nobody.set_ip([a, b, c, 77].into());
-    }
+    let IpAddr::V4(ip) = here.ip() else { panic!("not an address of IPv4") };
+    let [a, b, c, _] = ip.octets();
+    let nobody = SocketAddr::from(([a, b, c, 77], here.port()));
     for to in [here, nobody] {
         let idle = Idle::new(&world.channel).unwrap();
         let resolving = idle.resolve(to, PATIENCE).unwrap();

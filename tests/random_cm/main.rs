@@ -1,5 +1,5 @@
-//! Random histories of identifiers of rdma_cm, each checked against a small model of what may become of them; and random
-//! bytes of peers.
+//! Random histories of identifiers of rdma_cm, each checked against a small model of what may become of them; and
+//! random bytes of peers.
 //!
 //! A history has up to two listeners and many clients on one device. At any step a value may be used, dropped or
 //! forgotten. The soft device is stepped by hand and told to fail, so that a seed gives the same history with the same

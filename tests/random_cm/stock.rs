@@ -20,7 +20,8 @@ pub(crate) struct Stock {
     pairs: Vec<QueuePair<Checked, Init>>,
     here: Vec<Buffer<Checked>>,
     away: HashSet<usize>,
-    /// How many buffers may stay away: those of pairs that the program forgot, or that a removed device did not destroy.
+    /// How many buffers may stay away: those of pairs that the program forgot, or that a removed device did not
+    /// destroy.
     pub(crate) lost: usize,
     /// Messages that have arrived, and that nobody has looked at.
     pub(crate) arrived: Vec<Vec<u8>>,
