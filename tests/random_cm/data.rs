@@ -92,7 +92,7 @@ fn pair_of(side: &mut Side<Checked>, context: &Context) -> QueuePair<Checked, In
 fn whatever_two_sides_say_while_they_connect_arrives() {
     let (context, random) = (context(), &mut Random::new(seed()));
     let rounds = if cfg!(miri) {
-        4
+        2
     } else if on_hardware() {
         30
     } else {
@@ -137,7 +137,7 @@ fn whatever_two_sides_say_while_they_connect_arrives() {
 fn whatever_two_sides_say_in_a_lookup_arrives() {
     let (context, random) = (context(), &mut Random::new(seed()));
     let rounds = if cfg!(miri) {
-        4
+        2
     } else if on_hardware() {
         30
     } else {
@@ -189,7 +189,7 @@ fn a_record_that_was_tampered_with_is_refused_or_understood() {
     records.extend(region.ok().map(|region| region.remote().to_bytes().to_vec()));
     for record in &records {
         check_parsers(record);
-        for _ in 0..if cfg!(miri) { 50 } else { 20_000 } {
+        for _ in 0..if cfg!(miri) { 20 } else { 20_000 } {
             let mut changed = record.clone();
             for _ in 0..=random.below(3) {
                 let index = random.below(changed.len());

@@ -53,7 +53,7 @@ const OUTCOMES: [&str; 22] = [
 fn every_history_is_one_that_the_model_allows() {
     let is_slow = support::on_hardware();
     let (count, most) = if cfg!(miri) {
-        (3, 40)
+        (2, 30)
     } else if is_slow {
         (12, 60)
     } else {

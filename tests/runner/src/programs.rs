@@ -72,7 +72,7 @@ pub const PROGRAMS: &[Program] = &[
     // The other tests of `cm_faults` take Miri more than a minute.
     Program { name: "cm_faults", facts: &[
         Miri { part: One, leaks: Allowed, only: &[
-            "comes_back", "vanishes", "removed_device", "changed_neighbour", "gives_back", "cannot_be_made",
+            "comes_back", "vanishes", "removed_device", "changed_neighbour",
         ] },
     ] },
     Program { name: "cm_loop", facts: &[Rxe, Siw(&[])] },
@@ -112,7 +112,7 @@ pub const PROGRAMS: &[Program] = &[
         Rxe, Miri { part: Two, leaks: Allowed, only: &["items", "buffers_of_a_run"] },
     ] },
     Program { name: "random", facts: &[Rxe] },
-    Program { name: "random_cm", facts: &[Rxe, Siw(&[
+    Program { name: "random_cm", facts: &[Rxe, miri(One, Allowed), Siw(&[
         "every_history_is_one_that_the_model_allows",
         "data::whatever_two_sides_say_while_they_connect_arrives",
         "data::a_record_that_was_tampered_with_is_refused_or_understood",
