@@ -1,19 +1,29 @@
 //! Event channels, shared by many identifiers and threads.
 
+#[cfg(loom)]
+mod models;
+
 use super::error::CmError;
 use crate::device::Context;
-use crate::inflight::Waker;
 use crate::provider::{
     self,
-    cm::{NewId, PortSpace, RawChannel, RawEvent, RawEventKind, RawId, descriptor},
+    cm::{NewId, PortSpace, RawChannel, RawEvent, RawEventKind, RawId},
 };
-use crate::readiness::{Readiness, until_readable};
-use crate::sync::lock;
+use crate::sync::{Condvar, Mutex, MutexGuard, lock};
 use crate::verb_error::VerbError;
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 use std::{env, fmt, mem};
+
+#[cfg(not(loom))]
+use crate::{
+    inflight::Waker,
+    provider::cm::descriptor,
+    readiness::{Readiness, until_readable},
+};
+#[cfg(loom)]
+use models::{Waker, descriptor, until_readable};
 
 /// A channel of rdma_cm: it delivers the events of all identifiers that were made on it.
 ///
@@ -72,6 +82,7 @@ impl Channel {
     /// # Errors
     ///
     /// The process has no descriptor left.
+    #[cfg(not(loom))]
     pub fn readiness(&self) -> Result<Readiness, VerbError> {
         let mut mail = self.0.lock();
         if mail.for_loop.is_none() {
@@ -301,6 +312,13 @@ impl Inbox {
             slept.map_err(|error| VerbError::new("poll", error.raw_os_error().unwrap_or(libc::EINVAL)))?;
         }
     }
+
+    /// Drops the events of an identifier that ends. Later events find no box.
+    fn end(&self, key: u64) {
+        let unread = self.lock().boxes.remove(&key);
+        self.lock().tell_loop();
+        drop(unread);
+    }
 }
 
 /// The longest sleep of a thread that waits for ever. It checks its box after each sleep.
@@ -357,9 +375,7 @@ impl Drop for Identifier {
             // What fails here fails again for whoever takes the next event.
             drop(self.poll());
         }
-        let unread = self.inbox.lock().boxes.remove(&self.key);
-        self.inbox.lock().tell_loop();
-        drop(unread);
+        self.inbox.end(self.key);
         // `raw` is destroyed after this function. An event that comes before that finds no box, and is dropped.
     }
 }

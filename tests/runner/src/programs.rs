@@ -67,8 +67,15 @@ pub const PROGRAMS: &[Program] = &[
     Program { name: "bindings", facts: &[NoDevice] },
     Program { name: "checked", facts: &[Rxe, Arm, miri(One, Allowed)] },
     Program { name: "cm", facts: &[Rxe, Siw(&[])] },
+    Program { name: "cm_clock", facts: &[miri(One, Refused)] },
     Program { name: "cm_datagrams", facts: &[Rxe] },
-    Program { name: "cm_faults", facts: &[] },
+    // The other tests of `cm_faults` take Miri more than a minute.
+    Program { name: "cm_faults", facts: &[
+        Miri { part: One, leaks: Allowed, only: &[
+            "comes_back", "vanishes", "removed_device", "changed_neighbour",
+        ] },
+    ] },
+    Program { name: "cm_loop", facts: &[Rxe, Siw(&[])] },
     Program { name: "conformance", facts: &[Rxe] },
     Program { name: "device", facts: &[Rxe, Siw(&[
         "a_port_that_is_not_there_has_no_keys",
@@ -105,6 +112,11 @@ pub const PROGRAMS: &[Program] = &[
         Rxe, Miri { part: Two, leaks: Allowed, only: &["items", "buffers_of_a_run"] },
     ] },
     Program { name: "random", facts: &[Rxe] },
+    Program { name: "random_cm", facts: &[Rxe, miri(One, Allowed), Siw(&[
+        "every_history_is_one_that_the_model_allows",
+        "data::whatever_two_sides_say_while_they_connect_arrives",
+        "data::a_record_that_was_tampered_with_is_refused_or_understood",
+    ])] },
     Program { name: "refusals", facts: &[Rxe] },
     Program { name: "scale", facts: &[] },
     Program { name: "scope", facts: &[Rxe, miri(One, Allowed)] },
