@@ -163,7 +163,7 @@
 //!
 //! # What is not here yet
 //!
-//! Futures; datagrams over `rdma_cm`; XRC and the transports of vendors.
+//! Futures; XRC and the transports of vendors.
 //!
 //! # More
 //!

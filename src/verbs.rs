@@ -91,6 +91,8 @@
 //! | `rdma_resolve_addr`, `rdma_resolve_route` | [`cm::Idle::resolve`] |
 //! | `rdma_connect`, `rdma_establish` | [`cm::Resolved::connect`], [`cm::Connecting::wait`]; or [`cm::connect`] for everything |
 //! | `rdma_accept`, `rdma_reject` | [`cm::Request::accept`], [`cm::Request::reject`] |
+//! | the same of `RDMA_PS_UDP` | [`cm::Idle::for_datagrams`]; [`cm::look_up`], [`cm::serve`], [`cm::Request::answer`] |
+//! | `rdma_join_multicast`, `rdma_leave_multicast` | [`cm::Bound::join`], [`cm::Membership`] |
 //! | `rdma_notify` | [`cm::Accepting::message_arrived`] |
 //! | `rdma_disconnect` | [`cm::Connection::disconnect`] |
 //! | `rdma_init_qp_attr` | inside `connect` and `accept` |
@@ -107,7 +109,7 @@
 //! | alternate paths, `IBV_QP_ALT_PATH`; `static_rate`, `src_path_bits` of an address | InfiniBand links only, and nothing to test them on |
 //! | `ibv_create_qp` of `IBV_QPT_RAW_PACKET`, `IBV_QPT_XRC_*`, `IBV_QPT_DRIVER`; `ibv_create_wq`, `ibv_create_flow` | other transports; a type beside [`ReliableConnection`] would be one's place |
 //! | `ibv_alloc_dm`, `ibv_alloc_null_mr`, `ibv_advise_mr`, `ibv_reg_mr_iova` | not yet asked for |
-//! | `rdma_migrate_id`, `rdma_getaddrinfo`, `rdma_set_local_ece`, datagrams and multicast over rdma_cm | not yet asked for |
+//! | `rdma_migrate_id`, `rdma_getaddrinfo`, `rdma_set_local_ece` | not yet asked for |
 
 // For the links of the page.
 #[allow(unused_imports, reason = "for the links of the page")]
