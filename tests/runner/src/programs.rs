@@ -69,6 +69,9 @@ pub const PROGRAMS: &[Program] = &[
     Program { name: "cm", facts: &[Rxe, Siw(&[])] },
     Program { name: "cm_datagrams", facts: &[Rxe] },
     Program { name: "cm_faults", facts: &[] },
+    Program { name: "cm_kills", facts: &[StartsPrograms, Rxe, Siw(&[])] },
+    Program { name: "cm_network", facts: &[Rxe, Siw(&[])] },
+    Program { name: "cm_removal", facts: &[Rxe] },
     Program { name: "conformance", facts: &[Rxe] },
     Program { name: "device", facts: &[Rxe, Siw(&[
         "a_port_that_is_not_there_has_no_keys",
