@@ -475,7 +475,7 @@ fn a_server_outlives_clients_that_are_killed_at_any_step() {
                 ClientStep::Talking,
             ] {
                 let start = Instant::now();
-                // On iWARP the kernel keeps a killed client for 10 seconds, unless it was answered. Twice of each will do.
+                // On iWARP the kernel keeps a killed client for 10 seconds, unless it was answered: two of each do.
                 let answered = context().is_iwarp() && round >= 2 && step == ClientStep::Asked;
                 let kind = if answered { 2 } else { killed.len() };
                 killed.push(outlive_a_client(step, kind, &mut listener, at));
