@@ -23,6 +23,7 @@
 use anyhow::{Context as _, bail};
 use interlock::cm::{self, AcceptData, ConnectData, Listener, Parameters};
 use interlock::{Context, Init, Limits, Poller, ProtectionDomain, QueuePair, RemoteRead, RemoteRegion, Work};
+use std::net::{Ipv6Addr, ToSocketAddrs};
 use std::time::Duration;
 use std::{env, thread};
 
@@ -52,7 +53,7 @@ fn serve(domain: &ProtectionDomain<Hello>, mut listener: Listener) -> anyhow::Re
     Ok(())
 }
 
-fn call(domain: &ProtectionDomain<Hello>, server: (&str, u16)) -> anyhow::Result<()> {
+fn call(domain: &ProtectionDomain<Hello>, server: impl ToSocketAddrs) -> anyhow::Result<()> {
     let (pair, mut poller) = pair(domain)?;
     let connection = cm::connect(server, pair, &ConnectData::none(), WAIT);
     let mut connection = connection.map_err(|failed| failed.into_cause())?;
@@ -78,11 +79,13 @@ fn main() -> anyhow::Result<()> {
         (Some("server"), at) => serve(&domain, cm::listen(&context, (at.as_deref().unwrap_or("0.0.0.0"), PORT))?),
         (Some(host), _) => call(&domain, (host, PORT)),
         (None, _) => {
-            let listener = cm::listen(&context, ("0.0.0.0", 0))?;
-            let port = listener.local_address().context("no port")?.port();
+            let port = context.active_port()?;
+            let own = port.gids().iter().find_map(|row| Ipv6Addr::from(row.gid.0).to_ipv4_mapped());
+            let listener = cm::listen(&context, (own.context("the device has no address of IPv4")?, 0))?;
+            let at = listener.local_address().context("no address")?;
             thread::scope(|scope| {
                 let server = scope.spawn(|| serve(&domain, listener));
-                call(&domain, ("127.0.0.1", port))?;
+                call(&domain, at)?;
                 server.join().expect("no panic")
             })
         }
