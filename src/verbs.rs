@@ -91,6 +91,8 @@
 //! | `rdma_resolve_addr`, `rdma_resolve_route` | [`cm::Idle::resolve`] |
 //! | `rdma_connect`, `rdma_establish` | [`cm::Resolved::connect`], [`cm::Connecting::wait`]; or [`cm::connect`] for everything |
 //! | `rdma_accept`, `rdma_reject` | [`cm::Request::accept`], [`cm::Request::reject`] |
+//! | the same of `RDMA_PS_UDP` | [`cm::Idle::for_datagrams`]; [`cm::look_up`], [`cm::serve`], [`cm::Request::answer`] |
+//! | `rdma_join_multicast`, `rdma_leave_multicast` | [`cm::Bound::join`], [`cm::Membership`] |
 //! | `rdma_notify` | [`cm::Accepting::message_arrived`] |
 //! | `rdma_disconnect` | [`cm::Connection::disconnect`] |
 //! | `rdma_init_qp_attr` | inside `connect` and `accept` |

@@ -13,9 +13,9 @@ fn pingpong(arguments: &[&str]) -> Ended {
 }
 
 /// The programs of the guide, and the last line that each prints.
-const GUIDE: [(&str, &str); 9] = [
+const GUIDE: [(&str, &str); 10] = [
     ("01_hello", "hello"),
-    ("02_two_machines", "heard: hello from the server"),
+    ("02_two_machines", "read: hello from the server"),
     ("03_one_sided", "2 lines: \"first line\", \"second line\""),
     ("04_rpc", "8 clients had 100 answers each"),
     ("05_threads", "8 threads played 4 games of 500 rounds"),
@@ -23,6 +23,7 @@ const GUIDE: [(&str, &str); 9] = [
     ("07_recovery", "receives of 64 bytes: it has arrived"),
     ("08_memory", "scope: by scope"),
     ("09_from_c", "from C to here"),
+    ("10_records", "heard: hello from the server"),
 ];
 
 #[test]

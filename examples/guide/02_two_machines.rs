@@ -1,97 +1,93 @@
 //! # 2. Hello on two machines
 //!
-//! Before two queue pairs can be connected, each side must know the other's `Endpoint`: the number of the queue pair,
-//! its first packet number, and the address of the port. RDMA has no way to ask for it, so each side sends its own
-//! through a TCP socket.
+//! Two machines connect by an IP address and a port, as with TCP. `rdma_cm`, the connection manager, finds the device
+//! that leads to the address, and tells each side what its pair must know of the other's.
 //!
 //! ```sh
-//! guide_02_two_machines server                # on one machine: listens on TCP port 18515
-//! guide_02_two_machines SERVER                # on the other
+//! guide_02_two_machines server 192.0.2.1      # on one machine: its address on the RDMA network
+//! guide_02_two_machines 192.0.2.1             # on the other
 //! INTERLOCK_DEVICE=soft0 guide_02_two_machines    # both ends here, on two threads
 //! ```
 //!
 //! (`guide_02_two_machines` is `cargo run --example guide_02_two_machines --`.) A soft device reaches its own process
 //! only, so only the third form works on it.
 //!
-//! `meet` is the same on both sides, and its order matters:
+//! - The server listens. A request names its peer, and `accept` answers it with a pair in Init, which has its receives
+//!   already. The pair is out of reach until it comes back in the connection, in Ready To Send.
+//! - The client gives its pair to `connect`. If nobody listens, the error says so, and has the pair.
+//! - Both calls carry a few bytes of *private data*. Here the server grants a region in them, so that the client reads
+//!   the server's memory without a message. `framed` keeps their length.
+//! - `disconnect` tells the peer, whose `wait_end` returns. If the peer's process dies, `wait_end` returns too.
 //!
-//! 1. Post the receives. A pair takes receives from Init on, so one is ready for the first message.
-//! 2. Send this side's record, read the peer's, and `connect`. `Endpoint::from_bytes` checks every field: bytes from a
-//!    network are never trusted.
-//! 3. Wait until the peer has connected too. The device retries a message to a pair that is not yet in Ready To
-//!    Receive, which is slow; after the last retry, the send fails.
-//!
-//! The last byte on the socket is needed at the end, for a similar reason: if a side closes its pair while the peer
-//! still waits for an acknowledgement, the peer's request fails.
-use anyhow::bail;
-use interlock::{Buffer, Context, Endpoint, Init, Limits, ProtectionDomain, QueuePair};
-use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+//! Chapter 10 connects without `rdma_cm`.
+use anyhow::{Context as _, bail};
+use interlock::cm::{self, AcceptData, ConnectData, Listener, Parameters};
+use interlock::{Context, Init, Limits, Poller, ProtectionDomain, QueuePair, RemoteRead, RemoteRegion, Work};
+use std::net::{Ipv6Addr, ToSocketAddrs};
 use std::time::Duration;
 use std::{env, thread};
 
 interlock::domain! { struct Hello; }
 
-/// Sends the endpoint, connects to the peer's, and returns once both sides are connected.
-fn meet(
-    mut pair: QueuePair<Hello, Init>,
-    first: Buffer<Hello>,
-    socket: &mut TcpStream,
-) -> anyhow::Result<QueuePair<Hello>> {
-    pair.post_receive(first)?;
-    socket.write_all(&pair.endpoint().to_bytes())?;
-    let mut record = [0; Endpoint::RECORD_BYTES];
-    socket.read_exact(&mut record)?;
-    let pair = pair.connect(&Endpoint::from_bytes(&record)?)?;
-    in_step(socket)?;
-    Ok(pair)
-}
+const PORT: u16 = 18515;
+const WAIT: Duration = Duration::from_secs(60);
 
-/// Returns once the peer has called it too.
-fn in_step(socket: &mut TcpStream) -> anyhow::Result<()> {
-    socket.write_all(&[0])?;
-    Ok(socket.read_exact(&mut [0])?)
-}
-
-/// Runs one end: sends `text`, and returns the text of the peer.
-fn talk(domain: &ProtectionDomain<Hello>, mut socket: TcpStream, text: &str) -> anyhow::Result<String> {
+fn pair(domain: &ProtectionDomain<Hello>) -> anyhow::Result<(QueuePair<Hello, Init>, Poller<Hello>)> {
+    let (queue, poller) = domain.completion_queue(Limits::default().completions())?;
     let port = domain.context().active_port()?;
-    let (queue, mut poller) = domain.completion_queue(Limits::default().completions())?;
-    let pair = domain.reliable(&queue, &Limits::default())?.into_init(&port)?;
-    let mut pair = meet(pair, domain.buffer(64)?, &mut socket)?;
+    Ok((domain.reliable(&queue, &Limits::default())?.into_init(&port)?, poller))
+}
 
+fn serve(domain: &ProtectionDomain<Hello>, mut listener: Listener) -> anyhow::Result<()> {
+    let board = domain.register::<RemoteRead, _>(b"hello from the server\0\0\0".to_vec())?; // whole words of 8 bytes
+    let (mut pair, mut poller) = pair(domain)?;
+    pair.post_receive(domain.buffer(64)?)?;
+    let grant = AcceptData::framed(&board.remote().to_bytes())?;
+    let accepting = listener.next(WAIT)?.accept(pair, &Parameters::default(), &grant);
+    let accepting = accepting.map_err(|failed| failed.into_cause())?;
+    let mut connection = accepting.wait(WAIT).map_err(|failed| failed.into_cause())?;
+
+    let Work::Received(heard) = poller.wait(WAIT)?.check()?.into_work() else { bail!("no message") };
+    println!("the server heard: {}", String::from_utf8_lossy(&heard.buffer));
+    connection.wait_end(WAIT)?.context("the client stays")?;
+    Ok(())
+}
+
+fn call(domain: &ProtectionDomain<Hello>, server: impl ToSocketAddrs) -> anyhow::Result<()> {
+    let (pair, mut poller) = pair(domain)?;
+    let connection = cm::connect(server, pair, &ConnectData::none(), WAIT);
+    let mut connection = connection.map_err(|failed| failed.into_cause())?;
+    let grant = connection.data.framed().context("no grant")?;
+    let board = RemoteRegion::<RemoteRead>::from_bytes(grant)?;
+
+    connection.pair.post_read(domain.buffer(board.len().try_into()?)?, &board)?;
+    let Work::Read(seen) = poller.wait(WAIT)?.check()?.into_work() else { bail!("no text") };
+    println!("read: {}", String::from_utf8_lossy(&seen).trim_end_matches('\0'));
     let mut message = domain.buffer(64)?;
-    message.write(text.as_bytes())?;
-    pair.post_send(message)?;
-    let (mut heard, mut sent) = (None, false);
-    while heard.is_none() || !sent {
-        match poller.wait(Duration::from_secs(5))?.check()?.into_received() {
-            Ok(message) => heard = Some(String::from_utf8_lossy(&message).into_owned()),
-            Err(_) => sent = true,
-        }
-    }
-    in_step(&mut socket)?;
-    Ok(heard.unwrap_or_default())
+    message.write(b"hello from the client")?;
+    connection.pair.post_send(message)?;
+    poller.wait(WAIT)?.check()?;
+    connection.disconnect().map_err(|failed| failed.into_cause())?.pair.drain(&mut poller, WAIT, drop)?;
+    Ok(())
 }
 
 fn main() -> anyhow::Result<()> {
     let context = Context::open_default()?;
     let domain = context.named_domain(Hello)?;
-    let heard = match env::args().nth(1).as_deref() {
-        Some("server") => talk(&domain, TcpListener::bind(("0.0.0.0", 18515))?.accept()?.0, "hello from the server")?,
-        Some(_) if context.is_soft() => bail!("a soft device does not reach other processes: give no host"),
-        Some(host) => talk(&domain, TcpStream::connect((host, 18515))?, "hello from the client")?,
-        None => {
-            let listener = TcpListener::bind("127.0.0.1:0")?;
-            let client = TcpStream::connect(listener.local_addr()?)?;
+    match (env::args().nth(1).as_deref(), env::args().nth(2)) {
+        (Some(_), _) if context.is_soft() => bail!("a soft device does not reach other processes: give no host"),
+        (Some("server"), at) => serve(&domain, cm::listen(&context, (at.as_deref().unwrap_or("0.0.0.0"), PORT))?),
+        (Some(host), _) => call(&domain, (host, PORT)),
+        (None, _) => {
+            let port = context.active_port()?;
+            let own = port.gids().iter().find_map(|row| Ipv6Addr::from(row.gid.0).to_ipv4_mapped());
+            let listener = cm::listen(&context, (own.context("the device has no address of IPv4")?, 0))?;
+            let at = listener.local_address().context("no address")?;
             thread::scope(|scope| {
-                let server = scope.spawn(|| talk(&domain, listener.accept()?.0, "hello from the server"));
-                let heard = talk(&domain, client, "hello from the client");
-                println!("the server heard: {}", server.join().expect("no panic")?);
-                heard
-            })?
+                let server = scope.spawn(|| serve(&domain, listener));
+                call(&domain, at)?;
+                server.join().expect("no panic")
+            })
         }
-    };
-    println!("heard: {heard}");
-    Ok(())
+    }
 }

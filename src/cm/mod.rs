@@ -1,8 +1,8 @@
 //! Connecting by address: rdma_cm, with a type for each state of an identifier.
 //!
-//! librdmacm aborts the process when a program makes one of five calls in a wrong state, and it hangs on an event that
-//! was not acknowledged. Here each state has only the methods that are legal in it, and events are acknowledged before
-//! the program sees them.
+//! librdmacm ends the process when one of four calls comes in a wrong state, and hangs on an event that was not
+//! acknowledged. Here a state has only the methods that are legal in it, and events are acknowledged before anybody
+//! sees them.
 //!
 //! ```text
 //! client   Idle ── resolve ──▶ Resolving ──▶ Resolved ── connect(pair) ──▶ Connecting ──▶ Connection
@@ -14,10 +14,56 @@
 //! groups   Idle ── bind ──▶ Bound ── join ──▶ Joining ──▶ Membership ── attach(&mut pair), recipient
 //! ```
 //!
-//! [`connect`] and [`listen`] do the usual steps in one call; for datagrams, [`look_up`] and [`serve`] do. A pair goes
-//! into `connect` or `accept` in Init. It comes back in Ready To Send in the [`Connection`], or in the error. Each type
-//! that waits has a method `wait` with a timeout, and a method `poll` for event loops, which watch the
-//! [`Channel::readiness`].
+//! [`connect`] and [`listen`] do the usual in one call; for datagrams, [`look_up`] and [`serve`]. A pair that goes into
+//! `connect` or `accept` in Init comes back in the [`Connection`], in Ready To Send; or in the error. Everything that
+//! waits has `wait` with a timeout, and `poll` for event loops, which watch the [`Channel::readiness`].
+//!
+//! On iWARP the side that connects must send the first message, and the other side waits for it (RFC 5044). And each
+//! message needs a receive that is posted already.
+//!
+//! # Examples
+//!
+//! Both sides, each step by itself. The server grants a region with its answer, and the client reads it.
+//!
+//! ```
+//! use interlock::cm::{self, AcceptData, Channel, ConnectData, Idle, Parameters};
+//! use interlock::{Context, Limits, RemoteRead, RemoteRegion, Work};
+//! use std::time::Duration;
+//!
+//! interlock::domain! { struct Shared; }
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let wait = Duration::from_secs(5);
+//! let context = Context::open("soft0")?;
+//! let domain = context.named_domain(Shared)?;
+//! let (queue, mut poller) = domain.completion_queue(16)?;
+//! let pair = || -> Result<_, Box<dyn std::error::Error>> {
+//!     Ok(domain.reliable(&queue, &Limits::default())?.into_init(&context.active_port()?)?)
+//! };
+//!
+//! let mut listener = cm::listen(&context, "0.0.0.0:0")?;
+//! let port = listener.local_address().map_or(0, |at| at.port());
+//!
+//! let resolving = Idle::new(&Channel::open(&context)?)?.resolve(([127, 0, 0, 1], port).into(), wait)?;
+//! let connecting = resolving.wait(wait)?.connect(pair()?, &Parameters::default(), &ConnectData::none())?;
+//!
+//! let words: Box<[u64]> = Box::new([7, 8]);
+//! let region = domain.register::<RemoteRead, _>(words)?;
+//! let grant = AcceptData::framed(&region.remote().to_bytes())?;
+//! let accepting = listener.next(wait)?.accept(pair()?, &Parameters::default(), &grant)?;
+//!
+//! let mut client = connecting.wait(wait)?;
+//! let mut server = accepting.wait(wait)?;
+//! let granted = RemoteRegion::<RemoteRead>::from_bytes(client.data.framed().unwrap_or_default())?;
+//! client.pair.post_read(domain.buffer(16)?, &granted)?;
+//! let Work::Read(words) = poller.wait(wait)?.check()?.into_work() else { panic!("another request") };
+//! assert_eq!(words[..8], 7_u64.to_ne_bytes());
+//!
+//! client.disconnect()?.pair.drain(&mut poller, wait, drop)?;
+//! assert!(server.wait_end(wait)?.is_some());
+//! # Ok(())
+//! # }
+//! ```
 
 #![forbid(unsafe_code)]
 #![allow(clippy::result_large_err, reason = "an error gives back what the step took, and no step is on the data path")]

@@ -69,6 +69,11 @@ fn named_tests(document: &str) -> Vec<&str> {
     quoted(document).into_iter().filter(is_test).collect()
 }
 
+/// Those texts in `quoted` that name a script in which programs of other people take part.
+fn named_scripts(document: &str) -> Vec<&str> {
+    quoted(document).into_iter().filter(|name| name.starts_with("tests/rxe/")).collect()
+}
+
 /// The reason why the name of a test is wrong; `None` if it is right.
 fn flaw(name: &str) -> Option<String> {
     let Some((file, function)) = name.split_once("::") else {
@@ -229,7 +234,10 @@ fn each_case_of_conformance_says_what_shows_it() {
             assert!(tests.is_empty(), "{case}: shown or not?");
             continue;
         }
-        let shown = tests.len() == quoted(by).len() && !tests.is_empty();
+        let scripts = named_scripts(by);
+        let is_run = |script: &&str| runner::is_script(script.trim_start_matches("tests/rxe/"));
+        assert!(scripts.iter().all(is_run), "{case}: the suite does not run {scripts:?}");
+        let shown = tests.len() + scripts.len() == quoted(by).len() && !quoted(by).is_empty();
         assert!(shown, "{case}: by what? {by}");
         let on_soft = |test: &str| by.find(" on soft `").is_some_and(|from| by.find(test).unwrap() > from);
         for test in &tests {
@@ -250,7 +258,10 @@ fn each_case_of_conformance_says_what_shows_it() {
         }
         let real = |test: &&str| !test.starts_with("src/provider/soft/") && !on_soft(test);
         let soft = |test: &&str| !test.starts_with("src/provider/rdma_core/");
-        assert!(tests.iter().any(real) || by.contains("; not on rxe: "), "{case}: why not on rxe?");
+        assert!(
+            tests.iter().any(real) || !scripts.is_empty() || by.contains("; not on rxe: "),
+            "{case}: why not on rxe?"
+        );
         assert!(tests.iter().any(soft) || by.contains("; not on soft: "), "{case}: why not on soft?");
     }
 }
@@ -261,6 +272,10 @@ fn written_log(outcome: impl Fn(&str) -> Option<&'static str>) -> String {
     let tests: BTreeSet<&str> = conformance(&document).1.iter().flat_map(|row| named_tests(row[3])).collect();
     let mut log =
         "     Running tests/ui.rs (target/debug/deps/ui-0)\ntest illegal_programs_do_not_compile ... ok\n".to_owned();
+    for script in conformance(&document).1.iter().flat_map(|row| named_scripts(row[3])) {
+        let (name, Some(outcome)) = (script.trim_start_matches("tests/rxe/"), outcome(script)) else { continue };
+        log += &format!("-- /x/{script} /x/examples/{name}\ntest {name} ... {outcome}\n");
+    }
     for test in tests {
         let (Some((file, name)), Some(outcome)) = (test.split_once(".rs::"), outcome(test)) else { continue };
         let (program, path) = match file.split_once('/').unwrap() {

@@ -7,6 +7,40 @@
 //!
 //! The device follows the specification, even where Linux soft-RoCE differs. Where the specification leaves a choice,
 //! the [`Profile`] decides.
+//!
+//! # Examples
+//!
+//! A peer that never answers, and no second of waiting for it: on a manual fabric, time is what the test says it is.
+//!
+//! ```
+//! use interlock::soft::{Fabric, Fault};
+//! use interlock::{Context, Limits, Status};
+//!
+//! interlock::domain! { struct Test; }
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let fabric = Fabric::manual();
+//! let context = Context::open_on(&fabric, "dev0")?;
+//! let port = context.active_port()?;
+//! let domain = context.named_domain(Test)?;
+//! let (queue, mut poller) = domain.completion_queue(16)?;
+//! let left = domain.reliable(&queue, &Limits::default())?.into_init(&port)?;
+//! let right = domain.reliable(&queue, &Limits::default())?.into_init(&port)?;
+//! let (to_left, to_right) = (left.endpoint(), right.endpoint());
+//! let (mut left, _right) = (left.connect(&to_right)?, right.connect(&to_left)?);
+//!
+//! fabric.inject(Fault::RequestsLost { count: u32::MAX });
+//! left.post_send(domain.buffer(64)?)?;
+//! fabric.run();
+//! while let Some(timer) = fabric.next_timer() {
+//!     fabric.advance(timer);
+//!     fabric.run();
+//! }
+//! let failure = poller.poll()?.expect("a completion").check().unwrap_err();
+//! assert_eq!(failure.status, Status::RetryExceeded);
+//! # Ok(())
+//! # }
+//! ```
 
 // | module | what |
 // |---|---|

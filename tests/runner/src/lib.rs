@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 pub use programs::{Fact, Leaks, PROGRAMS, Part, Program};
-pub use suite::{siw_suite, suite};
+pub use suite::{is_script, siw_suite, suite};
 
 /// The names of the programs for which `chosen` is true.
 pub fn names(chosen: impl Fn(&Program) -> bool) -> Vec<&'static str> {

@@ -39,14 +39,25 @@ fn path(executables: &[Executable], kind: &str, name: &str) -> Result<String, St
     found.map(|found| quote(&found.path)).ok_or_else(|| format!("cargo built no {kind} {name}"))
 }
 
-/// The script that connects the example rping and the C program by rdma_cm.
-fn rping(executables: &[Executable]) -> Result<String, String> {
-    let script = quote(concat!(env!("CARGO_MANIFEST_DIR"), "/../rxe/rping"));
-    Ok(format!("{script} {}", path(executables, "example", "rping")?))
+/// The scripts in `tests/rxe` that let an example and C programs connect by rdma_cm, each with its example.
+const SCRIPTS: [(&str, &str); 2] = [("rping", "rping"), ("peers", "cm_peers")];
+
+/// Whether the suites run a script of `tests/rxe`.
+pub fn is_script(name: &str) -> bool {
+    SCRIPTS.iter().any(|(script, _)| *script == name)
 }
 
-/// The list for `tests/rxe/suite` on soft-RoCE: the unit tests of the real device and `tests`. If `is_whole`, also the
-/// examples and rping. `messages` is what cargo wrote while it built them.
+/// The commands of those scripts.
+fn scripts(executables: &[Executable]) -> Result<Vec<String>, String> {
+    let command = |(script, example)| {
+        let script = quote(&format!(concat!(env!("CARGO_MANIFEST_DIR"), "/../rxe/{}"), script));
+        Ok(format!("{script} {}", path(executables, "example", example)?))
+    };
+    SCRIPTS.into_iter().map(command).collect()
+}
+
+/// The list for `tests/rxe/suite` on soft-RoCE: the unit tests of the real device, `tests`, and the scripts. If
+/// `is_whole`, also the examples. `messages` is what cargo wrote while it built them.
 ///
 /// # Errors
 ///
@@ -63,20 +74,20 @@ pub fn suite(messages: &str, tests: &[&str], is_whole: bool) -> Result<Vec<Strin
         for name in RXE_EXAMPLES {
             list.push(path("example", name)?);
         }
-        list.push(rping(&executables)?);
     }
+    list.extend(scripts(&executables)?);
     Ok(list)
 }
 
-/// The list for `tests/rxe/suite` on soft iWARP: rping, the list of devices, the tests of connections by address, and
-/// those tests of other programs that need no connection.
+/// The list for `tests/rxe/suite` on soft iWARP: the scripts, the list of devices, and tests.
 ///
 /// # Errors
 ///
 /// Names what cargo did not build.
 pub fn siw_suite(messages: &str) -> Result<Vec<String>, String> {
     let executables = executables(messages)?;
-    let mut list = vec![rping(&executables)?, format!("{} -v", path(&executables, "example", "devices")?)];
+    let mut list = scripts(&executables)?;
+    list.push(format!("{} -v", path(&executables, "example", "devices")?));
     for program in PROGRAMS {
         if let Some(arguments) = program.on_siw() {
             let path = path(&executables, "test", program.name)?;

@@ -95,19 +95,23 @@ fn the_suite_has_unit_tests_then_tests_then_examples() {
         artifact("test", "memory", true, r#""/a folder/memory-0c""#),
         artifact("example", "kv_store", true, r#""/t/kv_store-0d""#),
     ];
+    for name in ["rping", "cm_peers"] {
+        messages.push(artifact("example", name, false, &format!(r#""/t/examples/{name}""#)));
+    }
     let text = |messages: &[String]| messages.join("\n") + "\nsomething that is not JSON\n";
     let expected = ["/t/interlock-0a rdma_core --ignored --test-threads=1", "'/a folder/memory-0c' --test-threads=1"];
-    assert_eq!(suite(&text(&messages), &["memory"], false).unwrap(), expected);
+    let list = suite(&text(&messages), &["memory"], false).unwrap();
+    assert_eq!((&list[..2], list.len()), (&expected.map(str::to_owned)[..], 4));
     assert_eq!(suite(&text(&messages), &["lost"], false).unwrap_err(), "cargo built no test lost");
     assert_eq!(suite(&text(&messages), &[], true).unwrap_err(), "cargo built no example devices");
-    for name in crate::programs::RXE_EXAMPLES.into_iter().chain(["rping"]) {
+    for name in crate::programs::RXE_EXAMPLES {
         messages.push(artifact("example", name, false, &format!(r#""/t/examples/{name}""#)));
     }
     let list = suite(&text(&messages), &["memory"], true).unwrap();
     assert_eq!(list[..2], expected);
     assert_eq!(list[2], "/t/examples/devices");
-    assert!(list[8].ends_with("/rxe/rping /t/examples/rping"));
-    assert_eq!(list.len(), 9);
+    assert!(list[8].ends_with("/rxe/rping /t/examples/rping") && list[9].ends_with("/rxe/peers /t/examples/cm_peers"));
+    assert_eq!(list.len(), 10);
 }
 
 /// A program would not complain of a name that no test has.
@@ -127,16 +131,17 @@ fn the_tests_for_soft_iwarp_exist() {
 }
 
 #[test]
-fn soft_iwarp_runs_rping_the_devices_and_chosen_tests() {
+fn soft_iwarp_runs_the_scripts_the_devices_and_chosen_tests() {
     let mut messages = vec![
         artifact("example", "devices", false, r#""/t/examples/devices""#),
         artifact("example", "rping", false, r#""/t/examples/rping""#),
+        artifact("example", "cm_peers", false, r#""/t/examples/cm_peers""#),
     ];
     for name in programs_of("siw").unwrap() {
         messages.push(artifact("test", name, true, &format!(r#""/t/{name}-0a""#)));
     }
     let list = siw_suite(&messages.join("\n")).unwrap();
-    assert!(list[0].ends_with("/rxe/rping /t/examples/rping") && list[1] == "/t/examples/devices -v", "{list:?}");
+    assert!(list[0].ends_with("/rxe/rping /t/examples/rping") && list[2] == "/t/examples/devices -v", "{list:?}");
     assert!(list.contains(&"/t/iwarp-0a --test-threads=1 --ignored".to_owned()), "{list:?}");
     assert!(list.iter().any(|line| line.starts_with("/t/memory-0a --test-threads=1 --exact a_dma_buf")), "{list:?}");
     assert_eq!(siw_suite(&messages[1..].join("\n")).unwrap_err(), "cargo built no example devices");

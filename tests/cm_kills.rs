@@ -1,0 +1,521 @@
+//! Processes that are killed at each step of a connection by address, and what becomes of the other side.
+//!
+//! The process that is killed is this program again: the test [`victim`], with its step in the environment. It says
+//! when it has come to the step, and waits for its death.
+#![cfg(feature = "cm")]
+
+use interlock::cm::{
+    self, AcceptData, Accepting, Cause, Channel, ConnectData, Connecting, Connection, Failed, Idle, Listener,
+    Parameters, RejectReason, Resolved,
+};
+use interlock::state::PostReceive;
+use interlock::{AnyQueuePair, Checked, QueuePair, Work};
+use std::env;
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+use support::{Need, PATIENCE, Side, address, context, eventually, lacks_need, message};
+
+/// How often a victim is killed at each step: at 12 steps, about a hundred in all.
+const ROUNDS: usize = 9;
+const SHORT: Duration = Duration::from_millis(100);
+/// A test counts what is left of its own process, so the tests take turns.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// How often a server did not hear in time that its client has gone.
+static LOST: AtomicUsize = AtomicUsize::new(0);
+
+/// The step at which the victim stops.
+const STEP: &str = "INTERLOCK_KILL_STEP";
+/// The address that a victim connects to.
+const PEER: &str = "INTERLOCK_KILL_PEER";
+
+/// Where a client stops.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum ClientStep {
+    Resolved,
+    Asked,
+    Connected,
+    Talking,
+}
+
+/// Where a server stops.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum ServerStep {
+    Listening,
+    Asked,
+    Accepted,
+    Connected,
+    Talking,
+}
+
+/// A process that is to be killed.
+struct Victim {
+    child: Child,
+    says: BufReader<ChildStdout>,
+}
+
+impl Victim {
+    fn start(step: &str, peer: Option<SocketAddr>) -> Self {
+        let mut command = Command::new(env::current_exe().unwrap());
+        command.args(["--exact", "victim", "--ignored", "--nocapture"]).env(STEP, step);
+        command.env(PEER, peer.map_or(String::new(), |peer| peer.to_string()));
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+        let says = BufReader::new(child.stdout.take().unwrap());
+        Self { child, says }
+    }
+
+    fn client(step: ClientStep, of: SocketAddr) -> Self {
+        Self::start(&format!("Client{step:?}"), Some(of))
+    }
+
+    /// A server, and its address.
+    fn server(step: ServerStep) -> (Self, SocketAddr) {
+        let mut this = Self::start(&format!("Server{step:?}"), None);
+        let at = this.said("address").parse().unwrap();
+        (this, at)
+    }
+
+    /// What follows `word` on the line that begins with it. Each wait of the victim has a limit, so the line comes or
+    /// the pipe ends.
+    fn said(&mut self, word: &str) -> String {
+        let mut line = String::new();
+        loop {
+            line.clear();
+            assert_ne!(self.says.read_line(&mut line).unwrap(), 0, "the victim has ended and did not say {word:?}");
+            if let Some(rest) = line.strip_prefix(word) {
+                return rest.trim().to_owned();
+            }
+        }
+    }
+
+    fn kill(mut self) -> u32 {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        self.child.id()
+    }
+
+    fn kill_at_its_step(mut self) -> u32 {
+        self.said("stopped");
+        self.kill()
+    }
+}
+
+/// Says that the victim is at its step, and waits for its death.
+fn stop() -> ! {
+    println!("\nstopped");
+    thread::sleep(2 * PATIENCE);
+    panic!("nobody killed this process");
+}
+
+/// Not a test, but the process that the tests kill.
+#[test]
+#[ignore = "the tests of this program start it, to kill it"]
+fn victim() {
+    let step = env::var(STEP).expect("a step to stop at");
+    let mut side = Player::new();
+    let peer = env::var(PEER).unwrap_or_default();
+    let connection = if let Ok(peer) = peer.parse() {
+        let resolved = resolved(peer);
+        if step == "ClientResolved" {
+            stop();
+        }
+        let connecting = side.ask(resolved);
+        if step == "ClientAsked" {
+            stop();
+        }
+        connecting.wait(PATIENCE).unwrap()
+    } else {
+        let (mut listener, at) = listener();
+        println!("\naddress {at}");
+        if step == "ServerListening" {
+            stop();
+        }
+        let request = listener.next(PATIENCE).unwrap();
+        if step == "ServerAsked" {
+            stop();
+        }
+        let accepting = side.accept(request).unwrap();
+        if step == "ServerAccepted" {
+            stop();
+        }
+        accepting.wait(PATIENCE).unwrap()
+    };
+    if step.ends_with("Talking") {
+        let mut connection = connection;
+        side.talk(&mut connection, step.starts_with("Client"), |_| {});
+        panic!("nobody killed this process");
+    }
+    assert!(step.ends_with("Connected"), "{step}");
+    stop();
+}
+
+fn listener() -> (Listener, SocketAddr) {
+    let context = context();
+    let listener = cm::listen(&context, (address(&context), 0)).unwrap();
+    let at = listener.local_address().unwrap();
+    (listener, at)
+}
+
+fn resolved(to: SocketAddr) -> Resolved {
+    let channel = Channel::open(&context()).unwrap();
+    Idle::new(&channel).unwrap().resolve(to, PATIENCE).unwrap().wait(PATIENCE).unwrap()
+}
+
+/// One side of a connection, and how many of its buffers the device has.
+struct Player {
+    side: Side<Checked>,
+    posted: usize,
+}
+
+impl Player {
+    fn new() -> Self {
+        Self { side: Side::new(context().checked_domain().unwrap()), posted: 0 }
+    }
+
+    /// The pair, full of receives.
+    fn pair(&mut self) -> QueuePair<Checked, interlock::Init> {
+        let mut pair = self.side.take();
+        self.fill(&mut pair);
+        pair
+    }
+
+    /// Posts as many receives as the pair takes.
+    fn fill<S: PostReceive>(&mut self, pair: &mut QueuePair<Checked, S>) {
+        while pair.post_receive(self.side.domain.buffer(64).unwrap()).is_ok() {
+            self.posted += 1;
+        }
+    }
+
+    fn ask(&mut self, resolved: Resolved) -> Connecting<Checked> {
+        let pair = self.pair();
+        resolved.connect(pair, &Parameters::default(), &ConnectData::none()).unwrap()
+    }
+
+    fn accept(&mut self, request: cm::Request) -> Result<Accepting<Checked>, Failed<AnyQueuePair<Checked>>> {
+        let pair = self.pair();
+        request.accept(pair, &Parameters::default(), &AcceptData::none())
+    }
+
+    /// Takes out what has completed. Returns how many messages have arrived and whether all requests have succeeded.
+    fn take(&mut self) -> (usize, bool) {
+        let (mut arrived, mut is_well) = (0, true);
+        while let Some(completion) = self.side.poller.poll().unwrap() {
+            self.posted -= 1;
+            match completion.check() {
+                Ok(success) => arrived += usize::from(matches!(success.into_work(), Work::Received(_))),
+                Err(failure) => {
+                    is_well = false;
+                    assert!(failure.into_buffer().is_some(), "a failure without its buffer");
+                }
+            }
+        }
+        (arrived, is_well)
+    }
+
+    /// Answers each message that arrives, until the peer ends the connection. The client also sends the first two. So
+    /// there are never more under way than the peer has receives, and the client is the first to send: iWARP demands
+    /// both. Calls `so_far` with the number of arrivals.
+    fn talk(&mut self, connection: &mut Connection<Checked>, is_client: bool, mut so_far: impl FnMut(usize)) {
+        let (mut arrived, mut owed, mut is_well) = (0, if is_client { 2 } else { 0 }, true);
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let (more, still_well) = self.take();
+            arrived += more;
+            owed += more;
+            is_well &= still_well;
+            so_far(arrived);
+            match connection.poll_end().unwrap() {
+                Some(end) => return assert!(matches!(end, Cause::Disconnected), "{end:?}"),
+                None => assert!(Instant::now() < deadline, "the connection does not end"),
+            }
+            if is_well {
+                self.fill(&mut connection.pair);
+            }
+            while is_well && owed > 0 && connection.pair.post_send(message(&self.side.domain, b"hello")).is_ok() {
+                self.posted += 1;
+                owed -= 1;
+            }
+        }
+    }
+
+    /// The peer of a connection has been killed: the connection ends, and every buffer comes back.
+    fn outlives(mut self, mut connection: Connection<Checked>) {
+        let end = connection.wait_end(PATIENCE).unwrap();
+        assert!(matches!(end, Some(Cause::Disconnected)), "{end:?}");
+        self.has_all_back();
+        drop(connection);
+    }
+
+    /// The connection was not made, for a reason that has a type. Every buffer comes back with the pair.
+    fn goes_on_without(mut self, failed: Failed<AnyQueuePair<Checked>>, is_expected: impl Fn(&Cause) -> bool) {
+        assert!(is_expected(&failed.cause), "{failed:?}");
+        drop(failed.value);
+        self.has_all_back();
+    }
+
+    fn has_all_back(&mut self) {
+        let is_so = eventually(|| {
+            self.take();
+            self.posted == 0
+        });
+        assert!(is_so, "{} buffers are still out", self.posted);
+    }
+}
+
+/// Reasons for a server to learn that its client has gone before they were connected.
+fn client_is_gone(cause: &Cause) -> bool {
+    matches!(cause, Cause::PeerGone(_) | Cause::Rejected { .. }) || is_broken_by_iwarp(cause)
+}
+
+/// A server that is gone, or nobody who listens.
+fn server_is_gone(cause: &Cause) -> bool {
+    let is_number = |reason: &RejectReason| {
+        [RejectReason::CONSUMER, RejectReason::NO_SUCH_SERVICE].contains(reason) || reason.0 < 0
+    };
+    matches!(cause, Cause::Rejected { reason, .. } if is_number(reason)) || is_broken_by_iwarp(cause)
+}
+
+/// On iWARP the device connects the pair by itself, and breaks it when the peer's stream ends; or the stream of a dead
+/// peer stays silent until the device gives it up.
+fn is_broken_by_iwarp(cause: &Cause) -> bool {
+    context().is_iwarp() && matches!(cause, Cause::Pair(_) | Cause::Unreachable { .. })
+}
+
+/// Kills a client at its step. The listener goes on.
+fn outlive_a_client(step: ClientStep, round: usize, listener: &mut Listener, at: SocketAddr) -> u32 {
+    let mut client = Victim::client(step, at);
+    let mut server = Player::new();
+    match step {
+        ClientStep::Resolved => {
+            let killed = client.kill_at_its_step();
+            assert!(matches!(listener.next(SHORT), Err(cm::CmError::TimedOut(_))));
+            return killed;
+        }
+        // In turn: nobody has read the request; the server has it; the server has answered.
+        ClientStep::Asked if round.is_multiple_of(3) => {
+            let killed = client.kill_at_its_step();
+            // On iWARP the request goes with its stream, if nobody has read it.
+            match listener.next(SHORT) {
+                Ok(request) => server.accepts_in_vain(request),
+                Err(error) => assert!(context().is_iwarp(), "{error}"),
+            }
+            return killed;
+        }
+        ClientStep::Asked if round % 3 == 1 => {
+            let request = listener.next(PATIENCE).unwrap();
+            let killed = client.kill_at_its_step();
+            server.accepts_in_vain(request);
+            return killed;
+        }
+        ClientStep::Asked => {
+            let request = listener.next(PATIENCE).unwrap();
+            client.said("stopped");
+            let accepting = server.accept(request).unwrap();
+            let killed = client.kill();
+            server.waits_in_vain(accepting);
+            return killed;
+        }
+        ClientStep::Connected | ClientStep::Talking => {}
+    }
+    let request = listener.next(PATIENCE).unwrap();
+    let connection = server.accept(request).unwrap().wait(PATIENCE).unwrap();
+    if step == ClientStep::Connected {
+        let killed = client.kill_at_its_step();
+        server.outlives(connection);
+        killed
+    } else {
+        server.outlives_under_load(connection, false, client, round)
+    }
+}
+
+/// Kills a server at its step.
+fn outlive_a_server(step: ServerStep, round: usize) -> u32 {
+    let (mut server, at) = Victim::server(step);
+    let mut client = Player::new();
+    if step == ServerStep::Listening {
+        server.said("stopped");
+        let resolved = resolved(at);
+        // In turn: the server is gone before it is asked; it has not read the request.
+        if round.is_multiple_of(2) {
+            let killed = server.kill();
+            // On iWARP the call itself finds that nobody listens.
+            match resolved.connect(client.pair(), &Parameters::default(), &ConnectData::none()) {
+                Ok(connecting) => client.goes_on_without(connecting.wait(PATIENCE).unwrap_err(), server_is_gone),
+                Err(Failed { value: (_, pair), cause }) => {
+                    client.goes_on_without(Failed { value: pair.into(), cause }, server_is_gone);
+                }
+            }
+            return killed;
+        }
+        let connecting = client.ask(resolved);
+        let killed = server.kill();
+        client.goes_on_without(connecting.wait(PATIENCE).unwrap_err(), server_is_gone);
+        return killed;
+    }
+    let connecting = client.ask(resolved(at));
+    match step {
+        ServerStep::Listening | ServerStep::Asked => {
+            let killed = server.kill_at_its_step();
+            client.goes_on_without(connecting.wait(PATIENCE).unwrap_err(), server_is_gone);
+            killed
+        }
+        ServerStep::Accepted => {
+            let killed = server.kill_at_its_step();
+            match connecting.wait(PATIENCE) {
+                Ok(connection) => client.outlives(connection),
+                Err(failed) => client.goes_on_without(failed, server_is_gone),
+            }
+            killed
+        }
+        ServerStep::Connected => {
+            let connection = connecting.wait(PATIENCE).unwrap();
+            let killed = server.kill_at_its_step();
+            client.outlives(connection);
+            killed
+        }
+        ServerStep::Talking => {
+            let connection = connecting.wait(PATIENCE).unwrap();
+            client.outlives_under_load(connection, true, server, round)
+        }
+    }
+}
+
+impl Player {
+    /// The client of the request was killed: this side learns so in its accept, or right after it.
+    fn accepts_in_vain(mut self, request: cm::Request) {
+        match self.accept(request) {
+            Ok(accepting) => self.waits_in_vain(accepting),
+            Err(failed) => self.goes_on_without(failed, client_is_gone),
+        }
+    }
+
+    /// On iWARP an accept may have connected the two sides, although the client has been killed since.
+    ///
+    /// The client's kernel says only once that the client has gone. If that is lost, the accept ends by its timeout.
+    fn waits_in_vain(self, accepting: Accepting<Checked>) {
+        match accepting.wait(Duration::from_secs(3)) {
+            Ok(connection) => self.outlives(connection),
+            Err(failed) if matches!(failed.cause, Cause::TimedOut(_)) => {
+                LOST.fetch_add(1, Ordering::Relaxed);
+                self.goes_on_without(failed, |_| true);
+            }
+            Err(failed) => self.goes_on_without(failed, client_is_gone),
+        }
+    }
+
+    /// Kills the peer while messages go both ways.
+    fn outlives_under_load(
+        mut self,
+        mut connection: Connection<Checked>,
+        is_client: bool,
+        peer: Victim,
+        round: usize,
+    ) -> u32 {
+        let (mut peer, mut killed) = (Some(peer), 0);
+        self.talk(&mut connection, is_client, |arrived| {
+            if arrived > round
+                && let Some(peer) = peer.take()
+            {
+                killed = peer.kill();
+            }
+        });
+        if context().is_iwarp() {
+            // A receive that is posted while the device breaks the pair may be flushed never, but by the pair's end.
+            drop(connection);
+        }
+        self.has_all_back();
+        assert_ne!(killed, 0, "the peer has ended by itself");
+        killed
+    }
+}
+
+/// What the kernel still has of these processes: identifiers, pairs and the rest.
+fn left_of(processes: &[u32]) -> Vec<String> {
+    let mut found = Vec::new();
+    for kind in ["cm_id", "qp", "cq", "mr", "pd"] {
+        let listed = Command::new("rdma").args(["resource", "show", kind]).output().unwrap();
+        assert!(listed.status.success(), "rdma resource show {kind}: {listed:?}");
+        let listed = String::from_utf8(listed.stdout).unwrap();
+        let is_of_them = |line: &&str| {
+            let mut words = line.split_whitespace().skip_while(|word| *word != "pid").skip(1);
+            words.next().is_some_and(|pid| processes.iter().any(|killed| killed.to_string() == pid))
+        };
+        found.extend(listed.lines().filter(is_of_them).map(|line| format!("{kind} {line}")));
+    }
+    found
+}
+
+fn assert_nothing_is_left_of(processes: &[u32]) {
+    let mut left = Vec::new();
+    let is_so = eventually(|| {
+        left = left_of(processes);
+        left.is_empty()
+    });
+    assert!(is_so, "{left:#?}");
+}
+
+/// CM018, CM019, CM022
+#[test]
+fn a_server_outlives_clients_that_are_killed_at_any_step() {
+    if lacks_need(Need::OtherProcesses) {
+        return;
+    }
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut killed = Vec::new();
+    {
+        let (mut listener, at) = listener();
+        for round in 0..ROUNDS {
+            for step in [
+                ClientStep::Resolved,
+                ClientStep::Asked,
+                ClientStep::Asked,
+                ClientStep::Asked,
+                ClientStep::Connected,
+                ClientStep::Talking,
+            ] {
+                let start = Instant::now();
+                // On iWARP the kernel keeps a killed client for 10 seconds, unless it was answered: two of each do.
+                let answered = context().is_iwarp() && round >= 2 && step == ClientStep::Asked;
+                let kind = if answered { 2 } else { killed.len() };
+                killed.push(outlive_a_client(step, kind, &mut listener, at));
+                println!("{step:?}: {:?}", start.elapsed());
+                assert!(listener.poll().unwrap().is_none(), "a request of {step:?} is left");
+            }
+        }
+    }
+    let lost = LOST.load(Ordering::Relaxed);
+    assert!(lost <= ROUNDS, "{lost} of {} servers did not hear in time of the end of their clients", 3 * ROUNDS);
+    assert_nothing_is_left_of(&killed);
+    assert_nothing_is_left_of(&[std::process::id()]);
+}
+
+/// CM008, CM020, CM021, CM022
+#[test]
+fn a_client_outlives_servers_that_are_killed_at_any_step() {
+    if lacks_need(Need::OtherProcesses) {
+        return;
+    }
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut killed = Vec::new();
+    for _ in 0..ROUNDS {
+        for step in [
+            ServerStep::Listening,
+            ServerStep::Listening,
+            ServerStep::Asked,
+            ServerStep::Accepted,
+            ServerStep::Connected,
+            ServerStep::Talking,
+        ] {
+            let start = Instant::now();
+            killed.push(outlive_a_server(step, killed.len()));
+            println!("{step:?}: {:?}", start.elapsed());
+        }
+    }
+    assert_nothing_is_left_of(&killed);
+    assert_nothing_is_left_of(&[std::process::id()]);
+}

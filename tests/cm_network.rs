@@ -1,0 +1,132 @@
+//! Connections by address over a network with its delays: hosts that do not answer, servers that are late, messages
+//! that overtake.
+#![cfg(feature = "cm")]
+
+use interlock::cm::{self, AcceptData, Cause, Channel, ConnectData, Connecting, Idle, Parameters};
+use interlock::{AnyQueuePair, Checked, Context};
+use std::net::{IpAddr, SocketAddr};
+use std::thread;
+use std::time::{Duration, Instant};
+use support::{Need, PATIENCE, Side, address, another_device, context, lacks_need, message};
+
+const SHORT: Duration = Duration::from_secs(1);
+
+fn side() -> Side<Checked> {
+    Side::new(context().checked_domain().unwrap())
+}
+
+fn resolved(to: SocketAddr) -> cm::Resolved {
+    let channel = Channel::open(&context()).unwrap();
+    Idle::new(&channel).unwrap().resolve(to, PATIENCE).unwrap().wait(PATIENCE).unwrap()
+}
+
+fn connecting(side: &mut Side<Checked>, to: SocketAddr) -> Connecting<Checked> {
+    resolved(to).connect(side.take(), &Parameters::default(), &ConnectData::none()).unwrap()
+}
+
+/// CM005, on both sides.
+#[test]
+fn a_pair_of_another_device_is_refused_and_comes_back() {
+    let context = context();
+    let mut listener = cm::listen(&context, (address(&context), 0)).unwrap();
+    let at = listener.local_address().unwrap();
+    let other = Context::open(&another_device().expect("a second device")).unwrap();
+    let stranger = || Side::new(other.checked_domain().unwrap()).take();
+    let failed = resolved(at).connect(stranger(), &Parameters::default(), &ConnectData::none()).unwrap_err();
+    let Cause::OtherDevice { wanted, found } = &failed.cause else { panic!("{failed:?}") };
+    assert_eq!((wanted, found), (&format!("{} port 1", context.name()), &format!("{} port 1", other.name())));
+    let (again, _stranger) = failed.value;
+    let mut client = side();
+    let connecting = again.connect(client.take(), &Parameters::default(), &ConnectData::none()).unwrap();
+    let request = listener.next(PATIENCE).unwrap();
+    let failed = request.accept(stranger(), &Parameters::default(), &AcceptData::none()).unwrap_err();
+    assert!(matches!(failed.cause, Cause::OtherDevice { .. }), "{failed:?}");
+    assert!(matches!(failed.value, AnyQueuePair::Init(_)));
+    let failed = connecting.wait(PATIENCE).unwrap_err();
+    assert!(matches!(failed.cause, Cause::Rejected { .. }), "{failed:?}");
+}
+
+/// An address to which packets are sent, and that nobody has: tests/rxe/devices says so to the kernel.
+fn silence() -> SocketAddr {
+    let IpAddr::V4(own) = address(&context()) else { panic!("not an address of IPv4") };
+    let [a, b, c, _] = own.octets();
+    SocketAddr::from(([a, b, c, 3], 7471))
+}
+
+/// CM016
+#[test]
+fn silence_costs_no_more_than_the_timeout() {
+    if lacks_need(Need::SilentHost) {
+        return;
+    }
+    let mut client = side();
+    let asking = connecting(&mut client, silence());
+    let start = Instant::now();
+    let failed = asking.wait(SHORT).unwrap_err();
+    assert!(matches!(failed.cause, Cause::TimedOut(_)), "{failed:?}");
+    assert!(matches!(failed.value, AnyQueuePair::Init(_)));
+    assert!(start.elapsed() >= SHORT && start.elapsed() < 10 * SHORT);
+}
+
+/// CM017
+#[test]
+fn silence_is_given_up_after_78_seconds() {
+    if lacks_need(Need::SilentHost) {
+        return;
+    }
+    let mut client = side();
+    let asking = connecting(&mut client, silence());
+    let start = Instant::now();
+    let failed = asking.wait(2 * PATIENCE).unwrap_err();
+    assert!(matches!(failed.cause, Cause::Unreachable { status } if status == -libc::ETIMEDOUT), "{failed:?}");
+    assert!(matches!(failed.value, AnyQueuePair::Init(_)));
+    assert!((60..100).contains(&start.elapsed().as_secs()), "{:?}", start.elapsed());
+}
+
+/// CM032
+#[test]
+fn clients_beyond_the_backlog_ask_again() {
+    if lacks_need(Need::Backlog) {
+        return;
+    }
+    let context = context();
+    let channel = Channel::open(&context).unwrap();
+    let bound = Idle::new(&channel).unwrap().bind(SocketAddr::new(address(&context), 0)).unwrap();
+    let at = bound.local_address().unwrap();
+    let mut late = bound.listen(2).unwrap();
+    let mut sides = [(); 6].map(|()| side());
+    let clients = sides.each_mut().map(|side| connecting(side, at));
+    thread::sleep(SHORT);
+    let mut taken = Vec::new();
+    while let Some(request) = late.poll().unwrap() {
+        taken.push(request);
+    }
+    assert_eq!(taken.len(), 2);
+    while taken.len() < clients.len() {
+        taken.push(late.next(PATIENCE).unwrap());
+    }
+}
+
+/// CM033
+#[test]
+fn a_message_may_come_before_the_word_that_the_connection_is_made() {
+    let context = context();
+    let mut listener = cm::listen(&context, (address(&context), 0)).unwrap();
+    let at = listener.local_address().unwrap();
+    let [mut client, mut server] = [side(), side()];
+    let asking = connecting(&mut client, at);
+    let mut pair = server.take();
+    pair.post_receive(server.domain.buffer(64).unwrap()).unwrap();
+    let request = listener.next(PATIENCE).unwrap();
+    let mut accepting = request.accept(pair, &Parameters::default(), &AcceptData::none()).unwrap();
+    let mut of_client = asking.wait(PATIENCE).unwrap();
+    of_client.pair.post_send(message(&client.domain, b"early")).unwrap();
+    client.poller.wait(PATIENCE).unwrap().check().unwrap();
+    // The server has the message, and has asked for no event.
+    assert_eq!(&server.received()[..], b"early");
+    accepting.message_arrived();
+    let mut of_server = accepting.wait(PATIENCE).unwrap();
+    of_client.pair.post_receive(client.domain.buffer(64).unwrap()).unwrap();
+    of_server.pair.post_send(message(&server.domain, b"answer")).unwrap();
+    assert_eq!(&client.received()[..], b"answer");
+}

@@ -1,0 +1,52 @@
+//! A device that is removed under its connections. The test makes the device, so it is a program of its own.
+#![cfg(feature = "cm")]
+
+use interlock::Context;
+use interlock::cm::{self, AcceptData, Cause, Channel, CmError, ConnectData, Idle, Parameters};
+use std::process::Command;
+use support::{Need, PATIENCE, Side, address, lacks_need};
+
+/// The script that makes devices, and the name of the first one of `up spare`.
+const DEVICES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/rxe/devices");
+const SPARE: &str = "rxespare0";
+
+/// CM038
+#[test]
+fn a_removed_device_tells_each_of_its_identifiers() {
+    if lacks_need(Need::SpareDevice) {
+        return;
+    }
+    assert!(Command::new(DEVICES).args(["up", "spare"]).status().unwrap().success());
+    let context = Context::open(SPARE).unwrap();
+    let side = || Side::new(context.checked_domain().unwrap());
+    let channel = Channel::open(&context).unwrap();
+    let mut listener = cm::listen(&context, (address(&context), 0)).unwrap();
+    let at = listener.local_address().unwrap();
+    let resolved = || Idle::new(&channel).unwrap().resolve(at, PATIENCE).unwrap().wait(PATIENCE).unwrap();
+    let [mut client, mut server, mut waiting] = [side(), side(), side()];
+    let asking = resolved().connect(client.take(), &Parameters::default(), &ConnectData::none()).unwrap();
+    let request = listener.next(PATIENCE).unwrap();
+    let accepting = request.accept(server.take(), &Parameters::default(), &AcceptData::none()).unwrap();
+    let of_client = asking.wait(PATIENCE).unwrap();
+    let of_server = accepting.wait(PATIENCE).unwrap();
+    let asking = resolved().connect(waiting.take(), &Parameters::default(), &ConnectData::none()).unwrap();
+    // The command ends when nobody has the device open any more, this process included.
+    let mut removal = Command::new("rdma").args(["link", "delete", SPARE]).spawn().unwrap();
+    for mut connection in [of_client, of_server] {
+        let end = connection.wait_end(PATIENCE).unwrap();
+        assert!(matches!(end, Some(Cause::DeviceRemoved)), "{end:?}");
+    }
+    let failed = asking.wait(PATIENCE).unwrap_err();
+    assert!(matches!(failed.cause, Cause::DeviceRemoved), "{failed:?}");
+    drop(failed);
+    // A request may have come before the removal.
+    let end = loop {
+        match listener.next(PATIENCE) {
+            Ok(request) => drop(request),
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(end, CmError::DeviceRemoved), "{end:?}");
+    drop((listener, client, server, waiting, channel));
+    drop(removal.try_wait());
+}
