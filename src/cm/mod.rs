@@ -1,8 +1,8 @@
 //! Connecting by address: rdma_cm, with a type for each state of an identifier.
 //!
-//! librdmacm ends the process when one of four calls comes in a wrong state, and hangs on an event that was not
-//! acknowledged. Here a state has only the methods that are legal in it, and events are acknowledged before anybody
-//! sees them.
+//! librdmacm aborts the process when a program makes one of four calls in a wrong state, and it hangs on an event that
+//! was not acknowledged. Here each state has only the methods that are legal in it, and events are acknowledged before
+//! the program sees them.
 //!
 //! ```text
 //! client   Idle ── resolve ──▶ Resolving ──▶ Resolved ── connect(pair) ──▶ Connecting ──▶ Connection
@@ -14,9 +14,10 @@
 //! groups   Idle ── bind ──▶ Bound ── join ──▶ Joining ──▶ Membership ── attach(&mut pair), recipient
 //! ```
 //!
-//! [`connect`] and [`listen`] do the usual in one call; for datagrams, [`look_up`] and [`serve`]. A pair that goes into
-//! `connect` or `accept` in Init comes back in the [`Connection`], in Ready To Send; or in the error. Everything that
-//! waits has `wait` with a timeout, and `poll` for event loops, which watch the [`Channel::readiness`].
+//! [`connect`] and [`listen`] do the usual steps in one call; for datagrams, [`look_up`] and [`serve`] do. A pair goes
+//! into `connect` or `accept` in Init. It comes back in Ready To Send in the [`Connection`], or in the error. Each type
+//! that waits has a method `wait` with a timeout, and a method `poll` for event loops, which watch the
+//! [`Channel::readiness`].
 //!
 //! On iWARP the side that connects must send the first message, and the other side waits for it (RFC 5044). And each
 //! message needs a receive that is posted already.
