@@ -44,7 +44,7 @@ fn the_device_is_there_and_its_provider_is_reviewed() {
     }
 }
 
-/// Its one row begins with the MAC address. The library calls the kind InfiniBand, which means nothing on iWARP.
+/// Its one row begins with the MAC address.
 #[test]
 #[ignore = "needs soft iWARP: ./x test siw"]
 fn the_only_gid_is_no_address() {
@@ -55,7 +55,8 @@ fn the_only_gid_is_no_address() {
     let mac = std::fs::read_to_string(format!("/sys/class/net/{interface}/address")).unwrap();
     let mac: Vec<u8> = mac.trim().split(':').map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect();
     assert_eq!(row.gid.0[..6], mac);
-    assert_eq!(row.kind, GidKind::InfiniBand);
+    assert_eq!(row.kind, GidKind::Iwarp);
+    assert_eq!(format!("{row}"), format!("{} (iWARP, row 0, {interface})", row.gid));
 }
 
 #[test]

@@ -5,10 +5,13 @@ use interlock::access::ZeroBased;
 use interlock::error::{RegisterFailure, RequestFlaw};
 use interlock::scope::InScopeError;
 use interlock::{PostError, RemoteAll, RemoteRead, RemoteReadWrite, RemoteRegion, RemoteWrite, Status, Work};
-use support::PATIENCE;
+use support::{Need, PATIENCE, lacks_need};
 
 #[test]
 fn writes_reads_atomics_and_immediates_work_on_borrowed_memory() {
+    if lacks_need(Need::Atomics) {
+        return;
+    }
     let mut wire = wire!();
     let target = wire.domain.register::<RemoteAll, _>(vec![0_u64; 4]).unwrap();
     let remote = target.remote();
@@ -47,6 +50,9 @@ fn writes_reads_atomics_and_immediates_work_on_borrowed_memory() {
 
 #[test]
 fn a_receive_says_what_a_write_with_immediate_wrote_elsewhere() {
+    if lacks_need(Need::Immediates) {
+        return;
+    }
     let mut wire = wire!();
     let mut words = [0_u64; 2];
     let mut buffer = [9_u8; 8];

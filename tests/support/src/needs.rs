@@ -13,6 +13,42 @@ pub enum Need {
     /// The side that accepts may agree to fewer reads than were asked for, and a query tells the number. Soft iWARP
     /// serves as many as were asked for, and reports the two depths in the wrong order.
     SmallerDepths,
+    /// The program moves a pair to Ready To Receive and on, by what it knows of the peer.
+    Records,
+    /// A pair is its own peer.
+    SelfConnection,
+    /// Two devices of one machine reach each other.
+    TwoDevices,
+    /// A pair waits in Send Queue Drain.
+    Drain,
+    /// A send or a write carries a number.
+    Immediates,
+    /// The device does atomics on the memory of a peer.
+    Atomics,
+    /// Memory is granted by windows.
+    Windows,
+    /// Unreliable connections and datagrams.
+    UnreliableTransports,
+    /// A message that finds no receive is sent again until there is one. On iWARP it ends the connection.
+    Waiting,
+    /// A pair knows what it was connected with: numbers of packets, times, retries, its path.
+    Packets,
+    /// The requests of a work queue complete in the order in which they were posted, so that one completion stands for
+    /// several.
+    Order,
+    /// Completion queues are polled through `ibv_start_poll`.
+    ExtendedQueues,
+    /// A completion says what became of the request at the peer. On iWARP a send or a write is complete once its bytes
+    /// are on their way, and a refusal of the peer only ends the connection.
+    Acknowledgements,
+    /// A pair keeps its peer from reads or writes that the memory allows. Soft iWARP looks at the memory only.
+    PairRights,
+    /// Peers name memory by offsets.
+    ZeroBased,
+    /// A shared receive queue tells its size and its limit.
+    SharedQueries,
+    /// A read goes into several buffers.
+    ListReads,
 }
 
 impl Need {
@@ -21,6 +57,23 @@ impl Need {
             Self::Reset => "pairs that can be reset",
             Self::ThreeSteps => "connections that are made in three steps",
             Self::SmallerDepths => "read depths that the accepting side lowers",
+            Self::Records => "connections by records",
+            Self::SelfConnection => "a pair that is connected to itself",
+            Self::TwoDevices => "two devices of one machine that reach each other",
+            Self::Drain => "the state Send Queue Drain",
+            Self::Immediates => "immediates",
+            Self::Atomics => "atomics",
+            Self::Windows => "windows",
+            Self::UnreliableTransports => "unreliable connections and datagrams",
+            Self::Waiting => "messages that wait for a receive",
+            Self::Packets => "attributes of packets",
+            Self::Order => "completions in the order of the requests",
+            Self::ExtendedQueues => "extended completion queues",
+            Self::Acknowledgements => "acknowledgements of the peer",
+            Self::PairRights => "rights of a pair",
+            Self::ZeroBased => "zero-based memory",
+            Self::SharedQueries => "queries of shared receive queues",
+            Self::ListReads => "reads into several buffers",
         }
     }
 }
