@@ -48,6 +48,9 @@ fn a_connected_pair_says_what_it_was_connected_with() {
 
 #[test]
 fn rights_that_were_taken_away_are_gone_at_once() {
+    if lacks_need(Need::PairRights) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let mut link = Link::new(context().named_domain(Test).unwrap(), 4);
     let region = link.domain.register::<RemoteWrite, _>(vec![0_u64; 8]).unwrap();
@@ -68,6 +71,9 @@ fn rights_that_were_taken_away_are_gone_at_once() {
 
 #[test]
 fn rights_are_given_in_init_too() {
+    if lacks_need(Need::PairRights) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let domain = context().named_domain(Test).unwrap();
     let port = domain.context().active_port().unwrap();
@@ -396,6 +402,9 @@ fn a_flush_that_the_program_asked_for_is_no_failure_of_its_own() {
 
 #[test]
 fn a_broken_pair_stays_broken_whatever_changes() {
+    if lacks_need(Need::Acknowledgements) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let mut link = Link::new(context().named_domain(Test).unwrap(), 4);
     let region = link.domain.register::<RemoteWrite, _>(vec![0_u64]).unwrap();
