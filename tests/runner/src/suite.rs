@@ -39,14 +39,18 @@ fn path(executables: &[Executable], kind: &str, name: &str) -> Result<String, St
     found.map(|found| quote(&found.path)).ok_or_else(|| format!("cargo built no {kind} {name}"))
 }
 
-/// The script that connects the example rping and the C program by rdma_cm.
-fn rping(executables: &[Executable]) -> Result<String, String> {
-    let script = quote(concat!(env!("CARGO_MANIFEST_DIR"), "/../rxe/rping"));
-    Ok(format!("{script} {}", path(executables, "example", "rping")?))
+/// The scripts for examples that connect by rdma_cm: rping with the C program, rc_pingpong with itself.
+fn by_cm(executables: &[Executable]) -> Result<[String; 2], String> {
+    let script = |name: &str| quote(&format!("{}/../rxe/{name}", env!("CARGO_MANIFEST_DIR")));
+    let path = |name| path(executables, "example", name);
+    Ok([
+        format!("{} {}", script("rping"), path("rping")?),
+        format!("{} {}", script("pingpong_by_cm"), path("rc_pingpong")?),
+    ])
 }
 
 /// The list for `tests/rxe/suite` on soft-RoCE: the unit tests of the real device and `tests`. If `is_whole`, also the
-/// examples and rping. `messages` is what cargo wrote while it built them.
+/// examples, and those that connect by rdma_cm. `messages` is what cargo wrote while it built them.
 ///
 /// # Errors
 ///
@@ -63,19 +67,20 @@ pub fn suite(messages: &str, tests: &[&str], is_whole: bool) -> Result<Vec<Strin
         for name in RXE_EXAMPLES {
             list.push(path("example", name)?);
         }
-        list.push(rping(&executables)?);
+        list.extend(by_cm(&executables)?);
     }
     Ok(list)
 }
 
-/// The list for `tests/rxe/suite` on soft iWARP: rping, the list of devices, and the tests that need no connection.
+/// The list for `tests/rxe/suite` on soft iWARP: examples that connect by rdma_cm, the list of devices, and tests.
 ///
 /// # Errors
 ///
 /// Names what cargo did not build.
 pub fn siw_suite(messages: &str) -> Result<Vec<String>, String> {
     let executables = executables(messages)?;
-    let mut list = vec![rping(&executables)?, format!("{} -v", path(&executables, "example", "devices")?)];
+    let mut list = by_cm(&executables)?.to_vec();
+    list.push(format!("{} -v", path(&executables, "example", "devices")?));
     for program in PROGRAMS {
         if let Some(arguments) = program.on_siw() {
             let path = path(&executables, "test", program.name)?;

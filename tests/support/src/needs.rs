@@ -47,6 +47,10 @@ pub enum Need {
     ZeroBased,
     /// A shared receive queue tells its size and its limit.
     SharedQueries,
+    /// A completion queue changes its size.
+    Resize,
+    /// A completion queue that is armed for any completion stays so if it is armed for solicited ones too.
+    Arming,
     /// A read goes into several buffers.
     ListReads,
 }
@@ -73,6 +77,8 @@ impl Need {
             Self::PairRights => "rights of a pair",
             Self::ZeroBased => "zero-based memory",
             Self::SharedQueries => "queries of shared receive queues",
+            Self::Resize => "completion queues that change their size",
+            Self::Arming => "armings that add up",
             Self::ListReads => "reads into several buffers",
         }
     }
