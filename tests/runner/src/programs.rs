@@ -1,6 +1,6 @@
 //! The table of test programs. A new file in `tests` needs a row here; `./x` refuses to run without it.
 
-use Fact::{Arm, Miri, MiriExtended, NoDevice, OwnProfile, Rxe, Siw, StartsPrograms};
+use Fact::{Arm, Miri, MiriExtended, NoDevice, OwnProfile, Rxe, Siw, StartsPrograms, WholeLists};
 use Leaks::{Allowed, Refused};
 use Part::{One, Two};
 
@@ -26,6 +26,9 @@ pub enum Fact {
     /// Shows something on soft iWARP. The arguments of the program are the names of the tests that run there, none if
     /// all do, or `--ignored` if only that device runs them.
     Siw(&'static [&'static str]),
+    /// Relies on posts that take a whole list, or say that they did not. The soft device that resembles soft iWARP does
+    /// not.
+    WholeLists,
     /// Is quick enough for qemu-user, which runs it on 64-bit Arm.
     Arm,
     /// Miri runs it. `only` has filters for its tests; without any, all tests run.
@@ -62,7 +65,7 @@ pub const PROGRAMS: &[Program] = &[
     Program { name: "allocations", facts: &[OwnProfile, Rxe] },
     Program { name: "alter", facts: &[Rxe, Siw(&[])] },
     Program { name: "attacks", facts: &[miri(Two, Allowed), MiriExtended] },
-    Program { name: "batch_attacks", facts: &[Rxe, Siw(&[]), miri(Two, Allowed)] },
+    Program { name: "batch_attacks", facts: &[Rxe, WholeLists, Siw(&[]), miri(Two, Allowed)] },
     Program { name: "bindings", facts: &[NoDevice] },
     Program { name: "checked", facts: &[Rxe, Siw(&[]), Arm, miri(One, Allowed)] },
     Program { name: "cm", facts: &[Rxe, Siw(&[])] },
@@ -90,7 +93,7 @@ pub const PROGRAMS: &[Program] = &[
     Program { name: "perf", facts: &[StartsPrograms, Rxe] },
     // The other tests of `posting` are too slow for Miri.
     Program { name: "posting", facts: &[
-        Rxe, Siw(&[]), Miri { part: Two, leaks: Allowed, only: &["items", "buffers_of_a_run"] },
+        Rxe, WholeLists, Siw(&[]), Miri { part: Two, leaks: Allowed, only: &["items", "buffers_of_a_run"] },
     ] },
     Program { name: "random", facts: &[Rxe] },
     Program { name: "refusals", facts: &[Rxe, Siw(&[])] },
