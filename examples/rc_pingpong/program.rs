@@ -100,10 +100,11 @@ fn describe(out: &mut impl Write, context: &Context, port: &Port, mtu: Option<Mt
             None => write!(out, ")")?,
         }
     }
-    Ok(match mtu {
+    match mtu {
         Some(mtu) => writeln!(out, ", path MTU {mtu}")?,
         None => writeln!(out, ", by rdma_cm")?,
-    })
+    }
+    Ok(())
 }
 
 /// Runs both ends in this process: two queue pairs on one completion queue.
