@@ -162,14 +162,8 @@ fn show_port(out: &mut impl Write, device: &Device, port: &Port, is_iwarp: bool,
 }
 
 fn describe(row: &GidEntry) -> String {
-    let kind = match row.kind {
-        GidKind::InfiniBand => "InfiniBand".to_owned(),
-        GidKind::RoceV1 => "RoCE v1".to_owned(),
-        GidKind::RoceV2 => "RoCE v2".to_owned(),
-        other => format!("{other:?}"),
-    };
     let interface = row.interface_name().map(|name| format!(" on {name}")).unwrap_or_default();
-    format!("{kind} {}{interface} (index {})", row.gid, row.index())
+    format!("{} {}{interface} (index {})", row.kind, row.gid, row.index())
 }
 
 fn state(state: PortState) -> String {

@@ -9,7 +9,7 @@ use interlock::soft::Fabric;
 use interlock::state::DeviceState;
 use interlock::{Brand, Completion, Context, Inline, Limits, Poller, RemoteWrite, Status, Work};
 use std::time::Duration;
-use support::{Link, PATIENCE, context};
+use support::{Link, Need, PATIENCE, connect_to_each_other, context, lacks_need};
 
 const NO_WRITES: PeerRights = PeerRights { read: true, write: false, atomic: true };
 /// How long a test waits for something that must not happen.
@@ -26,6 +26,9 @@ fn is_refusal(status: Status) -> bool {
 
 #[test]
 fn a_connected_pair_says_what_it_was_connected_with() {
+    if lacks_need(Need::Packets) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let link = Link::new(context().named_domain(Test).unwrap(), 4);
     let (left, right) = (link.left.query().unwrap(), link.right.query().unwrap());
@@ -45,6 +48,9 @@ fn a_connected_pair_says_what_it_was_connected_with() {
 
 #[test]
 fn rights_that_were_taken_away_are_gone_at_once() {
+    if lacks_need(Need::PairRights) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let mut link = Link::new(context().named_domain(Test).unwrap(), 4);
     let region = link.domain.register::<RemoteWrite, _>(vec![0_u64; 8]).unwrap();
@@ -65,6 +71,9 @@ fn rights_that_were_taken_away_are_gone_at_once() {
 
 #[test]
 fn rights_are_given_in_init_too() {
+    if lacks_need(Need::PairRights) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let domain = context().named_domain(Test).unwrap();
     let port = domain.context().active_port().unwrap();
@@ -75,8 +84,7 @@ fn rights_are_given_in_init_too() {
     let mut right = domain.reliable(&queue, &limits).unwrap().into_init(none).unwrap();
     assert_eq!(right.query().unwrap().peer_rights, PeerRights::NONE);
     right.set_peer_rights(PeerRights::ALL).unwrap();
-    let (to_left, to_right) = (left.endpoint(), right.endpoint());
-    let (mut left, right) = (left.connect(&to_right).unwrap(), right.connect(&to_left).unwrap());
+    let (mut left, right) = connect_to_each_other(&domain, left, right, &Default::default());
     assert_eq!(right.query().unwrap().peer_rights, PeerRights::ALL);
     let region = domain.register::<RemoteWrite, _>(vec![0_u64]).unwrap();
     let mut buffer = domain.buffer(8).unwrap();
@@ -88,6 +96,9 @@ fn rights_are_given_in_init_too() {
 
 #[test]
 fn an_unreliable_connection_takes_rights_away() {
+    if lacks_need(Need::UnreliableTransports) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let domain = context().named_domain(Test).unwrap();
     let port = domain.context().active_port().unwrap();
@@ -110,6 +121,9 @@ fn an_unreliable_connection_takes_rights_away() {
 
 #[test]
 fn the_time_that_a_peer_waits_changes_while_it_runs() {
+    if lacks_need(Need::Packets) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let mut link = Link::new(context().named_domain(Test).unwrap(), 4);
     let timer = RnrTimer::new(20).unwrap();
@@ -120,6 +134,9 @@ fn the_time_that_a_peer_waits_changes_while_it_runs() {
 
 #[test]
 fn a_drained_pair_changes_its_attributes_and_goes_on() {
+    if lacks_need(Need::Drain) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let mut link = Link::new(context().named_domain(Test).unwrap(), 4);
     let mut left = link.left.into_sqd().unwrap();
@@ -166,6 +183,9 @@ fn a_drained_pair_changes_its_attributes_and_goes_on() {
 
 #[test]
 fn a_path_that_leads_nowhere_is_refused_and_nothing_changes() {
+    if lacks_need(Need::Drain) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let link = Link::new(context().named_domain(Test).unwrap(), 4);
     let mut left = link.left.into_sqd().unwrap();
@@ -199,6 +219,9 @@ fn a_pair_that_still_drains_changes_nothing() {
 
 #[test]
 fn datagrams_need_the_key_of_now() {
+    if lacks_need(Need::UnreliableTransports) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let domain = context().named_domain(Test).unwrap();
     let port = domain.context().active_port().unwrap();
@@ -227,6 +250,9 @@ fn datagrams_need_the_key_of_now() {
 /// again.
 #[test]
 fn a_drained_pair_stays_so_however_often_it_changes() {
+    if lacks_need(Need::Drain) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let mut link = Link::new(context().named_domain(Test).unwrap(), 4);
     for round in 0..20 {
@@ -245,6 +271,9 @@ fn a_drained_pair_stays_so_however_often_it_changes() {
 /// Requests that the device had not started before the drain are sent after the resume, without another post.
 #[test]
 fn what_waits_in_a_drained_queue_goes_on_when_it_resumes() {
+    if lacks_need(Need::Drain) {
+        return;
+    }
     interlock::domain! { struct Test; }
     for posting in [Posting::List, Posting::WorkRequestApi] {
         let limits = Limits { sends: 8, receives: 8, posting, ..Limits::default() };
@@ -293,6 +322,9 @@ fn a_pair_that_still_drains_does_not_resume() {
 
 #[test]
 fn more_reads_at_once_than_the_device_has_are_refused() {
+    if lacks_need(Need::Drain) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let link = Link::new(context().named_domain(Test).unwrap(), 4);
     let mut left = link.left.into_sqd().unwrap();
@@ -322,6 +354,18 @@ fn a_port_of_another_device_is_refused() {
     assert!(matches!(error.source, TransitionFailure::OtherDevice), "{error}");
     let port = here.context().active_port().unwrap();
     drop(error.queue_pair.into_init(&port).unwrap());
+}
+
+#[test]
+fn a_recipient_on_another_device_is_refused() {
+    if lacks_need(Need::UnreliableTransports) {
+        return;
+    }
+    interlock::domain! { struct Test; }
+    let here = context().named_domain(Test).unwrap();
+    let elsewhere = Context::open_on(&Fabric::new(), "elsewhere").unwrap().active_port().unwrap();
+    let (queue, _poller) = here.completion_queue(64).unwrap();
+    let port = here.context().active_port().unwrap();
     let pair = here.datagram(&queue, &Limits::default()).unwrap().into_init(&port).unwrap();
     let error = here.recipient(&elsewhere, &pair.endpoint(), Qkey::USUAL).unwrap_err();
     assert!(matches!(error, AddressError::OtherDevice), "{error}");
@@ -358,6 +402,9 @@ fn a_flush_that_the_program_asked_for_is_no_failure_of_its_own() {
 
 #[test]
 fn a_broken_pair_stays_broken_whatever_changes() {
+    if lacks_need(Need::Acknowledgements) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let mut link = Link::new(context().named_domain(Test).unwrap(), 4);
     let region = link.domain.register::<RemoteWrite, _>(vec![0_u64]).unwrap();

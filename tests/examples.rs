@@ -57,6 +57,25 @@ fn pingpong_without_arguments_plays_on_the_device_there_is() {
 }
 
 #[test]
+fn pingpong_connects_by_rdma_cm() {
+    pingpong(&["-b", "-R", "-n", "50"]).succeeded().says("by rdma_cm").says("every byte checked");
+    pingpong(&["-b", "-R", "-m", "1024"]).failed("rc_pingpong: -R takes no -m: rdma_cm chooses the path");
+    pingpong(&["-b", "-R", "nowhere"]).failed("rc_pingpong: nowhere is no address");
+    Program::run(example("uc_pingpong"), &["-R"]).failed("uc_pingpong: invalid option '-R'");
+}
+
+#[test]
+fn an_iwarp_device_plays_by_rdma_cm_only() {
+    let play = |name, arguments: &[&str]| Program::run_on_soft_iwarp(example(name), arguments);
+    let refusal = "soft0 is an iWARP device, which needs rdma_cm to connect";
+    play("rc_pingpong", &["-b"]).failed(refusal).failed("give both sides -R");
+    play("uc_pingpong", &[]).failed(refusal);
+    play("rc_pingpong", &["-b", "-R", "-n", "50"]).succeeded().says("every byte checked");
+    play("perf", &["-n", "10"]).failed(refusal).failed("give -R");
+    play("perf", &["-R", "lat", "write", "read", "-n", "10"]).succeeded().says("lat read");
+}
+
+#[test]
 fn pingpong_takes_any_size_and_sleeps_if_told() {
     for size in ["1", "7", "64", "4095", "100000"] {
         pingpong(&["-b", "-e", "-n", "5", "-r", "3", "-s", size]).succeeded().says("every byte checked");

@@ -12,7 +12,7 @@ use interlock::{
     RemoteReadWrite, RemoteRegion, RemoteWrite, Status, Work, WorkId, WorkRequest,
 };
 use std::time::Duration;
-use support::{Link, PATIENCE, Queues, context, deviates, failure, next};
+use support::{Link, Need, PATIENCE, Queues, connect_to_each_other, context, deviates, failure, lacks_need, next};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Waits for the completion of request `id`, and drops other completions.
@@ -51,6 +51,9 @@ fn messages_of_many_lengths_arrive_as_they_were_sent() {
 
 #[test]
 fn an_immediate_arrives_in_host_byte_order() {
+    if lacks_need(Need::Immediates) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let mut link = Link::new(context().named_domain(Test).unwrap(), 4);
     let receive = link.right.post_receive(link.domain.buffer(8).unwrap()).unwrap();
@@ -83,6 +86,9 @@ fn a_write_arrives_and_takes_no_receive() {
 
 #[test]
 fn a_write_with_immediate_gives_the_receive_back_unfilled() {
+    if lacks_need(Need::Immediates) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let mut link = Link::new(context().named_domain(Test).unwrap(), 4);
     let region = link.domain.register::<RemoteWrite, _>(vec![0_u64; 8]).unwrap();
@@ -114,6 +120,9 @@ fn a_read_brings_what_the_peer_has() {
 
 #[test]
 fn atomics_give_the_original_and_change_the_word() {
+    if lacks_need(Need::Atomics) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let mut link = Link::new(context().named_domain(Test).unwrap(), 4);
     let mut region = link.domain.register::<RemoteAtomic, _>(vec![0_u64; 2]).unwrap();
@@ -151,6 +160,9 @@ fn atomics_give_the_original_and_change_the_word() {
 
 #[test]
 fn a_pair_may_be_connected_to_itself() {
+    if lacks_need(Need::SelfConnection) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let domain = context().named_domain(Test).unwrap();
     let port = domain.context().active_port().unwrap();
@@ -210,6 +222,9 @@ fn memory_without_local_write_can_be_sent_from() {
 
 #[test]
 fn unsignalled_requests_come_out_in_order_before_the_signalled_one() {
+    if lacks_need(Need::Order) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let mut link = Link::new(context().named_domain(Test).unwrap(), 8);
     let region = link.domain.register::<RemoteWrite, _>(vec![0_u64; 8]).unwrap();
@@ -267,7 +282,7 @@ fn a_full_queue_gives_the_request_back() {
 fn a_flawed_request_comes_back_before_the_verb() {
     interlock::domain! { struct Test; }
     let mut link = Link::new(context().named_domain(Test).unwrap(), 4);
-    let region = link.domain.register::<RemoteAll, _>(vec![0_u64; 8]).unwrap();
+    let region = link.domain.register::<RemoteReadWrite, _>(vec![0_u64; 8]).unwrap();
     let remote = region.remote();
     let buffer = link.domain.buffer(65).unwrap();
     let Err(PostError::Flawed { request: buffer, .. }) = link.left.post_write(buffer, &remote) else {
@@ -275,7 +290,20 @@ fn a_flawed_request_comes_back_before_the_verb() {
     };
     let short = link.domain.buffer(63).unwrap();
     assert!(matches!(link.left.post_read(short, &remote), Err(PostError::Flawed { .. })), "too short");
-    let odd = remote.slice(4..12).unwrap();
+    assert_eq!(buffer.len(), 65);
+    assert!(link.poller.poll().unwrap().is_none());
+}
+
+#[test]
+fn an_atomic_on_what_is_not_a_word_comes_back_before_the_verb() {
+    if lacks_need(Need::Atomics) {
+        return;
+    }
+    interlock::domain! { struct Test; }
+    let mut link = Link::new(context().named_domain(Test).unwrap(), 4);
+    let region = link.domain.register::<RemoteAll, _>(vec![0_u64; 8]).unwrap();
+    let odd = region.remote().slice(4..12).unwrap();
+    let buffer = link.domain.buffer(65).unwrap();
     let Err(PostError::Flawed { request, .. }) = link.left.post_fetch_and_add(buffer, &odd, 1) else { panic!("odd") };
     assert_eq!(request.len(), 65);
     assert!(link.poller.poll().unwrap().is_none());
@@ -394,8 +422,7 @@ fn one_queue_serves_many_pairs() {
     for _ in 0..pairs {
         let left = domain.reliable(&queue, &limits).unwrap().into_init(&port).unwrap();
         let right = domain.reliable(&queue, &limits).unwrap().into_init(&port).unwrap();
-        let (l, r) = (left.endpoint(), right.endpoint());
-        links.push((left.connect(&r).unwrap(), right.connect(&l).unwrap()));
+        links.push(connect_to_each_other(&domain, left, right, &Default::default()));
     }
     assert_eq!(queue.room(), 0);
     assert!(matches!(domain.reliable(&queue, &limits), Err(interlock::error::CreateError::NoRoom(_))));
@@ -419,6 +446,9 @@ fn one_queue_serves_many_pairs() {
 
 #[test]
 fn a_write_beyond_what_was_granted_fails_and_changes_nothing() {
+    if lacks_need(Need::Acknowledgements) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let mut link = Link::new(context().named_domain(Test).unwrap(), 4);
     let region = link.domain.register::<RemoteReadWrite, _>(vec![0_u64; 4]).unwrap();
@@ -447,9 +477,12 @@ fn a_write_beyond_what_was_granted_fails_and_changes_nothing() {
 
 #[test]
 fn a_deregistered_region_is_beyond_the_peers_reach() {
+    if lacks_need(Need::Acknowledgements) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let mut link = Link::new(context().named_domain(Test).unwrap(), 4);
-    let region = link.domain.register::<RemoteAll, _>(vec![5_u64; 4]).unwrap();
+    let region = link.domain.register::<RemoteReadWrite, _>(vec![5_u64; 4]).unwrap();
     let stale = region.remote();
     let memory = region.deregister().unwrap();
     link.left.post_write(filled(link.domain.buffer(8).unwrap(), 1), &stale).unwrap();
@@ -459,6 +492,9 @@ fn a_deregistered_region_is_beyond_the_peers_reach() {
 
 #[test]
 fn a_message_too_long_for_its_receive_fails_on_both_sides() {
+    if lacks_need(Need::Acknowledgements) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let mut link = Link::new(context().named_domain(Test).unwrap(), 4);
     let receive = link.right.post_receive(link.domain.buffer(8).unwrap()).unwrap();
@@ -479,6 +515,9 @@ fn a_message_too_long_for_its_receive_fails_on_both_sides() {
 
 #[test]
 fn a_message_waits_for_a_receive_that_comes_late() {
+    if lacks_need(Need::Waiting) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let mut link = Link::new(context().named_domain(Test).unwrap(), 4);
     let mut message = link.domain.buffer(8).unwrap();
@@ -492,6 +531,9 @@ fn a_message_waits_for_a_receive_that_comes_late() {
 
 #[test]
 fn a_message_without_a_receive_fails_where_no_retry_is_allowed() {
+    if lacks_need(Need::Waiting) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let attr = ConnectAttributes { rnr_retry: RnrRetry::new(0).unwrap(), ..Default::default() };
     let mut link = Link::with(context().named_domain(Test).unwrap(), 4, &attr);
@@ -502,6 +544,9 @@ fn a_message_without_a_receive_fails_where_no_retry_is_allowed() {
 
 #[test]
 fn two_devices_reach_each_other() {
+    if lacks_need(Need::TwoDevices) {
+        return;
+    }
     interlock::domain! {
         struct Here;
         struct There;
@@ -569,9 +614,12 @@ fn a_list_is_gathered_on_one_side_and_scattered_on_the_other() {
 
 #[test]
 fn memory_of_the_peer_is_read_into_a_list_and_written_from_one() {
+    if lacks_need(Need::ListReads) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let mut link = listed(context().named_domain(Test).unwrap());
-    let mut theirs = link.domain.register::<RemoteAll, _>(vec![0_u64; 2]).unwrap();
+    let mut theirs = link.domain.register::<RemoteReadWrite, _>(vec![0_u64; 2]).unwrap();
     theirs.write_from(0, b"0123456789abcdef").unwrap();
     let remote = theirs.remote();
     let list = list_of(&link.domain, &[b"three", b"and", b"a lot more"]);
@@ -586,7 +634,7 @@ fn memory_of_the_peer_is_read_into_a_list_and_written_from_one() {
     assert_eq!(&bytes, b"0123450123456789");
 }
 
-/// C047 too: the write does not use the memory of the receive. C065: the list has more buffers than the pair takes.
+/// C065: the list has more buffers than the pair takes.
 #[test]
 fn a_list_has_as_many_buffers_as_the_pair_takes() {
     interlock::domain! { struct Test; }
@@ -599,7 +647,17 @@ fn a_list_has_as_many_buffers_as_the_pair_takes() {
         };
         assert_eq!(request.len(), 4);
     }
-    let theirs = link.domain.register::<RemoteAll, _>(vec![0_u64; 1]).unwrap();
+}
+
+/// C047: the write does not use the memory of the receive.
+#[test]
+fn a_write_with_immediate_from_a_list_takes_a_receive_without_memory() {
+    if lacks_need(Need::Immediates) {
+        return;
+    }
+    interlock::domain! { struct Test; }
+    let mut link = listed(context().named_domain(Test).unwrap());
+    let theirs = link.domain.register::<RemoteReadWrite, _>(vec![0_u64; 1]).unwrap();
     link.right.post_receive(BufferList::new(Vec::new())).unwrap();
     link.left.post_write_with_immediate(list_of(&link.domain, &[b"to", b"them"]), &theirs.remote(), 3).unwrap();
     let works = [next(&mut link.poller).into_work(), next(&mut link.poller).into_work()];
@@ -624,6 +682,7 @@ support::also_extended![
     the_last_free_slot_is_signalled_so_that_the_queue_cannot_lock_up,
     a_full_queue_gives_the_request_back,
     a_flawed_request_comes_back_before_the_verb,
+    an_atomic_on_what_is_not_a_word_comes_back_before_the_verb,
     a_batch_rings_once_and_all_of_it_arrives,
     typed_views_are_the_bytes_that_arrived,
     two_halves_of_a_pair_work_on_two_threads,
@@ -637,4 +696,5 @@ support::also_extended![
     a_list_is_gathered_on_one_side_and_scattered_on_the_other,
     memory_of_the_peer_is_read_into_a_list_and_written_from_one,
     a_list_has_as_many_buffers_as_the_pair_takes,
+    a_write_with_immediate_from_a_list_takes_a_receive_without_memory,
 ];

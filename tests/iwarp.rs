@@ -1,16 +1,21 @@
 //! Tests how a device of Linux soft iWARP appears, and what the library refuses on it. `./x test siw` runs it.
 
+use interlock::access::ZeroBased;
+use interlock::attributes::ConnectAttributes;
 use interlock::completion::{CompletionQueueOptions, Polling};
 use interlock::device::{GidKind, LinkLayer};
-use interlock::error::{CompletionQueueError, CreateError, NotOnIwarp, RegisterFailure, TransitionFailure};
+use interlock::error::{
+    CompletionQueueError, CreateError, NotOnIwarp, RegisterFailure, RequestFlaw, TransitionFailure,
+};
+use interlock::memory::{BufferList, Pages};
 use interlock::queue::Posting;
 use interlock::shared::SharedLimits;
 use interlock::state::DeviceState;
 use interlock::{
-    AnyQueuePair, Context, Limits, LocalWrite, PostError, RemoteAtomic, RemoteRead, RemoteReadWrite, RemoteWrite,
-    Status,
+    AnyQueuePair, Context, Limits, LocalWrite, PostError, RemoteAtomic, RemoteRead, RemoteReadWrite, RemoteRegion,
+    RemoteWrite, Status, WorkRequest,
 };
-use support::{all, context, is_linux_6_12};
+use support::{Link, PATIENCE, all, context, filled, is_linux_6_12, moved};
 
 /// A domain of the device, which must be the right one.
 macro_rules! domain {
@@ -44,8 +49,7 @@ fn the_device_is_there_and_its_provider_is_reviewed() {
     }
 }
 
-/// The only entry of the GID table begins with the MAC address. The library reports its kind as InfiniBand, which means
-/// nothing on iWARP.
+/// The only entry of the GID table begins with the MAC address.
 #[test]
 #[ignore = "needs soft iWARP: ./x test siw"]
 fn the_only_gid_is_no_address() {
@@ -56,7 +60,8 @@ fn the_only_gid_is_no_address() {
     let mac = std::fs::read_to_string(format!("/sys/class/net/{interface}/address")).unwrap();
     let mac: Vec<u8> = mac.trim().split(':').map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect();
     assert_eq!(row.gid.0[..6], mac);
-    assert_eq!(row.kind, GidKind::InfiniBand);
+    assert_eq!(row.kind, GidKind::Iwarp);
+    assert_eq!(format!("{row}"), format!("{} (iWARP, row 0, {interface})", row.gid));
 }
 
 #[test]
@@ -192,4 +197,67 @@ fn a_reset_is_refused() {
     let error = pair.into_reset().unwrap_err();
     assert!(matches!(error.source, TransitionFailure::NotOnIwarp(NotOnIwarp::Reset)), "{error:?}");
     drop(error.queue_pair.into_error().unwrap());
+}
+
+/// The writer learns nothing: its write is complete once the bytes are on their way.
+#[test]
+#[ignore = "needs soft iWARP: ./x test siw"]
+fn a_write_that_is_not_granted_changes_nothing_and_ends_the_connection() {
+    let domain = domain!();
+    let read_only = domain.register::<RemoteRead, _>(vec![5_u64; 4]).unwrap();
+    let words = || domain.register::<RemoteWrite, _>(vec![5_u64; 4]).unwrap();
+    for case in 0..3 {
+        let mut link = Link::new(domain.clone(), 4);
+        let region = words();
+        let target = match case {
+            // Memory that is gone; what lies behind the memory; memory that peers may only read.
+            0 => words().remote(),
+            1 => moved(&region.remote(), 8),
+            _ => {
+                let grant = read_only.remote();
+                RemoteRegion::<RemoteWrite>::of_peer(grant.address(), 32, grant.rkey().value()).unwrap()
+            }
+        };
+        let receive = link.right.post_receive(domain.buffer(8).unwrap()).unwrap();
+        link.left.post_write(filled(&domain, 7, 32), &target).unwrap();
+        loop {
+            let completion = link.poller.wait(PATIENCE).unwrap();
+            let is_receive = completion.id() == receive;
+            let ended = completion.check();
+            if is_receive {
+                assert_eq!(ended.unwrap_err().status, Status::Flushed, "case {case}");
+                break;
+            }
+        }
+        assert_eq!(link.right.query_state().unwrap(), reported(DeviceState::Error));
+        assert_eq!(region.deregister().unwrap(), [5; 4], "case {case}");
+    }
+    assert_eq!(read_only.deregister().unwrap(), [5; 4]);
+}
+
+/// The device would fill the first buffer, and report success.
+#[test]
+#[ignore = "needs soft iWARP: ./x test siw"]
+fn a_read_into_several_buffers_is_refused() {
+    let domain = domain!();
+    let limits = Limits { elements: 2, ..Limits::default() };
+    let mut link = Link::limited(domain.clone(), &limits, &ConnectAttributes::default());
+    let region = domain.register::<RemoteRead, _>(vec![5_u64; 2]).unwrap();
+    let list = || BufferList::new(domain.buffers(2, 8).unwrap());
+    let error = link.left.post(WorkRequest::read_scattered(list(), &region.remote())).unwrap_err();
+    let PostError::Flawed { flaw: RequestFlaw::OneBufferPerRead { elements: 2 }, .. } = error else {
+        panic!("{error}")
+    };
+    let one = BufferList::new(domain.buffers(1, 16).unwrap());
+    link.left.post(WorkRequest::read_scattered(one, &region.remote())).unwrap();
+    link.poller.wait(PATIENCE).unwrap().check().unwrap();
+}
+
+/// The device would ignore the flag, and peers would reach nothing.
+#[test]
+#[ignore = "needs soft iWARP: ./x test siw"]
+fn zero_based_memory_is_refused() {
+    let error = domain!().register::<ZeroBased<RemoteWrite>, _>(Pages::new(4096).unwrap()).unwrap_err();
+    assert!(matches!(error.source, RegisterFailure::Unsupported { .. }), "{error}");
+    assert_eq!(error.memory.len(), 4096);
 }

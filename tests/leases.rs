@@ -4,14 +4,14 @@ use interlock::error::RegisterFailure;
 use interlock::memory::{Foreign, Pages};
 use interlock::soft::{Fabric, Fault, Verb};
 use interlock::{
-    Brand, Buffer, Context, LocalWrite, Poller, ProtectionDomain, RemoteAll, RemoteRead, RemoteWrite, Status, Work,
-    WorkRequest,
+    Brand, Buffer, Context, LocalWrite, Poller, ProtectionDomain, RemoteRead, RemoteReadWrite, RemoteWrite, Status,
+    Work, WorkRequest,
 };
 use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-use support::{Counted, Link, PATIENCE, context, failure, filled, moved};
+use support::{Counted, Link, Need, PATIENCE, context, failure, filled, lacks_need, moved};
 
 /// A deadline that no test reaches.
 const LONG: Duration = Duration::from_secs(3600);
@@ -27,6 +27,9 @@ fn counted<B: Brand>(domain: &ProtectionDomain<B>, freed: &Arc<AtomicUsize>) -> 
 
 #[test]
 fn a_peer_writes_to_leased_memory_until_the_lease_ends() {
+    if lacks_need(Need::Acknowledgements) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let mut link = Link::new(context().named_domain(Test).unwrap(), 4);
     let buffer = link.domain.buffer(4096).unwrap();
@@ -57,13 +60,16 @@ fn a_peer_writes_to_leased_memory_until_the_lease_ends() {
 
 #[test]
 fn a_peer_does_not_reach_what_lies_around_leased_memory() {
+    if lacks_need(Need::Acknowledgements) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let domain = context().named_domain(Test).unwrap();
     for by in [-8, 64, -64, 120] {
         let mut link = Link::new(domain.clone(), 4);
         let (before, rest) = link.domain.buffer(4096).unwrap().split_at(64).unwrap();
         let (part, after) = rest.split_at(64).unwrap();
-        let lease = link.domain.lease::<RemoteAll, _>(part, LONG).unwrap();
+        let lease = link.domain.lease::<RemoteReadWrite, _>(part, LONG).unwrap();
         link.left.post_write(filled(&link.domain, 7, 8), &moved(&lease.remote(), by)).unwrap();
         assert_eq!(failure(&mut link.poller).status, Status::RemoteAccess, "{by}");
         let part = lease.end().unwrap();
@@ -73,6 +79,9 @@ fn a_peer_does_not_reach_what_lies_around_leased_memory() {
 
 #[test]
 fn an_expired_lease_is_ended_by_the_program() {
+    if lacks_need(Need::Acknowledgements) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let mut link = Link::new(context().named_domain(Test).unwrap(), 4);
     let mut lease = link.domain.lease::<RemoteWrite, _>(Pages::new(4096).unwrap(), Duration::ZERO).unwrap();
@@ -94,6 +103,9 @@ fn an_expired_lease_is_ended_by_the_program() {
 
 #[test]
 fn a_lease_that_is_dropped_ends() {
+    if lacks_need(Need::Acknowledgements) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let (mut link, freed) = (Link::new(context().named_domain(Test).unwrap(), 4), Arc::default());
     let lease = link.domain.lease::<RemoteWrite, _>(counted(&link.domain, &freed), LONG).unwrap();
@@ -109,7 +121,7 @@ fn a_forgotten_lease_leaves_its_memory_to_the_peer_for_good() {
     interlock::domain! { struct Test; }
     let (mut link, freed) = (Link::new(context().named_domain(Test).unwrap(), 4), Arc::default());
     let (part, rest) = counted(&link.domain, &freed).split_at(64).unwrap();
-    let lease = link.domain.lease::<RemoteAll, _>(part, Duration::ZERO).unwrap();
+    let lease = link.domain.lease::<RemoteReadWrite, _>(part, Duration::ZERO).unwrap();
     let remote = lease.remote();
     mem::forget(lease);
     // The program may drop the part of the memory that is not leased. The leased part is not freed.
@@ -153,8 +165,8 @@ fn memory_is_leased_again_and_in_another_domain() {
     }
     // A second registration without rights for peers gives a region like any other.
     let (rest, again) = link.domain.register::<LocalWrite, _>(buffer).unwrap().split();
-    link.left.post_send(again).unwrap();
     link.right.post_receive(link.domain.buffer(64).unwrap()).unwrap();
+    link.left.post_send(again).unwrap();
     for _ in 0..2 {
         if let Work::Received(received) = succeeded(&mut link.poller) {
             assert_eq!(received.buffer[..8], [3; 8]);
@@ -182,9 +194,12 @@ fn memory_that_is_not_of_whole_words_is_not_leased() {
 /// C148: a key reaches nothing after its region is dropped.
 #[test]
 fn c148_the_key_of_a_region_that_was_dropped_reaches_nothing() {
+    if lacks_need(Need::Acknowledgements) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let mut link = Link::new(context().named_domain(Test).unwrap(), 4);
-    let region = link.domain.register::<RemoteAll, _>(vec![5_u64; 4]).unwrap();
+    let region = link.domain.register::<RemoteReadWrite, _>(vec![5_u64; 4]).unwrap();
     let stale = region.remote();
     drop(region);
     link.left.post_write(filled(&link.domain, 7, 8), &stale).unwrap();

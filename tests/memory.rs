@@ -19,7 +19,7 @@ use std::os::unix::fs::FileExt;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use support::{Link, PATIENCE, context, next, on_hardware, own_device};
+use support::{Link, Need, PATIENCE, connect_to_each_other, context, lacks_need, next, on_hardware, own_device};
 
 // ---- Memory of the program's own kind --------------------------------------------------------------
 
@@ -383,7 +383,7 @@ fn what_is_not_inside_a_file_is_not_mapped() {
 fn a_shared_map_that_is_not_deregistered_stays_mapped() {
     let (fabric, domain) = own_device!();
     let map = SharedMap::new("interlock-stays", 4096).unwrap();
-    let region = domain.register_opaque::<RemoteAll, _>(map).unwrap();
+    let region = domain.register_opaque::<RemoteReadWrite, _>(map).unwrap();
     fabric.inject(Fault::VerbFails { verb: Verb::DeregMr, after: 0, count: 2, errno: libc::EBUSY });
     let error = region.deregister().unwrap_err();
     error.region.store(0, 1).unwrap();
@@ -417,6 +417,9 @@ fn a_dma_buf_is_registered_or_refused_as_such_and_comes_back() {
 /// C081: a device may ignore relaxed ordering, so every device accepts it.
 #[test]
 fn memory_with_relaxed_ordering_is_whole_at_its_completion() {
+    if lacks_need(Need::Immediates) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let mut link = Link::new(context().named_domain(Test).unwrap(), 4);
     let rounds = if cfg!(miri) { 2 } else { 50 };
@@ -469,6 +472,9 @@ fn memory_is_paged_on_demand_or_the_device_says_that_it_does_not() {
 
 #[test]
 fn peers_name_zero_based_memory_by_offsets() {
+    if lacks_need(Need::Atomics) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let mut link = Link::new(context().named_domain(Test).unwrap(), 4);
     let region = link.domain.register::<ZeroBased<RemoteAll>, _>(Pages::new(8192).unwrap()).unwrap();
@@ -497,6 +503,9 @@ fn peers_name_zero_based_memory_by_offsets() {
 #[test]
 #[cfg_attr(miri, ignore = "Miri knows no shared maps")]
 fn a_shared_map_may_be_zero_based() {
+    if lacks_need(Need::ZeroBased) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let mut link = Link::new(context().named_domain(Test).unwrap(), 4);
     let map = SharedMap::new("interlock-test", 4096).unwrap();
@@ -610,8 +619,7 @@ fn one_static_message_is_in_flight_to_many_pairs_at_once() {
         for _ in 0..times {
             right.post_receive(domain.buffer(1024).unwrap()).unwrap();
         }
-        let (to_left, to_right) = (left.endpoint(), right.endpoint());
-        links.push((left.connect(&to_right).unwrap(), right.connect(&to_left).unwrap()));
+        links.push(connect_to_each_other(&domain, left, right, &Default::default()));
     }
     for _ in 0..times {
         for (left, _) in &mut links {
@@ -650,6 +658,9 @@ fn static_memory_is_registered_as_often_as_one_likes() {
 
 #[test]
 fn a_word_is_checked_once_and_shared_by_threads() {
+    if lacks_need(Need::Atomics) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let mut link = Link::new(context().named_domain(Test).unwrap(), 4);
     let region = link.domain.register::<RemoteAll, _>(vec![0_u64; 4]).unwrap();
@@ -675,7 +686,7 @@ fn a_word_is_checked_once_and_shared_by_threads() {
 #[test]
 fn words_and_bytes_that_are_not_inside_are_refused() {
     let (_fabric, domain) = own_device!();
-    let region = domain.register::<RemoteAll, _>(vec![0_u64; 4]).unwrap();
+    let region = domain.register::<RemoteReadWrite, _>(vec![0_u64; 4]).unwrap();
     for offset in [1, 7, 12, 25, 32, 33, usize::MAX, usize::MAX - 7] {
         assert!(region.word(offset).is_err(), "{offset}");
     }
@@ -693,11 +704,14 @@ fn words_and_bytes_that_are_not_inside_are_refused() {
 #[test]
 #[cfg_attr(miri, ignore = "Miri knows no shared maps")]
 fn a_deregistered_map_is_beyond_the_peers_reach() {
+    if lacks_need(Need::Acknowledgements) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let mut link = Link::new(context().named_domain(Test).unwrap(), 4);
     let map = SharedMap::new("interlock-test", 4096).unwrap();
     let file = other_side(&map);
-    let region = link.domain.register_opaque::<RemoteAll, _>(map).unwrap();
+    let region = link.domain.register_opaque::<RemoteReadWrite, _>(map).unwrap();
     let stale = region.remote().slice(0..8).unwrap();
     drop(region);
     let mut bytes = link.domain.buffer(8).unwrap();

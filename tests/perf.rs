@@ -92,6 +92,12 @@ fn without_arguments_everything_is_measured_here() {
 }
 
 #[test]
+fn it_connects_by_rdma_cm() {
+    let ended = perf(&["-R", "lat", "send", "bw", "write", "-n", "50", "-s", "64"]);
+    ended.succeeded().says("lat send").says("bw write");
+}
+
+#[test]
 fn files_hold_what_the_table_shows() {
     let (json, csv, svg) = (Scratch::new("json"), Scratch::new("csv"), Scratch::new("svg"));
     let arguments =

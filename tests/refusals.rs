@@ -6,9 +6,9 @@ use interlock::attributes::{
 };
 use interlock::error::{AddressError, CreateError, NoRoom, NotUniqueReason, RequestFlaw, TransitionFailure};
 use interlock::number::{Mtu, Psn, Qpn, ReadDepth};
-use interlock::{Buffer, Context, Endpoint, Limits, PostError, QueuePair, RemoteAll, Work};
+use interlock::{Buffer, Context, Endpoint, Limits, PostError, QueuePair, RemoteAll, RemoteReadWrite, Work};
 use std::error::Error;
-use support::{Link, PATIENCE, Queues, context, next};
+use support::{Link, Need, PATIENCE, Queues, connect_to_each_other, context, lacks_need, next};
 
 type Anything = Box<dyn Error + Send + Sync>;
 
@@ -48,6 +48,9 @@ fn a_queue_without_room_says_what_the_whole_pair_needs() {
 
 #[test]
 fn a_pair_without_a_read_depth_takes_no_read() {
+    if lacks_need(Need::Atomics) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let none = ConnectAttributes { read_depth: ReadDepth::new(0).unwrap(), ..ConnectAttributes::default() };
     let mut link = Link::with(context().named_domain(Test).unwrap(), 4, &none);
@@ -100,9 +103,12 @@ fn a_pair_without_a_read_depth_takes_no_read() {
 
 #[test]
 fn a_read_depth_goes_with_each_life_of_a_pair() {
+    if lacks_need(Need::Reset) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let mut link = Link::new(context().named_domain(Test).unwrap(), 4);
-    let region = link.domain.register::<RemoteAll, _>(vec![7_u64; 2]).unwrap();
+    let region = link.domain.register::<RemoteReadWrite, _>(vec![7_u64; 2]).unwrap();
     let up = |pair: QueuePair<Test, interlock::Init>, peer: &Endpoint, depth| {
         let read_depth = ReadDepth::new(depth).unwrap();
         pair.connect_with(peer, &ConnectAttributes { read_depth, ..ConnectAttributes::default() }).unwrap()
@@ -122,6 +128,9 @@ fn a_read_depth_goes_with_each_life_of_a_pair() {
 
 #[test]
 fn a_partition_key_beyond_the_table_is_refused() {
+    if lacks_need(Need::Drain) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let domain = context().named_domain(Test).unwrap();
     let port = domain.context().active_port().unwrap();
@@ -157,6 +166,9 @@ fn bad_paths(good: PeerPath) -> [(PeerPath, &'static str); 3] {
 
 #[test]
 fn a_path_with_a_number_out_of_range_is_refused() {
+    if lacks_need(Need::Records) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let domain = context().named_domain(Test).unwrap();
     let port = domain.context().active_port().unwrap();
@@ -199,6 +211,9 @@ interlock::domain! { struct Elsewhere2; }
 
 #[test]
 fn no_connection_goes_to_a_multicast_number() {
+    if lacks_need(Need::Records) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let domain = context().named_domain(Test).unwrap();
     let port = domain.context().active_port().unwrap();
@@ -293,6 +308,12 @@ fn each_error_leaves_a_scoped_domain_without_its_object() {
         context.with_domain(|domain| {
             let (queue, mut poller) = domain.queue(64)?;
             let pair = || domain.reliable(&queue, &Limits::default());
+            let connected = || -> Result<_, Anything> {
+                let [left, right] = [pair()?.into_init(&port), pair()?.into_init(&port)];
+                let left = left.map_err(|error| error.into_cause())?;
+                let right = right.map_err(|error| error.into_cause())?;
+                Ok(connect_to_each_other(&domain, left, right, &ConnectAttributes::default()))
+            };
             let buffer = domain.buffer(8)?;
             match step {
                 0 => {
@@ -305,7 +326,7 @@ fn each_error_leaves_a_scoped_domain_without_its_object() {
                         pair.post_receive(domain.buffer(8)?).map_err(|error| error.into_cause())?;
                     }
                 }
-                2 => _ = domain.register::<RemoteAll, _>(vec![0_u8; 7]).map_err(|error| error.into_cause())?,
+                2 => _ = domain.register::<RemoteReadWrite, _>(vec![0_u8; 7]).map_err(|error| error.into_cause())?,
                 3 => _ = buffer.split_at(9).map_err(|error| error.into_cause())?,
                 4 => _ = buffer.join(domain.buffer(8)?).map_err(|error| error.into_cause())?,
                 5 => {
@@ -313,9 +334,7 @@ fn each_error_leaves_a_scoped_domain_without_its_object() {
                     _ = split.rejoin(buffer).map_err(|error| error.into_cause())?;
                 }
                 6 => {
-                    let pair = pair()?.into_init(&port).map_err(|error| error.into_cause())?;
-                    let myself = pair.endpoint();
-                    let mut pair = pair.connect(&myself).map_err(|error| error.into_cause())?;
+                    let (mut pair, _peer) = connected()?;
                     pair.post_receive(buffer).map_err(|error| error.into_cause())?;
                     let pair = pair.into_error().map_err(|error| error.into_cause())?;
                     let failure = loop {
@@ -332,18 +351,12 @@ fn each_error_leaves_a_scoped_domain_without_its_object() {
                     share.into_unique().map_err(|error| error.into_cause())?;
                 }
                 8 => {
-                    let connected = || -> Result<_, Anything> {
-                        let pair = pair()?.into_init(&port).map_err(|error| error.into_cause())?;
-                        let myself = pair.endpoint();
-                        Ok(pair.connect(&myself).map_err(|error| error.into_cause())?.split())
-                    };
-                    let ((send, _), (_, receive)) = (connected()?, connected()?);
+                    let (left, right) = connected()?;
+                    let ((send, _), (_, receive)) = (left.split(), right.split());
                     _ = send.join(receive).map_err(|error| error.into_cause())?;
                 }
                 9 => {
-                    let pair = pair()?.into_init(&port).map_err(|error| error.into_cause())?;
-                    let myself = pair.endpoint();
-                    let pair = pair.connect(&myself).map_err(|error| error.into_cause())?;
+                    let (pair, _peer) = connected()?;
                     interlock::scope::Exclusive::new(pair, poller).map_err(|error| error.into_cause())?;
                 }
                 10 => {
@@ -423,11 +436,14 @@ fn reliable_is_connected<B: interlock::Brand + 'static, T: interlock::transport:
 
 #[test]
 fn rts_attributes_set_the_read_depth() {
+    if lacks_need(Need::Records) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let domain = context().named_domain(Test).unwrap();
     let port = domain.context().active_port().unwrap();
     let (queue, _poller) = domain.queue(64).unwrap();
-    let region = domain.register::<RemoteAll, _>(vec![7_u64; 2]).unwrap();
+    let region = domain.register::<RemoteReadWrite, _>(vec![7_u64; 2]).unwrap();
     let pair = domain.reliable(&queue, &Limits::default()).unwrap().into_init(&port).unwrap();
     let (path, path_mtu) = (PeerPath::to(port.gid().unwrap().gid), Mtu::Bytes256);
     let (destination, receive_psn) = (pair.number(), pair.psn());
@@ -451,6 +467,9 @@ fn rts_attributes_set_the_read_depth() {
 /// The addresses of the soft devices belong to the process that this test starts.
 #[test]
 fn the_addresses_of_soft_devices_are_those_of_the_process() {
+    if lacks_need(Need::Records) {
+        return;
+    }
     const CHILD: &str = "INTERLOCK_TEST_CHILD";
     let port = Context::open("soft0").unwrap().active_port().unwrap();
     let ours: Vec<String> = port.gids().iter().map(|row| row.gid.to_string()).collect();

@@ -13,7 +13,8 @@ use interlock::{
 use std::collections::{HashMap, HashSet};
 use std::{mem, thread};
 use support::{
-    PATIENCE, Promise, Queues, all, context, deviates, eventually, failure, lacks, on_hardware, see_off, unless_refused,
+    Need, PATIENCE, Promise, Queues, all, connect_to_each_other, context, deviates, eventually, failure, lacks,
+    lacks_need, on_hardware, see_off, unless_refused,
 };
 
 type Server<B, S = ReadyToSend> = QueuePair<B, S, OnShared<ReliableConnection>>;
@@ -57,7 +58,7 @@ impl<B: Brand> Star<B> {
     fn add(&mut self) {
         let (client, server) =
             (self.client().into_init(&self.port).unwrap(), self.server().into_init(&self.port).unwrap());
-        let (client, server) = join(client, server);
+        let (client, server) = join(&self.domain, client, server);
         self.clients.push(client);
         self.servers.push(server);
     }
@@ -85,10 +86,12 @@ impl<B: Brand> Star<B> {
     }
 }
 
-fn join<B: Brand>(client: QueuePair<B, Init>, server: Server<B, Init>) -> (QueuePair<B>, Server<B>) {
-    let attr = ConnectAttributes::default();
-    let (to_client, to_server) = (client.endpoint(), server.endpoint());
-    (client.connect_with(&to_server, &attr).unwrap(), server.connect_with(&to_client, &attr).unwrap())
+fn join<B: Brand>(
+    domain: &ProtectionDomain<B>,
+    client: QueuePair<B, Init>,
+    server: Server<B, Init>,
+) -> (QueuePair<B>, Server<B>) {
+    connect_to_each_other(domain, client, server, &ConnectAttributes::default())
 }
 
 #[test]
@@ -154,6 +157,9 @@ fn a_full_queue_gives_the_buffer_back_until_a_message_came() {
 
 #[test]
 fn a_write_with_immediate_takes_a_shared_receive() {
+    if lacks_need(Need::Immediates) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let mut star = Star::new(context().named_domain(Test).unwrap(), 1, 2);
     star.stock(1);
@@ -186,6 +192,9 @@ fn a_server_answers_on_the_pair_that_a_message_came_to() {
 
 #[test]
 fn the_limit_goes_off_once() {
+    if lacks_need(Need::SharedQueries) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let mut star = Star::new(context().named_domain(Test).unwrap(), 1, 4);
     star.stock(4);
@@ -212,6 +221,9 @@ fn a_limit_above_the_size_is_refused() {
 
 #[test]
 fn a_queue_is_resized_within_its_limits() {
+    if lacks_need(Need::SharedQueries) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let domain = context().named_domain(Test).unwrap();
     let mut shared = domain.shared_receive_queue(&SharedLimits { receives: 2, grows_to: 20 }).unwrap();
@@ -239,6 +251,9 @@ fn a_queue_is_resized_within_its_limits() {
 /// later post would write to unmapped memory.
 #[test]
 fn a_queue_whose_resize_failed_in_the_middle_takes_no_more() {
+    if lacks_need(Need::SharedQueries) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let domain = context().named_domain(Test).unwrap();
     let mut shared = domain.shared_receive_queue(&SharedLimits { receives: 2, grows_to: 4096 }).unwrap();
@@ -257,6 +272,9 @@ fn a_queue_whose_resize_failed_in_the_middle_takes_no_more() {
 /// On some devices, a limit that exceeds the number of posted receives triggers at once and is then no longer armed.
 #[test]
 fn a_queue_is_not_made_smaller_than_the_armed_limit() {
+    if lacks_need(Need::SharedQueries) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let domain = context().named_domain(Test).unwrap();
     let mut shared = domain.shared_receive_queue(&SharedLimits { receives: 4, grows_to: 8 }).unwrap();
@@ -284,6 +302,9 @@ fn without_addresses<R>(f: impl FnOnce() -> R) -> R {
 
 #[test]
 fn messages_arrive_after_a_resize() {
+    if lacks_need(Need::SharedQueries) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let domain = context().named_domain(Test).unwrap();
     let (queue, mut poller) = domain.queue(32).unwrap();
@@ -291,7 +312,7 @@ fn messages_arrive_after_a_resize() {
     let port = domain.context().active_port().unwrap();
     let client = domain.reliable(&queue, &LIMITS).unwrap().into_init(&port).unwrap();
     let server = shared.reliable(&queue, &LIMITS).unwrap().into_init(&port).unwrap();
-    let (mut client, _server) = join(client, server);
+    let (mut client, _server) = join(&domain, client, server);
     let mut depth = 2;
     for size in [4, 16, 8, 1, 16] {
         shared.resize(size).unwrap();
@@ -326,6 +347,9 @@ fn the_receives_of_a_pair_in_error_go_to_the_others() {
 
 #[test]
 fn a_message_too_long_breaks_the_pair_that_took_it_alone() {
+    if lacks_need(Need::Acknowledgements) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let mut star = Star::new(context().named_domain(Test).unwrap(), 2, 4);
     star.shared.post_receive(star.domain.buffer(4).unwrap()).unwrap();
@@ -460,6 +484,9 @@ fn a_completion_queue_leases_room_once_for_all_pairs_of_a_shared_queue() {
 
 #[test]
 fn a_pair_comes_up_again_after_a_reset() {
+    if lacks_need(Need::Reset) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let mut star = Star::new(context().named_domain(Test).unwrap(), 1, 4);
     for text in [b"one", b"two", b"six"] {
@@ -471,7 +498,7 @@ fn a_pair_comes_up_again_after_a_reset() {
         assert!(matches!(error.source, TransitionFailure::Unsettled), "{error}");
         assert_eq!(&star.next().into_received().unwrap()[..], text, "it came before");
         assert!(all(&mut star.received.1).is_empty() && all(&mut star.sent.1).is_empty());
-        let (client, server) = join(client, error.queue_pair.into_init(&star.port).unwrap());
+        let (client, server) = join(&star.domain, client, error.queue_pair.into_init(&star.port).unwrap());
         star.clients.push(client);
         star.servers.push(server);
     }
@@ -480,6 +507,9 @@ fn a_pair_comes_up_again_after_a_reset() {
 
 #[test]
 fn two_threads_poll_for_many_pairs_while_a_third_posts() {
+    if lacks_need(Need::Waiting) {
+        return;
+    }
     const EACH: usize = if cfg!(miri) { 10 } else { 300 };
     interlock::domain! { struct Test; }
     let domain = context().named_domain(Test).unwrap();
@@ -497,7 +527,7 @@ fn two_threads_poll_for_many_pairs_while_a_third_posts() {
             for _ in 0..3 {
                 let client = domain.reliable(&queue, &LIMITS).unwrap().into_init(&port).unwrap();
                 let server = shared.reliable(&queue, &LIMITS).unwrap().into_init(&port).unwrap();
-                let (client, server) = join(client, server);
+                let (client, server) = join(&domain, client, server);
                 clients.push(client);
                 servers.push(server);
             }

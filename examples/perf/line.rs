@@ -18,13 +18,13 @@ use crate::options::{Action, MOST_BYTES, MOST_DEPTH, MOST_INLINE, Measure};
 use crate::tcp;
 use interlock::{Endpoint, RemoteReadWrite, RemoteRegion};
 use std::io::{self, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{IpAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 const MAGIC: [u8; 4] = *b"IPRF";
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 const MOST_TEXT_BYTES: u64 = 1024;
 
 /// The beginning of an error text that the other side reported.
@@ -46,6 +46,9 @@ pub(crate) struct Task {
 pub(crate) struct Card {
     pub(crate) endpoint: Endpoint,
     pub(crate) region: RemoteRegion<RemoteReadWrite>,
+    /// 0: the sides connect by records. Of a client, any other number asks for rdma_cm; of a server, it is the port of
+    /// rdma_cm.
+    pub(crate) cm_port: u16,
 }
 
 pub(crate) enum Said {
@@ -59,7 +62,8 @@ pub(crate) enum Said {
 
 const TASK_BYTES: usize = 12;
 const ENDPOINT_BYTES: usize = Endpoint::RECORD_BYTES;
-const CARD_BYTES: usize = ENDPOINT_BYTES + RemoteRegion::<RemoteReadWrite>::RECORD_BYTES;
+const REGION_END: usize = ENDPOINT_BYTES + RemoteRegion::<RemoteReadWrite>::RECORD_BYTES;
+const CARD_BYTES: usize = REGION_END + 2;
 
 impl Task {
     fn to_bytes(self) -> [u8; TASK_BYTES] {
@@ -93,15 +97,16 @@ impl Card {
     fn to_bytes(self) -> [u8; CARD_BYTES] {
         let mut bytes = [0; CARD_BYTES];
         bytes[..ENDPOINT_BYTES].copy_from_slice(&self.endpoint.to_bytes());
-        bytes[ENDPOINT_BYTES..].copy_from_slice(&self.region.to_bytes());
+        bytes[ENDPOINT_BYTES..REGION_END].copy_from_slice(&self.region.to_bytes());
+        bytes[REGION_END..].copy_from_slice(&self.cm_port.to_be_bytes());
         bytes
     }
 
     fn from_bytes(bytes: [u8; CARD_BYTES]) -> Result<Self, Fault> {
-        let (endpoint, region) = bytes.split_at(ENDPOINT_BYTES);
-        let endpoint = Endpoint::from_bytes(endpoint).doing("the other side's queue pair")?;
-        let region = RemoteRegion::from_bytes(region).doing("the other side's memory")?;
-        Ok(Self { endpoint, region })
+        let endpoint = Endpoint::from_bytes(&bytes[..ENDPOINT_BYTES]).doing("the other side's queue pair")?;
+        let region = RemoteRegion::from_bytes(&bytes[ENDPOINT_BYTES..REGION_END]).doing("the other side's memory")?;
+        let cm_port = u16::from_be_bytes([bytes[REGION_END], bytes[REGION_END + 1]]);
+        Ok(Self { endpoint, region, cm_port })
     }
 }
 
@@ -119,6 +124,11 @@ impl Line {
         let stream = tcp::connect(host, port, patience)?;
         stream.set_nodelay(true)?;
         Self::new(stream, patience)
+    }
+
+    /// The address of the other side.
+    pub(crate) fn peer(&self) -> Result<IpAddr, Fault> {
+        Ok(self.0.peer_addr().doing("the other side has no address")?.ip().to_canonical())
     }
 
     /// The two ends of a connection inside this process.

@@ -29,6 +29,7 @@ use report::{Row, Setting};
 use round::Place;
 use std::fs::File;
 use std::io::{self, Write};
+use std::net::{IpAddr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::thread;
@@ -54,7 +55,7 @@ fn run(out: &mut impl Write) -> Result<(), Fault> {
     let port = choose_port(&context, &options)?;
     let manner =
         Manner { event: options.event, yields: matches!(options.role, Role::Both), patience: options.patience };
-    let place = Place { domain: context.named_domain(Perf)?, port, manner };
+    let mut place = Place { domain: context.named_domain(Perf)?, port, manner, by_cm: None };
     if !options.quiet {
         describe(out, &context, &place.port)?;
     }
@@ -62,10 +63,12 @@ fn run(out: &mut impl Write) -> Result<(), Fault> {
         Role::Server => serve(out, &place, &options),
         Role::Client(host) => {
             let mut line = Line::to_server(host, options.tcp_port, options.patience)?;
+            place.by_cm = options.by_cm.then(|| line.peer()).transpose()?;
             ask(out, &place, &mut line, &options)
         }
         Role::Both => {
             let (mut line, mut other) = Line::pair(options.patience)?;
+            place.by_cm = options.by_cm.then(|| address(&place.port)).transpose()?;
             let (asked, served) = thread::scope(|scope| {
                 let server = scope.spawn(|| serve_one(&place, &mut other));
                 let asked = ask(out, &place, &mut line, &options);
@@ -88,11 +91,22 @@ fn choose_port(context: &Context, options: &Options) -> Result<Port, Fault> {
             "{name} is a soft device, which no other process reaches: both ends must be here"
         )));
     }
+    if context.is_iwarp() && !options.by_cm && !matches!(options.role, Role::Server) {
+        return Err(Fault::new(format!("{name} is an iWARP device, which needs rdma_cm to connect: give -R")));
+    }
     let port = context.active_port().doing(format_args!("cannot use {name}"))?;
     match options.gid_row {
         Some(row) => port.with_gid(|entry| entry.index() == row).doing(format_args!("no GID at index {row}")),
         None => Ok(port),
     }
+}
+
+/// The address of the port, if its GID is one.
+fn address(port: &Port) -> Result<IpAddr, Fault> {
+    let found = port.gids().iter().find_map(|row| Ipv6Addr::from(row.gid.0).to_ipv4_mapped());
+    found.map(IpAddr::V4).ok_or_else(|| {
+        Fault::new("no GID of the port is an IPv4 address: start a server, and a client that names an address of it")
+    })
 }
 
 fn describe(out: &mut impl Write, context: &Context, port: &Port) -> Result<(), Fault> {

@@ -23,6 +23,7 @@ bw:  keeps a queue of requests full, in one direction. 1 MiB = 2^20 bytes.
   -d, --device DEVICE    the RDMA device (default: the first with an active port, or else soft0)
   -g, --gid INDEX        the index in its GID table (default: the entry that suits RoCE v2 best)
   -p, --port PORT        TCP port to meet at (default 18515)
+  -R, --rdma-cm          connect by rdma_cm, at the address of HOST; the server does as its client
   -s, --size BYTES,...   message sizes in bytes, 1 to 1073741824 (default 64,4096,65536)
   -a, --all              message sizes 2, 4, 8, .. 8388608 bytes
   -n, --iterations COUNT messages of each size (default 1000), after 16 more that are not measured
@@ -107,6 +108,7 @@ pub(crate) struct Options {
     pub(crate) device: Option<String>,
     pub(crate) gid_row: Option<u8>,
     pub(crate) tcp_port: u16,
+    pub(crate) by_cm: bool,
     pub(crate) sizes: Vec<u32>,
     pub(crate) until: Until,
     pub(crate) depth: u32,
@@ -128,6 +130,7 @@ pub(crate) fn parse() -> Result<Option<Options>, Fault> {
         device: None,
         gid_row: None,
         tcp_port: 18515,
+        by_cm: false,
         sizes: vec![64, 4096, 65536],
         until: Until::Count(1000),
         depth: 128,
@@ -145,6 +148,7 @@ pub(crate) fn parse() -> Result<Option<Options>, Fault> {
             Short('d') | Long("device") => options.device = Some(parser.value()?.string()?),
             Short('g') | Long("gid") => options.gid_row = Some(number(&mut parser, "-g", 0..=255)?),
             Short('p') | Long("port") => options.tcp_port = number(&mut parser, "-p", 1..=65535)?,
+            Short('R') | Long("rdma-cm") => options.by_cm = true,
             Short('s') | Long("size") => options.sizes = sizes(&parser.value()?.string()?)?,
             Short('a') | Long("all") => options.sizes = (1..=23).map(|power| 1 << power).collect(),
             Short('n') | Long("iterations") => {

@@ -11,6 +11,7 @@ use crate::report::Figures;
 use crate::watch::{Manner, Progress, Watch};
 use hdrhistogram::Histogram;
 use interlock::attributes::ConnectAttributes;
+use interlock::cm::{self, AcceptData, Channel, ConnectData, Connection, Failed, Idle, Listener, Parameters};
 use interlock::completion::Received;
 use interlock::memory::Pages;
 use interlock::number::{AckTimeout, ReadDepth};
@@ -20,7 +21,8 @@ use interlock::{
     Buffer, Init, Inline, Limits, MemoryRegion, Poller, Port, ProtectionDomain, QueuePair, ReliableConnection,
     RemoteReadWrite, RemoteRegion, Work, WorkRequest,
 };
-use std::time::Instant;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::{Duration, Instant};
 
 /// Exchanges before the measurement begins.
 const WARM_UP: u64 = 16;
@@ -32,6 +34,8 @@ pub(crate) struct Place {
     pub(crate) domain: ProtectionDomain<Perf>,
     pub(crate) port: Port,
     pub(crate) manner: Manner,
+    /// Where the server is, if the client connects by rdma_cm. A server does what its client does.
+    pub(crate) by_cm: Option<IpAddr>,
 }
 
 /// A side before it is connected.
@@ -43,9 +47,24 @@ struct Seat {
     region: MemoryRegion<Perf, RemoteReadWrite>,
 }
 
+/// A connected pair, with what keeps it connected.
+enum Wire {
+    ByRecords(QueuePair<Perf>),
+    ByCm(Connection<Perf>),
+}
+
+impl Wire {
+    fn pair(&mut self) -> &mut QueuePair<Perf> {
+        match self {
+            Self::ByRecords(pair) => pair,
+            Self::ByCm(connection) => &mut connection.pair,
+        }
+    }
+}
+
 /// A side that is connected.
 struct Player {
-    pair: QueuePair<Perf>,
+    wire: Wire,
     sends: Poller<Perf>,
     receives: Poller<Perf>,
     region: MemoryRegion<Perf, RemoteReadWrite>,
@@ -90,7 +109,28 @@ impl Seat {
     }
 
     fn card(&self) -> Card {
-        Card { endpoint: self.pair.endpoint(), region: self.region.remote() }
+        Card { endpoint: self.pair.endpoint(), region: self.region.remote(), cm_port: 0 }
+    }
+
+    /// Connects to a server that listens at `to`.
+    fn ask(self, place: &Place, task: Task, peer: Card, to: SocketAddr) -> Result<Player, Fault> {
+        let Self { pair, sends, receives, region } = self;
+        let patience = place.manner.patience;
+        let idle = Idle::new(&Channel::open(&place.domain.context())?)?;
+        let resolving = idle.resolve(to, patience).map_err(Failed::into_cause)?;
+        let resolved = resolving.wait(patience).map_err(Failed::into_cause)?;
+        let connecting = resolved.connect(pair, &parameters()?, &ConnectData::none()).map_err(Failed::into_cause)?;
+        let connection = connecting.wait(patience).map_err(Failed::into_cause)?;
+        Player::new(Wire::ByCm(connection), [sends, receives], region, task, peer)
+    }
+
+    /// Accepts the client.
+    fn accept(self, task: Task, peer: Card, listener: &mut Listener, patience: Duration) -> Result<Player, Fault> {
+        let Self { pair, sends, receives, region } = self;
+        let request = listener.next(patience).doing("the client did not connect")?;
+        let accepting = request.accept(pair, &parameters()?, &AcceptData::none()).map_err(Failed::into_cause)?;
+        let connection = accepting.wait(patience).map_err(Failed::into_cause)?;
+        Player::new(Wire::ByCm(connection), [sends, receives], region, task, peer)
     }
 
     fn connect(self, task: Task, peer: Card) -> Result<Player, Fault> {
@@ -103,14 +143,14 @@ impl Seat {
         };
         let Self { pair, sends, receives, region } = self;
         let pair = pair.connect_with(&peer.endpoint, &attributes)?;
-        let size = task.size as usize;
-        let peer = if task.action == Action::Send {
-            peer.region
-        } else {
-            peer.region.slice(0..u64::from(task.size)).doing("the other side's memory")?
-        };
-        Ok(Player { pair, sends, receives, region, peer, size, is_inline: task.inline_bytes() > 0 })
+        Player::new(Wire::ByRecords(pair), [sends, receives], region, task, peer)
     }
+}
+
+/// What rdma_cm is asked for.
+fn parameters() -> Result<Parameters, Fault> {
+    let most = ReadDepth::new(255)?;
+    Ok(Parameters { responder_depth: most, initiator_depth: most, ..Parameters::default() })
 }
 
 /// The client's side of a round.
@@ -122,14 +162,18 @@ pub(crate) fn ask(
     progress: &mut Progress,
 ) -> Result<Figures, Fault> {
     let seat = Seat::new(place, task)?;
-    line.say(Said::Round(task, seat.card()))?;
+    line.say(Said::Round(task, Card { cm_port: place.by_cm.is_some().into(), ..seat.card() }))?;
     let Said::Ready(peer) = line.hear_news("the other side's queue pair")? else {
         return Err(Fault::new("the other side speaks out of turn"));
     };
-    let mut player = seat.connect(task, peer)?;
+    let mut player = match (place.by_cm, peer.cm_port) {
+        (Some(host), port @ 1..) => seat.ask(place, task, peer, (host, port).into())?,
+        (Some(_), 0) => return Err(Fault::new("the other side does not connect by rdma_cm")),
+        (None, _) => seat.connect(task, peer)?,
+    };
     let mut client = Client { watch: Watch::of_client(line, place.manner), until, progress, done: 0 };
     let measured = match task.measure {
-        Measure::Latency => client.latency(&mut player, place, task.action),
+        Measure::Latency => client.latency(&mut player, place, task),
         Measure::Bandwidth => client.bandwidth(&mut player, place, task),
     };
     let done = client.done;
@@ -179,9 +223,9 @@ impl Client<'_> {
         self.watch.give_life(now)
     }
 
-    fn latency(&mut self, player: &mut Player, place: &Place, action: Action) -> Result<Figures, Fault> {
-        let mut message = Some(player.message(place)?);
-        match action {
+    fn latency(&mut self, player: &mut Player, place: &Place, task: Task) -> Result<Figures, Fault> {
+        let mut message = Some(message(place, task)?);
+        match task.action {
             Action::Send => self.time_each(2, |stopwatch, _| {
                 player.post_send(&mut message)?;
                 stopwatch.posted()?;
@@ -238,7 +282,7 @@ impl Client<'_> {
         let peer = player.peer;
         match task.action {
             Action::Send | Action::Write if player.is_inline => {
-                let bytes = player.message(place)?;
+                let bytes = message(place, task)?;
                 let pool = vec![Inline(&bytes); task.depth as usize];
                 let again = |_| Some(Inline(&bytes));
                 if task.action == Action::Send {
@@ -249,7 +293,7 @@ impl Client<'_> {
             }
             // The device only reads it, so the same memory can be in flight many times.
             Action::Send | Action::Write => {
-                let share = player.message(place)?.share();
+                let share = message(place, task)?.share();
                 let pool: Vec<_> = (0..task.depth).map(|_| share.clone()).collect();
                 if task.action == Action::Send {
                     self.stream(player, pool, WorkRequest::send, Work::into_shared)
@@ -296,7 +340,7 @@ impl Client<'_> {
             };
             let next = left.min(group);
             if next > 0 && pool.len() as u64 >= next {
-                player.pair.batch(|batch| {
+                player.wire.pair().batch(|batch| {
                     for memory in pool.drain(pool.len() - next as usize..).enumerate() {
                         let (number, memory) = memory;
                         let request = request(memory);
@@ -411,12 +455,20 @@ pub(crate) fn serve(place: &Place, line: &mut Line) -> Result<(), Fault> {
 fn serve_round(place: &Place, line: &mut Line, task: Task, peer: Card) -> Result<(), Fault> {
     let seat = Seat::new(place, task)?;
     let card = seat.card();
-    let mut player = seat.connect(task, peer)?;
     let message = match task.measure {
-        Measure::Latency => Some(player.message(place)?),
+        Measure::Latency => Some(message(place, task)?),
         Measure::Bandwidth => None,
     };
-    line.say(Said::Ready(card))?;
+    let mut player = if peer.cm_port == 0 {
+        let player = seat.connect(task, peer)?;
+        line.say(Said::Ready(card))?;
+        player
+    } else {
+        let mut listener = cm::listen(&place.domain.context(), (Ipv4Addr::UNSPECIFIED, 0))?;
+        let cm_port = listener.local_address().map_or(0, |at| at.port());
+        line.say(Said::Ready(Card { cm_port, ..card }))?;
+        seat.accept(task, peer, &mut listener, place.manner.patience)?
+    };
     let mut watch = Watch::of_server(line, place.manner);
     let count = match (task.measure, task.action) {
         (Measure::Latency, Action::Send) => player.answer_messages(message, &mut watch)?,
@@ -431,23 +483,39 @@ fn serve_round(place: &Place, line: &mut Line, task: Task, peer: Card) -> Result
     player.is_clean()
 }
 
+/// The memory that is sent, written from or read into.
+fn message(place: &Place, task: Task) -> Result<Buffer<Perf>, Fault> {
+    let mut message = place.domain.buffer(task.size as usize).doing("cannot register a buffer")?;
+    for (at, byte) in message.iter_mut().enumerate() {
+        *byte = at as u8;
+    }
+    Ok(message)
+}
+
 impl Player {
-    /// The memory that is sent, written from or read into.
-    fn message(&self, place: &Place) -> Result<Buffer<Perf>, Fault> {
-        let mut message = place.domain.buffer(self.size).doing("cannot register a buffer")?;
-        for (at, byte) in message.iter_mut().enumerate() {
-            *byte = at as u8;
-        }
-        Ok(message)
+    fn new(
+        wire: Wire,
+        [sends, receives]: [Poller<Perf>; 2],
+        region: MemoryRegion<Perf, RemoteReadWrite>,
+        task: Task,
+        peer: Card,
+    ) -> Result<Self, Fault> {
+        let peer = if task.action == Action::Send {
+            peer.region
+        } else {
+            peer.region.slice(0..u64::from(task.size)).doing("the other side's memory")?
+        };
+        let (size, is_inline) = (task.size as usize, task.inline_bytes() > 0);
+        Ok(Self { wire, sends, receives, region, peer, size, is_inline })
     }
 
     fn post_send(&mut self, message: &mut Option<Buffer<Perf>>) -> Result<(), Fault> {
         let bytes = message.take().ok_or_else(lost)?;
         if self.is_inline {
-            self.pair.post_send(Inline(&bytes)).doing("cannot post a send")?;
+            self.wire.pair().post_send(Inline(&bytes)).doing("cannot post a send")?;
             *message = Some(bytes);
         } else {
-            self.pair.post_send(bytes).doing("cannot post a send")?;
+            self.wire.pair().post_send(bytes).doing("cannot post a send")?;
         }
         Ok(())
     }
@@ -459,17 +527,17 @@ impl Player {
             *last = number;
         }
         if self.is_inline {
-            self.pair.post_write(Inline(&bytes), &self.peer).doing("cannot post a write")?;
+            self.wire.pair().post_write(Inline(&bytes), &self.peer).doing("cannot post a write")?;
             *message = Some(bytes);
         } else {
-            self.pair.post_write(bytes, &self.peer).doing("cannot post a write")?;
+            self.wire.pair().post_write(bytes, &self.peer).doing("cannot post a write")?;
         }
         Ok(())
     }
 
     fn post_read(&mut self, message: &mut Option<Buffer<Perf>>) -> Result<(), Fault> {
         let bytes = message.take().ok_or_else(lost)?;
-        self.pair.post_read(bytes, &self.peer).doing("cannot post a read")?;
+        self.wire.pair().post_read(bytes, &self.peer).doing("cannot post a read")?;
         Ok(())
     }
 
@@ -487,7 +555,7 @@ impl Player {
         if buffer.len() != self.size {
             return Err(Fault::new(format!("a message of {} bytes came instead of {}", buffer.len(), self.size)));
         }
-        self.pair.post_receive(buffer).doing("cannot post a receive")?;
+        self.wire.pair().post_receive(buffer).doing("cannot post a receive")?;
         Ok(())
     }
 

@@ -1,10 +1,12 @@
 //! The game: each side answers a message with its own next message, until both have sent all of theirs.
 
 use super::PingPong;
+use super::by_cm::Meet;
 use super::fault::{Doing, Fault};
 use super::options::Options;
 use super::transport::{Game, Ready, Route};
 use interlock::attributes::PeerPath;
+use interlock::cm::Connection;
 use interlock::completion::Received;
 use interlock::device::LinkLayer;
 use interlock::number::{Mtu, Qpn};
@@ -80,19 +82,46 @@ impl<T: Game> Seat<T> {
             PeerPath { gid: peer.gid(), lid: peer.lid(), service_level: options.service_level, ..PeerPath::to(gid) };
         let Self { pair, idle, domain, port } = self;
         let (pair, to_peer) = T::connect(pair, &Route { domain: &domain, port: &port, peer, path, mtu })?;
-        Ok(Player {
-            side,
-            pair,
-            to_peer,
-            from: peer.queue_pair(),
-            idle: Some(idle),
-            iterations: options.iterations,
-            pattern: Pattern::new(options.size as usize, options.zero_page_starts),
-            sent: 0,
-            received: 0,
-            peer: Peer { plays: true, echoes: true },
-            expected: vec![0; options.size as usize],
-        })
+        Ok(Player { from: Some(peer.queue_pair()), ..Player::new(Line::ByRecords(pair), to_peer, idle, side, options) })
+    }
+}
+
+/// Connects the seats of this process by rdma_cm.
+pub(crate) fn connect_by_cm<T: Game>(
+    seats: Vec<(Seat<T>, Side)>,
+    meet: Meet<'_>,
+    options: &Options,
+) -> Result<Vec<Player<T>>, Fault> {
+    let (mut pairs, mut rest) = (Vec::new(), Vec::new());
+    for (seat, side) in seats {
+        pairs.push(seat.pair);
+        rest.push((seat.idle, side));
+    }
+    let connected = T::by_cm(pairs, meet, options.patience)?;
+    let player =
+        |((connection, to_peer), (idle, side))| Player::new(Line::ByCm(connection), to_peer, idle, side, options);
+    Ok(connected.into_iter().zip(rest).map(player).collect())
+}
+
+/// A connected pair, with all that keeps it connected.
+enum Line<T> {
+    ByRecords(Ready<T>),
+    ByCm(Connection<PingPong, T>),
+}
+
+impl<T: Game> Line<T> {
+    fn number(&self) -> Qpn {
+        match self {
+            Self::ByRecords(pair) => pair.number(),
+            Self::ByCm(connection) => connection.pair.number(),
+        }
+    }
+
+    fn pair(&mut self) -> &mut Ready<T> {
+        match self {
+            Self::ByRecords(pair) => pair,
+            Self::ByCm(connection) => &mut connection.pair,
+        }
     }
 }
 
@@ -108,10 +137,10 @@ pub(crate) struct Peer {
 
 pub(crate) struct Player<T: Game> {
     side: Side,
-    pair: Ready<T>,
+    line: Line<T>,
     to_peer: T::Peer,
     /// The queue pair that datagrams of the peer must come from.
-    from: Qpn,
+    from: Option<Qpn>,
     /// The buffer to send from; `None` while the device has it.
     idle: Option<Buffer<PingPong>>,
     iterations: u32,
@@ -123,6 +152,31 @@ pub(crate) struct Player<T: Game> {
 }
 
 impl<T: Game> Player<T> {
+    fn new(line: Line<T>, to_peer: T::Peer, idle: Buffer<PingPong>, side: Side, options: &Options) -> Self {
+        Self {
+            side,
+            line,
+            to_peer,
+            from: None,
+            idle: Some(idle),
+            iterations: options.iterations,
+            pattern: Pattern::new(options.size as usize, options.zero_page_starts),
+            sent: 0,
+            received: 0,
+            peer: Peer { plays: true, echoes: true },
+            expected: vec![0; options.size as usize],
+        }
+    }
+
+    /// Stays until the server has ended the connection too, if rdma_cm made it: the last message of a side is only sure
+    /// to arrive while the other side is there.
+    pub(crate) fn part(self, patience: Duration) -> Result<(), Fault> {
+        match (self.line, self.side) {
+            (Line::ByCm(connection), Side::Client) => T::part(connection, patience),
+            _ => Ok(()),
+        }
+    }
+
     /// Which program the peer turned out to be.
     pub(crate) fn peer(&self) -> Peer {
         self.peer
@@ -140,7 +194,7 @@ impl<T: Game> Player<T> {
         }
         let Some(mut message) = self.idle.take() else { return Ok(()) };
         self.pattern.write(&mut message, self.side, self.sent);
-        T::send(&mut self.pair, message, &self.to_peer).doing("cannot post a send")?;
+        T::send(self.line.pair(), message, &self.to_peer).doing("cannot post a send")?;
         self.sent += 1;
         Ok(())
     }
@@ -153,7 +207,7 @@ impl<T: Game> Player<T> {
                 self.receive_another(buffer)?;
             }
             // Any queue pair on the network may send a datagram to this one.
-            Work::Datagram(datagram) if datagram.sender != self.from => {
+            Work::Datagram(datagram) if Some(datagram.sender) != self.from => {
                 return Err(Fault::new(format!("a datagram of a stranger, queue pair {:#x}", datagram.sender)));
             }
             Work::Datagram(datagram) => {
@@ -167,7 +221,7 @@ impl<T: Game> Player<T> {
 
     fn receive_another(&mut self, buffer: Buffer<PingPong>) -> Result<(), Fault> {
         self.received += 1;
-        self.pair.post_receive(buffer).doing("cannot post a receive")?;
+        self.line.pair().post_receive(buffer).doing("cannot post a receive")?;
         Ok(())
     }
 
@@ -282,7 +336,7 @@ pub(crate) fn play<T: Game>(
             return Err(Fault::new(format!("nothing happened for {patience:?}, while waiting for {waiting}")));
         };
         let success = completion.check().map_err(|failure| explain(failure, &players[0]))?;
-        let Some(player) = players.iter_mut().find(|player| player.pair.number() == success.queue_pair()) else {
+        let Some(player) = players.iter_mut().find(|player| player.line.number() == success.queue_pair()) else {
             return Err(Fault::new(format!("a completion of a stranger: {success:?}")));
         };
         player.take(success.into_work())?;

@@ -1,10 +1,11 @@
 //! The command line.
 
-use super::fault::Fault;
+use super::fault::{Doing, Fault};
 use super::transport::Game;
 use interlock::memory::MAX_MESSAGE_BYTES;
 use interlock::number::{Mtu, PortNumber};
 use lexopt::prelude::*;
+use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::time::Duration;
@@ -15,6 +16,14 @@ pub(crate) fn help<T: Game>() -> String {
         true => {
             "\
   -m, --mtu BYTES        path MTU, the same on both sides (default 1024; in one process: that of the port)
+"
+        }
+        false => "",
+    };
+    let by_cm = match T::HAS_CM {
+        true => {
+            "\
+  -R, --rdma-cm          connect by rdma_cm, at the address of HOST; -R -b HOST has both ends here at that address
 "
         }
         false => "",
@@ -34,7 +43,7 @@ The peer is another {letters}_pingpong or the ibv_{letters}_pingpong of rdma-cor
   -p, --port PORT        TCP port to meet at (default 18515); without HOST: a server
   -s, --size BYTES       length of a message (default {usual_size})
   -n, --iters COUNT      messages each way (default 1000)
-{mtu}  -r, --rx-depth COUNT   posted receives, each with a buffer of its own (default 32)
+{mtu}{by_cm}  -r, --rx-depth COUNT   posted receives, each with a buffer of its own (default 32)
   -l, --sl LEVEL         service level (default 0)
   -e, --events           sleep until a completion comes (default: poll)
   -c, --chk              for a peer with -c, which expects the first byte of each page to be 0
@@ -52,8 +61,18 @@ pub(crate) enum Mode {
     Client(String),
 }
 
+/// How the two sides connect.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// By the records that they tell each other over TCP.
+    Records,
+    /// By rdma_cm. With both ends here, at this address, if there is one.
+    ByCm(Option<IpAddr>),
+}
+
 pub(crate) struct Options {
     pub(crate) mode: Mode,
+    pub(crate) way: Way,
     pub(crate) device: Option<String>,
     pub(crate) device_port: Option<PortNumber>,
     pub(crate) gid_row: Option<u8>,
@@ -72,6 +91,7 @@ pub(crate) struct Options {
 pub(crate) fn parse<T: Game>() -> Result<Option<Options>, Fault> {
     let mut options = Options {
         mode: Mode::Both,
+        way: Way::Records,
         device: None,
         device_port: None,
         gid_row: None,
@@ -85,7 +105,7 @@ pub(crate) fn parse<T: Game>() -> Result<Option<Options>, Fault> {
         zero_page_starts: false,
         patience: Duration::from_secs(10),
     };
-    let (mut host, mut server, mut both) = (None, false, false);
+    let (mut host, mut server, mut both, mut of_path) = (None, false, false, None);
     let mut parser = lexopt::Parser::from_env();
     while let Some(argument) = parser.next()? {
         match argument {
@@ -93,15 +113,20 @@ pub(crate) fn parse<T: Game>() -> Result<Option<Options>, Fault> {
             Short('i') | Long("ib-port") => {
                 options.device_port = Some(PortNumber::new(number(&mut parser, "-i", 1..=254)?)?);
             }
-            Short('g') | Long("gid-idx") => options.gid_row = Some(number(&mut parser, "-g", 0..=255)?),
+            Short('R') | Long("rdma-cm") if T::HAS_CM => options.way = Way::ByCm(None),
+            Short('g') | Long("gid-idx") => {
+                (options.gid_row, of_path) = (Some(number(&mut parser, "-g", 0..=255)?), Some("-g"));
+            }
             Short('p') | Long("port") => (options.tcp_port, server) = (number(&mut parser, "-p", 1..=65535)?, true),
             Short('s') | Long("size") => options.size = number(&mut parser, "-s", 1..=MAX_MESSAGE_BYTES as u32)?,
             Short('n') | Long("iters") => options.iterations = number(&mut parser, "-n", 1..=i32::MAX as u32)?,
             Short('m') | Long("mtu") if T::HAS_PATH_MTU => {
-                options.mtu = Some(mtu(number(&mut parser, "-m", 256..=4096)?)?)
+                (options.mtu, of_path) = (Some(mtu(number(&mut parser, "-m", 256..=4096)?)?), Some("-m"));
             }
             Short('r') | Long("rx-depth") => options.receives = number(&mut parser, "-r", 1..=1 << 20)?,
-            Short('l') | Long("sl") => options.service_level = number(&mut parser, "-l", 0..=15)?,
+            Short('l') | Long("sl") => {
+                (options.service_level, of_path) = (number(&mut parser, "-l", 0..=15)?, Some("-l"));
+            }
             Short('e') | Long("events") => options.events = true,
             Short('c') | Long("chk") => options.zero_page_starts = true,
             Short('b') | Long("both") => both = true,
@@ -112,6 +137,13 @@ pub(crate) fn parse<T: Game>() -> Result<Option<Options>, Fault> {
             Value(name) if host.is_none() => host = Some(name.string()?),
             other => return Err(Fault::new(format!("{} (-h lists what there is)", other.unexpected()))),
         }
+    }
+    if let (Way::ByCm(_), Some(option)) = (&options.way, of_path) {
+        return Err(Fault::new(format!("-R takes no {option}: rdma_cm chooses the path")));
+    }
+    if let (Way::ByCm(at), true, Some(name)) = (&mut options.way, both, &host) {
+        *at = Some(name.parse().doing(format_args!("{name} is no address"))?);
+        host = None;
     }
     options.mode = match host {
         Some(_) if both => return Err(Fault::new("--both takes no host: both ends are here")),

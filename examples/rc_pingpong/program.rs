@@ -1,5 +1,6 @@
 //! The program, generic over the transport.
 
+mod by_cm;
 mod device;
 mod fault;
 mod game;
@@ -8,13 +9,15 @@ mod options;
 mod tcp;
 mod transport;
 
+use by_cm::Meet;
 use fault::{Doing, Fault};
-use game::{Peer, Seat, Side, completions, play};
+use game::{Peer, Seat, Side, completions, connect_by_cm, play};
 use interlock::number::Mtu;
 use interlock::{Context, Endpoint, Poller, Port, ProtectionDomain};
 use meeting::Meeting;
-use options::{Mode, Options};
+use options::{Mode, Options, Way};
 use std::io::{self, Write};
+use std::net::Ipv4Addr;
 use std::process::ExitCode;
 use std::time::Duration;
 use transport::Game;
@@ -36,7 +39,7 @@ fn run<T: Game>(out: &mut impl Write) -> Result<(), Fault> {
         return Ok(out.write_all(options::help::<T>().as_bytes())?);
     };
     let context = device::open(options.device.as_deref())?;
-    let port = choose_port(&context, &options)?;
+    let port = choose_port::<T>(&context, &options)?;
     let most = port.active_mtu();
     let mtu = match (&options.mode, options.mtu) {
         (_, Some(mtu)) => mtu,
@@ -53,15 +56,17 @@ fn run<T: Game>(out: &mut impl Write) -> Result<(), Fault> {
             "a datagram of {size} bytes is more than the {most} of the port: give a lesser -s"
         )));
     }
-    describe(out, &context, &port, mtu)?;
+    let is_by_cm = matches!(options.way, Way::ByCm(_));
+    describe(out, &context, &port, (!is_by_cm).then_some(mtu))?;
     let domain = context.named_domain(PingPong)?;
     match &options.mode {
+        _ if is_by_cm => by_cm::<T>(out, &domain, &port, &options),
         Mode::Both => both::<T>(out, &domain, &port, mtu, &options),
         Mode::Server | Mode::Client(_) => one::<T>(out, &domain, &port, mtu, &options),
     }
 }
 
-fn choose_port(context: &Context, options: &Options) -> Result<Port, Fault> {
+fn choose_port<T: Game>(context: &Context, options: &Options) -> Result<Port, Fault> {
     let name = context.name();
     let is_soft = interlock::devices()?.iter().any(|device| device.is_soft() && device.name() == name);
     if is_soft && !matches!(options.mode, Mode::Both) {
@@ -69,10 +74,9 @@ fn choose_port(context: &Context, options: &Options) -> Result<Port, Fault> {
             "{name} is a soft device, which no other process reaches: both ends must be here"
         )));
     }
-    if context.is_iwarp() {
-        return Err(Fault::new(format!(
-            "{name} is an iWARP device, which connects by rdma_cm only: see the example rping"
-        )));
+    if context.is_iwarp() && options.way == Way::Records {
+        let remedy = if T::HAS_CM { "give both sides -R" } else { "see rc_pingpong -R" };
+        return Err(Fault::new(format!("{name} is an iWARP device, which needs rdma_cm to connect: {remedy}")));
     }
     let port = match options.device_port {
         Some(number) => context.port(number).doing(format_args!("port {number} of {name}"))?,
@@ -87,7 +91,7 @@ fn choose_port(context: &Context, options: &Options) -> Result<Port, Fault> {
     }
 }
 
-fn describe(out: &mut impl Write, context: &Context, port: &Port, mtu: Mtu) -> Result<(), Fault> {
+fn describe(out: &mut impl Write, context: &Context, port: &Port, mtu: Option<Mtu>) -> Result<(), Fault> {
     write!(out, "{} port {}", context.name(), port.number())?;
     if let Some(row) = port.gid() {
         write!(out, ", GID {} ({:?}, index {}", row.gid, row.kind, row.index())?;
@@ -96,7 +100,11 @@ fn describe(out: &mut impl Write, context: &Context, port: &Port, mtu: Mtu) -> R
             None => write!(out, ")")?,
         }
     }
-    Ok(writeln!(out, ", path MTU {mtu}")?)
+    match mtu {
+        Some(mtu) => writeln!(out, ", path MTU {mtu}")?,
+        None => writeln!(out, ", by rdma_cm")?,
+    }
+    Ok(())
 }
 
 /// Runs both ends in this process: two queue pairs on one completion queue.
@@ -119,6 +127,38 @@ fn both<T: Game>(
         return Err(Fault::new("messages came back to their sender"));
     }
     report(out, options, took, "both ends were here", &poller)
+}
+
+/// Runs the ends that are in this process, and connects them by rdma_cm.
+fn by_cm<T: Game>(
+    out: &mut impl Write,
+    domain: &ProtectionDomain<PingPong>,
+    port: &Port,
+    options: &Options,
+) -> Result<(), Fault> {
+    let (queue, mut poller) = domain.completion_queue(2 * completions(options)).doing("no completion queue")?;
+    let seat = |side| Ok::<_, Fault>((Seat::<T>::new(domain, &queue, port, options)?, side));
+    let context = domain.context();
+    let mut players = match &options.mode {
+        Mode::Both => {
+            let named = if let Way::ByCm(at) = options.way { at } else { None };
+            let at = named.map_or_else(|| by_cm::address(port), Ok)?;
+            connect_by_cm(vec![seat(Side::Client)?, seat(Side::Server)?], Meet::Both(&context, at), options)?
+        }
+        Mode::Client(host) => connect_by_cm(vec![seat(Side::Client)?], Meet::Client(host, options.tcp_port), options)?,
+        Mode::Server => {
+            let mut listener = by_cm::listen(&context, Ipv4Addr::UNSPECIFIED.into(), options.tcp_port)?;
+            writeln!(out, "  waiting for a client on port {} of rdma_cm", options.tcp_port)?;
+            connect_by_cm(vec![seat(Side::Server)?], Meet::Server(&mut listener), options)?
+        }
+    };
+    let took = play(&mut players, &mut poller, options.events, options.patience)?;
+    let are_all_ours = players.iter().all(|player| player.peer().plays);
+    if let (1, Some(player)) = (players.len(), players.pop()) {
+        player.part(options.patience)?;
+    }
+    let peer = if are_all_ours { "the peer sent the pattern of this program" } else { "the peer echoed" };
+    report(out, options, took, peer, &poller)
 }
 
 /// Runs one end in this process. The TCP connection leads to the other.

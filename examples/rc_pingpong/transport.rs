@@ -1,10 +1,12 @@
 //! The differences between transports.
 
 use super::PingPong;
+use super::by_cm::{self, Meet};
 use super::fault::{Doing, Fault};
 use interlock::attributes::{
     InitAttributes, PeerPath, PeerRights, RtrAttributes, RtsAttributes, UnreliableRtrAttributes,
 };
+use interlock::cm::Connection;
 use interlock::datagram::Recipient;
 use interlock::error::CreateError;
 use interlock::number::{AckTimeout, Mtu, Qkey, ReadDepth, RetryCount, RnrRetry, RnrTimer};
@@ -13,9 +15,13 @@ use interlock::{
     Buffer, CompletionQueue, Endpoint, Init, Limits, Port, PostError, ProtectionDomain, QueuePair, ReadyToSend,
     ReliableConnection, Reset, UnreliableConnection, UnreliableDatagram, WorkId,
 };
+use std::time::Duration;
 
 /// A pair in Ready To Send. On a transport with connections, it is connected.
 pub(crate) type Ready<T> = QueuePair<PingPong, ReadyToSend, T>;
+
+/// A pair that rdma_cm has connected, and what a send needs.
+pub(crate) type ByCm<T> = (Connection<PingPong, T>, <T as Game>::Peer);
 
 /// The objects that a pair is made of, and the address of its peer.
 pub(crate) struct Route<'route> {
@@ -34,6 +40,8 @@ pub(crate) trait Game: Transport + OwnReceives + Sized {
     const USUAL_SIZE: u32;
     /// Whether the two sides agree on a path MTU. If not, the MTU of the port limits a message.
     const HAS_PATH_MTU: bool;
+    /// Whether rdma_cm connects it.
+    const HAS_CM: bool = false;
     /// The length of the header before the message in a receive.
     const HEADER_BYTES: usize = 0;
     /// Why a message may be missing although the peer works.
@@ -53,6 +61,16 @@ pub(crate) trait Game: Transport + OwnReceives + Sized {
     /// Uses the attributes of the C program, except for the retries.
     fn connect(pair: QueuePair<PingPong, Init, Self>, route: &Route<'_>) -> Result<(Ready<Self>, Self::Peer), Fault>;
 
+    /// Connects pairs by rdma_cm instead, where [`HAS_CM`](Self::HAS_CM).
+    fn by_cm(_: Vec<QueuePair<PingPong, Init, Self>>, _: Meet<'_>, _: Duration) -> Result<Vec<ByCm<Self>>, Fault> {
+        Err(Fault::new("rdma_cm connects reliable connections only"))
+    }
+
+    /// Waits until the server has ended a connection by rdma_cm, at most for `patience`.
+    fn part(_: Connection<PingPong, Self>, _patience: Duration) -> Result<(), Fault> {
+        Ok(())
+    }
+
     fn send(
         pair: &mut Ready<Self>,
         message: Buffer<PingPong>,
@@ -69,6 +87,7 @@ impl Game for ReliableConnection {
     const LETTERS: &'static str = "rc";
     const USUAL_SIZE: u32 = 4096;
     const HAS_PATH_MTU: bool = true;
+    const HAS_CM: bool = true;
     const LOSS: &'static str = "";
     type Peer = ();
 
@@ -102,6 +121,19 @@ impl Game for ReliableConnection {
             initiator_depth: ReadDepth::new(1)?,
         };
         Ok((pair.into_rtr(&receive)?.into_rts(&send)?, ()))
+    }
+
+    fn by_cm(
+        pairs: Vec<QueuePair<PingPong, Init, Self>>,
+        meet: Meet<'_>,
+        patience: Duration,
+    ) -> Result<Vec<ByCm<Self>>, Fault> {
+        Ok(by_cm::connect(pairs, meet, patience)?.into_iter().map(|connection| (connection, ())).collect())
+    }
+
+    fn part(mut connection: Connection<PingPong>, patience: Duration) -> Result<(), Fault> {
+        connection.wait_end(patience)?;
+        Ok(())
     }
 
     fn send(pair: &mut Ready<Self>, message: Buffer<PingPong>, (): &()) -> Result<WorkId, PostError<Buffer<PingPong>>> {

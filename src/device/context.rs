@@ -249,7 +249,7 @@ impl Context {
     pub fn port(&self, number: PortNumber) -> Result<Port, VerbError> {
         let attributes = self.0.query_port(number.value())?;
         let table = self.0.query_gid_table()?;
-        Ok(Port::new(self.0.device.clone(), number, attributes, &table))
+        Ok(Port::new(self.0.device.clone(), number, attributes, &table, self.is_iwarp()))
     }
 
     /// All ports of the device.

@@ -59,6 +59,8 @@ pub enum GidKind {
     /// RoCE version 2: UDP packets, routable.
     #[doc(alias = "IBV_GID_TYPE_ROCE_V2")]
     RoceV2,
+    /// That of an iWARP device: nothing. Peers know such a device by the IP addresses of its network interface.
+    Iwarp,
     /// A kind that this library does not know.
     Unknown(u32),
 }
@@ -119,6 +121,7 @@ impl fmt::Display for GidKind {
             Self::InfiniBand => f.write_str("InfiniBand"),
             Self::RoceV1 => f.write_str("RoCE v1"),
             Self::RoceV2 => f.write_str("RoCE v2"),
+            Self::Iwarp => f.write_str("iWARP"),
             Self::Unknown(kind) => write!(f, "kind {kind}"),
         }
     }
@@ -216,9 +219,10 @@ impl Port {
         number: PortNumber,
         attributes: sys::ibv_port_attr,
         table: &[sys::ibv_gid_entry],
+        is_iwarp: bool,
     ) -> Self {
         let of_this_port = table.iter().filter(|row| row.port_num == u32::from(number.value()));
-        let gids: Vec<GidEntry> = of_this_port.filter_map(entry).collect();
+        let gids: Vec<GidEntry> = of_this_port.filter_map(|row| entry(row, is_iwarp)).collect();
         let chosen = gids.iter().copied().min_by_key(GidEntry::rank);
         Self { device, number, attributes, gids, chosen }
     }
@@ -356,9 +360,11 @@ impl Port {
 }
 
 /// Reads one row; `None` for an empty one.
-fn entry(row: &sys::ibv_gid_entry) -> Option<GidEntry> {
+fn entry(row: &sys::ibv_gid_entry, is_iwarp: bool) -> Option<GidEntry> {
     let gid = Gid(row.gid.bytes());
     let kind = match row.gid_type {
+        // The numbers have none for iWARP, and devices give the first.
+        0 if is_iwarp => GidKind::Iwarp,
         0 => GidKind::InfiniBand,
         1 => GidKind::RoceV1,
         2 => GidKind::RoceV2,

@@ -156,6 +156,13 @@ pub enum RequestFlaw {
         /// How many the pair takes.
         most: u32,
     },
+    /// A read into a list of several buffers, on a device that reads into one only. Soft iWARP would fill the first
+    /// buffer and report success.
+    #[error("the read is into {elements} buffers, and this device reads into one: post a read for each buffer")]
+    OneBufferPerRead {
+        /// How many there are.
+        elements: usize,
+    },
     /// A datagram comes with a header of 40 bytes, for which the receive must have room.
     #[error("a receive for datagrams must have at least 40 bytes, for the routing header, not {len_bytes}")]
     NoRoomForHeader {

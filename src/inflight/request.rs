@@ -234,6 +234,9 @@ impl Action {
         if elements > 1 && elements > usize::from(limits.elements) {
             return Err(RequestFlaw::TooManyElements { elements, most: limits.elements.into() });
         }
+        if elements > 1 && reads && limits.flags & PostLimits::ONE_PER_READ != 0 {
+            return Err(RequestFlaw::OneBufferPerRead { elements });
+        }
         let mut bytes = if elements == 0 { u64::from(limits.inline_bytes) } else { MAX_MESSAGE_BYTES as u64 };
         if memory.recipient(KEY).is_some() {
             bytes = bytes.min(u64::from(limits.datagram_bytes));
@@ -299,6 +302,8 @@ impl PostLimits {
     const ATOMICS: u8 = 4;
     /// Set if the device is one for iWARP, which has neither atomics nor immediates.
     pub(crate) const IWARP: u8 = 8;
+    /// Set if the device reads into one buffer only.
+    pub(crate) const ONE_PER_READ: u8 = 16;
 
     /// The same limits for a pair that may, or may not, have reads outstanding.
     pub(crate) fn with_reads(mut self, may_read: bool) -> Self {

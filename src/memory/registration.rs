@@ -17,6 +17,7 @@ use crate::device::iwarp::NotOnIwarp;
 use crate::domain::{DomainId, DomainInner};
 use crate::os::page_bytes;
 use crate::provider::memory_handles::{DomainPtr, Place, Region};
+use crate::provider::reviewed::SIW;
 use crate::sys;
 use crate::types::{Lkey, Rkey};
 use crate::verb_error::{VerbError, note_leak};
@@ -141,6 +142,11 @@ impl RegionInner {
         let atomic = span.rights.0 & sys::ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0 != 0;
         if atomic && domain.context.is_iwarp() {
             return Err(RegisterFailure::NotOnIwarp(NotOnIwarp::Atomics));
+        }
+        // Soft iWARP takes the flag, and then the peers reach nothing.
+        if span.zero_based && domain.context.promises().name == SIW.name {
+            let source = VerbError::new("ibv_reg_mr", libc::EOPNOTSUPP);
+            return Err(RegisterFailure::Unsupported { feature: "zero-based memory", source });
         }
         let Span { len_bytes, rights, .. } = span;
         let domain_ptr = DomainPtr { provider: domain.context.provider, pd: domain.raw() };

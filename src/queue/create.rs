@@ -238,7 +238,11 @@ impl UntypedPair {
         if !(is_number && fits_sends && (fits_receives || shared.is_some())) {
             return Err(VerbError::new("ibv_create_qp", libc::ENOMEM).into());
         }
-        let terms = Terms { limits: post_limits(limits, row, domain.context.is_iwarp()), status };
+        let mut limits = post_limits(limits, row, domain.context.is_iwarp());
+        if limits.elements > 1 && core.device().is_ok_and(|device| device.max_sge_rd == 1) {
+            limits.flags |= PostLimits::ONE_PER_READ;
+        }
+        let terms = Terms { limits, status };
         let (send, receive) = core.raw.queues(posters.into(), &terms)?;
         Ok(Self { send, core: Arc::new(core), receive })
     }

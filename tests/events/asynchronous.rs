@@ -8,7 +8,7 @@ use interlock::soft::{Fabric, Fault};
 use interlock::state::DeviceState;
 use interlock::{Brand, Context, Limits, QueuePair, RemoteReadWrite, Status};
 use std::time::{Duration, Instant};
-use support::{Link, PATIENCE, Queues, context, next, own_device};
+use support::{Link, Need, PATIENCE, Queues, context, lacks_need, next, own_device};
 
 fn drained<B: Brand>(events: &mut AsyncEvents, pair: &QueuePair<B, interlock::state::SendQueueDrain>) {
     let expected = AsyncEvent::OfQueuePair(pair.number(), QueuePairEvent::SendQueueDrained);
@@ -18,6 +18,9 @@ fn drained<B: Brand>(events: &mut AsyncEvents, pair: &QueuePair<B, interlock::st
 /// C015: the event comes when the send queue is drained, and then the pair can resume.
 #[test]
 fn c015_a_drained_send_queue_is_told_and_goes_on() {
+    if lacks_need(Need::Drain) {
+        return;
+    }
     let mut link = link!(4);
     let context = link.domain.context();
     let mut events = context.events().unwrap();
@@ -46,6 +49,9 @@ fn events_are_taken_by_one_at_a_time() {
 
 #[test]
 fn events_of_a_pair_that_is_gone_are_dropped() {
+    if lacks_need(Need::Drain) {
+        return;
+    }
     let link = link!(4);
     let context = link.domain.context();
     let mut events = context.events().unwrap();
@@ -60,6 +66,9 @@ fn events_of_a_pair_that_is_gone_are_dropped() {
 /// Pairs come and go at the same addresses, while another thread takes their events.
 #[test]
 fn an_event_is_never_told_of_a_pair_that_was_never_drained() {
+    if lacks_need(Need::Drain) {
+        return;
+    }
     let link = link!(1);
     let context = link.domain.context();
     let mut events = context.events().unwrap();

@@ -5,7 +5,7 @@ use interlock::completion::WakeFor;
 use interlock::error::WaitError;
 use interlock::{Brand, Limits, PostError, ProtectionDomain, QueuePair};
 use std::time::Duration;
-use support::{PATIENCE, Queues, context, next, on_hardware};
+use support::{Need, PATIENCE, Queues, context, lacks_need, next, on_hardware};
 
 /// Two queues on one channel, and a pair that is connected to itself. Its sends complete on one queue, its receives on
 /// the other.
@@ -31,6 +31,9 @@ fn loop_back<B: Brand>(domain: &ProtectionDomain<B>, pair: &mut QueuePair<B>) {
 
 #[test]
 fn a_channel_waits_for_any_of_its_queues() {
+    if lacks_need(Need::SelfConnection) {
+        return;
+    }
     let (domain, mut channel, mut pair, sent, received) = shared_channel!(Any);
     let mut pollers = [sent, received];
     assert!(channel.wait_any(&mut pollers, Duration::from_millis(20)).unwrap().is_none());
@@ -48,6 +51,9 @@ fn a_channel_waits_for_any_of_its_queues() {
 
 #[test]
 fn a_channel_says_which_queue_has_something() {
+    if lacks_need(Need::SelfConnection) {
+        return;
+    }
     let (domain, mut channel, mut pair, mut sent, mut received) = shared_channel!(Which);
     assert_eq!(channel.next(Duration::from_millis(20)).unwrap(), None);
     // Only armed queues make events.
@@ -72,6 +78,9 @@ fn a_channel_says_which_queue_has_something() {
 
 #[test]
 fn the_end_of_a_pair_is_told_by_a_channel() {
+    if lacks_need(Need::SelfConnection) {
+        return;
+    }
     let (domain, mut channel, mut pair, mut sent, mut received) = shared_channel!(Ending);
     pair.post_receive(domain.buffer(8).unwrap()).unwrap();
     assert_eq!((arm(&mut sent, WakeFor::Any), arm(&mut received, WakeFor::Any)), (0, 0));
@@ -94,6 +103,9 @@ fn the_end_of_a_pair_is_told_by_a_channel() {
 /// Two pollers of one channel wait, each on its own thread. Each may read an event of the other one, and passes it on.
 #[test]
 fn pollers_of_one_channel_wait_on_threads_of_their_own() {
+    if lacks_need(Need::SelfConnection) {
+        return;
+    }
     let (domain, channel, mut pair, mut sent, mut received) = shared_channel!(Threads);
     let rounds = if on_hardware() { 50 } else { 300 };
     std::thread::scope(|scope| {
@@ -122,6 +134,9 @@ fn pollers_of_one_channel_wait_on_threads_of_their_own() {
 
 #[test]
 fn a_poller_of_another_channel_is_refused() {
+    if lacks_need(Need::SelfConnection) {
+        return;
+    }
     let (domain, mut channel, _pair, sent, _received) = shared_channel!(Foreign);
     let (_queue, alone) = domain.queue(4).unwrap();
     let mut pollers = [sent, alone];
@@ -134,6 +149,9 @@ fn a_poller_of_another_channel_is_refused() {
 
 #[test]
 fn a_channel_fits_an_event_loop() {
+    if lacks_need(Need::SelfConnection) {
+        return;
+    }
     let (domain, mut channel, mut pair, mut sent, mut received) = shared_channel!(Loop);
     let readiness = channel.readiness().unwrap();
     let edges = Edges::of(&readiness);

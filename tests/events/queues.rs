@@ -6,7 +6,7 @@ use interlock::event::{AsyncEvent, QueuePairEvent};
 use interlock::soft::{Fabric, Fault, Verb};
 use interlock::state::DeviceState;
 use interlock::{Limits, PostError, RemoteReadWrite, Status, WorkRequest};
-use support::{Link, PATIENCE, Queues, all, context, next, own_device};
+use support::{Link, Need, PATIENCE, Queues, all, context, lacks_need, next, own_device};
 
 /// C112: a completion queue has room for one entry or more. C113: it has room for no more than the device allows.
 #[test]
@@ -33,6 +33,9 @@ fn c114_a_queue_has_the_room_that_was_asked_for() {
 /// C115: requests of all kinds complete in the order in which they were posted.
 #[test]
 fn c115_requests_complete_in_order() {
+    if lacks_need(Need::Order) {
+        return;
+    }
     let mut link = link!(32);
     let region = link.domain.register::<RemoteReadWrite, _>(vec![0_u64; 64]).unwrap();
     let remote = region.remote();
@@ -60,6 +63,9 @@ fn c115_requests_complete_in_order() {
 /// C116: an unsignalled request that succeeds makes no completion. C118: the next signalled one also frees its slot.
 #[test]
 fn c116_c118_a_signalled_request_releases_the_unsignalled_before_it() {
+    if lacks_need(Need::Order) {
+        return;
+    }
     let mut link = link!(8);
     let region = link.domain.register::<RemoteReadWrite, _>(vec![0_u64; 8]).unwrap();
     for _ in 0..3 {
@@ -78,6 +84,9 @@ fn c116_c118_a_signalled_request_releases_the_unsignalled_before_it() {
 /// C117: an unsignalled request that fails makes a completion.
 #[test]
 fn c117_an_unsignalled_failure_makes_a_completion() {
+    if lacks_need(Need::Acknowledgements) {
+        return;
+    }
     let mut link = link!(4);
     let region = link.domain.register::<RemoteReadWrite, _>(vec![0_u64; 8]).unwrap();
     let remote = region.remote();
@@ -134,6 +143,9 @@ fn c124_an_overrun_is_an_event_and_a_failed_poll() {
 /// C130: a queue is not made smaller than the number of completions that are in it or may still come.
 #[test]
 fn c130_a_queue_is_not_resized_below_what_is_leased() {
+    if lacks_need(Need::Resize) {
+        return;
+    }
     let mut link = link!(4);
     for _ in 0..4 {
         message(&mut link, false);
@@ -154,6 +166,9 @@ fn c130_a_queue_is_not_resized_below_what_is_leased() {
 
 #[test]
 fn a_queue_is_resized_with_completions_in_it() {
+    if lacks_need(Need::Resize) {
+        return;
+    }
     let mut link = link!(4);
     for _ in 0..3 {
         message(&mut link, false);
@@ -203,6 +218,9 @@ fn a_device_that_cannot_resize_leaves_the_queue_as_it_was_and_one_that_fails_end
 /// C136: a completion queue lives as long as its pairs. C138: a channel lives as long as its queues.
 #[test]
 fn c136_c138_queues_and_channels_are_dropped_in_any_order() {
+    if lacks_need(Need::SelfConnection) {
+        return;
+    }
     interlock::domain! { struct Test; }
     for order in 0..6 {
         let domain = context().named_domain(Test).unwrap();

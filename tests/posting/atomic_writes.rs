@@ -5,7 +5,7 @@ use interlock::error::{CreateError, RequestFlaw};
 use interlock::queue::Posting;
 use interlock::request::{Operation, PostedMemory};
 use interlock::{Brand, Limits, PostError, ProtectionDomain, RemoteAll, RemoteWrite, Status, Work, WorkRequest};
-use support::{Link, PATIENCE, context, message, next};
+use support::{Link, Need, PATIENCE, connect_to_each_other, context, lacks_need, message, next};
 
 /// Two pairs with atomic writes; `None` if the device has none. Soft-RoCE of Linux 6.12 has them.
 fn with_atomic_writes<B: Brand>(domain: &ProtectionDomain<B>) -> Option<Link<B>> {
@@ -22,13 +22,15 @@ fn with_atomic_writes<B: Brand>(domain: &ProtectionDomain<B>) -> Option<Link<B>>
         pair => pair.unwrap().into_init(&port).unwrap(),
     };
     let right = domain.reliable(&queue, &limits).unwrap().into_init(&port).unwrap();
-    let (to_left, to_right) = (left.endpoint(), right.endpoint());
-    let (left, right) = (left.connect(&to_right).unwrap(), right.connect(&to_left).unwrap());
+    let (left, right) = connect_to_each_other(domain, left, right, &Default::default());
     Some(Link { domain: domain.clone(), port, queue, poller, left, right })
 }
 
 #[test]
 fn an_atomic_write_changes_its_word_and_no_other() {
+    if lacks_need(Need::Atomics) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let domain = context().named_domain(Test).unwrap();
     let Some(mut link) = with_atomic_writes(&domain) else { return };
@@ -62,6 +64,9 @@ fn an_atomic_write_changes_its_word_and_no_other() {
 
 #[test]
 fn an_atomic_write_to_memory_that_is_gone_fails() {
+    if lacks_need(Need::Atomics) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let domain = context().named_domain(Test).unwrap();
     let Some(mut link) = with_atomic_writes(&domain) else { return };
@@ -77,6 +82,9 @@ fn an_atomic_write_to_memory_that_is_gone_fails() {
 
 #[test]
 fn an_atomic_write_that_cannot_be_is_refused_with_its_value() {
+    if lacks_need(Need::Atomics) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let domain = context().named_domain(Test).unwrap();
     let region = domain.register::<RemoteWrite, _>(vec![7_u64; 4]).unwrap();
@@ -105,6 +113,9 @@ fn an_atomic_write_that_cannot_be_is_refused_with_its_value() {
 
 #[test]
 fn transports_without_atomic_writes_are_not_made_for_them() {
+    if lacks_need(Need::Atomics) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let domain = context().named_domain(Test).unwrap();
     let limits = Limits { posting: Posting::AtomicWrites, ..Limits::default() };
@@ -118,6 +129,9 @@ fn transports_without_atomic_writes_are_not_made_for_them() {
 
 #[test]
 fn a_word_of_the_peer_is_whole() {
+    if lacks_need(Need::Atomics) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let domain = context().named_domain(Test).unwrap();
     let region = domain.register::<RemoteAll, _>(vec![0_u64; 2]).unwrap();

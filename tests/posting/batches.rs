@@ -3,9 +3,9 @@
 use super::{WAYS, link, pattern, post_all, success_of};
 use interlock::error::RequestFlaw;
 use interlock::request::Operation;
-use interlock::{Brand, Buffer, Inline, Poller, PostError, RemoteAll, RemoteWrite, Work, WorkRequest};
+use interlock::{Brand, Buffer, Inline, Poller, PostError, RemoteAll, RemoteReadWrite, RemoteWrite, Work, WorkRequest};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use support::{Link, PATIENCE, context, message, next};
+use support::{Link, Need, PATIENCE, context, lacks_need, message, next};
 
 #[test]
 fn batches_of_up_to_three_doorbells_arrive_whole() {
@@ -14,7 +14,7 @@ fn batches_of_up_to_three_doorbells_arrive_whole() {
     const LEN: usize = 40;
     for mut link in WAYS.into_iter().filter_map(|way| link(&domain, 128, way)) {
         for (round, count) in [1, 31, 32, 33, 80].into_iter().enumerate() {
-            let region = domain.register::<RemoteAll, _>(vec![0_u64; 80 * LEN / 8]).unwrap();
+            let region = domain.register::<RemoteReadWrite, _>(vec![0_u64; 80 * LEN / 8]).unwrap();
             let bytes = |at: usize| pattern(LEN, (at + 7 * round) as u8);
             let target = |at: usize| region.remote().slice((at * LEN) as u64..((at + 1) * LEN) as u64).unwrap();
             let mut requests =
@@ -63,6 +63,9 @@ fn take_all<B: Brand>(poller: &mut Poller<B>, count: usize) -> (Vec<Buffer<B>>, 
 
 #[test]
 fn all_items_go_with_one_completion_and_their_buffers_come_back_in_order() {
+    if lacks_need(Need::Order) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let domain = context().named_domain(Test).unwrap();
     const LEN: usize = 24;
@@ -71,7 +74,7 @@ fn all_items_go_with_one_completion_and_their_buffers_come_back_in_order() {
             // A few items, counts around the end of the ledger, more items than one doorbell takes, and none.
             let counts: &[usize] = if cfg!(miri) { &[1, 33, 20] } else { &[1, 31, 32, 0, 33, 7, 40, 20, 30, 1] };
             for (round, &count) in counts.iter().enumerate() {
-                let region = domain.register::<RemoteAll, _>(vec![0_u64; 40 * LEN / 8]).unwrap();
+                let region = domain.register::<RemoteReadWrite, _>(vec![0_u64; 40 * LEN / 8]).unwrap();
                 let bytes = |at: usize| pattern(LEN, (at + 5 * round) as u8);
                 let mut items: Vec<_> = (0..count)
                     .map(|at| {
@@ -99,11 +102,14 @@ fn all_items_go_with_one_completion_and_their_buffers_come_back_in_order() {
 
 #[test]
 fn what_a_batch_cannot_take_of_all_items_stays_in_their_vector() {
+    if lacks_need(Need::Order) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let domain = context().named_domain(Test).unwrap();
     let links = WAYS.into_iter().flat_map(|way| [(way, true), (way, false)]);
     for (mut link, in_batch) in links.filter_map(|(way, in_batch)| Some((link(&domain, 4, way)?, in_batch))) {
-        let region = domain.register::<RemoteAll, _>(vec![0_u64; 8]).unwrap();
+        let region = domain.register::<RemoteReadWrite, _>(vec![0_u64; 8]).unwrap();
         let word = |at: usize| region.remote().slice(8 * at as u64..8 * at as u64 + 8).unwrap();
         let item = |at: usize, len: usize| (message(&domain, &vec![at as u8 + 1; len]), at);
         let write = |(from, at): (Buffer<Test>, usize)| WorkRequest::write(from, &word(at));
@@ -159,7 +165,7 @@ fn a_panic_while_items_become_requests_leaves_the_others_in_their_vector() {
     interlock::domain! { struct Test; }
     let domain = context().named_domain(Test).unwrap();
     for mut link in WAYS.into_iter().filter_map(|way| link(&domain, 64, way)) {
-        let region = domain.register::<RemoteAll, _>(vec![0_u64; 8]).unwrap();
+        let region = domain.register::<RemoteReadWrite, _>(vec![0_u64; 8]).unwrap();
         let word = region.remote().slice(0..8).unwrap();
         // 32 requests are posted in one session.
         let places =
@@ -204,10 +210,13 @@ fn a_panic_while_items_become_requests_leaves_the_others_in_their_vector() {
 
 #[test]
 fn the_buffers_of_a_run_come_back_whatever_is_among_them_and_however_it_ended() {
+    if lacks_need(Need::Order) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let domain = context().named_domain(Test).unwrap();
     for mut link in WAYS.into_iter().filter_map(|way| link(&domain, 16, way)) {
-        let region = domain.register::<RemoteAll, _>(vec![0_u64; 8]).unwrap();
+        let region = domain.register::<RemoteReadWrite, _>(vec![0_u64; 8]).unwrap();
         let remote = region.remote();
         // Batches around the end of the ledger. Some hold requests without a unique buffer, which may also be the last
         // request.
@@ -261,6 +270,9 @@ fn the_buffers_of_a_run_come_back_whatever_is_among_them_and_however_it_ended() 
 
 #[test]
 fn a_batch_of_all_operations_keeps_them_apart() {
+    if lacks_need(Need::Atomics) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let domain = context().named_domain(Test).unwrap();
     for mut link in WAYS.into_iter().filter_map(|way| link(&domain, 8, way)) {
@@ -323,7 +335,7 @@ fn an_abandoned_batch_reaches_nobody() {
     interlock::domain! { struct Test; }
     let domain = context().named_domain(Test).unwrap();
     for mut link in WAYS.into_iter().filter_map(|way| link(&domain, 32, way)) {
-        let region = domain.register::<RemoteAll, _>(vec![0_u64; 8]).unwrap();
+        let region = domain.register::<RemoteReadWrite, _>(vec![0_u64; 8]).unwrap();
         let word = |at: u64| region.remote().slice(8 * at..8 * at + 8).unwrap();
         for round in 0..10 {
             let panicked = catch_unwind(AssertUnwindSafe(|| {
@@ -357,7 +369,7 @@ fn a_full_queue_gives_the_request_back_and_a_batch_goes_on_after_polling() {
     interlock::domain! { struct Test; }
     let domain = context().named_domain(Test).unwrap();
     for mut link in WAYS.into_iter().filter_map(|way| link(&domain, 4, way)) {
-        let region = domain.register::<RemoteAll, _>(vec![0_u64; 100]).unwrap();
+        let region = domain.register::<RemoteReadWrite, _>(vec![0_u64; 100]).unwrap();
         let word = |at: usize| region.remote().slice(8 * at as u64..8 * at as u64 + 8).unwrap();
         let request =
             |at: usize| WorkRequest::write(message(&domain, &(at as u64 + 1).to_ne_bytes()), &word(at)).unsignalled();
@@ -419,6 +431,9 @@ fn a_full_queue_gives_the_request_back_and_a_batch_goes_on_after_polling() {
 
 #[test]
 fn requests_without_completions_come_back_by_a_drain() {
+    if lacks_need(Need::Order) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let domain = context().named_domain(Test).unwrap();
     for mut link in WAYS.into_iter().filter_map(|way| link(&domain, 4, way)) {

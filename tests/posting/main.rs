@@ -11,7 +11,7 @@ use interlock::transport::Carries;
 use interlock::{
     Brand, Limits, Poller, PostError, ProtectionDomain, QueuePair, ReliableConnection, Success, WorkId, WorkRequest,
 };
-use support::{Link, next};
+use support::{Link, connect_to_each_other, next};
 
 const WAYS: [Posting; 2] = [Posting::List, Posting::WorkRequestApi];
 const INLINE: u32 = 32;
@@ -42,8 +42,7 @@ fn link_with<B: Brand>(domain: &ProtectionDomain<B>, limits: Limits) -> Option<L
     };
     assert_eq!(left.limits().posting, posting);
     let right = pair().unwrap().into_init(&port).unwrap();
-    let (to_left, to_right) = (left.endpoint(), right.endpoint());
-    let (left, right) = (left.connect(&to_right).unwrap(), right.connect(&to_left).unwrap());
+    let (left, right) = connect_to_each_other(domain, left, right, &Default::default());
     Some(Link { domain: domain.clone(), port, queue, poller, left, right })
 }
 

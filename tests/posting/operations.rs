@@ -5,20 +5,23 @@ use interlock::memory::BufferList;
 use interlock::number::Qkey;
 use interlock::queue::Posting;
 use interlock::request::PostedMemory;
-use interlock::{Inline, Limits, PostError, RemoteAll, Work, WorkRequest};
-use support::{context, message, next, on_hardware};
+use interlock::{Inline, Limits, PostError, RemoteAll, RemoteReadWrite, Work, WorkRequest};
+use support::{Need, context, lacks_need, message, next, on_hardware};
 
 #[test]
 fn the_work_request_api_is_there_or_is_refused() {
     interlock::domain! { struct Test; }
     let domain = context().named_domain(Test).unwrap();
     // If soft-RoCE lacked this way, `link` would panic.
-    assert!(link(&domain, 4, Posting::WorkRequestApi).is_some() || on_hardware());
+    assert!(link(&domain, 4, Posting::WorkRequestApi).is_some() || on_hardware() || domain.context().is_iwarp());
     assert_eq!(link(&domain, 4, Posting::List).unwrap().left.limits().posting, Posting::default());
 }
 
 #[test]
 fn messages_of_many_lengths_arrive_as_they_were_sent() {
+    if lacks_need(Need::Immediates) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let domain = context().named_domain(Test).unwrap();
     for mut link in WAYS.into_iter().filter_map(|way| link(&domain, 4, way)) {
@@ -48,7 +51,7 @@ fn inline_bytes_arrive_and_stay_the_programs() {
     interlock::domain! { struct Test; }
     let domain = context().named_domain(Test).unwrap();
     for mut link in WAYS.into_iter().filter_map(|way| link(&domain, 4, way)) {
-        let region = domain.register::<RemoteAll, _>(vec![0_u64; 8]).unwrap();
+        let region = domain.register::<RemoteReadWrite, _>(vec![0_u64; 8]).unwrap();
         for (round, len) in [0, 1, 7, INLINE as usize].into_iter().enumerate() {
             let receive = link.right.post_receive(domain.buffer(64).unwrap()).unwrap();
             let mut bytes = pattern(len, round as u8);
@@ -80,6 +83,9 @@ fn inline_bytes_arrive_and_stay_the_programs() {
 
 #[test]
 fn writes_reads_and_atomics_touch_what_they_name_and_nothing_else() {
+    if lacks_need(Need::Atomics) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let domain = context().named_domain(Test).unwrap();
     for mut link in WAYS.into_iter().filter_map(|way| link(&domain, 8, way)) {
@@ -141,11 +147,14 @@ fn writes_reads_and_atomics_touch_what_they_name_and_nothing_else() {
 
 #[test]
 fn lists_are_gathered_and_scattered() {
+    if lacks_need(Need::ListReads) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let domain = context().named_domain(Test).unwrap();
     let limits = |posting| Limits { elements: 3, posting, ..Limits::default() };
     for mut link in WAYS.into_iter().filter_map(|way| link_with(&domain, limits(way))) {
-        let region = domain.register::<RemoteAll, _>(vec![0_u64; 8]).unwrap();
+        let region = domain.register::<RemoteReadWrite, _>(vec![0_u64; 8]).unwrap();
         let parts = [pattern(10, 1), Vec::new(), pattern(23, 2)];
         let list = || parts.iter().map(|bytes| message(&domain, bytes)).collect::<BufferList<_>>();
         let receive = link.right.post_receive(domain.buffer(64).unwrap()).unwrap();
@@ -171,6 +180,9 @@ fn lists_are_gathered_and_scattered() {
 
 #[test]
 fn unreliable_transports_post_either_way() {
+    if lacks_need(Need::UnreliableTransports) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let domain = context().named_domain(Test).unwrap();
     let port = domain.context().active_port().unwrap();
@@ -178,7 +190,7 @@ fn unreliable_transports_post_either_way() {
     for posting in WAYS.into_iter().filter(|&way| way_is_there(way)) {
         let limits = Limits { inline_bytes: INLINE, posting, ..Limits::default() };
         let (queue, mut poller) = domain.completion_queue(3 * limits.completions()).unwrap();
-        let region = domain.register::<RemoteAll, _>(vec![0_u64; 8]).unwrap();
+        let region = domain.register::<RemoteReadWrite, _>(vec![0_u64; 8]).unwrap();
 
         let left = domain.unreliable(&queue, &limits).unwrap().into_init(&port).unwrap();
         let right = domain.unreliable(&queue, &limits).unwrap().into_init(&port).unwrap();

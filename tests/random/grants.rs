@@ -182,7 +182,7 @@ impl<B: Brand> World<B> {
 
     fn connect(&mut self) {
         let [peer, own] = [(), ()].map(|()| self.pair().into_init(&self.port).unwrap());
-        let (peer, own) = connect_to_each_other(peer, own, &patient());
+        let (peer, own) = connect_to_each_other(&self.domain, peer, own, &patient());
         (self.peer, self.own) = (peer.into(), own.into());
         self.failing = false;
     }

@@ -205,7 +205,7 @@ impl World {
         let address = buffer.as_ptr().addr();
         let id = left.post_receive(buffer).unwrap();
         self.note(life, id, address, What::Receive);
-        let (left, right) = connect_to_each_other(left, right, &patient());
+        let (left, right) = connect_to_each_other(&self.domain, left, right, &patient());
         [End { pair: left.into(), life }, End { pair: right.into(), life: life + 1 }]
     }
 
@@ -584,7 +584,7 @@ fn drops_in_any_order_leave_nothing() {
         shared.post_receive(domain.buffer(8).unwrap()).unwrap();
         let server = shared.reliable(&queue, &LIMITS).unwrap().into_init(&port).unwrap();
         let client = domain.reliable(&queue, &LIMITS).unwrap().into_init(&port).unwrap();
-        let (server, mut client) = connect_to_each_other(server, client, &patient());
+        let (server, mut client) = connect_to_each_other(&domain, server, client, &patient());
         for _ in 0..random.below(4) {
             client.post_send(domain.buffer(8).unwrap()).unwrap();
         }

@@ -114,7 +114,7 @@ impl World {
         let words = domain.register::<RemoteAll, _>([&SOURCE[..], &[0]].concat()).unwrap();
         let link = || {
             let [from, to] = [(), ()].map(|()| domain.reliable(&queue, &LIMITS).unwrap().into_init(&port).unwrap());
-            let (from, to) = connect_to_each_other(from, to, &patient());
+            let (from, to) = connect_to_each_other(&domain, from, to, &patient());
             Link { from, to, log: Vec::new(), received: 0, order: Default::default() }
         };
         let links = (0..LINKS).map(|_| link()).collect();

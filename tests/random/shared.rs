@@ -203,7 +203,7 @@ impl World {
             hit: false,
             failed_receive: false,
         });
-        let (client, server) = connect_to_each_other(client, server, &patient());
+        let (client, server) = connect_to_each_other(&self.domain, client, server, &patient());
         Link { client: client.into(), server: server.into(), life: self.lives.len() - 1 }
     }
 

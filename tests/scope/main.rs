@@ -29,7 +29,7 @@ use interlock::scope::{Exclusive, ScopeError};
 use interlock::soft::{Fault, Verb};
 use interlock::{Brand, Limits, Poller, Port, ProtectionDomain, QueuePair, Status};
 use std::time::Duration;
-use support::PATIENCE;
+use support::{PATIENCE, connect_to_each_other};
 
 const SHORT: Duration = Duration::from_millis(50);
 const DEPTH: u32 = 4;
@@ -56,9 +56,7 @@ impl<B: Brand> Wire<B> {
         let pair = domain.reliable(&queue, &limits).unwrap().into_init(&port).unwrap();
         let peer = domain.reliable(&peers_queue, &limits).unwrap().into_init(&port).unwrap();
         drop(queue);
-        let (to_pair, to_peer) = (pair.endpoint(), peer.endpoint());
-        let pair = pair.connect_with(&to_peer, attributes).unwrap();
-        let peer = peer.connect_with(&to_pair, attributes).unwrap();
+        let (pair, peer) = connect_to_each_other(&domain, pair, peer, attributes);
         let exclusive = Exclusive::new(pair, poller).unwrap();
         Self { domain, port, exclusive, peer, peers_poller }
     }

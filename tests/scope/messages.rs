@@ -9,10 +9,13 @@ use interlock::soft::Fabric;
 use interlock::{Brand, PostError, RemoteWrite};
 use std::thread;
 use std::time::Instant;
-use support::{PATIENCE, context, on_hardware};
+use support::{Need, PATIENCE, context, lacks_need, on_hardware};
 
 #[test]
 fn borrowed_messages_go_both_ways() {
+    if lacks_need(Need::Waiting) {
+        return;
+    }
     let mut wire = wire!();
     wire.peer_posts_receive(64);
     wire.peer_sends(b"from the peer");
@@ -47,6 +50,9 @@ fn the_end_of_a_scope_waits_for_what_nobody_waited_for() {
 
 #[test]
 fn memory_comes_back_to_the_closure_and_goes_out_again() {
+    if lacks_need(Need::Waiting) {
+        return;
+    }
     let mut wire = wire!();
     for message in [&b"ping"[..], b"again"] {
         wire.peer_posts_receive(64);
@@ -71,6 +77,9 @@ fn memory_comes_back_to_the_closure_and_goes_out_again() {
 
 #[test]
 fn one_lend_serves_many_requests_and_overlaps_others() {
+    if lacks_need(Need::Order) {
+        return;
+    }
     let mut wire = wire!();
     let bytes: Vec<u8> = (0..=255).collect();
     for _ in 0..4 {
@@ -142,6 +151,9 @@ fn memory_of_the_program_itself_is_lent_to_be_read() {
 
 #[test]
 fn parts_of_one_lend_are_in_flight_apart() {
+    if lacks_need(Need::Waiting) {
+        return;
+    }
     let mut wire = wire!();
     wire.peer_sends(b"left");
     wire.peer_sends(b"right");
@@ -193,6 +205,9 @@ fn whatever_a_handle_refuses_leaves_the_closure() {
 
 #[test]
 fn owned_buffers_in_flight_across_scopes_come_out_between_them() {
+    if lacks_need(Need::Waiting) {
+        return;
+    }
     let mut wire = wire!();
     wire.exclusive.post_receive(wire.domain.buffer(8).unwrap()).unwrap();
     wire.peer_sends(b"owned");
@@ -215,6 +230,9 @@ fn owned_buffers_in_flight_across_scopes_come_out_between_them() {
 
 #[test]
 fn scopes_of_two_pairs_nest() {
+    if lacks_need(Need::Waiting) {
+        return;
+    }
     interlock::domain! { struct Other; }
     let mut wire = wire!();
     let mut other = Wire::new(context().named_domain(Other).unwrap());

@@ -7,7 +7,7 @@ use interlock::{AnyQueuePair, Limits, PostError, QueuePair, RemoteWrite};
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
-use support::{PATIENCE, context};
+use support::{Need, PATIENCE, context, lacks_need};
 
 #[test]
 fn a_panic_with_requests_in_flight_ends_the_scope_first() {
@@ -117,6 +117,9 @@ fn forgotten_tickets_keep_places_until_the_scope_ends() {
 
 #[test]
 fn a_poller_that_serves_others_makes_no_exclusive() {
+    if lacks_need(Need::SelfConnection) {
+        return;
+    }
     let mut wire = wire!();
     let limits = Limits { sends: 1, receives: 1, ..Limits::default() };
     let (queue, poller) = wire.domain.completion_queue(8).unwrap();

@@ -5,10 +5,13 @@ use interlock::access::ZeroBased;
 use interlock::error::{RegisterFailure, RequestFlaw};
 use interlock::scope::InScopeError;
 use interlock::{PostError, RemoteAll, RemoteRead, RemoteReadWrite, RemoteRegion, RemoteWrite, Status, Work};
-use support::PATIENCE;
+use support::{Need, PATIENCE, lacks_need};
 
 #[test]
 fn writes_reads_atomics_and_immediates_work_on_borrowed_memory() {
+    if lacks_need(Need::Atomics) {
+        return;
+    }
     let mut wire = wire!();
     let target = wire.domain.register::<RemoteAll, _>(vec![0_u64; 4]).unwrap();
     let remote = target.remote();
@@ -47,6 +50,9 @@ fn writes_reads_atomics_and_immediates_work_on_borrowed_memory() {
 
 #[test]
 fn a_receive_says_what_a_write_with_immediate_wrote_elsewhere() {
+    if lacks_need(Need::Immediates) {
+        return;
+    }
     let mut wire = wire!();
     let mut words = [0_u64; 2];
     let mut buffer = [9_u8; 8];
@@ -70,6 +76,9 @@ fn a_receive_says_what_a_write_with_immediate_wrote_elsewhere() {
 
 #[test]
 fn memory_granted_in_a_scope_is_beyond_the_peers_reach_after_it() {
+    if lacks_need(Need::Acknowledgements) {
+        return;
+    }
     let mut wire = wire!();
     let mut words = vec![1_u64; 64];
     let mut told: Option<RemoteRegion<RemoteReadWrite>> = None;
@@ -118,6 +127,9 @@ fn memory_that_peers_read_only_may_be_looked_at() {
 
 #[test]
 fn memory_granted_from_zero_on_is_reached_by_offsets() {
+    if lacks_need(Need::ZeroBased) {
+        return;
+    }
     let mut wire = wire!();
     // The lent memory must be whole pages, of at most 64 kB each.
     let mut words = vec![0_u64; 3 * 8192];

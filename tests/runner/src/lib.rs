@@ -20,10 +20,12 @@ pub fn names(chosen: impl Fn(&Program) -> bool) -> Vec<&'static str> {
     PROGRAMS.iter().filter(|program| chosen(program)).map(|program| program.name).collect()
 }
 
-/// The programs that `cargo test` is given in a stage: `adversary`, `asan`, `arm`, `rxe`, or `siw`.
+/// The programs that `cargo test` is given in a stage: `adversary`, `iwarp` (soft devices of that kind), `asan`, `arm`,
+/// `rxe`, or `siw`.
 pub fn programs_of(stage: &str) -> Option<Vec<&'static str>> {
     Some(match stage {
         "adversary" => names(|program| !program.has(Fact::NoDevice) && !program.has(Fact::OwnProfile)),
+        "iwarp" => names(|program| program.on_siw() == Some(&[]) && !program.has(Fact::WholeLists)),
         "asan" => names(|program| !program.has(Fact::NoDevice) && !program.has(Fact::StartsPrograms)),
         "arm" => names(|program| program.has(Fact::Arm)),
         "rxe" => names(|program| program.has(Fact::Rxe)),

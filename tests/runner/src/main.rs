@@ -1,7 +1,7 @@
 //! Answers a question of `./x`: which test programs does a stage run?
 //!
 //! ```text
-//! interlock-runner tests adversary|asan|arm|rxe|siw|conformance    arguments for cargo test, one a line
+//! interlock-runner tests adversary|iwarp|asan|arm|rxe|siw|conformance    arguments for cargo test, one a line
 //! interlock-runner miri one|two                  one run a line: leaks, kind of completion queue, arguments
 //! interlock-runner suite rxe|siw|conformance     the list for tests/rxe/suite, from the messages of cargo on stdin
 //! ```

@@ -1,6 +1,6 @@
 //! The table of test programs. A new file in `tests` needs a row here; `./x` refuses to run without it.
 
-use Fact::{Arm, Miri, MiriExtended, NoDevice, OwnProfile, Rxe, Siw, StartsPrograms};
+use Fact::{Arm, Miri, MiriExtended, NoDevice, OwnProfile, Rxe, Siw, StartsPrograms, WholeLists};
 use Leaks::{Allowed, Refused};
 use Part::{One, Two};
 
@@ -23,10 +23,12 @@ pub enum Fact {
     StartsPrograms,
     /// Uses the device that `INTERLOCK_DEVICE` names, so a run on soft-RoCE shows something new.
     Rxe,
-    /// Shows something on soft iWARP, where pairs connect by rdma_cm only. The arguments of the program are the names
-    /// of its tests that need no connection, none if all its tests run there, or `--ignored` if only that device runs
-    /// them.
+    /// Shows something on soft iWARP. The arguments of the program are the names of the tests that run there, none if
+    /// all do, or `--ignored` if only that device runs them.
     Siw(&'static [&'static str]),
+    /// Relies on posts that take a whole list, or say that they did not. The soft device that resembles soft iWARP does
+    /// not.
+    WholeLists,
     /// Is quick enough for qemu-user, which runs it on 64-bit Arm.
     Arm,
     /// Miri runs it. `only` has filters for its tests; without any, all tests run.
@@ -61,11 +63,11 @@ const fn miri(part: Part, leaks: Leaks) -> Fact {
 pub const PROGRAMS: &[Program] = &[
     Program { name: "adversary", facts: &[OwnProfile, miri(Two, Allowed)] },
     Program { name: "allocations", facts: &[OwnProfile, Rxe] },
-    Program { name: "alter", facts: &[Rxe] },
+    Program { name: "alter", facts: &[Rxe, Siw(&[])] },
     Program { name: "attacks", facts: &[miri(Two, Allowed), MiriExtended] },
-    Program { name: "batch_attacks", facts: &[Rxe, miri(Two, Allowed)] },
+    Program { name: "batch_attacks", facts: &[Rxe, WholeLists, Siw(&[]), miri(Two, Allowed)] },
     Program { name: "bindings", facts: &[NoDevice] },
-    Program { name: "checked", facts: &[Rxe, Arm, miri(One, Allowed)] },
+    Program { name: "checked", facts: &[Rxe, Siw(&[]), Arm, miri(One, Allowed)] },
     Program { name: "cm", facts: &[Rxe, Siw(&[])] },
     Program { name: "cm_clock", facts: &[miri(One, Refused)] },
     Program { name: "cm_datagrams", facts: &[Rxe] },
@@ -84,35 +86,24 @@ pub const PROGRAMS: &[Program] = &[
         "a_port_that_is_not_there_has_no_keys",
         "a_vector_that_is_not_there_is_refused",
     ])] },
-    Program { name: "events", facts: &[Rxe] },
+    Program { name: "events", facts: &[Rxe, Siw(&[])] },
     Program { name: "evidence", facts: &[NoDevice] },
     Program { name: "examples", facts: &[StartsPrograms, Rxe] },
-    Program { name: "exchange", facts: &[Rxe, Arm, miri(One, Refused), MiriExtended] },
+    Program { name: "exchange", facts: &[Rxe, Siw(&[]), Arm, miri(One, Refused), MiriExtended] },
     Program { name: "extended", facts: &[Rxe, MiriExtended] },
     Program { name: "faults", facts: &[miri(One, Allowed), MiriExtended] },
     Program { name: "house", facts: &[NoDevice] },
     Program { name: "interop", facts: &[StartsPrograms, Rxe] },
     Program { name: "iwarp", facts: &[Siw(&["--ignored"])] },
     Program { name: "kv_store", facts: &[StartsPrograms, Rxe] },
-    Program { name: "leases", facts: &[Rxe, miri(Two, Allowed)] },
-    Program { name: "lifecycle", facts: &[Rxe, Arm, miri(One, Allowed), MiriExtended, Siw(&[
-        "a_name_is_taken_until_the_last_object_is_gone",
-        "a_split_region_becomes_whole_again_and_gives_its_memory_back",
-        "memory_that_cannot_be_registered_comes_back",
-    ])] },
-    Program { name: "memory", facts: &[Rxe, Arm, miri(Two, Allowed), Siw(&[
-        "a_dma_buf_is_registered_or_refused_as_such_and_comes_back",
-        "memory_is_paged_on_demand_or_the_device_says_that_it_does_not",
-        "preferred_huge_pages_are_aligned_and_of_the_length_that_was_asked_for",
-        "static_memory_is_registered_as_often_as_one_likes",
-        "the_kernels_limit_of_locked_memory_is_recognized",
-        "what_is_not_inside_a_file_is_not_mapped",
-    ])] },
+    Program { name: "leases", facts: &[Rxe, Siw(&[]), miri(Two, Allowed)] },
+    Program { name: "lifecycle", facts: &[Rxe, Arm, miri(One, Allowed), MiriExtended, Siw(&[])] },
+    Program { name: "memory", facts: &[Rxe, Arm, miri(Two, Allowed), Siw(&[])] },
     Program { name: "mutants", facts: &[NoDevice] },
     Program { name: "perf", facts: &[StartsPrograms, Rxe] },
     // The other tests of `posting` are too slow for Miri.
     Program { name: "posting", facts: &[
-        Rxe, Miri { part: Two, leaks: Allowed, only: &["items", "buffers_of_a_run"] },
+        Rxe, WholeLists, Siw(&[]), Miri { part: Two, leaks: Allowed, only: &["items", "buffers_of_a_run"] },
     ] },
     Program { name: "random", facts: &[Rxe] },
     Program { name: "random_cm", facts: &[Rxe, miri(One, Allowed), Siw(&[
@@ -120,11 +111,11 @@ pub const PROGRAMS: &[Program] = &[
         "data::whatever_two_sides_say_while_they_connect_arrives",
         "data::a_record_that_was_tampered_with_is_refused_or_understood",
     ])] },
-    Program { name: "refusals", facts: &[Rxe] },
+    Program { name: "refusals", facts: &[Rxe, Siw(&[])] },
     Program { name: "scale", facts: &[] },
-    Program { name: "scope", facts: &[Rxe, miri(One, Allowed)] },
+    Program { name: "scope", facts: &[Rxe, Siw(&[]), miri(One, Allowed)] },
     Program { name: "sealed", facts: &[NoDevice] },
-    Program { name: "shared", facts: &[Rxe, Arm, miri(Two, Allowed), MiriExtended] },
+    Program { name: "shared", facts: &[Rxe, Siw(&[]), Arm, miri(Two, Allowed), MiriExtended] },
     Program { name: "shared_attacks", facts: &[miri(Two, Allowed)] },
     Program { name: "shared_unreliable", facts: &[Rxe, miri(Two, Allowed)] },
     Program { name: "ui", facts: &[NoDevice] },

@@ -39,8 +39,8 @@ fn path(executables: &[Executable], kind: &str, name: &str) -> Result<String, St
     found.map(|found| quote(&found.path)).ok_or_else(|| format!("cargo built no {kind} {name}"))
 }
 
-/// The scripts in `tests/rxe` that let an example and C programs connect by rdma_cm, each with its example.
-const SCRIPTS: [(&str, &str); 2] = [("rping", "rping"), ("peers", "cm_peers")];
+/// The scripts in `tests/rxe` in which examples and C programs connect by rdma_cm, each with its example.
+const SCRIPTS: [(&str, &str); 3] = [("rping", "rping"), ("peers", "cm_peers"), ("pingpong_by_cm", "rc_pingpong")];
 
 /// Whether the suites run a script of `tests/rxe`.
 pub fn is_script(name: &str) -> bool {

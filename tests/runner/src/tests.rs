@@ -111,7 +111,8 @@ fn the_suite_has_unit_tests_then_tests_then_examples() {
     assert_eq!(list[..2], expected);
     assert_eq!(list[2], "/t/examples/devices");
     assert!(list[8].ends_with("/rxe/rping /t/examples/rping") && list[9].ends_with("/rxe/peers /t/examples/cm_peers"));
-    assert_eq!(list.len(), 10);
+    assert!(list[10].ends_with("/rxe/pingpong_by_cm /t/examples/rc_pingpong"));
+    assert_eq!(list.len(), 11);
 }
 
 /// A program would not complain of a name that no test has.
@@ -136,13 +137,14 @@ fn soft_iwarp_runs_the_scripts_the_devices_and_chosen_tests() {
         artifact("example", "devices", false, r#""/t/examples/devices""#),
         artifact("example", "rping", false, r#""/t/examples/rping""#),
         artifact("example", "cm_peers", false, r#""/t/examples/cm_peers""#),
+        artifact("example", "rc_pingpong", false, r#""/t/examples/rc_pingpong""#),
     ];
     for name in programs_of("siw").unwrap() {
         messages.push(artifact("test", name, true, &format!(r#""/t/{name}-0a""#)));
     }
     let list = siw_suite(&messages.join("\n")).unwrap();
-    assert!(list[0].ends_with("/rxe/rping /t/examples/rping") && list[2] == "/t/examples/devices -v", "{list:?}");
+    assert!(list[0].ends_with("/rxe/rping /t/examples/rping") && list[3] == "/t/examples/devices -v", "{list:?}");
     assert!(list.contains(&"/t/iwarp-0a --test-threads=1 --ignored".to_owned()), "{list:?}");
-    assert!(list.iter().any(|line| line.starts_with("/t/memory-0a --test-threads=1 --exact a_dma_buf")), "{list:?}");
+    assert!(list.iter().any(|line| line.starts_with("/t/device-0a --test-threads=1 --exact a_port")), "{list:?}");
     assert_eq!(siw_suite(&messages[1..].join("\n")).unwrap_err(), "cargo built no example devices");
 }

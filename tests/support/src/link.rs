@@ -1,9 +1,15 @@
 //! Two connected pairs.
 
-use crate::Queues;
+use crate::{PATIENCE, Queues, address};
 use interlock::attributes::ConnectAttributes;
+use interlock::cm::{AcceptData, Channel, ConnectData, Connection, Idle, Parameters};
 use interlock::transport::Reliable;
-use interlock::{Brand, CompletionQueue, Init, Limits, Poller, Port, ProtectionDomain, QueuePair, ReadyToSend};
+use interlock::{
+    Brand, CompletionQueue, Context, Init, Limits, Poller, Port, ProtectionDomain, QueuePair, ReadyToSend,
+};
+use std::mem;
+use std::sync::OnceLock;
+use std::task::{self, Waker};
 
 /// Two connected pairs on one completion queue.
 #[derive(Debug)]
@@ -39,17 +45,70 @@ impl<B: Brand> Link<B> {
         let (queue, poller) = domain.queue(2 * limits.completions()).unwrap();
         let left = domain.reliable(&queue, limits).unwrap().into_init(&port).unwrap();
         let right = domain.reliable(&queue, limits).unwrap().into_init(&port).unwrap();
-        let (left, right) = connect_to_each_other(left, right, attr);
+        let (left, right) = connect_to_each_other(&domain, left, right, attr);
         Self { domain, port, queue, poller, left, right }
     }
 }
 
-/// Connects two pairs with `attr`, each to the other.
+/// Connects two pairs of `domain` with `attr`, each to the other: by records, or by rdma_cm where that is the only way.
 pub fn connect_to_each_other<B: Brand, L: Reliable, R: Reliable>(
+    domain: &ProtectionDomain<B>,
     left: QueuePair<B, Init, L>,
     right: QueuePair<B, Init, R>,
     attr: &ConnectAttributes,
 ) -> (QueuePair<B, ReadyToSend, L>, QueuePair<B, ReadyToSend, R>) {
+    if domain.context().is_iwarp() {
+        return connect_by_cm(&domain.context(), left, right, attr);
+    }
     let (to_left, to_right) = (left.endpoint(), right.endpoint());
     (left.connect_with(&to_right, attr).unwrap(), right.connect_with(&to_left, attr).unwrap())
+}
+
+/// The left side asks, and the right side accepts. rdma_cm takes everything from the path that [`Parameters`] has no
+/// field for.
+fn connect_by_cm<B: Brand, L: Reliable, R: Reliable>(
+    context: &Context,
+    left: QueuePair<B, Init, L>,
+    right: QueuePair<B, Init, R>,
+    attr: &ConnectAttributes,
+) -> (QueuePair<B, ReadyToSend, L>, QueuePair<B, ReadyToSend, R>) {
+    let ConnectAttributes { retry_count, rnr_retry, min_rnr_timer, read_depth, .. } = *attr;
+    let parameters =
+        Parameters { responder_depth: read_depth, initiator_depth: read_depth, retry_count, rnr_retry, min_rnr_timer };
+    let channel = channel(context);
+    let bound = Idle::new(&channel).unwrap().bind((address(context), 0).into()).unwrap();
+    let mut listener = bound.listen(0).unwrap();
+    let at = listener.local_address().unwrap();
+    let resolved = Idle::new(&channel).unwrap().resolve(at, PATIENCE).unwrap().wait(PATIENCE).unwrap();
+    let connecting = resolved.connect(left, &parameters, &ConnectData::none()).unwrap();
+    let request = listener.next(PATIENCE).unwrap();
+    let accepting = request.accept(right, &parameters, &AcceptData::none()).unwrap();
+    let (left, right) = (connecting.wait(PATIENCE).unwrap(), accepting.wait(PATIENCE).unwrap());
+    (for_ever(left), for_ever(right))
+}
+
+/// The channel for connections on the device of `context`. One for all of the device under test: each connection keeps
+/// its channel, and a channel keeps descriptors.
+fn channel(context: &Context) -> Channel {
+    static SHARED: OnceLock<Channel> = OnceLock::new();
+    if context.name() != crate::context().name() {
+        return Channel::open(context).unwrap();
+    }
+    SHARED.get_or_init(|| Channel::open(context).unwrap()).clone()
+}
+
+/// The pair of a connection that this process never ends by rdma_cm. The device ends it when the pair goes.
+fn for_ever<B: Brand, T: Reliable>(connection: Connection<B, T>) -> QueuePair<B, ReadyToSend, T> {
+    let mut pair = None;
+    // What is left of the connection stays in the future, which is forgotten. So the whole of it has to go there.
+    let mut rest = Box::pin(async {
+        let whole = connection;
+        pair = Some(whole.pair);
+        std::future::pending::<()>().await;
+        drop(whole.data);
+    });
+    let pending = rest.as_mut().poll(&mut task::Context::from_waker(Waker::noop()));
+    assert!(pending.is_pending());
+    mem::forget(rest);
+    pair.unwrap()
 }

@@ -3,7 +3,7 @@
 use crate::device::context;
 use std::io::Write;
 
-/// What some devices have: the first three those for InfiniBand and RoCE, and not those for iWARP.
+/// A capability that a test needs and that some devices lack. iWARP devices lack most of these.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Need {
     /// A pair that was connected goes to Reset and is connected again.
@@ -17,10 +17,50 @@ pub enum Need {
     OtherProcesses,
     /// There is an address that packets are sent to, and that nobody has: `tests/rxe/devices` makes one for soft-RoCE.
     SilentHost,
-    /// What a listener does not take is asked for again by its client, and not by a stream.
+    /// A client sends its connect request again if the listener has dropped it. A stream of iWARP is not asked for again.
     Backlog,
     /// Another device of the same kind can be made, and removed: soft-RoCE.
     SpareDevice,
+    /// The program moves a pair to Ready To Receive and on, by what it knows of the peer.
+    Records,
+    /// A pair is its own peer.
+    SelfConnection,
+    /// Two devices of one machine reach each other.
+    TwoDevices,
+    /// A pair waits in Send Queue Drain.
+    Drain,
+    /// A send or a write carries a number.
+    Immediates,
+    /// The device does atomics on the memory of a peer.
+    Atomics,
+    /// Memory is granted by windows.
+    Windows,
+    /// Unreliable connections and datagrams.
+    UnreliableTransports,
+    /// A message that finds no receive is sent again until there is one. On iWARP it ends the connection.
+    Waiting,
+    /// A pair knows what it was connected with: numbers of packets, times, retries, its path.
+    Packets,
+    /// The requests of a work queue complete in the order in which they were posted, so that one completion stands for
+    /// several.
+    Order,
+    /// Completion queues are polled through `ibv_start_poll`.
+    ExtendedQueues,
+    /// A completion says what became of the request at the peer. On iWARP a send or a write is complete once its bytes
+    /// are on their way, and a refusal of the peer only ends the connection.
+    Acknowledgements,
+    /// A pair keeps its peer from reads or writes that the memory allows. Soft iWARP looks at the memory only.
+    PairRights,
+    /// Peers name memory by offsets.
+    ZeroBased,
+    /// A shared receive queue tells its size and its limit.
+    SharedQueries,
+    /// A completion queue changes its size.
+    Resize,
+    /// A completion queue that is armed for any completion stays so if it is armed for solicited ones too.
+    Arming,
+    /// A read goes into several buffers.
+    ListReads,
 }
 
 impl Need {
@@ -33,6 +73,25 @@ impl Need {
             Self::SilentHost => "a host that does not answer",
             Self::Backlog => "connect requests that are sent again",
             Self::SpareDevice => "a device that can be removed",
+            Self::Records => "connections by records",
+            Self::SelfConnection => "a pair that is connected to itself",
+            Self::TwoDevices => "two devices of one machine that reach each other",
+            Self::Drain => "the state Send Queue Drain",
+            Self::Immediates => "immediates",
+            Self::Atomics => "atomics",
+            Self::Windows => "windows",
+            Self::UnreliableTransports => "unreliable connections and datagrams",
+            Self::Waiting => "messages that wait for a receive",
+            Self::Packets => "attributes of packets",
+            Self::Order => "completions in the order of the requests",
+            Self::ExtendedQueues => "extended completion queues",
+            Self::Acknowledgements => "acknowledgements of the peer",
+            Self::PairRights => "rights of a pair",
+            Self::ZeroBased => "zero-based memory",
+            Self::SharedQueries => "queries of shared receive queues",
+            Self::Resize => "completion queues that change their size",
+            Self::Arming => "armings that add up",
+            Self::ListReads => "reads into several buffers",
         }
     }
 }
@@ -43,7 +102,7 @@ pub fn lacks_need(need: Need) -> bool {
     let lacks = match need {
         Need::OtherProcesses => context().is_soft(),
         Need::SilentHost | Need::SpareDevice => !context().name().starts_with("rxe"),
-        Need::Backlog | Need::Reset | Need::ThreeSteps | Need::SmallerDepths => context().is_iwarp(),
+        _ => context().is_iwarp(),
     };
     if lacks {
         // The test harness hides the output of `println!` if the test passes, so this writes to standard output

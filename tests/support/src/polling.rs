@@ -1,5 +1,6 @@
 //! How the completion queues of tests are polled, and tests that run once for each way.
 
+use crate::{Need, lacks_need};
 use interlock::completion::{CompletionChannel, CompletionQueueOptions, Polling};
 use interlock::error::CompletionQueueError;
 use interlock::{Brand, CompletionQueue, Poller, ProtectionDomain, VerbError};
@@ -81,6 +82,9 @@ macro_rules! also_extended {
 /// names the test.
 #[track_caller]
 pub fn run_extended(module: &str, test: &str) {
+    if lacks_need(Need::ExtendedQueues) {
+        return;
+    }
     // The test harness names a test without the program's name. The test stands in the module around `module`.
     let path = module.split_once("::").map_or("", |(_program, path)| path);
     let outer = path.strip_suffix("extended").expect("the module that `also_extended!` makes");

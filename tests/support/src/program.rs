@@ -47,6 +47,16 @@ pub struct Ended {
 
 impl Program {
     pub fn start(program: impl Into<PathBuf>, arguments: &[&str]) -> Self {
+        Self::start_with(program, arguments, &[])
+    }
+
+    /// Runs a program on soft devices that resemble soft iWARP to its end.
+    pub fn run_on_soft_iwarp(program: impl Into<PathBuf>, arguments: &[&str]) -> Ended {
+        let variables = [("INTERLOCK_DEVICE", "soft0"), ("INTERLOCK_SOFT_PROFILE", "siw")];
+        Self::start_with(program, arguments, &variables).end()
+    }
+
+    fn start_with(program: impl Into<PathBuf>, arguments: &[&str], variables: &[(&str, &str)]) -> Self {
         let program = program.into();
         let line = format!("{} {}", program.display(), arguments.join(" "));
         let mut command = Command::new(&program);
@@ -55,6 +65,7 @@ impl Program {
         if env::var_os("INTERLOCK_DEVICE").is_none() {
             command.env("INTERLOCK_DEVICE", "soft0");
         }
+        command.envs(variables.iter().copied());
         command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap_or_else(|error| panic!("{line}: {error}"));
         let stdout = Pipe::new(child.stdout.take().unwrap());
